@@ -1,0 +1,2 @@
+# Everything is built below build/; `make install` copies from there.
+PYTHON ?= /usr/bin/python3

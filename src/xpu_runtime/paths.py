@@ -1,0 +1,39 @@
+"""Where things are: our own files, and the files we keep while the node runs.
+
+Two environment variables, read from the engine's environment and never from a container's,
+move them: XPU_CONFIG (the configuration file) and XPU_RUN_DIR (all state; lost at reboot,
+as the containers are).
+"""
+
+from __future__ import annotations
+
+import os
+
+DEFAULT_CONFIG = "/etc/xpu/config.yaml"
+DEFAULT_RUN_DIR = "/run/xpu"
+
+# <lib>/python/xpu_runtime/paths.py when installed, src/xpu_runtime/paths.py in the tree:
+# the data files lie beside the folder that holds the package in both.
+_LIB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+#: Default configuration, JSON Schemas and topologies.
+DATA_DIR = os.path.join(_LIB, "config")
+#: Compiled parts: the simulated driver's libraries.
+NATIVE_DIR = os.path.join(_LIB, "native")
+#: click, pyyaml, jsonschema and nvidia-ml-py, as `make install` put them beside us.
+VENDOR_DIR = os.path.join(_LIB, "vendor")
+
+
+def config_file() -> str:
+    """The configuration file's path; it need not exist."""
+    return os.environ.get("XPU_CONFIG") or DEFAULT_CONFIG
+
+
+def run_dir() -> str:
+    """The folder of all state: ledger, caches, simulated driver."""
+    return os.environ.get("XPU_RUN_DIR") or DEFAULT_RUN_DIR
+
+
+def in_run_dir(*names: str) -> str:
+    """A path below `run_dir()`."""
+    return os.path.join(run_dir(), *names)
