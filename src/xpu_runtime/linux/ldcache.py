@@ -1,0 +1,266 @@
+"""The dynamic loader's cache (/etc/ld.so.cache): read it, merge ours into it, write it.
+
+A driver library lies in a folder of our choosing, and the container's own loader finds it
+through this file, so that no program of the image (its ldconfig least of all) is ever run.
+The image controls the file that is read: every size in it is checked against the file's own.
+The format is glibc's sysdeps/generic/dl-cache.h; strings are file system text (fsdecode).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_OLD_MAGIC = b"ld.so-1.7.0\0"
+_OLD_HEAD = struct.Struct("<12sI")
+_OLD_ENTRY = struct.Struct("<iII")  # flags, soname, path
+_MAGIC = b"glibc-ld.so.cache1.1"
+_HEAD = struct.Struct("<20sIIBxxxI12x")  # magic, entries, length of strings, byte order, extensions
+_ENTRY = struct.Struct("<iIIIQ")  # flags, soname, path, osversion, hwcap
+_LITTLE_ENDIAN = 2
+_EXTENSION_MAGIC = -358342284 & 0xFFFFFFFF
+_EXTENSION_HWCAPS = 1
+_SECTION = struct.Struct("<IIII")  # tag, flags, offset, size
+# An entry below glibc-hwcaps/NAME has this bit, an ISA level (10 bits) above bit 32, and in its low half
+# the index of NAME in the extension section.
+_HWCAP_NAMED = 1 << 62
+_HWCAP_HIGH = ~0xFFFFFFFF & (1 << 64) - 1
+_HWCAP_ISA_LEVELS = 0x3FF << 32
+# Longer than PATH_MAX is no path.
+_STRING_LIMIT = 4096
+# Strings may overlap in the file, so that a small file can name gigabytes of them. ldconfig shares only
+# common tails, which stays far below this many times the file's size.
+_SHARING_LIMIT = 16
+
+#: What `flags` says of a library for glibc 2 on each machine (as in `uname -m`).
+_FLAGS = {"x86_64": 0x0303, "aarch64": 0x0A03, "i386": 0x0003}
+
+
+class Entry(Value):
+    """One library: what programs ask for, where it lies in the container, and which loaders take it.
+
+    `hwcaps` is the glibc-hwcaps subfolder's name (such as "x86-64-v3") of an entry that has one.
+    """
+
+    soname: str
+    path: str
+    flags: int
+    osversion: int = 0
+    hwcap: int = 0
+    hwcaps: str = ""
+
+
+def flags_for(machine: str) -> int:
+    """The `flags` of a glibc 2 library for `machine` (x86_64, aarch64, i386); ValueError for another."""
+    try:
+        return _FLAGS[machine]
+    except KeyError:
+        raise ValueError(f"no ld cache flags are known for the machine {machine!r}") from None
+
+
+def parse(data: bytes) -> list[Entry]:
+    """The entries of a cache file, in its order; ValueError says what is malformed.
+
+    Takes the new format, the old one, and the new one behind the old one; of the last, as the loader
+    does, the new part.
+    """
+    if data.startswith(_MAGIC):
+        return _parse_new(data, 0)
+    if not data.startswith(_OLD_MAGIC):
+        raise ValueError("not an ld cache: it has neither format's magic")
+    if len(data) < _OLD_HEAD.size:
+        raise ValueError("ld cache is cut off in its header")
+    count = _OLD_HEAD.unpack_from(data)[1]
+    end = _table_end(data, _OLD_HEAD.size, count, _OLD_ENTRY.size)
+    embedded = (end + 7) & ~7
+    if data.startswith(_MAGIC, embedded):
+        return _parse_new(data, embedded)
+    string = _strings(data, end)
+    table = memoryview(data)[_OLD_HEAD.size : end]
+    return [
+        Entry(string(soname), string(path), flags) for flags, soname, path in _OLD_ENTRY.iter_unpack(table)
+    ]
+
+
+def merge(existing: Iterable[Entry], ours: Iterable[Entry]) -> list[Entry]:
+    """`existing` with `ours` in place of what the loader would find under the same names and flags."""
+    ours = list(ours)
+    letters = {_letters(entry.soname) for entry in ours}
+    taken = {(entry.flags, _order(entry.soname)) for entry in ours}
+    return ours + [
+        entry
+        for entry in existing
+        if _letters(entry.soname) not in letters or (entry.flags, _order(entry.soname)) not in taken
+    ]
+
+
+def build(entries: Iterable[Entry]) -> bytes:
+    """A cache file in the new format, sorted as the loader's binary search needs it.
+
+    Where entries differ in their path only, the loader takes the one given first.
+    """
+    ordered = sorted(dict.fromkeys(entries), key=_sort_key, reverse=True)
+    if any(entry.hwcaps for entry in ordered):
+        ordered = sorted(sorted(ordered, key=lambda entry: entry.hwcaps), key=_sort_key, reverse=True)
+    names = sorted({entry.hwcaps for entry in ordered if entry.hwcaps})
+    index = {name: number for number, name in enumerate(names)}
+    start = _HEAD.size + _ENTRY.size * len(ordered)
+    strings = bytearray()
+    offsets: dict[str, int] = {}
+
+    def offset(text: str) -> int:
+        at = offsets.get(text)
+        if at is None:
+            raw = os.fsencode(text)
+            if b"\0" in raw or len(raw) >= _STRING_LIMIT:
+                raise ValueError(f"no ld cache can hold the name {text[:80]!r}")
+            at = offsets[text] = start + len(strings)
+            strings.extend(raw)
+            strings.append(0)
+        return at
+
+    table = bytearray()
+    for entry in ordered:
+        hwcap = entry.hwcap
+        if entry.hwcaps:
+            hwcap = hwcap & _HWCAP_HIGH | _HWCAP_NAMED | index[entry.hwcaps]
+        table += _ENTRY.pack(entry.flags, offset(entry.soname), offset(entry.path), entry.osversion, hwcap)
+    name_offsets = [offset(name) for name in names]
+    length = len(strings)
+    if not names:
+        return _HEAD.pack(_MAGIC, len(ordered), length, _LITTLE_ENDIAN, 0) + table + strings
+    strings.extend(bytes(-len(strings) % 4))
+    extension = start + len(strings)
+    section = _SECTION.pack(_EXTENSION_HWCAPS, 0, extension + 8 + _SECTION.size, 4 * len(names))
+    return (
+        _HEAD.pack(_MAGIC, len(ordered), length, _LITTLE_ENDIAN, extension)
+        + table
+        + strings
+        + struct.pack("<II", _EXTENSION_MAGIC, 1)
+        + section
+        + struct.pack(f"<{len(names)}I", *name_offsets)
+    )
+
+
+def lookup(entries: Iterable[Entry], soname: str, flags: int) -> Entry | None:
+    """The first entry, hardware-specific ones aside, that a loader of these flags finds under `soname`."""
+    letters, wanted = _letters(soname), _order(soname)
+    for entry in entries:
+        if entry.flags != flags or entry.hwcap or _letters(entry.soname) != letters:
+            continue
+        if _order(entry.soname) == wanted:
+            return entry
+    return None
+
+
+def _table_end(data: bytes, start: int, count: int, size: int) -> int:
+    end = start + count * size
+    if end > len(data):
+        raise ValueError(f"ld cache says {count} entries and has room for {(len(data) - start) // size}")
+    return end
+
+
+def _parse_new(data: bytes, base: int) -> list[Entry]:
+    """The new format's entries; `base` is where its header is, which its strings are relative to."""
+    if len(data) < base + _HEAD.size:
+        raise ValueError("ld cache is cut off in its header")
+    _, count, _, order, extensions = _HEAD.unpack_from(data, base)
+    if order not in (0, _LITTLE_ENDIAN):
+        raise ValueError("ld cache is of another byte order")
+    start = base + _HEAD.size
+    end = _table_end(data, start, count, _ENTRY.size)
+    string = _strings(data, base)
+    names = _hwcaps_names(data, extensions)
+    entries = []
+    for flags, soname, path, osversion, hwcap in _ENTRY.iter_unpack(memoryview(data)[start:end]):
+        name = ""
+        if hwcap & _HWCAP_HIGH & ~_HWCAP_ISA_LEVELS == _HWCAP_NAMED:
+            number = hwcap & 0xFFFFFFFF
+            if number >= len(names):
+                continue  # no loader takes such an entry either
+            name = string(names[number] - base)
+            hwcap &= _HWCAP_HIGH
+        entries.append(Entry(string(soname), string(path), flags, osversion, hwcap, name))
+    return entries
+
+
+def _hwcaps_names(data: bytes, extensions: int) -> tuple[int, ...]:
+    """Offsets of the glibc-hwcaps names; as in the loader, extensions that make no sense are as none.
+
+    They are counted from the file's start, also in a file that begins with the old format.
+    """
+    if not extensions or extensions % 4 or extensions + 8 > len(data):
+        return ()
+    magic, count = struct.unpack_from("<II", data, extensions)
+    sections = extensions + 8
+    if magic != _EXTENSION_MAGIC or sections + count * _SECTION.size > len(data):
+        return ()
+    for at in range(sections, sections + count * _SECTION.size, _SECTION.size):
+        tag, _, offset, size = _SECTION.unpack_from(data, at)
+        if tag == _EXTENSION_HWCAPS and size % 4 == 0 and offset + size <= len(data):
+            return struct.unpack_from(f"<{size // 4}I", data, offset)
+    return ()
+
+
+class _strings:
+    """The strings of a cache by their offset from `base`, each read once, their total bounded."""
+
+    def __init__(self, data: bytes, base: int) -> None:
+        self._data = data
+        self._base = base
+        self._known: dict[int, str] = {}
+        self._left = _SHARING_LIMIT * len(data)
+
+    def __call__(self, offset: int) -> str:
+        text = self._known.get(offset)
+        if text is None:
+            start = self._base + offset
+            end = self._data.find(0, start, start + _STRING_LIMIT)
+            if end < 0:
+                raise ValueError("ld cache has a string that does not end")
+            self._left -= end - start
+            if self._left < 0:
+                raise ValueError("ld cache's strings overlap too much")
+            text = self._known[offset] = os.fsdecode(self._data[start:end])
+        return text
+
+
+# glibc compares `char`, which is signed on x86 and unsigned on ARM: with the top bit flipped, the bytes of
+# a signed one, the final NUL among them, sort as bytes do.
+_FLIP = 0x80 if os.uname().machine in ("x86_64", "i686") else 0
+_SORTABLE = bytes(byte ^ _FLIP for byte in range(256))
+_END = chr(_FLIP)
+_DIGITS = bytes(range(48, 58))
+_ONLY_DIGITS = bytes(byte if byte in _DIGITS else 32 for byte in range(256))
+
+
+def _order(soname: str) -> str:
+    """`soname` as a key that sorts as in glibc's _dl_cache_libcmp: digits are one number, above letters.
+
+    Such a number is an int in glibc, and wraps as one.
+    """
+    rest = os.fsencode(soname)
+    key = ""
+    for run in rest.translate(_ONLY_DIGITS).split():
+        before, _, rest = rest.partition(run)
+        number = int(run) & 0xFFFFFFFF ^ 0x80000000
+        key += before.translate(_SORTABLE).decode("latin-1")
+        key += chr(0x100 + (number >> 16)) + chr(0x100 + (number & 0xFFFF))
+    return key + rest.translate(_SORTABLE).decode("latin-1") + _END
+
+
+def _letters(soname: str) -> bytes:
+    """What names that are equal to the loader have in common, at a fraction of the cost of `_order`."""
+    return os.fsencode(soname).translate(None, _DIGITS)
+
+
+def _sort_key(entry: Entry) -> tuple[object, ...]:
+    """As ldconfig's compare(): by name, flags, then the most specific hardware; the table is descending."""
+    hwcap = 0 if entry.hwcaps else entry.hwcap
+    return _order(entry.soname), entry.flags, bool(entry.hwcaps), hwcap.bit_count(), hwcap, entry.osversion
