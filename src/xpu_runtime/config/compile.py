@@ -1,0 +1,185 @@
+"""Checks config.yaml against its schema and compiles it, for the few calls that meet a changed file.
+
+What passes is written to the run folder as JSON (for `load`) and as launcher.conf (for the C
+launcher, which must not wait for Python). What does not pass still leaves a launcher.conf with a
+runtime that works, so that a mistake in the file stops new containers that ask for an XPU and nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from xpu_runtime import jsonlite, paths
+from xpu_runtime.config.defaults import DEFAULTS, Config, from_plain
+from xpu_runtime.config.load import COMPILED, config_stamp, find_runtime, keep
+from xpu_runtime.errors import ConfigError
+
+try:
+    import jsonschema
+
+    from xpu_runtime.config.document import Document, Problem, dotted, read_document
+except ImportError:
+    # The shim runs `-I -S`: no site-packages, only what `make install` put beside us.
+    sys.path.append(paths.VENDOR_DIR)
+    try:
+        import jsonschema
+
+        from xpu_runtime.config.document import Document, Problem, dotted, read_document
+    except ImportError as error:
+        raise ConfigError(
+            f"PyYAML and jsonschema, which read {paths.config_file()}, cannot be imported ({error})",
+            f"install again, or put them into {paths.VENDOR_DIR}",
+        ) from None
+
+LAUNCHER = "launcher.conf"
+
+#: A file changed so lately could change again within the same tick of its clock, and keep its stamp.
+_UNSETTLED_NS = 20_000_000
+
+
+def schema_file() -> str:
+    """The JSON Schema of config.yaml."""
+    return os.path.join(paths.DATA_DIR, "config.schema.json")
+
+
+def default_file() -> str:
+    """The commented file that holds every default."""
+    return os.path.join(paths.DATA_DIR, "config.yaml")
+
+
+def load_schema() -> dict[str, Any]:
+    """The schema as data; ConfigError where the installation lacks it."""
+    try:
+        with open(schema_file(), encoding="utf-8") as file:
+            schema: dict[str, Any] = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{schema_file()} cannot be read ({error})", "install again") from None
+    return schema
+
+
+def read_config(path: str) -> tuple[Config, dict[str, int], list[Problem]]:
+    """The configuration in `path`, the line of each attribute that it sets, and all that is wrong with it.
+
+    With problems, the Config is the defaults. ConfigError if the file cannot be read at all.
+    """
+    document = read_document(path)
+    config, lines, problems = _checked(document)
+    return config, lines, problems
+
+
+def compile_config(path: str) -> Config:
+    """The configuration in `path`, kept in the run folder; ConfigError with its first problem."""
+    try:
+        document = read_document(path)
+        config, _, problems = _checked(document)
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise ConfigError(problems[0].at(path) + more, f"see `xpu config check {path}`")
+    except ConfigError:
+        try:
+            _keep_launcher(path, None, os.stat(path))
+        except OSError:
+            pass  # gone meanwhile: the launcher takes the defaults
+        raise
+    if _settled(document.state):
+        stamp = config_stamp(path, document.state)
+        keep(COMPILED, jsonlite.dumps({"stamp": stamp, "config": config.as_dict()}))
+    _keep_launcher(path, config, document.state)
+    return config
+
+
+def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]:
+    if document.problems:
+        return DEFAULTS, {}, list(document.problems)
+    schema = load_schema()
+    problems: list[Problem] = []
+    for error in jsonschema.Draft202012Validator(schema).iter_errors(document.data):
+        problems.extend(_explained(error, document))
+    if problems:
+        return DEFAULTS, {}, sorted(problems, key=lambda problem: (problem.line, problem.column))
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for key, value in (document.data or {}).items():
+        section = "properties" in schema["properties"][key]
+        for path, leaf in (
+            [((key, name), v) for name, v in (value or {}).items()] if section else [((key,), value)]
+        ):
+            values["_".join(path)] = _plain(path, leaf)
+            lines["_".join(path)] = document.places[path][0]
+    return from_plain(values), lines, []
+
+
+def _plain(path: tuple[str, ...], value: Any) -> Any:
+    """A checked value in the type that Config promises."""
+    if path == ("policy", "devices"):
+        return None if value == "all" else [str(device) for device in value]
+    if path == ("oversubscribe", "memory"):
+        return float(value)
+    # JSON Schema takes 5.0 for an integer.
+    return int(value) if isinstance(value, float) else value
+
+
+def _explained(error: Any, document: Document) -> list[Problem]:
+    """A schema error as lines for people: the key, the value, what is allowed."""
+    path = tuple(error.absolute_path)
+    if error.validator == "additionalProperties":
+        allowed = list(error.schema["properties"])
+        return [
+            Problem(_unknown(dotted((*path, key)), key, allowed), *document.places[(*path, key)])
+            for key in error.instance
+            if key not in allowed
+        ]
+    place = document.places.get(path, (1, 1))
+    value = json.dumps(error.instance, default=str)
+    value = value if len(value) <= 60 else value[:57] + "..."
+    key = f"{dotted(path)}: " if path else ""
+    return [Problem(f"{key}{value} is not allowed: {error.schema['x-allowed']}", *place)]
+
+
+def _unknown(name: str, key: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(key, allowed, 1)
+    hint = f"did you mean {near[0]}?" if near else f"the keys here are {', '.join(allowed)}"
+    return f"unknown key {name[:80]}: {hint}"
+
+
+def _settled(state: os.stat_result) -> bool:
+    return abs(time.time_ns() - state.st_mtime_ns) >= _UNSETTLED_NS
+
+
+def _keep_launcher(path: str, config: Config | None, state: os.stat_result) -> None:
+    """Tells the launcher which runtime to start while config.yaml stays as it is; None: it is broken."""
+    if "\n" in path or not _settled(state):
+        return
+    runtime = _usable_runtime(config)
+    if runtime is not None:
+        stamp = f"{state.st_mtime_ns}:{state.st_size}:{state.st_ino}"
+        keep(LAUNCHER, f"config={path}\nstamp={stamp}\nruntime={runtime}\n")
+
+
+def _usable_runtime(config: Config | None) -> str | None:
+    """The configured runtime; where there is none, what the launcher used last, else a default one."""
+    candidates = [config.low_level_runtimes] if config else []
+    last = _last_runtime()
+    candidates += [(last,)] if last else []
+    for names in (*candidates, DEFAULTS.low_level_runtimes):
+        try:
+            return find_runtime(names)[0]
+        except ConfigError:
+            continue
+    return None
+
+
+def _last_runtime() -> str | None:
+    try:
+        with open(paths.in_run_dir(LAUNCHER), encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("runtime=/"):
+                    return line.rstrip("\n").removeprefix("runtime=")
+    except (OSError, ValueError):
+        pass
+    return None

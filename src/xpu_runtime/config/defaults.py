@@ -1,0 +1,44 @@
+"""The configuration as a value, and what holds where no file says otherwise.
+
+Read by the shim and the hook for every container that asks for an XPU, so it imports next to
+nothing. An attribute is named as its key in config.yaml, sections joined by underscores:
+`driver: {root: auto}` is `driver_root`.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Config(Value):
+    """The effective configuration; config/config.yaml says what each key means.
+
+    `policy_max_memory` is kept as written ("8G", "50%"), for it can be a share of a device.
+    `policy_devices` is None where all devices may be used.
+    """
+
+    low_level_runtimes: tuple[str, ...] = ("runc", "crun")
+    mode: str = "auto"
+    driver_root: str = "auto"
+    placement_policy: str = "binpack"
+    cores_step: int = 5
+    policy_accept_env_when_unprivileged: bool = True
+    policy_max_memory: str | None = None
+    policy_max_cores: int | None = None
+    policy_max_count: int | None = None
+    policy_devices: tuple[str, ...] | None = None
+    oversubscribe_memory: float = 1.0
+    enforcement_allow_unenforced: tuple[str, ...] = ("cores",)
+
+
+DEFAULTS = Config()
+
+
+def from_plain(values: dict[str, Any]) -> Config:
+    """A Config from attributes as JSON has them (lists for tuples); TypeError if a name is unknown."""
+    typed: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return Config(**typed)

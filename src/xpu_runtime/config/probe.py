@@ -1,0 +1,79 @@
+"""Asks a low-level runtime which version of the runtime-spec it follows.
+
+Done once for each program, off the path of a container's start; `load.low_level_runtime` keeps
+the answer. Written without `subprocess`, since the first container after an update comes here.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+_PATIENCE_SECONDS = 5.0
+_LONGEST_ANSWER = 16 * 1024
+
+
+def knows_create_runtime(path: str) -> bool:
+    """Whether the runtime at `path` runs createRuntime hooks, which came with runtime-spec 1.0.2.
+
+    False where it does not say so: prestart, which it then gets, is known to all of them.
+    """
+    return spec_version(_version_text(path)) >= (1, 0, 2)
+
+
+def spec_version(text: str) -> tuple[int, int, int]:
+    """The runtime-spec version in the output of `runc --version`, as numbers; (0, 0, 0) if none.
+
+    `spec: 1.0.2-dev` is (1, 0, 2): the hooks were in runc before the specification was released.
+    """
+    for line in text.splitlines():
+        word, colon, rest = line.partition(":")
+        if word.strip() != "spec" or not colon:
+            continue
+        parts = rest.strip().replace("+", "-").partition("-")[0].split(".")
+        if len(parts) == 3 and all(part.isascii() and part.isdigit() and len(part) < 6 for part in parts):
+            return int(parts[0]), int(parts[1]), int(parts[2])
+    return 0, 0, 0
+
+
+def _version_text(path: str) -> str:
+    """What `path --version` prints; "" if it cannot be started, fails, or does not end in time."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    try:
+        child = os.posix_spawn(
+            path,
+            [os.path.basename(path), "--version"],
+            {"LC_ALL": "C"},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, write_end, 1),
+                (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
+            ],
+        )
+    except OSError:
+        os.close(read_end)
+        return ""
+    finally:
+        os.close(write_end)
+    text = b""
+    try:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while len(text) < _LONGEST_ANSWER:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([read_end], [], [], left)[0]:
+                break
+            piece = os.read(read_end, _LONGEST_ANSWER)
+            if not piece:
+                return text.decode("utf-8", "replace") if _succeeded(child) else ""
+            text += piece
+        os.kill(child, signal.SIGKILL)
+        _succeeded(child)
+        return ""
+    finally:
+        os.close(read_end)
+
+
+def _succeeded(child: int) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
