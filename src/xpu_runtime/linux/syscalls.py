@@ -1,0 +1,145 @@
+"""System calls that Python's `os` does not have: one thin function each, named as the system call.
+
+Every one raises OSError(errno, message, path). They go through libc's syscall(2), called by
+`_ctypes`, the C half of ctypes: `import ctypes` costs a container's start four milliseconds, and
+the C half less than one.
+Numbers and structures: linux/fs.h, linux/mount.h, linux/openat2.h, linux/bpf.h.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+try:
+    import _ctypes
+
+    class _Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
+        _type_ = "c"
+
+    class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
+        _type_ = "l"
+
+    class _Function(_ctypes.CFuncPtr):
+        _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+        _restype_ = _Long
+
+    _libc_syscall: Any = _Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall"))  # type: ignore[arg-type]
+    _get_errno: Any = _ctypes.get_errno
+    _addressof: Any = _ctypes.addressof
+except (ImportError, AttributeError):  # an interpreter whose halves fit together differently
+    import ctypes
+
+    _Char, _Long = ctypes.c_char, ctypes.c_long  # type: ignore[assignment,misc]
+    _libc_syscall = ctypes.CDLL(None, use_errno=True).syscall
+    _libc_syscall.restype = _Long
+    _get_errno, _addressof = ctypes.get_errno, ctypes.addressof
+
+# One table for all architectures since Linux 5.1; what is older differs.
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
+_SETNS, _UNSHARE, _UMOUNT2, _MOUNT, _BPF = {
+    "x86_64": (308, 272, 166, 165, 321),
+    "aarch64": (268, 97, 39, 40, 280),
+}.get(os.uname().machine, (-1,) * 5)
+
+AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+CLONE_NEWNS = 0x20000
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+RESOLVE_IN_ROOT = 0x10
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 0x04
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+MOUNT_ATTR_RDONLY = 0x01
+MOUNT_ATTR_NOSUID = 0x02
+MOUNT_ATTR_NODEV = 0x04
+MOUNT_ATTR_NOEXEC = 0x08
+MNT_DETACH = 2
+UMOUNT_NOFOLLOW = 8
+MS_REC = 0x4000
+MS_PRIVATE = 1 << 18
+
+
+def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
+    """openat2(2): a new descriptor (O_CLOEXEC) for `path` below `dirfd`. EAGAIN: a rename raced with `..`."""
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve)
+    return _syscall(path, _OPENAT2, dirfd, _path(path), how, len(how))
+
+
+def open_tree(dirfd: int, path: str, flags: int) -> int:
+    """open_tree(2): a descriptor of a mount, or of a detached copy of it with OPEN_TREE_CLONE."""
+    return _syscall(path, _OPEN_TREE, dirfd, _path(path), flags)
+
+
+def move_mount(from_dirfd: int, from_path: str, to_dirfd: int, to_path: str, flags: int) -> None:
+    """move_mount(2): attaches or moves a mount."""
+    _syscall(to_path, _MOVE_MOUNT, from_dirfd, _path(from_path), to_dirfd, _path(to_path), flags)
+
+
+def mount_setattr(
+    fd: int, attr_set: int = 0, attr_clr: int = 0, recursive: bool = False, propagation: int = 0
+) -> None:
+    """mount_setattr(2) on the mount that `fd` is; `propagation` is 0 (as it is) or MS_PRIVATE."""
+    attributes = struct.pack("=QQQQ", attr_set, attr_clr, propagation, 0)
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    _syscall("", _MOUNT_SETATTR, fd, b"", flags, attributes, len(attributes))
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    """mount(2)."""
+    _syscall(target, _MOUNT, _path(source), _path(target), _path(kind), flags, _path(data))
+
+
+def umount2(path: str, flags: int) -> None:
+    """umount2(2)."""
+    _syscall(path, _UMOUNT2, _path(path), flags)
+
+
+def setns(fd: int, kind: int) -> None:
+    """setns(2): the calling thread enters the namespace `fd`, which must be of `kind` (CLONE_NEW...)."""
+    _syscall("", _SETNS, fd, kind)
+
+
+def unshare(flags: int) -> None:
+    """unshare(2)."""
+    _syscall("", _UNSHARE, flags)
+
+
+def bpf(command: int, attributes: bytearray) -> int:
+    """bpf(2): `attributes` is a union bpf_attr; the kernel may write to it and to what it points to."""
+    buffer = _shared(attributes)
+    return _syscall("", _BPF, command, buffer, len(attributes))
+
+
+def address_of(buffer: bytearray) -> int:
+    """Where the bytes of `buffer` are, for a structure; holds until it is resized or freed."""
+    return int(_addressof(_shared(buffer)))
+
+
+def _shared(buffer: bytearray) -> Any:
+    return (_Char * len(buffer)).from_buffer(buffer)
+
+
+def _path(path: str) -> bytes:
+    raw = os.fsencode(path)
+    if b"\0" in raw:
+        raise ValueError(f"a path cannot hold a NUL: {path!r}")
+    return raw
+
+
+def _syscall(path: str, number: int, *arguments: Any) -> int:
+    """Bytes go as a pointer to them (the kernel only reads them), numbers as a long."""
+    result = int(_libc_syscall(_Long(number), *(_Long(a) if isinstance(a, int) else a for a in arguments)))
+    if result < 0:
+        number = _get_errno()
+        raise OSError(number, os.strerror(number), path or None)
+    return result
