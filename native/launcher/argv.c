@@ -1,0 +1,237 @@
+#include "argv.h"
+
+#include <stddef.h>
+#include <string.h>
+
+enum { GLOBAL = 1, CREATE = 2, RUN = 4, RESTORE = 8, START = CREATE | RUN, ANY = CREATE | RUN | RESTORE };
+
+enum slot { IGNORED, BUNDLE, CONFIG, LOG, LOG_FORMAT, HELP };
+
+struct option {
+    const char *name;
+    bool takes_value;
+    unsigned char where;
+    unsigned char slot;
+};
+
+/* runc 1.1; crun's cgroup-manager, log-level, config and f; newer runc's pidfd-socket and config. */
+static const struct option options[] = {
+    {"root", true, GLOBAL, IGNORED},
+    {"log", true, GLOBAL, LOG},
+    {"log-format", true, GLOBAL, LOG_FORMAT},
+    {"log-level", true, GLOBAL, IGNORED},
+    {"criu", true, GLOBAL, IGNORED},
+    {"rootless", true, GLOBAL, IGNORED},
+    {"cgroup-manager", true, GLOBAL, IGNORED},
+    {"systemd-cgroup", false, GLOBAL, IGNORED},
+    {"debug", false, GLOBAL, IGNORED},
+    {"version", false, GLOBAL, HELP},
+    {"v", false, GLOBAL, HELP},
+    {"help", false, GLOBAL | ANY, HELP},
+    {"h", false, GLOBAL | ANY, HELP},
+    {"bundle", true, ANY, BUNDLE},
+    {"b", true, ANY, BUNDLE},
+    {"console-socket", true, ANY, IGNORED},
+    {"pid-file", true, ANY, IGNORED},
+    {"no-pivot", false, ANY, IGNORED},
+    {"no-new-keyring", false, START, IGNORED},
+    {"preserve-fds", true, START, IGNORED},
+    {"pidfd-socket", true, START, IGNORED},
+    {"config", true, START, CONFIG},
+    {"f", true, START, CONFIG},
+    {"detach", false, RUN | RESTORE, IGNORED},
+    {"d", false, RUN | RESTORE, IGNORED},
+    {"keep", false, RUN, IGNORED},
+    {"no-subreaper", false, RUN | RESTORE, IGNORED},
+    {"image-path", true, RESTORE, IGNORED},
+    {"work-path", true, RESTORE, IGNORED},
+    {"parent-path", true, RESTORE, IGNORED},
+    {"manage-cgroups-mode", true, RESTORE, IGNORED},
+    {"empty-ns", true, RESTORE, IGNORED},
+    {"lsm-profile", true, RESTORE, IGNORED},
+    {"lsm-mount-context", true, RESTORE, IGNORED},
+    {"tcp-established", false, RESTORE, IGNORED},
+    {"ext-unix-sk", false, RESTORE, IGNORED},
+    {"shell-job", false, RESTORE, IGNORED},
+    {"file-locks", false, RESTORE, IGNORED},
+    {"auto-dedup", false, RESTORE, IGNORED},
+    {"lazy-pages", false, RESTORE, IGNORED},
+};
+
+/* The option that `name` (up to its end or an equals sign) is where `where` applies, or NULL. */
+static const struct option *option_named(const char *name, unsigned where) {
+    size_t length = strcspn(name, "=");
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if ((options[i].where & where) && strlen(options[i].name) == length &&
+            memcmp(options[i].name, name, length) == 0)
+            return &options[i];
+    return NULL;
+}
+
+/* urfave/cli's argIsFlag: three dashes count as two there, and Go's flag package refuses them later. */
+static bool looks_like_option(const char *word, unsigned where) {
+    if (word[0] != '-' || word[1] == '\0' || strcmp(word, "--") == 0)
+        return false;
+    word += word[1] == '-' ? 2 : 1;
+    return option_named(*word == '-' ? word + 1 : word, where) != NULL;
+}
+
+/*
+ * The words in the order in which the flag package sees them. For a subcommand urfave/cli (reorderArgs,
+ * v1.22.9) first pulls its options, each with the word behind it unless it has an equals sign or that
+ * word is an option too, to the front; then comes "--" if there was one; then the rest.
+ */
+struct words {
+    char **words;
+    int count;
+    unsigned where;
+    enum { OPTIONS, DELIMITER, REST } pass;
+    int at;
+    int delimiter; /* the index of "--", or count */
+    bool value_next;
+};
+
+/* Whether the word at `at` belongs to the options; steps over it. */
+static bool step(struct words *w) {
+    const char *word = w->words[w->at++];
+    bool option = looks_like_option(word, w->where);
+    bool value = w->value_next && !option;
+    w->value_next = option && strchr(word, '=') == NULL;
+    return option || value;
+}
+
+static const char *next_reordered(struct words *w) {
+    if (w->pass == OPTIONS) {
+        while (w->at < w->count) {
+            const char *word = w->words[w->at];
+            if (!w->value_next && strcmp(word, "--") == 0) {
+                w->delimiter = w->at;
+                break;
+            }
+            if (step(w))
+                return word;
+        }
+        w->pass = DELIMITER;
+    }
+    if (w->pass == DELIMITER) {
+        w->pass = REST;
+        w->at = 0;
+        w->value_next = false;
+        if (w->delimiter < w->count)
+            return "--";
+    }
+    while (w->at < w->count) {
+        const char *word = w->words[w->at];
+        if (w->at > w->delimiter) {
+            w->at++;
+            return word;
+        }
+        if (w->at == w->delimiter)
+            w->at++;
+        else if (!step(w))
+            return word;
+    }
+    return NULL;
+}
+
+static const char *next(struct words *w) {
+    if (w->where != GLOBAL)
+        return next_reordered(w);
+    return w->at < w->count ? w->words[w->at++] : NULL;
+}
+
+/* strconv.ParseBool: 1 true, 0 false, -1 neither. */
+static int parse_bool(const char *text) {
+    static const char *const yes[] = {"1", "t", "T", "TRUE", "true", "True"};
+    static const char *const no[] = {"0", "f", "F", "FALSE", "false", "False"};
+    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++) {
+        if (strcmp(text, yes[i]) == 0)
+            return 1;
+        if (strcmp(text, no[i]) == 0)
+            return 0;
+    }
+    return -1;
+}
+
+static void keep(struct invocation *found, enum slot slot, const char *value) {
+    switch (slot) {
+    case BUNDLE:
+        found->bundle = value;
+        break;
+    case CONFIG:
+        found->config = value;
+        break;
+    case LOG:
+        found->log = value;
+        break;
+    case LOG_FORMAT:
+        found->log_format = value;
+        break;
+    case IGNORED:
+    case HELP:
+        break;
+    }
+}
+
+/*
+ * Go's flag.FlagSet.Parse: options up to the first positional word, which goes to *first (NULL: there is
+ * none). False: the runtime refuses these words, or may know an option that we do not.
+ */
+static bool parse_options(struct words *w, struct invocation *found, bool *help, const char **first) {
+    const char *word;
+    *first = NULL;
+    while ((word = next(w)) != NULL) {
+        if (word[0] != '-' || word[1] == '\0') {
+            *first = word;
+            return true;
+        }
+        if (strcmp(word, "--") == 0) {
+            *first = next(w);
+            return true;
+        }
+        const char *name = word + (word[1] == '-' ? 2 : 1);
+        const struct option *option = option_named(name, w->where);
+        if (option == NULL)
+            return false;
+        const char *value = strchr(name, '=');
+        if (value != NULL)
+            value++;
+        if (option->takes_value) {
+            if (value == NULL && (value = next(w)) == NULL)
+                return false;
+            keep(found, option->slot, value);
+        } else {
+            int yes = value == NULL ? 1 : parse_bool(value);
+            if (yes < 0)
+                return false;
+            if (option->slot == HELP && yes)
+                *help = true;
+        }
+    }
+    return true;
+}
+
+struct invocation invocation_parse(int count, char **words) {
+    struct invocation found = {0};
+    struct words w = {.words = words, .count = count, .where = GLOBAL};
+    bool help = false;
+    const char *first;
+
+    if (!parse_options(&w, &found, &help, &first) || first == NULL)
+        return found;
+    found.subcommand = first;
+    unsigned where = strcmp(first, "create") == 0    ? CREATE
+                     : strcmp(first, "run") == 0     ? RUN
+                     : strcmp(first, "restore") == 0 ? RESTORE
+                                                     : 0;
+    if (where == 0)
+        return found;
+
+    struct words own = {.words = words + w.at, .count = count - w.at, .where = where};
+    own.delimiter = own.count;
+    if (!parse_options(&own, &found, &help, &first) || first == NULL || next(&own) != NULL)
+        return found;
+    found.id = first;
+    found.creates = !help && *first != '\0';
+    return found;
+}

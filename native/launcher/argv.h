@@ -1,0 +1,27 @@
+/*
+ * The command line of an OCI runtime, as runc reads it.
+ *
+ * runc 1.x parses with urfave/cli v1 over Go's flag package. The same rules stand in Python in
+ * src/xpu_runtime/oci/argv.py; tests/launcher holds the two together, and both to the real runc.
+ */
+#ifndef XPU_LAUNCHER_ARGV_H
+#define XPU_LAUNCHER_ARGV_H
+
+#include <stdbool.h>
+
+struct invocation {
+    /* A container comes to be if the runtime accepts this line: create, run or restore, only options
+     * that we know, exactly one id, no help asked for. */
+    bool creates;
+    const char *subcommand; /* NULL: none, or the words before it make no sense */
+    const char *id;         /* of create, run and restore; NULL where there is not exactly one */
+    const char *bundle;     /* as given; NULL or "": the working directory */
+    const char *config;     /* the spec file, where the runtime can be given one; else NULL */
+    const char *log;        /* as given, or NULL */
+    const char *log_format; /* as given, or NULL */
+};
+
+/* Reads the words after the program's name. The result points into them. */
+struct invocation invocation_parse(int count, char **words);
+
+#endif

@@ -1,0 +1,127 @@
+#include "runtime.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char default_config[] = "/etc/xpu/config.yaml";
+static const char default_run_dir[] = "/run/xpu";
+
+static const char *from_environment(const char *name, const char *fallback) {
+    const char *value = getenv(name);
+    return value != NULL && *value != '\0' ? value : fallback;
+}
+
+/* This program under whatever name: executing it again would go on for ever. */
+static bool is_ourselves(const struct stat *candidate) {
+    struct stat self;
+    if (stat("/proc/self/exe", &self) != 0) {
+        const char *started_as = (const char *)getauxval(AT_EXECFN);
+        if (started_as == NULL || stat(started_as, &self) != 0)
+            return false;
+    }
+    return candidate->st_dev == self.st_dev && candidate->st_ino == self.st_ino;
+}
+
+static bool is_program(const char *path, struct stat *st) {
+    return stat(path, st) == 0 && S_ISREG(st->st_mode) && faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0 &&
+           !is_ourselves(st);
+}
+
+/* Root's, or at least that of the user whose rights we have, and no one else's to write. */
+static bool is_trusted(const struct stat *st) {
+    return (st->st_uid == 0 || st->st_uid == geteuid()) && (st->st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+bool runtime_default(char path[PATH_MAX]) {
+    static const char *const names[] = {"runc", "crun"};
+    static const char *const folders[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
+                                          "/usr/bin",        "/sbin",          "/bin"};
+    struct stat st;
+    for (size_t name = 0; name < sizeof names / sizeof *names; name++)
+        for (size_t folder = 0; folder < sizeof folders / sizeof *folders; folder++) {
+            snprintf(path, PATH_MAX, "%s/%s", folders[folder], names[name]);
+            if (is_program(path, &st))
+                return true;
+        }
+    return false;
+}
+
+/* A piece of a text; NULL where there is none. */
+struct piece {
+    const char *start;
+    size_t length;
+};
+
+/* The value of `key` in lines of key=value. A last line without its end was cut off: no value. */
+static struct piece value_of(const char *text, const char *key) {
+    size_t length = strlen(key);
+    const char *end;
+    for (const char *line = text; (end = strchr(line, '\n')) != NULL; line = end + 1)
+        if (strncmp(line, key, length) == 0 && line[length] == '=')
+            return (struct piece){line + length + 1, (size_t)(end - line) - length - 1};
+    return (struct piece){NULL, 0};
+}
+
+static bool is_text(struct piece value, const char *text) {
+    return value.start != NULL && value.length == strlen(text) &&
+           memcmp(value.start, text, value.length) == 0;
+}
+
+static bool read_whole(const char *path, char *text, size_t size) {
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    struct stat st;
+    size_t filled = 0;
+    bool whole = false;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && is_trusted(&st)) {
+        while (filled < size) {
+            ssize_t got = read(fd, text + filled, size - filled);
+            if (got < 0 && errno == EINTR)
+                continue;
+            if (got <= 0) {
+                whole = got == 0;
+                break;
+            }
+            filled += (size_t)got;
+        }
+    }
+    close(fd);
+    if (whole)
+        text[filled] = '\0';
+    return whole;
+}
+
+enum runtime_source runtime_find(char path[PATH_MAX]) {
+    static char text[4 * PATH_MAX];
+    const char *config = from_environment("XPU_CONFIG", default_config);
+    struct stat st;
+    if (stat(config, &st) != 0) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            return RUNTIME_STALE;
+        return runtime_default(path) ? RUNTIME_KNOWN : RUNTIME_NONE;
+    }
+
+    const char *run_dir = from_environment("XPU_RUN_DIR", default_run_dir);
+    int written = snprintf(path, PATH_MAX, "%s/launcher.conf", run_dir);
+    if (written < 0 || written >= PATH_MAX || !read_whole(path, text, sizeof text))
+        return RUNTIME_STALE;
+
+    char stamp[80];
+    long long mtime_ns = (long long)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    snprintf(stamp, sizeof stamp, "%lld:%lld:%llu", mtime_ns, (long long)st.st_size,
+             (unsigned long long)st.st_ino);
+    struct piece runtime = value_of(text, "runtime");
+    if (!is_text(value_of(text, "config"), config) || !is_text(value_of(text, "stamp"), stamp) ||
+        runtime.start == NULL || *runtime.start != '/' || runtime.length >= PATH_MAX)
+        return RUNTIME_STALE;
+    memcpy(path, runtime.start, runtime.length);
+    path[runtime.length] = '\0';
+    return is_program(path, &st) && is_trusted(&st) ? RUNTIME_KNOWN : RUNTIME_STALE;
+}

@@ -1,0 +1,19 @@
+/*
+ * Whether a bundle's spec may ask for an accelerator, told without reading its JSON.
+ *
+ * The answer may err on one side only: a spec that asks is never called plain. What merely looks as
+ * if it asked costs a start of the Python shim, which reads it properly.
+ */
+#ifndef XPU_LAUNCHER_SPEC_H
+#define XPU_LAUNCHER_SPEC_H
+
+enum spec_verdict {
+    SPEC_PLAIN,     /* asks for nothing */
+    SPEC_ASKS,      /* names an accelerator's variable or annotation, or was edited for one before */
+    SPEC_UNREADABLE /* not there, not a plain file, not ours to read: the runtime says so itself */
+};
+
+/* `bundle` NULL or "": the working directory; `config` NULL: config.json in the bundle. Never blocks. */
+enum spec_verdict spec_look(const char *bundle, const char *config);
+
+#endif
