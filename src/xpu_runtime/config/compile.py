@@ -72,6 +72,16 @@ def read_config(path: str) -> tuple[Config, dict[str, int], list[Problem]]:
     return config, lines, problems
 
 
+def setting_names() -> dict[str, str]:
+    """Each of Config's attributes with its key in the file: `driver_root` is `driver.root`."""
+    names = {}
+    for key, schema in load_schema()["properties"].items():
+        section = schema.get("properties")
+        for path in [[key, name] for name in section] if section else [[key]]:
+            names["_".join(path)] = ".".join(path)
+    return names
+
+
 def compile_config(path: str) -> Config:
     """The configuration in `path`, kept in the run folder; ConfigError with its first problem."""
     try:
@@ -97,21 +107,28 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
     if document.problems:
         return DEFAULTS, {}, list(document.problems)
     schema = load_schema()
-    problems: list[Problem] = []
-    for error in jsonschema.Draft202012Validator(schema).iter_errors(document.data):
-        problems.extend(_explained(error, document))
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(document.data)
+    # A set: a value that fits neither type nor range is one mistake, told once.
+    problems = {problem for error in errors for problem in _explained(error, document)}
     if problems:
         return DEFAULTS, {}, sorted(problems, key=lambda problem: (problem.line, problem.column))
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
-    for key, value in (document.data or {}).items():
-        section = "properties" in schema["properties"][key]
-        for path, leaf in (
-            [((key, name), v) for name, v in (value or {}).items()] if section else [((key,), value)]
-        ):
-            values["_".join(path)] = _plain(path, leaf)
-            lines["_".join(path)] = document.places[path][0]
+    for path, value in _settings(document.data or {}, schema):
+        values["_".join(path)] = _plain(path, value)
+        lines["_".join(path)] = document.places[path][0]
     return from_plain(values), lines, []
+
+
+def _settings(data: dict[str, Any], schema: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
+    """The keys that a checked file sets, sections opened, with their values."""
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for key, value in data.items():
+        if "properties" in schema["properties"][key]:
+            found.extend(((key, name), inner) for name, inner in (value or {}).items())
+        else:
+            found.append(((key,), value))
+    return found
 
 
 def _plain(path: tuple[str, ...], value: Any) -> Any:

@@ -61,7 +61,9 @@ def read_document(path: str) -> Document:
         finally:
             os.close(fd)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror})", "name a readable file") from None
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror})", "name a YAML file of at most 64 KiB"
+        ) from None
     reader = _Reader()
     data = reader.parse(raw)
     return Document(data, reader.places, tuple(reader.problems), state)

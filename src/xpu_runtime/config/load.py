@@ -68,7 +68,9 @@ def load() -> Config:
 
 def config_stamp(path: str, found: os.stat_result) -> list[Any]:
     """What a compiled configuration is known by: the file, its state, and this boot of the node."""
-    return [_FORMAT, path, found.st_mtime_ns, found.st_size, found.st_ino, _boot_id()]
+    # The change time as well, which nobody can set back: `cp -p` and friends restore the others.
+    state = [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_dev, found.st_ino]
+    return [_FORMAT, path, *state, _boot_id()]
 
 
 def low_level_runtime(config: Config) -> Runtime:

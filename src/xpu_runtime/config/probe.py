@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 
 _PATIENCE_SECONDS = 5.0
 _LONGEST_ANSWER = 16 * 1024
+_SIGKILL = 9  # the signal module brings enum, functools and more
 
 
 def knows_create_runtime(path: str) -> bool:
@@ -68,7 +68,7 @@ def _version_text(path: str) -> str:
             if not piece:
                 return text.decode("utf-8", "replace") if _succeeded(child) else ""
             text += piece
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, _SIGKILL)
         _succeeded(child)
         return ""
     finally:

@@ -77,8 +77,12 @@ def read(path: str, limit: int) -> bytes:
 
 def read_fd(fd: int, limit: int, path: str) -> bytes:
     """`read` for a descriptor opened with O_NONBLOCK; `path` is for the error."""
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    there = os.fstat(fd)
+    if not stat.S_ISREG(there.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
+    if there.st_size > limit:
+        raise OSError(errno.EFBIG, f"more than {limit} bytes", path)
+    # What /proc holds says that it has no bytes, and a file may grow while it is read.
     parts = []
     left = limit + 1
     while left and (part := os.read(fd, min(left, 1 << 20))):

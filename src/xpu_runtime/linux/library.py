@@ -1,4 +1,4 @@
-"""Calls into a shared library with numbers and buffers, through `_ctypes` as in syscalls.py.
+"""Calls into a shared library with numbers and buffers, by the C half of ctypes as in syscalls.py.
 
 For the few driver calls on a container's start; whoever needs structures and many functions uses
 the library's own binding.
@@ -14,30 +14,63 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+try:
+    import _ctypes
+
+    class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+        _type_ = "i"
+
+    class _Text(_ctypes._SimpleCData):  # type: ignore[type-arg]
+        _type_ = "z"
+
+    def _open(path: str) -> Any:
+        return _ctypes.dlopen(path, os.RTLD_NOW)
+
+    def _function(handle: Any, name: str, result: Any) -> Any:
+        class Function(_ctypes.CFuncPtr):
+            _flags_ = _ctypes.FUNCFLAG_CDECL
+            _restype_ = result
+
+        try:
+            return Function(_ctypes.dlsym(handle, name))  # type: ignore[arg-type]
+        except OSError as error:
+            raise AttributeError(name) from error
+
+except ImportError:
+    import ctypes
+
+    _Int, _Text = ctypes.c_int, ctypes.c_char_p  # type: ignore[assignment,misc]
+
+    def _open(path: str) -> Any:
+        return ctypes.CDLL(path)
+
+    def _function(handle: Any, name: str, result: Any) -> Any:
+        found = handle[name]
+        found.restype = result
+        return found
+
 
 class Library:
     """A loaded library. OSError if it cannot be loaded; it stays loaded as long as the process."""
 
     def __init__(self, path: str) -> None:
-        self._handle = syscalls.dlopen(path, os.RTLD_NOW)
+        self._handle = _open(path)
 
     def call(self, name: str, *arguments: int | bytes | bytearray) -> int:
-        """Calls an `int name(...)`: numbers go as 64 bits, buffers as pointers (bytearrays may be written to).
+        """Calls an `int name(...)`: numbers go as a long, buffers as pointers (bytearrays may be written to).
 
         AttributeError where the library has no such function.
         """
-        return int(self._function(name, syscalls.Int)(*(_argument(a) for a in arguments)))
+        result = _function(self._handle, name, _Int)(*(_argument(value) for value in arguments))
+        return int(result)
 
     def text(self, name: str, *arguments: int) -> str:
         """Calls a `const char *name(...)`."""
-        found = self._function(name, syscalls.Text)(*(_argument(a) for a in arguments))
+        found = _function(self._handle, name, _Text)(*(_argument(value) for value in arguments))
         return bytes(found or b"").decode("utf-8", "replace")
-
-    def _function(self, name: str, result: Any) -> Any:
-        return syscalls.function(self._handle, name, result)
 
 
 def _argument(value: int | bytes | bytearray) -> Any:
     if isinstance(value, int):
-        return syscalls.long(value)
-    return value if isinstance(value, bytes) else syscalls.shared(value)
+        return syscalls._Long(value)
+    return value if isinstance(value, bytes) else syscalls._shared(value)

@@ -1,0 +1,123 @@
+"""`xpu config`: what the configuration says, what is wrong with it, and what it says by default."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+
+from xpu_runtime import paths
+from xpu_runtime.config import compile as compiler
+from xpu_runtime.config.defaults import DEFAULTS, Config
+from xpu_runtime.config.load import find_runtime, low_level_runtime
+from xpu_runtime.errors import ConfigError
+
+
+@click.group()
+def config() -> None:
+    """Check and show the configuration.
+
+    \b
+    Example:
+      xpu config default > /etc/xpu/config.yaml
+      xpu config check
+    """
+
+
+@config.command()
+@click.argument("path", required=False, type=click.Path())
+@click.pass_context
+def check(context: click.Context, path: str | None) -> None:
+    """Say all that is wrong with the configuration, a line each.
+
+    Checks PATH, or the file in use, and for that one also that its low-level runtime is there.
+    Exit status 1 if anything is wrong.
+
+    \b
+    Example:
+      xpu config check /etc/xpu/config.yaml
+    """
+    file = path or paths.config_file()
+    if path is None and not os.path.lexists(file):
+        find_runtime(DEFAULTS.low_level_runtimes)
+        click.echo(f"{file}: not there, the defaults hold")
+        return
+    settings, lines, problems = compiler.read_config(file)
+    complaints = [problem.at(file) for problem in problems]
+    if path is None and not problems:
+        try:
+            find_runtime(settings.low_level_runtimes)
+        except ConfigError as error:
+            complaints.append(f"{file}:{lines.get('low_level_runtimes', 1)}:1: {error}")
+    for complaint in complaints:
+        click.echo(complaint)
+    if complaints:
+        context.exit(1)
+    click.echo(f"{file}: ok")
+
+
+@config.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(as_json: bool) -> None:
+    """Show what holds, and where each value comes from.
+
+    \b
+    Example:
+      xpu config show --json
+    """
+    file = paths.config_file()
+    there = os.path.lexists(file)
+    settings, lines, problems = compiler.read_config(file) if there else (DEFAULTS, {}, [])
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ConfigError(problems[0].at(file) + more, "see `xpu config check`")
+    rows = [
+        {
+            "key": key,
+            "value": _written(settings, attribute),
+            "source": "file" if attribute in lines else "default",
+            "line": lines.get(attribute),
+        }
+        for attribute, key in compiler.setting_names().items()
+    ]
+    if as_json:
+        runtime, _ = _runtime(settings)
+        document = {"file": file, "found": there, "settings": rows, "low_level_runtime": runtime}
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(f"# {file}" + ("" if there else " (not there, the defaults hold)"))
+    texts = [(str(row["key"]), json.dumps(row["value"]), row) for row in rows]
+    key_width = max(len(key) for key, _, _ in texts)
+    value_width = max(len(value) for _, value, _ in texts)
+    for key, value, row in texts:
+        source = f"line {row['line']}" if row["source"] == "file" else "default"
+        click.echo(f"{key:<{key_width}}  {value:<{value_width}}  {source}")
+    runtime, problem = _runtime(settings)
+    click.echo(f"# low-level runtime: {runtime or problem}")
+
+
+@config.command()
+def default() -> None:
+    """Print the default configuration file, comments included.
+
+    \b
+    Example:
+      xpu config default > /etc/xpu/config.yaml
+    """
+    with open(compiler.default_file(), encoding="utf-8") as file:
+        click.echo(file.read(), nl=False)
+
+
+def _written(settings: Config, attribute: str) -> Any:
+    """A setting as the file would have it."""
+    value = getattr(settings, attribute)
+    return "all" if attribute == "policy_devices" and value is None else value
+
+
+def _runtime(settings: Config) -> tuple[str | None, str]:
+    try:
+        return low_level_runtime(settings).path, ""
+    except ConfigError as error:
+        return None, str(error)

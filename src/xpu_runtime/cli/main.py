@@ -1,0 +1,107 @@
+"""`xpu`, the door for people: finds the command, and tells errors in one line.
+
+A command's module is imported when the command is used (or listed), so that one that is broken or
+missing takes no other with it: who repairs a node must not be stopped by what is to be repaired.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import IO, Any, NoReturn
+
+import click
+
+from xpu_runtime.errors import XpuError
+
+#: The same as in pyproject.toml.
+VERSION = "0.1.0"
+
+#: `xpu NAME` is the click command `NAME` in the module xpu_runtime.cli.NAME.
+COMMANDS = ("config", "devices", "explain", "gc", "ps", "release", "runtime", "sim")
+
+
+class _Told(click.ClickException):
+    """An error as one line on stderr, after the program's name; exit status 1."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"xpu: {self.message}", file=file, err=True)
+
+
+class _Unusable(click.Command):
+    """Stands in the list for a command whose module cannot be imported, and says so when it is used."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(
+            name,
+            short_help=f"(cannot be loaded: {_brief(error)})",
+            context_settings={"ignore_unknown_options": True, "help_option_names": []},
+            params=[click.Argument(["args"], nargs=-1, type=click.UNPROCESSED)],
+        )
+        self._error = error
+
+    def invoke(self, ctx: click.Context) -> NoReturn:
+        raise _Told(f"the command {self.name} cannot be loaded ({_brief(self._error)}): install again")
+
+
+class _Commands(click.Group):
+    """The commands of COMMANDS, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            command = getattr(importlib.import_module(f"xpu_runtime.cli.{cmd_name}"), cmd_name)
+        except Exception as error:  # whatever is wrong with one command must not reach the others
+            return _Unusable(cmd_name, error)
+        return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = click.utils.make_str(args[0])
+        if name not in COMMANDS and not name.startswith("-"):
+            # Not left to click, which would import all the commands to suggest one.
+            ctx.fail(f"No such command {name!r}; there are {', '.join(COMMANDS)}.")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except XpuError as error:
+            raise _Told(str(error)) from None
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            todo = ": run it as root" if isinstance(error, PermissionError) else ""
+            raise _Told(f"{where}{error.strerror or error}{todo}") from None
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="xpu", message="%(prog)s %(version)s")
+def xpu() -> None:
+    """See and set up the slices of GPUs that containers get.
+
+    \b
+    Example:
+      xpu devices
+      docker run --runtime=xpu -e XPU_MEM=4G -e XPU_CORES=30 IMAGE
+      xpu ps
+    """
+
+
+def main() -> NoReturn:
+    """Runs `xpu` with this process's arguments and ends it: 0 done, 1 failed, 2 wrong usage."""
+    xpu.main(prog_name="xpu")
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""What the node has: devices, driver libraries, and what the driver can do, as plain values.
+
+An inventory is gathered once (NVML and the driver root's ld cache; see nvidia.py) and kept as JSON
+in the run folder. It is used as long as the boot, the driver root and the files it was made from are
+the same, so that a container's start opens no NVML.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import jsonlite, paths
+from xpu_runtime.devices import simulated
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.linux import files, proc
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from xpu_runtime.config.defaults import Config
+
+_FORMAT = 1
+_MAX_BYTES = 16 << 20
+
+
+class Node(Value):
+    """A device node: its path in the container, and its numbers."""
+
+    path: str
+    major: int
+    minor: int
+
+
+class Device(Value):
+    """A GPU, or one MIG device of it (`parent` is then the GPU's UUID, and `index` is "0:1")."""
+
+    index: str
+    uuid: str
+    name: str
+    memory_bytes: int
+    nodes: tuple[Node, ...]
+    vendor: str = "nvidia"
+    parent: str | None = None
+    #: None: healthy; else what is wrong with it.
+    fault: str | None = None
+    compute_capability: str = ""
+    brand: str = ""
+
+    @property
+    def is_mig(self) -> bool:
+        return self.parent is not None
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return f"GPU {self.index}" if not self.is_mig else f"MIG device {self.index}"
+
+
+class Library(Value):
+    """A driver file to mount: where it lies on the host, and what it is called in a container.
+
+    `kind` is `lib` (goes to the container's library folder under `name`, with `links` beside it),
+    `lib32`, `bin`, `file` (same path as in the driver root) or `socket` (a folder or socket, ditto).
+    """
+
+    kind: str
+    source: str
+    name: str
+    capability: str
+    links: tuple[str, ...] = ()
+
+
+class Inventory(Value):
+    """All of a node, at one time."""
+
+    root: str
+    simulated: bool
+    driver_version: str
+    cuda_version: str
+    devices: tuple[Device, ...]
+    #: Nodes that every container with a device gets, by capability.
+    common_nodes: tuple[tuple[str, Node], ...]
+    libraries: tuple[Library, ...]
+    #: Whether the driver can hold a memory limit on a cgroup (R615).
+    memory_limits: bool
+    #: The library through which limits are set; empty without a driver.
+    nvml: str
+    #: (path, st_mtime_ns or None where there is no such file) of what this was made from.
+    stamps: tuple[tuple[str, int | None], ...]
+    #: Why there is no device, where there is none.
+    missing: str = ""
+
+
+def driver_root(config: Config) -> tuple[str, bool]:
+    """The driver root to use, and whether it is the simulated one.
+
+    `auto` takes the simulated driver where one is up, for someone has asked for it, else `/`.
+    """
+    simulation = simulated.root()
+    if config.driver_root == "auto":
+        return (simulation, True) if simulation else ("/", False)
+    return config.driver_root, simulation is not None and os.path.realpath(config.driver_root) == simulation
+
+
+def stamp(path: str) -> tuple[str, int | None]:
+    """What tells whether the file at `path` is still the same."""
+    try:
+        return path, os.stat(path).st_mtime_ns
+    except OSError:
+        return path, None
+
+
+def load(config: Config) -> Inventory:
+    """The node's inventory: the cached one if it still holds, else a new one (and the cache renewed).
+
+    DeviceError where the driver is there but cannot be asked.
+    """
+    root, is_simulated = driver_root(config)
+    found = _cached(root)
+    if found is not None:
+        return found
+    try:
+        os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
+        # A hundred containers after a boot must not ask the driver a hundred times.
+        with files.Lock(paths.in_run_dir("inventory.lock")):
+            return _cached(root) or refresh(root, is_simulated)
+    except OSError:
+        # The run folder cannot be written (a full disk): slower, but no reason to fail.
+        return gather(root, is_simulated)
+
+
+def gather(root: str, is_simulated: bool) -> Inventory:
+    """Asks the driver below `root` what there is."""
+    from xpu_runtime.devices import nvidia  # NVML's binding alone costs more than a warm start
+
+    return nvidia.discover(root, is_simulated)
+
+
+def refresh(root: str, is_simulated: bool) -> Inventory:
+    """Asks the driver, and renews the cache."""
+    found = gather(root, is_simulated)
+    record = {"format": _FORMAT, "boot": proc.boot_id(), "inventory": _plain(found)}
+    try:
+        os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
+        files.write_atomic(_cache_path(), jsonlite.dumps(record).encode("ascii"))
+    except OSError:
+        pass  # the next start asks again
+    return found
+
+
+def _cache_path() -> str:
+    return paths.in_run_dir("inventory.json")
+
+
+def _cached(root: str) -> Inventory | None:
+    try:
+        record = jsonlite.loads(files.read(_cache_path(), _MAX_BYTES).decode("ascii"))
+        if record["format"] != _FORMAT or record["boot"] != proc.boot_id():
+            return None
+        found = _from_plain(record["inventory"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # none yet, or damaged: it is only a cache
+    if found.root != root or any(stamp(path) != (path, mtime) for path, mtime in found.stamps):
+        return None
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Value):
+        return [_plain(field) for field in value.as_dict().values()]
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _from_plain(fields: list[Any]) -> Inventory:
+    found = Inventory(*fields)
+    return found.replace(
+        devices=tuple(
+            Device(*fields[:4], tuple(Node(*node) for node in fields[4]), *fields[5:])
+            for fields in found.devices
+        ),
+        common_nodes=tuple((capability, Node(*node)) for capability, node in found.common_nodes),
+        libraries=tuple(Library(*fields[:4], tuple(fields[4])) for fields in found.libraries),
+        stamps=tuple((path, mtime) for path, mtime in found.stamps),
+    )
+
+
+def find(inventory: Inventory, selector: str) -> Device | None:
+    """The device that `selector` names: index, GPU:MIG index, UUID, or an unambiguous start of a UUID."""
+    for device in inventory.devices:
+        if selector in (device.index, device.uuid):
+            return device
+    if selector[:4] in ("GPU-", "MIG-") and len(selector) >= 8:
+        found = [device for device in inventory.devices if device.uuid.startswith(selector)]
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def require(inventory: Inventory) -> None:
+    """DeviceError, with what to do, where the node has no device at all."""
+    if not inventory.devices:
+        raise DeviceError(
+            inventory.missing or f"the driver in {inventory.root} reports no device",
+            "load the driver, or try `xpu sim up --topology 1xT4` for a simulated one",
+        )

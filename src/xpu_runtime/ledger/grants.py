@@ -1,0 +1,58 @@
+"""Grants and slices: what the ledger writes down."""
+
+from __future__ import annotations
+
+from xpu_runtime.value import Value
+
+
+class Holding(Value):
+    """What holds the limits of a slice: a backend's name and `hard`, `soft` or `unenforced`; None: no limit."""
+
+    memory_backend: str | None = None
+    memory_strength: str | None = None
+    cores_backend: str | None = None
+    cores_strength: str | None = None
+
+
+class Slice(Value):
+    """A part of one device. `memory_bytes` is booked always; `limited` says whether it is also a limit.
+
+    `cores` is in percent, None: no cap. A slice without a memory limit has its device for itself.
+    """
+
+    device_index: str
+    device_uuid: str
+    memory_bytes: int
+    limited: bool
+    cores: int | None
+    holding: Holding
+
+
+class Grant(Value):
+    """Who holds which slices. `pid` and `start_time` (clock ticks since boot) name the process whose end
+    ends the grant: the container's init, or in spec mode, until it exists, the runtime that creates it.
+    """
+
+    id: int
+    container_id: str
+    bundle: str
+    pid: int
+    start_time: int
+    cgroup: str
+    #: pending: being set up; running: the container has it.
+    state: str
+    #: hook or spec.
+    mode: str
+    #: Seconds since the epoch.
+    created: float
+    slices: tuple[Slice, ...]
+
+
+class Use(Value):
+    """What is granted of one device."""
+
+    memory_bytes: int = 0
+    cores: int = 0
+    slices: int = 0
+    #: Someone has the device for himself.
+    exclusive: bool = False

@@ -1,0 +1,242 @@
+"""Placement: which devices serve a request. Pure functions of what is asked and what is free.
+
+binpack fills the fullest device that fits, to keep whole devices free; spread takes the emptiest.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.devices.inventory import Device
+from xpu_runtime.ledger.grants import Holding, Slice, Use
+from xpu_runtime.ledger.refusal import DeviceFigures, Refusal
+from xpu_runtime.request.request import Request
+from xpu_runtime.request.units import MIB, Memory, as_variable, show
+from xpu_runtime.value import Value
+
+
+class Candidate(Value):
+    """A device with what decides whether it may serve the request at hand."""
+
+    device: Device
+    #: None: it may serve; else why not.
+    reason: str | None
+    holding: Holding
+    #: The policy's maximum for one slice, in bytes.
+    max_memory: int | None = None
+
+
+class Room(Value):
+    """What is left of one candidate."""
+
+    candidate: Candidate
+    memory: int
+    cores: int
+    untouched: bool
+
+    @property
+    def device(self) -> Device:
+        return self.candidate.device
+
+
+def room_of(candidate: Candidate, use: Use, oversubscribe: float) -> Room:
+    """What is left of a candidate, after what is granted and what the policy withholds."""
+    total = candidate.device.memory_bytes
+    capacity = total if oversubscribe == 1.0 else int(total * oversubscribe)
+    free = 0 if use.exclusive else max(capacity - use.memory_bytes, 0)
+    if candidate.max_memory is not None:
+        free = min(free, candidate.max_memory)
+    return Room(candidate, free, max(100 - use.cores, 0), use.slices == 0)
+
+
+def _need(room: Room, memory: Memory | None) -> int:
+    return room.device.memory_bytes if memory is None else memory.on(room.device.memory_bytes)
+
+
+def misfit(room: Room, memory: Memory | None, cores: int | None) -> str | None:
+    """Why this much does not fit there; None if it does."""
+    if room.candidate.reason is not None:
+        return room.candidate.reason
+    need = _need(room, memory)
+    allowed = room.candidate.max_memory
+    if memory is None and not room.untouched:
+        return "in use, and the whole device is asked for"
+    lacks = []
+    if need > room.memory:
+        limited = allowed is not None and need > allowed
+        lacks.append(f"{show(room.memory)} {'allowed by the policy' if limited else 'free'}, {show(need)} asked")
+    if cores is not None and cores > room.cores:
+        lacks.append(f"{room.cores}% cores free, {cores}% asked")
+    return " and ".join(lacks) or None
+
+
+def _match(rooms: list[Room], asks: list[Memory | None], cores: int | None) -> list[int] | None:
+    """For each ask the position in `rooms` of a device of its own, earlier ones preferred; None if impossible.
+
+    Augmenting paths (Kuhn): shares of unlike devices fit in no simple order.
+    """
+    fits = [[p for p, room in enumerate(rooms) if misfit(room, ask, cores) is None] for ask in asks]
+    taken: dict[int, int] = {}
+
+    def give(ask: int, seen: set[int]) -> bool:
+        for position in fits[ask]:
+            if position not in seen:
+                seen.add(position)
+                if position not in taken or give(taken[position], seen):
+                    taken[position] = ask
+                    return True
+        return False
+
+    # The most demanding ask chooses first.
+    for ask in sorted(range(len(asks)), key=lambda a: len(fits[a])):
+        if not give(ask, set()):
+            return None
+    found = {ask: position for position, ask in taken.items()}
+    return [found[ask] for ask in range(len(asks))]
+
+
+def _ordered(rooms: list[Room], policy: str) -> list[Room]:
+    sign = 1 if policy == "binpack" else -1
+    return sorted(rooms, key=lambda room: (sign * room.memory, sign * room.cores))
+
+
+def place(
+    request: Request,
+    candidates: list[Candidate],
+    uses: dict[str, Use],
+    *,
+    policy: str = "binpack",
+    oversubscribe: float = 1.0,
+    step: int = 5,
+) -> tuple[Slice, ...] | Refusal:
+    """The slices of a request, in the order that it asks for devices, or why there are none.
+
+    `candidates` are the devices that the request may choose from, for a list in the list's order;
+    `uses` says by UUID what is granted already.
+    """
+    if request.choice == "none":
+        return ()
+    rooms = [room_of(c, uses.get(c.device.uuid, _NOTHING), oversubscribe) for c in candidates]
+    fixed = request.choice in ("list", "all")
+    count = len(rooms) if fixed else request.count
+    if fixed and len(request.memory) not in (0, 1, count):
+        return Refusal(
+            "not-enough-devices",
+            f"XPU_MEM has {len(request.memory)} values for {count} devices",
+            _figures(rooms, request, count),
+        )
+    asks = [request.memory_of(position) for position in range(count)]
+    if fixed:
+        chosen: list[Room] | None = rooms
+        if not rooms or any(misfit(r, ask, request.cores) for r, ask in zip(rooms, asks, strict=True)):
+            chosen = None
+    else:
+        ordered = _ordered(rooms, policy)
+        positions = _match(ordered, asks, request.cores)
+        chosen = None if positions is None else [ordered[position] for position in positions]
+    if chosen is None:
+        return _refusal(request, rooms, count, fixed, step)
+    return tuple(_slice(room, ask, request.cores) for room, ask in zip(chosen, asks, strict=True))
+
+
+_NOTHING = Use()
+
+
+def _slice(room: Room, ask: Memory | None, cores: int | None) -> Slice:
+    device = room.device
+    return Slice(device.index, device.uuid, _need(room, ask), ask is not None, cores, room.candidate.holding)
+
+
+def _figures(rooms: list[Room], request: Request, count: int) -> tuple[DeviceFigures, ...]:
+    """Each device's figures, and why it does not serve; one that would is named as too few."""
+    found = []
+    for position, room in enumerate(rooms):
+        ask = request.memory_of(position if position < max(len(request.memory), 1) else 0)
+        reason = misfit(room, ask, request.cores) or f"would fit, but {count} are needed"
+        found.append(DeviceFigures(room.device.index, room.memory, room.cores, reason))
+    return tuple(found)
+
+
+def _refusal(request: Request, rooms: list[Room], count: int, fixed: bool, step: int) -> Refusal:
+    figures = _figures(rooms, request, count)
+    able = [room for room in rooms if room.candidate.reason is None]
+    if not able:
+        reasons = sorted({room.candidate.reason or "" for room in rooms})
+        return Refusal("not-eligible", f"no device serves this request: {'; '.join(reasons)[:400]}", figures)
+    if len(able) < count:
+        text = f"{count} devices are asked for, and only {len(able)} of {len(rooms)} may serve"
+        return Refusal("not-enough-devices", text, figures, _nearest(request, able, count, fixed, step))
+    memory_ok = any(_need(room, request.memory_of(0)) <= room.memory for room in able)
+    cores_ok = request.cores is None or any(request.cores <= room.cores for room in able)
+    fitting = [room for room in able if misfit(room, request.memory_of(0), request.cores) is None]
+    asked = " and ".join(
+        part
+        for part in (
+            f"{_memory_text(request)} of memory" if request.memory else "all of its memory",
+            f"{request.cores}% of its cores" if request.cores else "",
+        )
+        if part
+    )
+    if fitting:
+        code, lead = "not-enough-devices", f"only {len(fitting)} of {count} devices has"
+    elif not request.memory and memory_ok is False:
+        code, lead = "in-use", "no device has"
+    elif memory_ok and cores_ok:
+        code, lead = "not-enough", "no single device has"
+    else:
+        code, lead = "not-enough-memory" if not memory_ok else "not-enough-cores", "no device has"
+    if fixed:
+        lead = "a device that was named does not have" if request.choice == "list" else "not every device has"
+    return Refusal(code, f"{lead} {asked} free", figures, _nearest(request, able, count, fixed, step))
+
+
+def _memory_text(request: Request) -> str:
+    return ",".join(
+        show(m.bytes) if m.bytes is not None else f"{(m.millionths or 0) / 10_000:g}%" for m in request.memory
+    )
+
+
+def _nearest(
+    request: Request, able: list[Room], count: int, fixed: bool, step: int
+) -> dict[str, str] | None:
+    """The request nearest to this one that fits now: less memory, else fewer cores, devices, or all of it."""
+    asks = [request.memory_of(position) for position in range(count)]
+    wanted = max((_need(room, ask) for room in able for ask in asks), default=0)
+    needed_cores = request.cores or 0
+    options: list[tuple[float, int, int, int]] = []  # how much of the request is kept; memory, cores, count
+    for n in range(count, 0, -1):
+        if n < count and (fixed or options):
+            break
+        enough = [room for room in able if room.cores >= needed_cores]
+        memory = _nth([room.memory for room in enough], n) // MIB * MIB
+        if memory:
+            options.append((min(memory, wanted) / (wanted or 1), min(memory, wanted), needed_cores, n))
+        if request.cores:
+            enough = [room for room in able if misfit(room, asks[0], None) is None]
+            cores = _nth([room.cores for room in enough], n) // step * step
+            if cores and request.memory:
+                options.append((cores / needed_cores, wanted, min(cores, needed_cores), n))
+            if not options:
+                best = sorted(able, key=lambda room: -room.memory)
+                best = [room for room in best if room.cores >= step and room.memory >= MIB][:n]
+                if len(best) == n:
+                    cores = min(min(room.cores for room in best) // step * step, needed_cores)
+                    options.append((0.0, min(min(r.memory for r in best), wanted) // MIB * MIB, cores, n))
+    if not options:
+        return None
+    _, memory, cores, n = max(options)
+    found = {"XPU_MEM": as_variable(memory)}
+    if request.cores:
+        found["XPU_CORES"] = str(cores)
+    if n > 1 and not fixed:
+        found["XPU_COUNT"] = str(n)
+    if fixed:
+        found["XPU_VISIBLE_DEVICES"] = (
+            "all" if request.choice == "all" else ",".join(room.device.index for room in able)
+        )
+    return found
+
+
+def _nth(values: list[int], n: int) -> int:
+    """The n-th largest, 0 where there are fewer."""
+    return sorted(values, reverse=True)[n - 1] if len(values) >= n else 0
+
+

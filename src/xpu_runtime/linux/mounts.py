@@ -1,0 +1,80 @@
+"""Mounts into a container: copied on the host as detached mounts, attached by descriptor inside.
+
+The order that this is made for: `clone` what is needed while still in the host's mount namespace,
+`enter_mount_namespace`, open the container's `Root` there, `attach` each. No path of the host is
+looked up after the container's namespace is entered, and no path of the container by name.
+Needs Linux 5.12 (mount_setattr(2)).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from xpu_runtime.linux import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.linux.rootfs import Root
+
+
+def clone(path: str) -> int:
+    """A descriptor of a detached copy of the file or folder `path` on this host, without submounts.
+
+    Symlinks are followed. The mount vanishes with its descriptor unless it is attached.
+    """
+    flags = syscalls.OPEN_TREE_CLONE | syscalls.OPEN_TREE_CLOEXEC
+    return syscalls.open_tree(syscalls.AT_FDCWD, path, flags)
+
+
+def attach(
+    mount_fd: int,
+    root: Root,
+    destination: str,
+    *,
+    read_only: bool = True,
+    nosuid: bool = True,
+    nodev: bool,
+    noexec: bool = False,
+) -> None:
+    """Mounts a clone at `destination` in `root`, which makes a mountpoint if there is none, and can undo it.
+
+    The mount gets the attributes named, besides those that its origin has, and propagates nowhere.
+    `mount_fd` stays the caller's to close. OSError if `destination` is a folder and the clone a file, or
+    the other way round.
+    """
+    attributes = 0
+    for wanted, attribute in (
+        (read_only, syscalls.MOUNT_ATTR_RDONLY),
+        (nosuid, syscalls.MOUNT_ATTR_NOSUID),
+        (nodev, syscalls.MOUNT_ATTR_NODEV),
+        (noexec, syscalls.MOUNT_ATTR_NOEXEC),
+    ):
+        if wanted:
+            attributes |= attribute
+    syscalls.mount_setattr(mount_fd, attr_set=attributes, propagation=syscalls.MS_PRIVATE)
+    is_folder = stat.S_ISDIR(os.fstat(mount_fd).st_mode)
+    target = root.make_dirs(destination) if is_folder else root.make_file(destination)
+    try:
+        flags = syscalls.MOVE_MOUNT_F_EMPTY_PATH | syscalls.MOVE_MOUNT_T_EMPTY_PATH
+        syscalls.move_mount(mount_fd, "", target, "", flags)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, destination) from None
+    finally:
+        os.close(target)
+    kept = os.dup(mount_fd)
+    root.remember(kept, lambda: syscalls.umount2(f"/proc/self/fd/{kept}", syscalls.MNT_DETACH))
+
+
+def enter_mount_namespace(pid: int) -> None:
+    """Moves this process, which must have one thread, into the mount namespace of `pid`."""
+    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.setns(fd, syscalls.CLONE_NEWNS)
+    finally:
+        os.close(fd)
+
+
+def refuses_devices(path: str) -> bool:
+    """Whether the mount that holds `path` on this host is nodev: a clone of it serves no device node."""
+    return bool(os.statvfs(path).f_flag & os.ST_NODEV)

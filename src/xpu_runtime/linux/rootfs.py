@@ -1,0 +1,374 @@
+"""A container's root folder, whose whole content may be hostile, as one object held by descriptor.
+
+Every path is resolved by openat2(2) with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS, so that no link
+and no `..` leads out, and is used by the descriptor that came of it, so that nothing changes between
+looking and doing. Nothing but a regular file is ever opened for reading: an open of a FIFO would
+block, and one of a device node may do something.
+What a Root makes it remembers, and `undo` takes exactly that away again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from xpu_runtime.linux import files, syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+_RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+_FOLDER = os.O_PATH | os.O_DIRECTORY
+# The kernel gives EAGAIN when a rename anywhere raced with a `..`; each attempt is as likely to succeed.
+_ATTEMPTS = 1000
+# How many things that are missing, or links that lead nowhere, one path may have.
+_TURNS = 100
+# A file that is replaced is kept in memory until it is known that it need not come back.
+_REPLACED_LIMIT = 16 << 20
+_LISTING_LIMIT = 100_000
+
+
+class Root:
+    """The folder `path` of this host as a root; OSError if it is no folder.
+
+    Paths are the container's: absolute or not makes no difference. OSErrors carry them.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = os.open(path, _FOLDER | os.O_CLOEXEC)
+        self._journal: list[tuple[int, Callable[[], object]]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes what is held; what was made stays, and can no longer be undone."""
+        while self._journal:
+            os.close(self._journal.pop()[0])
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def undo(self) -> None:
+        """Takes away what was made, last first, and leaves what somebody else has put in its place.
+
+        Never raises: what cannot be undone stays.
+        """
+        while self._journal:
+            fd, step = self._journal.pop()
+            try:
+                step()
+            except OSError:
+                pass
+            os.close(fd)
+
+    def remember(self, fd: int, step: Callable[[], object]) -> None:
+        """Has `undo` call `step`; `fd` is what the step needs, and is closed with it."""
+        self._journal.append((fd, step))
+
+    # Looking
+
+    def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+        """A descriptor of an existing file or folder; EINVAL where it is neither and `flags` lacks O_PATH."""
+        if flags & (os.O_CREAT | os.O_EXCL):
+            raise ValueError("Root.open makes nothing")
+        fd = self._resolve(path, os.O_PATH | flags & (os.O_DIRECTORY | os.O_NOFOLLOW))
+        if flags & os.O_PATH:
+            return fd
+        try:
+            if stat.S_IFMT(os.fstat(fd).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+                raise OSError(errno.EINVAL, "neither a regular file nor a folder", path)
+            return os.open(_by_fd(fd), flags & ~os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        finally:
+            os.close(fd)
+
+    def exists(self, path: str) -> bool:
+        """Whether `path` leads to something, whatever it is; a link that leads nowhere does not."""
+        try:
+            os.close(self._resolve(path, os.O_PATH))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+                return False
+            raise
+        return True
+
+    def stat(self, path: str, follow_symlinks: bool = True) -> os.stat_result:
+        """As os.stat."""
+        fd = self._resolve(path, os.O_PATH | (0 if follow_symlinks else os.O_NOFOLLOW))
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def read(self, path: str, limit: int) -> bytes:
+        """The bytes of a regular file; EFBIG where it has more than `limit`, EINVAL if it is no file."""
+        fd = self.open(path)
+        try:
+            return files.read_fd(fd, limit, path)
+        finally:
+            os.close(fd)
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a folder, sorted; EFBIG where there are more than a hundred thousand."""
+        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            names = []
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    names.append(entry.name)
+                    if len(names) > _LISTING_LIMIT:
+                        raise OSError(errno.EFBIG, f"more than {_LISTING_LIMIT} names", path)
+            return sorted(names)
+        finally:
+            os.close(fd)
+
+    # Making
+
+    def make_dirs(self, path: str, mode: int = 0o755) -> int:
+        """A descriptor (O_PATH) of the folder `path`, made where it is missing, with its parents.
+
+        A link that leads nowhere is followed, and what it names is made.
+        """
+        return self._make(path, mode, None)
+
+    def make_file(self, path: str, mode: int = 0o644) -> int:
+        """A descriptor (O_PATH) of `path`, made as an empty file where it is missing: a mountpoint.
+
+        What exists is left as it is; EISDIR if it is a folder.
+        """
+        fd = self._make(path, 0o755, mode)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return fd
+
+    def symlink(self, target: str, path: str) -> bool:
+        """Makes `path` a link to `target`; returns whether it did.
+
+        A link with another target is replaced; anything else that exists stays.
+        """
+        folder, name = self._parent(path)
+        try:
+            try:
+                os.symlink(target, name, dir_fd=folder)
+                self._made(folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False))
+                return True
+            except FileExistsError:
+                old = _readlink(folder, name)
+                if old is None or old == target:
+                    return False
+            aside = f".{name[:200]}.{os.urandom(6).hex()}"
+            os.symlink(target, aside, dir_fd=folder)
+            self._replace(folder, aside, name, lambda fd: os.symlink(old, name, dir_fd=fd))
+            return True
+        finally:
+            os.close(folder)
+
+    def make_node(self, path: str, mode: int, major: int, minor: int, uid: int = 0, gid: int = 0) -> bool:
+        """Makes a device node; `mode` has S_IFCHR or S_IFBLK and the permissions. Returns whether it did.
+
+        The same device under that name stays as it is; FileExistsError if something else is there.
+        """
+        device = os.makedev(major, minor)
+        folder, name = self._parent(path)
+        try:
+            try:
+                os.mknod(name, mode, device, dir_fd=folder)
+            except FileExistsError:
+                there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_IFMT(there.st_mode) == stat.S_IFMT(mode) and there.st_rdev == device:
+                    return False
+                raise FileExistsError(errno.EEXIST, "something else is in the device's place", path) from None
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                made = os.fstat(fd)
+                if stat.S_IFMT(made.st_mode) != stat.S_IFMT(mode) or made.st_rdev != device:
+                    raise OSError(errno.EAGAIN, "the new device node was exchanged", path)
+                self._made(folder, name, made)
+                os.chown(_by_fd(fd), uid, gid)
+                os.chmod(_by_fd(fd), stat.S_IMODE(mode))  # mknod took the umask away
+            finally:
+                os.close(fd)
+            return True
+        finally:
+            os.close(folder)
+
+    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Makes `path` a file with `data` by a rename; a link there is replaced, not followed.
+
+        EINVAL if a FIFO, a device or a socket is there, EISDIR if it is a folder.
+        """
+        folder, name = self._parent(path)
+        try:
+            restore = self._restorer(folder, name, path)
+            aside = files.create_aside(folder, name, data, mode)
+            self._replace(folder, aside, name, restore)
+        finally:
+            os.close(folder)
+
+    # How
+
+    def _resolve(self, path: str, flags: int) -> int:
+        for _ in range(_ATTEMPTS):
+            try:
+                return syscalls.openat2(self.fd, path or ".", flags, resolve=_RESOLVE)
+            except BlockingIOError:
+                continue
+        raise OSError(errno.EAGAIN, "its folders are renamed all the time", path)
+
+    def _parent(self, path: str) -> tuple[int, str]:
+        """The folder of `path`, made where it is missing, and the last name, which is no link's."""
+        folder, _, name = path.rstrip("/").rpartition("/")
+        if name in ("", ".", ".."):
+            raise OSError(errno.EINVAL, "not the path of a file", path)
+        return self.make_dirs(folder), name
+
+    def _make(self, path: str, mode: int, file_mode: int | None) -> int:
+        """The descriptor of `path`; what is missing is made: folders, and a file last if it has a mode."""
+        todo = _names(path)
+        done: list[str] = []
+        turns = 0
+        here = self._resolve("/", _FOLDER)
+        try:
+            while todo:
+                name = todo.pop(0)
+                as_file = file_mode is not None and not todo
+                try:
+                    there = self._resolve("/".join([*done, name]), os.O_PATH if as_file else _FOLDER)
+                except FileNotFoundError:
+                    turns += 1
+                    if turns > _TURNS:
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
+                    target = _readlink(here, name)
+                    if target is None:
+                        self._make_one(here, name, file_mode if as_file else None, mode)
+                        todo.insert(0, name)
+                        continue
+                    todo[:0] = _names(target)
+                    if target.startswith("/"):
+                        done = []
+                    there = self._resolve("/".join(done) or "/", _FOLDER)
+                else:
+                    done.append(name)
+                os.close(here)
+                here = there
+            return here
+        except BaseException as error:
+            os.close(here)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, path) from None
+            raise
+
+    def _make_one(self, folder: int, name: str, file_mode: int | None, mode: int) -> None:
+        """Makes a file or a folder, unless somebody is quicker."""
+        try:
+            if file_mode is None:
+                os.mkdir(name, mode, dir_fd=folder)
+                fd = os.open(name, _FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            else:
+                mode = file_mode
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                fd = os.open(name, flags, mode, dir_fd=folder)
+        except FileExistsError:
+            return
+        try:
+            self._made(folder, name, os.fstat(fd))
+            os.chmod(_by_fd(fd), mode)  # what the umask took away
+        finally:
+            os.close(fd)
+
+    def _made(self, folder: int, name: str, made: os.stat_result) -> None:
+        """Remembers that `name` was made."""
+        kept = os.dup(folder)
+        self.remember(kept, lambda: _remove(kept, name, made))
+
+    def _replace(self, folder: int, aside: str, name: str, restore: Callable[[int], None] | None) -> None:
+        """Renames `aside` to `name`, and remembers to take it away and to `restore` what was there."""
+        made = os.stat(aside, dir_fd=folder, follow_symlinks=False)
+        try:
+            os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.unlink(aside, dir_fd=folder)
+            raise
+        kept = os.dup(folder)
+
+        def step() -> None:
+            if _remove(kept, name, made) and restore is not None:
+                restore(kept)
+
+        self.remember(kept, step)
+
+    def _restorer(self, folder: int, name: str, path: str) -> Callable[[int], None] | None:
+        """What brings back the file or link that is `name` now; None if there is none."""
+        try:
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        try:
+            old = os.fstat(fd)
+            if stat.S_ISLNK(old.st_mode):
+                target = os.readlink("", dir_fd=fd)
+                return lambda kept: os.symlink(target, name, dir_fd=kept)
+            if stat.S_ISDIR(old.st_mode):
+                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if not stat.S_ISREG(old.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            readable = os.open(_by_fd(fd), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = files.read_fd(readable, _REPLACED_LIMIT, path)
+            finally:
+                os.close(readable)
+        finally:
+            os.close(fd)
+
+        def restore(kept: int) -> None:
+            aside = files.create_aside(kept, name, data, stat.S_IMODE(old.st_mode))
+            os.chown(aside, old.st_uid, old.st_gid, dir_fd=kept, follow_symlinks=False)
+            os.rename(aside, name, src_dir_fd=kept, dst_dir_fd=kept)
+
+        return restore
+
+
+def _by_fd(fd: int) -> str:
+    """The path of an open descriptor for the calls that take no descriptor made with O_PATH."""
+    return f"/proc/self/fd/{fd}"
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _readlink(folder: int, name: str) -> str | None:
+    """The target of a link; None if `name` is something else or nothing."""
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
+
+def _remove(folder: int, name: str, made: os.stat_result) -> bool:
+    """Removes `name` if it still is what was made; returns whether it did."""
+    there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if (there.st_dev, there.st_ino, stat.S_IFMT(there.st_mode)) != (
+        made.st_dev,
+        made.st_ino,
+        stat.S_IFMT(made.st_mode),
+    ):
+        return False
+    if stat.S_ISDIR(made.st_mode):
+        os.rmdir(name, dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=folder)
+    return True

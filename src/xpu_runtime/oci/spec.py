@@ -1,0 +1,161 @@
+"""The bundle's config.json: what the shim and the hook read from it and write into it.
+
+A spec is the plain JSON object, so that whatever we do not know is kept as it is; the functions
+here are the only ones that know where things lie in it (OCI runtime spec, config.md and
+config-linux.md). The engine writes this file, but parts of it (environment, annotations) are the
+image's or the user's words: every type is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import jsonlite
+from xpu_runtime.errors import SpecError
+from xpu_runtime.linux import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Spec = dict[str, Any]
+
+#: Engines write a few tens of KiB; a limit keeps a broken bundle from filling the memory.
+MAX_BYTES = 16 << 20
+
+#: The spec as it was before spec mode edited it lies beside config.json under this name.
+ORIGINAL = "config.json.xpu"
+
+
+def path_in(bundle: str) -> str:
+    """The path of a bundle's config.json."""
+    return os.path.join(bundle, "config.json")
+
+
+def read(path: str) -> Spec:
+    """The spec in the file `path`; SpecError if it cannot be read or is no JSON object."""
+    try:
+        text = files.read(path, MAX_BYTES).decode("utf-8")
+        spec = jsonlite.loads(text)
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SpecError(f"cannot read {path}: {error}", "the engine wrote it, or you did by hand") from error
+    if not isinstance(spec, dict):
+        raise SpecError(f"cannot read {path}: its top level is not an object")
+    return spec
+
+
+def write(path: str, spec: Spec) -> None:
+    """Replaces the file `path` at once by `spec`, keeping its mode; SpecError if that fails."""
+    try:
+        mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o600
+        files.write_atomic(path, jsonlite.dumps(spec).encode("ascii"), mode)
+    except OSError as error:
+        raise SpecError(f"cannot write {path}: {error.strerror}", "the old file is untouched") from error
+
+
+def _get(value: object, *keys: str) -> Any:
+    for key in keys:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def environment(spec: Spec) -> dict[str, str]:
+    """The process's variables; of a name that stands twice the last counts, as with runc."""
+    found = {}
+    for item in _get(spec, "process", "env") or ():
+        if isinstance(item, str):
+            name, separator, value = item.partition("=")
+            if separator:
+                found[name] = value
+    return found
+
+
+def annotations(spec: Spec) -> dict[str, str]:
+    """The spec's annotations, as far as they are strings."""
+    found = _get(spec, "annotations")
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def is_sandbox(spec: Spec) -> bool:
+    """Whether this is a pod's pause container, to which the pod's annotations go as well."""
+    marks = annotations(spec)
+    kind = marks.get("io.kubernetes.cri.container-type") or marks.get("io.kubernetes.cri-o.ContainerType")
+    return kind == "sandbox"
+
+
+def is_privileged(spec: Spec) -> bool:
+    """Whether the container may have CAP_SYS_ADMIN: only who runs the engine can give that."""
+    return "CAP_SYS_ADMIN" in (_get(spec, "process", "capabilities", "bounding") or ())
+
+
+def rootfs(spec: Spec, bundle: str) -> str:
+    """The absolute path of the container's root folder on the host."""
+    path = _get(spec, "root", "path")
+    if not isinstance(path, str) or not path:
+        raise SpecError(f"{path_in(bundle)} names no root.path")
+    return os.path.normpath(os.path.join(bundle, path))
+
+
+def has_namespace(spec: Spec, kind: str) -> bool:
+    """Whether the container gets (or joins) a namespace of its own of this kind, e.g. `user`."""
+    return any(_get(item, "type") == kind for item in _get(spec, "linux", "namespaces") or ())
+
+
+def cgroups_path(spec: Spec) -> str:
+    """linux.cgroupsPath, or the empty text."""
+    path = _get(spec, "linux", "cgroupsPath")
+    return path if isinstance(path, str) else ""
+
+
+def _list(spec: Spec, *keys: str) -> list[Any]:
+    """The list at `keys`, made (with the objects on the way) if it is not there."""
+    place: Any = spec
+    for key in keys[:-1]:
+        if not isinstance(place.get(key), dict):
+            place[key] = {}
+        place = place[key]
+    if not isinstance(place.get(keys[-1]), list):
+        place[keys[-1]] = []
+    found: list[Any] = place[keys[-1]]
+    return found
+
+
+def add_hook(spec: Spec, stage: str, path: str, args: list[str], env: list[str]) -> None:
+    """Adds a hook, once: one of the same path in that stage is replaced.
+
+    `env` is always written: a hook without it can inherit the image's variables (CVE-2025-23266).
+    Ours is the first of its stage, so that other tools' hooks find the devices in place.
+    """
+    hooks = _list(spec, "hooks", stage)
+    hooks[:] = [hook for hook in hooks if _get(hook, "path") != path]
+    hooks.insert(0, {"path": path, "args": args, "env": env})
+
+
+def add_mount(spec: Spec, destination: str, source: str, options: list[str]) -> None:
+    """Adds a bind mount, after those that are there."""
+    _list(spec, "mounts").append(
+        {"destination": destination, "type": "bind", "source": source, "options": options}
+    )
+
+
+def add_device(spec: Spec, path: str, kind: str, major: int, minor: int, mode: int) -> None:
+    """Adds a device node for the low-level runtime to make; owner root."""
+    devices = _list(spec, "linux", "devices")
+    devices[:] = [device for device in devices if _get(device, "path") != path]
+    devices.append(
+        {"path": path, "type": kind, "major": major, "minor": minor, "fileMode": mode, "uid": 0, "gid": 0}
+    )
+
+
+def add_device_rule(spec: Spec, kind: str, major: int, minor: int, access: str) -> None:
+    """Adds a rule to linux.resources.devices that allows one device."""
+    rule = {"allow": True, "type": kind, "major": major, "minor": minor, "access": access}
+    rules = _list(spec, "linux", "resources", "devices")
+    if rule not in rules:
+        rules.append(rule)

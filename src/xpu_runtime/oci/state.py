@@ -1,0 +1,43 @@
+"""The container state that a low-level runtime writes to a hook's standard input.
+
+OCI runtime spec, runtime.md "State". Runtimes before 1.0 wrote `bundlePath` for `bundle`.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime import jsonlite
+from xpu_runtime.errors import SpecError
+from xpu_runtime.value import Value
+
+#: A state is a few hundred bytes plus the annotations.
+MAX_BYTES = 4 << 20
+
+
+class State(Value):
+    """A container as its hooks see it; `pid` is 0 where there is no process (any more)."""
+
+    id: str
+    bundle: str
+    pid: int
+    status: str
+
+
+def parse(data: bytes) -> State:
+    """The state in `data`; SpecError says what is missing."""
+    try:
+        value = jsonlite.loads(data.decode("utf-8"))
+    except ValueError as error:
+        raise SpecError(f"the container state on standard input cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise SpecError("the container state on standard input is not an object")
+    identity = value.get("id")
+    bundle = value.get("bundle") or value.get("bundlePath")
+    pid = value.get("pid", 0)
+    status = value.get("status")
+    if not isinstance(identity, str) or not identity:
+        raise SpecError("the container state on standard input has no id")
+    if not isinstance(bundle, str) or not bundle.startswith("/"):
+        raise SpecError(f"the state of container {identity} has no absolute bundle path")
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid < 0:
+        raise SpecError(f"the state of container {identity} has no valid pid")
+    return State(identity, bundle, pid, status if isinstance(status, str) else "")

@@ -1,0 +1,108 @@
+"""From a grant to a plan: which operations turn it into a working container.
+
+Pure but for a look into the container's root folder, which decides where its loader expects libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from xpu_runtime.devices.inventory import Inventory, Library
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.ledger.grants import Slice
+from xpu_runtime.linux import ldcache
+from xpu_runtime.linux.rootfs import Root
+from xpu_runtime.plan.operations import DeviceNode, Link, LinkerCache, Mount, Operation
+from xpu_runtime.value import Value
+
+_MULTIARCH = f"{os.uname().machine}-linux-gnu"
+#: Folders that dynamic loaders search by themselves, and thus also without a cache.
+_LIB_FOLDERS = (f"/usr/lib/{_MULTIARCH}", "/usr/lib64", "/usr/lib")
+_LIB32_FOLDERS = ("/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib")
+_BIN_FOLDER = "/usr/bin"
+
+
+class Layout(Value):
+    """Where things go in one image."""
+
+    lib: str = _LIB_FOLDERS[0]
+    lib32: str = _LIB32_FOLDERS[0]
+
+
+def layout_of(root: Root) -> Layout:
+    """The layout of the image in `root`: libraries go where its C library is, or would be."""
+    return Layout(_folder(root, _LIB_FOLDERS), _folder(root, _LIB32_FOLDERS))
+
+
+def _folder(root: Root, folders: tuple[str, ...]) -> str:
+    for folder in folders:
+        # /lib is a link to usr/lib in new images, a folder of its own in old ones.
+        if root.exists(f"{folder}/libc.so.6") or root.exists(f"{folder.removeprefix('/usr')}/libc.so.6"):
+            return folder
+    return next((folder for folder in folders if root.exists(folder)), folders[0])
+
+
+def wanted(found: Inventory, capabilities: tuple[str, ...]) -> list[Library]:
+    """The driver files that a container with these capabilities gets."""
+    return [library for library in found.libraries if library.capability in ("", *capabilities)]
+
+
+def device_nodes(
+    found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...]
+) -> list[DeviceNode]:
+    """The nodes of the granted devices and those that all devices share; none for no device."""
+    if not slices:
+        return []
+    nodes = [node for capability, node in found.common_nodes if capability in ("", *capabilities)]
+    by_uuid = {device.uuid: device for device in found.devices}
+    for part in slices:
+        device = by_uuid.get(part.device_uuid)
+        if device is None or not device.nodes:
+            raise DeviceError(
+                f"device {part.device_uuid} was granted and is gone", "see `xpu devices`, then start again"
+            )
+        nodes += device.nodes
+    return [DeviceNode(node) for node in dict.fromkeys(nodes)]
+
+
+def build(
+    found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...], root: Root
+) -> list[Operation]:
+    """The plan for a container whose root folder is `root`."""
+    layout = layout_of(root)
+    operations: list[Operation] = list(device_nodes(found, slices, capabilities))
+    entries = []
+    for library in wanted(found, capabilities):
+        if library.kind in ("lib", "lib32"):
+            folder = layout.lib if library.kind == "lib" else layout.lib32
+            operations += _library(library, folder, root)
+            flags = ldcache.flags_for(os.uname().machine if library.kind == "lib" else "i386")
+            sonames = {name for name in (library.name, *library.links) if not name.endswith(".so")}
+            entries += [ldcache.Entry(name, f"{folder}/{name}", flags) for name in sorted(sonames)]
+        elif library.kind == "bin":
+            operations.append(Mount(library.source, f"{_BIN_FOLDER}/{library.name}"))
+        else:
+            operations.append(Mount(library.source, library.name, executable=False))
+    if entries:
+        operations.append(LinkerCache(tuple(entries)))
+    return operations
+
+
+def _library(library: Library, folder: str, root: Root) -> list[Operation]:
+    operations: list[Operation] = [Mount(library.source, f"{folder}/{library.name}")]
+    for link in library.links:
+        path = f"{folder}/{link}"
+        if _is_file(root, path):
+            # The image brings a file of that name (a stub, another driver's library): cover it.
+            operations.append(Mount(library.source, path))
+        else:
+            operations.append(Link(path, library.name))
+    return operations
+
+
+def _is_file(root: Root, path: str) -> bool:
+    try:
+        return stat.S_ISREG(root.stat(path, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,123 @@
+"""From a request to a grant: candidates, backends and placement, in one ledger transaction."""
+
+from __future__ import annotations
+
+from xpu_runtime.devices import inventory
+from xpu_runtime.devices.inventory import Device, Inventory
+from xpu_runtime.ledger.grants import Grant, Slice, Use
+from xpu_runtime.ledger.placement import Candidate, place
+from xpu_runtime.ledger.refusal import Refusal, Refused
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.linux import cgroups
+from xpu_runtime.quota import choose, limits
+from xpu_runtime.request import require
+from xpu_runtime.request.request import Request
+from xpu_runtime.request.units import parse_memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.defaults import Config
+
+
+def candidates(
+    found: Inventory, request: Request, config: Config, privileged: bool
+) -> list[Candidate] | Refusal:
+    """The devices that the request may choose from, each with what holds its limits or why it cannot serve."""
+    devices: list[Device] = []
+    if request.choice == "list":
+        for selector in request.selectors:
+            device = inventory.find(found, selector)
+            if device is None:
+                known = ", ".join(f"{d.index} ({d.uuid})" for d in found.devices[:8])
+                return Refusal("unknown-device", f"XPU_VISIBLE_DEVICES names {selector!r}; here are {known}")
+            if device in devices:
+                return Refusal(
+                    "unknown-device", f"XPU_VISIBLE_DEVICES names {device.label} twice, by {selector!r} too"
+                )
+            devices.append(device)
+    else:
+        devices = list(found.devices)
+    return [_candidate(found, device, request, config, privileged) for device in devices]
+
+
+def _candidate(
+    found: Inventory, device: Device, request: Request, config: Config, privileged: bool
+) -> Candidate:
+    held, reason = choose.holding(found, device, request, config)
+    allowed = config.policy_devices
+    if device.fault is not None:
+        reason = f"not healthy: {device.fault}"
+    elif not privileged and allowed is not None and not {device.index, device.uuid} & set(allowed):
+        reason = "policy.devices does not list it"
+    elif request.requirements:
+        facts = {
+            "cuda": found.cuda_version,
+            "driver": found.driver_version,
+            "arch": device.compute_capability,
+            "brand": device.brand,
+        }
+        reason = require.unmet(request.requirements, facts) or reason
+    maximum = None
+    if config.policy_max_memory is not None and not privileged:
+        maximum = parse_memory(config.policy_max_memory).on(device.memory_bytes)
+    return Candidate(device, reason, held, maximum)
+
+
+def decide(
+    found: Inventory, request: Request, config: Config, uses: dict[str, Use], *, privileged: bool
+) -> tuple[Slice, ...] | Refusal:
+    """What the request would get if `uses` is what is granted; changes nothing."""
+    if request.choice == "none":
+        return ()
+    if not found.devices:
+        return Refusal("no-device", found.missing or f"the driver in {found.root} reports no device")
+    choice = candidates(found, request, config, privileged)
+    if isinstance(choice, Refusal):
+        return choice
+    return place(
+        request,
+        choice,
+        uses,
+        policy=request.policy or config.placement_policy,
+        oversubscribe=config.oversubscribe_memory,
+        step=config.cores_step,
+    )
+
+
+def grant(
+    found: Inventory, request: Request, config: Config, wanted: Grant, *, privileged: bool
+) -> Grant:
+    """Books a grant for the container described by `wanted`; Refused says why there is none."""
+    refusals: list[Refusal] = []
+
+    def choose_slices(uses: dict[str, Use]) -> tuple[Slice, ...] | None:
+        outcome = decide(found, request, config, uses, privileged=privileged)
+        if isinstance(outcome, Refusal):
+            refusals.append(outcome)
+            return None
+        return outcome
+
+    with Ledger() as ledger:
+        granted, dead = ledger.grant(wanted, choose_slices)
+    limits.clear(found, dead)
+    if granted is None:
+        raise Refused(refusals[-1])
+    return granted
+
+
+def bind(granted: Grant, pid: int, start_time: int) -> Grant:
+    """Marks a grant as the running container's."""
+    cgroup = cgroups.v2_folder(pid) or ""
+    with Ledger() as ledger:
+        ledger.bind(granted.id, pid=pid, start_time=start_time, cgroup=cgroup, state="running")
+    return granted.replace(pid=pid, start_time=start_time, cgroup=cgroup, state="running")
+
+
+def release(found: Inventory | None, grants: list[Grant]) -> None:
+    """Clears the quotas of grants and gives their slices back; safe to repeat."""
+    if not grants:
+        return
+    if found is not None:
+        limits.clear(found, grants)
+    with Ledger() as ledger:
+        ledger.release(grants)

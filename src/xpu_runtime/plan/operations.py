@@ -1,0 +1,56 @@
+"""The operations of a plan: small values, each saying in one line what it does.
+
+The same list is carried out in a live container (live.py) or written into its spec (in_spec.py).
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.devices.inventory import Node
+from xpu_runtime.linux.ldcache import Entry
+from xpu_runtime.value import Value
+
+
+class DeviceNode(Value):
+    """A character device that the container may open: the node, and the rule of its device cgroup.
+
+    The node is 0666 whatever the host's is: the grant decides who has the device, and the container's
+    user need not be in the host's video group.
+    """
+
+    node: Node
+
+    def describe(self) -> str:
+        return f"device {self.node.path} ({self.node.major}:{self.node.minor})"
+
+
+class Mount(Value):
+    """A bind mount of a driver's file or folder, read-only."""
+
+    source: str
+    destination: str
+    executable: bool = True
+
+    def describe(self) -> str:
+        return f"mount {self.source} at {self.destination}"
+
+
+class Link(Value):
+    """A symbolic link in the container, such as a library's SONAME."""
+
+    path: str
+    target: str
+
+    def describe(self) -> str:
+        return f"link {self.path} to {self.target}"
+
+
+class LinkerCache(Value):
+    """Our libraries in the container's /etc/ld.so.cache, in front of what it holds."""
+
+    entries: tuple[Entry, ...]
+
+    def describe(self) -> str:
+        return f"{len(self.entries)} libraries in /etc/ld.so.cache"
+
+
+Operation = DeviceNode | Mount | Link | LinkerCache

@@ -1,0 +1,81 @@
+"""Which backend holds the limits of a slice, and how strongly.
+
+The strongest that is available is taken, for memory and for cores each on its own. Where none can
+hold a limit the device does not serve the request, unless the configuration lets that kind of limit go
+unheld, which `xpu ps` then says. A backend is one file beside this one.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.devices.inventory import Device, Inventory
+from xpu_runtime.ledger.grants import Holding
+from xpu_runtime.quota import driver
+from xpu_runtime.request.request import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.defaults import Config
+
+NONE = "none"
+UNENFORCED = "unenforced"
+
+
+def holding(
+    found: Inventory, device: Device, request: Request, config: Config
+) -> tuple[Holding, str | None]:
+    """What holds this request's limits on `device`, and why the device cannot serve it (None: it can)."""
+    memory, cores = (None, None), (None, None)
+    reasons = []
+    if request.memory:
+        memory, reason = _memory(found, device, request, config)
+        reasons.append(reason)
+    elif device.is_mig:
+        # All of a MIG device: the hardware keeps its memory apart from its neighbours'.
+        memory = ("mig", "hard")
+    if request.cores is not None and request.cores < 100:
+        cores, reason = _cores(device, request, config)
+        reasons.append(reason)
+    elif device.is_mig:
+        cores = ("mig", "hard")
+    return Holding(*memory, *cores), next((reason for reason in reasons if reason), None)
+
+
+_Pair = tuple[str | None, str | None]
+
+
+def _memory(
+    found: Inventory, device: Device, request: Request, config: Config
+) -> tuple[_Pair, str | None]:
+    if request.enforce in ("auto", "hard", driver.NAME):
+        reason = driver.unavailable(found, device)
+        if reason is None:
+            return (driver.NAME, driver.STRENGTH), None
+    else:
+        reason = _no_such_backend("memory", request.enforce)
+    return _unheld("memory", reason, request, config)
+
+
+def _cores(device: Device, request: Request, config: Config) -> tuple[_Pair, str | None]:
+    if request.enforce in ("auto", "hard", driver.NAME):
+        reason = "nothing on this node can hold a cap on cores"
+    else:
+        reason = _no_such_backend("cores", request.enforce)
+    return _unheld("cores", reason, request, config)
+
+
+def _no_such_backend(kind: str, name: str) -> str:
+    if name == NONE:
+        return f"XPU_ENFORCE=none leaves {kind} without a limit"
+    return f"the backend {name!r} is not available on this node for {kind}"
+
+
+def _unheld(kind: str, reason: str, request: Request, config: Config) -> tuple[_Pair, str | None]:
+    """The limit goes unheld where the request and the configuration allow that."""
+    if request.enforce == "hard":
+        return (None, None), f"{reason}, and XPU_ENFORCE=hard is asked"
+    # XPU_ENFORCE=driver names a backend for memory; it says nothing about cores.
+    if request.enforce not in ("auto", NONE) and (kind, request.enforce) != ("cores", driver.NAME):
+        return (None, None), reason
+    if kind in config.enforcement_allow_unenforced:
+        return (NONE, UNENFORCED), None
+    return (None, None), f"{reason}, and enforcement.allow_unenforced does not list {kind}"

@@ -1,0 +1,221 @@
+"""From variables to a request: the meaning of every XPU_* variable and of its NVIDIA_* alias.
+
+Anything misspelt, out of range or contradictory is refused with the variable, the value, what is
+allowed and the nearest correct spelling; all problems are told at once.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.errors import RequestError
+from xpu_runtime.request import require
+from xpu_runtime.request.request import BACKENDS, CAPABILITIES, POLICIES, Request
+from xpu_runtime.request.units import Memory, parse_memory
+
+VARIABLES = (
+    "XPU_MEM",
+    "XPU_CORES",
+    "XPU_COUNT",
+    "XPU_VISIBLE_DEVICES",
+    "XPU_POLICY",
+    "XPU_CAPABILITIES",
+    "XPU_REQUIRE",
+    "XPU_ENFORCE",
+)
+
+#: A list longer than any machine has devices is an attack or a mistake.
+MAX_DEVICES = 256
+_SHOWN = 60
+
+
+def nearest(word: str, words: tuple[str, ...]) -> str | None:
+    """The word that was probably meant, or None."""
+    import difflib  # only ever on the way to a refusal
+
+    found = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _quote(value: str) -> str:
+    text = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
+    return repr(text)
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+class _Reader:
+    """Reads variables one by one and gathers what is wrong with them."""
+
+    def __init__(self, variables: dict[str, str], step: int) -> None:
+        self.variables = variables
+        self.step = step
+        self.problems: list[str] = []
+
+    def wrong(self, name: str, allowed: str, hint: str = "") -> None:
+        text = f"{name}={_quote(self.variables[name])}: {allowed}"
+        self.problems.append(f"{text}; did you mean {hint}?" if hint else text)
+
+    def value(self, name: str) -> str | None:
+        """The variable's trimmed value; None where it is not set, a problem where it is empty."""
+        if name not in self.variables:
+            return None
+        text = self.variables[name].strip()
+        if not text:
+            self.wrong(name, "is empty; give it a value or leave it out")
+            return None
+        return text
+
+    def items(self, name: str) -> list[str]:
+        text = self.value(name)
+        parts = [part.strip() for part in text.split(",")] if text else []
+        if any(not part for part in parts):
+            self.wrong(name, "has an empty item in its list")
+            return []
+        if len(parts) > MAX_DEVICES:
+            self.wrong(name, f"names more than {MAX_DEVICES} items")
+            return []
+        return parts
+
+    def one_of(self, name: str, allowed: tuple[str, ...]) -> str | None:
+        text = self.value(name)
+        if text is None or text in allowed:
+            return text
+        self.wrong(name, "must be one of " + ", ".join(allowed), nearest(text.lower(), allowed) or "")
+        return None
+
+    def memory(self, name: str = "XPU_MEM") -> tuple[Memory, ...]:
+        found = []
+        for text in self.items(name):
+            try:
+                found.append(parse_memory(text))
+            except ValueError as error:
+                hint = f"{text}M or {text}G" if "no unit" in str(error) else ""
+                self.wrong(name, f"{_quote(text)} {error}; write 4G, 4096M or 50%", hint)
+        return tuple(found)
+
+    def cores(self) -> int | None:
+        text = self.value("XPU_CORES")
+        if text is None:
+            return None
+        number = _whole(text.removesuffix("%").strip())
+        allowed = f"must be a percentage from {self.step} to 100 in steps of {self.step}"
+        if number is None:
+            self.wrong("XPU_CORES", allowed)
+        elif not 1 <= number <= 100 or number % self.step:
+            close = min(max((number + self.step // 2) // self.step * self.step, self.step), 100)
+            self.wrong("XPU_CORES", allowed, str(close))
+        else:
+            return number
+        return None
+
+    def count(self) -> int | None:
+        text = self.value("XPU_COUNT")
+        if text is None:
+            return None
+        number = _whole(text)
+        if number is None or not 1 <= number <= MAX_DEVICES:
+            self.wrong("XPU_COUNT", f"must be a whole number from 1 to {MAX_DEVICES}")
+            return None
+        return number
+
+    def devices(self) -> tuple[str, tuple[str, ...]]:
+        name = "XPU_VISIBLE_DEVICES"
+        words = self.items(name)
+        if len(words) == 1 and words[0] in ("auto", "all", "none"):
+            return words[0], ()
+        for word in words:
+            if word in ("auto", "all", "none"):
+                self.wrong(name, f"{word!r} stands alone or not at all")
+            elif not is_selector(word):
+                self.wrong(
+                    name,
+                    f"{_quote(word)} is no device; allowed are auto, all, none, or a list of indexes (0), "
+                    "UUIDs (GPU-...), GPU:MIG indexes (0:1) and MIG UUIDs (MIG-...)",
+                    nearest(word.lower(), ("auto", "all", "none")) or "",
+                )
+        if len(set(words)) != len(words):
+            self.wrong(name, "names a device twice")
+        return ("list", tuple(words)) if words else ("auto", ())
+
+    def capabilities(self) -> tuple[str, ...]:
+        words = self.items("XPU_CAPABILITIES")
+        if not words:
+            return Request.capabilities
+        if "all" in words:
+            return CAPABILITIES
+        for word in words:
+            if word not in CAPABILITIES:
+                self.wrong(
+                    "XPU_CAPABILITIES",
+                    f"{_quote(word)} is none of {', '.join(CAPABILITIES)}, all",
+                    nearest(word.lower(), CAPABILITIES) or "",
+                )
+        return tuple(name for name in CAPABILITIES if name in words)
+
+    def requirement(self, name: str) -> tuple[tuple[require.Condition, ...], ...]:
+        try:
+            return require.parse(self.variables[name])
+        except ValueError as error:
+            self.wrong(name, str(error))
+            return ()
+
+
+def is_selector(word: str) -> bool:
+    """Whether `word` can name a device: an index, GPU:MIG indexes, or a UUID."""
+    if word.startswith(("GPU-", "MIG-", "XPU-")):
+        return len(word) > 4 and all(part.isalnum() for part in word[4:].replace("/", "-").split("-"))
+    parts = word.split(":")
+    return len(parts) <= 2 and all(_whole(part) is not None for part in parts)
+
+
+def parse(variables: dict[str, str], *, step: int = 5, requirements: dict[str, str] | None = None) -> Request:
+    """The request in `variables` (XPU_* names only); `requirements` holds further expressions of the
+    form of XPU_REQUIRE by the name of the variable that they came from. RequestError tells all problems.
+    """
+    reader = _Reader(variables, step)
+    for name in variables:
+        if name not in VARIABLES:
+            hint = nearest(name, VARIABLES)
+            reader.wrong(name, "is no variable of this runtime; known are " + ", ".join(VARIABLES), hint or "")
+    memory, count = reader.memory(), reader.count()
+    choice, selectors = reader.devices()
+    found = Request(
+        choice=choice,
+        selectors=selectors,
+        memory=memory,
+        cores=reader.cores(),
+        policy=reader.one_of("XPU_POLICY", POLICIES),
+        capabilities=reader.capabilities(),
+        enforce=reader.one_of("XPU_ENFORCE", ("auto", "hard", *BACKENDS)) or "auto",
+        requirements=(reader.requirement("XPU_REQUIRE"),) if reader.value("XPU_REQUIRE") else (),
+    )
+    found = found.replace(count=_count(reader, found, count))
+    for name, text in (requirements or {}).items():
+        try:
+            found = found.replace(requirements=(*found.requirements, require.parse(text)))
+        except ValueError as error:
+            reader.problems.append(f"{name}={_quote(text)}: {error}")
+    if reader.problems:
+        raise RequestError("; ".join(reader.problems))
+    return found
+
+
+def _count(reader: _Reader, found: Request, count: int | None) -> int:
+    """How many devices the request adds up to, with its contradictions told."""
+    variables = reader.variables
+    many = len(found.memory) if len(found.memory) > 1 else None
+    if found.choice == "none":
+        for name in ("XPU_MEM", "XPU_CORES", "XPU_COUNT"):
+            if name in variables:
+                reader.wrong(name, "contradicts XPU_VISIBLE_DEVICES=none, which asks for no device")
+        return 0
+    if found.choice == "list":
+        if count is not None and count != len(found.selectors):
+            reader.wrong("XPU_COUNT", f"contradicts XPU_VISIBLE_DEVICES, which names {len(found.selectors)}")
+        count = len(found.selectors)
+    if found.choice == "all" and count is not None:
+        reader.wrong("XPU_COUNT", "contradicts XPU_VISIBLE_DEVICES=all; leave one of them out")
+    if many is not None and count is not None and many != count:
+        reader.wrong("XPU_MEM", f"has {many} values for {count} device{'s' if count != 1 else ''}")
+    return count or many or 1

@@ -1,0 +1,46 @@
+"""A request: what a container asks for, parsed and checked, before any device is looked at."""
+
+from __future__ import annotations
+
+from xpu_runtime.value import Value
+from xpu_runtime.request.units import Memory
+
+#: What a request may name, in the order of the README's table.
+CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
+POLICIES = ("binpack", "spread")
+BACKENDS = ("driver", "library", "mps", "mig", "broker", "none")
+
+
+class Condition(Value):
+    """One comparison of XPU_REQUIRE, e.g. `cuda>=12.0`."""
+
+    subject: str
+    operator: str
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}{self.operator}{self.wanted}"
+
+
+class Request(Value):
+    """What a container asks for; `selectors` are indexes, UUIDs or GPU:MIG indexes as written."""
+
+    #: auto: the ledger chooses `count` devices; all; none: libraries without a device; list: `selectors`.
+    choice: str = "auto"
+    selectors: tuple[str, ...] = ()
+    count: int = 1
+    #: One for each device, or one for all; empty: the whole device.
+    memory: tuple[Memory, ...] = ()
+    #: Percent of each device; None: no cap.
+    cores: int | None = None
+    policy: str | None = None
+    capabilities: tuple[str, ...] = ("compute", "utility")
+    #: All of these must hold; each is a list of alternatives, each of which is a list of conditions.
+    requirements: tuple[tuple[tuple[Condition, ...], ...], ...] = ()
+    enforce: str = "auto"
+
+    def memory_of(self, position: int) -> Memory | None:
+        """What is asked of the device at this position; None: all of it."""
+        if not self.memory:
+            return None
+        return self.memory[position] if len(self.memory) > 1 else self.memory[0]
