@@ -54,9 +54,11 @@ class _Commands(click.Group):
             return None
         try:
             command = getattr(importlib.import_module(f"xpu_runtime.cli.{cmd_name}"), cmd_name)
+            if not isinstance(command, click.Command):
+                raise TypeError(f"{cmd_name} in xpu_runtime.cli.{cmd_name} is no command")
         except Exception as error:  # whatever is wrong with one command must not reach the others
             return _Unusable(cmd_name, error)
-        return command if isinstance(command, click.Command) else None
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -164,4 +164,4 @@ def dotted(path: Path) -> str:
 
 
 def _told(error: yaml.MarkedYAMLError) -> str:
-    return ", ".join(part for part in (error.problem, error.context) if part)
+    return ", ".join(part for part in (error.context, error.problem) if part)
