@@ -1,0 +1,214 @@
+"""Where a process is in the cgroup hierarchies, and which devices it may open there.
+
+Knows cgroup v1, v2 and both at once (cgroups(7)): a controller's mount may be anywhere and show
+only a part of the hierarchy. Everything is read anew at each call, in the caller's mount and
+cgroup namespace, which must be the host's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from xpu_runtime.errors import ApplyError
+from xpu_runtime.value import Value
+
+_READ_LIMIT = 1 << 24
+
+
+class Hierarchy(Value):
+    """A mounted cgroup hierarchy: a v2 one, or a v1 one with `controllers` ("name=systemd" is one too)."""
+
+    version: int
+    controllers: tuple[str, ...]
+    root: str
+    mountpoint: str
+
+
+class DeviceRule(Value):
+    """One device that may be used: `kind` is "c" or "b", `access` one or more of "r", "w" and "m" (mknod)."""
+
+    kind: str
+    major: int
+    minor: int
+    access: str = "rw"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.major}:{self.minor} {self.access}"
+
+
+def mounted() -> list[Hierarchy]:
+    """The hierarchies that are seen in this mount namespace; a mount may hide others (proc(5))."""
+    found = []
+    for line in _lines("/proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        _, _, device, root, mountpoint, *_ = before.split(" ")
+        mountpoint = _unescape(mountpoint)
+        if _device(mountpoint) == device:
+            # A v1 mount's other options, such as rw and xattr, are no controllers' names.
+            controllers = tuple(options.split(",")) if kind == "cgroup" else ()
+            found.append(Hierarchy(1 if controllers else 2, controllers, _unescape(root), mountpoint))
+    return found
+
+
+def paths(pid: int) -> dict[str, str]:
+    """The absolute folder of `pid` for each v1 controller; ProcessLookupError if it is gone."""
+    hierarchies = [each for each in mounted() if each.version == 1]
+    found = {}
+    for controllers, path in _memberships(pid):
+        for controller in controllers:
+            folder = _folder([each for each in hierarchies if controller in each.controllers], path)
+            if folder:
+                found[controller] = folder
+    return found
+
+
+def v2_folder(pid: int) -> str | None:
+    """The absolute folder of `pid` in the v2 hierarchy; None where that is not mounted."""
+    hierarchies = [each for each in mounted() if each.version == 2]
+    for controllers, path in _memberships(pid):
+        if not controllers:
+            return _folder(hierarchies, path)
+    return None
+
+
+def devices_folder_v1(pid: int) -> str | None:
+    """The absolute folder of `pid` in the v1 devices hierarchy; None where that is not mounted."""
+    return paths(pid).get("devices")
+
+
+def has_processes(folder: str) -> bool:
+    """Whether a process is in the cgroup `folder` or below it; a cgroup that is gone has none."""
+    try:
+        return "populated 1" in _lines(os.path.join(folder, "cgroup.events"))
+    except FileNotFoundError:
+        pass  # v1, the v2 root, or gone
+    except OSError as error:
+        if error.errno != errno.ENODEV:  # v2: removed while it was read
+            raise
+        return False
+    folders = [folder]
+    while folders:
+        here = folders.pop()
+        try:
+            if _lines(os.path.join(here, "cgroup.procs")):
+                return True
+            with os.scandir(here) as entries:
+                folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+    return False
+
+
+def allow_devices(pid: int, rules: list[DeviceRule]) -> list[DeviceRule]:
+    """Lets the cgroup of `pid` use the devices too; returns the rules that were not there before.
+
+    On v1 by devices.allow; on v2 by replacing each device program that is attached to the cgroup. Doing it
+    again changes nothing. ApplyError where it cannot be done.
+    """
+    return _change(pid, rules, True)
+
+
+def deny_devices(pid: int, rules: list[DeviceRule]) -> None:
+    """Takes back what `allow_devices` returned."""
+    _change(pid, rules, False)
+
+
+def _change(pid: int, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:
+    folder = devices_folder_v1(pid)
+    if folder:
+        return _change_v1(folder, rules, allow)
+    folder = v2_folder(pid)
+    if not folder:
+        raise ApplyError(
+            f"the device cgroup of process {pid} cannot be found",
+            "mount /sys/fs/cgroup where the engine runs, whole and writable",
+        )
+    from xpu_runtime.linux import device_bpf  # only where it is needed: this is a container's start
+
+    return device_bpf.allow(folder, rules) if allow else device_bpf.deny(folder, rules)
+
+
+def _change_v1(folder: str, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:
+    """The v1 device controller (admin-guide/cgroup-v1/devices.rst)."""
+    there = [line.split(" ") for line in _lines(os.path.join(folder, "devices.list"))]
+    changed = [rule for rule in rules if allow is not _allowed_v1(there, rule)]
+    control = os.path.join(folder, "devices.allow" if allow else "devices.deny")
+    try:
+        fd = os.open(control, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            for rule in changed:
+                os.write(fd, str(rule).encode("ascii"))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise ApplyError(
+            f"{control} cannot be written: {error.strerror}",
+            "the engine's own cgroup must allow the devices as well",
+        ) from error
+    return changed
+
+
+def _allowed_v1(there: list[list[str]], rule: DeviceRule) -> bool:
+    wanted = set(rule.access)
+    for kind, numbers, access in there:
+        if kind in ("a", rule.kind):
+            major, _, minor = numbers.partition(":")
+            if major in ("*", str(rule.major)) and minor in ("*", str(rule.minor)):
+                wanted -= set(access)
+    return not wanted
+
+
+def _memberships(pid: int) -> list[tuple[tuple[str, ...], str]]:
+    """(controllers, path) of each hierarchy that `pid` is in; v2 has no controllers."""
+    try:
+        lines = _lines(f"/proc/{pid}/cgroup")
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}") from None
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        found.append((tuple(controllers.split(",")) if controllers else (), path))
+    return found
+
+
+def _folder(hierarchies: list[Hierarchy], path: str) -> str | None:
+    """Where `path` of a hierarchy is seen; a mount may show a part of the hierarchy only."""
+    for each in hierarchies:
+        root = "" if each.root == "/" else each.root
+        if path == root or path.startswith(root + "/"):
+            return (each.mountpoint + path[len(root) :]).rstrip("/")
+    return None
+
+
+def _device(path: str) -> str:
+    """The device of the file system at `path` as mountinfo writes it; "" if there is nothing."""
+    try:
+        device = os.stat(path).st_dev
+    except OSError:
+        return ""
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def _unescape(field: str) -> str:
+    """mountinfo writes space, tab, newline and backslash in octal."""
+    if "\\" not in field:
+        return field
+    first, *rest = field.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
+
+
+def _lines(path: str) -> list[str]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        # The kernel makes these files in pieces.
+        while (part := os.read(fd, 1 << 16)) and len(data) < _READ_LIMIT:
+            data += part
+    finally:
+        os.close(fd)
+    return os.fsdecode(data).splitlines()
