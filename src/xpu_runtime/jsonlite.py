@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 try:
-    from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring
+    import _json as _c
 except ImportError:  # an interpreter without the accelerator
-    make_scanner = None
+    _c = None  # type: ignore[assignment]
 
 _WHITESPACE = " \t\n\r"
 
 
-if make_scanner is None:
+if _c is None:
     import json as _json_package
 
     def loads(text: str) -> Any:
@@ -38,12 +38,15 @@ else:
         object_pairs_hook = None
         parse_float = float
         parse_int = int
-        parse_string = staticmethod(scanstring)
+        parse_string = staticmethod(_c.scanstring)
         memo: dict[str, str] = {}
 
         @staticmethod
         def parse_constant(name: str) -> Any:
             raise ValueError(f"{name} is not JSON")
+
+    _SCANNER: Any = _c.make_scanner
+    _ENCODER: Any = _c.make_encoder
 
     def loads(text: str) -> Any:
         """The value of one JSON document; ValueError says where it is malformed."""
@@ -51,7 +54,7 @@ else:
         while start < len(text) and text[start] in _WHITESPACE:
             start += 1
         try:
-            value, end = make_scanner(_Context)(text, start)
+            value, end = _SCANNER(_Context)(text, start)
         except StopIteration as stop:
             raise ValueError(f"not JSON: no value at character {stop.value}") from None
         except RecursionError:
@@ -70,7 +73,5 @@ else:
 
     def dumps(value: Any) -> str:
         """`value` as compact ASCII JSON; keys keep their order."""
-        encode = make_encoder(
-            None, _refuse, encode_basestring_ascii, None, ":", ",", False, False, False
-        )
+        encode = make_encoder(None, _refuse, _c.encode_basestring_ascii, None, ":", ",", False, False, False)
         return "".join(encode(value, 0))

@@ -37,3 +37,7 @@ def run_dir() -> str:
 def in_run_dir(*names: str) -> str:
     """A path below `run_dir()`."""
     return os.path.join(run_dir(), *names)
+
+
+#: The hook that the shim writes into specs: <prefix>/bin beside <prefix>/lib/xpu-container-runtime.
+HOOK = os.path.join(os.path.dirname(os.path.dirname(_LIB)), "bin", "xpu-container-runtime-hook")

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, dataclass_transform
-
-    from typing_extensions import Self
+    from typing import Any, Self, dataclass_transform
 
     @dataclass_transform(frozen_default=True)
     class Value:
+        _fields: tuple[str, ...]
+
         def replace(self, **changes: Any) -> Self: ...
         def as_dict(self) -> dict[str, Any]: ...
 
@@ -27,14 +27,14 @@ else:
         _fields = ()
 
         def __init_subclass__(cls):
-            own = tuple(cls.__dict__.get("__annotations__", ()))
+            own = tuple(cls.__dict__.get("__annotations__", ()))  # noqa: RUF063 - inspect is the cost to avoid
             cls._fields = cls._fields + tuple(name for name in own if name not in cls._fields)
 
         def __init__(self, *args, **kwargs):
             fields = self._fields
             if len(args) > len(fields):
                 raise TypeError(f"{type(self).__name__} takes {len(fields)} values, not {len(args)}")
-            given = dict(zip(fields, args))
+            given = dict(zip(fields, args, strict=False))
             for name, value in kwargs.items():
                 if name not in fields:
                     raise TypeError(f"{type(self).__name__} has no field {name!r}")

@@ -160,7 +160,9 @@ _CAPABILITY_OF = {stem: capability for capability, stems in LIBRARIES.items() fo
 
 def _is_of(version: str, name: str) -> bool:
     # Some parts of the driver have versions of their own (libnvidia-egl-gbm.so.1.1.2).
-    return name.endswith(version) or name.startswith(("libnvidia-egl-", "libnvidia-pkcs11", "libnvidia-nvvm70"))
+    return name.endswith(version) or name.startswith(
+        ("libnvidia-egl-", "libnvidia-pkcs11", "libnvidia-nvvm70")
+    )
 
 
 def _development_links(path: str, name: str) -> set[str]:

@@ -176,16 +176,15 @@ def _plain(value: Any) -> Any:
 
 
 def _from_plain(fields: list[Any]) -> Inventory:
-    found = Inventory(*fields)
-    return found.replace(
-        devices=tuple(
-            Device(*fields[:4], tuple(Node(*node) for node in fields[4]), *fields[5:])
-            for fields in found.devices
-        ),
-        common_nodes=tuple((capability, Node(*node)) for capability, node in found.common_nodes),
-        libraries=tuple(Library(*fields[:4], tuple(fields[4])) for fields in found.libraries),
-        stamps=tuple((path, mtime) for path, mtime in found.stamps),
+    named: dict[str, Any] = dict(zip(Inventory._fields, fields, strict=True))
+    named["devices"] = tuple(
+        Device(*device[:4], tuple(Node(*node) for node in device[4]), *device[5:])
+        for device in named["devices"]
     )
+    named["common_nodes"] = tuple((capability, Node(*node)) for capability, node in named["common_nodes"])
+    named["libraries"] = tuple(Library(*item[:4], tuple(item[4])) for item in named["libraries"])
+    named["stamps"] = tuple((path, mtime) for path, mtime in named["stamps"])
+    return Inventory(**named)
 
 
 def find(inventory: Inventory, selector: str) -> Device | None:

@@ -45,9 +45,15 @@ def discover(root: str, is_simulated: bool) -> Inventory:
     """
     files = driver_files.find(root)
     library = files.path_of(_NVML)
-    watched = [files.cache, os.path.join(root, "dev/nvidia-caps"), os.path.join(root, "proc/driver/nvidia/version")]
+    watched = [
+        files.cache,
+        os.path.join(root, "dev/nvidia-caps"),
+        os.path.join(root, "proc/driver/nvidia/version"),
+    ]
     if library is None:
-        return _without(root, is_simulated, f"no NVIDIA driver found: {_NVML} is not in {files.cache}", watched)
+        return _without(
+            root, is_simulated, f"no NVIDIA driver found: {_NVML} is not in {files.cache}", watched
+        )
     pynvml = _pynvml()
     try:
         nvml = ctypes.CDLL(library)
@@ -60,7 +66,9 @@ def discover(root: str, is_simulated: bool) -> Inventory:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
-            return _without(root, is_simulated, f"the NVIDIA driver of {root} is not loaded", [*watched, library])
+            return _without(
+                root, is_simulated, f"the NVIDIA driver of {root} is not loaded", [*watched, library]
+            )
         raise DeviceError(f"NVML of {root} does not start: {error}", "see `nvidia-smi` and dmesg") from error
     try:
         version = pynvml.nvmlSystemGetDriverVersion()
@@ -220,5 +228,3 @@ def _brand(pynvml: Any, handle: Any) -> str:
         if name.startswith("NVML_BRAND_") and getattr(pynvml, name) == number and name != "NVML_BRAND_COUNT":
             return name.removeprefix("NVML_BRAND_").lower().replace("_", "")
     return ""
-
-

@@ -6,7 +6,7 @@ from xpu_runtime.value import Value
 
 
 class Holding(Value):
-    """What holds the limits of a slice: a backend's name and `hard`, `soft` or `unenforced`; None: no limit."""
+    """What holds a slice's limits: a backend's name and `hard`, `soft` or `unenforced`; None: no limit."""
 
     memory_backend: str | None = None
     memory_strength: str | None = None

@@ -62,14 +62,16 @@ def misfit(room: Room, memory: Memory | None, cores: int | None) -> str | None:
     lacks = []
     if need > room.memory:
         limited = allowed is not None and need > allowed
-        lacks.append(f"{show(room.memory)} {'allowed by the policy' if limited else 'free'}, {show(need)} asked")
+        lacks.append(
+            f"{show(room.memory)} {'allowed by the policy' if limited else 'free'}, {show(need)} asked"
+        )
     if cores is not None and cores > room.cores:
         lacks.append(f"{room.cores}% cores free, {cores}% asked")
     return " and ".join(lacks) or None
 
 
 def _match(rooms: list[Room], asks: list[Memory | None], cores: int | None) -> list[int] | None:
-    """For each ask the position in `rooms` of a device of its own, earlier ones preferred; None if impossible.
+    """For each ask the position in `rooms` of a device of its own, the first ones preferred; or None.
 
     Augmenting paths (Kuhn): shares of unlike devices fit in no simple order.
     """
@@ -194,9 +196,7 @@ def _memory_text(request: Request) -> str:
     )
 
 
-def _nearest(
-    request: Request, able: list[Room], count: int, fixed: bool, step: int
-) -> dict[str, str] | None:
+def _nearest(request: Request, able: list[Room], count: int, fixed: bool, step: int) -> dict[str, str] | None:
     """The request nearest to this one that fits now: less memory, else fewer cores, devices, or all of it."""
     asks = [request.memory_of(position) for position in range(count)]
     wanted = max((_need(room, ask) for room in able for ask in asks), default=0)
@@ -238,5 +238,3 @@ def _nearest(
 def _nth(values: list[int], n: int) -> int:
     """The n-th largest, 0 where there are fewer."""
     return sorted(values, reverse=True)[n - 1] if len(values) >= n else 0
-
-

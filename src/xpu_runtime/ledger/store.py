@@ -19,14 +19,12 @@ from xpu_runtime.linux import cgroups, files, proc
 try:
     import _sqlite3 as sqlite  # `sqlite3` brings `datetime` and `collections`: a third of its cost
 except ImportError:
-    import sqlite3 as sqlite
+    import sqlite3 as sqlite  # type: ignore[no-redef]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
-
-    from typing_extensions import Self
+    from typing import Any, Self
 
 _SCHEMA = (
     "CREATE TABLE meta (boot TEXT NOT NULL, version INTEGER NOT NULL)",
@@ -124,7 +122,7 @@ class Ledger:
             return False
         if rows and rows[0][0] == boot and rows[0][1] > _VERSION:
             raise LedgerError(
-                f"the ledger {self.path} was written by a newer version (layout {rows[0][1]}, not {_VERSION})",
+                f"the ledger {self.path} is of a newer version (layout {rows[0][1]}, not {_VERSION})",
                 "install that version again, or stop the containers and remove the file",
             )
         return bool(rows == [(boot, _VERSION)])
@@ -146,12 +144,15 @@ class Ledger:
         return self._load("", ())
 
     def of_container(self, container_id: str) -> list[Grant]:
-        """The grants of all containers of this id (low-level runtimes with roots of their own may share one)."""
+        """The grants of all containers of this id; runtimes with roots of their own may share one."""
         return self._load("WHERE container_id = ?", (container_id,))
 
     def _load(self, where: str, values: tuple[object, ...]) -> list[Grant]:
         rows = self._query(f"SELECT {_GRANT} FROM grants {where} ORDER BY id", *values)
-        return [Grant(*row, self._slices(row[0])) for row in rows]
+        return [
+            Grant(**dict(zip(_GRANT.split(", "), row, strict=True)), slices=self._slices(row[0]))
+            for row in rows
+        ]
 
     def _slices(self, grant: int) -> tuple[Slice, ...]:
         rows = self._query(f"SELECT {_SLICE} FROM slices WHERE grant_id = ? ORDER BY position", grant)
@@ -172,7 +173,7 @@ class Ledger:
         wanted: Grant,
         choose: Callable[[dict[str, Use]], tuple[Slice, ...] | None],
     ) -> tuple[Grant | None, list[Grant]]:
-        """One grant in one transaction: reaps the dead, lets `choose` take slices of what is free, books them.
+        """One grant in one transaction: reaps the dead, lets `choose` take of what is free, books it.
 
         Returns the grant with its id and slices, or None where `choose` returned None (then nothing is
         booked), and the dead grants that were removed, whose quotas are the caller's to clear. A
@@ -181,7 +182,9 @@ class Ledger:
         try:
             with self._transaction():
                 dead = self._remove_dead(thorough=False)
-                for grant in self._load("WHERE pid = ? AND container_id = ?", (wanted.pid, wanted.container_id)):
+                for grant in self._load(
+                    "WHERE pid = ? AND container_id = ?", (wanted.pid, wanted.container_id)
+                ):
                     if grant.start_time == wanted.start_time and grant.bundle == wanted.bundle:
                         return grant, dead
                 slices = choose(self.uses())
@@ -208,7 +211,13 @@ class Ledger:
             self._db.execute(
                 f"INSERT INTO slices (grant_id, position, {_SLICE}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
                 (number, position, part.device_index, part.device_uuid, part.memory_bytes, part.limited)
-                + (part.cores, held.memory_backend, held.memory_strength, held.cores_backend, held.cores_strength),
+                + (
+                    part.cores,
+                    held.memory_backend,
+                    held.memory_strength,
+                    held.cores_backend,
+                    held.cores_strength,
+                ),
             )
         return grant.replace(id=number, created=fields["created"])
 

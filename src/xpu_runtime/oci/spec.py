@@ -63,7 +63,7 @@ def _get(value: object, *keys: str) -> Any:
     return value
 
 
-def environment(spec: Spec) -> dict[str, str]:
+def environment_of(spec: Spec) -> dict[str, str]:
     """The process's variables; of a name that stands twice the last counts, as with runc."""
     found = {}
     for item in _get(spec, "process", "env") or ():
@@ -74,7 +74,7 @@ def environment(spec: Spec) -> dict[str, str]:
     return found
 
 
-def annotations(spec: Spec) -> dict[str, str]:
+def annotations_of(spec: Spec) -> dict[str, str]:
     """The spec's annotations, as far as they are strings."""
     found = _get(spec, "annotations")
     if not isinstance(found, dict):
@@ -84,14 +84,15 @@ def annotations(spec: Spec) -> dict[str, str]:
 
 def is_sandbox(spec: Spec) -> bool:
     """Whether this is a pod's pause container, to which the pod's annotations go as well."""
-    marks = annotations(spec)
+    marks = annotations_of(spec)
     kind = marks.get("io.kubernetes.cri.container-type") or marks.get("io.kubernetes.cri-o.ContainerType")
     return kind == "sandbox"
 
 
 def is_privileged(spec: Spec) -> bool:
     """Whether the container may have CAP_SYS_ADMIN: only who runs the engine can give that."""
-    return "CAP_SYS_ADMIN" in (_get(spec, "process", "capabilities", "bounding") or ())
+    bounding = _get(spec, "process", "capabilities", "bounding")
+    return isinstance(bounding, list) and "CAP_SYS_ADMIN" in bounding
 
 
 def rootfs(spec: Spec, bundle: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from xpu_runtime.devices import inventory
 from xpu_runtime.devices.inventory import Device, Inventory
+from xpu_runtime.errors import ApplyError
 from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.placement import Candidate, place
 from xpu_runtime.ledger.refusal import Refusal, Refused
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 def candidates(
     found: Inventory, request: Request, config: Config, privileged: bool
 ) -> list[Candidate] | Refusal:
-    """The devices that the request may choose from, each with what holds its limits or why it cannot serve."""
+    """The devices to choose from, each with what holds its limits or why it cannot serve."""
     devices: list[Device] = []
     if request.choice == "list":
         for selector in request.selectors:
@@ -84,9 +87,7 @@ def decide(
     )
 
 
-def grant(
-    found: Inventory, request: Request, config: Config, wanted: Grant, *, privileged: bool
-) -> Grant:
+def grant(found: Inventory, request: Request, config: Config, wanted: Grant, *, privileged: bool) -> Grant:
     """Books a grant for the container described by `wanted`; Refused says why there is none."""
     refusals: list[Refusal] = []
 
@@ -105,19 +106,28 @@ def grant(
     return granted
 
 
-def bind(granted: Grant, pid: int, start_time: int) -> Grant:
-    """Marks a grant as the running container's."""
-    cgroup = cgroups.v2_folder(pid) or ""
+def impose(found: Inventory, granted: Grant, pid: int, start_time: int) -> Grant:
+    """Sets the grant's quotas on the live container `pid`, and marks the grant as running.
+
+    XpuError, with no limit left set, if a quota cannot be set.
+    """
+    cgroup = cgroups.v2_folder(pid)
+    if cgroup is not None and cgroup == cgroups.v2_folder(os.getpid()):
+        cgroup = None  # not the container's own: a limit there would hold for the engine too
+    limits.impose(found, granted.slices, cgroup)
+    bound = granted.replace(pid=pid, start_time=start_time, cgroup=cgroup or "", state="running")
     with Ledger() as ledger:
-        ledger.bind(granted.id, pid=pid, start_time=start_time, cgroup=cgroup, state="running")
-    return granted.replace(pid=pid, start_time=start_time, cgroup=cgroup, state="running")
+        if not ledger.bind(granted.id, pid=pid, start_time=start_time, cgroup=bound.cgroup, state="running"):
+            limits.clear(found, [bound])
+            raise ApplyError(f"grant {granted.id} was released while the container was being created")
+    return bound
 
 
-def release(found: Inventory | None, grants: list[Grant]) -> None:
+def release(config: Config, grants: list[Grant]) -> None:
     """Clears the quotas of grants and gives their slices back; safe to repeat."""
     if not grants:
         return
-    if found is not None:
-        limits.clear(found, grants)
+    if any(limits.in_force(grant) for grant in grants):
+        limits.clear(inventory.load(config), grants)
     with Ledger() as ledger:
         ledger.release(grants)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime.devices.inventory import Inventory
+from xpu_runtime.devices.inventory import Inventory, Node
 from xpu_runtime.ledger.grants import Slice
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
@@ -24,7 +24,13 @@ _OPTIONS = ["bind", "ro", "nosuid", "nodev", "rprivate"]
 
 
 def edit(
-    spec: Spec, found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...], rootfs: str
+    spec: Spec,
+    found: Inventory,
+    slices: tuple[Slice, ...],
+    capabilities: tuple[str, ...],
+    rootfs: str,
+    *,
+    systemd_cgroup: bool,
 ) -> Root:
     """Edits `spec` in memory and makes the links in `rootfs`; the Root that comes back can undo those.
 
@@ -32,10 +38,13 @@ def edit(
     """
     root = perform.open_root(rootfs)
     try:
-        in_user_namespace = oci_spec.has_namespace(spec, "user")
+        bind_nodes = oci_spec.has_namespace(spec, "user")
+        if systemd_cgroup:
+            for wanted in build.device_nodes(found, slices, capabilities):
+                _link_for_systemd(wanted.node, found.root)
         for operation in build.build(found, slices, capabilities, root):
             try:
-                _one(spec, root, operation, found.root, in_user_namespace)
+                _one(spec, root, operation, found.root, bind_nodes)
             except OSError as error:
                 raise perform.failure(operation, error) from error
     except BaseException:
@@ -48,14 +57,13 @@ def edit(
 def _one(spec: Spec, root: Root, operation: Operation, driver_root: str, bind_nodes: bool) -> None:
     if isinstance(operation, DeviceNode):
         node = operation.node
-        source = os.path.join(driver_root, node.path.lstrip("/"))
-        _link_for_systemd(node.major, node.minor, source)
         oci_spec.add_device_rule(spec, "c", node.major, node.minor, "rw")
         if not bind_nodes:
             oci_spec.add_device(spec, node.path, "c", node.major, node.minor, _NODE_MODE)
         else:
             # mknod is refused in a user namespace, and the runtime would bind from the same path of the
             # host, which is not where another driver root has its nodes.
+            source = os.path.join(driver_root, node.path.lstrip("/"))
             oci_spec.add_mount(spec, node.path, source, ["bind", "rw", "nosuid", "noexec", "rprivate"])
     elif isinstance(operation, Mount):
         options = _OPTIONS if operation.executable else [*_OPTIONS, "noexec"]
@@ -66,15 +74,15 @@ def _one(spec: Spec, root: Root, operation: Operation, driver_root: str, bind_no
         perform.write_linker_cache(root, operation)
 
 
-def _link_for_systemd(major: int, minor: int, source: str) -> None:
+def _link_for_systemd(node: Node, driver_root: str) -> None:
     """systemd knows devices by /dev/char/MAJOR:MINOR, and drops the rule of one that has no such link.
 
     The NVIDIA driver registers no class device, so that udev makes none (runc issue 3708).
     """
-    link = f"/dev/char/{major}:{minor}"
+    link = f"/dev/char/{node.major}:{node.minor}"
     if not os.path.lexists(link):
         try:
             os.makedirs("/dev/char", exist_ok=True)
-            os.symlink(source, link)
+            os.symlink(os.path.join(driver_root, node.path.lstrip("/")), link)
         except OSError:
             pass  # where there is no systemd nobody reads it; where there is, /dev can be written

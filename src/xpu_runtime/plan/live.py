@@ -24,7 +24,7 @@ _NODE_MODE = stat.S_IFCHR | 0o666
 def carry_out(
     found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...], pid: int, rootfs: str
 ) -> None:
-    """Gives the container whose init is `pid` its devices and driver files; ApplyError, and all undone, else."""
+    """Gives the container whose init is `pid` its devices and driver files; else ApplyError, all undone."""
     _allow(pid, build.device_nodes(found, slices, capabilities))
     clones: dict[str, int] = {}
     host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -34,7 +34,9 @@ def carry_out(
         try:
             mounts.enter_mount_namespace(pid)
         except OSError as error:
-            raise ApplyError(f"cannot enter the mount namespace of process {pid}: {error.strerror}") from error
+            raise ApplyError(
+                f"cannot enter the mount namespace of process {pid}: {error.strerror}"
+            ) from error
         try:
             with perform.open_root(rootfs) as root:
                 _carry_out_in(root, build.build(found, slices, capabilities, root), clones)

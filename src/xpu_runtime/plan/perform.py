@@ -55,4 +55,6 @@ def open_root(path: str) -> Root:
     try:
         return Root(path)
     except OSError as error:
-        raise ApplyError(f"cannot open the container's root {path}: {os.strerror(error.errno or 0)}") from error
+        raise ApplyError(
+            f"cannot open the container's root {path}: {os.strerror(error.errno or 0)}"
+        ) from error

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 NONE = "none"
 UNENFORCED = "unenforced"
 
+#: A backend and its strength.
+_Pair = tuple[str | None, str | None]
 
-def holding(
-    found: Inventory, device: Device, request: Request, config: Config
-) -> tuple[Holding, str | None]:
+
+def holding(found: Inventory, device: Device, request: Request, config: Config) -> tuple[Holding, str | None]:
     """What holds this request's limits on `device`, and why the device cannot serve it (None: it can)."""
-    memory, cores = (None, None), (None, None)
-    reasons = []
+    memory: _Pair = (None, None)
+    cores: _Pair = (None, None)
+    reasons: list[str | None] = []
     if request.memory:
         memory, reason = _memory(found, device, request, config)
         reasons.append(reason)
@@ -40,12 +42,7 @@ def holding(
     return Holding(*memory, *cores), next((reason for reason in reasons if reason), None)
 
 
-_Pair = tuple[str | None, str | None]
-
-
-def _memory(
-    found: Inventory, device: Device, request: Request, config: Config
-) -> tuple[_Pair, str | None]:
+def _memory(found: Inventory, device: Device, request: Request, config: Config) -> tuple[_Pair, str | None]:
     if request.enforce in ("auto", "hard", driver.NAME):
         reason = driver.unavailable(found, device)
         if reason is None:

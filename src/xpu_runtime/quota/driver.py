@@ -41,13 +41,17 @@ def unavailable(found: Inventory, device: Device) -> str | None:
         return f"no driver limit is known for {device.vendor} devices"
     if not found.memory_limits:
         return f"driver {found.driver_version} cannot hold a memory limit (R615 or newer can)"
-    if cgroups.v2_mountpoint() is None:
+    if _v2_mountpoint() is None:
         return "the driver holds limits on cgroup v2 only, which is not mounted here"
     return None
 
 
+def _v2_mountpoint() -> str | None:
+    return next((each.mountpoint for each in cgroups.mounted() if each.version == 2), None)
+
+
 def _dmem_mounted() -> bool:
-    mountpoint = cgroups.v2_mountpoint()
+    mountpoint = _v2_mountpoint()
     if mountpoint is None:
         return False
     try:
@@ -101,7 +105,9 @@ class Nvml:
         try:
             return self._library.call(function, *arguments)
         except AttributeError as error:
-            raise DeviceError(f"{self._path} has no {function}", "limits need driver R615 or newer") from error
+            raise DeviceError(
+                f"{self._path} has no {function}", "limits need driver R615 or newer"
+            ) from error
 
     def _check(self, status: int, what: str) -> None:
         if status:

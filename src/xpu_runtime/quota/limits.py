@@ -35,6 +35,11 @@ def clear(found: Inventory, grants: list[Grant]) -> None:
         _lift(found, grant.slices, grant.cgroup)
 
 
+def in_force(grant: Grant) -> bool:
+    """Whether a limit of this grant may still be set somewhere."""
+    return bool(_held_by_driver(grant.slices)) and bool(grant.cgroup) and os.path.isdir(grant.cgroup)
+
+
 def _lift(found: Inventory, slices: tuple[Slice, ...], folder: str | None) -> None:
     if not folder or not os.path.isdir(folder):
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xpu_runtime.errors import RequestError
 from xpu_runtime.request import require
-from xpu_runtime.request.request import BACKENDS, CAPABILITIES, POLICIES, Request
+from xpu_runtime.request.request import BACKENDS, CAPABILITIES, POLICIES, Condition, Request
 from xpu_runtime.request.units import Memory, parse_memory
 
 VARIABLES = (
@@ -153,7 +153,7 @@ class _Reader:
                 )
         return tuple(name for name in CAPABILITIES if name in words)
 
-    def requirement(self, name: str) -> tuple[tuple[require.Condition, ...], ...]:
+    def requirement(self, name: str) -> tuple[tuple[Condition, ...], ...]:
         try:
             return require.parse(self.variables[name])
         except ValueError as error:
@@ -177,7 +177,9 @@ def parse(variables: dict[str, str], *, step: int = 5, requirements: dict[str, s
     for name in variables:
         if name not in VARIABLES:
             hint = nearest(name, VARIABLES)
-            reader.wrong(name, "is no variable of this runtime; known are " + ", ".join(VARIABLES), hint or "")
+            reader.wrong(
+                name, "is no variable of this runtime; known are " + ", ".join(VARIABLES), hint or ""
+            )
     memory, count = reader.memory(), reader.count()
     choice, selectors = reader.devices()
     found = Request(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xpu_runtime.value import Value
 from xpu_runtime.request.units import Memory
+from xpu_runtime.value import Value
 
 #: What a request may name, in the order of the README's table.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")

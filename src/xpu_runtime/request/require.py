@@ -72,9 +72,7 @@ def holds(condition: Condition, facts: dict[str, str]) -> bool:
     }[condition.operator]
 
 
-def unmet(
-    requirements: tuple[tuple[tuple[Condition, ...], ...], ...], facts: dict[str, str]
-) -> str | None:
+def unmet(requirements: tuple[tuple[tuple[Condition, ...], ...], ...], facts: dict[str, str]) -> str | None:
     """The first requirement that does not hold, as text with what there is instead; None if all hold."""
     for alternatives in requirements:
         if not any(all(holds(condition, facts) for condition in group) for group in alternatives):

@@ -31,8 +31,8 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
     """
     if oci_spec.is_sandbox(spec):
         return None
-    environment = oci_spec.environment(spec)
-    annotations = oci_spec.annotations(spec)
+    environment = oci_spec.environment_of(spec)
+    annotations = oci_spec.annotations_of(spec)
     privileged = oci_spec.is_privileged(spec)
     by_annotation = _annotated(annotations)
     if not (privileged or config.policy_accept_env_when_unprivileged):
@@ -48,6 +48,18 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
     if request is not None and not privileged:
         check_policy(request, config)
     return request
+
+
+def asks(spec: Spec) -> bool:
+    """Whether the spec names anything of ours at all, rightly or wrongly; needs no configuration."""
+    if oci_spec.is_sandbox(spec):
+        return False
+    environment = oci_spec.environment_of(spec)
+    return (
+        any(name.startswith("XPU_") for name in environment)
+        or any(name.startswith(ANNOTATION_PREFIX) for name in oci_spec.annotations_of(spec))
+        or bool(_selection_by_alias(environment))
+    )
 
 
 def _annotated(annotations: dict[str, str]) -> dict[str, str]:
@@ -122,7 +134,11 @@ def check_policy(request: Request, config: Config) -> None:
             f"XPU_COUNT={count} is more than policy.max_count={config.policy_max_count} allows",
             f"ask for at most {config.policy_max_count}",
         )
-    if config.policy_max_cores is not None and (request.cores or 100) > config.policy_max_cores and request.choice != "none":
+    if (
+        config.policy_max_cores is not None
+        and (request.cores or 100) > config.policy_max_cores
+        and request.choice != "none"
+    ):
         raise RequestError(
             f"XPU_CORES={request.cores or 'not set, which means no cap,'} is more than "
             f"policy.max_cores={config.policy_max_cores} allows",

@@ -1,0 +1,9 @@
+"""What the launcher starts, `python3 -I -S`: the shim with the package that lies beside this file."""
+
+import sys
+
+sys.path.insert(0, __file__.rpartition("/")[0] + "/python")
+
+from xpu_runtime.shim import main
+
+sys.exit(main(sys.argv[1:]))

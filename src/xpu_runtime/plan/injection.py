@@ -1,0 +1,36 @@
+"""Our hooks in a container's spec."""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import paths
+from xpu_runtime.oci import spec as oci_spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.load import Runtime
+    from xpu_runtime.oci.spec import Spec
+
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def add_hooks(spec: Spec, runtime: Runtime, options: list[str]) -> None:
+    """Adds our hooks, called with `options`. Their environment is their own: nothing of the image's."""
+    ours = ("XPU_CONFIG", "XPU_RUN_DIR")
+    env = [_PATH, *(f"{name}={os.environ[name]}" for name in ours if os.environ.get(name))]
+    first = "createRuntime" if runtime.create_runtime_hooks else "prestart"
+    for stage in (first, "poststop"):
+        oci_spec.add_hook(spec, stage, paths.HOOK, [os.path.basename(paths.HOOK), stage, *options], env)
+
+
+def has_hooks(spec: Spec) -> bool:
+    """Whether an earlier call has added them."""
+    hooks = spec.get("hooks")
+    stages = hooks.values() if isinstance(hooks, dict) else ()
+    return any(
+        isinstance(hook, dict) and hook.get("path") == paths.HOOK
+        for stage in stages
+        if isinstance(stage, list)
+        for hook in stage
+    )

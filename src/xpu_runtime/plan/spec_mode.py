@@ -1,0 +1,104 @@
+"""Spec mode, whole: the grant and the edited spec, before the low-level runtime starts.
+
+The grant belongs to the calling process, which becomes the low-level runtime; the hook binds it to the
+container. If the runtime dies before that, the grant dies with it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime.devices import inventory
+from xpu_runtime.errors import SpecError
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.linux import files, proc
+from xpu_runtime.oci import spec as oci_spec
+from xpu_runtime.plan import granting, in_spec, injection
+from xpu_runtime.plan import mode as plan_mode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.defaults import Config
+    from xpu_runtime.config.load import Runtime
+    from xpu_runtime.oci.argv import Invocation
+    from xpu_runtime.oci.spec import Spec
+    from xpu_runtime.request.request import Request
+
+
+def prepare(
+    path: str,
+    spec: Spec,
+    request: Request,
+    invocation: Invocation,
+    config: Config,
+    runtime: Runtime,
+    options: list[str],
+) -> None:
+    """Books the request and writes the plan into the spec at `path`; XpuError, and nothing changed, else."""
+    found = inventory.load(config)
+    pid = os.getpid()
+    wanted = Grant(
+        id=0,
+        container_id=invocation.container_id or "",
+        bundle=invocation.bundle,
+        pid=pid,
+        start_time=proc.start_time(pid) or 0,
+        cgroup="",
+        state="pending",
+        mode=plan_mode.SPEC,
+        created=0.0,
+        slices=(),
+    )
+    privileged = oci_spec.is_privileged(spec)
+    granted = None
+    if request.choice != "none":
+        granted = granting.grant(found, request, config, wanted, privileged=privileged)
+        options = [*options, "--grant", str(granted.id)]
+    try:
+        slices = granted.slices if granted else ()
+        rootfs = oci_spec.rootfs(spec, invocation.bundle)
+        root = in_spec.edit(
+            spec,
+            found,
+            slices,
+            request.capabilities,
+            rootfs,
+            systemd_cgroup=invocation.systemd_cgroup,
+        )
+        with root:
+            try:
+                injection.add_hooks(spec, runtime, options)
+                _keep_original(path)
+                oci_spec.write(path, spec)
+            except BaseException:
+                root.undo()
+                raise
+    except BaseException:
+        granting.release(config, [granted] if granted else [])
+        raise
+
+
+def _keep_original(path: str) -> None:
+    """Keeps the spec as the engine wrote it, for the next create of the same bundle."""
+    try:
+        original = files.read(path, oci_spec.MAX_BYTES)
+        files.write_atomic(os.path.join(os.path.dirname(path), oci_spec.ORIGINAL), original, 0o600)
+    except OSError as error:
+        raise SpecError(f"cannot keep a copy of {path}: {error.strerror}") from error
+
+
+def restore_original(path: str) -> None:
+    """Undoes an earlier edit: our devices and mounts were another grant's.
+
+    An engine that wrote a new config.json since has left the copy behind: the newer file wins.
+    """
+    copy = os.path.join(os.path.dirname(path), oci_spec.ORIGINAL)
+    try:
+        if injection.has_hooks(oci_spec.read(path)):
+            os.replace(copy, path)
+        else:
+            os.unlink(copy)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise SpecError(f"cannot restore {path}: {error.strerror}") from error

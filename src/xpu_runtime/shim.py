@@ -1,0 +1,149 @@
+"""The shim: what `xpu-container-runtime` does for a container that may ask for an XPU.
+
+The launcher execs it for create, run and restore of a bundle that names an accelerator, and where it
+cannot find the low-level runtime by itself. It reads the request, prepares the bundle's spec, and
+execs the low-level runtime with the same arguments. Runs `python3 -I -S`: see tests/unit/test_imports.py
+for the modules that it may import.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from xpu_runtime import paths
+from xpu_runtime.config import load as configuration
+from xpu_runtime.config.defaults import DEFAULTS, Config
+from xpu_runtime.errors import ConfigError, SpecError, XpuError
+from xpu_runtime.linux import files
+from xpu_runtime.messages import Log, complain, line_of
+from xpu_runtime.oci import argv as oci_argv
+from xpu_runtime.oci import spec as oci_spec
+from xpu_runtime.plan import injection
+from xpu_runtime.plan import mode as plan_mode
+from xpu_runtime.request import source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.load import Runtime
+    from xpu_runtime.oci.argv import Invocation
+    from xpu_runtime.oci.spec import Spec
+
+
+def prepare(invocation: Invocation, config: Config, runtime: Runtime) -> str | None:
+    """Prepares the invocation's bundle for the low-level runtime; XpuError if its container must not start.
+
+    Returns the mode that the container gets its slice by, None if it asks for none (and then the
+    bundle is untouched).
+    """
+    path = oci_spec.path_in(invocation.bundle)
+    spec = _read_original(path)
+    request = source.from_spec(spec, config)
+    if request is None:
+        return None
+    mode, _ = plan_mode.choose(config, spec, invocation.systemd_cgroup)
+    options = ["--log", invocation.log, "--log-format", invocation.log_format] if invocation.log else []
+    if mode == plan_mode.SPEC:
+        from xpu_runtime.plan import spec_mode  # brings the ledger, the devices and the plan along
+
+        spec_mode.prepare(path, spec, request, invocation, config, runtime, options)
+    else:
+        injection.add_hooks(spec, runtime, options)
+        oci_spec.write(path, spec)
+    return mode
+
+
+def _read_original(path: str) -> Spec:
+    """The bundle's spec, as it was before an earlier spec mode edited it."""
+    if os.path.exists(os.path.join(os.path.dirname(path), oci_spec.ORIGINAL)):
+        from xpu_runtime.plan import spec_mode
+
+        spec_mode.restore_original(path)
+    return oci_spec.read(path)
+
+
+def main(arguments: list[str]) -> int:
+    """The shim's door: `arguments` are the low-level runtime's. Returns only if it cannot be started."""
+    invocation = oci_argv.parse(arguments, _working_directory())
+    log = Log(invocation.log or "", invocation.log_format or "text")
+    problem: XpuError | None = None
+    config, runtime = DEFAULTS, None
+    try:
+        config = configuration.load()
+        runtime = configuration.low_level_runtime(config)
+    except ConfigError as error:
+        problem = error
+    if invocation.creates:
+        try:
+            _prepare_or_refuse(invocation, config, runtime, problem)
+        except Exception as error:  # the container must not start without what it asked for
+            complain(log, line_of(error))
+            return 1
+    try:
+        _exec(runtime.path if runtime is not None else _last_good_runtime(), arguments)
+    except (ConfigError, OSError) as error:
+        complain(log, str(problem or error))
+    return 1
+
+
+def _prepare_or_refuse(
+    invocation: Invocation, config: Config, runtime: Runtime | None, problem: XpuError | None
+) -> None:
+    if problem is None and runtime is not None:
+        try:
+            prepare(invocation, config, runtime)
+        except SpecError:
+            if os.access(oci_spec.path_in(invocation.bundle), os.R_OK):
+                raise
+            # The low-level runtime says in its own words that there is no bundle.
+        return
+    # Our own files are broken. That stops whoever needs them, and nobody else.
+    try:
+        asked = source.asks(_read_original(oci_spec.path_in(invocation.bundle)))
+    except SpecError:
+        return
+    if asked and problem is not None:
+        raise problem
+
+
+def _last_good_runtime() -> str:
+    """The low-level runtime while the configuration is broken: the last one that worked, or the default."""
+    try:
+        for line in files.read(paths.in_run_dir("launcher.conf"), 65536).decode().splitlines():
+            key, _, value = line.partition("=")
+            if key == "runtime" and os.access(value, os.X_OK):
+                return value
+    except (OSError, ValueError):
+        pass
+    return configuration.find_runtime(DEFAULTS.low_level_runtimes)[0]
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
+def _exec(path: str, arguments: list[str]) -> None:
+    """Becomes the low-level runtime, leaving it what the engine gave us."""
+    import _signal
+
+    # The interpreter ignores these, and the container's processes would inherit that.
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+    os.execve(path, [path, *arguments], _first_environment())
+
+
+def _first_environment() -> dict[bytes, bytes]:
+    """The environment as it was when we were started: the interpreter may have set LC_CTYPE (PEP 538)."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            items = file.read().split(b"\0")
+    except OSError:
+        return dict(os.environb)
+    return dict(item.split(b"=", 1) for item in items if b"=" in item[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
