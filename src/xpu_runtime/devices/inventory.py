@@ -178,13 +178,19 @@ def _plain(value: Any) -> Any:
 def _from_plain(fields: list[Any]) -> Inventory:
     named: dict[str, Any] = dict(zip(Inventory._fields, fields, strict=True))
     named["devices"] = tuple(
-        Device(*device[:4], tuple(Node(*node) for node in device[4]), *device[5:])
+        _named(Device, device).replace(nodes=tuple(Node(*node) for node in device[4]))
         for device in named["devices"]
     )
     named["common_nodes"] = tuple((capability, Node(*node)) for capability, node in named["common_nodes"])
-    named["libraries"] = tuple(Library(*item[:4], tuple(item[4])) for item in named["libraries"])
+    named["libraries"] = tuple(
+        _named(Library, item).replace(links=tuple(item[4])) for item in named["libraries"]
+    )
     named["stamps"] = tuple((path, mtime) for path, mtime in named["stamps"])
     return Inventory(**named)
+
+
+def _named(kind: Any, fields: list[Any]) -> Any:
+    return kind(**dict(zip(kind._fields, fields, strict=True)))
 
 
 def find(inventory: Inventory, selector: str) -> Device | None:

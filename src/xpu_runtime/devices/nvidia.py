@@ -38,6 +38,30 @@ def _pynvml() -> Any:
     return pynvml
 
 
+class _NotLoaded(Exception):
+    """The library is there and its kernel driver is not."""
+
+
+def _open(library: str) -> Any:
+    """nvidia-ml-py on top of the library at this path, initialised; DeviceError if it does not start."""
+    pynvml = _pynvml()
+    try:
+        # One process may look at several driver roots in turn.
+        pynvml.nvmlLib = ctypes.CDLL(library)
+    except OSError as error:
+        raise DeviceError(f"cannot load {library}: {error}", "is the driver installed completely?") from error
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
+            raise _NotLoaded from error
+        raise DeviceError(
+            f"NVML ({library}) does not start: {error}", "see `nvidia-smi` and dmesg"
+        ) from error
+    return pynvml
+
+
 def discover(root: str, is_simulated: bool) -> Inventory:
     """The inventory of the driver below `root`; without devices, and saying why, where there is none.
 
@@ -54,22 +78,10 @@ def discover(root: str, is_simulated: bool) -> Inventory:
         return _without(
             root, is_simulated, f"no NVIDIA driver found: {_NVML} is not in {files.cache}", watched
         )
-    pynvml = _pynvml()
     try:
-        nvml = ctypes.CDLL(library)
-    except OSError as error:
-        raise DeviceError(f"cannot load {library}: {error}", "is the driver installed completely?") from error
-    # One process may look at several driver roots in turn.
-    pynvml.nvmlLib = nvml
-    pynvml._nvmlGetFunctionPointer_cache.clear()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
-            return _without(
-                root, is_simulated, f"the NVIDIA driver of {root} is not loaded", [*watched, library]
-            )
-        raise DeviceError(f"NVML of {root} does not start: {error}", "see `nvidia-smi` and dmesg") from error
+        pynvml = _open(library)
+    except _NotLoaded:
+        return _without(root, is_simulated, f"the NVIDIA driver of {root} is not loaded", [*watched, library])
     try:
         version = pynvml.nvmlSystemGetDriverVersion()
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
@@ -85,7 +97,7 @@ def discover(root: str, is_simulated: bool) -> Inventory:
             devices=tuple(devices),
             common_nodes=tuple(_common_nodes(root, majors)),
             libraries=tuple(files.select(version)),
-            memory_limits=hasattr(nvml, "nvmlDeviceSetMemoryLimits_v1"),
+            memory_limits=hasattr(pynvml.nvmlLib, "nvmlDeviceSetMemoryLimits_v1"),
             nvml=library,
             stamps=tuple(inventory.stamp(path) for path in [*watched, library]),
         )
@@ -228,3 +240,24 @@ def _brand(pynvml: Any, handle: Any) -> str:
         if name.startswith("NVML_BRAND_") and getattr(pynvml, name) == number and name != "NVML_BRAND_COUNT":
             return name.removeprefix("NVML_BRAND_").lower().replace("_", "")
     return ""
+
+
+def memory_by_process(found: Inventory) -> dict[str, dict[int, int]]:
+    """Bytes of device memory by device UUID and process; DeviceError if the driver cannot be asked."""
+    if not found.nvml:
+        return {}
+    try:
+        pynvml = _open(found.nvml)
+    except _NotLoaded as error:
+        raise DeviceError("the NVIDIA driver is no longer loaded") from error
+    try:
+        used: dict[str, dict[int, int]] = {}
+        for device in found.devices:
+            handle = _ask(pynvml, "nvmlDeviceGetHandleByUUID", device.uuid)
+            processes = (
+                _ask(pynvml, "nvmlDeviceGetComputeRunningProcesses", handle, default=()) if handle else ()
+            )
+            used[device.uuid] = {each.pid: each.usedGpuMemory or 0 for each in processes}
+        return used
+    finally:
+        pynvml.nvmlShutdown()

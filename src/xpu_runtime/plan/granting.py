@@ -131,3 +131,12 @@ def release(config: Config, grants: list[Grant]) -> None:
         limits.clear(inventory.load(config), grants)
     with Ledger() as ledger:
         ledger.release(grants)
+
+
+def reap(config: Config) -> list[Grant]:
+    """Takes back what dead containers hold, and returns their grants."""
+    with Ledger() as ledger:
+        dead = ledger.reap()
+    if any(limits.in_force(grant) for grant in dead):
+        limits.clear(inventory.load(config), dead)
+    return dead

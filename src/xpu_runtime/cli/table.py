@@ -1,0 +1,42 @@
+"""Tables for people, JSON for scripts, and how both write amounts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from xpu_runtime.request.units import show
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
+
+def print_json(value: Any) -> None:
+    """The value as indented JSON."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Left-aligned columns, two spaces apart; nothing is cut."""
+    widths = [max(len(str(line[at])) for line in [heads, *rows]) for at in range(len(heads))]
+    for line in [heads, *rows]:
+        cells = (str(cell).ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def memory(amount: int | None) -> str:
+    """Bytes, or a dash for unknown or unlimited."""
+    return "-" if amount is None else show(amount)
+
+
+def percent(amount: int | None) -> str:
+    """A percentage, or a dash for none."""
+    return "-" if amount is None else f"{amount}%"
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339, UTC, whole seconds."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
