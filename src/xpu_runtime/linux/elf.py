@@ -65,7 +65,7 @@ def _read(fd: int) -> Elf | None:
 
 def _parse(fd: int) -> Elf | None:
     start = os.pread(fd, _HEAD[2].size, 0)
-    if start[:4] != b"\x7fELF" or start[4] not in _HEAD or start[5] != 1:
+    if len(start) < _HEAD[1].size or start[:4] != b"\x7fELF" or start[4] not in _HEAD or start[5] != 1:
         return None
     bits = start[4]
     head = _HEAD[bits].unpack_from(start)

@@ -182,9 +182,9 @@ def _parse_new(data: bytes, base: int) -> list[Entry]:
         name = ""
         if hwcap & _HWCAP_HIGH & ~_HWCAP_ISA_LEVELS == _HWCAP_NAMED:
             number = hwcap & 0xFFFFFFFF
-            if number >= len(names):
+            name = string(names[number] - base) if number < len(names) else ""
+            if not name:
                 continue  # no loader takes such an entry either
-            name = string(names[number] - base)
             hwcap &= _HWCAP_HIGH
         entries.append(Entry(string(soname), string(path), flags, osversion, hwcap, name))
     return entries

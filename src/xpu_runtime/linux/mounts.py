@@ -62,8 +62,7 @@ def attach(
         raise OSError(error.errno, error.strerror, destination) from None
     finally:
         os.close(target)
-    kept = os.dup(mount_fd)
-    root.remember(kept, lambda: syscalls.umount2(f"/proc/self/fd/{kept}", syscalls.MNT_DETACH))
+    root.mounted(mount_fd)
 
 
 def enter_mount_namespace(pid: int) -> None:

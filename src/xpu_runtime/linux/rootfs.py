@@ -14,6 +14,7 @@ import os
 import stat
 
 from xpu_runtime.linux import files, syscalls
+from xpu_runtime.linux.undo import Made, Mounted, by_fd, restorer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
 
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY
+_ITSELF = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a name of one folder, be it a link
 # The kernel gives EAGAIN when a rename anywhere raced with a `..`; each attempt is as likely to succeed.
 _ATTEMPTS = 1000
 # How many things that are missing, or links that lead nowhere, one path may have.
 _TURNS = 100
-# A file that is replaced is kept in memory until it is known that it need not come back.
-_REPLACED_LIMIT = 16 << 20
 _LISTING_LIMIT = 100_000
 
 
@@ -41,7 +41,7 @@ class Root:
     def __init__(self, path: str) -> None:
         self.path = path
         self.fd = os.open(path, _FOLDER | os.O_CLOEXEC)
-        self._journal: list[tuple[int, Callable[[], object]]] = []
+        self._journal: list[Made | Mounted] = []
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +54,7 @@ class Root:
     def close(self) -> None:
         """Closes what is held; what was made stays, and can no longer be undone."""
         while self._journal:
-            os.close(self._journal.pop()[0])
+            self._journal.pop().close()
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -65,16 +65,16 @@ class Root:
         Never raises: what cannot be undone stays.
         """
         while self._journal:
-            fd, step = self._journal.pop()
+            change = self._journal.pop()
             try:
-                step()
+                change.undo()
             except OSError:
                 pass
-            os.close(fd)
+            change.close()
 
-    def remember(self, fd: int, step: Callable[[], object]) -> None:
-        """Has `undo` call `step`; `fd` is what the step needs, and is closed with it."""
-        self._journal.append((fd, step))
+    def mounted(self, mount: int) -> None:
+        """Remembers a mount that was attached in the root; `mount` stays the caller's to close."""
+        self._journal.append(Mounted(mount))
 
     # Looking
 
@@ -88,7 +88,7 @@ class Root:
         try:
             if stat.S_IFMT(os.fstat(fd).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
                 raise OSError(errno.EINVAL, "neither a regular file nor a folder", path)
-            return os.open(_by_fd(fd), flags & ~os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            return os.open(by_fd(fd), flags & ~os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         finally:
             os.close(fd)
 
@@ -159,17 +159,17 @@ class Root:
         """
         folder, name = self._parent(path)
         try:
+            aside = f".{name[:200]}.{os.urandom(6).hex()}"
             try:
                 os.symlink(target, name, dir_fd=folder)
-                self._made(folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False))
-                return True
             except FileExistsError:
                 old = _readlink(folder, name)
                 if old is None or old == target:
                     return False
-            aside = f".{name[:200]}.{os.urandom(6).hex()}"
-            os.symlink(target, aside, dir_fd=folder)
-            self._replace(folder, aside, name, lambda fd: os.symlink(old, name, dir_fd=fd))
+                os.symlink(target, aside, dir_fd=folder)
+                self._replace(folder, aside, name, path)
+            else:
+                self._remember(folder, name)
             return True
         finally:
             os.close(folder)
@@ -189,14 +189,14 @@ class Root:
                 if stat.S_IFMT(there.st_mode) == stat.S_IFMT(mode) and there.st_rdev == device:
                     return False
                 raise FileExistsError(errno.EEXIST, "something else is in the device's place", path) from None
-            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            fd = os.open(name, _ITSELF, dir_fd=folder)
             try:
                 made = os.fstat(fd)
                 if stat.S_IFMT(made.st_mode) != stat.S_IFMT(mode) or made.st_rdev != device:
                     raise OSError(errno.EAGAIN, "the new device node was exchanged", path)
-                self._made(folder, name, made)
-                os.chown(_by_fd(fd), uid, gid)
-                os.chmod(_by_fd(fd), stat.S_IMODE(mode))  # mknod took the umask away
+                self._journal.append(Made(folder, name, fd, None))
+                os.chown(by_fd(fd), uid, gid)
+                os.chmod(by_fd(fd), stat.S_IMODE(mode))  # mknod took the umask away
             finally:
                 os.close(fd)
             return True
@@ -210,9 +210,7 @@ class Root:
         """
         folder, name = self._parent(path)
         try:
-            restore = self._restorer(folder, name, path)
-            aside = files.create_aside(folder, name, data, mode)
-            self._replace(folder, aside, name, restore)
+            self._replace(folder, files.create_aside(folder, name, data, mode), name, path)
         finally:
             os.close(folder)
 
@@ -282,66 +280,54 @@ class Root:
         except FileExistsError:
             return
         try:
-            self._made(folder, name, os.fstat(fd))
-            os.chmod(_by_fd(fd), mode)  # what the umask took away
+            self._journal.append(Made(folder, name, fd, None))
+            os.chmod(by_fd(fd), mode)  # what the umask took away
         finally:
             os.close(fd)
 
-    def _made(self, folder: int, name: str, made: os.stat_result) -> None:
-        """Remembers that `name` was made."""
-        kept = os.dup(folder)
-        self.remember(kept, lambda: _remove(kept, name, made))
-
-    def _replace(self, folder: int, aside: str, name: str, restore: Callable[[int], None] | None) -> None:
-        """Renames `aside` to `name`, and remembers to take it away and to `restore` what was there."""
-        made = os.stat(aside, dir_fd=folder, follow_symlinks=False)
+    def _remember(self, folder: int, name: str) -> None:
+        made = os.open(name, _ITSELF, dir_fd=folder)
         try:
-            os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            os.unlink(aside, dir_fd=folder)
-            raise
-        kept = os.dup(folder)
+            self._journal.append(Made(folder, name, made, None))
+        finally:
+            os.close(made)
 
-        def step() -> None:
-            if _remove(kept, name, made) and restore is not None:
-                restore(kept)
-
-        self.remember(kept, step)
-
-    def _restorer(self, folder: int, name: str, path: str) -> Callable[[int], None] | None:
-        """What brings back the file or link that is `name` now; None if there is none."""
+    def _replace(self, folder: int, aside: str, name: str, path: str) -> None:
+        """Renames `aside` to `name`, and remembers what was there."""
         try:
-            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        except FileNotFoundError:
-            return None
-        try:
-            old = os.fstat(fd)
-            if stat.S_ISLNK(old.st_mode):
-                target = os.readlink("", dir_fd=fd)
-                return lambda kept: os.symlink(target, name, dir_fd=kept)
-            if stat.S_ISDIR(old.st_mode):
-                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            if not stat.S_ISREG(old.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", path)
-            readable = os.open(_by_fd(fd), os.O_RDONLY | os.O_CLOEXEC)
+            earlier, restore = self._replaced(folder, name, path)
+            made = os.open(aside, _ITSELF, dir_fd=folder)
             try:
-                data = files.read_fd(readable, _REPLACED_LIMIT, path)
+                os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+                if earlier is not None:
+                    earlier.became(made)
+                else:
+                    self._journal.append(Made(folder, name, made, restore))
             finally:
-                os.close(readable)
+                os.close(made)
+        except BaseException:
+            try:
+                os.unlink(aside, dir_fd=folder)
+            except FileNotFoundError:
+                pass  # it has its name already
+            raise
+
+    def _replaced(
+        self, folder: int, name: str, path: str
+    ) -> tuple[Made | None, Callable[[int], None] | None]:
+        """What we made there earlier, or what brings back what is there now; neither if nothing is."""
+        try:
+            fd = os.open(name, _ITSELF, dir_fd=folder)
+        except FileNotFoundError:
+            return None, None
+        try:
+            there = os.fstat(fd)
+            for change in self._journal:
+                if isinstance(change, Made) and change.is_it(there):
+                    return change, None
+            return None, restorer(fd, there, name, path)
         finally:
             os.close(fd)
-
-        def restore(kept: int) -> None:
-            aside = files.create_aside(kept, name, data, stat.S_IMODE(old.st_mode))
-            os.chown(aside, old.st_uid, old.st_gid, dir_fd=kept, follow_symlinks=False)
-            os.rename(aside, name, src_dir_fd=kept, dst_dir_fd=kept)
-
-        return restore
-
-
-def _by_fd(fd: int) -> str:
-    """The path of an open descriptor for the calls that take no descriptor made with O_PATH."""
-    return f"/proc/self/fd/{fd}"
 
 
 def _names(path: str) -> list[str]:
@@ -356,19 +342,3 @@ def _readlink(folder: int, name: str) -> str | None:
         if error.errno in (errno.EINVAL, errno.ENOENT):
             return None
         raise
-
-
-def _remove(folder: int, name: str, made: os.stat_result) -> bool:
-    """Removes `name` if it still is what was made; returns whether it did."""
-    there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    if (there.st_dev, there.st_ino, stat.S_IFMT(there.st_mode)) != (
-        made.st_dev,
-        made.st_ino,
-        stat.S_IFMT(made.st_mode),
-    ):
-        return False
-    if stat.S_ISDIR(made.st_mode):
-        os.rmdir(name, dir_fd=folder)
-    else:
-        os.unlink(name, dir_fd=folder)
-    return True

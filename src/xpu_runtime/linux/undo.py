@@ -1,0 +1,93 @@
+"""What was made in a folder that somebody hostile may change, and taking away exactly that.
+
+Each change holds its folder and what was made by descriptor: a name that leads elsewhere by then
+is left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from xpu_runtime.linux import files, syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# A file that is replaced is kept in memory until it is known that it need not come back.
+_REPLACED_LIMIT = 16 << 20
+
+
+class Made:
+    """Something made under a name; its open descriptor keeps its inode number from being given to another."""
+
+    def __init__(self, folder: int, name: str, made: int, restore: Callable[[int], None] | None) -> None:
+        self._folder = os.dup(folder)
+        self._name = name
+        self._made = os.dup(made)
+        self._restore = restore
+
+    def is_it(self, there: os.stat_result) -> bool:
+        return os.path.samestat(os.fstat(self._made), there)
+
+    def became(self, made: int) -> None:
+        """We have put `made` in its place: that is what is to be taken away now."""
+        os.dup2(made, self._made, inheritable=False)
+
+    def undo(self) -> None:
+        there = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+        if not self.is_it(there):
+            return
+        if stat.S_ISDIR(there.st_mode):
+            os.rmdir(self._name, dir_fd=self._folder)
+            return
+        os.unlink(self._name, dir_fd=self._folder)
+        if self._restore is not None:
+            self._restore(self._folder)
+
+    def close(self) -> None:
+        os.close(self._folder)
+        os.close(self._made)
+
+
+class Mounted:
+    """A mount made in the root."""
+
+    def __init__(self, mount: int) -> None:
+        self._mount = os.dup(mount)
+
+    def undo(self) -> None:
+        syscalls.umount2(by_fd(self._mount), syscalls.MNT_DETACH)
+
+    def close(self) -> None:
+        os.close(self._mount)
+
+
+def restorer(fd: int, old: os.stat_result, name: str, path: str) -> Callable[[int], None]:
+    """What makes the file or link that `fd` is anew in a folder."""
+    if stat.S_ISLNK(old.st_mode):
+        target = os.readlink("", dir_fd=fd)
+        return lambda folder: os.symlink(target, name, dir_fd=folder)
+    if stat.S_ISDIR(old.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(old.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    readable = os.open(by_fd(fd), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = files.read_fd(readable, _REPLACED_LIMIT, path)
+    finally:
+        os.close(readable)
+
+    def restore(folder: int) -> None:
+        aside = files.create_aside(folder, name, data, stat.S_IMODE(old.st_mode))
+        os.chown(aside, old.st_uid, old.st_gid, dir_fd=folder, follow_symlinks=False)
+        os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    return restore
+
+
+def by_fd(fd: int) -> str:
+    """The path of an open descriptor for the calls that take no descriptor made with O_PATH."""
+    return f"/proc/self/fd/{fd}"
