@@ -1,0 +1,102 @@
+"""`xpu runtime`: enters us in an engine's configuration file, and takes us out again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import click
+
+from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine, textfile
+from xpu_runtime.engines.textfile import Edit, TextFile
+from xpu_runtime.errors import ConfigError
+
+_PROGRAM = "xpu-container-runtime"
+
+
+@click.group()
+def runtime() -> None:
+    """Make an engine know the runtime `xpu`.
+
+    \b
+    Example:
+      xpu runtime configure docker --dry-run
+      xpu runtime configure docker && systemctl restart docker
+    """
+
+
+_engine_argument = click.argument("name", metavar="ENGINE", type=click.Choice(ENGINES))
+_config_option = click.option(
+    "--config", "path", type=click.Path(), help="The engine's configuration file, if it is not the usual one."
+)
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Show the change, and write nothing.")
+
+
+@runtime.command()
+@_engine_argument
+@_config_option
+@_dry_run_option
+@click.option("--set-as-default", is_flag=True, help="For containers that name no runtime as well.")
+@click.option("--runtime-path", type=click.Path(), help="Where xpu-container-runtime is; else beside xpu.")
+def configure(
+    name: str, path: str | None, dry_run: bool, set_as_default: bool, runtime_path: str | None
+) -> None:
+    """Add the runtime `xpu` to the configuration of ENGINE: docker or containerd.
+
+    All else in the file stays as it is. Running this twice changes nothing.
+
+    \b
+    Example:
+      xpu runtime configure docker
+      xpu runtime configure containerd --dry-run --set-as-default
+    """
+    program = _program(runtime_path)
+    _change(name, path, dry_run, lambda known, file: known.configure(file, program, set_as_default))
+
+
+@runtime.command()
+@_engine_argument
+@_config_option
+@_dry_run_option
+def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
+    """Take the runtime `xpu` out of the configuration of ENGINE: docker or containerd.
+
+    \b
+    Example:
+      xpu runtime unconfigure docker
+    """
+    _change(name, path, dry_run, lambda known, file: known.unconfigure(file))
+
+
+def _change(name: str, path: str | None, dry_run: bool, edit: Callable[[Engine, TextFile], Edit]) -> None:
+    known = engine(name)
+    file = textfile.read(path or known.DEFAULT_PATH)
+    change = edit(known, file)
+    for note in change.notes:
+        click.echo(f"xpu: note: {note}", err=True)
+    if change.text == file.text:
+        click.echo(f"{file.path}: nothing to change", err=dry_run)
+        return
+    if dry_run:
+        click.echo(textfile.difference(file, change.text), nl=False)
+        return
+    textfile.write(file, change.text)
+    click.echo(f"{file.path}: changed\nTo make {name} take it up: {known.TAKE_UP}")
+
+
+def _program(given: str | None) -> str:
+    """The absolute path of our runtime: as given, or beside this `xpu`, as it was installed."""
+    if given is not None:
+        if not os.path.isabs(given) or not given.isprintable():
+            raise click.BadParameter("must be an absolute path", param_hint="--runtime-path")
+        return given
+    # A symlink to xpu counts for where it stands first: that is where the runtime's own link would be.
+    for me in (os.path.abspath(sys.argv[0]), os.path.realpath(sys.argv[0])):
+        beside = os.path.join(os.path.dirname(me), _PROGRAM)
+        if os.access(beside, os.X_OK):
+            return beside
+    raise ConfigError(
+        f"{_PROGRAM} is not beside {os.path.realpath(sys.argv[0])}",
+        f"install it there, or say where {RUNTIME_NAME}'s runtime is with --runtime-path",
+    )

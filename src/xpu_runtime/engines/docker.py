@@ -1,0 +1,211 @@
+"""docker's /etc/docker/daemon.json: our entry in `runtimes`, and `default-runtime` if asked.
+
+The file is changed where our entry is and nowhere else: its order, indentation, spacing and way of
+writing numbers are its owner's.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from xpu_runtime.engines import RUNTIME_NAME
+from xpu_runtime.engines.textfile import Edit, TextFile, apply, malformed, newline_of
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.value import Value
+
+DEFAULT_PATH = "/etc/docker/daemon.json"
+TAKE_UP = "systemctl restart docker, or without a restart: kill -HUP $(pidof dockerd)"
+
+_SPACE = " \t\r\n"
+
+
+class _Member(Value):
+    """One member of a JSON object, by its offsets in the text."""
+
+    key: str
+    start: int
+    value_start: int
+    end: int
+
+
+def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> Edit:
+    """The file with our runtime at `runtime_path`; ConfigError if it is malformed."""
+    text = file.text
+    if not text.strip():
+        text = "{}\n"
+    data = _parse(file.path, text)
+    ours = {"path": runtime_path}
+    runtimes = _object(file.path, data, "runtimes")
+    if runtimes is None:
+        text = _add(text, _start(text), "runtimes", {RUNTIME_NAME: ours})
+    elif RUNTIME_NAME not in runtimes:
+        text = _add(text, _find(text, "runtimes").value_start, RUNTIME_NAME, ours)
+    elif not isinstance(runtimes[RUNTIME_NAME], dict):
+        raise _wrong_type(file.path, f"runtimes.{RUNTIME_NAME}")
+    elif "path" not in runtimes[RUNTIME_NAME]:
+        text = _add(text, _find(text, "runtimes", RUNTIME_NAME).value_start, "path", runtime_path)
+    elif runtimes[RUNTIME_NAME]["path"] != runtime_path:
+        text = _set(text, _find(text, "runtimes", RUNTIME_NAME, "path"), runtime_path)
+    if not set_as_default or data.get("default-runtime") == RUNTIME_NAME:
+        return Edit(text)
+    if "default-runtime" not in data:
+        return Edit(_add(text, _start(text), "default-runtime", RUNTIME_NAME))
+    note = f"default-runtime was {json.dumps(data['default-runtime'])}; unconfigure will not bring that back"
+    return Edit(_set(text, _find(text, "default-runtime"), RUNTIME_NAME), (note,))
+
+
+def unconfigure(file: TextFile) -> Edit:
+    """The file without our runtime, and without `runtimes` if nothing else is in it."""
+    text = file.text
+    if not text.strip():
+        return Edit(text)
+    data = _parse(file.path, text)
+    if data.get("default-runtime") == RUNTIME_NAME:
+        text = _remove(text, _start(text), "default-runtime")
+    runtimes = _object(file.path, data, "runtimes")
+    if runtimes and RUNTIME_NAME in runtimes:
+        if len(runtimes) == 1:
+            text = _remove(text, _start(text), "runtimes")
+        else:
+            text = _remove(text, _find(text, "runtimes").value_start, RUNTIME_NAME)
+    return Edit(text)
+
+
+def _parse(path: str, text: str) -> dict[str, Any]:
+    """The file's data; ConfigError with line and column if it is no JSON object, or has a key twice."""
+    try:
+        data = json.loads(text, parse_constant=_no_constant)
+        if not isinstance(data, dict):
+            raise malformed(path, 1, 1, "not a JSON object")
+        twice = _twice(text, _start(text))
+    except json.JSONDecodeError as error:
+        raise malformed(path, error.lineno, error.colno, f"not JSON: {error.msg}") from None
+    except RecursionError:
+        raise malformed(path, 1, 1, "nested too deeply") from None
+    except ValueError as error:
+        raise malformed(path, 1, 1, f"not JSON: {error}") from None
+    if twice:
+        line = text.count("\n", 0, twice.start) + 1
+        column = twice.start - text.rfind("\n", 0, twice.start)
+        raise malformed(path, line, column, f"the key {json.dumps(twice.key)} is given twice")
+    return data
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no value")
+
+
+def _twice(text: str, start: int) -> _Member | None:
+    """The first member, at any depth below `start`, whose key its object already has."""
+    seen = set()
+    for member in _members(text, start):
+        if member.key in seen:
+            return member
+        seen.add(member.key)
+        if text[member.value_start] in "{[" and (inner := _twice(text, member.value_start)):
+            return inner
+    return None
+
+
+def _object(path: str, data: dict[str, Any], key: str) -> dict[str, Any] | None:
+    value = data.get(key)
+    if key in data and not isinstance(value, dict):
+        raise _wrong_type(path, key)
+    return value
+
+
+def _wrong_type(path: str, key: str) -> ConfigError:
+    return ConfigError(f"{path}: {key} is not a JSON object", "mend it first; nothing was changed")
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def _start(text: str) -> int:
+    return _skip(text, 0)
+
+
+def _members(text: str, start: int) -> list[_Member]:
+    """The members of the object, or the items of the list, that begins at `start`; the text is JSON."""
+    decoder = json.JSONDecoder()
+    found: list[_Member] = []
+    at = _skip(text, start + 1)
+    while text[at] not in "}]":
+        key, key_start, value_start = str(len(found)), at, at
+        if text[start] == "{":
+            key, key_end = decoder.raw_decode(text, at)
+            value_start = _skip(text, _skip(text, key_end) + 1)
+        _, end = decoder.raw_decode(text, value_start)
+        found.append(_Member(key, key_start, value_start, end))
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return found
+
+
+def _find(text: str, *keys: str) -> _Member:
+    start = _start(text)
+    for key in keys:
+        member = next(member for member in _members(text, start) if member.key == key)
+        start = member.value_start
+    return member
+
+
+def _set(text: str, member: _Member, value: Any) -> str:
+    return apply(text, [(member.value_start, member.end, json.dumps(value))])
+
+
+def _indentation(text: str, at: int) -> str | None:
+    """The white space that the line begins with, if nothing else is before `at` on it; else None."""
+    before = text[text.rfind("\n", 0, at) + 1 : at]
+    return before if "\n" in text[:at] and not before.strip(_SPACE) else None
+
+
+def _unit(text: str) -> str | None:
+    """One step of the file's indentation; None where the whole object is on one line."""
+    members = _members(text, _start(text))
+    if not members:
+        return "    "
+    step = _indentation(text, members[0].start)
+    return "    " if step == "" else step
+
+
+def _add(text: str, start: int, key: str, value: Any) -> str:
+    """`text` with a member added at the end of the object whose brace is at `start`."""
+    newline, unit = newline_of(text), _unit(text)
+    members = _members(text, start)
+    if members:
+        indentation = _indentation(text, members[0].start)
+        after = members[-1].end
+        lead = "," + (" " if indentation is None else newline + indentation)
+        return apply(text, [(after, after, lead + _entry(key, value, unit, indentation, newline))])
+    line = text[text.rfind("\n", 0, start) + 1 : start]
+    outer = line[: len(line) - len(line.lstrip())]
+    end = _skip(text, start + 1)
+    if unit is None:
+        return apply(text, [(start + 1, end, _entry(key, value, None, None, newline))])
+    inner = newline + outer + unit + _entry(key, value, unit, outer + unit, newline) + newline + outer
+    return apply(text, [(start + 1, end, inner)])
+
+
+def _entry(key: str, value: Any, unit: str | None, indentation: str | None, newline: str) -> str:
+    """`"key": value`, its further lines indented like the rest of the file."""
+    if unit is None or indentation is None:
+        return f"{json.dumps(key)}: {json.dumps(value)}"
+    body = json.dumps(value, indent=unit).replace("\n", newline + indentation)
+    return f"{json.dumps(key)}: {body}"
+
+
+def _remove(text: str, start: int, key: str) -> str:
+    """`text` without a member of the object whose brace is at `start`, and its comma."""
+    members = _members(text, start)
+    index = next(i for i, member in enumerate(members) if member.key == key)
+    if index:
+        return apply(text, [(members[index - 1].end, members[index].end, "")])
+    if len(members) > 1:
+        return apply(text, [(members[0].start, members[1].start, "")])
+    return apply(text, [(start + 1, _skip(text, members[0].end), "")])
