@@ -165,7 +165,7 @@ def _refusal(request: Request, rooms: list[Room], count: int, fixed: bool, step:
         return Refusal("not-eligible", f"no device serves this request: {'; '.join(reasons)[:400]}", figures)
     if len(able) < count:
         text = f"{count} devices are asked for, and only {len(able)} of {len(rooms)} may serve"
-        return Refusal("not-enough-devices", text, figures, _nearest(request, able, count, fixed, step))
+        return Refusal("not-enough-devices", text, figures, _nearest(request, rooms, count, fixed, step))
     memory_ok = any(_need(room, request.memory_of(0)) <= room.memory for room in able)
     cores_ok = request.cores is None or any(request.cores <= room.cores for room in able)
     fitting = [room for room in able if misfit(room, request.memory_of(0), request.cores) is None]
@@ -187,7 +187,7 @@ def _refusal(request: Request, rooms: list[Room], count: int, fixed: bool, step:
         code, lead = "not-enough-memory" if not memory_ok else "not-enough-cores", "no device has"
     if fixed:
         lead = "a device that was named does not have" if request.choice == "list" else "not every device has"
-    return Refusal(code, f"{lead} {asked} free", figures, _nearest(request, able, count, fixed, step))
+    return Refusal(code, f"{lead} {asked} free", figures, _nearest(request, rooms, count, fixed, step))
 
 
 def _memory_text(request: Request) -> str:
@@ -196,42 +196,64 @@ def _memory_text(request: Request) -> str:
     )
 
 
-def _nearest(request: Request, able: list[Room], count: int, fixed: bool, step: int) -> dict[str, str] | None:
-    """The request nearest to this one that fits now: less memory, else fewer cores, devices, or all of it."""
+def _nearest(
+    request: Request, rooms: list[Room], count: int, fixed: bool, step: int
+) -> dict[str, str] | None:
+    """The request nearest to this one that fits now: less memory, else fewer cores, devices, or all of it.
+
+    Every proposal is checked against the rooms themselves, so that what is offered is granted.
+    """
+    able = [room for room in rooms if room.candidate.reason is None]
     asks = [request.memory_of(position) for position in range(count)]
     wanted = max((_need(room, ask) for room in able for ask in asks), default=0)
-    needed_cores = request.cores or 0
-    options: list[tuple[float, int, int, int]] = []  # how much of the request is kept; memory, cores, count
-    for n in range(count, 0, -1):
-        if n < count and (fixed or options):
-            break
-        enough = [room for room in able if room.cores >= needed_cores]
-        memory = _nth([room.memory for room in enough], n) // MIB * MIB
-        if memory:
-            options.append((min(memory, wanted) / (wanted or 1), min(memory, wanted), needed_cores, n))
-        if request.cores:
-            enough = [room for room in able if misfit(room, asks[0], None) is None]
-            cores = _nth([room.cores for room in enough], n) // step * step
-            if cores and request.memory:
-                options.append((cores / needed_cores, wanted, min(cores, needed_cores), n))
-            if not options:
-                best = sorted(able, key=lambda room: -room.memory)
-                best = [room for room in best if room.cores >= step and room.memory >= MIB][:n]
-                if len(best) == n:
-                    cores = min(min(room.cores for room in best) // step * step, needed_cores)
-                    options.append((0.0, min(min(r.memory for r in best), wanted) // MIB * MIB, cores, n))
-    if not options:
-        return None
-    _, memory, cores, n = max(options)
+    for n in [count] if fixed else range(count, 0, -1):
+        proposals = []
+        for memory, cores in _proposals(request, able, wanted, n, step):
+            kept = memory / wanted * (cores / request.cores if request.cores else 1.0)
+            if memory >= MIB and (cores or not request.cores) and _serves(rooms, memory, cores, n, fixed):
+                proposals.append((kept, memory, cores))
+        if proposals:
+            _, memory, cores = max(proposals)
+            return _as_variables(request, rooms, memory, cores, n, fixed)
+    return None
+
+
+def _proposals(
+    request: Request, able: list[Room], wanted: int, n: int, step: int
+) -> list[tuple[int, int]]:
+    """(bytes, cores) that n devices might have: all cores and less memory, the reverse, or less of both."""
+    cores = request.cores or 0
+    most = min(_nth([room.memory for room in able if room.cores >= cores], n), wanted)
+    found = [(most // MIB * MIB, cores)]
+    if request.cores:
+        whole = wanted // MIB * MIB
+        roomy = [room.cores for room in able if room.memory >= whole]
+        found.append((whole, min(_nth(roomy, n) // step * step, cores)))
+        some = sorted((room for room in able if room.cores >= step), key=lambda room: -room.memory)[:n]
+        if len(some) == n:
+            least = min(min(room.cores for room in some) // step * step, cores)
+            found.append((min(some[-1].memory, wanted) // MIB * MIB, least))
+    return found
+
+
+def _serves(rooms: list[Room], memory: int, cores: int, n: int, fixed: bool) -> bool:
+    ask = Memory(bytes=memory)
+    fitting = [room for room in rooms if misfit(room, ask, cores or None) is None]
+    return len(fitting) == len(rooms) if fixed else len(fitting) >= n
+
+
+def _as_variables(
+    request: Request, rooms: list[Room], memory: int, cores: int, n: int, fixed: bool
+) -> dict[str, str]:
     found = {"XPU_MEM": as_variable(memory)}
     if request.cores:
         found["XPU_CORES"] = str(cores)
-    if n > 1 and not fixed:
+    if request.choice == "all":
+        found["XPU_VISIBLE_DEVICES"] = "all"
+    elif fixed:
+        found["XPU_VISIBLE_DEVICES"] = ",".join(room.device.index for room in rooms)
+    elif n > 1:
         found["XPU_COUNT"] = str(n)
-    if fixed:
-        found["XPU_VISIBLE_DEVICES"] = (
-            "all" if request.choice == "all" else ",".join(room.device.index for room in able)
-        )
     return found
 
 

@@ -299,8 +299,13 @@ class _Transaction:
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
-            self._db.execute("COMMIT" if kind is None else "ROLLBACK")
+            if kind is None:
+                self._db.execute("COMMIT")
         finally:
-            if self._db.in_transaction:  # the commit itself failed
-                self._db.execute("ROLLBACK")
-            self._lock.__exit__(None, None, None)
+            try:
+                # Still open after an error, or after a commit that failed; SQLite itself has ended
+                # the transaction where the disk is full.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+            finally:
+                self._lock.__exit__(None, None, None)

@@ -62,10 +62,10 @@ def parse_memory(text: str) -> Memory:
         raise ValueError("is not an amount of memory")
     if not unit:
         raise ValueError("has no unit")
-    short = unit.removesuffix("B").removesuffix("I") or unit
-    if short not in _SHIFTS or unit not in (short, short + "B", short + "I", short + "IB", "B"):
+    power = unit[0] if unit[0] in _SHIFTS else ""
+    if not power or unit[1:] not in (("",) if power == "B" else ("", "B", "I", "IB")):
         raise ValueError(f"has an unknown unit {unit!r}")
-    amount = (number[0] << _SHIFTS[short]) // 10 ** number[1]
+    amount = (number[0] << _SHIFTS[power]) // 10 ** number[1]
     if amount <= 0:
         raise ValueError("is no memory at all")
     return Memory(bytes=amount)

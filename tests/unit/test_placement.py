@@ -1,0 +1,206 @@
+"""Placement: nothing is given twice, what fits is given, and a refusal's nearest request fits."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpu_runtime.devices.inventory import Device, Node
+from xpu_runtime.ledger.grants import Holding, Slice, Use
+from xpu_runtime.ledger.placement import Candidate, place
+from xpu_runtime.ledger.refusal import Refusal
+from xpu_runtime.request.parse import parse
+from xpu_runtime.request.request import Request
+from xpu_runtime.request.units import MIB, Memory
+
+GIB = 1 << 30
+
+
+def device(index: int, memory: int = 15 * GIB) -> Device:
+    return Device(str(index), f"GPU-{index}", "Tesla T4", memory, (Node(f"/dev/nvidia{index}", 195, index),))
+
+
+def candidates(*devices: Device) -> list[Candidate]:
+    return [Candidate(each, None, Holding()) for each in devices]
+
+
+def indexes(outcome: tuple[Slice, ...] | Refusal) -> list[str]:
+    assert not isinstance(outcome, Refusal), outcome.line()
+    return [part.device_index for part in outcome]
+
+
+def ask(**variables: str) -> Request:
+    return parse({f"XPU_{name}": value for name, value in variables.items()})
+
+
+FOUR = candidates(*(device(index) for index in range(4)))
+
+
+def test_binpack_fills_the_fullest_device_that_fits() -> None:
+    uses = {"GPU-1": Use(8 * GIB, 30, 1), "GPU-2": Use(13 * GIB, 0, 1)}
+    assert indexes(place(ask(MEM="4G"), FOUR, uses)) == ["1"]
+
+
+def test_spread_takes_the_emptiest() -> None:
+    uses = {"GPU-0": Use(GIB, 0, 1), "GPU-1": Use(8 * GIB, 30, 1), "GPU-2": Use(2 * GIB, 0, 1)}
+    assert indexes(place(ask(MEM="4G"), FOUR, uses, policy="spread")) == ["3"]
+
+
+def test_several_devices_are_different_ones() -> None:
+    assert sorted(indexes(place(ask(MEM="4G", COUNT="3"), FOUR, {}))) == ["0", "1", "2"]
+
+
+def test_unlike_amounts_find_the_only_arrangement() -> None:
+    small, large = device(0, 8 * GIB), device(1, 16 * GIB)
+    assert indexes(place(ask(MEM="4G,12G"), candidates(large, small), {})) == ["0", "1"]
+    assert indexes(place(ask(MEM="12G,4G"), candidates(small, large), {})) == ["1", "0"]
+
+
+def test_a_whole_device_is_an_untouched_one_and_then_nobody_elses() -> None:
+    uses = {"GPU-0": Use(GIB, 0, 1)}
+    outcome = place(ask(COUNT="1"), FOUR, uses)
+    assert indexes(outcome) == ["1"]
+    assert isinstance(outcome, tuple)
+    assert (outcome[0].memory_bytes, outcome[0].limited) == (15 * GIB, False)
+    taken = {"GPU-0": Use(15 * GIB, 0, 1, True)}
+    refused = place(ask(MEM="1G"), candidates(device(0)), taken, oversubscribe=2.0)
+    assert isinstance(refused, Refusal)
+
+
+def test_memory_is_granted_twice_only_where_the_configuration_says_so() -> None:
+    uses = {"GPU-0": Use(15 * GIB, 0, 1)}
+    assert isinstance(place(ask(MEM="5G"), candidates(device(0)), uses), Refusal)
+    assert indexes(place(ask(MEM="5G"), candidates(device(0)), uses, oversubscribe=1.5)) == ["0"]
+
+
+def test_cores_never_pass_a_hundred() -> None:
+    uses = {"GPU-0": Use(GIB, 80, 1)}
+    refused = place(ask(MEM="1G", CORES="30"), candidates(device(0)), uses)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "not-enough-cores"
+    assert refused.nearest == {"XPU_MEM": "1G", "XPU_CORES": "20"}
+    assert "20% cores free, 30% asked" in refused.line()
+
+
+def test_a_refusal_tells_each_devices_figures_and_what_would_fit() -> None:
+    uses = {f"GPU-{index}": Use(12 * GIB, 0, 1) for index in range(4)}
+    refused = place(ask(MEM="4G"), FOUR, uses)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "not-enough-memory"
+    assert [figures.free_memory_bytes for figures in refused.devices] == [3 * GIB] * 4
+    assert refused.nearest == {"XPU_MEM": "3G"}
+    assert "GPU 0: 3072 MiB free, 4096 MiB asked" in refused.line()
+
+
+def test_of_too_many_devices_as_many_as_fit_are_offered() -> None:
+    refused = place(ask(MEM="15G", COUNT="5"), FOUR, {})
+    assert isinstance(refused, Refusal)
+    assert refused.code == "not-enough-devices"
+    assert refused.nearest == {"XPU_MEM": "15G", "XPU_COUNT": "4"}
+
+
+def test_a_full_node_offers_nothing() -> None:
+    refused = place(ask(MEM="1G"), candidates(device(0)), {"GPU-0": Use(15 * GIB, 0, 1)})
+    assert isinstance(refused, Refusal)
+    assert refused.nearest is None
+    assert "xpu ps" in refused.line()
+
+
+def test_a_device_that_may_not_serve_says_why() -> None:
+    barred = Candidate(device(0), "driver 580 cannot hold a memory limit", Holding())
+    refused = place(ask(MEM="1G"), [barred], {})
+    assert isinstance(refused, Refusal)
+    assert refused.code == "not-eligible"
+    assert "driver 580" in refused.line()
+
+
+def test_a_policys_maximum_is_what_can_be_had() -> None:
+    limited = [Candidate(device(0), None, Holding(), 2 * GIB)]
+    refused = place(ask(COUNT="1"), limited, {})
+    assert isinstance(refused, Refusal)
+    assert refused.nearest == {"XPU_MEM": "2G"}
+
+
+# Properties.
+
+amounts = st.integers(1, 20 * 1024).map(lambda mib: Memory(mib * MIB))
+shares = st.integers(1, 100).map(lambda percent: Memory(None, percent * 10_000))
+cores = st.none() | st.integers(1, 20).map(lambda step: step * 5)
+policies = st.sampled_from(["binpack", "spread"])
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, Use]]:
+    sizes = draw(st.lists(st.sampled_from([8, 15, 40, 80]), min_size=1, max_size=5))
+    devices = [device(index, size * GIB) for index, size in enumerate(sizes)]
+    uses = {}
+    for each in devices:
+        if draw(st.booleans()):
+            used = draw(st.integers(0, each.memory_bytes // MIB)) * MIB
+            uses[each.uuid] = Use(used, draw(st.integers(0, 20)) * 5, 1)
+    return candidates(*devices), uses
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    memory = tuple(draw(st.lists(amounts | shares, max_size=3)))
+    count = len(memory) if len(memory) > 1 else draw(st.integers(1, 4))
+    return Request(count=count, memory=memory, cores=draw(cores))
+
+
+def check(request: Request, node: list[Candidate], uses: dict[str, Use], outcome: tuple[Slice, ...]) -> None:
+    by_uuid = {candidate.device.uuid: candidate.device for candidate in node}
+    assert len(outcome) == request.count
+    assert len({part.device_uuid for part in outcome}) == request.count
+    for position, part in enumerate(outcome):
+        found, use = by_uuid[part.device_uuid], uses.get(part.device_uuid, Use())
+        memory = request.memory_of(position)
+        assert part.memory_bytes == (found.memory_bytes if memory is None else memory.on(found.memory_bytes))
+        assert use.memory_bytes + part.memory_bytes <= found.memory_bytes
+        assert use.cores + (part.cores or 0) <= 100
+        if memory is None:
+            assert use.slices == 0
+
+
+@given(nodes(), requests(), policies)
+@settings(max_examples=300)
+def test_a_grant_fits_and_a_refusals_nearest_request_is_granted(
+    node: tuple[list[Candidate], dict[str, Use]], request: Request, policy: str
+) -> None:
+    found, uses = node
+    outcome = place(request, found, uses, policy=policy)
+    if isinstance(outcome, tuple):
+        check(request, found, uses, outcome)
+        return
+    assert "\n" not in outcome.line()
+    assert len(outcome.devices) == len(found)
+    if outcome.nearest is not None:
+        again = parse(outcome.nearest)
+        assert not isinstance(place(again, found, uses, policy=policy), Refusal), outcome.nearest
+        if request.cores:
+            assert (again.cores or 0) <= request.cores
+
+
+@given(nodes(), requests())
+@settings(max_examples=200)
+def test_a_request_is_refused_only_if_no_arrangement_serves_it(
+    node: tuple[list[Candidate], dict[str, Use]], request: Request
+) -> None:
+    from itertools import permutations
+
+    found, uses = node
+    outcome = place(request, found, uses)
+    possible = False
+    for chosen in permutations(found, min(request.count, len(found))):
+        if len(chosen) < request.count:
+            break
+        fits = True
+        for position, candidate in enumerate(chosen):
+            use = uses.get(candidate.device.uuid, Use())
+            memory = request.memory_of(position)
+            total = candidate.device.memory_bytes
+            need = total if memory is None else memory.on(total)
+            fits = fits and need <= total - use.memory_bytes and (request.cores or 0) <= 100 - use.cores
+            fits = fits and not (memory is None and use.slices)
+        possible = possible or fits
+    assert isinstance(outcome, tuple) == possible

@@ -1,0 +1,218 @@
+"""From variables and annotations to a request, and the refusals on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.errors import RequestError
+from xpu_runtime.request.parse import VARIABLES
+from xpu_runtime.request.request import Request
+from xpu_runtime.request.source import asks, from_spec
+from xpu_runtime.request.units import Memory
+
+GIB = 1 << 30
+
+Spec = dict[str, Any]
+
+
+def spec(*variables: str, annotations: dict[str, str] | None = None, privileged: bool = False) -> Spec:
+    found: Spec = {"process": {"env": ["PATH=/bin", *variables]}, "annotations": annotations or {}}
+    if privileged:
+        found["process"]["capabilities"] = {"bounding": ["CAP_SYS_ADMIN"]}
+    return found
+
+
+def request(*variables: str, config: Config | None = None) -> Request:
+    found = from_spec(spec(*variables), config or Config())
+    assert found is not None
+    return found
+
+
+def refusal(*variables: str, config: Config | None = None) -> str:
+    with pytest.raises(RequestError) as caught:
+        from_spec(spec(*variables), config or Config())
+    return str(caught.value)
+
+
+def test_a_container_that_names_nothing_asks_for_nothing() -> None:
+    assert from_spec(spec(), Config()) is None
+    assert not asks(spec())
+
+
+def test_the_main_request() -> None:
+    assert request("XPU_MEM=4G", "XPU_CORES=30") == Request(memory=(Memory(4 * GIB),), cores=30)
+
+
+def test_of_a_variable_that_stands_twice_the_last_counts() -> None:
+    assert request("XPU_MEM=4G", "XPU_MEM=2G").memory == (Memory(2 * GIB),)
+
+
+def test_a_list_of_memory_asks_for_as_many_devices() -> None:
+    found = request("XPU_MEM=4G,50%")
+    assert found.count == 2
+    assert found.memory_of(1) == Memory(None, 500_000)
+
+
+def test_listed_devices_are_counted() -> None:
+    found = request("XPU_VISIBLE_DEVICES=0,GPU-1234-abcd,1:0")
+    assert (found.choice, found.count) == ("list", 3)
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        (["XPU_MEN=4G"], ["XPU_MEN='4G'", "did you mean XPU_MEM?"]),
+        (["XPU_MEM=4096"], ["XPU_MEM='4096'", "has no unit", "4096M"]),
+        (["XPU_MEM="], ["XPU_MEM=''", "is empty"]),
+        (["XPU_MEM=4G,"], ["empty item"]),
+        (["XPU_CORES=33"], ["XPU_CORES='33'", "5 to 100 in steps of 5", "did you mean 35?"]),
+        (["XPU_CORES=0"], ["did you mean 5?"]),
+        (["XPU_CORES=120"], ["did you mean 100?"]),
+        (["XPU_CORES=lots"], ["XPU_CORES='lots'"]),
+        (["XPU_COUNT=0"], ["from 1 to 256"]),
+        (["XPU_COUNT=two"], ["XPU_COUNT='two'"]),
+        (["XPU_POLICY=binpak"], ["binpack, spread", "did you mean binpack?"]),
+        (["XPU_CAPABILITIES=compute,grafics"], ["'grafics'", "did you mean graphics?"]),
+        (["XPU_ENFORCE=strict"], ["auto, hard, driver"]),
+        (["XPU_VISIBLE_DEVICES=0,0"], ["names a device twice"]),
+        (["XPU_VISIBLE_DEVICES=all,0"], ["stands alone"]),
+        (["XPU_VISIBLE_DEVICES=al"], ["did you mean all?"]),
+        (["XPU_VISIBLE_DEVICES=0,1", "XPU_COUNT=3"], ["contradicts", "names 2"]),
+        (["XPU_VISIBLE_DEVICES=all", "XPU_COUNT=2"], ["contradicts"]),
+        (["XPU_VISIBLE_DEVICES=none", "XPU_MEM=4G"], ["XPU_MEM", "contradicts"]),
+        (["XPU_MEM=1G,2G,3G", "XPU_COUNT=2"], ["3 values for 2 devices"]),
+        (["XPU_REQUIRE=cuba>=12"], ["'cuba'", "cuda, driver, arch, brand"]),
+        (["XPU_REQUIRE=cuda>=twelve"], ["no version"]),
+        (["XPU_MEM=x", "XPU_CORES=y"], ["XPU_MEM", "XPU_CORES"]),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_is_allowed(variables: list[str], says: list[str]) -> None:
+    told = refusal(*variables)
+    for part in says:
+        assert part in told
+    assert "\n" not in told
+
+
+def test_a_hostile_value_is_cut_in_the_message() -> None:
+    told = refusal("XPU_CORES=" + "9" * 100_000)
+    assert len(told) < 500
+
+
+@given(st.dictionaries(st.sampled_from(VARIABLES), st.text(max_size=20), min_size=1))
+def test_any_value_is_taken_or_refused_in_one_line(variables: dict[str, str]) -> None:
+    try:
+        found = from_spec(spec(*(f"{name}={value}" for name, value in variables.items())), Config())
+    except RequestError as error:
+        assert "\n" not in str(error)
+        assert any(name in str(error) for name in variables)
+    else:
+        assert found is not None
+
+
+# The reference runtime's variables.
+
+
+def test_cuda_images_get_what_they_name() -> None:
+    found = request("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video")
+    assert found.choice == "all"
+    assert found.capabilities == ("compute", "utility", "video")
+
+
+def test_ours_win_over_the_images() -> None:
+    found = request("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GPU_MEMORY_LIMIT=1024", "XPU_MEM=4G")
+    assert (found.choice, found.memory) == ("auto", (Memory(4 * GIB),))
+
+
+def test_the_references_limit_is_in_mebibytes() -> None:
+    found = request("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GPU_MEMORY_LIMIT=2048")
+    assert found.memory == (Memory(2 * GIB),)
+
+
+@pytest.mark.parametrize("value", ["", "void"])
+def test_void_and_empty_ask_for_nothing(value: str) -> None:
+    assert from_spec(spec(f"NVIDIA_VISIBLE_DEVICES={value}"), Config()) is None
+
+
+def test_none_asks_for_libraries_only() -> None:
+    assert request("NVIDIA_VISIBLE_DEVICES=none").count == 0
+
+
+def test_an_old_cuda_image_gets_all() -> None:
+    assert request("CUDA_VERSION=8.0.61").choice == "all"
+    assert from_spec(spec("CUDA_VERSION=12.4", "NVIDIA_REQUIRE_CUDA=cuda>=12.4"), Config()) is None
+
+
+def test_an_images_requirements_hold_beside_our_variables() -> None:
+    found = request("XPU_MEM=1G", "NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=470,driver<471")
+    assert len(found.requirements) == 1
+    assert [len(group) for group in found.requirements[0]] == [1, 3]
+    assert (
+        request("XPU_MEM=1G", "NVIDIA_REQUIRE_CUDA=cuda>=99", "NVIDIA_DISABLE_REQUIRE=1").requirements == ()
+    )
+
+
+# Annotations.
+
+
+def test_an_annotation_wins_over_the_variable() -> None:
+    found = from_spec(spec("XPU_MEM=8G", annotations={"yoyoworks.com/xpu-mem": "4G"}), Config())
+    assert found is not None
+    assert found.memory == (Memory(4 * GIB),)
+
+
+def test_an_unknown_annotation_of_ours_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"did you mean yoyoworks\.com/xpu-mem"):
+        from_spec(spec(annotations={"yoyoworks.com/xpu-men": "4G"}), Config())
+
+
+def test_a_pods_sandbox_asks_for_nothing() -> None:
+    marks = {"yoyoworks.com/xpu-mem": "4G", "io.kubernetes.cri.container-type": "sandbox"}
+    assert from_spec(spec(annotations=marks), Config()) is None
+    assert not asks(spec(annotations=marks))
+
+
+# The policy.
+
+
+def test_an_unprivileged_container_may_not_ask_by_variables_where_the_policy_says_so() -> None:
+    config = Config(policy_accept_env_when_unprivileged=False)
+    assert "accept_env_when_unprivileged" in refusal("XPU_MEM=4G", config=config)
+    assert from_spec(spec("NVIDIA_VISIBLE_DEVICES=all"), config) is None
+    assert from_spec(spec("XPU_MEM=4G", privileged=True), config) is not None
+    assert from_spec(spec("XPU_MEM=9G", annotations={"yoyoworks.com/xpu-mem": "4G"}), config) is not None
+
+
+@pytest.mark.parametrize(
+    ("variable", "config"),
+    [
+        ("XPU_MEM=9G", Config(policy_max_memory="8G")),
+        ("XPU_CORES=60", Config(policy_max_cores=50)),
+        ("XPU_MEM=1G", Config(policy_max_cores=50)),
+        ("XPU_COUNT=3", Config(policy_max_count=2)),
+        ("XPU_VISIBLE_DEVICES=0,1,2", Config(policy_max_count=2)),
+    ],
+)
+def test_a_maximum_holds_for_the_unprivileged(variable: str, config: Config) -> None:
+    assert "policy.max_" in refusal(variable, config=config)
+    assert from_spec(spec(variable, privileged=True), config) is not None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"process": None},
+        {"process": {"env": None}},
+        {"process": {"env": [1, None, "XPU_MEM"]}},
+        {"annotations": [1]},
+        {"annotations": {"yoyoworks.com/xpu-mem": 4}},
+        {"process": {"capabilities": {"bounding": "CAP_SYS_ADMIN"}, "env": []}},
+    ],
+)
+def test_a_spec_of_odd_types_asks_for_nothing(odd: Spec) -> None:
+    assert from_spec(odd, Config()) is None
