@@ -29,8 +29,7 @@ static bool is_ourselves(const struct stat *candidate) {
 }
 
 static bool is_program(const char *path, struct stat *st) {
-    return stat(path, st) == 0 && S_ISREG(st->st_mode) && faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0 &&
-           !is_ourselves(st);
+    return stat(path, st) == 0 && S_ISREG(st->st_mode) && access(path, X_OK) == 0 && !is_ourselves(st);
 }
 
 /* Root's, or at least that of the user whose rights we have, and no one else's to write. */

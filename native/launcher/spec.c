@@ -82,7 +82,7 @@ enum spec_verdict spec_look(const char *bundle, const char *config) {
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
         verdict = read_spec(fd);
         /* The shim keeps the original beside a spec that it has edited. */
-        if (verdict == SPEC_PLAIN && faccessat(folder, "config.json.xpu", F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        if (verdict == SPEC_PLAIN && fstatat(folder, "config.json.xpu", &st, AT_SYMLINK_NOFOLLOW) == 0)
             verdict = SPEC_ASKS;
     }
     if (fd >= 0)

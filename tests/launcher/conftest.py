@@ -66,6 +66,19 @@ def launcher(tmp_path: Path, program: Path) -> Launcher:
     return Launcher(tmp_path / "installation", program)
 
 
+@pytest.fixture(scope="session")
+def sanitized_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    flags = "-g -Og -fsanitize=address,undefined -fno-sanitize-recover=all"
+    out = tmp_path_factory.mktemp("sanitized")
+    return build(out, "CC=gcc", f"CFLAGS={flags}", "LINKING=-no-pie")
+
+
+@pytest.fixture(params=["program", "sanitized_program"])
+def checked_launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
+    """The launcher as it is shipped, and once more under the address and undefined behaviour sanitizers."""
+    return Launcher(tmp_path / "installation", request.getfixturevalue(request.param))
+
+
 @pytest.fixture
 def launcher_without_python(tmp_path: Path) -> Launcher:
     """A launcher whose interpreter is not there."""

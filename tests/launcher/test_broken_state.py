@@ -103,8 +103,9 @@ def name_an_endless_runtime(conf: Path) -> None:
     ],
 )
 def test_a_compiled_file_that_cannot_be_trusted_is_python_s_to_make_anew(
-    launcher: Launcher, damage: Callable[[Path], None]
+    checked_launcher: Launcher, damage: Callable[[Path], None]
 ) -> None:
+    launcher = checked_launcher
     conf = launcher.compiled("/bin/echo")
     assert launcher.run("state", "nope").stdout == "state nope\n"
     damage(conf)

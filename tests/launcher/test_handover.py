@@ -22,9 +22,9 @@ CHUNK = 64 * 1024
 
 
 @pytest.fixture
-def echoing(launcher: Launcher) -> Launcher:
-    launcher.compiled("/bin/echo")
-    return launcher
+def echoing(checked_launcher: Launcher) -> Launcher:
+    checked_launcher.compiled("/bin/echo")
+    return checked_launcher
 
 
 @pytest.fixture
