@@ -53,8 +53,8 @@ static enum spec_verdict read_spec(int fd) {
         ssize_t got = read(fd, window + kept, CHUNK);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got < 0)
-            return SPEC_UNREADABLE;
+        if (got < 0) /* the runtime may have more luck, so this must not pass for plain */
+            return SPEC_ASKS;
         if (got == 0)
             return SPEC_PLAIN;
         total += (size_t)got;
