@@ -64,7 +64,7 @@ def test_a_spec_with_a_variable_of_ours_goes_to_the_shim(
 def test_a_spec_with_an_annotation_of_ours_goes_to_the_shim(
     echoing: Launcher, folder: Path, slash: str
 ) -> None:
-    text = json.dumps(spec_with([], {"yoyoworks.com/xpu.mem": "4G"})).replace("/", slash)
+    text = json.dumps(spec_with([], {"yoyoworks.com/xpu-mem": "4G"})).replace("/", slash)
     (folder / "config.json").write_text(text)
     assert went_to(echoing, "create", "--bundle", folder, "x") == "shim"
 
