@@ -17,21 +17,42 @@ NAME    := xpu-container-runtime
 LIB     := $(DESTDIR)$(PREFIX)/lib/$(NAME)
 BIN     := $(DESTDIR)$(PREFIX)/bin
 VENV    := $(BUILD)/venv
+PIP_OPTIONS := --quiet --disable-pip-version-check --root-user-action=ignore
 # The tree that demo, tests and benchmarks run: what `make install` leaves, nothing else.
 ROOT    := $(BUILD)/root
 
-.PHONY: all build install uninstall clean setup
+# Debian packages: what building needs, what running containers needs, what testing needs besides.
+BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
+ENGINE_PACKAGES := busybox-static containerd docker.io runc
+TEST_PACKAGES   := bpftool clang-format procps strace util-linux
+
+.PHONY: all build install uninstall clean packages-% demo test check bench
 all: build
 
-build: $(BUILD)/vendor.stamp
+packages-build:
+	@packaging/install-packages $(BUILD_PACKAGES)
+packages-engine: packages-build
+	@packaging/install-packages $(ENGINE_PACKAGES)
+packages-test: packages-engine
+	@packaging/install-packages $(TEST_PACKAGES)
+
+build: packages-build $(BUILD)/vendor.stamp
 	$(MAKE) -C native/launcher OUT=$(BUILD)/launcher PYTHON=$(PYTHON)
 	$(MAKE) -C native/sim OUT=$(BUILD)/sim
 
 # What the commands for people need, beside our own package and touched by no other.
-$(BUILD)/vendor.stamp: pyproject.toml
-	rm -rf $(BUILD)/vendor
-	$(PYTHON) packaging/dependencies.py | xargs $(PYTHON) -m pip install --quiet --disable-pip-version-check \
-		--root-user-action=ignore --no-compile --target $(BUILD)/vendor
+$(BUILD)/vendor.stamp: pyproject.toml | packages-build
+	rm -rf $(BUILD)/vendor $(BUILD)/pip
+	$(PYTHON) -m venv $(BUILD)/pip
+	$(PYTHON) packaging/dependencies.py | xargs $(BUILD)/pip/bin/pip install $(PIP_OPTIONS) \
+		--no-compile --target $(BUILD)/vendor
+	touch $@
+
+# Linters, type checker, test runner.
+$(BUILD)/venv.stamp: pyproject.toml | packages-build
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) packaging/dependencies.py dev | xargs $(VENV)/bin/pip install $(PIP_OPTIONS)
 	touch $@
 
 install: build
@@ -52,6 +73,25 @@ install: build
 uninstall:
 	rm -rf $(LIB)
 	rm -f $(BIN)/$(NAME) $(BIN)/$(NAME)-hook $(BIN)/xpu
+
+# The installed tree that the doors' tests, the demo and the benchmarks go through.
+.PHONY: root
+root:
+	@$(MAKE) --no-print-directory install PREFIX=$(ROOT) DESTDIR=
+
+demo: packages-engine root
+	packaging/demo $(ROOT)
+
+check: packages-test $(BUILD)/venv.stamp
+	packaging/lint $(VENV)
+	PYTHONPATH=src $(VENV)/bin/pytest -q tests/unit
+
+test: packages-test $(BUILD)/venv.stamp root
+	packaging/lint $(VENV)
+	XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest
+
+bench: packages-engine root
+	$(PYTHON) bench/run.py $(ROOT)
 
 clean:
 	rm -rf $(BUILD)

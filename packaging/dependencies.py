@@ -1,7 +1,12 @@
-"""Prints the packages that pyproject.toml says the program needs, one a line, for pip."""
+"""Prints the packages that pyproject.toml names, one a line, for pip: the program's, and `dev` ones if asked."""
 
 import os
+import sys
 import tomllib
 
 with open(os.path.join(os.path.dirname(__file__), "..", "pyproject.toml"), "rb") as file:
-    print("\n".join(tomllib.load(file)["project"]["dependencies"]))
+    project = tomllib.load(file)["project"]
+names = list(project["dependencies"])
+for extra in sys.argv[1:]:
+    names += project["optional-dependencies"][extra]
+print("\n".join(names))

@@ -1,0 +1,105 @@
+/*
+ * cuda-probe: what a program in a container sees of its GPU, through the driver API alone.
+ *
+ *   cuda-probe info                   devices, free and total memory
+ *   cuda-probe alloc MIB... [--hold]  allocates that many MiB one after the other, says how each went, and
+ *                                     with --hold keeps what it got until it is killed
+ *
+ * For the demo and the tests; runs on a real driver as on the simulated one. The library is opened at run
+ * time, as most programs do, so that building it needs no driver. Exit status 0: every allocation succeeded;
+ * 3: one did not; 1: no usable device.
+ */
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef int (*function)();
+
+static void *library;
+
+static function find(const char *name) {
+    function found = (function)dlsym(library, name);
+    if (!found) {
+        fprintf(stderr, "cuda-probe: libcuda.so.1 has no %s\n", name);
+        exit(1);
+    }
+    return found;
+}
+
+static const char *name_of(int status) {
+    const char *name = NULL;
+    if (find("cuGetErrorName")(status, &name) != 0 || !name)
+        return "unknown error";
+    return name;
+}
+
+static void must(const char *what, int status) {
+    if (status != 0) {
+        fprintf(stderr, "cuda-probe: %s: %s (%d)\n", what, name_of(status), status);
+        exit(1);
+    }
+}
+
+static void print_memory(int device) {
+    size_t free_bytes = 0, total = 0;
+    must("cuMemGetInfo", find("cuMemGetInfo_v2")(&free_bytes, &total));
+    printf("device %d: %zu MiB free of %zu MiB\n", device, free_bytes >> 20, total >> 20);
+}
+
+static void open_context(int device) {
+    void *context = NULL;
+    int handle = 0;
+    must("cuDeviceGet", find("cuDeviceGet")(&handle, device));
+    must("cuDevicePrimaryCtxRetain", find("cuDevicePrimaryCtxRetain")(&context, handle));
+    must("cuCtxSetCurrent", find("cuCtxSetCurrent")(context));
+}
+
+static int allocate(const char *text) {
+    char *end;
+    unsigned long long pointer = 0, amount = strtoull(text, &end, 10);
+    if (*end || !amount) {
+        fprintf(stderr, "cuda-probe: %s is no number of MiB\n", text);
+        exit(2);
+    }
+    int status = find("cuMemAlloc_v2")(&pointer, (size_t)amount << 20);
+    printf("allocating %llu MiB: %s\n", amount, status ? name_of(status) : "CUDA_SUCCESS");
+    return status != 0;
+}
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc < 2 || (strcmp(argv[1], "info") != 0 && strcmp(argv[1], "alloc") != 0)) {
+        fprintf(stderr, "usage: cuda-probe info | alloc MIB... [--hold]\n");
+        return 2;
+    }
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "cuda-probe: %s\n", dlerror());
+        return 1;
+    }
+    must("cuInit", find("cuInit")(0));
+    int devices = 0;
+    must("cuDeviceGetCount", find("cuDeviceGetCount")(&devices));
+    if (strcmp(argv[1], "info") == 0) {
+        for (int device = 0; device < devices; device++) {
+            open_context(device);
+            print_memory(device);
+        }
+        return 0;
+    }
+    open_context(0);
+    int failed = 0, hold = 0;
+    for (int at = 2; at < argc; at++) {
+        if (strcmp(argv[at], "--hold") == 0)
+            hold = 1;
+        else
+            failed |= allocate(argv[at]);
+    }
+    print_memory(0);
+    while (hold)
+        pause();
+    return failed ? 3 : 0;
+}
