@@ -373,13 +373,14 @@ def test_names_swapped_while_we_work_never_lead_out(root: Root, inside: Path, ou
         real, target, following = inside / "real", inside / "target", inside / "next"
         while not stop.is_set():
             for link in (str(outside), "../../outside", f"/proc/self/root{outside}", "real"):
-                for step in (
+                steps: list[Callable[[], object]] = [
                     functools.partial(os.symlink, link, following),
                     lambda: os.rename(following, target),
                     lambda: os.unlink(target),
                     lambda: os.rename(real, target),
                     lambda: os.rename(target, real),
-                ):
+                ]
+                for step in steps:
                     try:
                         step()
                     except OSError:
