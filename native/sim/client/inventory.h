@@ -1,0 +1,26 @@
+/*
+ * The devices that this process may use, as the real libraries find them: on the host all, elsewhere those
+ * whose device node is in the process's own /dev and may be opened.
+ */
+#ifndef XPU_SIM_INVENTORY_H
+#define XPU_SIM_INVENTORY_H
+
+#include "connection.h"
+
+struct sim_gpu {
+    struct sim_device info;
+    uint32_t id;                   /* the driver's number of it */
+    uint32_t mig_count;            /* of the MIG devices below, which are those that are visible */
+    uint32_t mig_id[SIM_MAX_MIG];  /* index into info.mig */
+};
+
+struct sim_inventory {
+    struct sim_hello hello;
+    uint32_t count;
+    struct sim_gpu gpus[SIM_MAX_DEVICES];
+};
+
+/* SIM_GONE: no driver, or no /dev/nvidiactl. The connection must be there. */
+enum sim_status sim_inventory(struct sim_inventory *inventory);
+
+#endif

@@ -1,0 +1,285 @@
+/*
+ * libcuda: contexts, the primary one of each device, and each thread's stack of current ones.
+ */
+#define _GNU_SOURCE
+#include "library.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { STACK_DEPTH = 32 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct CUctx_st primaries[SIM_MAX_DEVICES];
+static struct CUctx_st *contexts; /* the others, destroyed ones too */
+static uint32_t process_age;      /* counts forks, so that a child's threads drop the parent's stacks */
+static __thread struct {
+    uint32_t age;
+    int depth;
+    CUcontext contexts[STACK_DEPTH];
+} current;
+
+void cuda_forget_contexts(void) {
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    process_age++;
+    for (int i = 0; i < SIM_MAX_DEVICES; i++)
+        primaries[i] = (struct CUctx_st){0};
+    for (struct CUctx_st *context = contexts; context; context = context->next)
+        context->live = false;
+}
+
+static void freshen(void) {
+    if (current.age != process_age) {
+        current.age = process_age;
+        current.depth = 0;
+    }
+}
+
+static CUcontext top(void) {
+    freshen();
+    return current.depth ? current.contexts[current.depth - 1] : NULL;
+}
+
+CUresult cuda_current(CUcontext *context) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    *context = top();
+    if (!*context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return (*context)->live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply) {
+    struct sim_request request = {.operation = operation, .context = context->id, .argument = {argument}};
+    return cuda_result(sim_call(&request, NULL, reply, NULL, 0));
+}
+
+CUresult cuda_wait(CUcontext context, uint64_t position) {
+    return position ? cuda_call(context, SIM_SYNC, position, NULL) : CUDA_SUCCESS;
+}
+
+/* Launches of several threads may be answered in any order. */
+void cuda_latest(uint64_t *last, uint64_t position) {
+    uint64_t seen = __atomic_load_n(last, __ATOMIC_RELAXED);
+    while (seen < position &&
+           !__atomic_compare_exchange_n(last, &seen, position, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        ;
+}
+
+static CUresult start(CUcontext context, CUdevice number, const struct cuda_device *device) {
+    struct sim_reply reply;
+    struct sim_request request = {.operation = SIM_CTX_CREATE, .device = device->gpu->id, .mig = device->mig};
+    CUresult result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
+    if (result == CUDA_SUCCESS) {
+        context->magic = CONTEXT_MAGIC;
+        context->id = (uint32_t)reply.value[0];
+        context->device = number;
+        context->last = 0;
+        context->live = true;
+    }
+    return result;
+}
+
+static CUresult stop(CUcontext context) {
+    context->live = false;
+    cuda_forget_memory(context);
+    return cuda_call(context, SIM_CTX_DESTROY, 0, NULL);
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice number) {
+    const struct cuda_device *device;
+    CUresult result = cuda_device(number, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    CUcontext primary = &primaries[number];
+    primary->primary = true;
+    if (!primary->live)
+        result = start(primary, number, device);
+    if (result == CUDA_SUCCESS) {
+        primary->users++;
+        *context = primary;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice number) {
+    const struct cuda_device *device;
+    CUresult result = cuda_device(number, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    CUcontext primary = &primaries[number];
+    if (!primary->users)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    else if (--primary->users == 0 && primary->live)
+        result = stop(primary);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxRelease(CUdevice number) { return cuDevicePrimaryCtxRelease_v2(number); }
+
+CUDA_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice number) {
+    const struct cuda_device *device;
+    CUresult result = cuda_device(number, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    CUcontext primary = &primaries[number];
+    primary->users = 0;
+    if (primary->live)
+        result = stop(primary);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxReset(CUdevice number) { return cuDevicePrimaryCtxReset_v2(number); }
+
+CUDA_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice number, unsigned int flags) {
+    const struct cuda_device *device;
+    CUresult result = cuda_device(number, &device);
+    if (result == CUDA_SUCCESS)
+        primaries[number].flags = flags;
+    return result;
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxSetFlags(CUdevice number, unsigned int flags) {
+    return cuDevicePrimaryCtxSetFlags_v2(number, flags);
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxGetState(CUdevice number, unsigned int *flags, int *active) {
+    const struct cuda_device *device;
+    CUresult result = cuda_device(number, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!flags || !active)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = primaries[number].flags;
+    *active = primaries[number].live;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice number) {
+    const struct cuda_device *device;
+    CUresult result = cuda_device(number, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext made = calloc(1, sizeof *made);
+    if (!made)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    made->flags = flags;
+    result = start(made, number, device);
+    if (result != CUDA_SUCCESS) {
+        free(made);
+        return result;
+    }
+    pthread_mutex_lock(&lock);
+    made->next = contexts;
+    contexts = made;
+    pthread_mutex_unlock(&lock);
+    *context = made;
+    return cuCtxPushCurrent_v2(made);
+}
+
+CUDA_API CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice number) {
+    return cuCtxCreate_v2(context, flags, number);
+}
+
+CUDA_API CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
+                                 CUdevice number) {
+    if (params && params->numExecAffinityParams)
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY; /* that needs MPS */
+    return cuCtxCreate_v2(context, flags, number);
+}
+
+CUDA_API CUresult cuCtxDestroy_v2(CUcontext context) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!context || context->magic != CONTEXT_MAGIC || context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    result = context->live ? stop(context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    pthread_mutex_unlock(&lock);
+    if (top() == context)
+        current.depth--;
+    return result;
+}
+
+CUDA_API CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
+
+CUDA_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!context || context->magic != CONTEXT_MAGIC)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    freshen();
+    if (current.depth == STACK_DEPTH)
+        return CUDA_ERROR_INVALID_VALUE;
+    current.contexts[current.depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxPushCurrent(CUcontext context) { return cuCtxPushCurrent_v2(context); }
+
+CUDA_API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!top())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context)
+        *context = top();
+    current.depth--;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxPopCurrent(CUcontext *context) { return cuCtxPopCurrent_v2(context); }
+
+CUDA_API CUresult cuCtxSetCurrent(CUcontext context) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (context && context->magic != CONTEXT_MAGIC)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (top())
+        current.depth--;
+    if (context)
+        current.contexts[current.depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxGetCurrent(CUcontext *context) {
+    CUresult result = cuda_ready();
+    if (result == CUDA_SUCCESS && !context)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *context = top();
+    return result;
+}
+
+CUDA_API CUresult cuCtxGetDevice(CUdevice *device) {
+    CUcontext context;
+    CUresult result = cuda_current(&context);
+    if (result == CUDA_SUCCESS && !device)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *device = context->device;
+    return result;
+}
+
+CUDA_API CUresult cuCtxSynchronize(void) {
+    CUcontext context;
+    CUresult result = cuda_current(&context);
+    if (result == CUDA_SUCCESS)
+        result = cuda_wait(context, __atomic_load_n(&context->last, __ATOMIC_ACQUIRE));
+    return result;
+}

@@ -1,0 +1,53 @@
+/*
+ * Inside libcuda: devices as CUDA numbers them, contexts, and the thread's current one.
+ */
+#ifndef XPU_SIM_CUDA_LIBRARY_H
+#define XPU_SIM_CUDA_LIBRARY_H
+
+#include "../client/inventory.h"
+#include "cuda_api.h"
+
+struct cuda_device {
+    const struct sim_gpu *gpu;
+    const struct sim_mig *part; /* NULL: the whole card */
+    uint32_t mig;               /* as in requests */
+};
+
+enum { CONTEXT_MAGIC = 0x43545831, STREAM_MAGIC = 0x53545231, EVENT_MAGIC = 0x45565431, MODULE_MAGIC = 0x4d4f4431,
+       FUNCTION_MAGIC = 0x464e4331 };
+
+/* Never freed, so that a thread which still has a destroyed context as its current one finds out. */
+struct CUctx_st {
+    uint32_t magic;
+    uint32_t id; /* the driver's number */
+    CUdevice device;
+    bool live, primary;
+    unsigned int users, flags; /* users: of a primary context */
+    uint64_t last;             /* position of its latest launch; atomic */
+    struct CUctx_st *next;
+};
+
+struct CUstream_st {
+    uint32_t magic;
+    CUcontext context;
+    uint64_t last; /* position of its latest launch; atomic */
+};
+
+/* devices.c */
+CUresult cuda_result(enum sim_status status);
+/* CUDA_SUCCESS once cuInit has been called in this very process. */
+CUresult cuda_ready(void);
+CUresult cuda_device(CUdevice number, const struct cuda_device **device);
+int cuda_driver_version(void);
+
+/* context.c */
+CUresult cuda_current(CUcontext *context);
+void cuda_forget_contexts(void);
+CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply);
+CUresult cuda_wait(CUcontext context, uint64_t position);
+void cuda_latest(uint64_t *last, uint64_t position);
+
+/* memory.c */
+void cuda_forget_memory(CUcontext context); /* NULL: of all contexts */
+
+#endif

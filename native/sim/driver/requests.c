@@ -1,0 +1,344 @@
+/*
+ * What clients ask. A client may be any process of any container: everything it sends is checked here
+ * before anything else sees it, it is answered without waiting for it, and what it can make the driver remember
+ * is bounded.
+ */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void answer(struct client *client, uint64_t seq, enum sim_status status, const uint64_t *value,
+                   const void *payload, size_t size) {
+    struct {
+        struct sim_reply head;
+        char payload[SIM_MAX_MESSAGE - sizeof(struct sim_reply)];
+    } message;
+    memset(&message.head, 0, sizeof message.head);
+    message.head.seq = seq;
+    message.head.status = status;
+    if (status == SIM_OK && value)
+        memcpy(message.head.value, value, sizeof message.head.value);
+    if (status == SIM_OK && size) {
+        message.head.payload = (uint32_t)size;
+        memcpy(message.payload, payload, size);
+    } else {
+        size = 0;
+    }
+    /* A client that does not read its replies is not waited for. */
+    if (send(client->socket, &message, sizeof message.head + size, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        client->doomed = true;
+}
+
+static bool is_alive(const struct client *client) {
+    struct pollfd death = {.fd = client->pidfd, .events = POLLIN};
+    return poll(&death, 1, 0) == 0;
+}
+
+static enum sim_status limit_set(struct client *client, const struct sim_request *request, const char *path) {
+    const struct sim_device *info = &state.devices[request->device].info;
+    uint64_t soft = request->argument[0], hard = request->argument[1];
+    /* Alive after /proc was asked: so what was read was the client's, not a later process's of that pid. */
+    if (client->uid != 0 || !process_on_host(client->pid) || !is_alive(client))
+        return SIM_NO_PERMISSION;
+    if (!state.memory_limits || info->mig_enabled)
+        return SIM_NOT_SUPPORTED;
+    if (!info->healthy)
+        return SIM_LOST;
+    if (soft > hard || soft > info->memory || (hard > info->memory && hard != SIM_LIMIT_MAX))
+        return SIM_INVALID;
+    struct cgroup *group = NULL;
+    enum sim_status status = cgroup_named(path, true, &group);
+    if (status == SIM_OK)
+        status = cgroup_set_limits(group, request->device, soft, hard);
+    return status;
+}
+
+static enum sim_status limit_get(struct client *client, const struct sim_request *request, const char *path,
+                                 uint64_t *value) {
+    const struct sim_device *info = &state.devices[request->device].info;
+    if (!process_on_host(client->pid) || !is_alive(client))
+        return SIM_NO_PERMISSION;
+    if (!state.memory_limits || info->mig_enabled)
+        return SIM_NOT_SUPPORTED;
+    if (!info->healthy)
+        return SIM_LOST;
+    struct cgroup *group = NULL;
+    enum sim_status status = cgroup_named(path, false, &group);
+    value[0] = group ? group->soft[request->device] : 0;
+    value[1] = group ? group->hard[request->device] : SIM_LIMIT_MAX;
+    value[2] = group ? group->used[request->device] : 0;
+    return status;
+}
+
+static enum sim_status event_create(struct context *context, uint64_t *value) {
+    uint32_t number = 1;
+    while (number < context->event_count && context->events[number])
+        number++;
+    if (number >= SIM_MAX_EVENTS)
+        return SIM_EXHAUSTED;
+    if (number >= context->event_count) {
+        uint32_t count = context->event_count ? context->event_count * 2 : 16;
+        uint64_t *larger = realloc(context->events, count * sizeof *larger);
+        if (!larger)
+            return SIM_EXHAUSTED;
+        memset(larger + context->event_count, 0, (count - context->event_count) * sizeof *larger);
+        context->events = larger;
+        context->event_count = count;
+    }
+    context->events[number] = 2; /* taken, and as good as complete: nothing was recorded */
+    value[0] = number;
+    return SIM_OK;
+}
+
+static bool event_exists(const struct context *context, uint64_t event) {
+    return event > 0 && event < context->event_count && context->events[event] != 0;
+}
+
+static enum sim_status event_destroy(struct context *context, uint64_t event) {
+    if (!event_exists(context, event))
+        return SIM_INVALID;
+    /* A pending record must not write into a number that somebody else has by then. */
+    for (uint64_t i = context->completed + 1; i <= context->accepted; i++)
+        if (context->queue[i % SIM_QUEUE_DEPTH].event == event)
+            context->queue[i % SIM_QUEUE_DEPTH].event = 0;
+    for (struct wait *wait = state.waits; wait; wait = wait->next)
+        if (wait->context == context && wait->event == event)
+            wait->event = 0;
+    context->events[event] = 0;
+    return SIM_OK;
+}
+
+static enum sim_status wait_for(struct client *client, struct context *context,
+                                const struct sim_request *request, uint64_t position, uint32_t event, uint64_t ns) {
+    struct wait *wait = client->waits < MAX_WAITS_PER_CONNECTION ? malloc(sizeof *wait) : NULL;
+    if (!wait)
+        return SIM_EXHAUSTED;
+    *wait = (struct wait){client, context, request->seq, position, request->operation, event, ns, NULL};
+    struct wait **end = &state.waits;
+    while (*end)
+        end = &(*end)->next;
+    *end = wait;
+    client->waits++;
+    return SIM_PENDING;
+}
+
+/* Queues work, or leaves SIM_PENDING behind where the queue has no room and the caller must wait. */
+static enum sim_status launch(struct client *client, struct context *context, const struct sim_request *request,
+                              uint64_t ns, uint32_t event, uint64_t *value) {
+    uint64_t now = clock_now();
+    unit_advance(context->unit, now);
+    if (context->accepted - context->completed >= SIM_QUEUE_DEPTH)
+        return wait_for(client, context, request, context->accepted - SIM_QUEUE_DEPTH + 1, event, ns);
+    if (!context_enqueue(context, ns, event, now))
+        return SIM_EXHAUSTED;
+    value[0] = context->accepted;
+    return SIM_OK;
+}
+
+/* The operations on a context; *late: the reply comes later. */
+static enum sim_status on_context(struct client *client, const struct sim_request *request, uint64_t *value,
+                                  bool *late) {
+    struct context *context = context_of(client, request->context);
+    uint64_t argument = request->argument[0];
+    enum sim_status status = SIM_INVALID;
+    if (!context)
+        return SIM_INVALID;
+    if (!state.devices[context->device].info.healthy)
+        return SIM_LOST;
+    switch (request->operation) {
+    case SIM_ALLOCATE:
+        return memory_allocate(client, request->context, argument, value);
+    case SIM_LAUNCH:
+        if (argument <= SIM_MAX_KERNEL_NS)
+            status = launch(client, context, request, argument, 0, value);
+        break;
+    case SIM_EVENT_CREATE:
+        return event_create(context, value);
+    case SIM_EVENT_DESTROY:
+        return event_destroy(context, argument);
+    case SIM_EVENT_RECORD:
+        if (event_exists(context, argument))
+            status = launch(client, context, request, 0, (uint32_t)argument, value);
+        break;
+    case SIM_EVENT_TIME:
+        unit_advance(context->unit, clock_now());
+        if (!event_exists(context, argument))
+            return SIM_INVALID;
+        value[0] = context->events[argument];
+        return value[0] == 1 ? SIM_PENDING : SIM_OK;
+    case SIM_SYNC:
+    case SIM_QUERY:
+        unit_advance(context->unit, clock_now());
+        if (argument > context->accepted)
+            return SIM_INVALID;
+        if (argument <= context->completed)
+            return SIM_OK;
+        if (request->operation == SIM_QUERY)
+            return SIM_PENDING;
+        status = wait_for(client, context, request, argument, 0, 0);
+        break;
+    }
+    *late = status == SIM_PENDING;
+    return status;
+}
+
+static void hello(struct client *client, uint64_t seq) {
+    struct sim_hello hello = {.device_count = state.device_count,
+                              .host = process_on_host(client->pid),
+                              .memory_limits = state.memory_limits,
+                              .cuda_version = state.cuda_version};
+    memcpy(hello.driver_version, state.driver_version, sizeof hello.driver_version);
+    memcpy(hello.nvml_version, state.nvml_version, sizeof hello.nvml_version);
+    answer(client, seq, SIM_OK, NULL, &hello, sizeof hello);
+}
+
+/* The operations that name a device (and perhaps a part of it). */
+static enum sim_status on_device(struct client *client, const struct sim_request *request, const char *path,
+                                 uint64_t *value, void *payload, size_t *size) {
+    if (request->device >= state.device_count)
+        return SIM_INVALID;
+    struct device *device = &state.devices[request->device];
+    bool lost = !device->info.healthy;
+    if (request->mig != SIM_NO_MIG && request->mig >= device->info.mig_count)
+        return SIM_INVALID;
+    switch (request->operation) {
+    case SIM_DEVICE:
+        memcpy(payload, &device->info, sizeof device->info);
+        *size = sizeof device->info;
+        return SIM_OK;
+    case SIM_MEMORY:
+        if (!lost)
+            memory_report(client, request->device, request->mig, &value[0], &value[1]);
+        break;
+    case SIM_SENSORS: {
+        uint64_t now = clock_now();
+        struct unit *unit = unit_of(request->device, request->mig);
+        unit_advance(unit, now);
+        value[0] = meter_percent(&unit->meter, now);
+        break;
+    }
+    case SIM_PROCESSES:
+        if (!lost)
+            *size = process_list(client, request->device, request->mig, payload) * sizeof(struct sim_process);
+        break;
+    case SIM_LIMIT_SET:
+        return limit_set(client, request, path);
+    case SIM_LIMIT_GET:
+        return limit_get(client, request, path, value);
+    case SIM_CTX_CREATE:
+        return context_create(client, request->device, request->mig, &value[0]);
+    }
+    return lost ? SIM_LOST : SIM_OK;
+}
+
+void request_handle(struct client *client, const char *message, size_t size) {
+    static struct sim_process payload[SIM_MAX_PROCESSES];
+    struct sim_request request;
+    size_t path_size = size - sizeof request, payload_size = 0;
+    const char *path = message + sizeof request;
+    uint64_t value[3] = {0};
+    enum sim_status status = SIM_INVALID;
+    bool late = false;
+
+    if (size < sizeof request) {
+        client->doomed = true;
+        return;
+    }
+    memcpy(&request, message, sizeof request);
+    bool takes_path = request.operation == SIM_LIMIT_SET || request.operation == SIM_LIMIT_GET;
+    if (request.version != SIM_VERSION || request.zero != 0 ||
+        (takes_path ? path_size == 0 || memchr(path, 0, path_size) != path + path_size - 1 : path_size != 0)) {
+        client->doomed = true; /* not one of our libraries */
+        return;
+    }
+    switch (request.operation) {
+    case SIM_HELLO:
+        hello(client, request.seq);
+        return;
+    case SIM_USERS:
+        payload_size = process_users((uint32_t *)(void *)payload) * sizeof(uint32_t);
+        status = SIM_OK;
+        break;
+    case SIM_DEVICE:
+    case SIM_MEMORY:
+    case SIM_SENSORS:
+    case SIM_PROCESSES:
+    case SIM_LIMIT_SET:
+    case SIM_LIMIT_GET:
+    case SIM_CTX_CREATE:
+        status = on_device(client, &request, path, value, payload, &payload_size);
+        break;
+    case SIM_CTX_DESTROY:
+        status = context_destroy(client, request.context);
+        break;
+    case SIM_FREE:
+        status = memory_free(client, request.argument[0]);
+        break;
+    default:
+        status = on_context(client, &request, value, &late);
+    }
+    if (!late)
+        answer(client, request.seq, status, value, payload, payload_size);
+}
+
+static void finish(struct wait **link, enum sim_status status, const uint64_t *value) {
+    struct wait *wait = *link;
+    *link = wait->next;
+    wait->client->waits--;
+    if (!wait->client->doomed)
+        answer(wait->client, wait->seq, status, value, NULL, 0);
+    free(wait);
+}
+
+uint64_t waits_resolve(uint64_t now) {
+    uint64_t soonest = 0;
+    struct wait **link = &state.waits;
+    while (*link) {
+        struct wait *wait = *link;
+        struct context *context = wait->context;
+        uint64_t value[3] = {0};
+        unit_advance(context->unit, now);
+        if (wait->position > context->completed) {
+            uint64_t due = context_due(context, wait->position);
+            if (!soonest || due < soonest)
+                soonest = due;
+            link = &wait->next;
+            continue;
+        }
+        if (wait->operation == SIM_SYNC) {
+            finish(link, SIM_OK, value);
+        } else if (context->accepted - context->completed >= SIM_QUEUE_DEPTH) {
+            wait->position = context->accepted - SIM_QUEUE_DEPTH + 1; /* another was first */
+        } else {
+            context_enqueue(context, wait->ns, wait->event, now);
+            value[0] = context->accepted;
+            finish(link, SIM_OK, value);
+        }
+    }
+    return soonest;
+}
+
+void waits_drop_context(struct context *context, enum sim_status status) {
+    struct wait **link = &state.waits;
+    while (*link)
+        if ((*link)->context == context)
+            finish(link, status, NULL);
+        else
+            link = &(*link)->next;
+}
+
+void waits_drop_client(struct client *client) {
+    client->doomed = true; /* so that nothing is sent */
+    struct wait **link = &state.waits;
+    while (*link)
+        if ((*link)->client == client)
+            finish(link, SIM_GONE, NULL);
+        else
+            link = &(*link)->next;
+}

@@ -1,0 +1,182 @@
+/*
+ * The state of xpu-sim-driver. One thread owns all of it; nothing here is shared with a client.
+ *
+ * A unit is what memory and kernels are accounted to: a device, or one MIG device of it. A context is a
+ * client's work on one unit. A charge is memory of a context, booked on the unit and on the cgroup that the
+ * process was in when it allocated.
+ */
+#ifndef XPU_SIM_STATE_H
+#define XPU_SIM_STATE_H
+
+#include "../protocol.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+enum {
+    MAX_CONNECTIONS = 2048,
+    MAX_CONNECTIONS_PER_PROCESS = 16,
+    MAX_WAITS_PER_CONNECTION = 64,
+    MAX_CHARGES = 1 << 20,
+    MAX_ALL_CONTEXTS = 4096,
+    UNITS_PER_DEVICE = 1 + SIM_MAX_MIG,
+    METER_BUCKETS = 64,
+    METER_WINDOW = 50, /* buckets: one second */
+};
+#define METER_BUCKET_NS 20000000ull
+
+/* Busy time in buckets of 20 ms, of which the last second counts. */
+struct meter {
+    uint64_t newest; /* number of the newest bucket, counted from the clock's zero */
+    uint32_t ns[METER_BUCKETS];
+};
+
+struct context;
+
+struct unit {
+    uint64_t used;             /* bytes */
+    struct context *running;   /* head of the ring of contexts with work; NULL: idle */
+    uint64_t clock;            /* up to when its work is simulated, ns */
+    uint64_t slice_left;       /* of the running context, ns */
+    struct meter meter;
+};
+
+struct device {
+    struct sim_device info;
+    struct unit units[UNITS_PER_DEVICE];
+};
+
+/* One entry of a context's queue: a kernel, or (event != 0, no time) an event's record. */
+struct launch {
+    uint64_t end; /* in ns of the context's own work, when it is done */
+    uint32_t event;
+};
+
+struct client;
+
+struct context {
+    struct client *client;
+    struct unit *unit;
+    uint32_t device, mig;
+    uint64_t accepted, completed; /* launches so far: positions */
+    uint64_t work, executed;      /* ns so far */
+    struct launch *queue;         /* SIM_QUEUE_DEPTH entries, by position; made at the first launch */
+    uint64_t *events;             /* by number: 0 free, 1 not yet complete, else the time it completed */
+    uint32_t event_count;
+    struct context *next, *previous; /* in the unit's ring */
+    bool in_ring;
+    struct meter meter;
+};
+
+struct cgroup {
+    struct cgroup *parent, *children, *sibling;
+    uint64_t inode;
+    uint32_t references; /* charges, limits and clients; children hold their parents by being there */
+    bool dead;           /* its folder is gone, or is another one now */
+    uint64_t used[SIM_MAX_DEVICES]; /* bytes, with all below it */
+    uint64_t soft[SIM_MAX_DEVICES], hard[SIM_MAX_DEVICES];
+    bool limited; /* at least one limit is set; holds one reference */
+    char name[];
+};
+
+struct charge {
+    uint64_t size; /* 0: a free slot */
+    struct cgroup *cgroup;
+    uint32_t context;
+    uint32_t generation;
+};
+
+struct client {
+    int socket, pidfd;
+    pid_t pid;
+    uid_t uid;
+    bool doomed; /* closed at the end of this round of events */
+    struct context *contexts[SIM_MAX_CONTEXTS];
+    struct charge *charges;
+    uint32_t charge_count, charge_room, waits;
+    uint32_t first_free; /* charge slots below it are taken */
+    struct cgroup *cgroup;    /* where the process was last seen */
+    char *cgroup_path;
+    struct client *next;
+};
+
+/* A request whose reply is due later. */
+struct wait {
+    struct client *client;
+    struct context *context;
+    uint64_t seq, position;        /* due when `completed` reaches it */
+    uint32_t operation, event;     /* a launch or record that waits for room is carried out first */
+    uint64_t ns;
+    struct wait *next;
+};
+
+struct state {
+    uint32_t device_count;
+    struct device devices[SIM_MAX_DEVICES];
+    char driver_version[32], nvml_version[32];
+    int32_t cuda_version;
+    uint32_t memory_limits;
+    uint64_t time_slice; /* ns */
+    char socket_dir[SIM_MAX_PATH], pid_file[SIM_MAX_PATH], log_file[SIM_MAX_PATH];
+    struct client *clients;
+    uint32_t client_count, charge_count, context_count;
+    struct wait *waits;
+};
+
+extern struct state state;
+
+/* config.c: fills `state` from a file of key=value lines; false: `problem` says why not. */
+bool config_read(const char *path, char *problem, size_t room);
+
+/* cgroup.c */
+void cgroup_setup(void);
+/* The node of the cgroup that a client's process is in now (of the root, where that cannot be known). */
+struct cgroup *cgroup_of(struct client *client);
+enum sim_status cgroup_named(const char *path, bool create, struct cgroup **found);
+void cgroup_hold(struct cgroup *group);
+void cgroup_release(struct cgroup *group);
+/* The nearest limited cgroup at or above `group`, or NULL. */
+struct cgroup *cgroup_limit(struct cgroup *group, uint32_t device);
+enum sim_status cgroup_set_limits(struct cgroup *group, uint32_t device, uint64_t soft, uint64_t hard);
+bool cgroup_charge(struct cgroup *group, uint32_t device, uint64_t size);
+void cgroup_uncharge(struct cgroup *group, uint32_t device, uint64_t size);
+
+/* memory.c */
+struct unit *unit_of(uint32_t device, uint32_t mig);
+enum sim_status memory_allocate(struct client *client, uint32_t context, uint64_t size, uint64_t *id);
+enum sim_status memory_free(struct client *client, uint64_t id);
+void memory_free_context(struct client *client, uint32_t context);
+void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_t *total, uint64_t *used);
+enum sim_status context_create(struct client *client, uint32_t device, uint32_t mig, uint64_t *id);
+enum sim_status context_destroy(struct client *client, uint32_t id);
+struct context *context_of(struct client *client, uint32_t id);
+
+/* schedule.c */
+uint64_t clock_now(void);
+void unit_advance(struct unit *unit, uint64_t now);
+/* Queues one launch (or event record); the caller has advanced the unit and seen that there is room. */
+bool context_enqueue(struct context *context, uint64_t ns, uint32_t event, uint64_t now);
+void context_leave(struct context *context);
+/* The earliest time at which `position` can be done, ns. */
+uint64_t context_due(const struct context *context, uint64_t position);
+uint32_t meter_percent(const struct meter *meter, uint64_t now);
+
+/* process.c: what /proc says of a client. */
+bool process_on_host(pid_t pid);
+bool process_same_namespace(pid_t a, pid_t b, const char *kind);
+uint32_t process_pid_inside(pid_t pid);
+uint32_t process_list(struct client *asker, uint32_t device, uint32_t mig, struct sim_process *found);
+uint32_t process_users(uint32_t *pids);
+
+/* requests.c */
+void request_handle(struct client *client, const char *message, size_t size);
+/* Answers every wait that is due; returns when to look again, ns (0: never). */
+uint64_t waits_resolve(uint64_t now);
+void waits_drop_context(struct context *context, enum sim_status status);
+void waits_drop_client(struct client *client);
+
+/* main.c */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,143 @@
+/*
+ * What the simulated driver's parts say to each other: libcuda and libnvidia-ml (clients) to
+ * xpu-sim-driver (the "kernel driver") over a SOCK_SEQPACKET unix socket.
+ *
+ * One request, one reply with the same `seq`; replies to waits may come late and out of order. A request is
+ * the fixed struct, followed by a NUL-terminated path for the limit operations only. A reply is the
+ * fixed struct, followed by `payload` bytes whose layout the operation says. Both sides are of one build.
+ */
+#ifndef XPU_SIM_PROTOCOL_H
+#define XPU_SIM_PROTOCOL_H
+
+#include <stdint.h>
+
+#define SIM_VERSION 1u
+#define SIM_SOCKET_DIR "/run/nvidia-sim"
+#define SIM_SOCKET_NAME "socket"
+
+enum {
+    SIM_MAX_DEVICES = 16,
+    SIM_MAX_MIG = 7,
+    SIM_MAX_FAULTS = 8,
+    SIM_MAX_PROCESSES = 512, /* in one reply */
+    SIM_MAX_PATH = 4096,
+    SIM_MAX_CONTEXTS = 64,        /* of one connection */
+    SIM_MAX_ALLOCATIONS = 65536,  /* of one connection */
+    SIM_MAX_EVENTS = 4096,        /* of one context */
+    SIM_QUEUE_DEPTH = 1024,       /* launches that one context may have pending; the next one waits */
+    SIM_ALLOCATION_GRAIN = 512,   /* bytes; sizes are rounded up to it */
+    SIM_NO_MIG = 0xffffffff,      /* `mig` of a request that means the whole device */
+};
+
+/* No limit, as NVML_DEVICE_MEMORY_LIMIT_MAX. */
+#define SIM_LIMIT_MAX UINT64_MAX
+/* The longest simulated kernel, ns. */
+#define SIM_MAX_KERNEL_NS 3600000000000ull
+
+enum sim_operation {
+    SIM_HELLO = 1,     /* → struct sim_hello */
+    SIM_DEVICE,        /* device → struct sim_device */
+    SIM_MEMORY,        /* device, mig → value: total, used; as the caller's cgroup sees them */
+    SIM_SENSORS,       /* device → value: GPU utilisation in percent */
+    SIM_PROCESSES,     /* device, mig → struct sim_process[]; those that the caller's pid namespace shows */
+    SIM_LIMIT_SET,     /* device, argument: soft, hard; path */
+    SIM_LIMIT_GET,     /* device; path → value: soft, hard, used */
+    SIM_USERS,         /* → uint32_t[]: pids (as the driver sees them) that hold a context */
+    SIM_CTX_CREATE,    /* device, mig → value: context */
+    SIM_CTX_DESTROY,   /* context */
+    SIM_ALLOCATE,      /* context, argument: bytes → value: allocation */
+    SIM_FREE,          /* argument: allocation */
+    SIM_LAUNCH,        /* context, argument: ns → value: position; waits while the queue is full */
+    SIM_EVENT_CREATE,  /* context → value: event */
+    SIM_EVENT_DESTROY, /* context, argument: event */
+    SIM_EVENT_RECORD,  /* context, argument: event → value: position; waits while the queue is full */
+    SIM_EVENT_TIME,    /* context, argument: event → value: when it completed, ns; SIM_PENDING before that */
+    SIM_SYNC,          /* context, argument: position; waits until all up to it is done */
+    SIM_QUERY,         /* context, argument: position; SIM_PENDING while it is not done */
+};
+
+enum sim_status {
+    SIM_OK = 0,
+    SIM_INVALID,       /* an argument that makes no sense */
+    SIM_NO_MEMORY,     /* device memory, or what the cgroup may have of it */
+    SIM_NO_PERMISSION, /* not root on the host */
+    SIM_NOT_FOUND,
+    SIM_NOT_SUPPORTED,
+    SIM_LOST,      /* the device fell off the bus */
+    SIM_EXHAUSTED, /* the driver's own limits on one client */
+    SIM_PENDING,
+    SIM_GONE, /* made by the client side: the driver is not there (any more) */
+};
+
+struct sim_request {
+    uint32_t version;
+    uint32_t operation;
+    uint64_t seq;
+    uint32_t device;
+    uint32_t mig;
+    uint32_t context;
+    uint32_t zero;
+    uint64_t argument[2];
+};
+
+struct sim_reply {
+    uint64_t seq;
+    uint32_t status;
+    uint32_t payload; /* bytes that follow */
+    uint64_t value[3];
+};
+
+struct sim_hello {
+    uint32_t device_count;
+    uint32_t host;          /* 1: the caller is in the driver's own mount namespace and sees every device */
+    uint32_t memory_limits; /* 1: this driver has them (R615) */
+    int32_t cuda_version;   /* 1000 * major + 10 * minor */
+    char driver_version[32];
+    char nvml_version[32];
+};
+
+struct sim_fault {
+    char function[60];
+    int32_t result; /* an nvmlReturn_t */
+};
+
+struct sim_mig {
+    uint64_t memory; /* bytes */
+    uint32_t gi, ci;
+    uint32_t gi_minor, ci_minor; /* of /dev/nvidia-caps/nvidia-capN */
+    uint32_t gi_slices, ci_slices;
+    uint32_t sm_count, copy_engines, decoders, encoders, jpegs, ofas;
+    char uuid[48];
+    char profile[16];
+};
+
+struct sim_device {
+    uint64_t memory;         /* bytes */
+    uint64_t context_memory; /* bytes that each context takes for itself */
+    uint32_t minor;          /* of /dev/nvidiaN */
+    uint32_t healthy, mig_capable, mig_enabled, mig_count;
+    uint32_t domain, bus, slot, pci_device_id, pci_subsystem_id;
+    uint32_t cc_major, cc_minor, architecture, brand, sm_count;
+    uint32_t ecc, power_idle_mw, power_limit_mw, sm_clock_mhz, memory_clock_mhz, memory_bus_bits, l2_bytes;
+    char name[64];
+    char uuid[48];
+    char serial[24];
+    char vbios[24];
+    struct sim_fault faults[SIM_MAX_FAULTS]; /* up to the first without a name */
+    struct sim_mig mig[SIM_MAX_MIG];
+};
+
+struct sim_process {
+    uint64_t memory;   /* bytes */
+    uint32_t pid;      /* in the caller's pid namespace */
+    uint32_t busy;     /* percent of the last second */
+    uint32_t gi, ci;   /* SIM_NO_MIG without MIG */
+};
+
+/* What the largest reply takes; clients read with a buffer of this size. */
+#define SIM_MAX_MESSAGE (sizeof(struct sim_reply) + SIM_MAX_PROCESSES * sizeof(struct sim_process))
+
+_Static_assert(sizeof(struct sim_request) == 48, "requests have no padding");
+_Static_assert(sizeof(struct sim_device) < SIM_MAX_PROCESSES * sizeof(struct sim_process), "fits a reply");
+
+#endif
