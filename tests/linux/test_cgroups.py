@@ -141,3 +141,8 @@ def test_a_device_that_the_parent_cgroup_refuses_is_an_error_for_people(
     pid = sleeper(parent / "child")
     with pytest.raises(ApplyError, match=r"devices\.allow cannot be written: Operation not permitted"):
         cgroups.allow_devices(pid, [DeviceRule("c", 195, 0)])
+
+
+def test_a_cgroup_that_went_away_is_an_error_for_people() -> None:
+    with pytest.raises(ApplyError, match="cannot be written: No such file"):
+        cgroups._change_v1("/sys/fs/cgroup/devices/xpu-test-never-was", [DeviceRule("c", 195, 0)], True)

@@ -211,6 +211,29 @@ def test_a_program_that_cannot_be_loaded_again_is_refused_and_stays(
     assert opens(cgroup, 195, 0) == errno.EPERM
 
 
+def test_where_one_of_several_is_refused_none_is_changed(cgroup: Path, attach: Callable[..., None]) -> None:
+    attach(cgroup, RETURN_0)
+    attach(cgroup, map_program())
+    before = attached(cgroup)
+    with pytest.raises(ApplyError):
+        device_bpf.allow(str(cgroup), [GPU0])
+    assert attached(cgroup) == before
+
+
+def test_a_program_held_by_a_link_is_refused_and_stays(cgroup: Path, opens: Opener) -> None:
+    folder, program = os.open(cgroup, os.O_RDONLY), load(RETURN_0)
+    link = syscalls.bpf(28, bytearray(struct.pack("=IIII", program, folder, 6, 0)))
+    before = attached(cgroup)
+    try:
+        with pytest.raises(ApplyError, match="cannot be replaced"):
+            device_bpf.allow(str(cgroup), [GPU0])
+        assert attached(cgroup) == before
+        assert opens(cgroup, 195, 0) == errno.EPERM
+    finally:
+        for fd in (link, program, folder):
+            os.close(fd)
+
+
 def test_a_wide_constant_is_no_map(cgroup: Path, attach: Callable[..., None], opens: Opener) -> None:
     attach(cgroup, instruction(0x18, 0x01, 0, -1) + instruction(0, immediate=7) + RETURN_0)
     device_bpf.allow(str(cgroup), [GPU0])

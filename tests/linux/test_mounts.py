@@ -170,6 +170,20 @@ def test_a_file_is_not_mounted_on_a_folder(inside: Path, host: Path, in_child: C
     in_child(hook)
 
 
+def test_nothing_is_mounted_over_the_root_itself(
+    inside: Path, host: Path, in_child: Callable[..., None]
+) -> None:
+    (inside / "opt").symlink_to("/")
+
+    def hook() -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        with Root(str(inside)) as root, pytest.raises(OSError, match="root itself") as caught:
+            mounts.attach(mounts.clone(str(host)), root, "/opt", nodev=True)
+        assert caught.value.errno == errno.EBUSY
+
+    in_child(hook)
+
+
 def test_a_clone_of_nothing_names_the_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         mounts.clone(str(tmp_path / "none"))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from xpu_runtime.linux import syscalls
 from xpu_runtime.linux.rootfs import Root
 
 pytestmark = pytest.mark.timeout(60)
@@ -91,8 +92,6 @@ def test_proc_of_the_host_inside_the_root_leads_nowhere(inside: Path, in_child: 
     (inside / "proc").mkdir()
 
     def look() -> None:
-        from xpu_runtime.linux import syscalls
-
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("proc", str(inside / "proc"), "proc", 0)
@@ -105,6 +104,35 @@ def test_proc_of_the_host_inside_the_root_leads_nowhere(inside: Path, in_child: 
                 root.make_dirs("/proc/self/root/made")
 
     in_child(look)
+
+
+def test_nothing_is_made_in_a_file_system_of_the_kernel(inside: Path, in_child: Callable[..., None]) -> None:
+    for name in ("proc", "group"):
+        (inside / name).mkdir()
+    (inside / "lib").symlink_to("/proc/self/attr")
+    (inside / "opt").symlink_to("/group")
+
+    def try_it() -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("none", str(inside / "proc"), "proc", 0)
+        syscalls.mount("none", str(inside / "group"), "cgroup2", 0)
+        before = os.listdir(inside / "group")
+        with Root(str(inside)) as root:
+            for call in (
+                lambda: root.make_file("/lib/exec"),
+                lambda: root.make_dirs("/lib"),
+                lambda: root.make_dirs("/opt/xpu-test-must-not-be"),
+                lambda: root.write_file("/opt/file", b""),
+                lambda: root.symlink("x", "/opt/link"),
+            ):
+                with pytest.raises(OSError, match="file system of the kernel") as caught:
+                    call()
+                assert caught.value.filename
+            assert root.read("/proc/self/status", 1 << 16)
+        assert os.listdir(inside / "group") == before
+
+    in_child(try_it)
 
 
 def test_links_that_go_round_in_circles_are_refused(root: Root, inside: Path) -> None:
@@ -322,8 +350,6 @@ def test_a_failed_call_leaves_no_descriptor_open(root: Root, inside: Path) -> No
 
 def test_a_read_only_root_refuses_every_change(inside: Path, in_child: Callable[..., None]) -> None:
     def change() -> None:
-        from xpu_runtime.linux import syscalls
-
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         subprocess.run(["mount", "--bind", "-o", "ro", inside, inside], check=True)
@@ -345,8 +371,6 @@ def test_a_read_only_root_refuses_every_change(inside: Path, in_child: Callable[
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, in_child: Callable[..., None]) -> None:
     def fill() -> None:
-        from xpu_runtime.linux import syscalls
-
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("tmpfs", str(tmp_path), "tmpfs", 0, "size=64k")

@@ -135,10 +135,10 @@ def _change(pid: int, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:
 
 def _change_v1(folder: str, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:
     """The v1 device controller (admin-guide/cgroup-v1/devices.rst)."""
-    there = [line.split(" ") for line in _lines(os.path.join(folder, "devices.list"))]
-    changed = [rule for rule in rules if allow is not _allowed_v1(there, rule)]
     control = os.path.join(folder, "devices.allow" if allow else "devices.deny")
     try:
+        there = [line.split(" ") for line in _lines(os.path.join(folder, "devices.list"))]
+        changed = [rule for rule in rules if allow is not _allowed_v1(there, rule)]
         fd = os.open(control, os.O_WRONLY | os.O_CLOEXEC)
         try:
             for rule in changed:

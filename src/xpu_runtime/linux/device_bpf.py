@@ -63,7 +63,7 @@ def allow(folder: str, rules: list[DeviceRule]) -> list[DeviceRule]:
     """Has every device program of the cgroup `folder` allow `rules` too; returns those that one did not have.
 
     A cgroup without a program restricts nothing and stays so. The change is atomic for each program.
-    ApplyError where a program cannot be rewritten; those before it keep the change.
+    ApplyError where one of them cannot be rewritten.
     """
     added: list[DeviceRule] = []
 
@@ -118,14 +118,23 @@ def _split(code: bytes) -> tuple[list[bytes], bytes]:
 
 
 def _rewrite(folder: str, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    old: list[int] = []
+    new: list[tuple[int, int]] = []
     try:
         cgroup = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             flags, ids = _attached(cgroup)
+            # All are loaded before one is replaced: what can be refused is refused here.
             for number in ids:
-                _rewrite_one(cgroup, flags, number, change)
+                old.append(syscalls.bpf(_PROG_GET_FD_BY_ID, bytearray(struct.pack("=III", number, 0, 0))))
+                code = _changed(_read(old[-1], number), change)
+                if code is not None:
+                    new.append((old[-1], _load(*code)))
+            for each, replacement in new:
+                _replace(cgroup, flags, each, replacement)
         finally:
-            os.close(cgroup)
+            for fd in [cgroup, *old, *(replacement for _, replacement in new)]:
+                os.close(fd)
     except OSError as error:
         raise ApplyError(
             f"the device program of cgroup {folder} cannot be replaced: {error.strerror}",
@@ -133,23 +142,14 @@ def _rewrite(folder: str, change: Callable[[list[bytes]], list[bytes]]) -> None:
         ) from error
 
 
-def _rewrite_one(cgroup: int, flags: int, number: int, change: Callable[[list[bytes]], list[bytes]]) -> None:
-    old = syscalls.bpf(_PROG_GET_FD_BY_ID, bytearray(struct.pack("=III", number, 0, 0)))
-    try:
-        program = _read(old, number)
-        blocks, body = _split(program.code)
-        changed = change(blocks)
-        if changed == blocks:
-            return
-        _refuse_unmovable(program)
-        code = _HEAD + b"".join(changed) + _TAIL + body if changed else body
-        new = _load(code, program.gpl)
-        try:
-            _replace(cgroup, flags, old, new)
-        finally:
-            os.close(new)
-    finally:
-        os.close(old)
+def _changed(program: _Program, change: Callable[[list[bytes]], list[bytes]]) -> tuple[bytes, bool] | None:
+    """The instructions after the change, and whether they may say GPL; None if nothing changes."""
+    blocks, body = _split(program.code)
+    changed = change(blocks)
+    if changed == blocks:
+        return None
+    _refuse_unmovable(program)
+    return _HEAD + b"".join(changed) + _TAIL + body if changed else body, program.gpl
 
 
 def _attached(cgroup: int) -> tuple[int, list[int]]:

@@ -8,6 +8,7 @@ Needs Linux 5.12 (mount_setattr(2)).
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -56,6 +57,8 @@ def attach(
     is_folder = stat.S_ISDIR(os.fstat(mount_fd).st_mode)
     target = root.make_dirs(destination) if is_folder else root.make_file(destination)
     try:
+        if os.path.samestat(os.fstat(target), os.fstat(root.fd)):
+            raise OSError(errno.EBUSY, "it leads to the container's root itself")
         flags = syscalls.MOVE_MOUNT_F_EMPTY_PATH | syscalls.MOVE_MOUNT_T_EMPTY_PATH
         syscalls.move_mount(mount_fd, "", target, "", flags)
     except OSError as error:

@@ -30,6 +30,12 @@ _ATTEMPTS = 1000
 # How many things that are missing, or links that lead nowhere, one path may have.
 _TURNS = 100
 _LISTING_LIMIT = 100_000
+# Where a file is a handle of the kernel's. A link into them could have us make a cgroup, or mount over what
+# the low-level runtime writes an LSM label to (runc's CVE-2019-19921).
+_KERNEL_FILE_SYSTEMS = (
+    *("proc", "sysfs", "cgroup", "cgroup2", "securityfs", "selinuxfs", "debugfs", "tracefs"),
+    *("bpf", "configfs", "pstore", "efivarfs", "fusectl", "binfmt_misc"),
+)
 
 
 class Root:
@@ -42,6 +48,7 @@ class Root:
         self.path = path
         self.fd = os.open(path, _FOLDER | os.O_CLOEXEC)
         self._journal: list[Made | Mounted] = []
+        self._kernel_devices: set[int] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -249,6 +256,7 @@ class Root:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
                     target = _readlink(here, name)
                     if target is None:
+                        self._refuse_kernel_files(here)
                         self._make_one(here, name, file_mode if as_file else None, mode)
                         todo.insert(0, name)
                         continue
@@ -260,12 +268,23 @@ class Root:
                     done.append(name)
                 os.close(here)
                 here = there
+            self._refuse_kernel_files(here)
             return here
         except BaseException as error:
             os.close(here)
             if isinstance(error, OSError):
                 raise OSError(error.errno, error.strerror, path) from None
             raise
+
+    def _refuse_kernel_files(self, fd: int) -> None:
+        if self._kernel_devices is None:
+            self._kernel_devices = set()
+            for line in files.read("/proc/self/mountinfo", 1 << 26).split(b"\n")[:-1]:
+                if os.fsdecode(line.partition(b" - ")[2].partition(b" ")[0]) in _KERNEL_FILE_SYSTEMS:
+                    major, minor = line.split(b" ")[2].split(b":")
+                    self._kernel_devices.add(os.makedev(int(major), int(minor)))
+        if os.fstat(fd).st_dev in self._kernel_devices:
+            raise OSError(errno.ELOOP, "it leads into a file system of the kernel, such as /proc")
 
     def _make_one(self, folder: int, name: str, file_mode: int | None, mode: int) -> None:
         """Makes a file or a folder, unless somebody is quicker."""
