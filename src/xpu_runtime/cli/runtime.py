@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 
 import click
 
-from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine, textfile
+from xpu_runtime.engines import ENGINES, RUNTIME_NAME, engine, textfile
 from xpu_runtime.engines.textfile import Edit, TextFile
 from xpu_runtime.errors import ConfigError
 
@@ -52,7 +51,10 @@ def configure(
       xpu runtime configure containerd --dry-run --set-as-default
     """
     program = _program(runtime_path)
-    _change(name, path, dry_run, lambda known, file: known.configure(file, program, set_as_default))
+    known = engine(name)
+    file = textfile.read(path or known.DEFAULT_PATH)
+    edit = known.configure(file, program, set_as_default)
+    _carry_out(file, edit, dry_run, f"To make {name} take it up: {known.AFTER_CONFIGURE}")
 
 
 @runtime.command()
@@ -66,23 +68,23 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
     Example:
       xpu runtime unconfigure docker
     """
-    _change(name, path, dry_run, lambda known, file: known.unconfigure(file))
-
-
-def _change(name: str, path: str | None, dry_run: bool, edit: Callable[[Engine, TextFile], Edit]) -> None:
     known = engine(name)
     file = textfile.read(path or known.DEFAULT_PATH)
-    change = edit(known, file)
-    for note in change.notes:
+    edit = known.unconfigure(file)
+    _carry_out(file, edit, dry_run, f"To make {name} take it up: {known.AFTER_UNCONFIGURE}")
+
+
+def _carry_out(file: TextFile, edit: Edit, dry_run: bool, then: str) -> None:
+    for note in edit.notes:
         click.echo(f"xpu: note: {note}", err=True)
-    if change.text == file.text:
+    if edit.text == file.text:
+        # A dry run's stdout is a patch, or empty.
         click.echo(f"{file.path}: nothing to change", err=dry_run)
-        return
-    if dry_run:
-        click.echo(textfile.difference(file, change.text), nl=False)
-        return
-    textfile.write(file, change.text)
-    click.echo(f"{file.path}: changed\nTo make {name} take it up: {known.TAKE_UP}")
+    elif dry_run:
+        click.echo(textfile.difference(file, edit.text), nl=False)
+    else:
+        textfile.write(file, edit.text)
+        click.echo(f"{file.path}: changed\n{then}")
 
 
 def _program(given: str | None) -> str:

@@ -19,10 +19,11 @@ RUNTIME_NAME = "xpu"
 
 
 class Engine(Protocol):
-    """What a module of this room has."""
+    """What a module of this room has: where its file is, what makes it read it, and the two changes."""
 
     DEFAULT_PATH: str
-    TAKE_UP: str
+    AFTER_CONFIGURE: str
+    AFTER_UNCONFIGURE: str
 
     @staticmethod
     def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> Edit: ...

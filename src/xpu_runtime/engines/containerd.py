@@ -20,11 +20,12 @@ from xpu_runtime.engines.tomltext import Path, Statement, key_text, parse, state
 from xpu_runtime.errors import ConfigError
 
 DEFAULT_PATH = "/etc/containerd/config.toml"
-TAKE_UP = "systemctl restart containerd"
+AFTER_CONFIGURE = AFTER_UNCONFIGURE = "systemctl restart containerd"
 
 #: The annotations that ask for an XPU must reach the runtime; containerd passes only those named here.
 _ANNOTATIONS = "yoyoworks.com/*"
 _RUNTIME_TYPE = "io.containerd.runc.v2"
+_RUNC = {"runc": {"runtime_type": _RUNTIME_TYPE}}
 _DEFAULT = "default_runtime_name"
 
 #: By version of the file. 4 moved only the server's own settings.
@@ -60,7 +61,13 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> Edit:
     if set_as_default and tables.get(_DEFAULT) != RUNTIME_NAME:
         tables[_DEFAULT] = RUNTIME_NAME
         changes += _default_changes(text, (*containerd, _DEFAULT), block)
-    _below(file.path, wanted, path[:-1], make=True)[RUNTIME_NAME] = ours
+    runtimes = _below(file.path, wanted, path[:-1], make=True)
+    if not runtimes:
+        # The first table that names a runtime hides the runc that containerd 1 knows without one, and
+        # without its default runtime the CRI plugin does not load.
+        runtimes.update(copy.deepcopy(_RUNC))
+        block += _table_lines((*path[:-1], "runc"), runtimes["runc"], "")
+    runtimes[RUNTIME_NAME] = ours
     if present is None:
         block += _table_lines(path, ours, "")
     elif ours != present:
@@ -88,7 +95,13 @@ def unconfigure(file: TextFile) -> Edit:
     found = statements(text)
     path = (*containerd, "runtimes", RUNTIME_NAME)
     ours = {i for i, s in enumerate(found) if s.path[: len(path)] == path}
-    (_below(file.path, wanted, path[:-1]) or {}).pop(RUNTIME_NAME, None)
+    runtimes = _below(file.path, wanted, path[:-1]) or {}
+    runtimes.pop(RUNTIME_NAME, None)
+    runc = next((i for i, s in enumerate(found) if s.path == (*path[:-1], "runc") and _marked(text, s)), None)
+    if runc is not None and runtimes == _RUNC:
+        # Only if no other runtime came to stand beside it: that one would hide containerd's own runc.
+        runtimes.clear()
+        ours |= {i for i, s in enumerate(found) if s.section == runc}
     changes: list[Change] = []
     if tables.get(_DEFAULT) == RUNTIME_NAME:
         del tables[_DEFAULT]
@@ -233,7 +246,7 @@ def _default_restored(text: str, statement: Statement) -> tuple[Change, Any]:
     """What takes the line away that made us the default, and the value that holds then (None: none)."""
     after = text[statement.end :]
     if after.startswith(_SET_ASIDE):
-        line = after[len(_SET_ASIDE) :].partition("\n")[0]
+        line = after[len(_SET_ASIDE) :].partition("\n")[0].rstrip("\r")
         value: Any = parse("the line set aside", line)
         while isinstance(value, dict):
             value = next(iter(value.values()), None)

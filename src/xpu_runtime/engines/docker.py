@@ -15,7 +15,9 @@ from xpu_runtime.errors import ConfigError
 from xpu_runtime.value import Value
 
 DEFAULT_PATH = "/etc/docker/daemon.json"
-TAKE_UP = "systemctl restart docker, or without a restart: kill -HUP $(pidof dockerd)"
+AFTER_CONFIGURE = "systemctl restart docker, or without a restart: kill -HUP $(pidof dockerd)"
+#: At a HUP dockerd keeps what the file no longer mentions.
+AFTER_UNCONFIGURE = "systemctl restart docker"
 
 _SPACE = " \t\r\n"
 
