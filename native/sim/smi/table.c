@@ -28,11 +28,11 @@ static void full(const char *text) {
     puts("|");
 }
 
-/* "+---+---+" with the table's three columns, or with `mark` in place of the corners. */
-static void rule(char mark, char fill, char end) {
+/* A line between rows of the three columns. */
+static void rule(char start, char fill, char end) {
     const int widths[] = {LEFT, MIDDLE, RIGHT};
     for (int i = 0; i < 3; i++) {
-        putchar(i ? mark : end);
+        putchar(i ? '+' : start);
         for (int j = 0; j < widths[i]; j++)
             putchar(fill);
     }
@@ -54,14 +54,14 @@ static void print_head(void) {
     strftime(when, sizeof when, "%a %b %e %H:%M:%S %Y", localtime_r(&now, &parts));
     printf("%s       \n", when);
     line(frame);
-    snprintf(text, sizeof text, " NVIDIA-SMI %-22s Driver Version: %-15s CUDA Version: %d.%d", driver, driver,
+    snprintf(text, sizeof text, " NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %d.%d", driver, driver,
              cuda / 1000, cuda % 1000 / 10);
     full(text);
-    rule('+', '-', '|');
+    rule('|', '-', '+');
     line("| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |");
     line("| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |");
     line("|                                         |                        |               MIG M. |");
-    rule('+', '=', '|');
+    rule('|', '=', '|');
 }
 
 /* Text of a figure, or what nvidia-smi says in its place. */

@@ -1,0 +1,92 @@
+"""`xpu sim`: simulated devices, for machines that have no GPU."""
+
+from __future__ import annotations
+
+import click
+
+from xpu_runtime.cli.table import json_option, print_json, print_table
+from xpu_runtime.devices import simulated
+
+
+@click.group()
+def sim() -> None:
+    """Simulate GPUs on a machine that has none.
+
+    The driver is simulated, and everything above it is real: NVML, CUDA, containers.
+
+    \b
+    Example:
+      xpu sim up --topology 2xT4
+      xpu devices
+      xpu sim down
+    """
+
+
+@sim.command()
+@click.option(
+    "--topology",
+    required=True,
+    metavar="NAME|FILE",
+    help="One of `xpu sim list`, perhaps with a driver branch (4xT4-R580), or a YAML file of your own.",
+)
+@click.option("--force", is_flag=True, help="Even beside a real driver, or while processes use what is up.")
+def up(topology: str, force: bool) -> None:
+    """Bring simulated devices up.
+
+    \b
+    Example:
+      xpu sim up --topology 4xT4
+      xpu sim up --topology 4xT4-R580
+      xpu sim up --topology ./mine.yaml
+    """
+    before = simulated.status()
+    state = simulated.up(topology, force=force)
+    what = f"{state.topology}: {state.gpus} device{'s' if state.gpus > 1 else ''}"
+    news = "is already up" if before == state else "is up"
+    click.echo(f"{what} with driver {state.driver} (CUDA {state.cuda}) {news}, driver root {state.root}")
+    click.echo("see the devices with `xpu devices`, end the simulation with `xpu sim down`")
+
+
+@sim.command()
+def down() -> None:
+    """Take the simulated devices down; what still runs on them gets errors.
+
+    \b
+    Example:
+      xpu sim down
+    """
+    state = simulated.status()
+    users = simulated.users()
+    there = simulated.down()
+    if not there:
+        click.echo("nothing is up")
+        return
+    click.echo(f"{state.topology} is down" if state else "removed what was left of a simulation")
+    if users:
+        click.echo(f"processes that still used it: {', '.join(map(str, users))}")
+
+
+@sim.command(name="list")
+@json_option
+def list_(as_json: bool) -> None:
+    """Show the topologies, and what is up.
+
+    \b
+    Example:
+      xpu sim list
+    """
+    state = simulated.status()
+    known = simulated.topologies()
+    if as_json:
+        print_json(
+            {
+                "topologies": [entry.as_dict() for entry in known],
+                "up": state.as_dict() if state else None,
+                "processes": simulated.users(),
+            }
+        )
+        return
+    rows = [[entry.name, str(entry.gpus), entry.description] for entry in known]
+    print_table(["TOPOLOGY", "GPUS", "DESCRIPTION"], rows)
+    click.echo("Each also with a driver branch, such as 2xT4-R580; R615, the default, has memory limits.")
+    click.echo(f"Up: {state.topology} (driver {state.driver}, {state.root})" if state else "Up: nothing")
