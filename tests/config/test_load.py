@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.config.load import find_runtime, load, low_level_runtime
@@ -89,6 +90,28 @@ def test_a_compiled_file_is_read_without_yaml_and_its_kin(write_config: Write) -
     }
     assert not loaded & (heavy | {"yaml", "jsonschema", "tempfile", "hashlib", "contextlib", "logging"})
     assert "xpu_runtime.config.compile" not in loaded
+
+
+@pytest.mark.parametrize("vendored", [True, False])
+def test_a_bare_interpreter_finds_the_yaml_reader_that_was_installed_beside_us(
+    tmp_path: Path, write_config: Write, vendored: bool
+) -> None:
+    file = write_config("mode: spec\n")
+    shutil.copytree(f"{SRC}/xpu_runtime", tmp_path / "lib/python/xpu_runtime")
+    shutil.copytree(Path(SRC).parent / "config", tmp_path / "lib/config")
+    if vendored:
+        (tmp_path / "lib/vendor").symlink_to(Path(yaml.__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'lib/python')!r})\n"
+    code += "from xpu_runtime.config.load import load; from xpu_runtime.errors import XpuError\n"
+    code += "try: print(load().mode)\nexcept XpuError as error: print(error)"
+    done = subprocess.run(["/usr/bin/python3", "-I", "-S", "-c", code], capture_output=True, text=True)
+    assert done.stderr == ""
+    if vendored:
+        assert done.stdout == "spec\n"
+    else:
+        assert done.stdout.startswith(
+            f"PyYAML and jsonschema, which read {file}, cannot be imported (No module"
+        )
 
 
 def test_a_changed_file_is_taken_up_by_the_next_call(write_config: Write) -> None:
@@ -218,6 +241,19 @@ def test_this_runtime_cannot_be_its_own_low_level_runtime(tmp_path: Path) -> Non
     (tmp_path / "runc").symlink_to(ours)
     with pytest.raises(ConfigError, match="this runtime itself"):
         find_runtime((str(tmp_path / "runc"),))
+
+
+def test_a_name_that_was_given_to_this_runtime_still_finds_the_one_that_does_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = program(tmp_path / "xpu-container-runtime", "exit 0")
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "first/runc").symlink_to(ours)
+    real = program(tmp_path / "second/runc", "exit 0")
+    folders = (str(tmp_path / "first"), str(tmp_path / "second"))
+    monkeypatch.setattr("xpu_runtime.config.load.RUNTIME_FOLDERS", folders)
+    assert find_runtime(("runc",))[0] == str(real)
 
 
 def test_a_runtime_is_asked_for_its_version_once_and_again_when_it_was_replaced(

@@ -105,6 +105,8 @@ def find_runtime(names: tuple[str, ...]) -> tuple[str, os.stat_result]:
             if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
                 continue
             if os.path.basename(os.path.realpath(path)) == _OURSELVES:
+                if not name.startswith("/"):
+                    continue  # put in runc's place for an engine; the real one is further on
                 raise ConfigError(
                     f"low_level_runtimes in {paths.config_file()} names {path}, which is this runtime itself",
                     "name the one that does the work, as runc",
