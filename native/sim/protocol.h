@@ -21,12 +21,12 @@ enum {
     SIM_MAX_FAULTS = 8,
     SIM_MAX_PROCESSES = 512, /* in one reply */
     SIM_MAX_PATH = 4096,
-    SIM_MAX_CONTEXTS = 64,        /* of one connection */
-    SIM_MAX_ALLOCATIONS = 65536,  /* of one connection */
-    SIM_MAX_EVENTS = 4096,        /* of one context */
-    SIM_QUEUE_DEPTH = 1024,       /* launches that one context may have pending; the next one waits */
-    SIM_ALLOCATION_GRAIN = 512,   /* bytes; sizes are rounded up to it */
-    SIM_NO_MIG = 0xffffffff,      /* `mig` of a request that means the whole device */
+    SIM_MAX_CONTEXTS = 64,       /* of one connection */
+    SIM_MAX_ALLOCATIONS = 65536, /* of one connection */
+    SIM_MAX_EVENTS = 4096,       /* of one context */
+    SIM_QUEUE_DEPTH = 1024,      /* launches that one context may have pending; the next one waits */
+    SIM_ALLOCATION_GRAIN = 512,  /* bytes; sizes are rounded up to it */
+    SIM_NO_MIG = 0xffffffff,     /* `mig` of a request that means the whole device */
 };
 
 /* No limit, as NVML_DEVICE_MEMORY_LIMIT_MAX. */
@@ -51,9 +51,9 @@ enum sim_operation {
     SIM_EVENT_CREATE,  /* context → value: event */
     SIM_EVENT_DESTROY, /* context, argument: event */
     SIM_EVENT_RECORD,  /* context, argument: event → value: position; waits while the queue is full */
-    SIM_EVENT_TIME,    /* context, argument: event → value: when it completed, ns; SIM_PENDING before that */
-    SIM_SYNC,          /* context, argument: position; waits until all up to it is done */
-    SIM_QUERY,         /* context, argument: position; SIM_PENDING while it is not done */
+    SIM_EVENT_TIME, /* context, argument: event → value: when it completed, ns; SIM_PENDING before that */
+    SIM_SYNC,       /* context, argument: position; waits until all up to it is done */
+    SIM_QUERY,      /* context, argument: position; SIM_PENDING while it is not done */
 };
 
 enum sim_status {
@@ -128,10 +128,10 @@ struct sim_device {
 };
 
 struct sim_process {
-    uint64_t memory;   /* bytes */
-    uint32_t pid;      /* in the caller's pid namespace */
-    uint32_t busy;     /* percent of the last second */
-    uint32_t gi, ci;   /* SIM_NO_MIG without MIG */
+    uint64_t memory; /* bytes */
+    uint32_t pid;    /* in the caller's pid namespace */
+    uint32_t busy;   /* percent of the last second */
+    uint32_t gi, ci; /* SIM_NO_MIG without MIG */
 };
 
 /* What the largest reply takes; clients read with a buffer of this size. */

@@ -53,7 +53,8 @@ static int find_self(struct dl_phdr_info *object, size_t size, void *path) {
     uintptr_t here = (uintptr_t)&last_seq;
     for (int i = 0; i < object->dlpi_phnum; i++) {
         uintptr_t start = object->dlpi_addr + object->dlpi_phdr[i].p_vaddr;
-        if (object->dlpi_phdr[i].p_type == PT_LOAD && here >= start && here - start < object->dlpi_phdr[i].p_memsz) {
+        if (object->dlpi_phdr[i].p_type == PT_LOAD && here >= start &&
+            here - start < object->dlpi_phdr[i].p_memsz) {
             if (!realpath(object->dlpi_name, path))
                 *(char *)path = 0;
             return 1;

@@ -9,9 +9,9 @@
 
 struct sim_gpu {
     struct sim_device info;
-    uint32_t id;                   /* the driver's number of it */
-    uint32_t mig_count;            /* of the MIG devices below, which are those that are visible */
-    uint32_t mig_id[SIM_MAX_MIG];  /* index into info.mig */
+    uint32_t id;                  /* the driver's number of it */
+    uint32_t mig_count;           /* of the MIG devices below, which are those that are visible */
+    uint32_t mig_id[SIM_MAX_MIG]; /* index into info.mig */
 };
 
 struct sim_inventory {

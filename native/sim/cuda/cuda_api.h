@@ -1,7 +1,7 @@
 /*
- * The part of the CUDA driver API that the simulated libcuda has, as in NVIDIA's cuda.h: a fresh machine has no
- * CUDA toolkit to build against. Where there is one, a test includes its cuda.h first and then this file, so
- * that the compiler compares each declaration.
+ * The part of the CUDA driver API that the simulated libcuda has, as in NVIDIA's cuda.h: a fresh machine has
+ * no CUDA toolkit to build against. Where there is one, a test includes its cuda.h first and then this file,
+ * so that the compiler compares each declaration.
  */
 #ifndef XPU_SIM_CUDA_API_H
 #define XPU_SIM_CUDA_API_H

@@ -89,7 +89,8 @@ static bool add_mig(const char *name, size_t length) {
             const struct sim_mig *mig = &gpu->info.mig[gpu->mig_id[j]];
             char old[96];
             snprintf(old, sizeof old, "MIG-%s/%u/%u", gpu->info.uuid, mig->gi, mig->ci);
-            if (strncasecmp(mig->uuid, name, length) == 0 || (strlen(old) == length && strncmp(old, name, length) == 0))
+            if (strncasecmp(mig->uuid, name, length) == 0 ||
+                (strlen(old) == length && strncmp(old, name, length) == 0))
                 return add(gpu, gpu->mig_id[j]);
         }
     }

@@ -187,7 +187,8 @@ CUDA_API CUresult cuStreamDestroy_v2(CUstream stream) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)
         return result;
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || stream->magic != STREAM_MAGIC)
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+        stream->magic != STREAM_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     stream->magic = 0; /* its work goes on; nobody can ask for it any more */
     free(stream);

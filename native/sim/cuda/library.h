@@ -13,8 +13,13 @@ struct cuda_device {
     uint32_t mig;               /* as in requests */
 };
 
-enum { CONTEXT_MAGIC = 0x43545831, STREAM_MAGIC = 0x53545231, EVENT_MAGIC = 0x45565431, MODULE_MAGIC = 0x4d4f4431,
-       FUNCTION_MAGIC = 0x464e4331 };
+enum {
+    CONTEXT_MAGIC = 0x43545831,
+    STREAM_MAGIC = 0x53545231,
+    EVENT_MAGIC = 0x45565431,
+    MODULE_MAGIC = 0x4d4f4431,
+    FUNCTION_MAGIC = 0x464e4331
+};
 
 /* Never freed, so that a thread which still has a destroyed context as its current one finds out. */
 struct CUctx_st {

@@ -78,7 +78,8 @@ CUDA_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     result = cuda_call(context, SIM_ALLOCATE, bytes, &reply);
     if (result != CUDA_SUCCESS)
         return result;
-    void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *place =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     struct block block = {(uintptr_t)place, bytes, reply.value[0], context};
     pthread_mutex_lock(&lock);
     bool kept = place != MAP_FAILED && remember(&block);
@@ -118,7 +119,8 @@ CUDA_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t
     size_t row, bytes;
     if (!pitch || (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
-    if (__builtin_add_overflow(width, (size_t)511, &row) || __builtin_mul_overflow(row & ~(size_t)511, height, &bytes))
+    if (__builtin_add_overflow(width, (size_t)511, &row) ||
+        __builtin_mul_overflow(row & ~(size_t)511, height, &bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = cuMemAlloc_v2(pointer, bytes);
     if (result == CUDA_SUCCESS)
@@ -171,11 +173,13 @@ static CUresult begin(void) {
     return result;
 }
 
-static CUresult copy(void *to, const void *from, size_t bytes, CUdeviceptr device_to, CUdeviceptr device_from) {
+static CUresult copy(void *to, const void *from, size_t bytes, CUdeviceptr device_to,
+                     CUdeviceptr device_from) {
     CUresult result = begin();
     if (result != CUDA_SUCCESS)
         return result;
-    if ((device_to && !inside(device_to, bytes)) || (device_from && !inside(device_from, bytes)) || !to || !from)
+    if ((device_to && !inside(device_to, bytes)) || (device_from && !inside(device_from, bytes)) || !to ||
+        !from)
         result = bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     else
         memmove(to, from, bytes);
@@ -226,7 +230,8 @@ CUDA_API CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t byte
 #define AS_SECOND(name) __attribute__((visibility("default"), alias(#name "_v2"))) CUresult name
 AS_SECOND(cuMemAlloc)(CUdeviceptr *pointer, size_t bytes);
 AS_SECOND(cuMemFree)(CUdeviceptr pointer);
-AS_SECOND(cuMemAllocPitch)(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element);
+AS_SECOND(cuMemAllocPitch)
+(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element);
 AS_SECOND(cuMemGetInfo)(size_t *free_bytes, size_t *total);
 AS_SECOND(cuMemcpyHtoD)(CUdeviceptr to, const void *from, size_t bytes);
 AS_SECOND(cuMemcpyDtoH)(void *to, CUdeviceptr from, size_t bytes);

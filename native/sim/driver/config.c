@@ -18,13 +18,18 @@ struct key {
     size_t offset, size;
 };
 
-#define KEY(kind, type, member) {#member, kind, offsetof(type, member), sizeof(((type *)0)->member)}
+#define KEY(kind, type, member)                                                                              \
+    { #member, kind, offsetof(type, member), sizeof(((type *)0)->member) }
 
 static const struct key global_keys[] = {
-    KEY(TEXT, struct state, socket_dir),       KEY(TEXT, struct state, pid_file),
-    KEY(TEXT, struct state, log_file),         KEY(TEXT, struct state, driver_version),
-    KEY(TEXT, struct state, nvml_version),     KEY(NUMBER32, struct state, cuda_version),
-    KEY(NUMBER32, struct state, memory_limits), KEY(NUMBER64, struct state, time_slice),
+    KEY(TEXT, struct state, socket_dir),
+    KEY(TEXT, struct state, pid_file),
+    KEY(TEXT, struct state, log_file),
+    KEY(TEXT, struct state, driver_version),
+    KEY(TEXT, struct state, nvml_version),
+    KEY(NUMBER32, struct state, cuda_version),
+    KEY(NUMBER32, struct state, memory_limits),
+    KEY(NUMBER64, struct state, time_slice),
     {0},
 };
 
@@ -60,14 +65,22 @@ static const struct key device_keys[] = {
 };
 
 static const struct key mig_keys[] = {
-    KEY(TEXT, struct sim_mig, uuid),         KEY(TEXT, struct sim_mig, profile),
-    KEY(NUMBER64, struct sim_mig, memory),   KEY(NUMBER32, struct sim_mig, gi),
-    KEY(NUMBER32, struct sim_mig, ci),       KEY(NUMBER32, struct sim_mig, gi_minor),
-    KEY(NUMBER32, struct sim_mig, ci_minor), KEY(NUMBER32, struct sim_mig, gi_slices),
-    KEY(NUMBER32, struct sim_mig, ci_slices), KEY(NUMBER32, struct sim_mig, sm_count),
-    KEY(NUMBER32, struct sim_mig, copy_engines), KEY(NUMBER32, struct sim_mig, decoders),
-    KEY(NUMBER32, struct sim_mig, encoders), KEY(NUMBER32, struct sim_mig, jpegs),
-    KEY(NUMBER32, struct sim_mig, ofas),     {0},
+    KEY(TEXT, struct sim_mig, uuid),
+    KEY(TEXT, struct sim_mig, profile),
+    KEY(NUMBER64, struct sim_mig, memory),
+    KEY(NUMBER32, struct sim_mig, gi),
+    KEY(NUMBER32, struct sim_mig, ci),
+    KEY(NUMBER32, struct sim_mig, gi_minor),
+    KEY(NUMBER32, struct sim_mig, ci_minor),
+    KEY(NUMBER32, struct sim_mig, gi_slices),
+    KEY(NUMBER32, struct sim_mig, ci_slices),
+    KEY(NUMBER32, struct sim_mig, sm_count),
+    KEY(NUMBER32, struct sim_mig, copy_engines),
+    KEY(NUMBER32, struct sim_mig, decoders),
+    KEY(NUMBER32, struct sim_mig, encoders),
+    KEY(NUMBER32, struct sim_mig, jpegs),
+    KEY(NUMBER32, struct sim_mig, ofas),
+    {0},
 };
 
 static bool number(const char *text, uint64_t most, uint64_t *value) {

@@ -184,11 +184,17 @@ static void accept_one(void) {
     state.client_count++;
 }
 
-static void drop(struct client *client) {
-    waits_drop_client(client);
+/* Frees what a client holds, at once: whoever knows that it is dead must not see it hold something. The
+ * client itself goes when no event of this round can name it any more. */
+static void let_go(struct client *client) {
+    waits_drop_client(client); /* dooms it */
     for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++)
         if (client->contexts[i])
             context_destroy(client, i);
+}
+
+static void drop(struct client *client) {
+    let_go(client);
     cgroup_release(client->cgroup);
     free(client->cgroup_path);
     free(client->charges);
@@ -205,7 +211,7 @@ static void serve(struct client *client) {
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (size <= 0 || (size_t)size > sizeof message)
-        client->doomed = true;
+        let_go(client);
     else
         request_handle(client, message, (size_t)size);
 }
@@ -250,7 +256,7 @@ static void serve_all(void) {
             else if (what == &timer_fd)
                 (void)!read(timer_fd, &ticks, sizeof ticks);
             else if ((uintptr_t)what & 1) /* the pidfd: the process is dead */
-                ((struct client *)(void *)((char *)what - 1))->doomed = true;
+                let_go((struct client *)(void *)((char *)what - 1));
             else if (!((struct client *)what)->doomed)
                 serve(what);
         }
@@ -319,7 +325,8 @@ int main(int argc, char **argv) {
             state.devices[i].units[j].clock = clock_now();
     listen_at(state.socket_dir);
     watch(listen_fd, &listen_fd);
-    say("driver %s with %u devices listens in %s", state.driver_version, state.device_count, state.socket_dir);
+    say("driver %s with %u devices listens in %s", state.driver_version, state.device_count,
+        state.socket_dir);
     report("ok\n");
     serve_all();
     if (chdir(state.socket_dir) == 0)

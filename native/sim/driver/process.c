@@ -77,7 +77,8 @@ static uint32_t list_unit(struct client *asker, uint32_t device, uint32_t mig, s
             continue;
         uint32_t pid = (uint32_t)client->pid;
         if (!sees_all)
-            pid = process_same_namespace(asker->pid, client->pid, "pid") ? process_pid_inside(client->pid) : 0;
+            pid =
+                process_same_namespace(asker->pid, client->pid, "pid") ? process_pid_inside(client->pid) : 0;
         if (!pid)
             continue;
         struct sim_process *entry = NULL;
@@ -88,9 +89,8 @@ static uint32_t list_unit(struct client *asker, uint32_t device, uint32_t mig, s
             if (count == SIM_MAX_PROCESSES)
                 continue;
             entry = &found[count++];
-            *entry = (struct sim_process){.pid = pid,
-                                          .gi = part ? part->gi : SIM_NO_MIG,
-                                          .ci = part ? part->ci : SIM_NO_MIG};
+            *entry = (struct sim_process){
+                .pid = pid, .gi = part ? part->gi : SIM_NO_MIG, .ci = part ? part->ci : SIM_NO_MIG};
         }
         add_usage(client, device, mig, entry);
     }

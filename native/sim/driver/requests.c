@@ -1,7 +1,7 @@
 /*
  * What clients ask. A client may be any process of any container: everything it sends is checked here
- * before anything else sees it, it is answered without waiting for it, and what it can make the driver remember
- * is bounded.
+ * before anything else sees it, it is answered without waiting for it, and what it can make the driver
+ * remember is bounded.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -115,7 +115,8 @@ static enum sim_status event_destroy(struct context *context, uint64_t event) {
 }
 
 static enum sim_status wait_for(struct client *client, struct context *context,
-                                const struct sim_request *request, uint64_t position, uint32_t event, uint64_t ns) {
+                                const struct sim_request *request, uint64_t position, uint32_t event,
+                                uint64_t ns) {
     struct wait *wait = client->waits < MAX_WAITS_PER_CONNECTION ? malloc(sizeof *wait) : NULL;
     if (!wait)
         return SIM_EXHAUSTED;
@@ -129,8 +130,9 @@ static enum sim_status wait_for(struct client *client, struct context *context,
 }
 
 /* Queues work, or leaves SIM_PENDING behind where the queue has no room and the caller must wait. */
-static enum sim_status launch(struct client *client, struct context *context, const struct sim_request *request,
-                              uint64_t ns, uint32_t event, uint64_t *value) {
+static enum sim_status launch(struct client *client, struct context *context,
+                              const struct sim_request *request, uint64_t ns, uint32_t event,
+                              uint64_t *value) {
     uint64_t now = clock_now();
     unit_advance(context->unit, now);
     if (context->accepted - context->completed >= SIM_QUEUE_DEPTH)
@@ -253,7 +255,8 @@ void request_handle(struct client *client, const char *message, size_t size) {
     memcpy(&request, message, sizeof request);
     bool takes_path = request.operation == SIM_LIMIT_SET || request.operation == SIM_LIMIT_GET;
     if (request.version != SIM_VERSION || request.zero != 0 ||
-        (takes_path ? path_size == 0 || memchr(path, 0, path_size) != path + path_size - 1 : path_size != 0)) {
+        (takes_path ? path_size == 0 || memchr(path, 0, path_size) != path + path_size - 1
+                    : path_size != 0)) {
         client->doomed = true; /* not one of our libraries */
         return;
     }

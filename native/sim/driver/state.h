@@ -35,10 +35,10 @@ struct meter {
 struct context;
 
 struct unit {
-    uint64_t used;             /* bytes */
-    struct context *running;   /* head of the ring of contexts with work; NULL: idle */
-    uint64_t clock;            /* up to when its work is simulated, ns */
-    uint64_t slice_left;       /* of the running context, ns */
+    uint64_t used;           /* bytes */
+    struct context *running; /* head of the ring of contexts with work; NULL: idle */
+    uint64_t clock;          /* up to when its work is simulated, ns */
+    uint64_t slice_left;     /* of the running context, ns */
     struct meter meter;
 };
 
@@ -95,8 +95,8 @@ struct client {
     struct context *contexts[SIM_MAX_CONTEXTS];
     struct charge *charges;
     uint32_t charge_count, charge_room, waits;
-    uint32_t first_free; /* charge slots below it are taken */
-    struct cgroup *cgroup;    /* where the process was last seen */
+    uint32_t first_free;   /* charge slots below it are taken */
+    struct cgroup *cgroup; /* where the process was last seen */
     char *cgroup_path;
     struct client *next;
 };
@@ -105,8 +105,8 @@ struct client {
 struct wait {
     struct client *client;
     struct context *context;
-    uint64_t seq, position;        /* due when `completed` reaches it */
-    uint32_t operation, event;     /* a launch or record that waits for room is carried out first */
+    uint64_t seq, position;    /* due when `completed` reaches it */
+    uint32_t operation, event; /* a launch or record that waits for room is carried out first */
     uint64_t ns;
     struct wait *next;
 };

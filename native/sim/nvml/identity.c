@@ -110,7 +110,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoEx
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending) {
+NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current,
+                                           unsigned int *pending) {
     CHECK(nvml_check_alive, device, current && pending);
     if (device->part)
         return NVML_ERROR_INVALID_ARGUMENT;
@@ -175,7 +176,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDevice
     if (!part)
         return NVML_ERROR_NOT_SUPPORTED;
     *attributes = (nvmlDeviceAttributes_t){
-        part->sm_count, part->copy_engines, part->decoders,  part->encoders,        part->jpegs,
+        part->sm_count, part->copy_engines, part->decoders,  part->encoders,         part->jpegs,
         part->ofas,     part->gi_slices,    part->ci_slices, part->memory / 1048576,
     };
     return NVML_SUCCESS;

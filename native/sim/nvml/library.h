@@ -23,7 +23,8 @@ nvmlReturn_t nvml_check_alive(nvmlDevice_t device, const char *function);
 nvmlReturn_t nvml_ready(void);
 nvmlReturn_t nvml_result(enum sim_status status);
 nvmlReturn_t nvml_copy(const char *text, char *to, unsigned int length);
-nvmlReturn_t nvml_ask(nvmlDevice_t device, uint32_t operation, struct sim_reply *reply, void *payload, size_t room);
+nvmlReturn_t nvml_ask(nvmlDevice_t device, uint32_t operation, struct sim_reply *reply, void *payload,
+                      size_t room);
 nvmlDevice_t nvml_device(uint32_t index);
 nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index);
 const struct sim_inventory *nvml_inventory(void);

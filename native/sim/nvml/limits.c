@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "library.h"
 
-static nvmlReturn_t limit(nvmlDevice_t device, uint32_t operation, const char *path, uint64_t soft, uint64_t hard,
-                          struct sim_reply *reply) {
+static nvmlReturn_t limit(nvmlDevice_t device, uint32_t operation, const char *path, uint64_t soft,
+                          uint64_t hard, struct sim_reply *reply) {
     if (device->part)
         return NVML_ERROR_NOT_SUPPORTED;
     struct sim_request request = {
@@ -14,7 +14,8 @@ static nvmlReturn_t limit(nvmlDevice_t device, uint32_t operation, const char *p
     return nvml_result(sim_call(&request, path, reply, NULL, 0));
 }
 
-NVML_API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const nvmlSetMemoryLimits_v1_t *limits) {
+NVML_API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device,
+                                                   const nvmlSetMemoryLimits_v1_t *limits) {
     CHECK(nvml_check_alive, device, limits && limits->nameSpace);
     return limit(device, SIM_LIMIT_SET, limits->nameSpace, limits->softLimit, limits->hardLimit, NULL);
 }

@@ -79,7 +79,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t devi
 }
 
 /* One sample a process: its share of the last second. */
-NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+                                                      nvmlProcessUtilizationSample_t *samples,
                                                       unsigned int *count, unsigned long long since) {
     struct sim_process found[SIM_MAX_PROCESSES];
     struct timespec now;
@@ -91,7 +92,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlP
     if (result != NVML_SUCCESS)
         return result;
     clock_gettime(CLOCK_REALTIME, &now);
-    unsigned long long stamp = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+    unsigned long long stamp =
+        (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
     for (unsigned int i = 0; i < there; i++)
         if (found[i].busy)
             found[busy++] = found[i];
@@ -99,6 +101,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlP
         return NVML_ERROR_NOT_FOUND;
     result = fits(count, busy, samples);
     for (unsigned int i = 0; result == NVML_SUCCESS && i < busy; i++)
-        samples[i] = (nvmlProcessUtilizationSample_t){.pid = found[i].pid, .timeStamp = stamp, .smUtil = found[i].busy};
+        samples[i] = (nvmlProcessUtilizationSample_t){
+            .pid = found[i].pid, .timeStamp = stamp, .smUtil = found[i].busy};
     return result;
 }

@@ -70,7 +70,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUti
     return result;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int sensor, unsigned int *degrees) {
+NVML_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int sensor,
+                                               unsigned int *degrees) {
     uint64_t percent = 0;
     CHECK(nvml_check_alive, device, degrees && sensor == 0);
     if (device->part)
@@ -99,8 +100,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int 
     const struct sim_device *info = &device->gpu->info;
     nvmlReturn_t result = busy_percent(device, &percent);
     if (result == NVML_SUCCESS)
-        *milliwatts =
-            (unsigned int)(info->power_idle_mw + percent * (info->power_limit_mw - info->power_idle_mw) / 100);
+        *milliwatts = (unsigned int)(info->power_idle_mw +
+                                     percent * (info->power_limit_mw - info->power_idle_mw) / 100);
     return result;
 }
 
@@ -137,7 +138,9 @@ NVML_API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned int k
     if (result != NVML_SUCCESS)
         return result;
     const struct sim_device *info = &device->gpu->info;
-    *mhz = kind == CLOCK_MEMORY ? info->memory_clock_mhz : percent ? info->sm_clock_mhz : info->sm_clock_mhz / 4;
+    *mhz = kind == CLOCK_MEMORY ? info->memory_clock_mhz
+           : percent            ? info->sm_clock_mhz
+                                : info->sm_clock_mhz / 4;
     return NVML_SUCCESS;
 }
 
@@ -167,14 +170,15 @@ FIXED_MODE(nvmlDeviceGetComputeMode, 0)
 FIXED_MODE(nvmlDeviceGetDisplayMode, 0)
 FIXED_MODE(nvmlDeviceGetDisplayActive, 0)
 
-NVML_API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending) {
+NVML_API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned int *current,
+                                           unsigned int *pending) {
     CHECK(nvml_check_alive, device, current && pending);
     *current = *pending = device->gpu->info.ecc;
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned int kind, unsigned int counter,
-                                                  unsigned long long *count) {
+NVML_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned int kind,
+                                                  unsigned int counter, unsigned long long *count) {
     CHECK(nvml_check_alive, device, count && kind < 2 && counter < 2);
     if (!device->gpu->info.ecc)
         return NVML_ERROR_NOT_SUPPORTED;

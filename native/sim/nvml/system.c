@@ -20,9 +20,7 @@ static struct nvmlDevice_st devices[SIM_MAX_DEVICES], parts[SIM_MAX_DEVICES][SIM
 const struct sim_inventory *nvml_inventory(void) { return &inventory; }
 nvmlDevice_t nvml_device(uint32_t index) { return &devices[index]; }
 
-nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index) {
-    return &parts[device - devices][index];
-}
+nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index) { return &parts[device - devices][index]; }
 
 /* A forked child keeps its handles, and gets a connection of its own at its next call. */
 static void renew(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
@@ -58,7 +56,8 @@ static void fill_handles(void) {
         struct sim_gpu *gpu = &inventory.gpus[i];
         devices[i] = (struct nvmlDevice_st){gpu, NULL, i, SIM_NO_MIG, NULL};
         for (uint32_t j = 0; j < gpu->mig_count; j++)
-            parts[i][j] = (struct nvmlDevice_st){gpu, &gpu->info.mig[gpu->mig_id[j]], j, gpu->mig_id[j], &devices[i]};
+            parts[i][j] =
+                (struct nvmlDevice_st){gpu, &gpu->info.mig[gpu->mig_id[j]], j, gpu->mig_id[j], &devices[i]};
     }
 }
 
@@ -130,7 +129,8 @@ nvmlReturn_t nvml_check_alive(nvmlDevice_t device, const char *function) {
     return result;
 }
 
-nvmlReturn_t nvml_ask(nvmlDevice_t device, uint32_t operation, struct sim_reply *reply, void *payload, size_t room) {
+nvmlReturn_t nvml_ask(nvmlDevice_t device, uint32_t operation, struct sim_reply *reply, void *payload,
+                      size_t room) {
     struct sim_request request = {.operation = operation, .device = device->gpu->id, .mig = device->mig};
     return nvml_result(sim_call(&request, NULL, reply, payload, room));
 }
@@ -144,14 +144,36 @@ nvmlReturn_t nvml_copy(const char *text, char *to, unsigned int length) {
 
 NVML_API const char *nvmlErrorString(nvmlReturn_t result) {
     static const char *const texts[] = {
-        "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions",
-        "Already Initialized", "Not Found", "Insufficient Size", "Insufficient External Power",
-        "Driver Not Loaded", "Timeout", "Interrupt Request Issue", "NVML Shared Library Not Found",
-        "Function Not Found", "Corrupted infoROM", "GPU is lost", "GPU requires restart",
-        "The operating system has blocked the request.", "RM has detected an NVML/RM version mismatch.",
-        "In use by another client", "Insufficient Memory", "No data",
-        "Operation not available on target vGPU", "Insufficient Resources", "Frequency not supported",
-        "Argument version mismatch", "Deprecated", "Not Ready", "No GPUs found", "Invalid state",
+        "Success",
+        "Uninitialized",
+        "Invalid Argument",
+        "Not Supported",
+        "Insufficient Permissions",
+        "Already Initialized",
+        "Not Found",
+        "Insufficient Size",
+        "Insufficient External Power",
+        "Driver Not Loaded",
+        "Timeout",
+        "Interrupt Request Issue",
+        "NVML Shared Library Not Found",
+        "Function Not Found",
+        "Corrupted infoROM",
+        "GPU is lost",
+        "GPU requires restart",
+        "The operating system has blocked the request.",
+        "RM has detected an NVML/RM version mismatch.",
+        "In use by another client",
+        "Insufficient Memory",
+        "No data",
+        "Operation not available on target vGPU",
+        "Insufficient Resources",
+        "Frequency not supported",
+        "Argument version mismatch",
+        "Deprecated",
+        "Not Ready",
+        "No GPUs found",
+        "Invalid state",
         "Reset type not supported",
     };
     unsigned int number = (unsigned int)result;

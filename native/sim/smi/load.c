@@ -1,8 +1,8 @@
 /*
  * nvidia-smi: how it starts and finds its library, on any glibc since 2.17.
  *
- * The linker takes the newest version of a symbol that this machine's glibc has, and the result would not start
- * in an image with an older one. dlopen, dlsym and __libc_start_main got new versions with glibc 2.34;
+ * The linker takes the newest version of a symbol that this machine's glibc has, and the result would not
+ * start in an image with an older one. dlopen, dlsym and __libc_start_main got new versions with glibc 2.34;
  * the old ones are still there and are asked for by name.
  */
 #define _GNU_SOURCE

@@ -16,7 +16,8 @@ static const char usage[] =
     "    -h,   --help                Print usage information and exit.\n"
     "          --version             Print version information and exit.\n"
     "    -L,   --list-gpus           Display a list of GPUs connected to the system.\n"
-    "    -i,   --id=                 Target specific GPUs: indexes, UUIDs or PCI bus ids, separated by commas.\n"
+    "    -i,   --id=                 Target specific GPUs: indexes, UUIDs or PCI bus ids, separated by "
+    "commas.\n"
     "\n"
     "  SELECTIVE QUERY OPTIONS (one of)\n"
     "          --query-gpu=          Information about GPU, e.g. --query-gpu=index,uuid,name,memory.total\n"
@@ -33,7 +34,8 @@ struct options {
 };
 
 /* The value of "--name=value", "--name value" or "-n value". */
-static bool value_of(int argc, char **argv, int *at, const char *name, const char *brief, const char **value) {
+static bool value_of(int argc, char **argv, int *at, const char *name, const char *brief,
+                     const char **value) {
     size_t length = strlen(name);
     const char *argument = argv[*at];
     if (strncmp(argument, name, length) == 0 && argument[length] == '=') {
@@ -58,7 +60,8 @@ static bool parse(int argc, char **argv, struct options *options) {
             value_of(argc, argv, &i, "--query-gpu", NULL, &options->gpu_fields) ||
             value_of(argc, argv, &i, "--query-compute-apps", NULL, &options->app_fields) ||
             value_of(argc, argv, &i, "--format", NULL, &options->format) ||
-            flag(argv[i], "--list-gpus", "-L", &options->list) || flag(argv[i], "--version", NULL, &options->version) ||
+            flag(argv[i], "--list-gpus", "-L", &options->list) ||
+            flag(argv[i], "--version", NULL, &options->version) ||
             flag(argv[i], "--help", "-h", &options->help))
             continue;
         printf("ERROR: Option %s is not recognized. Please run 'nvidia-smi -h'.\n\n", argv[i]);
@@ -100,11 +103,13 @@ static int select_devices(const char *ids, struct selection *selection) {
     if (!ids) {
         nvml.nvmlDeviceGetCount_v2(&count);
         for (unsigned int i = 0; i < count && i < SMI_MAX_DEVICES; i++) {
-            nvmlReturn_t result = nvml.nvmlDeviceGetHandleByIndex_v2(i, &selection->devices[selection->count]);
+            nvmlReturn_t result =
+                nvml.nvmlDeviceGetHandleByIndex_v2(i, &selection->devices[selection->count]);
             if (result == NVML_SUCCESS)
                 selection->count++;
             else
-                printf("Unable to determine the device handle for GPU%u: %s\n", i, nvml.nvmlErrorString(result));
+                printf("Unable to determine the device handle for GPU%u: %s\n", i,
+                       nvml.nvmlErrorString(result));
         }
         if (count == 0)
             puts("No devices were found");
@@ -171,7 +176,8 @@ int main(int argc, char **argv) {
         return EXIT_INVALID;
     }
     if (!smi_load()) {
-        puts("NVIDIA-SMI couldn't find libnvidia-ml.so.1 library in your system. Please make sure that the NVIDIA "
+        puts("NVIDIA-SMI couldn't find libnvidia-ml.so.1 library in your system. Please make sure that the "
+             "NVIDIA "
              "Display Driver is properly installed and present in your system.");
         return NVML_ERROR_LIBRARY_NOT_FOUND;
     }
@@ -183,7 +189,8 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (result == NVML_ERROR_DRIVER_NOT_LOADED) {
-        puts("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+        puts("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
+             "the latest "
              "NVIDIA driver is installed and running.\n");
         return NVML_ERROR_DRIVER_NOT_LOADED;
     }

@@ -276,8 +276,9 @@ static unsigned int parse(const struct field *known, const char *names, const st
         while (trimmed && names[trimmed - 1] == ' ')
             trimmed--;
         const struct field *field = known;
-        while (field->name && !(strlen(field->name) == trimmed && strncmp(field->name, names, trimmed) == 0) &&
-               !(field->alias && strlen(field->alias) == trimmed && strncmp(field->alias, names, trimmed) == 0))
+        while (
+            field->name && !(strlen(field->name) == trimmed && strncmp(field->name, names, trimmed) == 0) &&
+            !(field->alias && strlen(field->alias) == trimmed && strncmp(field->alias, names, trimmed) == 0))
             field++;
         if (!field->name || count == MAX_FIELDS) {
             printf("Field \"%.*s\" is not a valid field to query.\n\n", (int)trimmed, names);
@@ -311,7 +312,8 @@ static void print_row(const struct field **fields, unsigned int count, bool unit
         else if (result != NVML_SUCCESS)
             printf("[%s]", nvml.nvmlErrorString(result));
         else
-            printf("%s%s%s", text, units && fields[i]->unit ? " " : "", units && fields[i]->unit ? fields[i]->unit : "");
+            printf("%s%s%s", text, units && fields[i]->unit ? " " : "",
+                   units && fields[i]->unit ? fields[i]->unit : "");
     }
     puts("");
 }

@@ -158,8 +158,8 @@ static void print_mig(nvmlDevice_t device, nvmlDevice_t mig, unsigned int index)
     cell(18, "%3u %4u %3u %3u", gpu, gi, ci, index);
     cell(34, "%16lluMiB / %5lluMiB", MIB(memory.used), MIB(memory.total));
     cell(11, "%3u      0", parts.multiprocessorCount);
-    cell(23, "%3u %3u %4u %4u %4u", parts.sharedCopyEngineCount, parts.sharedEncoderCount, parts.sharedDecoderCount,
-         parts.sharedOfaCount, parts.sharedJpegCount);
+    cell(23, "%3u %3u %4u %4u %4u", parts.sharedCopyEngineCount, parts.sharedEncoderCount,
+         parts.sharedDecoderCount, parts.sharedOfaCount, parts.sharedJpegCount);
     puts("|");
     cell(18, "%s", "");
     cell(34, "%16lluMiB / %5lluMiB", MIB(bar.bar1Used), MIB(bar.bar1Total));
@@ -179,10 +179,14 @@ static void print_mig_table(const struct selection *selection) {
                 line(frame);
                 full(" MIG devices:");
                 line(mig_rule);
-                line("| GPU  GI  CI  MIG |                     Memory-Usage |        Vol|        Shared         |");
-                line("|      ID  ID  Dev |                       BAR1-Usage | SM     Unc| CE ENC  DEC  OFA  JPG |");
-                line("|                  |                                  |        ECC|                       |");
-                line("|==================+==================================+===========+=======================|");
+                line("| GPU  GI  CI  MIG |                     Memory-Usage |        Vol|        Shared      "
+                     "   |");
+                line("|      ID  ID  Dev |                       BAR1-Usage | SM     Unc| CE ENC  DEC  OFA  "
+                     "JPG |");
+                line("|                  |                                  |        ECC|                    "
+                     "   |");
+                line("|==================+==================================+===========+===================="
+                     "===|");
                 any = true;
             }
             print_mig(selection->devices[i], mig, j);
@@ -206,7 +210,8 @@ static void print_process(unsigned int gpu, const nvmlProcessInfo_t *process) {
     else
         snprintf(shown, sizeof shown, "%s", name);
     cell(WIDTH, "%5u%6s%5s%16u%7s   %-36s%7lluMiB", gpu, id_text(process->gpuInstanceId, gi, sizeof gi),
-         id_text(process->computeInstanceId, ci, sizeof ci), process->pid, "C", shown, MIB(process->usedGpuMemory));
+         id_text(process->computeInstanceId, ci, sizeof ci), process->pid, "C", shown,
+         MIB(process->usedGpuMemory));
     puts("|");
 }
 
