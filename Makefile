@@ -39,6 +39,7 @@ packages-test: packages-engine
 build: packages-build $(BUILD)/vendor.stamp
 	$(MAKE) -C native/launcher OUT=$(BUILD)/launcher PYTHON=$(PYTHON)
 	$(MAKE) -C native/sim OUT=$(BUILD)/sim
+	$(MAKE) -C native/probe OUT=$(BUILD)/probe
 
 # What the commands for people need, beside our own package and touched by no other.
 $(BUILD)/vendor.stamp: pyproject.toml | packages-build
@@ -80,7 +81,7 @@ root:
 	@$(MAKE) --no-print-directory install PREFIX=$(ROOT) DESTDIR=
 
 demo: packages-engine root
-	packaging/demo $(ROOT)
+	$(PYTHON) -IS packaging/demo.py $(ROOT)
 
 check: packages-test $(BUILD)/venv.stamp
 	packaging/lint $(VENV)

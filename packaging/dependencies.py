@@ -1,4 +1,4 @@
-"""Prints the packages that pyproject.toml names, one a line, for pip: the program's, and `dev` ones if asked."""
+"""Prints the packages that pyproject.toml names, one a line, for pip; `dev` ones too if asked."""
 
 import os
 import sys

@@ -73,5 +73,5 @@ else:
 
     def dumps(value: Any) -> str:
         """`value` as compact ASCII JSON; keys keep their order."""
-        encode = make_encoder(None, _refuse, _c.encode_basestring_ascii, None, ":", ",", False, False, False)
+        encode = _ENCODER(None, _refuse, _c.encode_basestring_ascii, None, ":", ",", False, False, False)
         return "".join(encode(value, 0))

@@ -36,11 +36,14 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime) -> str | N
     Returns the mode that the container gets its slice by, None if it asks for none (and then the
     bundle is untouched).
     """
-    path = oci_spec.path_in(invocation.bundle)
+    path = invocation.spec_path
     spec = _read_original(path)
     request = source.from_spec(spec, config)
     if request is None:
         return None
+    if path != oci_spec.path_in(invocation.bundle):
+        # The hook is told the bundle, and would read another spec.
+        raise SpecError(f"a container with an XPU needs its spec in the bundle, not in {path}")
     mode, _ = plan_mode.choose(config, spec, invocation.systemd_cgroup)
     options = ["--log", invocation.log, "--log-format", invocation.log_format] if invocation.log else []
     if mode == plan_mode.SPEC:
@@ -93,13 +96,13 @@ def _prepare_or_refuse(
         try:
             prepare(invocation, config, runtime)
         except SpecError:
-            if os.access(oci_spec.path_in(invocation.bundle), os.R_OK):
+            if os.access(invocation.spec_path, os.R_OK):
                 raise
             # The low-level runtime says in its own words that there is no bundle.
         return
     # Our own files are broken. That stops whoever needs them, and nobody else.
     try:
-        asked = source.asks(_read_original(oci_spec.path_in(invocation.bundle)))
+        asked = source.asks(_read_original(invocation.spec_path))
     except SpecError:
         return
     if asked and problem is not None:

@@ -32,7 +32,7 @@ try:
             _restype_ = result
 
         try:
-            return Function(_ctypes.dlsym(handle, name))  # type: ignore[arg-type]
+            return Function(_ctypes.dlsym(handle, name))
         except OSError as error:
             raise AttributeError(name) from error
 

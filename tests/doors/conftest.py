@@ -1,0 +1,137 @@
+"""A node of the tests' own: the installed runtime, a run folder, a configuration, a simulated driver.
+
+Tests go through the doors: the real runc behind `xpu-container-runtime`, with real bundles. Only the
+hardware is simulated. Everything is below one short folder (socket paths have 108 characters), and
+its end checks that no grant, limit, mount or process is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "packaging"))
+
+import image  # noqa: E402
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class Node:
+    """The runtime as installed, on a node with devices of its own."""
+
+    def __init__(self, prefix: Path, folder: Path) -> None:
+        self.prefix = prefix
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.config = folder / "config.yaml"
+        self.runtime = prefix / "bin" / "xpu-container-runtime"
+        self.hook = prefix / "bin" / "xpu-container-runtime-hook"
+        self.state_root = folder / "state"
+        self.state_root.mkdir()
+        self.environ = {**os.environ, "XPU_RUN_DIR": str(self.run_dir), "XPU_CONFIG": str(self.config)}
+
+    def xpu(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs `xpu`; fails the test where it fails, unless told not to."""
+        done = subprocess.run(
+            [self.prefix / "bin" / "xpu", *words], env=self.environ, capture_output=True, text=True, timeout=60
+        )
+        if check and done.returncode:
+            raise AssertionError(f"xpu {' '.join(map(str, words))}: {done.stderr}")
+        return done
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.xpu(*words, "--json").stdout)
+
+    def sim(self, topology: str | Path) -> None:
+        self.xpu("sim", "up", "--topology", topology)
+
+    def configure(self, text: str) -> None:
+        self.config.write_text(text)
+
+    def oci(
+        self, *words: str | Path, timeout: float = 60, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs the runtime with a private `--root`."""
+        command = [self.runtime, "--root", self.state_root, *words]
+        options.setdefault("env", self.environ)
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+
+    def run(self, bundle: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        """`run` in the foreground: what the container prints, and its exit status."""
+        return self.oci("run", *options, "--bundle", bundle, bundle.name)
+
+    def start(self, bundle: Path) -> str:
+        """Creates and starts a container in the background; its id."""
+        with (bundle / "output").open("wb") as output:
+            for words in (["create", "--bundle", bundle, bundle.name], ["start", bundle.name]):
+                command = [self.runtime, "--root", self.state_root, *words]
+                done = subprocess.run(command, env=self.environ, stdout=output, stderr=output, timeout=60)
+                if done.returncode:
+                    raise AssertionError((bundle / "output").read_text())
+        return bundle.name
+
+    def remove(self, container: str) -> None:
+        done = self.oci("delete", "--force", container)
+        assert done.returncode == 0, done.stderr
+
+    def close(self) -> None:
+        if self.state_root.exists():
+            for state in self.state_root.iterdir():
+                self.oci("delete", "--force", state.name)
+        self.xpu("sim", "down", check=False)
+        shutil.rmtree(self.folder)
+
+
+@pytest.fixture
+def node(installed: Path) -> Iterator[Node]:
+    """A node without devices; `node.sim(TOPOLOGY)` gives it some."""
+    found = Node(installed, Path(tempfile.mkdtemp(prefix="xpu-t-", dir="/run")))
+    yield found
+    found.close()
+    with open("/proc/self/mounts") as mounts:
+        assert [line for line in mounts if str(found.folder) in line] == []
+
+
+@pytest.fixture(scope="session")
+def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root folder of an image with a C library and cuda-probe, and without ldconfig."""
+    probe = REPOSITORY / "build" / "probe" / "cuda-probe"
+    folder = tmp_path_factory.mktemp("image")
+    image.make(str(folder), [str(probe)])
+    return folder
+
+
+@pytest.fixture
+def bundles(node: Node, image_root: Path, base_spec: dict[str, Any]) -> Callable[..., Path]:
+    """Makes a bundle of the image: `bundles("XPU_MEM=4G", args=["nvidia-smi"], change=edit_spec)`."""
+    number = 0
+
+    def make(
+        *env: str, args: list[str] | None = None, change: Callable[[dict[str, Any]], object] | None = None
+    ) -> Path:
+        nonlocal number
+        number += 1
+        folder = node.folder / f"{node.folder.name}-{number}"
+        shutil.copytree(image_root, folder / "rootfs", symlinks=True)
+        spec = json.loads(json.dumps(base_spec))
+        spec["process"].update(args=args or ["true"], terminal=False, env=["PATH=/bin:/usr/bin", *env])
+        spec["root"] = {"path": "rootfs", "readonly": False}
+        spec["linux"]["cgroupsPath"] = f"/{folder.name}"
+        if change is not None:
+            change(spec)
+        (folder / "config.json").write_text(json.dumps(spec))
+        return folder
+
+    return make
