@@ -26,6 +26,7 @@ import image  # noqa: E402
 
 MIB = 1 << 20
 GIB = 1 << 30
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Node:
@@ -41,11 +42,17 @@ class Node:
         self.state_root = folder / "state"
         self.state_root.mkdir()
         self.environ = {**os.environ, "XPU_RUN_DIR": str(self.run_dir), "XPU_CONFIG": str(self.config)}
+        #: Words in front of every command, such as `nsenter` into another view of the machine.
+        self.view: list[str] = []
 
     def xpu(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs `xpu`; fails the test where it fails, unless told not to."""
         done = subprocess.run(
-            [self.prefix / "bin" / "xpu", *words], env=self.environ, capture_output=True, text=True, timeout=60
+            [*self.view, self.prefix / "bin" / "xpu", *words],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         if check and done.returncode:
             raise AssertionError(f"xpu {' '.join(map(str, words))}: {done.stderr}")
@@ -64,7 +71,7 @@ class Node:
         self, *words: str | Path, timeout: float = 60, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Runs the runtime with a private `--root`."""
-        command = [self.runtime, "--root", self.state_root, *words]
+        command = [*self.view, self.runtime, "--root", self.state_root, *words]
         options.setdefault("env", self.environ)
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
 
@@ -76,7 +83,7 @@ class Node:
         """Creates and starts a container in the background; its id."""
         with (bundle / "output").open("wb") as output:
             for words in (["create", "--bundle", bundle, bundle.name], ["start", bundle.name]):
-                command = [self.runtime, "--root", self.state_root, *words]
+                command = [*self.view, self.runtime, "--root", self.state_root, *words]
                 done = subprocess.run(command, env=self.environ, stdout=output, stderr=output, timeout=60)
                 if done.returncode:
                     raise AssertionError((bundle / "output").read_text())
@@ -86,12 +93,27 @@ class Node:
         done = self.oci("delete", "--force", container)
         assert done.returncode == 0, done.stderr
 
+    def close_containers(self) -> None:
+        for state in self.state_root.iterdir():
+            self.remove(state.name)
+
     def close(self) -> None:
-        if self.state_root.exists():
-            for state in self.state_root.iterdir():
-                self.oci("delete", "--force", state.name)
+        self.close_containers()
         self.xpu("sim", "down", check=False)
         shutil.rmtree(self.folder)
+
+
+def processes_of(node: Node) -> list[str]:
+    """The command lines of processes that have this node's folder in their environment or arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes()
+            if os.fsencode(node.folder) in words + (entry / "environ").read_bytes():
+                found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue  # no process, or one that has ended meanwhile
+    return found
 
 
 @pytest.fixture
@@ -102,6 +124,8 @@ def node(installed: Path) -> Iterator[Node]:
     found.close()
     with open("/proc/self/mounts") as mounts:
         assert [line for line in mounts if str(found.folder) in line] == []
+    assert [path for path in CGROUPS.glob(f"*/{found.folder.name}-*")] == []
+    assert processes_of(found) == []
 
 
 @pytest.fixture(scope="session")
