@@ -40,6 +40,12 @@ static CUcontext top(void) {
     return current.depth ? current.contexts[current.depth - 1] : NULL;
 }
 
+bool cuda_is_live(CUcontext context) { return __atomic_load_n(&context->live, __ATOMIC_ACQUIRE); }
+
+static void set_live(CUcontext context, bool live) {
+    __atomic_store_n(&context->live, live, __ATOMIC_RELEASE);
+}
+
 CUresult cuda_current(CUcontext *context) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)
@@ -47,7 +53,7 @@ CUresult cuda_current(CUcontext *context) {
     *context = top();
     if (!*context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    return (*context)->live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return cuda_is_live(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply) {
@@ -76,13 +82,13 @@ static CUresult start(CUcontext context, CUdevice number, const struct cuda_devi
         context->id = (uint32_t)reply.value[0];
         context->device = number;
         context->last = 0;
-        context->live = true;
+        set_live(context, true);
     }
     return result;
 }
 
 static CUresult stop(CUcontext context) {
-    context->live = false;
+    set_live(context, false);
     cuda_forget_memory(context);
     return cuda_call(context, SIM_CTX_DESTROY, 0, NULL);
 }
@@ -160,7 +166,7 @@ CUDA_API CUresult cuDevicePrimaryCtxGetState(CUdevice number, unsigned int *flag
     if (!flags || !active)
         return CUDA_ERROR_INVALID_VALUE;
     *flags = primaries[number].flags;
-    *active = primaries[number].live;
+    *active = cuda_is_live(&primaries[number]);
     return CUDA_SUCCESS;
 }
 

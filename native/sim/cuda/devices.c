@@ -14,7 +14,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_inventory inventory;
 static struct cuda_device devices[SIM_MAX_DEVICES];
 static int device_count;
-static bool initialized;
+static bool initialized; /* set with the lock held and all else in place, read without */
 
 CUresult cuda_result(enum sim_status status) {
     switch (status) {
@@ -40,10 +40,12 @@ CUresult cuda_result(enum sim_status status) {
     return CUDA_ERROR_UNKNOWN;
 }
 
-CUresult cuda_ready(void) { return initialized ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+static bool is_ready(void) { return __atomic_load_n(&initialized, __ATOMIC_ACQUIRE); }
+
+CUresult cuda_ready(void) { return is_ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 
 CUresult cuda_device(CUdevice number, const struct cuda_device **device) {
-    if (!initialized)
+    if (!is_ready())
         return CUDA_ERROR_NOT_INITIALIZED;
     if (number < 0 || number >= device_count)
         return CUDA_ERROR_INVALID_DEVICE;
@@ -161,8 +163,8 @@ CUDA_API CUresult cuInit(unsigned int flags) {
             result = CUDA_ERROR_NO_DEVICE;
         } else {
             choose_devices();
-            initialized = device_count > 0;
-            result = initialized ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+            __atomic_store_n(&initialized, device_count > 0, __ATOMIC_RELEASE);
+            result = device_count > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
         }
     }
     pthread_mutex_unlock(&lock);
@@ -172,7 +174,7 @@ CUDA_API CUresult cuInit(unsigned int flags) {
 int cuda_driver_version(void) {
     struct sim_request request = {.operation = SIM_HELLO};
     struct sim_hello hello = {0};
-    if (initialized)
+    if (is_ready())
         return inventory.hello.cuda_version;
     if (sim_connect() != SIM_OK || sim_call(&request, NULL, NULL, &hello, sizeof hello) != SIM_OK)
         return 0;
@@ -187,7 +189,7 @@ CUDA_API CUresult cuDriverGetVersion(int *version) {
 }
 
 CUDA_API CUresult cuDeviceGetCount(int *count) {
-    if (!initialized)
+    if (!is_ready())
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;

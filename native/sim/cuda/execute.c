@@ -123,7 +123,7 @@ static CUresult stream_of(CUstream stream, CUcontext *context, uint64_t **last) 
         return CUDA_ERROR_INVALID_HANDLE;
     *context = stream->context;
     *last = &stream->last;
-    return (*context)->live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return cuda_is_live(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 static CUresult submit(CUstream stream, uint32_t operation, uint64_t argument, uint64_t *position) {
@@ -221,7 +221,7 @@ static CUresult event_check(CUevent event) {
         return result;
     if (!event || event->magic != EVENT_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
-    return event->context->live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return cuda_is_live(event->context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 /* All of a context's work runs in one order, so that a later launch waits for the event as it is. */

@@ -26,7 +26,7 @@ struct CUctx_st {
     uint32_t magic;
     uint32_t id; /* the driver's number */
     CUdevice device;
-    bool live, primary;
+    bool live, primary;        /* live: atomic */
     unsigned int users, flags; /* users: of a primary context */
     uint64_t last;             /* position of its latest launch; atomic */
     struct CUctx_st *next;
@@ -46,6 +46,7 @@ CUresult cuda_device(CUdevice number, const struct cuda_device **device);
 int cuda_driver_version(void);
 
 /* context.c */
+bool cuda_is_live(CUcontext context);
 CUresult cuda_current(CUcontext *context);
 void cuda_forget_contexts(void);
 CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply);

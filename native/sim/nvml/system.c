@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned int users;
+static unsigned int users; /* changed with the lock held, read without */
 static struct sim_inventory inventory;
 static struct nvmlDevice_st devices[SIM_MAX_DEVICES], parts[SIM_MAX_DEVICES][SIM_MAX_MIG];
 
@@ -77,7 +77,7 @@ NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
             sim_disconnect();
     }
     if (result == NVML_SUCCESS)
-        users++;
+        __atomic_fetch_add(&users, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -89,14 +89,14 @@ nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
 NVML_API nvmlReturn_t nvmlShutdown(void) {
     pthread_mutex_lock(&lock);
     nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
-    if (users && --users == 0)
+    if (users && __atomic_sub_fetch(&users, 1, __ATOMIC_RELEASE) == 0)
         sim_disconnect();
     pthread_mutex_unlock(&lock);
     return result;
 }
 
 nvmlReturn_t nvml_ready(void) {
-    if (!users)
+    if (!__atomic_load_n(&users, __ATOMIC_ACQUIRE))
         return NVML_ERROR_UNINITIALIZED;
     return sim_connected() || sim_connect() == SIM_OK ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }

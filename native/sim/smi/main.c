@@ -134,9 +134,13 @@ static void print_version(void) {
     nvml.nvmlSystemGetDriverVersion(driver, sizeof driver);
     nvml.nvmlSystemGetNVMLVersion(library, sizeof library);
     nvml.nvmlSystemGetCudaDriverVersion_v2(&cuda);
-    const char *short_version = strchr(library, '.'); /* "13.615.36.02" is called 615.36 */
+    /* "13.535.274.02": CUDA's major version, and the driver's, of which two parts are shown. */
+    const char *branch = strchr(library, '.');
+    const char *rest = branch ? strchr(branch + 1, '.') : NULL;
     printf("NVIDIA-SMI version  : %s\n", driver);
-    printf("NVML version        : %.6s\n", short_version ? short_version + 1 : library);
+    if (rest)
+        printf("NVML version        : %.*s\n", (int)(rest - branch) + (int)strcspn(rest + 1, "."),
+               branch + 1);
     printf("DRIVER version      : %s\n", driver);
     printf("CUDA Version        : %d.%d\n", cuda / 1000, cuda % 1000 / 10);
 }

@@ -260,7 +260,8 @@ def _explained(error: Any, where: tuple[str | int, ...]) -> str:
 
 def _nearest(wrong: str, known: list[str]) -> str:
     lower = {word.lower(): word for word in known}
-    near = difflib.get_close_matches(wrong.lower(), lower, 1, 0.5)
+    begun = [word for word in lower if wrong and word.startswith(wrong.lower())]
+    near = begun or difflib.get_close_matches(wrong.lower(), lower, 1, 0.5)
     return f"did you mean {lower[near[0]]}?" if near else f"allowed are {', '.join(known)}"
 
 

@@ -1,0 +1,215 @@
+"""libnvidia-ml as nvidia-ml-py, which the inventory is made with, finds it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from xpu_runtime.devices.simulated import SimState
+
+from .conftest import MIB, NVML_LOST, NVML_NOT_SUPPORTED, REPOSITORY, SUCCESS, UNAVAILABLE, Process
+
+Start = Callable[..., Process]
+Up = Callable[..., SimState]
+
+
+def test_a_card_is_described_in_full(up: Up, process: Start) -> None:
+    one = process(up("2xT4").root)
+    assert one.nvml("nvmlDeviceGetName", 1) == "Tesla T4"
+    assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", one.nvml("nvmlDeviceGetUUID", 1))
+    assert one.nvml("nvmlDeviceGetIndex", 1) == one.nvml("nvmlDeviceGetMinorNumber", 1) == 1
+    assert one.nvml("nvmlDeviceGetBrand") == pynvml.NVML_BRAND_TESLA
+    assert one.nvml("nvmlDeviceGetArchitecture") == pynvml.NVML_DEVICE_ARCH_TURING
+    assert one.nvml("nvmlDeviceGetCudaComputeCapability") == [7, 5]
+    pci = one.nvml("nvmlDeviceGetPciInfo", 1)
+    assert (pci["busId"], pci["busIdLegacy"]) == ("00000000:00:11.0", "0000:00:11.0")
+    assert one.nvml("nvmlDeviceGetMemoryInfo")["total"] == 15360 * MIB
+    assert one.nvml("nvmlDeviceGetMigMode") == {"error": NVML_NOT_SUPPORTED}
+    assert one.nvml("nvmlDeviceGetMaxMigDeviceCount") == 0
+    assert one.nvml("nvmlDeviceGetFanSpeed") == {"error": NVML_NOT_SUPPORTED}
+    assert one.nvml("nvmlDeviceGetTemperature", 0, 0) == one.nvml("nvmlDeviceGetTemperatureV1", 0, 0) == 30
+    assert one.nvml("nvmlDeviceGetEnforcedPowerLimit") == 70000
+    assert one.nvml("nvmlDeviceGetPowerUsage") == 9000
+    assert one.nvml("nvmlDeviceGetClockInfo", 0, pynvml.NVML_CLOCK_MEM) == 5001
+    assert one.nvml("nvmlDeviceGetPerformanceState") == 8
+    assert one.nvml("nvmlDeviceGetEccMode") == [1, 1]
+    assert one.nvml("nvmlDeviceGetTotalEccErrors", 0, 1, 0) == 0
+    assert one.nvml("nvmlDeviceGetComputeMode") == 0
+    assert one.nvml("nvmlDeviceGetGraphicsRunningProcesses") == []
+    assert one.nvml("nvmlDeviceGetBAR1MemoryInfo")["bar1Total"] == 256 * MIB
+
+
+def test_a_mig_layout_is_described_in_full(up: Up, native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = next(Path(up("2xA100-MIG").root).glob("usr/lib/*-linux-gnu"))
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(folder / "libnvidia-ml.so.1")))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    pynvml.nvmlInit()
+    try:
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        assert pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
+        assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
+        parts = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, at) for at in range(5)]
+        with pytest.raises(pynvml.NVMLError_NotFound):
+            pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 5)
+        assert [pynvml.nvmlDeviceGetGpuInstanceId(part) for part in parts] == [1, 7, 8, 9, 10]
+        assert [pynvml.nvmlDeviceGetComputeInstanceId(part) for part in parts] == [0] * 5
+        assert [pynvml.nvmlDeviceGetMemoryInfo(part).total // MIB for part in parts] == [40192] + [9728] * 4
+        attributes = pynvml.nvmlDeviceGetAttributes_v2(parts[0])
+        assert (attributes.multiprocessorCount, attributes.gpuInstanceSliceCount) == (42, 3)
+        assert attributes.memorySizeMB == 40192
+        assert pynvml.nvmlDeviceGetName(parts[0]) == "NVIDIA A100-SXM4-80GB MIG 3g.40gb"
+        assert pynvml.nvmlDeviceIsMigDeviceHandle(parts[0]).value == 1
+        assert pynvml.nvmlDeviceIsMigDeviceHandle(gpu).value == 0
+        parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(parts[4])
+        assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(gpu)
+        by_uuid = pynvml.nvmlDeviceGetHandleByUUID(pynvml.nvmlDeviceGetUUID(parts[3]))
+        assert pynvml.nvmlDeviceGetGpuInstanceId(by_uuid) == 9
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetUtilizationRates(gpu)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def test_handles_are_found_by_every_name(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = next(Path(up("4xT4-R580").root).glob("usr/lib/*-linux-gnu"))
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(folder / "libnvidia-ml.so.1")))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
+    pynvml.nvmlInit()
+    try:
+        assert pynvml.nvmlSystemGetDriverVersion() == "580.105.08"
+        assert pynvml.nvmlSystemGetNVMLVersion() == "13.580.105.08"
+        assert pynvml.nvmlSystemGetCudaDriverVersion_v2() == 13000
+        third = pynvml.nvmlDeviceGetHandleByIndex(2)
+        uuid = pynvml.nvmlDeviceGetUUID(third)
+        for name in ("00000000:00:12.0", "0000:00:12.0", "00:12.0", "00:12"):
+            assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByPciBusId(name)) == uuid
+        serial = pynvml.nvmlDeviceGetSerial(third)
+        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleBySerial(serial)) == uuid
+        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == 2
+        for wrong in ("00:12.1", "00:zz", "x"):
+            with pytest.raises(pynvml.NVMLError_InvalidArgument):
+                pynvml.nvmlDeviceGetHandleByPciBusId(wrong)
+        place = pynvml.nvmlPciInfoExt_v1_t()
+        with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
+            pynvml.nvmlDeviceGetPciInfoExt(third, ctypes.byref(place))
+        place.version = pynvml.nvmlPciInfoExt_v1
+        pynvml.nvmlDeviceGetPciInfoExt(third, ctypes.byref(place))
+        assert (place.busId, place.baseClass) == ("00000000:00:12.0", 3)
+        with pytest.raises(pynvml.NVMLError_NotFound):
+            pynvml.nvmlDeviceGetHandleByUUID("GPU-0")
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            pynvml.nvmlDeviceGetHandleByIndex(4)
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            pynvml.nvmlDeviceGetName(ctypes.c_void_p(1234))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def test_a_lost_card_has_its_identity_and_nothing_else(up: Up, process: Start) -> None:
+    root = up({"gpus": [{"model": "T4"}, {"model": "T4", "healthy": False}]}).root
+    one = process(root)
+    assert len(one.count()) == 2
+    assert one.nvml("nvmlDeviceGetName", 1) == "Tesla T4"
+    for function in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"):
+        assert one.nvml(function, 1) == {"error": NVML_LOST}
+    assert one.nvml("nvmlDeviceGetMemoryInfo")["used"] == 0
+    assert one.limit("/sys/fs/cgroup", 0, 1, 1) == NVML_LOST
+    assert one.start(1) == UNAVAILABLE
+    assert one.start(0) == SUCCESS
+
+
+def test_a_function_that_the_topology_lets_fail_fails_for_that_card(up: Up, process: Start) -> None:
+    fail = {
+        "nvmlDeviceSetMemoryLimits_v1": "NVML_ERROR_UNKNOWN",
+        "nvmlDeviceGetHandleByIndex_v2": "NVML_ERROR_GPU_IS_LOST",
+    }
+    root = up({"gpus": [{"model": "T4", "fail": fail}, {"model": "T4"}]}).root
+    one = process(root)
+    assert one.nvml("nvmlDeviceGetName", 0) == {"error": NVML_LOST}
+    assert one.nvml("nvmlDeviceGetName", 1) == "Tesla T4"
+    only = {"nvmlDeviceGetMemoryInfo": "NVML_ERROR_UNKNOWN"}
+    two = process(up({"gpus": [{"model": "T4", "fail": only}]}).root)
+    assert two.nvml("nvmlDeviceGetMemoryInfo") == {"error": pynvml.NVML_ERROR_UNKNOWN}
+    assert two.nvml("nvmlDeviceGetUUID").startswith("GPU-")
+
+
+#: Our name of each struct → the binding's.
+LAYOUTS = {
+    "nvmlPciInfo_t": "nvmlPciInfo_t",
+    "nvmlPciInfoExt_v1_t": "nvmlPciInfoExt_v1_t",
+    "nvmlMemory_t": "c_nvmlMemory_t",
+    "nvmlMemory_v2_t": "c_nvmlMemory_v2_t",
+    "nvmlBAR1Memory_t": "c_nvmlBAR1Memory_t",
+    "nvmlUtilization_t": "c_nvmlUtilization_t",
+    "nvmlProcessInfo_t": "c_nvmlProcessInfo_v2_t",
+    "nvmlProcessUtilizationSample_t": "c_nvmlProcessUtilizationSample_t",
+    "nvmlDeviceAttributes_t": "c_nvmlDeviceAttributes",
+    "nvmlTemperature_t": "c_nvmlTemperature_v1_t",
+    "nvmlSetMemoryLimits_v1_t": "c_nvmlSetMemoryLimits_v1_t",
+    "nvmlGetMemoryLimits_v1_t": "c_nvmlGetMemoryLimits_v1_t",
+}
+
+
+def test_structs_are_laid_out_as_the_binding_has_them(tmp_path: Path) -> None:
+    expected: list[str] = []
+    lines: list[str] = []
+    for ours, theirs in LAYOUTS.items():
+        struct: Any = getattr(pynvml, theirs)
+        expected.append(str(ctypes.sizeof(struct)))
+        lines.append(f'printf("%zu\\n", sizeof({ours}));')
+        for name, *_ in struct._fields_:
+            expected.append(f"{getattr(struct, name).offset} {getattr(struct, name).size}")
+            lines.append(f'printf("%zu %zu\\n", offsetof({ours}, {name}), sizeof((({ours} *)0)->{name}));')
+    source = tmp_path / "layout.c"
+    header = REPOSITORY / "native/sim/nvml/nvml.h"
+    body = "\n".join(lines)
+    source.write_text(
+        f'#include <stddef.h>\n#include <stdio.h>\n#include "{header}"\nint main(void) {{ {body} return 0; }}'
+    )
+    subprocess.run(["cc", "-o", tmp_path / "layout", source], check=True)
+    printed = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout
+    assert printed.split("\n")[:-1] == expected
+
+
+def test_error_numbers_are_the_binding_s() -> None:
+    header = (REPOSITORY / "native/sim/nvml/nvml.h").read_text()
+    ours = dict(re.findall(r"(NVML_(?:SUCCESS|ERROR_\w+)) = (\d+)", header))
+    theirs = {
+        name: str(value) for name, value in vars(pynvml).items() if re.match("NVML_(SUCCESS|ERROR_)", name)
+    }
+    assert ours.items() <= theirs.items()
+    assert len(ours) > 25
+
+
+def test_error_texts_are_the_binding_s(native: Path) -> None:
+    library = ctypes.CDLL(str(native / "libnvidia-ml.so"))
+    library.nvmlErrorString.restype = ctypes.c_char_p
+    texts = pynvml.NVMLError._errcode_to_string
+    assert {number: library.nvmlErrorString(number).decode() for number in texts} == texts
+
+
+def test_every_function_that_nvidia_smi_and_the_binding_call_exists(native: Path) -> None:
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", native / "libnvidia-ml.so"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    declared = re.findall(
+        r"NVML_API [^;]*?\b(nvml\w+)\(", (REPOSITORY / "native/sim/nvml/nvml.h").read_text()
+    )
+    assert set(declared) <= set(symbols)
+    assert {name for name in symbols if name.startswith("nvml")} <= {*declared, "nvmlInit"}
+    without = subprocess.run(
+        ["nm", "-D", "--defined-only", native / "libnvidia-ml-nolimits.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "MemoryLimits" not in without
