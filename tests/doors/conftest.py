@@ -124,7 +124,7 @@ def node(installed: Path) -> Iterator[Node]:
     found.close()
     with open("/proc/self/mounts") as mounts:
         assert [line for line in mounts if str(found.folder) in line] == []
-    assert [path for path in CGROUPS.glob(f"*/{found.folder.name}-*")] == []
+    assert list(CGROUPS.glob(f"*/{found.folder.name}-*")) == []
     assert processes_of(found) == []
 
 

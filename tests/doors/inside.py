@@ -10,7 +10,7 @@ _OPEN = """for numbers in "$@"; do
     rm "/dev/probe-$numbers"
 done"""
 
-#: A device that its cgroup lets the container open, on a machine without its driver; and one that it does not.
+#: How opening a device fails that the cgroup allows and that has no driver; and one that it denies.
 ALLOWED = "No such device or address"
 DENIED = "Operation not permitted"
 
