@@ -161,11 +161,11 @@ def test_several_ups_at_once_bring_up_one(up: Up) -> None:
     assert len(set(states)) == 1
 
 
-@pytest.fixture
-def nodev(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run folder on a file system without device nodes, as /run is."""
-    folder = Path(tempfile.mkdtemp(prefix="xpu-nodev-"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "nodev,mode=755", "t", folder], check=True)
+@pytest.fixture(params=["nodev", "noexec", "nodev,noexec,nosuid"])
+def restricted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run folder on a file system without device nodes or programs, as /run is on many systems."""
+    folder = Path(tempfile.mkdtemp(prefix="xpu-restricted-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"{request.param},mode=755", "t", folder], check=True)
     monkeypatch.setenv("XPU_RUN_DIR", str(folder))
     yield folder
     simulated.down()
@@ -173,13 +173,17 @@ def nodev(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.rmdir()
 
 
-def test_where_nodes_cannot_be_opened_dev_is_a_file_system_of_its_own(native: Path, nodev: Path) -> None:
+def test_where_nodes_or_programs_are_forbidden_the_root_is_a_file_system_of_its_own(
+    native: Path, restricted: Path
+) -> None:
     state = simulated.up("1xT4", native=str(native))
     with pytest.raises(OSError, match="No such device or address"):
         os.open(f"{state.root}/dev/nvidia0", os.O_RDWR)
+    subprocess.run([f"{state.root}/usr/bin/nvidia-smi"], check=True, capture_output=True)
+    assert simulated.up("2xT4", native=str(native)).gpus == 2
     assert simulated.down() is True
-    assert str(nodev / "sim") not in Path("/proc/self/mountinfo").read_text()
-    assert os.listdir(nodev) == ["sim.lock"]
+    assert str(restricted / "sim") not in Path("/proc/self/mountinfo").read_text()
+    assert os.listdir(restricted) == ["sim.lock"]
 
 
 def test_a_run_folder_with_a_very_long_path_works(

@@ -17,6 +17,8 @@ from typing import Any
 
 import pynvml
 
+NOT_READY = 600
+
 
 class Worker:
     def __init__(self, root: str) -> None:
@@ -132,14 +134,20 @@ class Worker:
     def timed(self, name: str, times: int = 1) -> list[float]:
         """Result and milliseconds that the device takes for some kernels.
 
-        They are queued behind another one, so that the device never waits for this process between them.
+        They are queued behind another one that still runs when the last of them is launched, so that the
+        device never waits for this process between them; where it did, the other one was too short.
         """
-        self.launch("busy_500ms")
-        start = self.event()
-        self.launch(name, times)
-        end = self.event()
-        self.synchronize()
-        return self.elapsed(start, end)
+        blocker = 50
+        while True:
+            self.launch(f"busy_{blocker}ms")
+            start = self.event()
+            self.launch(name, times)
+            end = self.event()
+            in_time = self.cuda.cuEventQuery(self.events[start]) == NOT_READY
+            self.synchronize()
+            if in_time:
+                return self.elapsed(start, end)
+            blocker *= 2
 
     def elapsed(self, start: int, end: int) -> list[float]:
         """Result and milliseconds."""

@@ -65,6 +65,7 @@ static void report(const char *line) {
 static void give_up(const char *what, const char *where) {
     char line[SIM_MAX_PATH + 256];
     snprintf(line, sizeof line, "%s %s: %s\n", what, where, strerror(errno));
+    say("%.*s", (int)strcspn(line, "\n"), line);
     report(line);
     exit(1);
 }
@@ -143,7 +144,8 @@ static int pidfd_of(int socket, pid_t pid) {
     socklen_t size = sizeof fd;
     if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0)
         return fd;
-    return (int)syscall(SYS_pidfd_open, pid, 0); /* before Linux 6.5 */
+    /* Linux before 6.5. Any other error means that the peer is dead, and its pid perhaps another's by now. */
+    return errno == ENOPROTOOPT ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
 static void accept_one(void) {

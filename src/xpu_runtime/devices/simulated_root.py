@@ -19,7 +19,7 @@ from xpu_runtime.linux import files, ldcache, syscalls
 NVIDIA_MAJOR = 195
 _CONTROL_MINOR, _MODESET_MINOR = 255, 254
 #: From statvfs(3).
-_ST_NODEV = 4
+_ST_NODEV, _ST_NOEXEC = 4, 8
 _MS_NOSUID = 2
 
 
@@ -28,6 +28,10 @@ def make(root: str, topology: Topology, native: str) -> None:
 
     DeviceError where that is missing; OSError where a file or node cannot be made (root only).
     """
+    os.mkdir(root)
+    if os.statvfs(root).f_flag & (_ST_NODEV | _ST_NOEXEC):
+        # /run, mostly: nodes on it cannot be opened, and libraries not loaded.
+        syscalls.mount("xpu-sim", root, "tmpfs", _MS_NOSUID, "mode=755,size=64m")
     for folder in ("dev", "etc", "proc", "run/nvidia-sim", "usr/bin"):
         os.makedirs(os.path.join(root, folder), mode=0o755)
     _libraries(root, topology, native)
@@ -38,11 +42,11 @@ def make(root: str, topology: Topology, native: str) -> None:
 
 
 def unmake(root: str) -> None:
-    """Removes the folder and what is mounted in it; nothing happens where there is none."""
+    """Removes the folder and what is mounted on it; nothing happens where there is none."""
     try:
-        syscalls.umount2(os.path.join(root, "dev"), syscalls.MNT_DETACH)
+        syscalls.umount2(root, syscalls.MNT_DETACH)
     except OSError:
-        pass  # not mounted: nodes could be made in the folder itself
+        pass  # not mounted: the run folder itself would do
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -95,9 +99,6 @@ def _free_majors() -> tuple[int, int]:
 
 
 def _nodes(dev: str, topology: Topology, uvm: int, caps: int) -> None:
-    if os.statvfs(dev).f_flag & _ST_NODEV:
-        # /run, mostly: nodes on it cannot be opened.
-        syscalls.mount("xpu-sim", dev, "tmpfs", _MS_NOSUID, "mode=755,size=1m")
     nodes = {
         "nvidiactl": (NVIDIA_MAJOR, _CONTROL_MINOR),
         "nvidia-modeset": (NVIDIA_MAJOR, _MODESET_MINOR),
