@@ -8,6 +8,7 @@ engine that runs if it knows the xpu runtime, else one of its own. Everything of
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 FOLDER = "/run/xpu-demo"
 SOCKET = f"unix://{FOLDER}/docker.sock"
 IMAGE = "xpu-demo:1"
+CGROUP = "/xpu-demo"
 BUILD = os.path.join(os.path.dirname(HERE), "build")
 MIB = 1 << 20
 
@@ -92,7 +94,7 @@ class Demo:
         command = [
             "dockerd", "--config-file", config, "--host", SOCKET, "--data-root", f"{FOLDER}/docker",
             "--exec-root", f"{FOLDER}/exec", "--pidfile", f"{FOLDER}/docker.pid",
-            "--iptables=false", "--ip6tables=false", "--bridge=none",
+            "--iptables=false", "--ip6tables=false", "--bridge=none", f"--cgroup-parent={CGROUP}",
         ]  # fmt: skip
         with open(f"{FOLDER}/dockerd.log", "wb") as log:
             self.engine = subprocess.Popen(command, stdout=log, stderr=log, env=self.environ)
@@ -119,6 +121,8 @@ class Demo:
             points = [line.split()[1] for line in mounts if line.split()[1].startswith(FOLDER + "/")]
         for point in reversed(points):
             subprocess.run(["umount", "--lazy", point], check=False)
+        for folder in glob.glob(f"/sys/fs/cgroup/*{CGROUP}") + glob.glob(f"/sys/fs/cgroup{CGROUP}"):
+            os.rmdir(folder)
         shutil.rmtree(FOLDER)
 
     def _stop_engine(self) -> None:

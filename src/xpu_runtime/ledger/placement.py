@@ -218,9 +218,7 @@ def _nearest(
     return None
 
 
-def _proposals(
-    request: Request, able: list[Room], wanted: int, n: int, step: int
-) -> list[tuple[int, int]]:
+def _proposals(request: Request, able: list[Room], wanted: int, n: int, step: int) -> list[tuple[int, int]]:
     """(bytes, cores) that n devices might have: all cores and less memory, the reverse, or less of both."""
     cores = request.cores or 0
     most = min(_nth([room.memory for room in able if room.cores >= cores], n), wanted)

@@ -14,12 +14,8 @@ import time
 from xpu_runtime import paths
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
+from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.linux import cgroups, files, proc
-
-try:
-    import _sqlite3 as sqlite  # `sqlite3` brings `datetime` and `collections`: a third of its cost
-except ImportError:
-    import sqlite3 as sqlite  # type: ignore[no-redef]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,12 +25,23 @@ def carry_out(
     found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...], pid: int, rootfs: str
 ) -> None:
     """Gives the container whose init is `pid` its devices and driver files; else ApplyError, all undone."""
-    _allow(pid, build.device_nodes(found, slices, capabilities))
-    clones: dict[str, int] = {}
+    added = _allow(pid, build.device_nodes(found, slices, capabilities))
+    try:
+        _in_mount_namespace(found, slices, capabilities, pid, rootfs)
+    except BaseException:
+        _disallow(pid, added)
+        raise
+
+
+def _in_mount_namespace(
+    found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...], pid: int, rootfs: str
+) -> None:
+    clones: dict[str, list[int]] = {}
     host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for library in build.wanted(found, capabilities):
-            clones[library.source] = _clone(library.source)
+            # One for its own name, and one for each link's name that the image may occupy.
+            clones[library.source] = [_clone(library.source) for _ in (library.name, *library.links)]
         try:
             mounts.enter_mount_namespace(pid)
         except OSError as error:
@@ -44,19 +55,27 @@ def carry_out(
             syscalls.setns(host, syscalls.CLONE_NEWNS)
     finally:
         os.close(host)
-        for fd in clones.values():
-            os.close(fd)
+        for fds in clones.values():
+            for fd in fds:
+                os.close(fd)
 
 
-def _allow(pid: int, nodes: list[DeviceNode]) -> None:
+def _allow(pid: int, nodes: list[DeviceNode]) -> list[cgroups.DeviceRule]:
     rules = [cgroups.DeviceRule("c", node.node.major, node.node.minor) for node in nodes]
     try:
-        cgroups.allow_devices(pid, rules)
+        return cgroups.allow_devices(pid, rules)
     except OSError as error:
         raise ApplyError(
             f"cannot allow the devices in the cgroup of process {pid}: {error.strerror or error}",
             "set mode: spec in the configuration",
         ) from error
+
+
+def _disallow(pid: int, rules: list[cgroups.DeviceRule]) -> None:
+    try:
+        cgroups.deny_devices(pid, rules)
+    except (OSError, ApplyError):
+        pass  # the container that could use them is about to be killed
 
 
 def _clone(source: str) -> int:
@@ -66,7 +85,7 @@ def _clone(source: str) -> int:
         raise ApplyError(f"cannot copy the mount of {source}: {error.strerror}") from error
 
 
-def _carry_out_in(root: Root, operations: list[Operation], clones: dict[str, int]) -> None:
+def _carry_out_in(root: Root, operations: list[Operation], clones: dict[str, list[int]]) -> None:
     try:
         for operation in operations:
             try:
@@ -78,14 +97,11 @@ def _carry_out_in(root: Root, operations: list[Operation], clones: dict[str, int
         raise
 
 
-def _one(root: Root, operation: Operation, clones: dict[str, int]) -> None:
+def _one(root: Root, operation: Operation, clones: dict[str, list[int]]) -> None:
     if isinstance(operation, DeviceNode):
         root.make_node(operation.node.path, _NODE_MODE, operation.node.major, operation.node.minor)
     elif isinstance(operation, Mount):
-        # A second mount of a file (a link's name that the image occupies) needs a clone of its own.
-        fd = clones.pop(operation.source, -1)
-        if fd < 0:
-            fd = mounts.clone(operation.source)
+        fd = clones[operation.source].pop()
         try:
             mounts.attach(fd, root, operation.destination, nodev=True, noexec=not operation.executable)
         finally:

@@ -44,10 +44,8 @@ def write_linker_cache(root: Root, operation: LinkerCache) -> None:
         old = ldcache.parse(root.read(_CACHE, _MAX_CACHE))
     except (OSError, ValueError):
         old = []  # none, or one that the image's own loader cannot use either
-    ours = {(entry.soname, entry.flags) for entry in operation.entries}
-    # A stub or another driver's library of the same name must not be found first.
-    kept = [entry for entry in old if (entry.soname, entry.flags) not in ours]
-    root.write_file(_CACHE, ldcache.build([*kept, *operation.entries]), 0o644)
+    # Ours replace those of the same name: a stub or another driver's library must not be found first.
+    root.write_file(_CACHE, ldcache.build(ldcache.merge(old, operation.entries)), 0o644)
 
 
 def open_root(path: str) -> Root:

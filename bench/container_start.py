@@ -1,0 +1,169 @@
+"""What our part of a container's start costs: create + start + delete, against the low-level runtime alone.
+
+container_start.py PREFIX [RUNS]. Real runc, real bundles, the simulated device; medians of interleaved runs.
+Also the largest resident memory of a shim and of a hook, and what a thousand grants in the ledger add.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "..", "packaging"), os.path.join(HERE, "..", "src"), HERE]
+
+import image  # noqa: E402
+import timing  # noqa: E402
+
+RUNC = shutil.which("runc", path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin") or "runc"
+PROBE = os.path.join(HERE, "..", "build", "probe", "cuda-probe")
+GRANTS = 1000
+
+
+class Bench:
+    """A node with a simulated card, and bundles."""
+
+    def __init__(self, prefix: str, folder: str) -> None:
+        self.runtime = os.path.join(prefix, "bin", "xpu-container-runtime")
+        self.xpu = os.path.join(prefix, "bin", "xpu")
+        self.folder = folder
+        self.environ = {
+            **os.environ,
+            "XPU_RUN_DIR": os.path.join(folder, "run"),
+            "XPU_CONFIG": os.path.join(folder, "config.yaml"),
+        }
+        image.make(os.path.join(folder, "rootfs"), [PROBE])
+        subprocess.run([RUNC, "spec"], cwd=folder, check=True)
+        self.null = open(os.devnull, "r+b")  # noqa: SIM115 - open as long as the bench runs
+
+    def bundle(self, name: str, *env: str) -> str:
+        """A bundle of the one image; its spec is written anew before each create, as an engine does."""
+        path = os.path.join(self.folder, name)
+        os.mkdir(path)
+        with open(os.path.join(self.folder, "config.json")) as file:
+            spec = json.load(file)
+        spec["process"].update(terminal=False, args=["/bin/true"], env=["PATH=/bin", *env])
+        spec["root"] = {"path": os.path.join(self.folder, "rootfs"), "readonly": False}
+        spec["linux"]["cgroupsPath"] = f"/{os.path.basename(self.folder)}-{name}"
+        with open(os.path.join(path, "engine.json"), "w") as file:
+            json.dump(spec, file)
+        return path
+
+    def call(self, program: str, *words: str) -> None:
+        root = os.path.join(self.folder, "state")
+        done = subprocess.run(
+            [program, "--root", root, *words],
+            stdin=self.null,
+            stdout=self.null,
+            stderr=subprocess.DEVNULL,
+            env=self.environ,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"{program} {' '.join(words)} failed")
+
+    def cycle(self, program: str, bundle: str) -> Callable[[], None]:
+        name = f"{os.path.basename(self.folder)}-{os.path.basename(bundle)}"
+
+        def run() -> None:
+            shutil.copy(os.path.join(bundle, "engine.json"), os.path.join(bundle, "config.json"))
+            self.call(program, "create", "--bundle", bundle, name)
+            self.call(program, "start", name)
+            self.call(program, "delete", "--force", name)
+
+        return run
+
+    def two_ledgers(self, cycle: Callable[[], None]) -> dict[str, Callable[[], None]]:
+        """`cycle` with an empty ledger, and with a thousand grants of devices that the node does not have."""
+        from xpu_runtime.ledger.grants import Grant, Holding, Slice
+        from xpu_runtime.ledger.store import Ledger
+        from xpu_runtime.linux import proc
+
+        path = os.path.join(self.folder, "run", "ledger.db")
+        shutil.copy(path, path + ".empty")
+        pid = os.getpid()
+        started = proc.start_time(pid) or 0
+        with Ledger(path) as ledger:
+            for number in range(GRANTS):
+                part = Slice("9", f"GPU-of-the-bench-{number % 8}", 1 << 20, True, None, Holding())
+                wanted = Grant(0, f"bench-{number}", "/b", pid, started, "", "running", "hook", 0.0, ())
+                ledger.grant(wanted, lambda uses, part=part: (part,))  # type: ignore[misc]
+        shutil.copy(path, path + ".full")
+
+        def with_ledger(kind: str) -> Callable[[], None]:
+            def run() -> None:
+                shutil.copy(f"{path}.{kind}", path)
+                cycle()
+
+            return run
+
+        return {"an empty ledger": with_ledger("empty"), f"{GRANTS} grants": with_ledger("full")}
+
+
+def peak_memory(bench: Bench, bundle: str) -> dict[str, float]:
+    """MiB of resident memory at most, of the shim up to its exec, and of the hooks below the real runc."""
+    found = {}
+    shutil.copy(os.path.join(bundle, "engine.json"), os.path.join(bundle, "config.json"))
+    lib = os.path.join(os.path.dirname(os.path.dirname(bench.runtime)), "lib", "xpu-container-runtime")
+    # /bin/true in the low-level runtime's place is smaller than what it takes the place of.
+    config = os.path.join(bench.folder, "true.yaml")
+    with open(config, "w") as file:
+        file.write("low_level_runtimes: [/bin/true]\n")
+    words = ["python3", "-I", "-S", f"{lib}/shim.py", "create", "--bundle", bundle, "memory"]
+    environ = {**bench.environ, "XPU_CONFIG": config}
+    for _ in range(2):  # the first compiles the configuration
+        shim = os.posix_spawn("/usr/bin/python3", words, environ)
+        found["shim"] = os.wait4(shim, 0)[2].ru_maxrss / 1024
+
+    log = os.path.join(bundle, "memory")
+    path = os.path.join(bundle, "config.json")
+    with open(path) as file:
+        spec = json.load(file)
+    for hooks in spec["hooks"].values():
+        for hook in hooks:
+            measure = [sys.executable, os.path.join(HERE, "peak.py"), log, hook["args"][1]]
+            hook["args"] = [*measure, hook["path"], *hook["args"][1:]]
+            hook["path"] = sys.executable
+    with open(path, "w") as file:
+        json.dump(spec, file)
+    name = f"{os.path.basename(bench.folder)}-memory"
+    bench.call(RUNC, "create", "--bundle", bundle, name)
+    bench.call(RUNC, "delete", "--force", name)
+    with open(log) as file:
+        for line in file:
+            amount, stage = line.split()
+            found[f"hook, {stage}"] = int(amount) / 1024
+    return found
+
+
+def main() -> None:
+    prefix, runs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 30
+    folder = tempfile.mkdtemp(prefix="xpu-b-", dir="/run")
+    bench = Bench(prefix, folder)
+    try:
+        subprocess.run(
+            [bench.xpu, "sim", "up", "--topology", "1xT4"], env=bench.environ, stdout=bench.null, check=True
+        )
+        plain, slice_ = bench.bundle("plain"), bench.bundle("slice", "XPU_MEM=1G", "XPU_CORES=30")
+        cases = {
+            "runc alone": bench.cycle(RUNC, plain),
+            "no XPU asked for": bench.cycle(bench.runtime, plain),
+            "a slice, hook mode": bench.cycle(bench.runtime, slice_),
+        }
+        print(timing.table("create + start + delete", timing.interleave(cases, runs), "runc alone"))
+        for name, amount in peak_memory(bench, slice_).items():
+            print(f"peak memory of the {name}: {amount:.1f} MiB")
+        ledgers = bench.two_ledgers(cases["a slice, hook mode"])
+        print(timing.table("a slice, with", timing.interleave(ledgers, runs), "an empty ledger"))
+    finally:
+        subprocess.run([bench.xpu, "sim", "down"], env=bench.environ, stdout=bench.null, check=False)
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
