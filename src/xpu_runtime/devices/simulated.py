@@ -108,7 +108,7 @@ def up(topology: str, *, force: bool = False, native: str | None = None) -> SimS
             )
         _clear(present)
         try:
-            return _start(wanted, native or os.path.join(paths.NATIVE_DIR, "sim"))
+            return _start(wanted, os.path.abspath(native or os.path.join(paths.NATIVE_DIR, "sim")))
         except BaseException:
             _clear(_daemon())
             raise
