@@ -67,8 +67,10 @@ install: build
 	cp -R config $(LIB)/config
 	cp -R $(BUILD)/vendor $(LIB)/vendor
 	install -m 644 hooks/shim.py $(LIB)/shim.py
+	install -m 644 hooks/xpu_bundle.py $(LIB)/python/xpu_bundle.py
 	find $(BUILD)/sim -maxdepth 1 -type f -exec install -m 755 {} $(LIB)/native/sim/ \;
 	find $(LIB) -name __pycache__ -prune -exec rm -rf {} +
+	$(PYTHON) packaging/bundle.py $(LIB)/python
 	$(PYTHON) -IS -m compileall -q --invalidation-mode unchecked-hash -s $(DESTDIR) $(LIB)/python $(LIB)/vendor
 
 uninstall:

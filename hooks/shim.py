@@ -4,6 +4,10 @@ import sys
 
 sys.path.insert(0, __file__.rpartition("/")[0] + "/python")
 
-from xpu_runtime.shim import main
+import xpu_bundle
+
+xpu_bundle.install()
+
+from xpu_runtime.shim import main  # noqa: E402
 
 sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""Writes the bundle of the modules that a container's start imports: bundle.py FOLDER (with xpu_runtime in it).
+
+Which modules these are is found by importing the doors, so that no list has to be kept.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import os
+import subprocess
+import sys
+
+_DOORS = ("xpu_runtime.shim", "xpu_runtime.hook", "xpu_runtime.plan.hook_mode", "xpu_runtime.plan.spec_mode")
+
+
+def main(folder: str) -> None:
+    imports = f"import sys; sys.path.insert(0, {folder!r}); import {', '.join(_DOORS)}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", imports], stdout=subprocess.PIPE, text=True, check=True
+    )
+    modules = {}
+    for name in done.stdout.split():
+        if name.partition(".")[0] != "xpu_runtime":
+            continue
+        path = name.replace(".", "/")
+        is_package = os.path.isdir(os.path.join(folder, path))
+        path += "/__init__.py" if is_package else ".py"
+        with open(os.path.join(folder, path), encoding="utf-8") as file:
+            # Without docstrings and asserts; tracebacks keep their lines.
+            code = compile(file.read(), path, "exec", dont_inherit=True, optimize=2)
+        modules[name] = (is_package, path, marshal.dumps(code))
+    with open(os.path.join(folder, "start.bundle"), "wb") as bundle:
+        bundle.write(marshal.dumps((importlib.util.MAGIC_NUMBER, modules)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

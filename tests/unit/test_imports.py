@@ -1,0 +1,63 @@
+"""The modules that a container's start pays for: the list is pinned, so that none slips in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+#: What the interpreter itself has loaded under -I -S, before any line of ours.
+BARE = """
+import sys
+sys.path.insert(0, {source!r})
+before = set(sys.modules)
+import {modules}
+print("\\n".join(sorted(set(sys.modules) - before)))
+"""
+
+#: From the standard library; each was weighed. `os` brings the ones up to `stat`.
+LIGHT = {
+    "_collections_abc", "genericpath", "os", "os.path", "posixpath", "stat", "_stat",
+    "_ctypes", "_json", "_sqlite3", "_struct", "errno", "fcntl", "struct",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "xpu_runtime.shim",
+        "xpu_runtime.hook",
+        "xpu_runtime.plan.hook_mode",
+        "xpu_runtime.plan.spec_mode",
+        "xpu_runtime.ledger.store",
+    ],
+)
+def test_a_door_imports_nothing_heavy(modules: str) -> None:
+    code = BARE.format(source=str(SOURCE), modules=modules)
+    done = subprocess.run(
+        ["/usr/bin/python3", "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    brought = {name for name in done.stdout.split() if not name.startswith("xpu_runtime")}
+    assert brought <= LIGHT
+
+
+def test_the_shim_without_spec_mode_opens_neither_ledger_nor_devices() -> None:
+    code = BARE.format(source=str(SOURCE), modules="xpu_runtime.shim")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    ours = {name.split(".")[1] for name in done.stdout.split() if name.count(".") >= 1 and "xpu" in name}
+    assert not ours & {"ledger", "devices", "quota"}
+
+
+def test_what_stops_a_container_imports_no_plan() -> None:
+    code = BARE.format(source=str(SOURCE), modules="xpu_runtime.hook, xpu_runtime.ledger.store")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    ours = {name.split(".")[1] for name in done.stdout.split() if name.startswith("xpu_runtime.")}
+    assert not ours & {"plan", "quota", "config"}
