@@ -1,4 +1,4 @@
-"""Writes the bundle of the modules that a container's start imports: bundle.py FOLDER (with xpu_runtime in it).
+"""Writes the bundle of the modules that a container's start imports: bundle.py FOLDER (the package's).
 
 Which modules these are is found by importing the doors, so that no list has to be kept.
 """

@@ -21,7 +21,7 @@ print("\\n".join(sorted(set(sys.modules) - before)))
 
 #: From the standard library; each was weighed. `os` brings the ones up to `stat`.
 LIGHT = {
-    "_collections_abc", "genericpath", "os", "os.path", "posixpath", "stat", "_stat",
+    "__future__", "_collections_abc", "genericpath", "os", "os.path", "posixpath", "stat", "_stat",
     "_ctypes", "_json", "_sqlite3", "_struct", "errno", "fcntl", "struct",
 }  # fmt: skip
 
