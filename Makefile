@@ -94,7 +94,8 @@ test: packages-test $(BUILD)/venv.stamp root
 	XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest
 
 bench: packages-engine root
-	$(PYTHON) bench/run.py $(ROOT)
+	$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
+	$(PYTHON) bench/container_start.py $(ROOT)
 
 clean:
 	rm -rf $(BUILD)

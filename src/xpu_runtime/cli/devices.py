@@ -9,6 +9,7 @@ import click
 from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table
 from xpu_runtime.config.load import load
 from xpu_runtime.devices import inventory
+from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
@@ -50,7 +51,7 @@ def devices(as_json: bool) -> None:
         print_json(rows)
         return
     if not rows:
-        inventory.require(found)
+        raise DeviceError(inventory.why_empty(found))
     print_table(
         ("INDEX", "NAME", "MEMORY", "GRANTED", "CORES", "SLICES", "STATE", "UUID"),
         [

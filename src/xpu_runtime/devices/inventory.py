@@ -11,7 +11,6 @@ import os
 
 from xpu_runtime import jsonlite, paths
 from xpu_runtime.devices import simulated
-from xpu_runtime.errors import DeviceError
 from xpu_runtime.linux import files, proc
 from xpu_runtime.value import Value
 
@@ -205,10 +204,7 @@ def find(inventory: Inventory, selector: str) -> Device | None:
     return None
 
 
-def require(inventory: Inventory) -> None:
-    """DeviceError, with what to do, where the node has no device at all."""
-    if not inventory.devices:
-        raise DeviceError(
-            inventory.missing or f"the driver in {inventory.root} reports no device",
-            "load the driver, or try `xpu sim up --topology 1xT4` for a simulated one",
-        )
+def why_empty(found: Inventory) -> str:
+    """Why the node has no device, and what to do about it."""
+    why = found.missing or f"the driver in {found.root} reports no device"
+    return f"{why}; install the driver, or try `xpu sim up --topology 1xT4` for a simulated device"

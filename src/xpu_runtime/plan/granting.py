@@ -73,7 +73,7 @@ def decide(
     if request.choice == "none":
         return ()
     if not found.devices:
-        return Refusal("no-device", found.missing or f"the driver in {found.root} reports no device")
+        return Refusal("no-device", inventory.why_empty(found))
     choice = candidates(found, request, config, privileged)
     if isinstance(choice, Refusal):
         return choice
