@@ -37,45 +37,45 @@ packages-test: packages-engine
 	@packaging/install-packages $(TEST_PACKAGES)
 
 build: packages-build $(BUILD)/vendor.stamp
-	$(MAKE) -C native/launcher OUT=$(BUILD)/launcher PYTHON=$(PYTHON)
-	$(MAKE) -C native/sim OUT=$(BUILD)/sim
-	$(MAKE) -C native/probe OUT=$(BUILD)/probe
+	@$(MAKE) --no-print-directory -s -C native/launcher OUT=$(BUILD)/launcher PYTHON=$(PYTHON)
+	@$(MAKE) --no-print-directory -s -C native/sim OUT=$(BUILD)/sim
+	@$(MAKE) --no-print-directory -s -C native/probe OUT=$(BUILD)/probe
 
 # What the commands for people need, beside our own package and touched by no other.
 $(BUILD)/vendor.stamp: pyproject.toml | packages-build
-	rm -rf $(BUILD)/vendor $(BUILD)/pip
-	$(PYTHON) -m venv $(BUILD)/pip
-	$(PYTHON) packaging/dependencies.py | xargs $(BUILD)/pip/bin/pip install $(PIP_OPTIONS) \
+	@rm -rf $(BUILD)/vendor $(BUILD)/pip
+	@$(PYTHON) -m venv $(BUILD)/pip
+	@$(PYTHON) packaging/dependencies.py | xargs $(BUILD)/pip/bin/pip install $(PIP_OPTIONS) \
 		--no-compile --target $(BUILD)/vendor
-	touch $@
+	@touch $@
 
 # Linters, type checker, test runner.
 $(BUILD)/venv.stamp: pyproject.toml | packages-build
-	rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
-	$(PYTHON) packaging/dependencies.py dev | xargs $(VENV)/bin/pip install $(PIP_OPTIONS)
-	touch $@
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) packaging/dependencies.py dev | xargs $(VENV)/bin/pip install $(PIP_OPTIONS)
+	@touch $@
 
 install: build
-	rm -rf $(LIB)
-	install -d $(BIN) $(LIB)/native/sim $(LIB)/python
-	install -m 755 $(BUILD)/launcher/$(NAME) $(BIN)/$(NAME)
-	for program in $(NAME)-hook xpu; do \
+	@rm -rf $(LIB)
+	@install -d $(BIN) $(LIB)/native/sim $(LIB)/python
+	@install -m 755 $(BUILD)/launcher/$(NAME) $(BIN)/$(NAME)
+	@for program in $(NAME)-hook xpu; do \
 		sed -e '1s|.*|#!$(PYTHON) -IS|' hooks/$$program > $(BIN)/$$program && chmod 755 $(BIN)/$$program; \
 	done
-	cp -R src/xpu_runtime $(LIB)/python/
-	cp -R config $(LIB)/config
-	cp -R $(BUILD)/vendor $(LIB)/vendor
-	install -m 644 hooks/shim.py $(LIB)/shim.py
-	install -m 644 hooks/xpu_bundle.py $(LIB)/python/xpu_bundle.py
-	find $(BUILD)/sim -maxdepth 1 -type f -exec install -m 755 {} $(LIB)/native/sim/ \;
-	find $(LIB) -name __pycache__ -prune -exec rm -rf {} +
-	$(PYTHON) packaging/bundle.py $(LIB)/python
-	$(PYTHON) -IS -m compileall -q --invalidation-mode unchecked-hash -s $(DESTDIR) $(LIB)/python $(LIB)/vendor
+	@cp -R src/xpu_runtime $(LIB)/python/
+	@cp -R config $(LIB)/config
+	@cp -R $(BUILD)/vendor $(LIB)/vendor
+	@install -m 644 hooks/shim.py $(LIB)/shim.py
+	@install -m 644 hooks/xpu_bundle.py $(LIB)/python/xpu_bundle.py
+	@find $(BUILD)/sim -maxdepth 1 -type f -exec install -m 755 {} $(LIB)/native/sim/ \;
+	@find $(LIB) -name __pycache__ -prune -exec rm -rf {} +
+	@$(PYTHON) packaging/bundle.py $(LIB)/python
+	@$(PYTHON) -IS -m compileall -q --invalidation-mode unchecked-hash -s $(DESTDIR) $(LIB)/python $(LIB)/vendor
 
 uninstall:
-	rm -rf $(LIB)
-	rm -f $(BIN)/$(NAME) $(BIN)/$(NAME)-hook $(BIN)/xpu
+	@rm -rf $(LIB)
+	@rm -f $(BIN)/$(NAME) $(BIN)/$(NAME)-hook $(BIN)/xpu
 
 # The installed tree that the doors' tests, the demo and the benchmarks go through.
 .PHONY: root
@@ -83,19 +83,19 @@ root:
 	@$(MAKE) --no-print-directory install PREFIX=$(ROOT) DESTDIR=
 
 demo: packages-engine root
-	$(PYTHON) -IS packaging/demo.py $(ROOT)
+	@$(PYTHON) -IS packaging/demo.py $(ROOT)
 
 check: packages-test $(BUILD)/venv.stamp
-	packaging/lint $(VENV)
-	PYTHONPATH=src $(VENV)/bin/pytest -q tests/unit
+	@packaging/lint $(VENV)
+	@PYTHONPATH=src $(VENV)/bin/pytest -q tests/unit
 
 test: packages-test $(BUILD)/venv.stamp root
-	packaging/lint $(VENV)
-	XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest
+	@packaging/lint $(VENV)
+	@XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest
 
 bench: packages-engine root
-	$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
-	$(PYTHON) bench/container_start.py $(ROOT)
+	@$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
+	@$(PYTHON) bench/container_start.py $(ROOT)
 
 clean:
-	rm -rf $(BUILD)
+	@rm -rf $(BUILD)

@@ -26,7 +26,7 @@ if _c is None:
         return _json_package.loads(text)
 
     def dumps(value: Any) -> str:
-        return _json_package.dumps(value, separators=(",", ":"))
+        return _json_package.dumps(value, separators=(",", ":"), allow_nan=False)
 
 else:
 
@@ -65,11 +65,6 @@ else:
 
     def _refuse(value: object) -> Any:
         raise TypeError(f"{type(value).__name__} has no JSON form")
-
-    def _float(value: float) -> str:
-        if value != value or value in (float("inf"), float("-inf")):
-            raise ValueError(f"{value!r} has no JSON form")
-        return float.__repr__(value)
 
     def dumps(value: Any) -> str:
         """`value` as compact ASCII JSON; keys keep their order."""

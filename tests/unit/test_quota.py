@@ -1,0 +1,115 @@
+"""Which backend holds a limit, and what is said where none can."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.devices.inventory import Device, Inventory, Node
+from xpu_runtime.errors import ApplyError
+from xpu_runtime.ledger.grants import Holding
+from xpu_runtime.linux import cgroups
+from xpu_runtime.quota import choose, driver
+from xpu_runtime.request.parse import parse
+
+GPU = Device("0", "GPU-0", "Tesla T4", 15 << 30, (Node("/dev/nvidia0", 195, 0),))
+MIG = GPU.replace(index="0:0", uuid="MIG-0", parent="GPU-0")
+AMD = GPU.replace(vendor="amdgpu", uuid="drm/0000:03:00.0/vram0")
+R615 = Inventory("/", True, "615.36.02", "13.4", (GPU,), (), (), True, "/nvml", ())
+R580 = R615.replace(driver_version="580.82.07", memory_limits=False)
+NOTHING_UNHELD = Config(enforcement_allow_unenforced=())
+ALL_UNHELD = Config(enforcement_allow_unenforced=("memory", "cores"))
+DRIVER_HARD = ("driver", "hard")
+UNHELD = ("none", "unenforced")
+
+
+def outcome(
+    variables: dict[str, str], found: Inventory = R615, device: Device = GPU, config: Config | None = None
+) -> tuple[Holding, str | None]:
+    return choose.holding(found, device, parse(variables), config or Config())
+
+
+def test_memory_is_held_by_the_driver_and_cores_are_booked() -> None:
+    held, reason = outcome({"XPU_MEM": "4G", "XPU_CORES": "30"})
+    assert reason is None
+    assert held == Holding(*DRIVER_HARD, *UNHELD)
+
+
+def test_what_is_not_limited_needs_no_backend() -> None:
+    assert outcome({"XPU_COUNT": "1"}, R580, config=NOTHING_UNHELD) == (Holding(), None)
+    assert outcome({"XPU_CORES": "100"}, R580, config=NOTHING_UNHELD) == (Holding(), None)
+
+
+def test_an_older_driver_cannot_hold_memory() -> None:
+    _, reason = outcome({"XPU_MEM": "4G"}, R580)
+    assert reason is not None
+    assert "driver 580.82.07 cannot hold a memory limit" in reason
+    assert "enforcement.allow_unenforced does not list memory" in reason
+
+
+def test_a_limit_goes_unheld_only_where_the_configuration_lists_it() -> None:
+    assert outcome({"XPU_MEM": "4G"}, R580, config=ALL_UNHELD) == (Holding(*UNHELD), None)
+    _, reason = outcome({"XPU_CORES": "30"}, config=NOTHING_UNHELD)
+    assert reason is not None
+    assert "cores" in reason
+
+
+@pytest.mark.parametrize("config", [Config(), ALL_UNHELD])
+def test_hard_is_refused_unless_every_limit_is(config: Config) -> None:
+    assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "hard"}, config=config)[1] is None
+    for variables, found in [({"XPU_MEM": "4G", "XPU_CORES": "30"}, R615), ({"XPU_MEM": "4G"}, R580)]:
+        _, reason = outcome({**variables, "XPU_ENFORCE": "hard"}, found, config=config)
+        assert reason is not None
+        assert "XPU_ENFORCE=hard" in reason
+
+
+@pytest.mark.parametrize("name", ["library", "mps", "mig", "broker"])
+def test_a_backend_that_is_not_there_is_refused_by_name(name: str) -> None:
+    _, reason = outcome({"XPU_MEM": "4G", "XPU_ENFORCE": name}, config=ALL_UNHELD)
+    assert reason is not None
+    assert repr(name) in reason
+
+
+def test_an_image_cannot_lift_its_limit_by_asking_for_none() -> None:
+    assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "none"})[1] is not None
+    assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "none"}, config=ALL_UNHELD) == (Holding(*UNHELD), None)
+
+
+def test_a_whole_mig_device_is_held_by_the_hardware_and_a_part_of_it_by_nothing() -> None:
+    assert outcome({"XPU_COUNT": "1"}, device=MIG)[0] == Holding("mig", "hard", "mig", "hard")
+    _, reason = outcome({"XPU_MEM": "1G"}, device=MIG)
+    assert reason is not None
+    assert "MIG" in reason
+
+
+# amdgpu, by dmem.max of the cgroup.
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    mountpoint = next(each.mountpoint for each in cgroups.mounted() if each.version == 2)
+    folder = Path(mountpoint) / f"xpu-test-dmem-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    folder.rmdir()
+
+
+def test_a_kernel_without_dmem_is_told() -> None:
+    controllers = [
+        (Path(each.mountpoint) / "cgroup.controllers").read_text().split()
+        for each in cgroups.mounted()
+        if each.version == 2
+    ]
+    reason = driver.unavailable(R615, AMD)
+    assert (reason is None) == any("dmem" in names for names in controllers)
+    assert reason is None or "dmem" in reason
+
+
+def test_a_limit_that_dmem_does_not_take_is_an_error(cgroup: Path) -> None:
+    # No kernel has this device: without the controller the file is missing, with it the region is.
+    with pytest.raises(ApplyError, match=r"dmem\.max"):
+        driver.set_limit(R615, AMD, str(cgroup), 1 << 30)
