@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import stat
+from pathlib import Path
 from typing import Any
 
 _OPEN = """for numbers in "$@"; do
@@ -32,3 +36,17 @@ def openings(output: str) -> dict[str, str]:
         numbers: reason.rpartition(": ")[2]
         for numbers, _, reason in (line.partition(": ") for line in output.splitlines())
     }
+
+
+def tree(folder: Path) -> dict[str, tuple[str, ...]]:
+    """All that lies below a folder, by path: type and permissions, link's target, content's hash."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        there = path.lstat()
+        content = ""
+        if stat.S_ISLNK(there.st_mode):
+            content = os.readlink(path)
+        elif stat.S_ISREG(there.st_mode):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        found[str(path.relative_to(folder))] = (oct(there.st_mode), str(there.st_rdev), content)
+    return found

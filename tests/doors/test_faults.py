@@ -1,0 +1,518 @@
+"""What is broken stops whoever needs it, with one clear line, and nobody else; nothing stays booked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Node
+from .inside import tree
+from .refusals import log_entries, refused
+
+Bundles = Callable[..., Path]
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"\x00\xff{] garbage\n" * 400)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def a_fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def a_loop(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name)
+
+
+def huge(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    with path.open("wb") as file:
+        file.truncate(64 << 20)
+
+
+def mend(path: Path) -> None:
+    if path.is_dir():
+        path.rmdir()
+    path.unlink(missing_ok=True)
+
+
+def commands_still_work(node: Node, container: str) -> None:
+    """Those that an engine calls for a container that exists, and its end."""
+    assert json.loads(node.oci("state", container).stdout)["status"] == "running"
+    assert node.oci("exec", container, "echo", "hello").stdout == "hello\n"
+    for words in (["pause"], ["resume"], ["update", "--pids-limit", "100"], ["ps"], ["kill"]):
+        done = node.oci(words[0], *words[1:-1], *words[-1:][: len(words) - 1], container)
+        assert done.returncode == 0, done.stderr
+    assert node.oci("events", "--stats", container).returncode == 0
+    node.remove(container)
+
+
+BREAKAGES = (garbage, a_folder, a_fifo, a_loop, huge)
+
+
+def test_a_broken_configuration_stops_new_containers_that_ask_and_nobody_else(
+    node: Node, bundles: Bundles
+) -> None:
+    def a_wrong_key(path: Path) -> None:
+        path.write_text("moed: hook\n")
+
+    node.sim("1xT4")
+    running = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    silent, asking = bundles(args=["echo", "hello"]), bundles("XPU_MEM=1G")
+    for breakage, form in zip((*BREAKAGES, a_wrong_key), ["text", "json"] * 3, strict=True):
+        breakage(node.config)
+        done = node.run(silent)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+        assert str(node.config) in refused(node, asking, form=form)
+        if breakage is not a_wrong_key:
+            mend(node.config)
+    commands_still_work(node, running)
+    assert node.grants() == []
+
+
+@pytest.mark.parametrize("breakage", [empty, *BREAKAGES])
+def test_broken_caches_are_made_anew_or_done_without(
+    node: Node, bundles: Bundles, breakage: Callable[[Path], None]
+) -> None:
+    node.configure("mode: hook")
+    node.sim("1xT4")
+    running = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    for name in ("config.json", "launcher.conf", "inventory.json", "runtimes.json"):
+        path = node.run_dir / name
+        assert path.exists()
+        breakage(path)
+    done = node.run(bundles(args=["echo", "hello"]))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+    done = node.run(bundles("XPU_MEM=1G", args=["nvidia-smi", "-L"]))
+    assert "Tesla T4" in done.stdout, done.stderr
+    commands_still_work(node, running)
+    assert node.grants() == []
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_broken_ledger_stops_new_containers_that_ask_and_nobody_else(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("1xT4")
+    running = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    ledger = node.run_dir / "ledger.db"
+    ledger.rename(node.folder / "kept")
+    silent, asking = bundles(args=["echo", "hello"]), bundles("XPU_MEM=1G")
+    for breakage, form in zip(BREAKAGES, ["text", "json", "text", "json", "text"], strict=True):
+        breakage(ledger)
+        done = node.run(silent)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+        assert f"the ledger {ledger}" in refused(node, asking, form=form)
+        if breakage is not huge:
+            mend(ledger)
+    commands_still_work(node, running)
+    (node.folder / "kept").rename(ledger)
+    node.xpu("gc")
+    assert node.grants() == []
+
+
+def test_a_run_folder_that_is_a_file_stops_only_those_who_ask(
+    node: Node, bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.sim("1xT4")
+    node.configure(f"driver: {{root: {node.run_dir}/sim/root}}")
+    monkeypatch.setitem(node.environ, "XPU_RUN_DIR", str(node.config))
+    done = node.run(bundles(args=["echo", "hello"]))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+    told = refused(node, bundles("XPU_MEM=1G"))
+    assert str(node.config) in told
+    assert "not a directory" in told.lower()
+
+
+# A full disk.
+
+
+@pytest.fixture
+def small_disk(node: Node) -> Iterator[Callable[[Path, int], Callable[[], None]]]:
+    """`small_disk(folder, kib)` mounts a file system there; what it returns fills it to the brim."""
+    mounted: list[Path] = []
+
+    def make(folder: Path, kib: int) -> Callable[[], None]:
+        folder.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", folder], check=True)
+        mounted.append(folder)
+
+        def fill() -> None:
+            with (folder / "filler").open("wb", buffering=0) as file:
+                for size in (1 << 16, 1 << 12):
+                    try:
+                        while True:
+                            file.write(bytes(size))
+                    except OSError:
+                        continue
+
+        return fill
+
+    yield make
+    node.close_containers()
+    node.xpu("sim", "down", check=False)
+    for folder in reversed(mounted):
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("used_before", [True, False])
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_on_a_full_run_folder_nothing_is_booked_and_the_reason_is_told(
+    node: Node,
+    bundles: Bundles,
+    small_disk: Callable[[Path, int], Callable[[], None]],
+    mode: str,
+    used_before: bool,
+) -> None:
+    node.configure(f"mode: {mode}")
+    fill = small_disk(node.run_dir, 8192)
+    node.sim("1xT4")
+    if used_before:
+        running = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    fill()
+    bundle = bundles("XPU_MEM=1G")
+    told = refused(node, bundle)
+    assert f"the ledger {node.run_dir}/ledger.db" in told
+    assert f"free space on the file system of {node.run_dir}" in told
+    assert node.run(bundles(args=["echo", "hello"])).stdout == "hello\n"
+    if used_before:
+        commands_still_work(node, running)
+    (node.run_dir / "filler").unlink()
+    node.xpu("gc")
+    assert node.grants() == []
+    assert node.run(bundle).returncode == 0
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_on_a_full_bundle_the_spec_stays_as_it_is_and_nothing_is_booked(
+    node: Node, bundles: Bundles, small_disk: Callable[[Path, int], Callable[[], None]], mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("1xT4")
+    source = bundles(
+        "XPU_MEM=1G", change=lambda spec: spec["root"].update(path=str(source_root(node))), args=["true"]
+    )
+    rootfs = (source / "rootfs").rename(source_root(node))
+    bundle = node.folder / "full"
+    fill = small_disk(bundle, 64)
+    shutil.copy(source / "config.json", bundle)
+    fill()
+    before, below = (bundle / "config.json").read_bytes(), tree(rootfs)
+    log = node.folder / "log"
+    done = node.oci("--log", log, "create", "--bundle", bundle, f"{node.folder.name}-full")
+    assert done.returncode == 1
+    (entry,) = log_entries(log, "text")
+    assert entry["msg"] in done.stderr
+    assert f"{bundle}/config.json: No space left on device" in entry["msg"]
+    assert (bundle / "config.json").read_bytes() == before
+    assert sorted(path.name for path in bundle.iterdir()) == ["config.json", "filler"]
+    assert tree(rootfs) == below
+    assert node.grants() == []
+
+
+def source_root(node: Node) -> Path:
+    return node.folder / "elsewhere"
+
+
+# A hook or a shim that is killed.
+
+#: Calls that change something, for the instants between them.
+_CHANGES = (
+    "pwrite64,write,ftruncate,unlink,unlinkat,rename,renameat,renameat2,open_tree,move_mount,mount_setattr,"
+    "mount,umount2,setns,mknodat,symlinkat,mkdir,mkdirat,chmod,fchmod,chown,fchown,flock,sendmsg,connect"
+)
+
+
+def run_hooks_through(node: Node, mode: str, *words: str) -> None:
+    """Has the low-level runtime run createRuntime hooks behind `words`, such as `strace`."""
+    program = node.folder / "low" / "runc"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(
+        f"""#!/usr/bin/python3 -IS
+import json, os, sys
+arguments = sys.argv[1:]
+if "create" in arguments or "run" in arguments:
+    path = os.path.join(arguments[arguments.index("--bundle") + 1], "config.json")
+    with open(path) as file:
+        spec = json.load(file)
+    for hook in spec.get("hooks", {{}}).get("createRuntime", []):
+        hook["args"] = [*{list(words)!r}, hook["path"], *hook["args"][1:]]
+        hook["path"] = {words[0]!r}
+    with open(path, "w") as file:
+        json.dump(spec, file)
+os.execv("/usr/sbin/runc", ["/usr/sbin/runc", *arguments])
+"""
+    )
+    program.chmod(0o755)
+    node.configure(f"mode: {mode}\nlow_level_runtimes: [{program}]\n")
+
+
+def instants(trace: Path) -> list[str]:
+    """What to have strace do to kill the traced program at each of its calls, until it runs runc."""
+    seen: dict[str, int] = {}
+    found = []
+    for line in trace.read_text().splitlines():
+        name, parenthesis, rest = line.partition("(")
+        if name == "execve" and 'runc"' in rest:
+            break
+        if parenthesis and name != "execve":
+            # strace counts each system call by itself.
+            seen[name] = seen.get(name, 0) + 1
+            found.append(f"--inject={name}:signal=KILL:when={seen[name]}")
+    return found
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_hook_killed_at_any_instant_leaves_nothing_behind(node: Node, bundles: Bundles, mode: str) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=15G", "XPU_CORES=100", args=["nvidia-smi", "-L"])
+    pristine = (bundle / "config.json").read_bytes()
+    trace = node.folder / "trace"
+
+    def attempt(*options: str) -> int:
+        run_hooks_through(
+            node, mode, "/usr/bin/strace", "-o", str(trace), "-e", f"trace={_CHANGES}", *options
+        )
+        (bundle / "config.json").write_bytes(pristine)
+        return node.run(bundle).returncode
+
+    assert (attempt(), attempt()) == (0, 0)  # the second finds all caches made
+    kills = instants(trace)
+    assert len(kills) > 10
+    for kill in kills[::4]:
+        assert attempt(kill) == 1, kill
+        assert not (node.state_root / bundle.name).exists()
+        node.xpu("gc")
+        assert node.grants() == [], kill
+    assert attempt() == 0
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_shim_killed_at_any_instant_leaves_nothing_behind(node: Node, bundles: Bundles, mode: str) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=15G", "XPU_CORES=100", args=["nvidia-smi", "-L"])
+    pristine = (bundle / "config.json").read_bytes()
+    trace = node.folder / "trace"
+
+    def attempt(*options: str) -> int:
+        command = ["strace", "-o", trace, "-e", f"trace=execve,{_CHANGES}", *options, node.runtime]
+        command += ["--root", node.state_root, "run", "--bundle", bundle, bundle.name]
+        (bundle / "config.json").write_bytes(pristine)
+        return subprocess.run(command, env=node.environ, stdout=subprocess.DEVNULL, timeout=60).returncode
+
+    assert (attempt(), attempt()) == (0, 0)  # the second finds all caches made
+    kills = instants(trace)
+    assert len(kills) > 1
+    for kill in kills if mode == "hook" else kills[::4]:
+        assert attempt(kill) == -signal.SIGKILL, kill
+        left = (bundle / "config.json").read_bytes()
+        assert left == pristine or hooks_in(bundle) == {"createRuntime": 1, "poststop": 1}
+        node.xpu("gc")
+        assert node.grants() == [], kill
+    # The engine may try the very same bundle again.
+    done = node.run(bundle)
+    assert "Tesla T4" in done.stdout, done.stderr
+    assert hooks_in(bundle) == {"createRuntime": 1, "poststop": 1}
+
+
+def hooks_in(bundle: Path) -> dict[str, int]:
+    hooks = json.loads((bundle / "config.json").read_text())["hooks"]
+    return {stage: len(found) for stage, found in hooks.items()}
+
+
+# A hook that fails.
+
+
+def test_a_step_that_fails_takes_back_all_that_was_done_before_it(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=1G")
+    (bundle / "rootfs/usr/bin/nvidia-smi").mkdir()
+    before = tree(bundle / "rootfs")
+    told = refused(node, bundle)
+    assert "at /usr/bin/nvidia-smi: Is a directory: the image has something else at that place" in told
+    assert tree(bundle / "rootfs") == before
+    assert node.grants() == []
+
+
+def test_a_container_that_outlives_its_failed_hook_has_nothing_of_ours(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    program = node.folder / "forgiving"
+    program.write_text('#!/bin/sh\n"$@" 2>/dev/null && exit 1\nexit 0\n')
+    program.chmod(0o755)
+    run_hooks_through(node, "hook", str(program))
+    script = "cat /proc/self/mountinfo; ls /dev; mknod /dev/n c 195 0; cat /dev/n 2>&1"
+
+    def may_mknod(spec: dict[str, Any]) -> None:
+        spec["process"]["capabilities"]["bounding"].append("CAP_MKNOD")
+        spec["process"]["capabilities"]["effective"].append("CAP_MKNOD")
+        spec["process"]["capabilities"]["permitted"].append("CAP_MKNOD")
+
+    bundle = bundles("XPU_MEM=1G", args=["sh", "-c", script], change=may_mknod)
+    (bundle / "rootfs/usr/bin/nvidia-smi").mkdir()
+    done = node.run(bundle)
+    assert done.returncode == 1
+    assert "nvidia" not in done.stdout.rpartition("cat: ")[0]
+    assert "Operation not permitted" in done.stdout
+    assert node.grants() == []
+
+
+def failing_topology(node: Node) -> Path:
+    path = node.folder / "failing.yaml"
+    path.write_text(
+        "gpus:\n- {model: T4}\n"
+        "- {model: T4, fail: {nvmlDeviceSetMemoryLimits_v1: NVML_ERROR_INSUFFICIENT_RESOURCES}}\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_limit_that_the_driver_refuses_refuses_the_container(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim(failing_topology(node))
+    bundle = bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0,1")
+    told = refused(node, bundle)
+    uuid = node.json("devices")[1]["uuid"]
+    assert f"setting a memory limit of device {uuid}" in told
+    assert "Insufficient Resources" in told
+    assert node.grants() == []
+    assert node.run(bundles("XPU_MEM=15G", "XPU_VISIBLE_DEVICES=0")).returncode == 0
+
+
+def test_a_limit_set_before_another_one_fails_is_lifted_again(node: Node, bundles: Bundles) -> None:
+    node.sim(failing_topology(node))
+    program = node.folder / "look"
+    program.write_text(
+        f"""#!/usr/bin/python3 -IS
+import os, subprocess, sys
+failed = subprocess.run(sys.argv[1:]).returncode
+sys.path[:0] = [{str(node.prefix)!r} + "/lib/xpu-container-runtime/python"]
+from xpu_runtime.config.load import load
+from xpu_runtime.devices import inventory
+from xpu_runtime.linux import cgroups
+from xpu_runtime.quota import driver
+import glob
+found = inventory.load(load())
+name = "{node.folder.name}-*"
+(folder,) = glob.glob("/sys/fs/cgroup/unified/" + name) or glob.glob("/sys/fs/cgroup/" + name)
+with driver.Nvml(found) as nvml, open({str(node.folder / "seen")!r}, "w") as file:
+    print(failed, nvml.memory_limit(found.devices[0].uuid, folder).limit, file=file)
+sys.exit(failed)
+"""
+    )
+    program.chmod(0o755)
+    run_hooks_through(node, "hook", str(program))
+    assert node.run(bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0,1")).returncode == 1
+    assert (node.folder / "seen").read_text() == "1 None\n"
+
+
+# What comes after.
+
+
+def state_of(container: str, bundle: Path) -> str:
+    return json.dumps(
+        {"ociVersion": "1.0.2", "id": container, "pid": 0, "status": "stopped", "bundle": str(bundle)}
+    )
+
+
+def test_giving_back_twice_or_for_nobody_or_with_a_broken_configuration_is_no_error(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=1G", args=["sleep", "1000"])
+    container = node.start(bundle)
+    node.configure("moed: hook\n")
+
+    def poststop(name: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [node.hook, "poststop"],
+            input=state_of(name, bundle),
+            env=node.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert poststop("nobody") == (0, "")
+    assert len(node.json("ps")) == 1
+    for _ in range(2):
+        assert poststop(container) == (0, "")
+        assert node.grants() == []
+    node.remove(container)
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_container_ends_as_ever_when_the_driver_has_died(node: Node, bundles: Bundles, mode: str) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    driver = json.loads((node.run_dir / "sim/state.json").read_text())["pid"]
+    pidfd = os.pidfd_open(driver)
+    os.kill(driver, signal.SIGKILL)
+    os.close(pidfd)
+    done = node.oci("delete", "--force", container)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert node.grants() == []
+    told = refused(node, bundles("XPU_MEM=1G"))
+    assert "driver" in told.lower()
+    assert node.grants() == []
+
+
+# Limits that nothing can hold.
+
+
+def test_a_limit_that_no_backend_holds_is_refused_with_the_reason(node: Node, bundles: Bundles) -> None:
+    node.sim("4xT4-R580")
+    told = refused(node, bundles("XPU_MEM=1G"))
+    assert "cannot hold a memory limit (R615 or newer can)" in told
+    assert "enforcement.allow_unenforced does not list memory" in told
+    assert node.grants() == []
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_limits_that_may_go_unheld_are_told_once_in_the_log_and_by_ps(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    node.sim("4xT4-R580")
+    node.configure(f"mode: {mode}\nenforcement: {{allow_unenforced: [memory, cores]}}\n")
+    bundle = bundles("XPU_MEM=1G", "XPU_CORES=30", args=["sleep", "1000"])
+    log = bundle / "log"
+    node.start(bundle, "--log", log, "--log-format", "json")
+    warnings = [entry["msg"] for entry in log_entries(log, "json") if entry["level"] == "warning"]
+    assert len(warnings) == 1, warnings
+    assert bundle.name in warnings[0]
+    assert "memory" in warnings[0]
+    assert "cores" in warnings[0]
+    (entry,) = node.json("ps")
+    assert (entry["memory_strength"], entry["cores_strength"]) == ("unenforced", "unenforced")
+    assert "unenforced" in node.xpu("ps").stdout
+
+
+def test_a_cap_on_cores_is_refused_where_a_hard_one_is_asked(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    told = refused(node, bundles("XPU_MEM=1G", "XPU_CORES=30", "XPU_ENFORCE=hard"))
+    assert "nothing on this node can hold a cap on cores, and XPU_ENFORCE=hard is asked" in told
+    assert node.grants() == []
