@@ -71,7 +71,8 @@ install: build
 	@find $(BUILD)/sim -maxdepth 1 -type f -exec install -m 755 {} $(LIB)/native/sim/ \;
 	@find $(LIB) -name __pycache__ -prune -exec rm -rf {} +
 	@$(PYTHON) packaging/bundle.py $(LIB)/python
-	@$(PYTHON) -IS -m compileall -q --invalidation-mode unchecked-hash -s $(DESTDIR) $(LIB)/python $(LIB)/vendor
+	@$(PYTHON) -IS -m compileall -q --invalidation-mode unchecked-hash \
+		$(if $(DESTDIR),-s $(DESTDIR)) $(LIB)/python $(LIB)/vendor
 
 uninstall:
 	@rm -rf $(LIB)
