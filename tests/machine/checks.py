@@ -1,0 +1,308 @@
+"""What is checked in the machine: run there as root by systemd, with the serial port to tell results on.
+
+One JSON line for each check: its name, whether it holds, the commands that it ran with what they
+printed, and seconds. Each is named as what must hold, leaves no container behind, and relies on nothing
+of an earlier one but the engine and the simulated cards, which the first two bring up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import termios
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+GIB = 1 << 30
+IMAGE = "probe:1"
+HERE = "/usr/local/share/checks"
+XPU = "/usr/local/bin/xpu"
+RUNTIME = "/usr/local/bin/xpu-container-runtime"
+CONFIG = "/etc/xpu/config.yaml"
+DRIVER = "/run/xpu/sim/root"
+
+#: How opening a device fails that the cgroup allows and that has no driver; and one that it denies.
+ALLOWED = "No such device or address"
+DENIED = "Operation not permitted"
+GPU0, GPU1 = "195:0", "195:1"
+
+_OPEN = """for device in "$@"; do
+    case $device in
+    /*) echo "$device: $(cat "$device" 2>&1)" ;;
+    *)  mknod "/dev/probe-$device" c "${device%:*}" "${device#*:}" || exit 9
+        echo "$device: $(cat "/dev/probe-$device" 2>&1)"
+        rm "/dev/probe-$device" ;;
+    esac
+done"""
+_LIMIT = """
+import ctypes, sys
+sys.path.insert(0, "/usr/local/lib/xpu-container-runtime/vendor")
+import pynvml
+pynvml.nvmlInit()
+record = pynvml.c_nvmlGetMemoryLimits_v1_t(sys.argv[1].encode())
+pynvml.nvmlDeviceGetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByIndex(0), record)
+print(record.hardLimit)
+"""
+#: NVML_DEVICE_MEMORY_LIMIT_MAX
+_NO_LIMIT = (1 << 64) - 1
+
+CHECKS: list[Callable[[], None]] = []
+_transcript: list[str] = []
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS.append(function)
+    return function
+
+
+# What checks are made of.
+
+
+def run(*command: str, fails: bool = False, environ: dict[str, str] | None = None) -> str:
+    """What the command prints, stderr too; AssertionError if its status is not the expected one."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        env={**os.environ, **(environ or {})},
+    )
+    _transcript.append(f"$ {' '.join(command)}\n{done.stdout}[{done.returncode}]")
+    assert (done.returncode != 0) is fails, f"{' '.join(command)} ended with status {done.returncode}"
+    return done.stdout
+
+
+def xpu(*words: str) -> Any:
+    return json.loads(run(XPU, *words, "--json"))
+
+
+class Engine:
+    """A docker engine, by the socket that it listens on."""
+
+    def __init__(self, socket: str = "/run/docker.sock") -> None:
+        self.socket = socket
+
+    def docker(self, *words: str, fails: bool = False) -> str:
+        return run("docker", "--host", f"unix://{self.socket}", *words, fails=fails)
+
+    def load_image(self) -> None:
+        self.docker("import", f"{HERE}/image.tar", IMAGE)
+
+    @contextlib.contextmanager
+    def container(self, *options: str) -> Iterator[str]:
+        """A container that sleeps; its id."""
+        given = ["--detach", "--runtime=xpu", "--network=none", *options]
+        try:
+            yield self.docker("run", "--name=checked", *given, IMAGE, "sleep", "1000").split()[-1]
+        finally:
+            self.docker("rm", "--force", "checked")
+
+    def openings(self, *devices: str) -> dict[str, str]:
+        """How opening each fails in the container: a path, or major:minor of a node that is made there."""
+        said = self.docker("exec", "checked", "sh", "-c", _OPEN, "sh", *devices)
+        return {line.partition(": ")[0]: line.rpartition(": ")[2] for line in said.splitlines()}
+
+
+@contextlib.contextmanager
+def private_engine(name: str, *options: str) -> Iterator[Engine]:
+    """An engine besides systemd's, with no cgroup driver but cgroupfs."""
+    folder = f"/run/{name}"
+    os.mkdir(folder)
+    engine = Engine(f"{folder}/docker.sock")
+    log_path = f"{folder}/log"
+    command = [
+        "dockerd", "--host", f"unix://{engine.socket}", "--data-root", f"/var/lib/{name}",
+        "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid", "--iptables=false", "--bridge=none",
+        "--containerd", "/run/containerd/containerd.sock", "--containerd-namespace", name,
+        "--containerd-plugins-namespace", f"{name}-plugins",
+        "--exec-opt", "native.cgroupdriver=cgroupfs", *options,
+    ]  # fmt: skip
+    with open(log_path, "wb") as log:
+        daemon = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 90
+        while not os.path.exists(engine.socket) or subprocess.call(
+            ["docker", "--host", f"unix://{engine.socket}", "version"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ):
+            assert daemon.poll() is None and time.monotonic() < deadline, run("tail", "-n", "30", log_path)
+            time.sleep(0.2)
+        engine.load_image()
+        yield engine
+    finally:
+        daemon.terminate()
+        daemon.wait(60)
+
+
+def limit_on(cgroup: str) -> int | None:
+    """The memory limit in bytes that the driver holds on a cgroup, as NVML tells it."""
+    libraries = f"{DRIVER}/usr/lib/x86_64-linux-gnu"
+    said = run("/usr/bin/python3", "-c", _LIMIT, cgroup, environ={"LD_LIBRARY_PATH": libraries})
+    return None if int(said) == _NO_LIMIT else int(said)
+
+
+def nothing_is_held() -> bool:
+    return xpu("ps") == [] and all(device["memory_granted_bytes"] == 0 for device in xpu("devices"))
+
+
+SYSTEM = Engine()
+SLICE = ("--env=XPU_MEM=4G", "--env=XPU_CORES=30")
+
+# The checks, in the order in which they run.
+
+
+@check
+def the_installed_runtime_is_made_known_to_docker_by_two_commands() -> None:
+    run(XPU, "runtime", "configure", "docker")
+    run("systemctl", "restart", "docker")
+    runtimes = json.loads(SYSTEM.docker("info", "--format", "{{json .Runtimes}}"))
+    assert runtimes["xpu"]["path"] == RUNTIME
+    kind = SYSTEM.docker("info", "--format", "{{.CgroupDriver}} {{.CgroupVersion}}")
+    assert kind == "systemd 2\n", "this is the machine that the checks below are about"
+    SYSTEM.load_image()
+
+
+@check
+def the_simulation_comes_up_where_no_device_can_be_opened_below_run() -> None:
+    options = run("findmnt", "--noheadings", "--output=OPTIONS", "/run").split(",")
+    assert {"nosuid", "nodev"} <= set(options)
+    run(XPU, "sim", "up", "--topology", "2xT4")
+    assert [device["memory_bytes"] // GIB for device in xpu("devices")] == [15, 15]
+    assert ALLOWED in run("cat", f"{DRIVER}/dev/nvidia0", fails=True)
+
+
+@check
+def a_container_gets_its_slice_in_spec_mode_with_the_limit_on_its_own_scope() -> None:
+    with SYSTEM.container(*SLICE) as container:
+        (entry,) = xpu("ps")
+        assert (entry["container_id"], entry["mode"], entry["state"]) == (container, "spec", "running")
+        assert (entry["memory_bytes"], entry["memory_strength"]) == (4 * GIB, "hard")
+        assert "/   4096MiB" in SYSTEM.docker("exec", "checked", "nvidia-smi")
+        said = SYSTEM.docker("exec", "checked", "cuda-probe", "alloc", "3000", "2000", fails=True)
+        assert "3000 MiB: CUDA_SUCCESS" in said
+        assert "2000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in said
+        assert limit_on(f"/sys/fs/cgroup/system.slice/docker-{container}.scope") == 4 * GIB
+        assert limit_on("/sys/fs/cgroup/system.slice") is None
+    assert nothing_is_held()
+
+
+@check
+def a_container_opens_its_own_gpu_and_not_the_other_also_after_a_daemon_reload() -> None:
+    expected = {"/dev/nvidia0": ALLOWED, GPU0: ALLOWED, GPU1: DENIED}
+    with SYSTEM.container(*SLICE, "--env=XPU_VISIBLE_DEVICES=0"):
+        assert SYSTEM.openings(*expected) == expected
+        # How systemd finds a device that a unit may use.
+        assert os.readlink("/dev/char/195:0") == f"{DRIVER}/dev/nvidia0"
+        run("systemctl", "daemon-reload")
+        assert SYSTEM.openings(*expected) == expected
+
+
+@check
+def in_hook_mode_a_daemon_reload_takes_the_gpu_away_which_is_why_auto_is_spec_mode_here() -> None:
+    os.makedirs(os.path.dirname(CONFIG), exist_ok=True)
+    with open(CONFIG, "w") as file:
+        file.write("mode: hook\n")
+    try:
+        with SYSTEM.container(*SLICE, "--env=XPU_VISIBLE_DEVICES=0"):
+            assert xpu("ps")[0]["mode"] == "hook"
+            assert SYSTEM.openings("/dev/nvidia0", GPU1) == {"/dev/nvidia0": ALLOWED, GPU1: DENIED}
+            run("systemctl", "daemon-reload")
+            assert SYSTEM.openings("/dev/nvidia0") == {"/dev/nvidia0": DENIED}
+    finally:
+        os.unlink(CONFIG)
+
+
+@check
+def a_slice_is_given_back_by_docker_stop_taken_again_by_start_and_given_back_by_rm() -> None:
+    with SYSTEM.container(*SLICE, "--env=XPU_VISIBLE_DEVICES=0"):
+        SYSTEM.docker("stop", "--time=0", "checked")
+        assert nothing_is_held()
+        SYSTEM.docker("start", "checked")
+        assert [entry["memory_bytes"] for entry in xpu("ps")] == [4 * GIB]
+        assert SYSTEM.openings("/dev/nvidia0", GPU1) == {"/dev/nvidia0": ALLOWED, GPU1: DENIED}
+        SYSTEM.docker("rm", "--force", "checked")
+        assert nothing_is_held()
+        # The name is free for the next, and the end of `with` finds a container to remove.
+        SYSTEM.docker("create", "--name=checked", IMAGE, "true")
+
+
+@check
+def with_cgroupfs_on_pure_cgroup_v2_the_hook_opens_the_gpu_and_docker_update_keeps_it() -> None:
+    with private_engine("cgroupfs") as engine, engine.container(*SLICE, "--env=XPU_VISIBLE_DEVICES=0"):
+        assert xpu("ps")[0]["mode"] == "hook"
+        expected = {"/dev/nvidia0": ALLOWED, GPU0: ALLOWED, GPU1: DENIED}
+        assert engine.openings(*expected) == expected
+        engine.docker("update", "--memory=256m", "--memory-swap=256m", "checked")
+        assert engine.openings(*expected) == expected
+        assert "/   4096MiB" in engine.docker("exec", "checked", "nvidia-smi")
+    assert nothing_is_held()
+
+
+@check
+def a_container_in_a_user_namespace_gets_its_slice_in_spec_mode() -> None:
+    other = f"--volume={DRIVER}/dev/nvidia1:/dev/other"
+    with (
+        private_engine("remapped", "--userns-remap=default") as engine,
+        engine.container(*SLICE, "--env=XPU_VISIBLE_DEVICES=0", other),
+    ):
+        assert xpu("ps")[0]["mode"] == "spec"
+        assert engine.docker("exec", "checked", "cat", "/proc/self/uid_map").split()[1] != "0"
+        assert "/   4096MiB" in engine.docker("exec", "checked", "nvidia-smi")
+        assert engine.openings("/dev/nvidia0", "/dev/other") == {
+            "/dev/nvidia0": ALLOWED,
+            "/dev/other": DENIED,
+        }
+    assert nothing_is_held()
+
+
+@check
+def the_simulation_goes_down_and_leaves_no_mount() -> None:
+    run(XPU, "sim", "down")
+    assert "/run/xpu" not in run("findmnt", "--list", "--noheadings", "--output=TARGET")
+
+
+# Running and telling them.
+
+
+def _result(function: Callable[[], None]) -> dict[str, Any]:
+    _transcript.clear()
+    started = time.monotonic()
+    try:
+        function()
+        ok = True
+    except Exception:
+        ok = False
+        _transcript.append(traceback.format_exc())
+    seconds = round(time.monotonic() - started, 1)
+    return {"name": function.__name__, "ok": ok, "seconds": seconds, "transcript": "\n".join(_transcript)}
+
+
+def main() -> int:
+    os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    with open(sys.argv[1], "wb", buffering=0) as port:
+        attributes = termios.tcgetattr(port)
+        attributes[1] &= ~termios.OPOST
+        attributes[3] &= ~(termios.ECHO | termios.ICANON)
+        termios.tcsetattr(port, termios.TCSANOW, attributes)
+        for function in CHECKS:
+            result = _result(function)
+            print(
+                f"{result['name']}: {'ok' if result['ok'] else 'FAILED'}, {result['seconds']} s", flush=True
+            )
+            data = json.dumps(result).encode() + b"\n"
+            while data:
+                data = data[os.write(port.fileno(), data) :]
+            termios.tcdrain(port)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
