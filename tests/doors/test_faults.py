@@ -393,10 +393,13 @@ def test_a_limit_that_the_driver_refuses_refuses_the_container(
     node.configure(f"mode: {mode}")
     node.sim(failing_topology(node))
     bundle = bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0,1")
+    before = tree(bundle / "rootfs")
     told = refused(node, bundle)
     uuid = node.json("devices")[1]["uuid"]
     assert f"setting a memory limit of device {uuid}" in told
     assert "Insufficient Resources" in told
+    if mode == "hook":
+        assert tree(bundle / "rootfs") == before
     assert node.grants() == []
     assert node.run(bundles("XPU_MEM=15G", "XPU_VISIBLE_DEVICES=0")).returncode == 0
 
