@@ -40,6 +40,14 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie, whose new parent may take its time, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class Daemon:
     """A process that answers on a socket; started, ended and killed by its pid."""
 
@@ -183,11 +191,22 @@ def engines(installed: Path) -> Iterator[Engines]:
 
 @pytest.fixture
 def node(engines: Engines) -> Iterator[Node]:
-    """The engines' node, with a simulated T4 and no configuration file when the test begins."""
+    """The engines' node, with a simulated T4 and no configuration file when the test begins.
+
+    At its end, when the engines' fixtures have removed the test's containers, no grant may be left.
+    """
     engines.node.config.unlink(missing_ok=True)
     engines.node.sim(TOPOLOGY)
     yield engines.node
     engines.node.config.unlink(missing_ok=True)
+    assert engines.node.json("ps") == []
+
+
+@pytest.fixture(params=["hook", "spec"])
+def mode(request: pytest.FixtureRequest, node: Node) -> str:
+    """Each of the two ways into a container, as the configuration says it."""
+    node.configure(f"mode: {request.param}\n")
+    return str(request.param)
 
 
 @pytest.fixture
@@ -294,9 +313,8 @@ def dockerd(engines: Engines, image_root: Path) -> Daemon:
 
 @pytest.fixture
 def docker(engines: Engines, dockerd: Daemon, node: Node) -> Iterator[Docker]:
-    """docker on the node; the test's containers are removed, after which no grant may be left."""
+    """docker on the node; the test's containers are removed when it ends."""
     found = Docker(engines)
     yield found
     if there := found.must("ps", "--all", "--quiet").split():
         found.must("rm", "--force", *there)
-    assert node.json("ps") == []

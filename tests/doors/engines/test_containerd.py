@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ..conftest import GIB, Node
-from .conftest import Completed, Engines, completed, until
+from .conftest import Completed, Docker, Engines, completed, is_alive, until
 
 IMAGE = "test.invalid/xpu-test:1"
 
@@ -37,13 +37,14 @@ class Ctr:
         assert done.status == 0, f"ctr {' '.join(words)}: {done}"
         return done.out.strip()
 
-    def _run(self, options: Sequence[str], words: Sequence[str]) -> tuple[str, Completed]:
+    def _run(self, options: Sequence[str], words: Sequence[str], name: str = "") -> tuple[str, Completed]:
         self._started += 1
-        container = f"{self.engines.name}-{self._started}"
+        container = name or f"{self.engines.name}-{self._started}"
         self.engines.shim_socket(self.engines.name, container)
         done = self(
             "run", "--runtime", "io.containerd.runc.v2", "--runc-binary", str(self.engines.node.runtime),
-            "--fifo-dir", f"{self.engines.folder}/fifo", *options, IMAGE, container, *words,
+            "--fifo-dir", f"{self.engines.folder}/fifo", "--cgroup", f"/{self.engines.name}/ctr-{container}",
+            *options, IMAGE, container, *words,
         )  # fmt: skip
         return container, done
 
@@ -51,9 +52,9 @@ class Ctr:
         """A container from its start to its end."""
         return self._run(["--rm", *options], words)[1]
 
-    def start(self, options: Sequence[str], *words: str) -> str:
+    def start(self, options: Sequence[str], *words: str, name: str = "") -> str:
         """A container in the background; its id."""
-        container, done = self._run(["--detach", *options], words)
+        container, done = self._run(["--detach", *options], words, name)
         assert done.status == 0, done
         return container
 
@@ -123,11 +124,10 @@ def image(engines: Engines, image_root: Path) -> None:
 
 @pytest.fixture
 def ctr(engines: Engines, image: None, node: Node) -> Iterator[Ctr]:
-    """ctr on the node; the test's containers are removed, after which no grant may be left."""
+    """ctr on the node; the test's containers are removed when it ends."""
     found = Ctr(engines)
     yield found
     found.remove_all()
-    assert node.json("ps") == []
 
 
 def test_a_container_of_containerd_sees_and_is_held_to_its_slice(ctr: Ctr) -> None:
@@ -229,16 +229,62 @@ def test_a_container_lives_on_with_its_slice_when_containerd_is_killed(
     assert ctr.execute(container, "cuda-probe", "alloc", "3000", "2000").status == 3
 
 
+def _shim_of(init: int) -> int:
+    """The containerd-shim of a container, which is its init's parent."""
+    shim = int(Path(f"/proc/{init}/stat").read_text().rpartition(") ")[2].split()[1])
+    assert b"containerd-shim" in Path(f"/proc/{shim}/cmdline").read_bytes()
+    return shim
+
+
+def test_a_container_that_outlives_containerd_and_its_shim_keeps_its_slice_until_it_ends(
+    ctr: Ctr, engines: Engines, node: Node
+) -> None:
+    container = ctr.start(["--env", "XPU_MEM=4G"], "sleep", "1000")
+    (before,) = node.json("ps")
+    init = ctr.tasks()[container][0]
+    shim = _shim_of(init)
+    engines.containerd.stop(signal.SIGKILL)
+    os.kill(shim, signal.SIGKILL)
+    until(lambda: not is_alive(shim), "the shim is gone")
+    node.xpu("gc")
+    assert node.json("ps") == [before]
+    assert is_alive(init)
+    engines.containerd.start()  # which finds no shim, and ends the container
+    until(lambda: not is_alive(init), "containerd has cleaned up")
+    node.xpu("gc")
+    assert node.json("ps") == []
+
+
 def test_the_slice_is_free_again_after_the_shim_and_the_container_were_killed(
     ctr: Ctr, engines: Engines, node: Node
 ) -> None:
     container = ctr.start(["--env", "XPU_MEM=15G"], "sleep", "1000")
     init = ctr.tasks()[container][0]
-    shim = int(Path(f"/proc/{init}/stat").read_text().rpartition(") ")[2].split()[1])
-    assert b"containerd-shim" in Path(f"/proc/{shim}/cmdline").read_bytes()
-    os.kill(shim, signal.SIGKILL)
+    os.kill(_shim_of(init), signal.SIGKILL)
     os.kill(init, signal.SIGKILL)
     until(lambda: container not in ctr.tasks() or ctr.tasks()[container][1] == "STOPPED", "containerd saw it")
     assert ctr.run(["--env", "XPU_MEM=15G"], "cuda-probe", "alloc", "14000").status == 0
     node.xpu("gc")
     assert node.json("ps") == []
+
+
+# Two engines on one node.
+
+
+def test_docker_and_containerd_share_what_the_node_has(ctr: Ctr, docker: Docker) -> None:
+    docker.hold("XPU_MEM=10G", 9000)
+    done = ctr.run(["--env", "XPU_MEM=10G"], "true")
+    assert done.status == 1
+    assert "5120 MiB free, 10240 MiB asked" in done.error
+    ctr.start(["--env", "XPU_MEM=5G"], "sleep", "1000")
+    assert docker.run("XPU_MEM=1G", "true").status == 125
+
+
+def test_containers_of_two_engines_may_have_one_id(ctr: Ctr, docker: Docker, node: Node) -> None:
+    container = docker.hold("XPU_MEM=4G", 3000)
+    (dockers,) = node.json("ps")
+    assert ctr.start(["--env", "XPU_MEM=8G"], "sleep", "1000", name=container) == container
+    assert [entry["memory_bytes"] for entry in node.json("ps")] == [4 * GIB, 8 * GIB]
+    ctr.remove_all()
+    assert node.json("ps") == [dockers]
+    assert docker("exec", container, "cuda-probe", "alloc", "2000").status == 3

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from ..conftest import GIB, MIB, Node
-from .conftest import Daemon, Docker, Engines, until
+from .conftest import Daemon, Docker, Engines, completed, until
 
 
-def test_stop_gives_the_slice_back_and_start_takes_one_again(docker: Docker, node: Node) -> None:
+def test_stop_gives_the_slice_back_and_start_takes_one_again(docker: Docker, node: Node, mode: str) -> None:
     container = docker.start("XPU_MEM=4G", "sleep", "1000")
     first = node.json("ps")
     assert [entry["container_id"] for entry in first] == [container]
@@ -28,7 +29,7 @@ def test_stop_gives_the_slice_back_and_start_takes_one_again(docker: Docker, nod
     assert docker("exec", container, "cuda-probe", "alloc", "3000", "2000").status == 3
 
 
-def test_a_restarted_container_has_one_slice_and_its_limit(docker: Docker, node: Node) -> None:
+def test_a_restarted_container_has_one_slice_and_its_limit(docker: Docker, node: Node, mode: str) -> None:
     container = docker.start("XPU_MEM=4G", "sleep", "1000")
     for _ in range(3):
         docker.must("restart", "--time=0", container)
@@ -44,6 +45,31 @@ def test_dockers_restart_policy_brings_a_container_back_with_its_slice(docker: D
     os.kill(first, signal.SIGKILL)
     until(lambda: docker.pid(container) not in (0, first), "docker restarts the container")
     until(lambda: [e["pid"] for e in node.json("ps")] == [docker.pid(container)], "it has its slice again")
+
+
+def test_a_container_that_fails_and_is_restarted_leaves_no_grant(docker: Docker, node: Node) -> None:
+    container = docker.start("XPU_MEM=15G", "sh", "-c", "exit 1", options=["--restart=on-failure:3"])
+    until(
+        lambda: docker.inspect(container)["RestartCount"] == 3 and not docker.is_running(container),
+        "docker has given up",
+    )
+    assert docker.inspect(container)["State"]["Error"] == ""
+    assert docker.inspect(container)["State"]["ExitCode"] == 1
+    assert node.json("ps") == []
+
+
+def test_a_container_started_again_after_a_driver_upgrade_gets_the_new_drivers_files(
+    docker: Docker, topology: Callable[[str], None], mode: str
+) -> None:
+    topology("1xT4-R580")
+    container = docker.start("XPU_COUNT=1", "sleep", "1000")
+    old = docker.must("exec", container, "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    docker.must("stop", "--time=0", container)
+    topology("1xT4")
+    docker.must("start", container)
+    new = docker.must("exec", container, "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    assert old.startswith("580.") and new.startswith("615.")
+    assert "of 15360 MiB" in docker.must("exec", container, "cuda-probe", "info")
 
 
 def test_a_stopped_container_whose_slice_was_taken_is_refused_and_starts_later(
@@ -82,7 +108,8 @@ def test_a_program_started_by_exec_has_the_device_and_shares_the_containers_limi
 ) -> None:
     container = docker.hold("XPU_MEM=4G", 3000)
     assert "/   4096MiB" in docker.must("exec", container, "nvidia-smi")
-    done = docker("exec", "--user=1000", container, "cuda-probe", "alloc", "500", "1000")
+    words = ["exec", "--user=1000", "--env=XPU_MEM=8G", container, "cuda-probe", "alloc", "500", "1000"]
+    done = docker(*words)
     assert done.out.splitlines()[:2] == [
         "allocating 500 MiB: CUDA_SUCCESS",
         "allocating 1000 MiB: CUDA_ERROR_OUT_OF_MEMORY",
@@ -97,9 +124,12 @@ def test_a_paused_container_keeps_its_slice_and_goes_on(docker: Docker, node: No
     assert [entry["container_id"] for entry in node.json("ps")] == [container]
     docker.must("unpause", container)
     assert docker("exec", container, "cuda-probe", "alloc", "1000").status == 0
+    docker.must("pause", container)
+    docker.must("rm", "--force", container)
+    assert node.json("ps") == []
 
 
-def test_docker_update_leaves_the_devices_usable(docker: Docker) -> None:
+def test_docker_update_leaves_the_devices_usable(docker: Docker, mode: str) -> None:
     container = docker.start("XPU_MEM=4G", "sleep", "1000", options=["--memory=64m", "--memory-swap=64m"])
     docker.must("update", "--memory=128m", "--memory-swap=128m", "--cpu-shares=512", container)
     done = docker("exec", container, "cat", "/dev/nvidia0")
@@ -170,3 +200,20 @@ def test_as_the_default_runtime_it_serves_ordinary_containers_and_slices(docker:
     assert docker("exec", ordinary, "test", "-e", "/dev/nvidiactl").status == 1
     assert "of 1024 MiB" in docker.run("XPU_MEM=1G", "cuda-probe", "info", runtime="").out
     assert node.json("devices")[0]["memory_bytes"] == 15360 * MIB
+
+
+@pytest.mark.usefixtures("default_runtime")
+def test_as_the_default_runtime_it_serves_docker_build(docker: Docker, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {Docker.IMAGE}\nRUN touch /built\nENV NVIDIA_VISIBLE_DEVICES=all\nRUN nvidia-smi > /seen\n"
+    )
+    done = completed(
+        [*docker.command, "build", "--network=none", "--tag=xpu-test-built:1", tmp_path],
+        env={**os.environ, "DOCKER_BUILDKIT": "0"},
+    )
+    assert done.status == 0, done
+    try:
+        done = docker.run("", "sh", "-c", "cat /seen; cuda-probe info", image="xpu-test-built:1", runtime="")
+        assert "Tesla T4" in done.out and "of 15360 MiB" in done.out, done
+    finally:
+        docker.must("rmi", "xpu-test-built:1")
