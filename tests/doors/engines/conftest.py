@@ -71,6 +71,11 @@ class Daemon:
 
         until(answers, f"{self.command[0]} answers:\n{self.log()}")
 
+    def ensure(self) -> None:
+        """Starts it unless it runs: a test that killed it may have failed before it started it again."""
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+
     def send(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
@@ -99,6 +104,7 @@ class Engines:
         self.containerd_socket = f"{self.folder}/containerd.sock"
         self.docker_socket = f"unix://{self.folder}/docker.sock"
         self.sockets: set[Path] = set()
+        self._topology = ""
         # The engine's environment reaches the runtime, so its variables are the node's.
         environ = self.node.environ
         self.containerd = Daemon(
@@ -130,13 +136,27 @@ class Engines:
         self.sockets.add(path)
         return path
 
-    def processes(self) -> list[str]:
-        """The processes that the engines have started, and that still run."""
-        found = []
+    def change_topology(self, name: str) -> None:
+        if self._topology:
+            self.node.xpu("sim", "down")
+        self.node.sim(name)
+        self._topology = name
+
+    def restore_topology(self) -> None:
+        if self._topology != TOPOLOGY:
+            self.change_topology(TOPOLOGY)
+
+    def processes(self) -> dict[int, str]:
+        """The processes that the engines have started and that still run: their shims, their containers."""
+        found = {}
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and str(self.folder).encode() in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                if entry.name.isdigit() and (
+                    self.folder.name.encode() in (entry / "environ").read_bytes()
+                    or f"/{self.name}/" in (entry / "cgroup").read_text()
+                ):
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    found[int(entry.name)] = command
             except OSError:
                 continue  # it has ended
         return found
@@ -158,6 +178,10 @@ class Engines:
         self.containerd.stop()
         left = [f"the grant {entry}" for entry in self.node.json("ps")]
         self.node.xpu("sim", "down", check=False)
+        for pid, command in self.processes().items():
+            left.append(f"the process {pid}: {command}")
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.processes(), "the last process has ended")
         # dockerd keeps its network namespace, and containerd's overlays' parent; theirs, not ours.
         for point in reversed(self.mounts()):
             subprocess.run(["umount", "--lazy", point], check=True)
@@ -167,7 +191,6 @@ class Engines:
             folder.rmdir()
         for path in self.sockets:
             path.unlink(missing_ok=True)
-        left += [f"the process {command}" for command in self.processes()]
         shutil.rmtree(self.folder)
         return left
 
@@ -178,7 +201,7 @@ def engines(installed: Path) -> Iterator[Engines]:
     links = os.listdir("/dev/char") if os.path.isdir("/dev/char") else None
     found = Engines(installed)
     try:
-        found.node.sim(TOPOLOGY)
+        found.restore_topology()
         found.node.xpu("runtime", "configure", "docker", "--config", found.docker_config)
         found.node.xpu("runtime", "configure", "containerd", "--config", found.containerd_config)
         found.containerd.start()
@@ -196,10 +219,9 @@ def node(engines: Engines) -> Iterator[Node]:
     At its end, when the engines' fixtures have removed the test's containers, no grant may be left.
     """
     engines.node.config.unlink(missing_ok=True)
-    engines.node.sim(TOPOLOGY)
     yield engines.node
-    engines.node.config.unlink(missing_ok=True)
     assert engines.node.json("ps") == []
+    engines.restore_topology()
 
 
 @pytest.fixture(params=["hook", "spec"])
@@ -210,15 +232,9 @@ def mode(request: pytest.FixtureRequest, node: Node) -> str:
 
 
 @pytest.fixture
-def topology(node: Node) -> Iterator[Callable[[str], None]]:
+def topology(engines: Engines, node: Node) -> Callable[[str], None]:
     """Gives the node other devices until the test ends: `topology("2xT4")`."""
-
-    def change(name: str) -> None:
-        node.xpu("sim", "down")
-        node.sim(name)
-
-    yield change
-    change(TOPOLOGY)
+    return engines.change_topology
 
 
 class Completed:
@@ -315,6 +331,10 @@ def dockerd(engines: Engines, image_root: Path) -> Daemon:
 def docker(engines: Engines, dockerd: Daemon, node: Node) -> Iterator[Docker]:
     """docker on the node; the test's containers are removed when it ends."""
     found = Docker(engines)
+    engines.containerd.ensure()
+    dockerd.ensure()
     yield found
+    engines.containerd.ensure()
+    dockerd.ensure()
     if there := found.must("ps", "--all", "--quiet").split():
         found.must("rm", "--force", *there)

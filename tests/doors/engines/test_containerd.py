@@ -126,7 +126,9 @@ def image(engines: Engines, image_root: Path) -> None:
 def ctr(engines: Engines, image: None, node: Node) -> Iterator[Ctr]:
     """ctr on the node; the test's containers are removed when it ends."""
     found = Ctr(engines)
+    engines.containerd.ensure()
     yield found
+    engines.containerd.ensure()
     found.remove_all()
 
 
