@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime.linux import syscalls
+from xpu_runtime.linux.syscalls import Long, shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,5 +72,5 @@ class Library:
 
 def _argument(value: int | bytes | bytearray) -> Any:
     if isinstance(value, int):
-        return syscalls._Long(value)
-    return value if isinstance(value, bytes) else syscalls._shared(value)
+        return Long(value)
+    return value if isinstance(value, bytes) else shared(value)

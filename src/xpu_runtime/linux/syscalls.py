@@ -21,12 +21,12 @@ try:
     class _Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
         _type_ = "c"
 
-    class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    class Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
         _type_ = "l"
 
     class _Function(_ctypes.CFuncPtr):
         _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
-        _restype_ = _Long
+        _restype_ = Long
 
     _libc_syscall: Any = _Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall"))  # type: ignore[arg-type]
     _get_errno: Any = _ctypes.get_errno
@@ -34,9 +34,9 @@ try:
 except (ImportError, AttributeError):  # an interpreter whose halves fit together differently
     import ctypes
 
-    _Char, _Long = ctypes.c_char, ctypes.c_long  # type: ignore[assignment,misc]
+    _Char, Long = ctypes.c_char, ctypes.c_long  # type: ignore[assignment,misc]
     _libc_syscall = ctypes.CDLL(None, use_errno=True).syscall
-    _libc_syscall.restype = _Long
+    _libc_syscall.restype = Long
     _get_errno, _addressof = ctypes.get_errno, ctypes.addressof
 
 # One table for all architectures since Linux 5.1; what is older differs.
@@ -116,16 +116,17 @@ def unshare(flags: int) -> None:
 
 def bpf(command: int, attributes: bytearray) -> int:
     """bpf(2): `attributes` is a union bpf_attr; the kernel may write to it and to what it points to."""
-    buffer = _shared(attributes)
+    buffer = shared(attributes)
     return _syscall("", _BPF, command, buffer, len(attributes))
 
 
 def address_of(buffer: bytearray) -> int:
     """Where the bytes of `buffer` are, for a structure; holds until it is resized or freed."""
-    return int(_addressof(_shared(buffer)))
+    return int(_addressof(shared(buffer)))
 
 
-def _shared(buffer: bytearray) -> Any:
+def shared(buffer: bytearray) -> Any:
+    """An argument that points to the bytes of `buffer`; the callee may write to them."""
     return (_Char * len(buffer)).from_buffer(buffer)
 
 
@@ -138,7 +139,7 @@ def _path(path: str) -> bytes:
 
 def _syscall(path: str, number: int, *arguments: Any) -> int:
     """Bytes go as a pointer to them (the kernel only reads them), numbers as a long."""
-    result = int(_libc_syscall(_Long(number), *(_Long(a) if isinstance(a, int) else a for a in arguments)))
+    result = int(_libc_syscall(Long(number), *(Long(a) if isinstance(a, int) else a for a in arguments)))
     if result < 0:
         number = _get_errno()
         raise OSError(number, os.strerror(number), path or None)
