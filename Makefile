@@ -72,7 +72,7 @@ install: build
 	@find $(LIB) -name __pycache__ -prune -exec rm -rf {} +
 	@$(PYTHON) packaging/bundle.py $(LIB)/python
 	@$(PYTHON) -IS -m compileall -q --invalidation-mode unchecked-hash \
-		$(if $(DESTDIR),-s $(DESTDIR)) $(LIB)/python $(LIB)/vendor
+		$(if $(DESTDIR),-s $(DESTDIR) -p /) $(LIB)/python $(LIB)/vendor
 
 uninstall:
 	@rm -rf $(LIB)

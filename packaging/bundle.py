@@ -17,7 +17,7 @@ _DOORS = ("xpu_runtime.shim", "xpu_runtime.hook", "xpu_runtime.plan.hook_mode", 
 def main(folder: str) -> None:
     imports = f"import sys; sys.path.insert(0, {folder!r}); import {', '.join(_DOORS)}; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", imports], stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-I", "-S", "-B", "-c", imports], stdout=subprocess.PIPE, text=True, check=True
     )
     modules = {}
     for name in done.stdout.split():

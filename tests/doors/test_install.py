@@ -1,0 +1,50 @@
+"""`make install` and `make uninstall`, as packagers and people use them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from .conftest import REPOSITORY
+
+PROGRAMS = ("xpu", "xpu-container-runtime", "xpu-container-runtime-hook")
+
+
+def make(target: str, destination: Path) -> None:
+    done = subprocess.run(
+        ["make", "-s", target, f"DESTDIR={destination}", "PREFIX=/usr"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_install_leaves_works_where_it_lies_and_uninstall_takes_it_all_away(tmp_path: Path) -> None:
+    make("install", tmp_path)
+    programs = tmp_path / "usr" / "bin"
+    assert sorted(os.listdir(programs)) == sorted(PROGRAMS)
+    assert os.listdir(tmp_path / "usr" / "lib") == ["xpu-container-runtime"]
+    environ = {"PATH": f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin", "XPU_RUN_DIR": str(tmp_path / "run")}
+    says = {}
+    for name, words in zip(PROGRAMS, (["--version"], ["--version"], []), strict=True):
+        done = subprocess.run(
+            [name, *words], env=environ, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        )
+        says[name] = (done.returncode, done.stdout + done.stderr)
+    assert says["xpu"][0] == 0
+    assert says["xpu-container-runtime"] == (
+        0,
+        subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout,
+    )
+    assert says["xpu-container-runtime-hook"][0] == 1
+    assert "usage" in says["xpu-container-runtime-hook"][1]
+    # No path of the build, and none of DESTDIR, is in what is installed.
+    scattered = subprocess.run(
+        ["grep", "-rl", str(tmp_path), tmp_path / "usr"], capture_output=True, text=True, check=False
+    )
+    assert scattered.stdout == ""
+    make("uninstall", tmp_path)
+    assert [path for path in (tmp_path / "usr").rglob("*") if not path.is_dir()] == []
