@@ -90,3 +90,16 @@ def test_a_container_that_ends_while_dockerd_is_dead_gives_its_slice_back(
     assert node.json("ps") == []
     dockerd.start()
     until(lambda: not docker.is_running(container), "docker knows that the container has ended")
+
+
+def test_a_slice_that_was_never_given_back_does_not_stand_in_the_way_of_its_own_container(
+    docker: Docker, node: Node, mode: str
+) -> None:
+    container = docker.start("XPU_MEM=10G", "sleep", "1000")
+    ledger = node.run_dir / "ledger.db"
+    aside = ledger.rename(node.run_dir / "aside")
+    docker.must("stop", "--time=0", container)  # poststop finds no ledger, as it may find a full disk
+    aside.rename(ledger)
+    # The new container has its predecessor's id, bundle and cgroup.
+    docker.must("start", container)
+    assert [entry["pid"] for entry in node.json("ps")] == [docker.pid(container)]
