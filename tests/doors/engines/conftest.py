@@ -176,7 +176,8 @@ class Engines:
         """Ends everything; returns what was left behind that should not have been."""
         self.dockerd.stop()
         self.containerd.stop()
-        left = [f"the grant {entry}" for entry in self.node.json("ps")]
+        listed = self.node.xpu("ps", "--json", check=False)
+        left = [] if listed.stdout.strip() == "[]" else [f"xpu ps: {listed.stdout}{listed.stderr}"]
         self.node.xpu("sim", "down", check=False)
         for pid, command in self.processes().items():
             left.append(f"the process {pid}: {command}")
