@@ -65,6 +65,7 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 
 def run(*command: str, fails: bool = False, environ: dict[str, str] | None = None) -> str:
     """What the command prints, stderr too; AssertionError if its status is not the expected one."""
+    started = time.monotonic()
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -74,7 +75,8 @@ def run(*command: str, fails: bool = False, environ: dict[str, str] | None = Non
         timeout=120,
         env={**os.environ, **(environ or {})},
     )
-    _transcript.append(f"$ {' '.join(command)}\n{done.stdout}[{done.returncode}]")
+    seconds = time.monotonic() - started
+    _transcript.append(f"$ {' '.join(command)}\n{done.stdout}[status {done.returncode}, {seconds:.1f} s]")
     assert (done.returncode != 0) is fails, f"{' '.join(command)} ended with status {done.returncode}"
     return done.stdout
 
@@ -119,7 +121,7 @@ def private_engine(name: str, *options: str) -> Iterator[Engine]:
     log_path = f"{folder}/log"
     command = [
         "dockerd", "--host", f"unix://{engine.socket}", "--data-root", f"/var/lib/{name}",
-        "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid", "--iptables=false", "--bridge=none",
+        "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid",
         "--containerd", "/run/containerd/containerd.sock", "--containerd-namespace", name,
         "--containerd-plugins-namespace", f"{name}-plugins",
         "--exec-opt", "native.cgroupdriver=cgroupfs", *options,
@@ -163,10 +165,10 @@ SLICE = ("--env=XPU_MEM=4G", "--env=XPU_CORES=30")
 def the_installed_runtime_is_made_known_to_docker_by_two_commands() -> None:
     run(XPU, "runtime", "configure", "docker")
     run("systemctl", "restart", "docker")
-    runtimes = json.loads(SYSTEM.docker("info", "--format", "{{json .Runtimes}}"))
-    assert runtimes["xpu"]["path"] == RUNTIME
-    kind = SYSTEM.docker("info", "--format", "{{.CgroupDriver}} {{.CgroupVersion}}")
-    assert kind == "systemd 2\n", "this is the machine that the checks below are about"
+    info = json.loads(SYSTEM.docker("info", "--format", "{{json .}}"))
+    assert info["Runtimes"]["xpu"]["path"] == RUNTIME
+    # The machine that the checks below are about.
+    assert (info["CgroupDriver"], info["CgroupVersion"]) == ("systemd", "2")
     SYSTEM.load_image()
 
 
@@ -196,7 +198,8 @@ def a_container_gets_its_slice_in_spec_mode_with_the_limit_on_its_own_scope() ->
 
 @check
 def a_container_opens_its_own_gpu_and_not_the_other_also_after_a_daemon_reload() -> None:
-    expected = {"/dev/nvidia0": ALLOWED, GPU0: ALLOWED, GPU1: DENIED}
+    shared = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+    expected = {"/dev/nvidia0": ALLOWED, **dict.fromkeys(shared, ALLOWED), GPU0: ALLOWED, GPU1: DENIED}
     with SYSTEM.container(*SLICE, "--env=XPU_VISIBLE_DEVICES=0"):
         assert SYSTEM.openings(*expected) == expected
         # How systemd finds a device that a unit may use.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from . import machine as emulated
 
 
 @pytest.fixture(scope="session")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What each check told, by its name; a machine that cannot be had fails every test, with the reason."""
-    cache = Path(emulated.REPOSITORY / "build" / "machine")
-    return emulated.boot(cache, tmp_path_factory.mktemp("machine") / "console.log")
+def told() -> emulated.Told:
+    """What the machine told; one that cannot be had fails every test that asks, with the reason."""
+    return emulated.boot(emulated.REPOSITORY / "build" / "machine")
