@@ -40,7 +40,7 @@ def openings(output: str) -> dict[str, str]:
 
 def tree(folder: Path) -> dict[str, tuple[str, ...]]:
     """All that lies below a folder, by path: type and permissions, link's target, content's hash."""
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for path in sorted(folder.rglob("*")):
         there = path.lstat()
         content = ""

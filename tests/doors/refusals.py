@@ -36,7 +36,16 @@ def refused(node: Node, bundle: Path, *options: str, form: str = "json") -> str:
     """Why `create` of this bundle fails: our one line, which stderr and the log's last error must have."""
     log = bundle / "log"
     log.unlink(missing_ok=True)
-    command = [*node.view, node.runtime, "--root", node.state_root, "--log", log, "--log-format", form]
+    command: list[str | Path] = [
+        *node.view,
+        node.runtime,
+        "--root",
+        node.state_root,
+        "--log",
+        log,
+        "--log-format",
+        form,
+    ]
     command += [*options, "create", "--bundle", bundle, bundle.name]
     # A file: a container that is not refused would keep a pipe open.
     with (bundle / "stderr").open("w") as file:
@@ -45,7 +54,7 @@ def refused(node: Node, bundle: Path, *options: str, form: str = "json") -> str:
     assert done.returncode == 1, stderr
     errors = [entry["msg"] for entry in log_entries(log, form) if entry["level"] == "error"]
     assert errors, "nothing in the log"
-    ours = [line for line in errors if line.startswith("xpu: ")]
+    ours: list[str] = [line for line in errors if line.startswith("xpu: ")]
     assert ours, errors
     assert "\n" not in ours[0]
     assert ours[0] in errors[-1]

@@ -319,7 +319,15 @@ def test_a_shim_killed_at_any_instant_leaves_nothing_behind(node: Node, bundles:
     trace = node.folder / "trace"
 
     def attempt(*options: str) -> int:
-        command = ["strace", "-o", trace, "-e", f"trace=execve,{_CHANGES}", *options, node.runtime]
+        command: list[str | Path] = [
+            "strace",
+            "-o",
+            trace,
+            "-e",
+            f"trace=execve,{_CHANGES}",
+            *options,
+            node.runtime,
+        ]
         command += ["--root", node.state_root, "run", "--bundle", bundle, bundle.name]
         (bundle / "config.json").write_bytes(pristine)
         return subprocess.run(command, env=node.environ, stdout=subprocess.DEVNULL, timeout=60).returncode

@@ -79,7 +79,12 @@ def arch(root: Path) -> None:
     move_libraries(root, "usr/lib")
 
 
-LAYOUTS = {debian: MULTIARCH, debian_merged: MULTIARCH, red_hat: "usr/lib64", arch: "usr/lib"}
+LAYOUTS: dict[Callable[[Path], None], str] = {
+    debian: MULTIARCH,
+    debian_merged: MULTIARCH,
+    red_hat: "usr/lib64",
+    arch: "usr/lib",
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -227,7 +232,14 @@ def test_another_library_that_the_images_cache_names_does_not_come_first(
     stubs.mkdir(parents=True)
     (root / "stub.c").write_text("int stub;")
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        command = ["gcc", "-shared", f"-Wl,-soname,{soname}", "-o", stubs / soname, root / "stub.c"]
+        command: list[str | Path] = [
+            "gcc",
+            "-shared",
+            f"-Wl,-soname,{soname}",
+            "-o",
+            stubs / soname,
+            root / "stub.c",
+        ]
         subprocess.run(command, check=True)
     (root / "etc/ld.so.conf").write_text("/usr/local/stubs\n")
     subprocess.run([LDCONFIG, "-r", root], check=True)

@@ -217,7 +217,16 @@ def test_every_way_to_start_a_container_gives_and_takes_back(
         if way == "create":
             node.start(bundle)
         else:
-            command = [node.runtime, "--root", node.state_root, "run", "-d", "--bundle", bundle, bundle.name]
+            command: list[str | Path] = [
+                node.runtime,
+                "--root",
+                node.state_root,
+                "run",
+                "-d",
+                "--bundle",
+                bundle,
+                bundle.name,
+            ]
             subprocess.run(command, env=node.environ, stdout=subprocess.DEVNULL, check=True, timeout=60)
         pid = json.loads(node.oci("state", bundle.name).stdout)["pid"]
         assert [(grant.pid, grant.state) for grant in node.grants()] == [(pid, "running")]
