@@ -115,7 +115,7 @@ def prepare(cache: Path) -> Path:
 
 def _make(folder: Path) -> None:
     root = folder / "root"
-    # In a mount namespace of its own: were it killed, its /proc and /sys would else stay mounted in the folder.
+    # In a mount namespace of its own: were it killed, /proc and /sys would else stay mounted in the folder.
     command = ["unshare", "--mount", "--propagation=private"]
     command += ["mmdebstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
     command += [f"--dpkgopt={option}" for option in _OPTIONS]
@@ -201,7 +201,7 @@ def _run(
             f"{what}: {command[0]} is not installed; see TEST_PACKAGES in the Makefile"
         ) from None
     if done.returncode:
-        raise MachineError(f"{what}: {' '.join(command[:4])} … said\n{(done.stdout + done.stderr)[-3000:]}")
+        raise MachineError(f"{what}: {' '.join(command[:4])} ... said\n{(done.stdout + done.stderr)[-3000:]}")
 
 
 def _text(path: Path) -> str:
