@@ -6,6 +6,8 @@ the door (`str(error)`); code below the doors raises with the parts.
 
 from __future__ import annotations
 
+_LONGEST = 3000
+
 
 class XpuError(Exception):
     """Something a person can mend: `what` is wrong, and `todo` says how to mend it."""
@@ -20,7 +22,9 @@ class XpuError(Exception):
     def __str__(self) -> str:
         # One line always: docker and containerd show only the last line of an error.
         text = f"{self.what}: {self.todo}" if self.todo else self.what
-        return " ".join(text.split())
+        # Parts of it can be an image's words: no control sequences, and no megabytes.
+        text = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * _LONGEST]).split())
+        return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
 
 
 class ConfigError(XpuError):

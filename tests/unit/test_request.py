@@ -84,7 +84,6 @@ def test_listed_devices_are_counted() -> None:
         (["XPU_VISIBLE_DEVICES=al"], ["did you mean all?"]),
         (["XPU_VISIBLE_DEVICES=0,1", "XPU_COUNT=3"], ["contradicts", "names 2"]),
         (["XPU_VISIBLE_DEVICES=all", "XPU_COUNT=2"], ["contradicts"]),
-        (["XPU_VISIBLE_DEVICES=none", "XPU_MEM=4G"], ["XPU_MEM", "contradicts"]),
         (["XPU_MEM=1G,2G,3G", "XPU_COUNT=2"], ["3 values for 2 devices"]),
         (["XPU_REQUIRE=cuba>=12"], ["'cuba'", "cuda, driver, arch, brand"]),
         (["XPU_REQUIRE=cuda>=twelve"], ["no version"]),
@@ -96,6 +95,10 @@ def test_what_is_wrong_is_told_with_what_is_allowed(variables: list[str], says: 
     for part in says:
         assert part in told
     assert "\n" not in told
+
+
+def test_none_wins_over_what_an_image_asks_for() -> None:
+    assert request("XPU_MEM=4G", "XPU_CORES=30", "XPU_VISIBLE_DEVICES=none").choice == "none"
 
 
 def test_a_hostile_value_is_cut_in_the_message() -> None:

@@ -18,6 +18,7 @@ from xpu_runtime import jsonlite, paths
 from xpu_runtime.config.defaults import DEFAULTS, Config, from_plain
 from xpu_runtime.config.load import COMPILED, config_stamp, find_runtime, keep
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.linux import files
 
 try:
     import jsonschema
@@ -193,10 +194,9 @@ def _usable_runtime(config: Config | None) -> str | None:
 
 def _last_runtime() -> str | None:
     try:
-        with open(paths.in_run_dir(LAUNCHER), encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("runtime=/"):
-                    return line.rstrip("\n").removeprefix("runtime=")
+        for line in files.read(paths.in_run_dir(LAUNCHER), 1 << 16).decode().splitlines():
+            if line.startswith("runtime=/"):
+                return line.removeprefix("runtime=")
     except (OSError, ValueError):
         pass
     return None

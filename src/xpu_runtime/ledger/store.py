@@ -8,6 +8,7 @@ kernel hands over in order and takes back from the dead; SQLite's own locks poll
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -61,7 +62,11 @@ class Ledger:
 
     def __enter__(self) -> Self:
         try:
-            os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
+            folder = os.path.dirname(self.path)
+            if not os.path.isdir(folder):
+                if os.path.lexists(folder):
+                    raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a directory")
+                os.makedirs(folder, mode=0o755, exist_ok=True)
             # The engine's umask must not decide who reads the ledger.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             self._db = sqlite.connect(self.path, timeout=_WAIT_S, isolation_level=None)
@@ -173,16 +178,20 @@ class Ledger:
 
         Returns the grant with its id and slices, or None where `choose` returned None (then nothing is
         booked), and the dead grants that were removed, whose quotas are the caller's to clear. A
-        container that has a grant already (same process) is given the same one again.
+        container that has a grant already is given the same one again.
         """
         try:
             with self._transaction():
                 dead = self._remove_dead(thorough=False)
-                for grant in self._load(
-                    "WHERE pid = ? AND container_id = ?", (wanted.pid, wanted.container_id)
-                ):
-                    if grant.start_time == wanted.start_time and grant.bundle == wanted.bundle:
+                earlier = (wanted.container_id, wanted.bundle)
+                for grant in self._load("WHERE container_id = ? AND bundle = ?", earlier):
+                    if _is_same_start(grant, wanted):
                         return grant, dead
+                    if not proc.is_alive(grant.pid, grant.start_time):
+                        # Of an earlier life of this container. Its cgroup's path has processes again:
+                        # the ones that are being given this new grant.
+                        self._delete([grant])
+                        dead.append(grant)
                 slices = choose(self.uses())
                 if slices is None:
                     more = self._remove_dead(thorough=True)
@@ -266,6 +275,18 @@ class Ledger:
         found = [grant for number in dead for grant in self._load("WHERE id = ?", (number,))]
         self._delete(found)
         return found
+
+
+def _is_same_start(grant: Grant, wanted: Grant) -> bool:
+    """Whether `grant` was given for the very start of the container that `wanted` is for.
+
+    By the same process, or by spec mode for a runtime that is creating it now (where a hook of the
+    engine's own asks besides the one that the shim has put in).
+    """
+    if (grant.pid, grant.start_time) == (wanted.pid, wanted.start_time):
+        return True
+    creating = grant.mode == "spec" and grant.state == "pending" and wanted.mode == "hook"
+    return creating and proc.is_alive(grant.pid, grant.start_time)
 
 
 def _in_use(pid: int) -> bool:

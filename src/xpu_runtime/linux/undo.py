@@ -66,7 +66,7 @@ class Mounted:
 
 
 def restorer(fd: int, old: os.stat_result, name: str, path: str) -> Callable[[int], None]:
-    """What makes the file or link that `fd` is anew in a folder."""
+    """What makes the file or link that `fd` is anew in a folder; of a file too large to keep, nothing."""
     if stat.S_ISLNK(old.st_mode):
         target = os.readlink("", dir_fd=fd)
         return lambda folder: os.symlink(target, name, dir_fd=folder)
@@ -77,6 +77,10 @@ def restorer(fd: int, old: os.stat_result, name: str, path: str) -> Callable[[in
     readable = os.open(by_fd(fd), os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = files.read_fd(readable, _REPLACED_LIMIT, path)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        return lambda folder: os.unlink(name, dir_fd=folder)
     finally:
         os.close(readable)
 

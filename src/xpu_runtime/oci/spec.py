@@ -115,16 +115,22 @@ def cgroups_path(spec: Spec) -> str:
 
 
 def _list(spec: Spec, *keys: str) -> list[Any]:
-    """The list at `keys`, made (with the objects on the way) if it is not there."""
+    """The list at `keys`, made (with the objects on the way) if absent; SpecError if it is no list."""
     place: Any = spec
     for key in keys[:-1]:
-        if not isinstance(place.get(key), dict):
-            place[key] = {}
-        place = place[key]
-    if not isinstance(place.get(keys[-1]), list):
-        place[keys[-1]] = []
-    found: list[Any] = place[keys[-1]]
+        place = _kept(place, key, {}, keys)
+    found: list[Any] = _kept(place, keys[-1], [], keys)
     return found
+
+
+def _kept(place: dict[str, Any], key: str, made: Any, keys: tuple[str, ...]) -> Any:
+    """What stands at `key`, of the type of `made`, which is put there where it is absent or null."""
+    if place.get(key) is None:
+        place[key] = made
+    if not isinstance(place[key], type(made)):
+        kind = "list" if isinstance(made, list) else "object"
+        raise SpecError(f"the container's spec is malformed: {key} (of {'.'.join(keys)}) is no {kind}")
+    return place[key]
 
 
 def add_hook(spec: Spec, stage: str, path: str, args: list[str], env: list[str]) -> None:

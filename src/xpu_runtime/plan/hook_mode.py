@@ -55,13 +55,15 @@ def _give(
     started = _start_time(state)
     wanted = Grant(0, state.id, state.bundle, state.pid, started, "", "pending", plan_mode.HOOK, 0.0, ())
     granted = granting.grant(found, request, config, wanted, privileged=privileged)
-    if granted.state == "running":
+    if granted.state == "running" or granted.mode != plan_mode.HOOK:
         return granted  # called twice, by the shim's injection and by hooks.d
+    bound = granted
     try:
-        live.carry_out(found, granted.slices, request.capabilities, state.pid, rootfs)
+        # The limit first: no process of the container runs yet, and it is the easier one to undo.
         bound = granting.impose(found, granted, state.pid, started)
+        live.carry_out(found, granted.slices, request.capabilities, state.pid, rootfs)
     except BaseException:
-        granting.release(config, [granted])
+        granting.release(config, [bound])
         raise
     _warn(bound, log)
     return bound

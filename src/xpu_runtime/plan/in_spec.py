@@ -80,9 +80,15 @@ def _link_for_systemd(node: Node, driver_root: str) -> None:
     The NVIDIA driver registers no class device, so that udev makes none (runc issue 3708).
     """
     link = f"/dev/char/{node.major}:{node.minor}"
-    if not os.path.lexists(link):
-        try:
-            os.makedirs("/dev/char", exist_ok=True)
-            os.symlink(os.path.join(driver_root, node.path.lstrip("/")), link)
-        except OSError:
-            pass  # where there is no systemd nobody reads it; where there is, /dev can be written
+    try:
+        if os.stat(link).st_rdev == os.makedev(node.major, node.minor):
+            return
+    except OSError:
+        pass  # none, or one that leads nowhere: of a driver root that is gone
+    aside = f"{link}.{os.getpid()}"
+    try:
+        os.makedirs("/dev/char", exist_ok=True)
+        os.symlink(os.path.join(driver_root, node.path.lstrip("/")), aside)
+        os.rename(aside, link)
+    except OSError:
+        pass  # where there is no systemd nobody reads it; where there is, /dev can be written

@@ -25,6 +25,11 @@ def carry_out(
     found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...], pid: int, rootfs: str
 ) -> None:
     """Gives the container whose init is `pid` its devices and driver files; else ApplyError, all undone."""
+    if os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt"):
+        raise ApplyError(
+            f"process {pid} has no mount namespace of its own: what it got, the whole host would get",
+            "give the container a mount namespace, or set mode: spec in the configuration",
+        )
     added = _allow(pid, build.device_nodes(found, slices, capabilities))
     try:
         _in_mount_namespace(found, slices, capabilities, pid, rootfs)

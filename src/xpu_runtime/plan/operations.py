@@ -20,7 +20,7 @@ class DeviceNode(Value):
     node: Node
 
     def describe(self) -> str:
-        return f"device {self.node.path} ({self.node.major}:{self.node.minor})"
+        return f"make device {self.node.path} ({self.node.major}:{self.node.minor})"
 
 
 class Mount(Value):
@@ -50,7 +50,7 @@ class LinkerCache(Value):
     entries: tuple[Entry, ...]
 
     def describe(self) -> str:
-        return f"{len(self.entries)} libraries in /etc/ld.so.cache"
+        return f"write {len(self.entries)} libraries into /etc/ld.so.cache"
 
 
 Operation = DeviceNode | Mount | Link | LinkerCache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from xpu_runtime.errors import ApplyError
 from xpu_runtime.linux import ldcache
@@ -24,14 +25,17 @@ def failure(operation: Operation, error: OSError) -> ApplyError:
         todo = "hook mode needs Linux 5.12 or newer; set mode: spec in the configuration"
     elif error.errno == errno.ENOSPC:
         todo = "the disk is full"
-    elif error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+    elif error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST, errno.EINVAL):
         todo = "the image has something else at that place"
     return ApplyError(f"cannot {operation.describe()}: {reason}", todo)
 
 
 def make_link(root: Root, operation: Link) -> None:
-    """Makes the link; a file of the image that is in the way stays."""
-    root.symlink(operation.target, operation.path)
+    """Makes the link; OSError EEXIST where the image has something else there, other than a link."""
+    if not root.symlink(operation.target, operation.path):
+        there = root.stat(operation.path, follow_symlinks=False)
+        if not stat.S_ISLNK(there.st_mode):
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), operation.path)
 
 
 def write_linker_cache(root: Root, operation: LinkerCache) -> None:

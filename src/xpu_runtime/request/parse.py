@@ -25,13 +25,14 @@ VARIABLES = (
 #: A list longer than any machine has devices is an attack or a mistake.
 MAX_DEVICES = 256
 _SHOWN = 60
+_TOLD = 8
 
 
 def nearest(word: str, words: tuple[str, ...]) -> str | None:
     """The word that was probably meant, or None."""
     import difflib  # only ever on the way to a refusal
 
-    found = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word[:100], words, n=1, cutoff=0.6)
     return found[0] if found else None
 
 
@@ -53,8 +54,14 @@ class _Reader:
         self.problems: list[str] = []
 
     def wrong(self, name: str, allowed: str, hint: str = "") -> None:
-        text = f"{name}={_quote(self.variables[name])}: {allowed}"
-        self.problems.append(f"{text}; did you mean {hint}?" if hint else text)
+        shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+        text = f"{shown}={_quote(self.variables[name])}: {allowed}"
+        self.problem(f"{text}; did you mean {hint}?" if hint else text)
+
+    def problem(self, text: str) -> None:
+        """Adds a problem, once; of very many only as many as a person reads."""
+        if len(self.problems) < _TOLD and text not in self.problems:
+            self.problems.append(text)
 
     def value(self, name: str) -> str | None:
         """The variable's trimmed value; None where it is not set, a problem where it is empty."""
@@ -175,7 +182,7 @@ def parse(variables: dict[str, str], *, step: int = 5, requirements: dict[str, s
     """
     reader = _Reader(variables, step)
     for name in variables:
-        if name not in VARIABLES:
+        if name not in VARIABLES and len(reader.problems) < _TOLD:
             hint = nearest(name, VARIABLES)
             reader.wrong(
                 name, "is no variable of this runtime; known are " + ", ".join(VARIABLES), hint or ""
@@ -197,7 +204,7 @@ def parse(variables: dict[str, str], *, step: int = 5, requirements: dict[str, s
         try:
             found = found.replace(requirements=(*found.requirements, require.parse(text)))
         except ValueError as error:
-            reader.problems.append(f"{name}={_quote(text)}: {error}")
+            reader.problem(f"{name}={_quote(text)}: {error}")
     if reader.problems:
         raise RequestError("; ".join(reader.problems))
     return found
@@ -205,12 +212,9 @@ def parse(variables: dict[str, str], *, step: int = 5, requirements: dict[str, s
 
 def _count(reader: _Reader, found: Request, count: int | None) -> int:
     """How many devices the request adds up to, with its contradictions told."""
-    variables = reader.variables
     many = len(found.memory) if len(found.memory) > 1 else None
     if found.choice == "none":
-        for name in ("XPU_MEM", "XPU_CORES", "XPU_COUNT"):
-            if name in variables:
-                reader.wrong(name, "contradicts XPU_VISIBLE_DEVICES=none, which asks for no device")
+        # It wins over what an image has set: docker cannot unset a variable.
         return 0
     if found.choice == "list":
         if count is not None and count != len(found.selectors):

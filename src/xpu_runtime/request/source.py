@@ -72,7 +72,7 @@ def _annotated(annotations: dict[str, str]) -> dict[str, str]:
                 known = tuple(ANNOTATION_PREFIX + v[4:].lower().replace("_", "-") for v in VARIABLES)
                 hint = nearest(key, known)
                 meant = f"; did you mean {hint}?" if hint else ""
-                raise RequestError(f"annotation {key} is none of {', '.join(known)}{meant}")
+                raise RequestError(f"annotation {key[:80]} is none of {', '.join(known)}{meant}")
             found[name] = value
     return found
 
