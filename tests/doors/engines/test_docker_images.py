@@ -199,7 +199,6 @@ def test_an_image_committed_from_a_container_with_a_slice_serves_with_one_and_wi
         docker.must("rmi", "xpu-test-committed:1")
 
 
-@pytest.mark.xfail(strict=True, reason="a request that an image makes can be changed, and not be taken back")
 def test_a_request_that_an_image_makes_can_be_turned_off(docker: Docker, make_image: Image) -> None:
     image = make_image(None, "ENV XPU_MEM=4G")
     done = docker.run("XPU_VISIBLE_DEVICES=none", "test", "-e", "/dev/nvidiactl", image=image)
