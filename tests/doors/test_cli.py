@@ -1,0 +1,117 @@
+"""`xpu`, the door for people and scripts: its help, its JSON contracts and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import GIB, Node
+
+COMMANDS = """devices|ps|explain|gc|release|config check|config show|config default|runtime configure|
+runtime unconfigure|sim up|sim down|sim list"""
+TABLES = ["devices", "ps", "gc", "explain", "config show", "sim list"]
+
+
+@pytest.mark.parametrize("command", COMMANDS.replace("\n", "").split("|"))
+def test_every_command_has_help_with_an_example(node: Node, command: str) -> None:
+    told = node.xpu(*command.split(), "--help").stdout
+    assert "Example:" in told
+    assert f"xpu {command}" in told.partition("Example:")[2]
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_what_prints_a_table_prints_json_too(node: Node, command: str) -> None:
+    json.loads(node.xpu(*command.split(), "--json", check=False).stdout)
+
+
+def test_devices_tell_scripts_what_is_there_and_granted(node: Node, bundles: Callable[..., Path]) -> None:
+    node.sim("2xT4")
+    node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=["sleep", "1000"]))
+    first, second = node.json("devices")
+    assert first.pop("uuid").startswith("GPU-")
+    assert first == {
+        "index": 0,
+        "name": "Tesla T4",
+        "memory_bytes": 15 * GIB,
+        "memory_granted_bytes": 4 * GIB,
+        "cores_granted": 30,
+        "slices": 1,
+        "healthy": True,
+        "simulated": True,
+    }
+    assert (second["index"], second["slices"]) == (1, 0)
+
+
+def test_a_mig_device_has_its_own_index(node: Node) -> None:
+    node.sim("2xA100-MIG")
+    indexes = [device["index"] for device in node.json("devices")]
+    assert indexes[:2] == ["0:0", "0:1"]
+
+
+def explain(node: Node, *words: str) -> tuple[int, dict[str, Any]]:
+    done = node.xpu("explain", "--json", *words, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_explain_tells_what_would_be_granted_and_books_nothing(node: Node) -> None:
+    node.sim("1xT4")
+    status, told = explain(node, "-e", "XPU_MEM=4G", "-e", "XPU_CORES=30")
+    assert status == 0
+    assert (told["granted"], told["mode"], told["refusal"]) == (True, "hook", None)
+    (part,) = told["slices"]
+    assert part["memory_bytes"] == 4 * GIB
+    assert node.json("ps") == []
+    assert explain(node, "--systemd-cgroup", "-e", "XPU_MEM=4G")[1]["mode"] == "spec"
+
+
+def test_explain_tells_why_not_and_what_would_fit(node: Node) -> None:
+    node.sim("1xT4")
+    status, told = explain(node, "-e", "XPU_MEM=16G")
+    assert status == 3
+    assert told["granted"] is False
+    refusal = told["refusal"]
+    assert isinstance(refusal, dict)
+    assert refusal["code"] == "not-enough-memory"
+    assert refusal["nearest"] == {"XPU_MEM": "15G"}
+    assert refusal["devices"] == [
+        {
+            "index": 0,
+            "free_memory_bytes": 15 * GIB,
+            "free_cores": 100,
+            "reason": "15360 MiB free, 16384 MiB asked",
+        }
+    ]
+
+
+def test_explain_of_a_wrong_request_has_a_status_of_its_own(node: Node) -> None:
+    status, told = explain(node, "-e", "XPU_MEN=4G")
+    assert status == 2
+    assert "did you mean XPU_MEM?" in told["refusal"]["message"]
+
+
+def test_explain_reads_a_bundle(node: Node, bundles: Callable[..., Path]) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=2G")
+    before = (bundle / "config.json").read_bytes()
+    status, told = explain(node, str(bundle))
+    assert status == 0
+    assert "mount" in " ".join(told["operations"])
+    assert (bundle / "config.json").read_bytes() == before
+
+
+def test_release_gives_a_running_containers_slice_back_only_by_force(
+    node: Node, bundles: Callable[..., Path]
+) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    refused = node.xpu("release", container[:-2], check=False)
+    assert refused.returncode == 1
+    assert "still runs" in refused.stderr
+    assert len(node.json("ps")) == 1
+    node.xpu("release", "--force", container[:-2])
+    assert node.json("ps") == []
+    assert "no container" in node.xpu("release", "nope", check=False).stderr
