@@ -24,7 +24,7 @@ ROOT    := $(BUILD)/root
 # Debian packages: what building needs, what running containers needs, what testing needs besides.
 BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
 ENGINE_PACKAGES := busybox-static containerd docker.io runc
-TEST_PACKAGES   := bpftool clang-format e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux
+TEST_PACKAGES   := bpftool clang-format crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux
 
 .PHONY: all build install uninstall clean packages-% demo test check bench
 all: build
