@@ -11,11 +11,9 @@ from __future__ import annotations
 import os
 import sys
 
-from xpu_runtime import paths
 from xpu_runtime.config import load as configuration
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.errors import ConfigError, SpecError, XpuError
-from xpu_runtime.linux import files
 from xpu_runtime.messages import Log, complain, line_of
 from xpu_runtime.oci import argv as oci_argv
 from xpu_runtime.oci import spec as oci_spec
@@ -111,13 +109,9 @@ def _prepare_or_refuse(
 
 def _last_good_runtime() -> str:
     """The low-level runtime while the configuration is broken: the last one that worked, or the default."""
-    try:
-        for line in files.read(paths.in_run_dir("launcher.conf"), 65536).decode().splitlines():
-            key, _, value = line.partition("=")
-            if key == "runtime" and os.access(value, os.X_OK):
-                return value
-    except (OSError, ValueError):
-        pass
+    last = configuration.last_runtime()
+    if last is not None and os.access(last, os.X_OK):
+        return last
     return configuration.find_runtime(DEFAULTS.low_level_runtimes)[0]
 
 

@@ -16,9 +16,8 @@ from typing import Any
 
 from xpu_runtime import jsonlite, paths
 from xpu_runtime.config.defaults import DEFAULTS, Config, from_plain
-from xpu_runtime.config.load import COMPILED, config_stamp, find_runtime, keep
+from xpu_runtime.config.load import COMPILED, LAUNCHER, config_stamp, find_runtime, keep, last_runtime
 from xpu_runtime.errors import ConfigError
-from xpu_runtime.linux import files
 
 try:
     import jsonschema
@@ -36,8 +35,6 @@ except ImportError:
             f"PyYAML and jsonschema, which read {paths.config_file()}, cannot be imported ({error})",
             f"install again, or put them into {paths.VENDOR_DIR}",
         ) from None
-
-LAUNCHER = "launcher.conf"
 
 #: A file changed so lately could change again within the same tick of its clock, and keep its stamp.
 _UNSETTLED_NS = 20_000_000
@@ -182,21 +179,11 @@ def _keep_launcher(path: str, config: Config | None, state: os.stat_result) -> N
 def _usable_runtime(config: Config | None) -> str | None:
     """The configured runtime; where there is none, what the launcher used last, else a default one."""
     candidates = [config.low_level_runtimes] if config else []
-    last = _last_runtime()
+    last = last_runtime()
     candidates += [(last,)] if last else []
     for names in (*candidates, DEFAULTS.low_level_runtimes):
         try:
             return find_runtime(names)[0]
         except ConfigError:
             continue
-    return None
-
-
-def _last_runtime() -> str | None:
-    try:
-        for line in files.read(paths.in_run_dir(LAUNCHER), 1 << 16).decode().splitlines():
-            if line.startswith("runtime=/"):
-                return line.removeprefix("runtime=")
-    except (OSError, ValueError):
-        pass
     return None

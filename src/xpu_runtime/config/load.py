@@ -26,6 +26,7 @@ RUNTIME_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin",
 
 #: The compiled configuration, and what is known of the low-level runtimes, in the run folder.
 COMPILED = "config.json"
+LAUNCHER = "launcher.conf"
 RUNTIMES = "runtimes.json"
 
 #: Part of every stamp: another version of this program does not read what this one compiled.
@@ -117,6 +118,15 @@ def find_runtime(names: tuple[str, ...]) -> tuple[str, os.stat_result]:
         f"{', '.join(RUNTIME_FOLDERS)})",
         f"install one, as runc, or name it in low_level_runtimes in {paths.config_file()}",
     )
+
+
+def last_runtime() -> str | None:
+    """The low-level runtime that the launcher was last told of; None where it was told of none."""
+    try:
+        lines = files.read(paths.in_run_dir(LAUNCHER), 1 << 16).decode().splitlines()
+    except (OSError, ValueError):
+        return None
+    return next((line.removeprefix("runtime=") for line in lines if line.startswith("runtime=/")), None)
 
 
 def keep(name: str, text: str) -> None:
