@@ -2,8 +2,10 @@
  * cuda-probe: what a program in a container sees of its GPU, through the driver API alone.
  *
  *   cuda-probe info                   devices, free and total memory
- *   cuda-probe alloc MIB... [--hold]  allocates that many MiB one after the other, says how each went, and
- *                                     with --hold keeps what it got until it is killed
+ *   cuda-probe alloc MIB... [--hold | --watch]
+ *                                     allocates that many MiB one after the other, says how each went, and
+ *                                     with --hold keeps what it got until it is killed; with --watch it
+ *                                     says besides when free or total memory changes
  *
  * For the demo and the tests; runs on a real driver as on the simulated one. The library is opened at run
  * time, as most programs do, so that building it needs no driver. Exit status 0: every allocation succeeded;
@@ -49,6 +51,19 @@ static void print_memory(int device) {
     printf("device %d: %zu MiB free of %zu MiB\n", device, free_bytes >> 20, total >> 20);
 }
 
+/* Says what free and total memory are whenever they change, until it is killed. */
+static void watch_memory(int device) {
+    size_t free_bytes = 0, total = 0, free_before = 0, total_before = 0;
+    for (;;) {
+        must("cuMemGetInfo", find("cuMemGetInfo_v2")(&free_bytes, &total));
+        if (free_bytes != free_before || total != total_before)
+            printf("device %d: %zu MiB free of %zu MiB\n", device, free_bytes >> 20, total >> 20);
+        free_before = free_bytes;
+        total_before = total;
+        usleep(1000);
+    }
+}
+
 static void open_context(int device) {
     void *context = NULL;
     int handle = 0;
@@ -72,7 +87,7 @@ static int allocate(const char *text) {
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc < 2 || (strcmp(argv[1], "info") != 0 && strcmp(argv[1], "alloc") != 0)) {
-        fprintf(stderr, "usage: cuda-probe info | alloc MIB... [--hold]\n");
+        fprintf(stderr, "usage: cuda-probe info | alloc MIB... [--hold | --watch]\n");
         return 2;
     }
     library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -91,13 +106,17 @@ int main(int argc, char **argv) {
         return 0;
     }
     open_context(0);
-    int failed = 0, hold = 0;
+    int failed = 0, hold = 0, watch = 0;
     for (int at = 2; at < argc; at++) {
         if (strcmp(argv[at], "--hold") == 0)
             hold = 1;
+        else if (strcmp(argv[at], "--watch") == 0)
+            watch = 1;
         else
             failed |= allocate(argv[at]);
     }
+    if (watch)
+        watch_memory(0);
     print_memory(0);
     while (hold)
         pause();

@@ -5,6 +5,11 @@
  * One request, one reply with the same `seq`; replies to waits may come late and out of order. A request is
  * the fixed struct, followed by a NUL-terminated path for the limit operations only. A reply is the
  * fixed struct, followed by `payload` bytes whose layout the operation says. Both sides are of one build.
+ *
+ * Memory passes between processes as with NVIDIA's: by a key (cuIpc..., 128 secret bits) or by a file
+ * descriptor, which is the writing end of a pipe: the driver has the other one, knows the pipe when it
+ * comes back, and sees when nobody has it any more. The bytes themselves lie in a sealed memfd of each
+ * process, which goes to whoever opens its memory. Requests and replies marked "fd" carry one (SCM_RIGHTS).
  */
 #ifndef XPU_SIM_PROTOCOL_H
 #define XPU_SIM_PROTOCOL_H
@@ -19,14 +24,16 @@ enum {
     SIM_MAX_DEVICES = 16,
     SIM_MAX_MIG = 7,
     SIM_MAX_FAULTS = 8,
-    SIM_MAX_PROCESSES = 512, /* in one reply */
+    SIM_MAX_PROCESSES = 1024, /* in one reply */
     SIM_MAX_PATH = 4096,
-    SIM_MAX_CONTEXTS = 64,       /* of one connection */
-    SIM_MAX_ALLOCATIONS = 65536, /* of one connection */
-    SIM_MAX_EVENTS = 4096,       /* of one context */
-    SIM_QUEUE_DEPTH = 1024,      /* launches that one context may have pending; the next one waits */
-    SIM_ALLOCATION_GRAIN = 512,  /* bytes; sizes are rounded up to it */
-    SIM_NO_MIG = 0xffffffff,     /* `mig` of a request that means the whole device */
+    SIM_MAX_CONTEXTS = 64,        /* of one connection */
+    SIM_MAX_ALLOCATIONS = 131072, /* of one connection */
+    SIM_MAX_EVENTS = 4096,        /* of one context */
+    SIM_QUEUE_DEPTH = 1024,       /* launches that one context may have pending; the next one waits */
+    SIM_ALLOCATION_GRAIN = 512,   /* bytes; sizes are rounded up to it */
+    SIM_NO_MIG = 0xffffffff,      /* `mig` of a request that means the whole device */
+    SIM_NO_CONTEXT = 0xffffffff,  /* `context` of an allocation that outlives contexts */
+    SIM_HOST_MEMORY = 1, /* flag of an allocation: it is in host memory, and takes none of the device's */
 };
 
 /* No limit, as NVML_DEVICE_MEMORY_LIMIT_MAX. */
@@ -45,8 +52,8 @@ enum sim_operation {
     SIM_USERS,         /* → uint32_t[]: pids (as the driver sees them) that hold a context */
     SIM_CTX_CREATE,    /* device, mig → value: context */
     SIM_CTX_DESTROY,   /* context */
-    SIM_ALLOCATE,      /* context, argument: bytes → value: allocation */
-    SIM_FREE,          /* argument: allocation */
+    SIM_ALLOCATE,      /* context, or device and mig; argument: bytes, flags → value: allocation */
+    SIM_FREE,          /* argument: allocation → value: 1 while others still have it open */
     SIM_LAUNCH,        /* context, argument: ns → value: position; waits while the queue is full */
     SIM_EVENT_CREATE,  /* context → value: event */
     SIM_EVENT_DESTROY, /* context, argument: event */
@@ -54,6 +61,11 @@ enum sim_operation {
     SIM_EVENT_TIME, /* context, argument: event → value: when it completed, ns; SIM_PENDING before that */
     SIM_SYNC,       /* context, argument: position; waits until all up to it is done */
     SIM_QUERY,      /* context, argument: position; SIM_PENDING while it is not done */
+    SIM_DATA,       /* fd: where the bytes of this client's memory lie from now on */
+    SIM_SHARE,      /* argument: allocation, offset in those bytes → value: key (two) */
+    SIM_OPEN,       /* argument: key (two) → struct sim_opened, fd */
+    SIM_EXPORT,     /* argument: allocation → fd; it has to be shared already */
+    SIM_IMPORT,     /* fd → struct sim_opened, fd */
 };
 
 enum sim_status {
@@ -125,6 +137,16 @@ struct sim_device {
     char vbios[24];
     struct sim_fault faults[SIM_MAX_FAULTS]; /* up to the first without a name */
     struct sim_mig mig[SIM_MAX_MIG];
+};
+
+/* Memory of another process (or of one's own, by another way), with the descriptor of its bytes. */
+struct sim_opened {
+    uint64_t allocation; /* as after SIM_ALLOCATE */
+    uint64_t size, offset;
+    uint64_t key[2];
+    uint32_t device, mig;
+    uint32_t flags; /* SIM_HOST_MEMORY */
+    uint32_t own;   /* 1: the opener's own */
 };
 
 struct sim_process {

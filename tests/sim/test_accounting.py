@@ -27,13 +27,13 @@ def test_an_allocation_is_seen_by_cuda_nvml_and_nvidia_smi_until_it_is_freed(up:
     root = up("2xT4").root
     one, observer = process(root), process(root)
     assert one.start() == SUCCESS
-    result, pointer = one.alloc(337 * MIB)
+    result, pointer = one.alloc(338 * MIB)
     assert result == SUCCESS
-    assert one.info() == [SUCCESS, T4 - 337 * MIB, T4]
-    assert used(observer) == 337 * MIB
+    assert one.info() == [SUCCESS, T4 - 338 * MIB, T4]
+    assert used(observer) == 338 * MIB
     assert used(observer, 1) == 0
     table = subprocess.run([f"{root}/usr/bin/nvidia-smi"], capture_output=True, text=True, check=True).stdout
-    assert "337MiB /  15360MiB" in table
+    assert "338MiB /  15360MiB" in table
     assert one.free(pointer) == SUCCESS
     assert one.free(pointer) == 1, "a pointer that is free cannot be freed again"
     assert used(observer) == 0
@@ -43,9 +43,9 @@ def test_the_last_byte_can_be_had_and_not_one_more(up: Up, process: Start) -> No
     one = process(up("1xT4").root)
     one.start()
     assert one.alloc(T4 + 1)[0] == OUT_OF_MEMORY
-    assert one.alloc(T4 - MIB)[0] == SUCCESS
-    assert one.alloc(MIB + 1)[0] == OUT_OF_MEMORY
-    assert one.alloc(MIB)[0] == SUCCESS
+    assert one.alloc(T4 - 2 * MIB)[0] == SUCCESS
+    assert one.alloc(2 * MIB + 1)[0] == OUT_OF_MEMORY
+    assert one.alloc(2 * MIB)[0] == SUCCESS
     assert one.alloc(1)[0] == OUT_OF_MEMORY
     assert one.info() == [SUCCESS, 0, T4]
     assert one.error(OUT_OF_MEMORY) == "CUDA_ERROR_OUT_OF_MEMORY"
@@ -135,10 +135,10 @@ def test_a_context_costs_what_the_topology_says(up: Up, process: Start) -> None:
 def test_pitched_and_managed_memory_count_as_well(up: Up, process: Start) -> None:
     one = process(up("1xT4").root)
     one.start()
-    assert one.pitch(1000, 1024) == [SUCCESS, 1024]
-    assert used(one) == MIB
-    assert one.managed(3 * MIB) == SUCCESS
-    assert used(one) == 4 * MIB
+    assert one.pitch(1000, 2048) == [SUCCESS, 1024]
+    assert used(one) == 2 * MIB
+    assert one.managed(4 * MIB) == SUCCESS
+    assert used(one) == 6 * MIB
     assert one.pitch((1 << 64) - 1, 2)[0] == OUT_OF_MEMORY
     assert one.pitch(1 << 40, 1 << 40)[0] == OUT_OF_MEMORY
 

@@ -32,7 +32,7 @@ def test_the_table_has_the_driver_each_card_and_each_process(up: Up, process: St
     root = up("2xT4").root
     one = process(root)
     one.start(1)
-    one.alloc(337 * MIB)
+    one.alloc(338 * MIB)
     lines = query(root)
     width = {len(line) for line in lines[1:] if line}
     assert width == {91}, "all lines are of one width"
@@ -43,11 +43,11 @@ def test_the_table_has_the_driver_each_card_and_each_process(up: Up, process: St
     assert (
         "|   1  Tesla T4                       On  |   00000000:00:11.0 Off |                    0 |" in table
     )
-    assert "|     337MiB /  15360MiB |      0%      Default |" in table
+    assert "|     338MiB /  15360MiB |      0%      Default |" in table
     assert "|       0MiB /  15360MiB |" in table
     [row] = [line for line in lines if "MiB |" in line and " C   " in line]
     assert row.split()[1:6] == ["1", "N/A", "N/A", str(one.pid()), "C"]
-    assert row.endswith(" 337MiB |")
+    assert row.endswith(" 338MiB |")
 
 
 def test_without_processes_the_table_says_so(up: Up) -> None:

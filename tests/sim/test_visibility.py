@@ -153,8 +153,8 @@ def test_a_process_sees_processes_of_its_own_pid_namespace_only(up: Up, process:
     nodes = f"{CONTROL}; mknod /dev/nvidia0 c 195 0"
     inside = process(root, setup=f'{nodes}; set -- unshare -pf --kill-child --mount-proc "$@"')
     inside.start()
-    assert inside.alloc(1 << 20)[0] == SUCCESS
+    assert inside.alloc(2 << 20)[0] == SUCCESS
     listed = inside.nvml("nvmlDeviceGetComputeRunningProcesses")
-    assert [(entry["pid"], entry["usedGpuMemory"]) for entry in listed] == [(inside.pid(), 1 << 20)]
+    assert [(entry["pid"], entry["usedGpuMemory"]) for entry in listed] == [(inside.pid(), 2 << 20)]
     assert inside.pid() == 1
     assert len(outside.nvml("nvmlDeviceGetComputeRunningProcesses")) == 2

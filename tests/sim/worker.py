@@ -17,10 +17,13 @@ from typing import Any
 
 import pynvml
 
+sys.path[0] = os.path.dirname(sys.path[0])  # tests: this is run by its path
+from sim.worker_memory import Memory  # noqa: E402
+
 NOT_READY = 600
 
 
-class Worker:
+class Worker(Memory):
     def __init__(self, root: str) -> None:
         folder = glob.glob(f"{root}/usr/lib/*-linux-gnu")[0]
         self.cuda = ctypes.CDLL(f"{folder}/libcuda.so.1")

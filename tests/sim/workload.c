@@ -3,8 +3,8 @@
  * finds errors in them that a well-behaved caller can meet. Prints "done" if all went as it must.
  */
 #define _GNU_SOURCE
-#include "../../native/sim/cuda/cuda_api.h"
-#include "../../native/sim/nvml/nvml.h"
+#include "../../native/cuda-api/cuda_api.h"
+#include "../../native/nvml-api/nvml.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -22,14 +22,60 @@
 
 enum { THREADS = 6, ROUNDS = 40, BLOCKS = 20 };
 
+/* Memory of every kind, taken and given back. */
+static void take_and_give(CUmemoryPool pool, CUstream stream) {
+    const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUDA_ARRAY3D_DESCRIPTOR shape = {
+        .Width = 100, .Height = 100, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    const size_t size = 4 << 20;
+    CUdeviceptr pooled, own, mapped, managed;
+    CUmemGenericAllocationHandle handle, again;
+    CUmipmappedArray mipmap;
+    CUarray array, level;
+    CUipcMemHandle ipc;
+    void *host;
+    MUST(cuMemAllocAsync(&pooled, 1000, stream));
+    MUST(cuMemAllocFromPoolAsync(&own, 5000, pool, stream));
+    MUST(cuMemcpyHtoDAsync_v2(own, "something", 10, stream));
+    MUST(cuMemCreate(&handle, size, &properties, 0));
+    MUST(cuMemAddressReserve(&mapped, 2 * size, 0, 0, 0));
+    MUST(cuMemMap(mapped, size, 0, handle, 0));
+    MUST(cuMemSetAccess(mapped, size, &access, 1));
+    MUST(cuMemsetD32_v2(mapped, 0x01020304, 1000));
+    MUST(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)mapped));
+    MUST(cuMemAllocManaged(&managed, size + 1, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuIpcGetMemHandle(&ipc, managed) != CUDA_ERROR_INVALID_VALUE);
+    MUST(cuArray3DCreate_v2(&array, &shape));
+    MUST(cuMipmappedArrayCreate(&mipmap, &shape, 4));
+    MUST(cuMipmappedArrayGetLevel(&level, mipmap, 2));
+    MUST(cuMemcpyHtoA_v2(level, 0, "texels", 7));
+    MUST(cuMemHostAlloc(&host, 1000, 0));
+    MUST(cuMemFreeHost(host));
+    MUST(cuMipmappedArrayDestroy(mipmap));
+    MUST(cuArrayDestroy(array));
+    MUST(cuMemFree_v2(managed));
+    MUST(cuMemRelease(handle));
+    MUST(cuMemRelease(again));
+    MUST(cuMemUnmap(mapped, size));
+    MUST(cuMemAddressFree(mapped, 2 * size));
+    MUST(cuMemFreeAsync(pooled, stream));
+    MUST(cuMemFree_v2(own));
+}
+
 static void *compute(void *unused) {
     CUcontext context;
     CUmodule module;
     CUfunction kernel;
     CUstream stream;
     CUevent start, end;
+    CUmemoryPool pool;
+    const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                       .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     float took;
     (void)unused;
+    MUST(cuMemPoolCreate(&pool, &properties));
     MUST(cuDevicePrimaryCtxRetain(&context, 0));
     MUST(cuCtxSetCurrent(context));
     MUST(cuModuleLoadData(&module, "image"));
@@ -55,8 +101,10 @@ static void *compute(void *unused) {
         MUST(took < 0.049);
         for (int i = 0; i < BLOCKS; i++)
             MUST(cuMemFree_v2(blocks[(i * 7) % BLOCKS]));
+        take_and_give(pool, stream);
         MUST(cuStreamSynchronize(stream));
     }
+    MUST(cuMemPoolDestroy(pool));
     MUST(cuEventDestroy_v2(start));
     MUST(cuEventDestroy_v2(end));
     MUST(cuStreamDestroy_v2(stream));

@@ -18,6 +18,7 @@ struct waiter {
     struct sim_reply *reply;
     void *payload;
     size_t room;
+    int fd; /* that came with the reply, or -1 */
     bool done;
     enum sim_status status;
     struct waiter *next;
@@ -127,7 +128,7 @@ bool sim_connected(void) {
 }
 
 /* Gives a message to whom it belongs; size <= 0: the driver is gone, and every waiter learns it. */
-static void deliver(const char *message, ssize_t size) {
+static void deliver(const char *message, ssize_t size, int passed) {
     struct sim_reply head;
     if (size < (ssize_t)sizeof head) {
         broken = true;
@@ -148,9 +149,35 @@ static void deliver(const char *message, ssize_t size) {
         *waiter->reply = head;
         if (payload)
             memcpy(waiter->payload, message + sizeof head, payload);
+        waiter->fd = passed;
         waiter->status = head.status;
         waiter->done = true;
+        return;
     }
+    if (passed >= 0)
+        close(passed);
+}
+
+/* One message, with the descriptor that came with it (or -1). */
+static ssize_t receive(char *message, size_t room, int *passed) {
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec part = {message, room};
+    ssize_t size;
+    *passed = -1;
+    do {
+        struct msghdr head = {.msg_iov = &part,
+                              .msg_iovlen = 1,
+                              .msg_control = &control,
+                              .msg_controllen = sizeof control.room};
+        size = recvmsg(fd, &head, MSG_CMSG_CLOEXEC);
+        const struct cmsghdr *found = size >= 0 ? CMSG_FIRSTHDR(&head) : NULL;
+        if (found && found->cmsg_type == SCM_RIGHTS)
+            memcpy(passed, CMSG_DATA(found), sizeof *passed);
+    } while (size < 0 && errno == EINTR);
+    return size;
 }
 
 static void await(struct waiter *waiter) {
@@ -162,45 +189,79 @@ static void await(struct waiter *waiter) {
         }
         reading = true;
         pthread_mutex_unlock(&lock);
-        ssize_t size;
-        do
-            size = recv(fd, message, sizeof message, 0);
-        while (size < 0 && errno == EINTR);
+        int passed;
+        ssize_t size = receive(message, sizeof message, &passed);
         pthread_mutex_lock(&lock);
         reading = false;
-        deliver(message, size);
+        deliver(message, size, passed);
         pthread_cond_broadcast(&arrived);
     }
 }
 
-enum sim_status sim_call(struct sim_request *request, const char *path, struct sim_reply *reply,
-                         void *payload, size_t room) {
-    struct sim_reply unused;
-    struct waiter waiter = {.reply = reply ? reply : &unused, .payload = payload, .room = room};
+/* Sends what the waiter waits for; with the lock held. */
+static void send_request(struct waiter *waiter, struct sim_request *request, const char *path, int passed) {
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
     struct iovec parts[2] = {{request, sizeof *request}, {(void *)path, path ? strlen(path) + 1 : 0}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = path ? 2 : 1};
     ssize_t sent;
-    if (path && parts[1].iov_len > SIM_MAX_PATH)
+    if (passed >= 0) {
+        memcpy(CMSG_DATA(&control.header), &passed, sizeof passed);
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control.room;
+    }
+    request->version = SIM_VERSION;
+    request->seq = waiter->seq = ++last_seq;
+    waiter->next = waiters;
+    waiters = waiter;
+    do
+        sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0)
+        deliver(NULL, 0, -1);
+}
+
+static enum sim_status call(struct waiter *waiter, struct sim_request *request, const char *path,
+                            int passed) {
+    struct sim_reply unused;
+    waiter->fd = -1;
+    if (!waiter->reply)
+        waiter->reply = &unused;
+    if (path && strlen(path) >= SIM_MAX_PATH)
         return SIM_NOT_FOUND;
     pthread_mutex_lock(&lock);
     if (fd < 0 || broken) {
         pthread_mutex_unlock(&lock);
         return SIM_GONE;
     }
-    request->version = SIM_VERSION;
-    request->seq = waiter.seq = ++last_seq;
-    waiter.next = waiters;
-    waiters = &waiter;
-    do
-        sent = sendmsg(fd, &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0)
-        deliver(NULL, 0);
-    await(&waiter);
+    send_request(waiter, request, path, passed);
+    await(waiter);
     struct waiter **link = &waiters;
-    while (*link != &waiter)
+    while (*link != waiter)
         link = &(*link)->next;
-    *link = waiter.next;
+    *link = waiter->next;
     pthread_mutex_unlock(&lock);
-    return waiter.status;
+    return waiter->status;
+}
+
+enum sim_status sim_call(struct sim_request *request, const char *path, struct sim_reply *reply,
+                         void *payload, size_t room) {
+    struct waiter waiter = {.reply = reply, .payload = payload, .room = room};
+    enum sim_status status = call(&waiter, request, path, -1);
+    if (waiter.fd >= 0)
+        close(waiter.fd);
+    return status;
+}
+
+enum sim_status sim_call_fd(struct sim_request *request, int passed, void *payload, size_t room,
+                            int *received) {
+    struct waiter waiter = {.payload = payload, .room = room};
+    enum sim_status status = call(&waiter, request, NULL, passed);
+    if (received)
+        *received = waiter.fd;
+    else if (waiter.fd >= 0)
+        close(waiter.fd);
+    return status;
 }

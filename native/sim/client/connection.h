@@ -25,5 +25,9 @@ void sim_on_fork(void (*forget)(void));
  */
 enum sim_status sim_call(struct sim_request *request, const char *path, struct sim_reply *reply,
                          void *payload, size_t room);
+/* The same with descriptors: `passed` (-1: none) goes along and stays the caller's; the one that comes with
+ * the reply (-1: none) is the caller's too. */
+enum sim_status sim_call_fd(struct sim_request *request, int passed, void *payload, size_t room,
+                            int *received);
 
 #endif

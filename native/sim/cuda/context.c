@@ -2,7 +2,7 @@
  * libcuda: contexts, the primary one of each device, and each thread's stack of current ones.
  */
 #define _GNU_SOURCE
-#include "library.h"
+#include "export.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@ enum { STACK_DEPTH = 32 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUctx_st primaries[SIM_MAX_DEVICES];
 static struct CUctx_st *contexts; /* the others, destroyed ones too */
+static uint64_t latest_context;   /* its number, unique in the process; atomic */
 static uint32_t process_age;      /* counts forks, so that a child's threads drop the parent's stacks */
 static __thread struct {
     uint32_t age;
@@ -22,10 +23,20 @@ static __thread struct {
 void cuda_forget_contexts(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     process_age++;
+    cuda_forget_kept();
     for (int i = 0; i < SIM_MAX_DEVICES; i++)
         primaries[i] = (struct CUctx_st){0};
     for (struct CUctx_st *context = contexts; context; context = context->next)
         context->live = false;
+}
+
+CUcontext cuda_primary(CUdevice number) {
+    pthread_mutex_lock(&lock);
+    primaries[number].magic = CONTEXT_MAGIC;
+    primaries[number].device = number;
+    primaries[number].primary = true;
+    pthread_mutex_unlock(&lock);
+    return &primaries[number];
 }
 
 static void freshen(void) {
@@ -62,7 +73,10 @@ CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, str
 }
 
 CUresult cuda_wait(CUcontext context, uint64_t position) {
-    return position ? cuda_call(context, SIM_SYNC, position, NULL) : CUDA_SUCCESS;
+    CUresult result = position ? cuda_call(context, SIM_SYNC, position, NULL) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        cuda_pools_settle(context, position);
+    return result;
 }
 
 /* Launches of several threads may be answered in any order. */
@@ -82,12 +96,15 @@ static CUresult start(CUcontext context, CUdevice number, const struct cuda_devi
         context->id = (uint32_t)reply.value[0];
         context->device = number;
         context->last = 0;
+        context->unique = __atomic_add_fetch(&latest_context, 1, __ATOMIC_RELAXED);
+        context->version = 3020;
         set_live(context, true);
     }
     return result;
 }
 
 static CUresult stop(CUcontext context) {
+    cuda_drop_kept(context);
     set_live(context, false);
     cuda_forget_memory(context);
     return cuda_call(context, SIM_CTX_DESTROY, 0, NULL);
@@ -198,6 +215,12 @@ CUDA_API CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice n
     return cuCtxCreate_v2(context, flags, number);
 }
 
+CUDA_API CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinities, int count,
+                                 unsigned int flags, CUdevice number) {
+    (void)affinities;
+    return count ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : cuCtxCreate_v2(context, flags, number);
+}
+
 CUDA_API CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
                                  CUdevice number) {
     if (params && params->numExecAffinityParams)
@@ -272,13 +295,62 @@ CUDA_API CUresult cuCtxGetCurrent(CUcontext *context) {
     return result;
 }
 
+/* A primary context has its device before it is active: cudart makes it current so. */
 CUDA_API CUresult cuCtxGetDevice(CUdevice *device) {
     CUcontext context;
     CUresult result = cuda_current(&context);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && context->primary)
+        result = CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && !device)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *device = context->device;
+    return result;
+}
+
+CUDA_API CUresult cuCtxGetFlags(unsigned int *flags) {
+    CUcontext context;
+    CUresult result = cuda_current(&context);
+    if (result == CUDA_SUCCESS && !flags)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *flags = context->flags;
+    return result;
+}
+
+CUDA_API CUresult cuCtxSetFlags(unsigned int flags) {
+    CUcontext context;
+    CUresult result = cuda_current(&context);
+    if (result == CUDA_SUCCESS)
+        context->flags = flags;
+    return result;
+}
+
+/* NULL: the current one. */
+static CUresult named(CUcontext *context) {
+    if (!*context)
+        return cuda_current(context);
+    CUresult result = cuda_ready();
+    if (result == CUDA_SUCCESS && ((*context)->magic != CONTEXT_MAGIC || !cuda_is_live(*context)))
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    return result;
+}
+
+CUDA_API CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
+    CUresult result = named(&context);
+    if (result == CUDA_SUCCESS && !id)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *id = context->unique;
+    return result;
+}
+
+CUDA_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version) {
+    CUresult result = named(&context);
+    if (result == CUDA_SUCCESS && !version)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *version = context->version;
     return result;
 }
 

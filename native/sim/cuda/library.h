@@ -4,8 +4,8 @@
 #ifndef XPU_SIM_CUDA_LIBRARY_H
 #define XPU_SIM_CUDA_LIBRARY_H
 
+#include "../../cuda-api/cuda_api.h"
 #include "../client/inventory.h"
-#include "cuda_api.h"
 
 struct cuda_device {
     const struct sim_gpu *gpu;
@@ -28,14 +28,31 @@ struct CUctx_st {
     CUdevice device;
     bool live, primary;        /* live: atomic */
     unsigned int users, flags; /* users: of a primary context */
+    uint32_t peers;            /* devices whose memory its kernels may use, by bit; atomic */
     uint64_t last;             /* position of its latest launch; atomic */
+    uint64_t unique;           /* never another's in this process */
+    unsigned int version;      /* of the API that made it */
     struct CUctx_st *next;
+};
+
+struct capture;
+
+/* What the next captured node comes after. */
+struct tail {
+    CUgraphNode *nodes;
+    size_t count;
 };
 
 struct CUstream_st {
     uint32_t magic;
     CUcontext context;
     uint64_t last; /* position of its latest launch; atomic */
+    unsigned int flags;
+    int priority;
+    uint64_t id;
+    struct capture *capture; /* NULL: what it is given is done */
+    struct tail tail;
+    CUstream next_captured;
 };
 
 /* devices.c */
@@ -45,15 +62,24 @@ CUresult cuda_ready(void);
 CUresult cuda_device(CUdevice number, const struct cuda_device **device);
 int cuda_driver_version(void);
 
+/* attributes.c: the attributes that no device differs in; 0 for the others */
+int cuda_constant_attribute(int attribute);
+
 /* context.c */
 bool cuda_is_live(CUcontext context);
 CUresult cuda_current(CUcontext *context);
 void cuda_forget_contexts(void);
+/* The handle of a device's primary context, active or not. */
+CUcontext cuda_primary(CUdevice number);
 CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply);
 CUresult cuda_wait(CUcontext context, uint64_t position);
 void cuda_latest(uint64_t *last, uint64_t position);
 
 /* memory.c */
 void cuda_forget_memory(CUcontext context); /* NULL: of all contexts */
+
+/* pool.c: work up to `position` of the context is done, so that pools give back what they keep too much of.
+ */
+void cuda_pools_settle(CUcontext context, uint64_t position);
 
 #endif

@@ -1,151 +1,106 @@
 /*
- * libcuda: errors' names, and functions by name and version as cudart asks for them.
+ * libcuda: functions by name, version and default stream, as cudart and others ask for them.
+ *
+ * What is given out is always the address of one exported symbol. A function that this library does not
+ * have is a weak reference that the linker leaves empty (-z nodynamic-undefined-weak: whoever else in
+ * the process has a symbol of that name is not meant).
  */
 #define _GNU_SOURCE
 #include "library.h"
 
+#include "functions.h"
+
 #include <string.h>
 
-static const struct {
-    CUresult error;
-    const char *name, *text;
-} errors[] = {
-    {CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
-    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {CUDA_ERROR_DEINITIALIZED, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
-    {CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE",
-     "CUDA-capable device(s) is/are busy or unavailable"},
-    {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-    {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
-    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, "CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY",
-     "the provided execution affinity is not supported"},
-    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
-    {CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE",
-     "cannot set while device is active in this process"},
-    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
-    {CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
-    {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
-};
+#define REFER(symbol) extern const char address_of_##symbol[] __asm__(#symbol) __attribute__((weak));
+#define REFER_ONE(name, version, suffix) REFER(name##suffix)
+#define REFER_PTSZ(name, version, suffix) REFER(name##suffix) REFER(name##suffix##_ptsz)
+#define REFER_PTDS(name, version, suffix) REFER(name##suffix) REFER(name##suffix##_ptds)
+CUDA_FUNCTIONS(REFER_ONE, REFER_PTSZ, REFER_PTDS)
 
-static CUresult describe(CUresult error, const char **text, bool name) {
-    if (!text)
-        return CUDA_ERROR_INVALID_VALUE;
-    *text = NULL;
-    for (size_t i = 0; i < sizeof errors / sizeof *errors && !*text; i++)
-        if (errors[i].error == error)
-            *text = name ? errors[i].name : errors[i].text;
-    return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+#define ONE(name, version, suffix) {#name, version, address_of_##name##suffix, NULL, false},
+#define PTSZ(name, version, suffix)                                                                          \
+    {#name, version, address_of_##name##suffix, address_of_##name##suffix##_ptsz, true},
+#define PTDS(name, version, suffix)                                                                          \
+    {#name, version, address_of_##name##suffix, address_of_##name##suffix##_ptds, true},
+
+/* All variants of one name follow each other, the oldest first. */
+static const struct function {
+    const char *name;
+    int version;            /* of CUDA: 1000 * major + 10 * minor */
+    const void *legacy;     /* NULL: not here */
+    const void *per_thread; /* with the thread's default stream */
+    bool takes_default_stream;
+} functions[] = {CUDA_FUNCTIONS(ONE, PTSZ, PTDS)};
+
+enum { FUNCTIONS = sizeof functions / sizeof *functions, PER_THREAD_SINCE = 7000 };
+
+static size_t first_of(const char *name) {
+    size_t low = 0, high = FUNCTIONS;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (strcmp(functions[middle].name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
-CUDA_API CUresult cuGetErrorName(CUresult error, const char **text) { return describe(error, text, true); }
-CUDA_API CUresult cuGetErrorString(CUresult error, const char **text) { return describe(error, text, false); }
-
-/* Each function under its name without version, with the CUDA version that it came with; of those
- * not newer than what is asked for, the newest is taken. */
-static const struct {
-    const char *name;
-    int version;
-    void *function;
-} functions[] = {
-    {"cuInit", 2000, cuInit},
-    {"cuDriverGetVersion", 2020, cuDriverGetVersion},
-    {"cuGetErrorName", 6000, cuGetErrorName},
-    {"cuGetErrorString", 6000, cuGetErrorString},
-    {"cuGetProcAddress", 11030, cuGetProcAddress},
-    {"cuGetProcAddress", 12000, cuGetProcAddress_v2},
-    {"cuDeviceGetCount", 2000, cuDeviceGetCount},
-    {"cuDeviceGet", 2000, cuDeviceGet},
-    {"cuDeviceGetName", 2000, cuDeviceGetName},
-    {"cuDeviceGetUuid", 9020, cuDeviceGetUuid},
-    {"cuDeviceGetUuid", 11040, cuDeviceGetUuid_v2},
-    {"cuDeviceTotalMem", 3020, cuDeviceTotalMem_v2},
-    {"cuDeviceGetAttribute", 2000, cuDeviceGetAttribute},
-    {"cuDeviceComputeCapability", 2000, cuDeviceComputeCapability},
-    {"cuDeviceGetPCIBusId", 4010, cuDeviceGetPCIBusId},
-    {"cuDevicePrimaryCtxRetain", 7000, cuDevicePrimaryCtxRetain},
-    {"cuDevicePrimaryCtxRelease", 7000, cuDevicePrimaryCtxRelease},
-    {"cuDevicePrimaryCtxRelease", 11000, cuDevicePrimaryCtxRelease_v2},
-    {"cuDevicePrimaryCtxReset", 7000, cuDevicePrimaryCtxReset},
-    {"cuDevicePrimaryCtxReset", 11000, cuDevicePrimaryCtxReset_v2},
-    {"cuDevicePrimaryCtxSetFlags", 7000, cuDevicePrimaryCtxSetFlags},
-    {"cuDevicePrimaryCtxSetFlags", 11000, cuDevicePrimaryCtxSetFlags_v2},
-    {"cuDevicePrimaryCtxGetState", 7000, cuDevicePrimaryCtxGetState},
-    {"cuCtxCreate", 2000, cuCtxCreate},
-    {"cuCtxCreate", 3020, cuCtxCreate_v2},
-    {"cuCtxCreate", 12050, cuCtxCreate_v4},
-    {"cuCtxDestroy", 2000, cuCtxDestroy},
-    {"cuCtxDestroy", 4000, cuCtxDestroy_v2},
-    {"cuCtxPushCurrent", 2000, cuCtxPushCurrent},
-    {"cuCtxPushCurrent", 4000, cuCtxPushCurrent_v2},
-    {"cuCtxPopCurrent", 2000, cuCtxPopCurrent},
-    {"cuCtxPopCurrent", 4000, cuCtxPopCurrent_v2},
-    {"cuCtxSetCurrent", 4000, cuCtxSetCurrent},
-    {"cuCtxGetCurrent", 4000, cuCtxGetCurrent},
-    {"cuCtxGetDevice", 2000, cuCtxGetDevice},
-    {"cuCtxSynchronize", 2000, cuCtxSynchronize},
-    {"cuMemGetInfo", 3020, cuMemGetInfo_v2},
-    {"cuMemAlloc", 3020, cuMemAlloc_v2},
-    {"cuMemAllocPitch", 3020, cuMemAllocPitch_v2},
-    {"cuMemAllocManaged", 6000, cuMemAllocManaged},
-    {"cuMemFree", 3020, cuMemFree_v2},
-    {"cuMemcpyHtoD", 3020, cuMemcpyHtoD_v2},
-    {"cuMemcpyDtoH", 3020, cuMemcpyDtoH_v2},
-    {"cuMemcpyDtoD", 3020, cuMemcpyDtoD_v2},
-    {"cuMemsetD8", 3020, cuMemsetD8_v2},
-    {"cuModuleLoadData", 2000, cuModuleLoadData},
-    {"cuModuleLoadDataEx", 2010, cuModuleLoadDataEx},
-    {"cuModuleUnload", 2000, cuModuleUnload},
-    {"cuModuleGetFunction", 2000, cuModuleGetFunction},
-    {"cuLaunchKernel", 4000, cuLaunchKernel},
-    {"cuStreamCreate", 2000, cuStreamCreate},
-    {"cuStreamDestroy", 2000, cuStreamDestroy},
-    {"cuStreamDestroy", 4000, cuStreamDestroy_v2},
-    {"cuStreamSynchronize", 2000, cuStreamSynchronize},
-    {"cuStreamQuery", 2000, cuStreamQuery},
-    {"cuStreamWaitEvent", 3020, cuStreamWaitEvent},
-    {"cuEventCreate", 2000, cuEventCreate},
-    {"cuEventDestroy", 2000, cuEventDestroy},
-    {"cuEventDestroy", 4000, cuEventDestroy_v2},
-    {"cuEventRecord", 2000, cuEventRecord},
-    {"cuEventSynchronize", 2000, cuEventSynchronize},
-    {"cuEventQuery", 2000, cuEventQuery},
-    {"cuEventElapsedTime", 2000, cuEventElapsedTime},
-    {"cuEventElapsedTime", 12080, cuEventElapsedTime_v2},
-};
-
-CUDA_API CUresult cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version, cuuint64_t flags,
-                                      CUdriverProcAddressQueryResult *status) {
+/* The newest variant of a name that is no newer than asked for, and than this driver. */
+static CUdriverProcAddressQueryResult find(const char *name, int asked, bool per_thread,
+                                           const void **function) {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    int best = 0, driver = cuda_driver_version();
-    if (!symbol || !function ||
-        flags > (CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
-        return CUDA_ERROR_INVALID_VALUE;
+    int driver = cuda_driver_version();
+    size_t first = first_of(name), end = first;
+    bool choice = false; /* some variant of it has a default stream */
+    for (; end < FUNCTIONS && strcmp(functions[end].name, name) == 0; end++)
+        choice |= functions[end].takes_default_stream;
     *function = NULL;
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+    for (size_t i = first; i < end; i++) {
+        bool by_thread = per_thread && choice;
+        const void *address = by_thread ? functions[i].per_thread : functions[i].legacy;
         int version = functions[i].version;
-        if (strcmp(functions[i].name, symbol) != 0 || (driver && version > driver))
+        if (by_thread && version < PER_THREAD_SINCE)
+            version = PER_THREAD_SINCE;
+        if (!address || (driver && version > driver))
             continue;
-        if (version > cuda_version) {
+        if (asked >= 0 && version > asked) { /* a negative version is as good as the newest */
             if (!*function)
                 found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-        } else if (version > best) {
-            best = version;
-            *function = functions[i].function;
-            found = CU_GET_PROC_ADDRESS_SUCCESS;
+            continue;
         }
+        *function = address;
+        found = CU_GET_PROC_ADDRESS_SUCCESS;
     }
-    if (status)
-        *status = found;
-    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return found;
 }
 
+/* As NVIDIA's driver 535: without an error where there is no such function, and with *function NULL. */
+CUDA_API CUresult cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version, cuuint64_t flags,
+                                      CUdriverProcAddressQueryResult *status) {
+    const cuuint64_t known =
+        CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    const void *address;
+    if (!symbol || !function || (flags & ~known))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUdriverProcAddressQueryResult found =
+        find(symbol, cuda_version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &address);
+    if (status)
+        *status = found;
+    *function = (void *)(uintptr_t)address;
+    return CUDA_SUCCESS;
+}
+
+/* The older one has an error instead, and leaves *function as it was. */
 CUDA_API CUresult cuGetProcAddress(const char *symbol, void **function, int cuda_version, cuuint64_t flags) {
-    return cuGetProcAddress_v2(symbol, function, cuda_version, flags, NULL);
+    void *address;
+    if (!function)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = cuGetProcAddress_v2(symbol, &address, cuda_version, flags, NULL);
+    if (result == CUDA_SUCCESS && !address)
+        result = CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_SUCCESS)
+        *function = address;
+    return result;
 }

@@ -1,117 +1,186 @@
 /*
- * libcuda: device memory. What it costs is the driver's to count; where it lies is host memory that
- * nothing is taken for until something is written, so that copies give back what was put in.
+ * libcuda: linear memory, and what becomes of all memory when a context or the process's CUDA ends.
  *
- * Kernels do not compute anything, and never touch it.
+ * What it costs is the driver's to count: a context's allocations below 2 MiB share pieces of that size, the
+ * others are rounded up to it. Kernels do not compute anything, and never touch it.
  */
 #define _GNU_SOURCE
-#include "library.h"
+#include "work.h"
 
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
-struct block {
-    uintptr_t start;
-    size_t size;
-    uint64_t id; /* the driver's */
-    CUcontext context;
+pthread_mutex_t cuda_memory = PTHREAD_MUTEX_INITIALIZER;
+
+struct small {
+    struct heap heap;
+    struct small *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct block *blocks; /* by their start */
-static size_t block_count, block_room;
+static struct small *smalls; /* one for each context that has small allocations */
 
-/* The first block that ends behind `address`. */
-static size_t find(uintptr_t address) {
-    size_t low = 0, high = block_count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (blocks[middle].start + blocks[middle].size <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+/* So that a child finds everything whole. */
+static void before_fork(void) { pthread_mutex_lock(&cuda_memory); }
+static void after_fork(void) { pthread_mutex_unlock(&cuda_memory); }
+
+__attribute__((constructor)) static void prepare(void) { pthread_atfork(before_fork, after_fork, NULL); }
+
+struct heap *cuda_small(CUcontext context) {
+    for (struct small *small = smalls; small; small = small->next)
+        if (small->heap.context == context)
+            return &small->heap;
+    struct small *made = calloc(1, sizeof *made);
+    if (!made)
+        return NULL;
+    made->heap = (struct heap){.context = context, .device = context->device, .step = PAGE};
+    made->next = smalls;
+    smalls = made;
+    return &made->heap;
 }
 
-static bool remember(const struct block *block) {
-    if (block_count == block_room) {
-        size_t room = block_room ? block_room * 2 : 64;
-        struct block *larger = realloc(blocks, room * sizeof *larger);
-        if (!larger)
-            return false;
-        blocks = larger;
-        block_room = room;
+static void forget_small(CUcontext context) {
+    struct small **link = &smalls;
+    while (*link) {
+        struct small *small = *link;
+        if (context && small->heap.context != context) {
+            link = &small->next;
+            continue;
+        }
+        *link = small->next;
+        cuda_heap_clear(&small->heap);
+        free(small);
     }
-    size_t at = find(block->start);
-    memmove(blocks + at + 1, blocks + at, (block_count - at) * sizeof *blocks);
-    blocks[at] = *block;
-    block_count++;
-    return true;
 }
 
+/* In a forked child the connection is gone, and the driver hears nothing of what is freed here: it is the
+ * parent's. */
 void cuda_forget_memory(CUcontext context) {
     if (!context)
-        lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; /* in a forked child */
-    pthread_mutex_lock(&lock);
-    size_t kept = 0;
-    for (size_t i = 0; i < block_count; i++) {
-        if (context && blocks[i].context != context)
-            blocks[kept++] = blocks[i];
-        else
-            munmap((void *)blocks[i].start, blocks[i].size);
+        cuda_memory = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&cuda_memory);
+    cuda_forget_arrays(context);
+    cuda_forget_limits(context);
+    for (struct range *range = cuda_ranges.first, *next; range; range = next) {
+        next = range->next;
+        if (!context || range->context == context)
+            cuda_range_free(range, NULL, 0);
     }
-    block_count = kept;
-    pthread_mutex_unlock(&lock);
+    forget_small(context);
+    if (context) {
+        cuda_pools_forget_work(context);
+    } else {
+        cuda_forget_pools();
+        cuda_forget_allocations();
+        cuda_forget_backings();
+        graph_memory_forget();
+    }
+    pthread_mutex_unlock(&cuda_memory);
+}
+
+/* Addresses for `size` bytes that 32 bits can tell; 0: none. */
+static uintptr_t low_addresses(size_t size, uintptr_t below) {
+    const uintptr_t step = 32 * PAGE;
+    for (uintptr_t hint = step; hint < below && size <= below - hint; hint += step) {
+        uintptr_t place = cuda_reserve(size, PAGE, hint);
+        if (place == hint)
+            return place;
+        if (place)
+            cuda_unmap(place, size);
+    }
+    return 0;
+}
+
+/* A backing of its own. */
+static CUresult take_whole(struct range *range, uintptr_t below) {
+    size_t size = round_up(range->size, PAGE);
+    if (!size)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = cuda_take(range->context, range->device, size, false, &range->backing);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uintptr_t at = below ? low_addresses(size, below) : 0;
+    range->start = below && !at ? 0 : cuda_map(range->backing, 0, size, at);
+    range->mapping = range->start;
+    range->mapped = size;
+    if (range->start)
+        return CUDA_SUCCESS;
+    if (at)
+        cuda_unmap(at, size);
+    cuda_drop(range->backing);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult take_part(struct range *range) {
+    struct heap *heap = cuda_small(range->context);
+    CUresult result = heap ? cuda_heap_take(heap, range->size, &range->span) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS)
+        range->start = span_address(range->span);
+    return result;
+}
+
+static void give_part(struct span *span) {
+    struct heap *heap = span->segment->heap;
+    cuda_heap_give(span, NULL, 0);
+    cuda_heap_trim(heap, 0, NULL, 0);
+}
+
+CUresult cuda_linear(CUcontext context, enum range_kind kind, size_t bytes, uintptr_t below,
+                     CUdeviceptr *pointer) {
+    struct range made = {.size = bytes,
+                         .kind = kind,
+                         .context = context,
+                         .device = context->device,
+                         .preferred = CU_DEVICE_INVALID,
+                         .prefetched = CU_DEVICE_INVALID};
+    pthread_mutex_lock(&cuda_memory);
+    CUresult result = bytes < PAGE && !below ? take_part(&made) : take_whole(&made, below);
+    if (result == CUDA_SUCCESS && !cuda_range_add(&cuda_ranges, &made)) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (made.span) {
+            give_part(made.span);
+        } else {
+            cuda_unmap(made.start, made.mapped);
+            cuda_drop(made.backing);
+        }
+    }
+    pthread_mutex_unlock(&cuda_memory);
+    if (result == CUDA_SUCCESS)
+        *pointer = made.start;
+    return result;
+}
+
+void cuda_linear_free(struct range *range) {
+    struct heap *small = range->span && !range->pool ? range->span->segment->heap : NULL;
+    cuda_range_free(range, NULL, 0);
+    if (small) /* pieces that nobody needs go back at once */
+        cuda_heap_trim(small, 0, NULL, 0);
 }
 
 CUDA_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     CUcontext context;
-    struct sim_reply reply;
     CUresult result = cuda_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
     if (!pointer || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    result = cuda_call(context, SIM_ALLOCATE, bytes, &reply);
-    if (result != CUDA_SUCCESS)
-        return result;
-    void *place =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    struct block block = {(uintptr_t)place, bytes, reply.value[0], context};
-    pthread_mutex_lock(&lock);
-    bool kept = place != MAP_FAILED && remember(&block);
-    pthread_mutex_unlock(&lock);
-    if (!kept) {
-        if (place != MAP_FAILED)
-            munmap(place, bytes);
-        (void)cuda_call(context, SIM_FREE, block.id, NULL);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *pointer = (CUdeviceptr)(uintptr_t)place;
-    return CUDA_SUCCESS;
+    return cuda_linear(context, RANGE_LINEAR, bytes, 0, pointer);
 }
 
 CUDA_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS || !pointer)
         return result;
-    pthread_mutex_lock(&lock);
-    size_t at = find((uintptr_t)pointer);
-    bool found = at < block_count && blocks[at].start == (uintptr_t)pointer;
-    struct block block = {0};
-    if (found) {
-        block = blocks[at];
-        block_count--;
-        memmove(blocks + at, blocks + at + 1, (block_count - at) * sizeof *blocks);
+    pthread_mutex_lock(&cuda_memory);
+    struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
+    if (!range || range->start != (uintptr_t)pointer) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    } else if (range->kind == RANGE_LINEAR || range->kind == RANGE_MANAGED || range->kind == RANGE_POOL ||
+               range->kind == RANGE_POOL_IMPORT || range->kind == RANGE_EXTERNAL) {
+        cuda_linear_free(range);
+    } else {
+        result = range->kind == RANGE_GRAPH ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_unlock(&lock);
-    if (!found)
-        return CUDA_ERROR_INVALID_VALUE;
-    munmap((void *)block.start, block.size);
-    return cuda_call(block.context, SIM_FREE, block.id, NULL);
+    pthread_mutex_unlock(&cuda_memory);
+    return result == CUDA_ERROR_NOT_FOUND ? graph_memory_free(pointer) : result;
 }
 
 CUDA_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
@@ -128,11 +197,16 @@ CUDA_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t
     return result;
 }
 
-/* Counted as if it were on the device for good, which is where a kernel would bring it. */
+/* Counted as if it were on the device for good, which is where a kernel would bring it. A real driver
+ * may move it out when others need the room. */
 CUDA_API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
-    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
+    CUcontext context;
+    CUresult result = cuda_current(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!pointer || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
-    return cuMemAlloc_v2(pointer, bytes);
+    return cuda_linear(context, RANGE_MANAGED, bytes, 0, pointer);
 }
 
 CUDA_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
@@ -154,86 +228,3 @@ CUDA_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     }
     return result;
 }
-
-/* Is [pointer, pointer + bytes) inside one block? With the lock held. */
-static bool inside(CUdeviceptr pointer, size_t bytes) {
-    size_t at = find((uintptr_t)pointer);
-    return at < block_count && blocks[at].start <= (uintptr_t)pointer &&
-           bytes <= blocks[at].size - ((uintptr_t)pointer - blocks[at].start);
-}
-
-/* Opens a copy: it waits for the work before it, as on the default stream; then the lock is held. */
-static CUresult begin(void) {
-    CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result == CUDA_SUCCESS)
-        result = cuda_wait(context, __atomic_load_n(&context->last, __ATOMIC_ACQUIRE));
-    if (result == CUDA_SUCCESS)
-        pthread_mutex_lock(&lock);
-    return result;
-}
-
-static CUresult copy(void *to, const void *from, size_t bytes, CUdeviceptr device_to,
-                     CUdeviceptr device_from) {
-    CUresult result = begin();
-    if (result != CUDA_SUCCESS)
-        return result;
-    if ((device_to && !inside(device_to, bytes)) || (device_from && !inside(device_from, bytes)) || !to ||
-        !from)
-        result = bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    else
-        memmove(to, from, bytes);
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-CUDA_API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-    return copy((void *)(uintptr_t)to, from, bytes, to, 0);
-}
-
-CUDA_API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-    return copy(to, (const void *)(uintptr_t)from, bytes, 0, from);
-}
-
-CUDA_API CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    return copy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes, to, from);
-}
-
-/* Zeros need no memory: whole pages are given back, and read as zeros. */
-static void clear(uintptr_t start, size_t bytes) {
-    const uintptr_t page = 4096;
-    uintptr_t first = (start + page - 1) & ~(page - 1), end = start + bytes, last = end & ~(page - 1);
-    if (first < last && madvise((void *)first, last - first, MADV_DONTNEED) == 0) {
-        memset((void *)start, 0, first - start);
-        memset((void *)last, 0, end - last);
-    } else {
-        memset((void *)start, 0, bytes);
-    }
-}
-
-CUDA_API CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes) {
-    CUresult result = begin();
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!inside(to, bytes))
-        result = bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    else if (value == 0)
-        clear((uintptr_t)to, bytes);
-    else
-        memset((void *)(uintptr_t)to, value, bytes);
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-/* The names without version. NVIDIA's have 32-bit sizes and pointers, which no 64-bit program can use; here
- * they are as the second versions, for scripts that call them by these names. */
-#define AS_SECOND(name) __attribute__((visibility("default"), alias(#name "_v2"))) CUresult name
-AS_SECOND(cuMemAlloc)(CUdeviceptr *pointer, size_t bytes);
-AS_SECOND(cuMemFree)(CUdeviceptr pointer);
-AS_SECOND(cuMemAllocPitch)
-(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element);
-AS_SECOND(cuMemGetInfo)(size_t *free_bytes, size_t *total);
-AS_SECOND(cuMemcpyHtoD)(CUdeviceptr to, const void *from, size_t bytes);
-AS_SECOND(cuMemcpyDtoH)(void *to, CUdeviceptr from, size_t bytes);
-AS_SECOND(cuMemcpyDtoD)(CUdeviceptr to, CUdeviceptr from, size_t bytes);
-AS_SECOND(cuMemsetD8)(CUdeviceptr to, unsigned char value, size_t bytes);

@@ -70,10 +70,9 @@ static void give_up(const char *what, const char *where) {
     exit(1);
 }
 
-static void watch(int fd, void *what) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = what};
-    if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0)
-        give_up("cannot watch", "a descriptor");
+bool watch(int fd, void *what, unsigned kind) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = (char *)what + kind};
+    return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 /* The folder by working directory, for its path may be longer than a socket's name may be. */
@@ -163,10 +162,7 @@ static void accept_one(void) {
     if (known && state.client_count < connection_limit && of_process < MAX_CONNECTIONS_PER_PROCESS)
         client = calloc(1, sizeof *client);
     int pidfd = client ? pidfd_of(socket, peer.pid) : -1;
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = client};
-    struct epoll_event death = {.events = EPOLLIN, .data.ptr = (char *)client + 1};
-    if (pidfd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, socket, &event) < 0 ||
-        epoll_ctl(epoll_fd, EPOLL_CTL_ADD, pidfd, &death) < 0) {
+    if (pidfd < 0 || !watch(socket, client, WATCH_CLIENT) || !watch(pidfd, client, WATCH_DEATH)) {
         if (!turned_away)
             say("a client was turned away, pid %d", known ? (int)peer.pid : 0);
         turned_away = true; /* said once in a row: clients must not fill the disk */
@@ -193,29 +189,58 @@ static void let_go(struct client *client) {
     for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++)
         if (client->contexts[i])
             context_destroy(client, i);
+    memory_free_client(client);
+    share_forget_client(client);
 }
 
 static void drop(struct client *client) {
     let_go(client);
     cgroup_release(client->cgroup);
     free(client->cgroup_path);
-    free(client->charges);
+    free(client->slots);
     close(client->socket);
     close(client->pidfd);
     state.client_count--;
     free(client);
 }
 
+/* The descriptor that came with a message, or -1; of several, none is kept. */
+static int received(struct msghdr *message) {
+    int fd = -1, count = 0;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t at = 0; at + CMSG_LEN(sizeof fd) <= part->cmsg_len; at += sizeof fd, count++) {
+            if (fd >= 0)
+                close(fd);
+            memcpy(&fd, CMSG_DATA(part) + at, sizeof fd);
+        }
+    }
+    if (count > 1) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
 /* One message, so that no client keeps the others waiting. */
 static void serve(struct client *client) {
     static char message[sizeof(struct sim_request) + SIM_MAX_PATH];
-    ssize_t size = recv(client->socket, message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
+    struct iovec part = {message, sizeof message};
+    struct msghdr head = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ssize_t size = recvmsg(client->socket, &head, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (size <= 0 || (size_t)size > sizeof message)
-        let_go(client);
-    else
-        request_handle(client, message, (size_t)size);
+    int fd = size < 0 ? -1 : received(&head);
+    if (size > 0 && (size_t)size <= sizeof message) {
+        request_handle(client, message, (size_t)size, fd);
+        return;
+    }
+    if (fd >= 0)
+        close(fd);
+    let_go(client);
 }
 
 static void drop_doomed(void) {
@@ -243,13 +268,21 @@ static void arm_timer(uint64_t due, uint64_t now) {
     (void)timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
+/* Whoever has the descriptor may also write into it: that is thrown away. */
+static void handle_event(struct handle *handle, uint32_t events) {
+    char text[4096];
+    if (read(handle->fd, text, sizeof text) <= 0 && (events & EPOLLHUP))
+        share_hangup(handle);
+}
+
 /* Returns when a signal asks for the end. */
 static void serve_all(void) {
     struct epoll_event events[64];
     for (;;) {
         int count = epoll_wait(epoll_fd, events, 64, -1);
         for (int i = 0; i < count; i++) {
-            void *what = events[i].data.ptr;
+            unsigned kind = (uintptr_t)events[i].data.ptr & 3;
+            void *what = (char *)events[i].data.ptr - kind;
             uint64_t ticks;
             if (what == &signal_fd)
                 return;
@@ -257,8 +290,10 @@ static void serve_all(void) {
                 accept_one();
             else if (what == &timer_fd)
                 (void)!read(timer_fd, &ticks, sizeof ticks);
-            else if ((uintptr_t)what & 1) /* the pidfd: the process is dead */
-                let_go((struct client *)(void *)((char *)what - 1));
+            else if (kind == WATCH_HANDLE)
+                handle_event(what, events[i].events);
+            else if (kind == WATCH_DEATH)
+                let_go(what);
             else if (!((struct client *)what)->doomed)
                 serve(what);
         }
@@ -275,8 +310,9 @@ static void set_up(void) {
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);
-        if (files.rlim_cur < 2 * MAX_CONNECTIONS + 64)
-            connection_limit = files.rlim_cur > 66 ? (uint32_t)(files.rlim_cur - 64) / 2 : 1;
+        /* Three descriptors for each connection (socket, pidfd, data), one for each handle. */
+        if (files.rlim_cur < 3 * MAX_CONNECTIONS + MAX_HANDLES + 64)
+            connection_limit = files.rlim_cur > 256 ? (uint32_t)(files.rlim_cur - 128) / 4 : 32;
     }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
@@ -289,8 +325,8 @@ static void set_up(void) {
     signal_fd = signalfd(-1, &ending, SFD_CLOEXEC);
     if (epoll_fd < 0 || timer_fd < 0 || signal_fd < 0)
         give_up("cannot set up", "events");
-    watch(timer_fd, &timer_fd);
-    watch(signal_fd, &signal_fd);
+    if (!watch(timer_fd, &timer_fd, 0) || !watch(signal_fd, &signal_fd, 0))
+        give_up("cannot watch", "events");
 }
 
 int main(int argc, char **argv) {
@@ -326,7 +362,8 @@ int main(int argc, char **argv) {
         for (uint32_t j = 0; j < UNITS_PER_DEVICE; j++)
             state.devices[i].units[j].clock = clock_now();
     listen_at(state.socket_dir);
-    watch(listen_fd, &listen_fd);
+    if (!watch(listen_fd, &listen_fd, 0))
+        give_up("cannot watch", "the socket");
     say("driver %s with %u devices listens in %s", state.driver_version, state.device_count,
         state.socket_dir);
     report("ok\n");

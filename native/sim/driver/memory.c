@@ -1,5 +1,5 @@
 /*
- * Contexts, and the device memory that they hold.
+ * Device memory: blocks, and the slots by which clients hold them.
  *
  * An allocation must fit three times: into the unit, into every limit on the way up from the process's
  * cgroup, and into what one client may make the driver remember.
@@ -19,93 +19,172 @@ static uint64_t unit_total(uint32_t device, uint32_t mig) {
     return mig == SIM_NO_MIG ? info->memory : info->mig[mig].memory;
 }
 
-struct context *context_of(struct client *client, uint32_t id) {
-    return id < SIM_MAX_CONTEXTS ? client->contexts[id] : NULL;
+static uint64_t *figure(struct client *client, const struct block *block) {
+    return &client->owned[block->device][block->mig == SIM_NO_MIG ? 0 : 1 + block->mig];
 }
 
-/* A free slot for a charge; slots are reused, and told apart by their generation. */
-static struct charge *free_slot(struct client *client) {
-    for (uint32_t i = client->first_free; i < client->charge_room; i++)
-        if (!client->charges[i].size) {
-            client->first_free = i + 1;
-            return &client->charges[i];
+/* A free slot; slots are reused, and told apart by their generation. */
+static struct slot *free_slot(struct client *client) {
+    for (uint32_t i = client->first_free; i < client->slot_room; i++)
+        if (!client->slots[i].block) {
+            client->first_free = i; /* not yet taken */
+            return &client->slots[i];
         }
-    if (client->charge_room >= SIM_MAX_ALLOCATIONS + SIM_MAX_CONTEXTS)
+    client->first_free = client->slot_room;
+    if (client->slot_room >= SIM_MAX_ALLOCATIONS)
         return NULL;
-    uint32_t room = client->charge_room ? client->charge_room * 2 : 16;
-    struct charge *larger = realloc(client->charges, room * sizeof *larger);
+    uint32_t room = client->slot_room ? client->slot_room * 2 : 16;
+    struct slot *larger = realloc(client->slots, room * sizeof *larger);
     if (!larger)
         return NULL;
-    memset(larger + client->charge_room, 0, (room - client->charge_room) * sizeof *larger);
-    struct charge *slot = larger + client->charge_room;
-    client->first_free = client->charge_room + 1;
-    client->charges = larger;
-    client->charge_room = room;
-    return slot;
+    memset(larger + client->slot_room, 0, (room - client->slot_room) * sizeof *larger);
+    client->slots = larger;
+    client->slot_room = room;
+    return client->slots + client->first_free;
 }
 
-enum sim_status memory_allocate(struct client *client, uint32_t id, uint64_t size, uint64_t *allocation) {
-    struct context *context = context_of(client, id);
-    if (!context || size == 0)
-        return SIM_INVALID;
-    const struct sim_device *info = &state.devices[context->device].info;
-    if (!info->healthy)
-        return SIM_LOST;
-    uint64_t total = unit_total(context->device, context->mig);
-    if (size > total)
-        return SIM_NO_MEMORY;
-    size = (size + SIM_ALLOCATION_GRAIN - 1) / SIM_ALLOCATION_GRAIN * SIM_ALLOCATION_GRAIN;
-    if (size > total - context->unit->used)
-        return SIM_NO_MEMORY;
-    if (client->charge_count >= SIM_MAX_ALLOCATIONS || state.charge_count >= MAX_CHARGES)
+enum sim_status memory_join(struct client *client, uint32_t context, struct block *block, uint64_t *id) {
+    if (client->slot_count >= SIM_MAX_ALLOCATIONS || state.slot_count >= MAX_SLOTS)
         return SIM_EXHAUSTED;
-    struct charge *slot = free_slot(client);
+    struct slot *slot = free_slot(client);
     if (!slot)
         return SIM_EXHAUSTED;
-    struct cgroup *group = cgroup_of(client);
-    if (!cgroup_charge(group, context->device, size)) {
-        client->first_free = 0;
-        return SIM_NO_MEMORY;
-    }
-    slot->size = size;
-    slot->cgroup = group;
-    slot->context = id;
+    slot->block = block;
+    slot->context = context;
     slot->generation++;
-    context->unit->used += size;
-    client->charge_count++;
-    state.charge_count++;
-    *allocation = (uint64_t)slot->generation << 32 | (uint64_t)(slot - client->charges);
+    block->references++;
+    if (block->owner == client)
+        block->owned++;
+    client->slot_count++;
+    state.slot_count++;
+    *id = (uint64_t)slot->generation << 32 | (uint64_t)(slot - client->slots);
     return SIM_OK;
 }
 
-static void release(struct client *client, struct charge *charge) {
-    struct context *context = client->contexts[charge->context];
-    context->unit->used -= charge->size;
-    cgroup_uncharge(charge->cgroup, context->device, charge->size);
-    charge->size = 0;
-    charge->cgroup = NULL;
-    uint32_t slot = (uint32_t)(charge - client->charges);
-    if (slot < client->first_free)
-        client->first_free = slot;
-    client->charge_count--;
-    state.charge_count--;
+/* Books a block's size, or says why it cannot be had. */
+static enum sim_status book(struct client *client, struct block *block) {
+    struct unit *unit = unit_of(block->device, block->mig);
+    uint64_t total = unit_total(block->device, block->mig);
+    if (block->size > total)
+        return SIM_NO_MEMORY;
+    block->size = (block->size + SIM_ALLOCATION_GRAIN - 1) / SIM_ALLOCATION_GRAIN * SIM_ALLOCATION_GRAIN;
+    if (block->size > total - unit->used)
+        return SIM_NO_MEMORY;
+    struct cgroup *group = cgroup_of(client);
+    if (!cgroup_charge(group, block->device, block->size))
+        return SIM_NO_MEMORY;
+    block->cgroup = group;
+    unit->used += block->size;
+    *figure(client, block) += block->size;
+    return SIM_OK;
 }
 
-enum sim_status memory_free(struct client *client, uint64_t id) {
-    uint64_t slot = id & UINT32_MAX;
-    if (slot >= client->charge_room)
+static void unbook(struct block *block) {
+    if (!block->cgroup)
+        return;
+    unit_of(block->device, block->mig)->used -= block->size;
+    cgroup_uncharge(block->cgroup, block->device, block->size);
+}
+
+/* Takes what `wanted` says: size, device and mig are given. */
+static enum sim_status take(struct client *client, uint32_t context, const struct block *wanted, bool host,
+                            uint64_t *id) {
+    struct block *block = malloc(sizeof *block);
+    if (!block)
+        return SIM_EXHAUSTED;
+    *block = *wanted;
+    block->owner = client;
+    enum sim_status status = memory_join(client, context, block, id);
+    if (status != SIM_OK) {
+        free(block);
+        return status;
+    }
+    if (!host)
+        status = book(client, block);
+    if (status != SIM_OK)
+        (void)memory_free(client, *id, &(bool){false});
+    return status;
+}
+
+enum sim_status memory_take(struct client *client, uint32_t context, struct block *wanted, uint64_t *id) {
+    return take(client, context, wanted, false, id);
+}
+
+enum sim_status memory_allocate(struct client *client, const struct sim_request *request, uint64_t *id) {
+    struct block wanted = {.size = request->argument[0], .device = request->device, .mig = request->mig};
+    if (request->context != SIM_NO_CONTEXT) {
+        struct context *context = context_of(client, request->context);
+        if (!context)
+            return SIM_INVALID;
+        wanted.device = context->device;
+        wanted.mig = context->mig;
+    }
+    if (wanted.device >= state.device_count || wanted.size == 0 || request->argument[1] > SIM_HOST_MEMORY)
         return SIM_INVALID;
-    struct charge *charge = &client->charges[slot];
-    if (!charge->size || charge->generation != id >> 32)
+    const struct sim_device *info = &state.devices[wanted.device].info;
+    if (wanted.mig == SIM_NO_MIG ? info->mig_enabled : wanted.mig >= info->mig_count)
         return SIM_INVALID;
-    release(client, charge);
+    if (!info->healthy)
+        return SIM_LOST;
+    return take(client, request->context, &wanted, request->argument[1] == SIM_HOST_MEMORY, id);
+}
+
+void memory_unref(struct block *block) {
+    if (--block->references)
+        return;
+    unbook(block);
+    share_forget(block);
+    free(block);
+}
+
+static void release(struct client *client, struct slot *slot) {
+    struct block *block = slot->block;
+    uint32_t number = (uint32_t)(slot - client->slots);
+    slot->block = NULL;
+    if (number < client->first_free)
+        client->first_free = number;
+    client->slot_count--;
+    state.slot_count--;
+    if (block->owner == client && --block->owned == 0) {
+        if (block->cgroup)
+            *figure(client, block) -= block->size;
+        block->owner = NULL;
+    }
+    memory_unref(block);
+}
+
+static struct slot *slot_of(struct client *client, uint64_t id) {
+    uint64_t number = id & UINT32_MAX;
+    if (number >= client->slot_room)
+        return NULL;
+    struct slot *slot = &client->slots[number];
+    return slot->block && slot->generation == id >> 32 ? slot : NULL;
+}
+
+struct block *memory_block(struct client *client, uint64_t id) {
+    struct slot *slot = slot_of(client, id);
+    return slot ? slot->block : NULL;
+}
+
+enum sim_status memory_free(struct client *client, uint64_t id, bool *shared) {
+    struct slot *slot = slot_of(client, id);
+    if (!slot)
+        return SIM_INVALID;
+    *shared = slot->block->references > 1;
+    release(client, slot);
     return SIM_OK;
 }
 
 void memory_free_context(struct client *client, uint32_t context) {
-    for (uint32_t i = 0; i < client->charge_room; i++)
-        if (client->charges[i].size && client->charges[i].context == context)
-            release(client, &client->charges[i]);
+    for (uint32_t i = 0; i < client->slot_room; i++)
+        if (client->slots[i].block && client->slots[i].context == context)
+            release(client, &client->slots[i]);
+}
+
+void memory_free_client(struct client *client) {
+    for (uint32_t i = 0; i < client->slot_room; i++)
+        if (client->slots[i].block)
+            release(client, &client->slots[i]);
 }
 
 void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_t *total, uint64_t *used) {
@@ -120,50 +199,4 @@ void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_
         for (uint32_t i = 0; i < state.devices[device].info.mig_count; i++)
             *used += unit_of(device, i)->used;
     }
-}
-
-enum sim_status context_create(struct client *client, uint32_t device, uint32_t mig, uint64_t *id) {
-    const struct sim_device *info = &state.devices[device].info;
-    if (!info->healthy)
-        return SIM_LOST;
-    if (info->mig_enabled && mig == SIM_NO_MIG)
-        return SIM_INVALID; /* a card in MIG mode runs nothing by itself */
-    uint32_t slot = 0;
-    while (slot < SIM_MAX_CONTEXTS && client->contexts[slot])
-        slot++;
-    struct context *context = NULL;
-    if (slot < SIM_MAX_CONTEXTS && state.context_count < MAX_ALL_CONTEXTS)
-        context = calloc(1, sizeof *context);
-    if (!context)
-        return SIM_EXHAUSTED;
-    context->client = client;
-    context->device = device;
-    context->mig = mig;
-    context->unit = unit_of(device, mig);
-    client->contexts[slot] = context;
-    state.context_count++;
-    uint64_t unused;
-    enum sim_status status = SIM_OK;
-    if (info->context_memory)
-        status = memory_allocate(client, slot, info->context_memory, &unused);
-    if (status != SIM_OK)
-        context_destroy(client, slot);
-    *id = slot;
-    return status;
-}
-
-enum sim_status context_destroy(struct client *client, uint32_t id) {
-    struct context *context = context_of(client, id);
-    if (!context)
-        return SIM_INVALID;
-    waits_drop_context(context, SIM_INVALID);
-    unit_advance(context->unit, clock_now()); /* what it used until now is used */
-    context_leave(context);
-    memory_free_context(client, id);
-    client->contexts[id] = NULL;
-    state.context_count--;
-    free(context->queue);
-    free(context->events);
-    free(context);
-    return SIM_OK;
 }

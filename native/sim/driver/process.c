@@ -49,15 +49,12 @@ static void add_usage(struct client *client, uint32_t device, uint32_t mig, stru
         if (context && context->device == device && context->mig == mig)
             entry->busy += meter_percent(&context->meter, now);
     }
-    for (uint32_t i = 0; i < client->charge_room; i++) {
-        struct charge *charge = &client->charges[i];
-        struct context *context = charge->size ? client->contexts[charge->context] : NULL;
-        if (context && context->device == device && context->mig == mig)
-            entry->memory += charge->size;
-    }
+    entry->memory += client->owned[device][mig == SIM_NO_MIG ? 0 : 1 + mig];
 }
 
 static bool uses(const struct client *client, uint32_t device, uint32_t mig) {
+    if (client->owned[device][mig == SIM_NO_MIG ? 0 : 1 + mig])
+        return true;
     for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++) {
         const struct context *context = client->contexts[i];
         if (context && context->device == device && context->mig == mig)

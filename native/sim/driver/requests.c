@@ -6,32 +6,33 @@
 #define _GNU_SOURCE
 #include "state.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-static void answer(struct client *client, uint64_t seq, enum sim_status status, const uint64_t *value,
-                   const void *payload, size_t size) {
-    struct {
-        struct sim_reply head;
-        char payload[SIM_MAX_MESSAGE - sizeof(struct sim_reply)];
-    } message;
-    memset(&message.head, 0, sizeof message.head);
-    message.head.seq = seq;
-    message.head.status = status;
-    if (status == SIM_OK && value)
-        memcpy(message.head.value, value, sizeof message.head.value);
-    if (status == SIM_OK && size) {
-        message.head.payload = (uint32_t)size;
-        memcpy(message.payload, payload, size);
-    } else {
-        size = 0;
+void answer(struct client *client, uint64_t seq, enum sim_status status, const struct answer *said) {
+    struct sim_reply head = {.seq = seq, .status = status};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    struct iovec parts[2] = {{&head, sizeof head}, {NULL, 0}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1};
+    if (status == SIM_OK && said) {
+        memcpy(head.value, said->value, sizeof head.value);
+        head.payload = (uint32_t)said->size;
+        parts[1] = (struct iovec){(void *)said->payload, said->size};
+        message.msg_iovlen = said->size ? 2 : 1;
+        if (said->fd >= 0) {
+            memcpy(CMSG_DATA(&control.header), &said->fd, sizeof said->fd);
+            message.msg_control = &control;
+            message.msg_controllen = sizeof control.room;
+        }
     }
     /* A client that does not read its replies is not waited for. */
-    if (send(client->socket, &message, sizeof message.head + size, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    if (sendmsg(client->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         client->doomed = true;
 }
 
@@ -114,21 +115,6 @@ static enum sim_status event_destroy(struct context *context, uint64_t event) {
     return SIM_OK;
 }
 
-static enum sim_status wait_for(struct client *client, struct context *context,
-                                const struct sim_request *request, uint64_t position, uint32_t event,
-                                uint64_t ns) {
-    struct wait *wait = client->waits < MAX_WAITS_PER_CONNECTION ? malloc(sizeof *wait) : NULL;
-    if (!wait)
-        return SIM_EXHAUSTED;
-    *wait = (struct wait){client, context, request->seq, position, request->operation, event, ns, NULL};
-    struct wait **end = &state.waits;
-    while (*end)
-        end = &(*end)->next;
-    *end = wait;
-    client->waits++;
-    return SIM_PENDING;
-}
-
 /* Queues work, or leaves SIM_PENDING behind where the queue has no room and the caller must wait. */
 static enum sim_status launch(struct client *client, struct context *context,
                               const struct sim_request *request, uint64_t ns, uint32_t event,
@@ -154,8 +140,6 @@ static enum sim_status on_context(struct client *client, const struct sim_reques
     if (!state.devices[context->device].info.healthy)
         return SIM_LOST;
     switch (request->operation) {
-    case SIM_ALLOCATE:
-        return memory_allocate(client, request->context, argument, value);
     case SIM_LAUNCH:
         if (argument <= SIM_MAX_KERNEL_NS)
             status = launch(client, context, request, argument, 0, value);
@@ -190,14 +174,13 @@ static enum sim_status on_context(struct client *client, const struct sim_reques
     return status;
 }
 
-static void hello(struct client *client, uint64_t seq) {
-    struct sim_hello hello = {.device_count = state.device_count,
-                              .host = process_on_host(client->pid),
-                              .memory_limits = state.memory_limits,
-                              .cuda_version = state.cuda_version};
-    memcpy(hello.driver_version, state.driver_version, sizeof hello.driver_version);
-    memcpy(hello.nvml_version, state.nvml_version, sizeof hello.nvml_version);
-    answer(client, seq, SIM_OK, NULL, &hello, sizeof hello);
+static void hello(const struct client *client, struct sim_hello *hello) {
+    *hello = (struct sim_hello){.device_count = state.device_count,
+                                .host = process_on_host(client->pid),
+                                .memory_limits = state.memory_limits,
+                                .cuda_version = state.cuda_version};
+    memcpy(hello->driver_version, state.driver_version, sizeof hello->driver_version);
+    memcpy(hello->nvml_version, state.nvml_version, sizeof hello->nvml_version);
 }
 
 /* The operations that name a device (and perhaps a part of it). */
@@ -239,34 +222,75 @@ static enum sim_status on_device(struct client *client, const struct sim_request
     return lost ? SIM_LOST : SIM_OK;
 }
 
-void request_handle(struct client *client, const char *message, size_t size) {
-    static struct sim_process payload[SIM_MAX_PROCESSES];
-    struct sim_request request;
-    size_t path_size = size - sizeof request, payload_size = 0;
-    const char *path = message + sizeof request;
-    uint64_t value[3] = {0};
+/* The operations on memory; `fd` is taken. */
+static enum sim_status on_memory(struct client *client, const struct sim_request *request, int fd,
+                                 struct answer *said, struct sim_opened *opened) {
+    const uint64_t *argument = request->argument;
+    bool shared = false;
     enum sim_status status = SIM_INVALID;
+    switch (request->operation) {
+    case SIM_ALLOCATE:
+        return memory_allocate(client, request, said->value);
+    case SIM_FREE:
+        status = memory_free(client, argument[0], &shared);
+        said->value[0] = shared;
+        return status;
+    case SIM_DATA:
+        return share_data(client, fd);
+    case SIM_SHARE:
+        return share_block(client, argument[0], argument[1], said->value);
+    case SIM_EXPORT:
+        status = share_export(client, argument[0], &said->fd);
+        said->close = true; /* ours is only for the way: the client is to have the last one */
+        return status;
+    case SIM_OPEN:
+        status = share_open(client, argument, opened, &said->fd);
+        break;
+    case SIM_IMPORT:
+        status = share_import(client, fd, opened, &said->fd);
+        break;
+    }
+    said->payload = opened;
+    said->size = sizeof *opened;
+    return status;
+}
+
+/* Is it one of our libraries that speaks? */
+static bool is_well_formed(const struct sim_request *request, const char *path, size_t path_size, int fd) {
+    bool takes_path = request->operation == SIM_LIMIT_SET || request->operation == SIM_LIMIT_GET;
+    bool takes_fd = request->operation == SIM_DATA || request->operation == SIM_IMPORT;
+    if (request->version != SIM_VERSION || request->zero != 0 || takes_fd != (fd >= 0))
+        return false;
+    if (!takes_path)
+        return path_size == 0;
+    return path_size > 0 && memchr(path, 0, path_size) == path + path_size - 1;
+}
+
+void request_handle(struct client *client, const char *message, size_t size, int fd) {
+    static struct sim_process payload[SIM_MAX_PROCESSES];
+    struct sim_opened opened;
+    struct sim_hello greeting;
+    struct sim_request request;
+    struct answer said = {.payload = payload, .fd = -1};
+    enum sim_status status = SIM_OK;
     bool late = false;
 
-    if (size < sizeof request) {
+    if (size >= sizeof request)
+        memcpy(&request, message, sizeof request);
+    const char *path = message + sizeof request;
+    if (size < sizeof request || !is_well_formed(&request, path, size - sizeof request, fd)) {
         client->doomed = true;
-        return;
-    }
-    memcpy(&request, message, sizeof request);
-    bool takes_path = request.operation == SIM_LIMIT_SET || request.operation == SIM_LIMIT_GET;
-    if (request.version != SIM_VERSION || request.zero != 0 ||
-        (takes_path ? path_size == 0 || memchr(path, 0, path_size) != path + path_size - 1
-                    : path_size != 0)) {
-        client->doomed = true; /* not one of our libraries */
+        if (fd >= 0)
+            close(fd);
         return;
     }
     switch (request.operation) {
     case SIM_HELLO:
-        hello(client, request.seq);
-        return;
+        hello(client, &greeting);
+        said = (struct answer){.payload = &greeting, .size = sizeof greeting, .fd = -1};
+        break;
     case SIM_USERS:
-        payload_size = process_users((uint32_t *)(void *)payload) * sizeof(uint32_t);
-        status = SIM_OK;
+        said.size = process_users((uint32_t *)(void *)payload) * sizeof(uint32_t);
         break;
     case SIM_DEVICE:
     case SIM_MEMORY:
@@ -275,73 +299,25 @@ void request_handle(struct client *client, const char *message, size_t size) {
     case SIM_LIMIT_SET:
     case SIM_LIMIT_GET:
     case SIM_CTX_CREATE:
-        status = on_device(client, &request, path, value, payload, &payload_size);
+        status = on_device(client, &request, path, said.value, payload, &said.size);
         break;
     case SIM_CTX_DESTROY:
         status = context_destroy(client, request.context);
         break;
+    case SIM_ALLOCATE:
     case SIM_FREE:
-        status = memory_free(client, request.argument[0]);
+    case SIM_DATA:
+    case SIM_SHARE:
+    case SIM_OPEN:
+    case SIM_EXPORT:
+    case SIM_IMPORT:
+        status = on_memory(client, &request, fd, &said, &opened);
         break;
     default:
-        status = on_context(client, &request, value, &late);
+        status = on_context(client, &request, said.value, &late);
     }
     if (!late)
-        answer(client, request.seq, status, value, payload, payload_size);
-}
-
-static void finish(struct wait **link, enum sim_status status, const uint64_t *value) {
-    struct wait *wait = *link;
-    *link = wait->next;
-    wait->client->waits--;
-    if (!wait->client->doomed)
-        answer(wait->client, wait->seq, status, value, NULL, 0);
-    free(wait);
-}
-
-uint64_t waits_resolve(uint64_t now) {
-    uint64_t soonest = 0;
-    struct wait **link = &state.waits;
-    while (*link) {
-        struct wait *wait = *link;
-        struct context *context = wait->context;
-        uint64_t value[3] = {0};
-        unit_advance(context->unit, now);
-        if (wait->position > context->completed) {
-            uint64_t due = context_due(context, wait->position);
-            if (!soonest || due < soonest)
-                soonest = due;
-            link = &wait->next;
-            continue;
-        }
-        if (wait->operation == SIM_SYNC) {
-            finish(link, SIM_OK, value);
-        } else if (context->accepted - context->completed >= SIM_QUEUE_DEPTH) {
-            wait->position = context->accepted - SIM_QUEUE_DEPTH + 1; /* another was first */
-        } else {
-            context_enqueue(context, wait->ns, wait->event, now);
-            value[0] = context->accepted;
-            finish(link, SIM_OK, value);
-        }
-    }
-    return soonest;
-}
-
-void waits_drop_context(struct context *context, enum sim_status status) {
-    struct wait **link = &state.waits;
-    while (*link)
-        if ((*link)->context == context)
-            finish(link, status, NULL);
-        else
-            link = &(*link)->next;
-}
-
-void waits_drop_client(struct client *client) {
-    client->doomed = true; /* so that nothing is sent */
-    struct wait **link = &state.waits;
-    while (*link)
-        if ((*link)->client == client)
-            finish(link, SIM_GONE, NULL);
-        else
-            link = &(*link)->next;
+        answer(client, request.seq, status, &said);
+    if (said.close && said.fd >= 0)
+        close(said.fd);
 }

@@ -2,8 +2,10 @@
  * The state of xpu-sim-driver. One thread owns all of it; nothing here is shared with a client.
  *
  * A unit is what memory and kernels are accounted to: a device, or one MIG device of it. A context is a
- * client's work on one unit. A charge is memory of a context, booked on the unit and on the cgroup that the
- * process was in when it allocated.
+ * client's work on one unit. A block is memory, booked on the unit and on the cgroup that the process was in
+ * when it allocated; it lives until the last slot (a client's hold on it) and the last handle (a file
+ * descriptor on its way somewhere) are gone. In a process's figure it is only as long as its allocator has
+ * it.
  */
 #ifndef XPU_SIM_STATE_H
 #define XPU_SIM_STATE_H
@@ -15,11 +17,13 @@
 #include <sys/types.h>
 
 enum {
-    MAX_CONNECTIONS = 2048,
+    MAX_CONNECTIONS = 8192,
     MAX_CONNECTIONS_PER_PROCESS = 16,
     MAX_WAITS_PER_CONNECTION = 64,
-    MAX_CHARGES = 1 << 20,
-    MAX_ALL_CONTEXTS = 4096,
+    MAX_SLOTS = 1 << 20,
+    MAX_ALL_CONTEXTS = 16384,
+    MAX_HANDLES = 4096,
+    MAX_HANDLES_PER_CONNECTION = 256,
     UNITS_PER_DEVICE = 1 + SIM_MAX_MIG,
     METER_BUCKETS = 64,
     METER_WINDOW = 50, /* buckets: one second */
@@ -80,11 +84,37 @@ struct cgroup {
     char name[];
 };
 
-struct charge {
-    uint64_t size; /* 0: a free slot */
-    struct cgroup *cgroup;
-    uint32_t context;
+/* The file that the bytes of a client's memory lie in. */
+struct data {
+    int fd;
+    uint32_t references; /* the client, and its shared blocks */
+};
+
+struct block {
+    uint64_t size;
+    struct cgroup *cgroup; /* NULL: host memory, which nobody is charged for */
+    uint32_t device, mig;
+    struct client *owner;          /* in whose figure it is; NULL: in nobody's any more */
+    uint32_t owned;                /* slots of the owner's */
+    uint32_t references;           /* slots and handles */
+    struct data *data;             /* NULL: not shared */
+    uint64_t offset, key[2];       /* of a shared one */
+    struct block *next, *previous; /* among the shared ones */
+};
+
+struct slot {
+    struct block *block; /* NULL: free */
+    uint32_t context;    /* which it goes with; SIM_NO_CONTEXT: with the client */
     uint32_t generation;
+};
+
+/* A descriptor that stands for a block, wherever it is: its other end. */
+struct handle {
+    int fd;
+    ino_t inode;          /* of both ends */
+    struct client *maker; /* NULL: gone */
+    struct block *block;
+    struct handle *next;
 };
 
 struct client {
@@ -93,9 +123,11 @@ struct client {
     uid_t uid;
     bool doomed; /* closed at the end of this round of events */
     struct context *contexts[SIM_MAX_CONTEXTS];
-    struct charge *charges;
-    uint32_t charge_count, charge_room, waits;
-    uint32_t first_free;   /* charge slots below it are taken */
+    struct slot *slots;
+    uint32_t slot_count, slot_room, waits, handles;
+    uint32_t first_free;                               /* slots below it are taken */
+    uint64_t owned[SIM_MAX_DEVICES][UNITS_PER_DEVICE]; /* bytes: its figures */
+    struct data *data;
     struct cgroup *cgroup; /* where the process was last seen */
     char *cgroup_path;
     struct client *next;
@@ -120,8 +152,9 @@ struct state {
     uint64_t time_slice; /* ns */
     char socket_dir[SIM_MAX_PATH], pid_file[SIM_MAX_PATH], log_file[SIM_MAX_PATH];
     struct client *clients;
-    uint32_t client_count, charge_count, context_count;
+    uint32_t client_count, slot_count, context_count, handle_count;
     struct wait *waits;
+    struct handle *handles;
 };
 
 extern struct state state;
@@ -144,10 +177,31 @@ void cgroup_uncharge(struct cgroup *group, uint32_t device, uint64_t size);
 
 /* memory.c */
 struct unit *unit_of(uint32_t device, uint32_t mig);
-enum sim_status memory_allocate(struct client *client, uint32_t context, uint64_t size, uint64_t *id);
-enum sim_status memory_free(struct client *client, uint64_t id);
+/* For a context, or (SIM_NO_CONTEXT) for the client on a unit. */
+enum sim_status memory_allocate(struct client *client, const struct sim_request *request, uint64_t *id);
+enum sim_status memory_take(struct client *client, uint32_t context, struct block *wanted, uint64_t *id);
+/* *shared: somebody still has it. */
+enum sim_status memory_free(struct client *client, uint64_t id, bool *shared);
+struct block *memory_block(struct client *client, uint64_t id);
+/* One more hold of a client on a block. */
+enum sim_status memory_join(struct client *client, uint32_t context, struct block *block, uint64_t *id);
+void memory_unref(struct block *block);
 void memory_free_context(struct client *client, uint32_t context);
+void memory_free_client(struct client *client);
 void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_t *total, uint64_t *used);
+
+/* share.c; descriptors that they are given are theirs to close, unless taken */
+enum sim_status share_data(struct client *client, int fd);
+enum sim_status share_block(struct client *client, uint64_t id, uint64_t offset, uint64_t *key);
+enum sim_status share_open(struct client *client, const uint64_t *key, struct sim_opened *opened, int *data);
+enum sim_status share_export(struct client *client, uint64_t id, int *handle);
+enum sim_status share_import(struct client *client, int fd, struct sim_opened *opened, int *data);
+void share_forget(struct block *block);
+void share_forget_client(struct client *client);
+/* Nobody has the descriptor any more. */
+void share_hangup(struct handle *handle);
+
+/* context.c */
 enum sim_status context_create(struct client *client, uint32_t device, uint32_t mig, uint64_t *id);
 enum sim_status context_destroy(struct client *client, uint32_t id);
 struct context *context_of(struct client *client, uint32_t id);
@@ -170,13 +224,30 @@ uint32_t process_list(struct client *asker, uint32_t device, uint32_t mig, struc
 uint32_t process_users(uint32_t *pids);
 
 /* requests.c */
-void request_handle(struct client *client, const char *message, size_t size);
+/* `fd` came with it, or is -1; it is closed here. */
+void request_handle(struct client *client, const char *message, size_t size, int fd);
+/* What a reply says beside its status; the payload need not outlive the call. */
+struct answer {
+    uint64_t value[3];
+    const void *payload;
+    size_t size;
+    int fd;     /* -1: none */
+    bool close; /* fd, once it is sent */
+};
+void answer(struct client *client, uint64_t seq, enum sim_status status, const struct answer *said);
+
+/* waits.c */
+enum sim_status wait_for(struct client *client, struct context *context, const struct sim_request *request,
+                         uint64_t position, uint32_t event, uint64_t ns);
 /* Answers every wait that is due; returns when to look again, ns (0: never). */
 uint64_t waits_resolve(uint64_t now);
 void waits_drop_context(struct context *context, enum sim_status status);
 void waits_drop_client(struct client *client);
 
 /* main.c */
+/* What an event's pointer means is told by its lowest bits. */
+enum { WATCH_CLIENT = 0, WATCH_DEATH = 1, WATCH_HANDLE = 2 };
+bool watch(int fd, void *what, unsigned kind);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -4,8 +4,8 @@
 #ifndef XPU_SIM_NVML_LIBRARY_H
 #define XPU_SIM_NVML_LIBRARY_H
 
+#include "../../nvml-api/nvml.h"
 #include "../client/inventory.h"
-#include "nvml.h"
 
 /* A handle points to one of these; they stay where they are as long as the library is loaded. */
 struct nvmlDevice_st {
@@ -28,6 +28,23 @@ nvmlReturn_t nvml_ask(nvmlDevice_t device, uint32_t operation, struct sim_reply 
 nvmlDevice_t nvml_device(uint32_t index);
 nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index);
 const struct sim_inventory *nvml_inventory(void);
+
+/* The driver's branch, such as 535; 0 before nvmlInit. */
+unsigned int nvml_branch(void);
+unsigned long long nvml_now(void); /* µs, as time stamps are */
+/* NVML's convention for lists: *count is the room, and becomes what there is. */
+nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *infos);
+/* The processes that use a device; `found` has room for SIM_MAX_PROCESSES. */
+nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count);
+/* Of the last second. */
+nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
+
+/* A function that came with a later driver is not there. */
+#define SINCE(branch)                                                                                        \
+    do {                                                                                                     \
+        if (nvml_branch() && nvml_branch() < (branch))                                                       \
+            return NVML_ERROR_FUNCTION_NOT_FOUND;                                                            \
+    } while (0)
 
 /* Opens a function: returns from it when the handle, an argument or a fault says so. */
 #define CHECK(condition, device, argument)                                                                   \

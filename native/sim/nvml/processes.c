@@ -4,10 +4,8 @@
 #define _GNU_SOURCE
 #include "library.h"
 
-#include <time.h>
-
-/* The processes of one device; without MIG there are no instance ids, which the driver says as all ones. */
-static nvmlReturn_t list(nvmlDevice_t device, struct sim_process *found, unsigned int *count) {
+/* Without MIG there are no instance ids, which the driver says as all ones. */
+nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count) {
     struct sim_reply reply;
     nvmlReturn_t result =
         nvml_ask(device, SIM_PROCESSES, &reply, found, SIM_MAX_PROCESSES * sizeof(struct sim_process));
@@ -15,8 +13,7 @@ static nvmlReturn_t list(nvmlDevice_t device, struct sim_process *found, unsigne
     return result;
 }
 
-/* The convention of all these calls: *count is the room, and becomes what there is. */
-static nvmlReturn_t fits(unsigned int *count, unsigned int there, const void *infos) {
+nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *infos) {
     unsigned int room = *count;
     *count = there;
     if (there == 0)
@@ -28,9 +25,9 @@ static nvmlReturn_t compute(nvmlDevice_t device, unsigned int *count, nvmlProces
                             nvmlProcessInfo_v1_t *old) {
     struct sim_process found[SIM_MAX_PROCESSES];
     unsigned int there = 0;
-    nvmlReturn_t result = list(device, found, &there);
+    nvmlReturn_t result = nvml_processes(device, found, &there);
     if (result == NVML_SUCCESS)
-        result = fits(count, there, infos ? (void *)infos : (void *)old);
+        result = nvml_fits(count, there, infos ? (void *)infos : (void *)old);
     if (result != NVML_SUCCESS)
         return result;
     for (unsigned int i = 0; i < there; i++) {
@@ -56,6 +53,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t devic
 
 NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                               nvmlProcessInfo_t *infos) {
+    SINCE(510);
     CHECK(nvml_check_alive, device, count);
     return compute(device, count, infos, NULL);
 }
@@ -63,45 +61,154 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t devic
 NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                             nvmlProcessInfo_v1_t *infos) {
     CHECK(nvml_check_alive, device, count);
-    return fits(count, 0, infos);
+    return nvml_fits(count, 0, infos);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                                nvmlProcessInfo_t *infos) {
     CHECK(nvml_check_alive, device, count);
-    return fits(count, 0, infos);
+    return nvml_fits(count, 0, infos);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                                nvmlProcessInfo_t *infos) {
+    SINCE(510);
     CHECK(nvml_check_alive, device, count);
-    return fits(count, 0, infos);
+    return nvml_fits(count, 0, infos);
 }
 
-/* One sample a process: its share of the last second. */
-NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
-                                                      nvmlProcessUtilizationSample_t *samples,
-                                                      unsigned int *count, unsigned long long since) {
-    struct sim_process found[SIM_MAX_PROCESSES];
-    struct timespec now;
-    unsigned int there = 0, busy = 0;
+/* Nothing here runs under an MPS server. */
+NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
+                                                              nvmlProcessInfo_v1_t *infos) {
     CHECK(nvml_check_alive, device, count);
-    if (device->gpu->info.mig_enabled)
-        return NVML_ERROR_NOT_SUPPORTED;
-    nvmlReturn_t result = list(device, found, &there);
-    if (result != NVML_SUCCESS)
-        return result;
-    clock_gettime(CLOCK_REALTIME, &now);
-    unsigned long long stamp =
-        (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
-    for (unsigned int i = 0; i < there; i++)
-        if (found[i].busy)
-            found[busy++] = found[i];
-    if (!busy || since > stamp)
-        return NVML_ERROR_NOT_FOUND;
-    result = fits(count, busy, samples);
-    for (unsigned int i = 0; result == NVML_SUCCESS && i < busy; i++)
-        samples[i] = (nvmlProcessUtilizationSample_t){
-            .pid = found[i].pid, .timeStamp = stamp, .smUtil = found[i].busy};
+    return nvml_fits(count, 0, infos);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+                                                                 nvmlProcessInfo_t *infos) {
+    CHECK(nvml_check_alive, device, count);
+    return nvml_fits(count, 0, infos);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                                 nvmlProcessInfo_t *infos) {
+    SINCE(510);
+    CHECK(nvml_check_alive, device, count);
+    return nvml_fits(count, 0, infos);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                            nvmlProcessDetailList_v1_t *list) {
+    struct sim_process found[SIM_MAX_PROCESSES];
+    unsigned int there = 0;
+    SINCE(535);
+    CHECK(nvml_check_alive, device, list && list->mode <= NVML_PROCESS_MODE_MPS);
+    if (list->version != NVML_STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvmlReturn_t result = nvml_processes(device, found, &there);
+    if (list->mode != NVML_PROCESS_MODE_COMPUTE)
+        there = 0;
+    if (result == NVML_SUCCESS)
+        result = nvml_fits(&list->numProcArrayEntries, there, list->procArray);
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < there; i++)
+        list->procArray[i] =
+            (nvmlProcessDetail_v1_t){found[i].pid, found[i].memory, found[i].gi, found[i].ci, 0};
+    return result;
+}
+
+/* ---- sessions: a simulated card encodes and captures nothing ---- */
+
+static nvmlReturn_t no_sessions(unsigned int *count) {
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned int *count,
+                                                   nvmlEncoderSession_t *sessions) {
+    (void)sessions;
+    CHECK(nvml_check_alive, device, count);
+    return no_sessions(count);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetFBCSessions(nvmlDevice_t device, unsigned int *count,
+                                               nvmlFBCSession_t *sessions) {
+    (void)sessions;
+    CHECK(nvml_check_alive, device, count);
+    return no_sessions(count);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned int *sessions,
+                                                unsigned int *fps, unsigned int *latency) {
+    CHECK(nvml_check_alive, device, sessions && fps && latency);
+    *sessions = *fps = *latency = 0;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t *stats) {
+    CHECK(nvml_check_alive, device, stats);
+    *stats = (nvmlFBCStats_t){0};
+    return NVML_SUCCESS;
+}
+
+/* ---- accounting: on, of the processes that run ---- */
+
+NVML_API nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned int *mode) {
+    CHECK(nvml_check_alive, device, mode);
+    *mode = 1;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int *size) {
+    CHECK(nvml_check_alive, device, size);
+    *size = SIM_MAX_PROCESSES;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count,
+                                                  unsigned int *pids) {
+    struct sim_process found[SIM_MAX_PROCESSES];
+    unsigned int there = 0;
+    CHECK(nvml_check_alive, device, count);
+    nvmlReturn_t result = nvml_processes(device, found, &there);
+    if (result == NVML_SUCCESS)
+        result = nvml_fits(count, there, pids);
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < there; i++)
+        pids[i] = found[i].pid;
+    return result;
+}
+
+static nvmlReturn_t of_pid(nvmlDevice_t device, unsigned int pid, struct sim_process *process) {
+    struct sim_process found[SIM_MAX_PROCESSES];
+    unsigned int there = 0;
+    nvmlReturn_t result = nvml_processes(device, found, &there);
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < there; i++)
+        if (found[i].pid == pid) {
+            *process = found[i];
+            return NVML_SUCCESS;
+        }
+    return result == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : result;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid,
+                                                   nvmlAccountingStats_t *stats) {
+    struct sim_process process;
+    CHECK(nvml_check_alive, device, stats);
+    nvmlReturn_t result = of_pid(device, pid, &process);
+    if (result == NVML_SUCCESS)
+        *stats = (nvmlAccountingStats_t){
+            .gpuUtilization = process.busy, .maxMemoryUsage = process.memory, .isRunning = 1};
+    return result;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
+    struct sim_process process;
+    SINCE(590);
+    CHECK(nvml_check_alive, device, stats);
+    nvmlReturn_t result = of_pid(device, stats->pid, &process);
+    if (result == NVML_SUCCESS)
+        *stats = (nvmlAccountingStats_v2_t){.pid = stats->pid,
+                                            .isRunning = 1,
+                                            .gpuUtilization = process.busy,
+                                            .maxMemoryUsage = process.memory};
     return result;
 }

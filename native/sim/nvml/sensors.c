@@ -33,6 +33,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t 
 
 NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     uint64_t total = 0, used = 0;
+    SINCE(510);
     CHECK(nvml_check_alive, device, memory);
     if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -42,16 +43,24 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory
     return result;
 }
 
+/* Each process has some of the window: 1 MiB of it, say. */
 NVML_API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
+    struct sim_process found[SIM_MAX_PROCESSES];
+    unsigned int users = 0;
     CHECK(nvml_check_alive, device, memory);
     unsigned long long size = 256ull << 20; /* a BAR holds a power of two */
     while (size < device->gpu->info.memory && device->gpu->info.mig_capable)
         size *= 2;
-    *memory = (nvmlBAR1Memory_t){size, size, 0};
-    return NVML_SUCCESS;
+    nvmlReturn_t result = nvml_processes(device, found, &users);
+    unsigned long long used = (unsigned long long)users << 20;
+    if (used > size)
+        used = size;
+    if (result == NVML_SUCCESS)
+        *memory = (nvmlBAR1Memory_t){size, size - used, used};
+    return result;
 }
 
-static nvmlReturn_t busy_percent(nvmlDevice_t device, uint64_t *percent) {
+nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent) {
     struct sim_reply reply;
     nvmlReturn_t result = nvml_ask(device, SIM_SENSORS, &reply, NULL, 0);
     if (result == NVML_SUCCESS)
@@ -64,7 +73,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUti
     CHECK(nvml_check_alive, device, rates);
     if (device->gpu->info.mig_enabled)
         return NVML_ERROR_NOT_SUPPORTED;
-    nvmlReturn_t result = busy_percent(device, &percent);
+    nvmlReturn_t result = nvml_busy_percent(device, &percent);
     if (result == NVML_SUCCESS)
         *rates = (nvmlUtilization_t){(unsigned int)percent, 0};
     return result;
@@ -76,7 +85,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int
     CHECK(nvml_check_alive, device, degrees && sensor == 0);
     if (device->part)
         return NVML_ERROR_NOT_SUPPORTED;
-    nvmlReturn_t result = busy_percent(device, &percent);
+    nvmlReturn_t result = nvml_busy_percent(device, &percent);
     if (result == NVML_SUCCESS)
         *degrees = (unsigned int)(30 + percent * 40 / 100);
     return result;
@@ -98,7 +107,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int 
     if (device->part)
         return NVML_ERROR_NOT_SUPPORTED;
     const struct sim_device *info = &device->gpu->info;
-    nvmlReturn_t result = busy_percent(device, &percent);
+    nvmlReturn_t result = nvml_busy_percent(device, &percent);
     if (result == NVML_SUCCESS)
         *milliwatts = (unsigned int)(info->power_idle_mw +
                                      percent * (info->power_limit_mw - info->power_idle_mw) / 100);
@@ -134,7 +143,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned in
 NVML_API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned int kind, unsigned int *mhz) {
     uint64_t percent = 0;
     CHECK(nvml_check_alive, device, mhz && kind < CLOCK_COUNT);
-    nvmlReturn_t result = busy_percent(device, &percent);
+    nvmlReturn_t result = nvml_busy_percent(device, &percent);
     if (result != NVML_SUCCESS)
         return result;
     const struct sim_device *info = &device->gpu->info;
@@ -147,7 +156,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned int k
 NVML_API nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, unsigned int *state) {
     uint64_t percent = 0;
     CHECK(nvml_check_alive, device, state);
-    nvmlReturn_t result = busy_percent(device, &percent);
+    nvmlReturn_t result = nvml_busy_percent(device, &percent);
     if (result == NVML_SUCCESS)
         *state = percent ? 0 : 8;
     return result;

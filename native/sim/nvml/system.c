@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -83,8 +84,7 @@ NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
 }
 
 NVML_API nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-NVML_API nvmlReturn_t nvmlInit(void);
-nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
+NVML_API nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
 
 NVML_API nvmlReturn_t nvmlShutdown(void) {
     pthread_mutex_lock(&lock);
@@ -99,6 +99,14 @@ nvmlReturn_t nvml_ready(void) {
     if (!__atomic_load_n(&users, __ATOMIC_ACQUIRE))
         return NVML_ERROR_UNINITIALIZED;
     return sim_connected() || sim_connect() == SIM_OK ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
+}
+
+unsigned int nvml_branch(void) { return (unsigned int)strtoul(inventory.hello.driver_version, NULL, 10); }
+
+unsigned long long nvml_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
 }
 
 static bool is_handle(nvmlDevice_t device) {

@@ -54,9 +54,24 @@ bool smi_load(void) {
     return true;
 }
 
+nvmlReturn_t smi_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    nvmlMemory_t old = {0};
+    *memory = (nvmlMemory_v2_t){.version = NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2)};
+    nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo_v2(device, memory);
+    if (result != NVML_ERROR_FUNCTION_NOT_FOUND)
+        return result;
+    result = nvml.nvmlDeviceGetMemoryInfo(device, &old);
+    memory->total = old.total;
+    memory->used = old.used;
+    memory->free = old.free;
+    return result;
+}
+
 nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsigned int *count) {
     *count = SMI_MAX_PROCESSES;
     nvmlReturn_t result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, count, found);
+    if (result == NVML_ERROR_FUNCTION_NOT_FOUND) /* before R510 */
+        result = nvml.nvmlDeviceGetComputeRunningProcesses_v2(device, count, found);
     if (result != NVML_SUCCESS)
         *count = 0;
     return result;

@@ -71,9 +71,9 @@ FIELD(count_of_gpus) {
     }
 #define MEMORY_FIELD(name, member)                                                                           \
     FIELD(name) {                                                                                            \
-        nvmlMemory_t memory = {0};                                                                           \
+        nvmlMemory_v2_t memory;                                                                              \
         UNUSED;                                                                                              \
-        nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo(device, &memory);                                 \
+        nvmlReturn_t result = smi_memory(device, &memory);                                                   \
         snprintf(text, room, "%llu", MIB(memory.member));                                                    \
         return result;                                                                                       \
     }
@@ -128,6 +128,7 @@ NUMBER_FIELD(fan_speed, nvmlDeviceGetFanSpeed)
 WATTS_FIELD(power_draw, nvmlDeviceGetPowerUsage)
 WATTS_FIELD(power_limit, nvmlDeviceGetEnforcedPowerLimit)
 MEMORY_FIELD(memory_total, total)
+MEMORY_FIELD(memory_reserved, reserved)
 MEMORY_FIELD(memory_used, used)
 MEMORY_FIELD(memory_free, free)
 UTILIZATION_FIELD(utilization_gpu, gpu)
@@ -151,12 +152,6 @@ PCI_FIELD(pci_domain, "0x%04X", domain)
 PCI_FIELD(pci_bus, "0x%02X", bus)
 PCI_FIELD(pci_device, "0x%02X", device)
 PCI_FIELD(pci_device_id, "0x%08X", pciDeviceId)
-
-FIELD(memory_reserved) {
-    UNUSED;
-    snprintf(text, room, "0"); /* a simulated card keeps nothing for itself */
-    return NVML_SUCCESS;
-}
 
 FIELD(compute_cap) {
     int major = 0, minor = 0;

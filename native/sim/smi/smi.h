@@ -4,7 +4,7 @@
 #ifndef XPU_SIM_SMI_H
 #define XPU_SIM_SMI_H
 
-#include "../nvml/nvml.h"
+#include "../../nvml-api/nvml.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,6 +30,7 @@
     X(nvmlDeviceGetCudaComputeCapability)                                                                    \
     X(nvmlDeviceGetPciInfo_v3)                                                                               \
     X(nvmlDeviceGetMemoryInfo)                                                                               \
+    X(nvmlDeviceGetMemoryInfo_v2)                                                                            \
     X(nvmlDeviceGetBAR1MemoryInfo)                                                                           \
     X(nvmlDeviceGetUtilizationRates)                                                                         \
     X(nvmlDeviceGetTemperature)                                                                              \
@@ -46,6 +47,7 @@
     X(nvmlDeviceGetEccMode)                                                                                  \
     X(nvmlDeviceGetTotalEccErrors)                                                                           \
     X(nvmlDeviceGetComputeRunningProcesses_v3)                                                               \
+    X(nvmlDeviceGetComputeRunningProcesses_v2)                                                               \
     X(nvmlDeviceGetMigMode)                                                                                  \
     X(nvmlDeviceGetMaxMigDeviceCount)                                                                        \
     X(nvmlDeviceGetMigDeviceHandleByIndex)                                                                   \
@@ -76,6 +78,8 @@ void smi_list(const struct selection *selection);
 /* --query-gpu and --query-compute-apps; the exit status. */
 int smi_query_gpu(const struct selection *selection, const char *fields, bool header, bool units);
 int smi_query_apps(const struct selection *selection, const char *fields, bool header, bool units);
+/* Memory as the driver's newest function tells it; before R510 nothing is known of what the driver keeps. */
+nvmlReturn_t smi_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory);
 /* The processes of a device; *count is what was found. */
 nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsigned int *count);
 

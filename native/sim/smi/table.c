@@ -92,7 +92,7 @@ static void print_device(nvmlDevice_t device) {
     unsigned int index = 0, value = 0, other = 0;
     unsigned long long errors = 0;
     nvmlPciInfo_t pci = {0};
-    nvmlMemory_t memory = {0};
+    nvmlMemory_v2_t memory;
     nvmlUtilization_t rates = {0};
 
     nvml.nvmlDeviceGetIndex(device, &index);
@@ -117,7 +117,7 @@ static void print_device(nvmlDevice_t device) {
     result = nvml.nvmlDeviceGetEnforcedPowerLimit(device, &other);
     figure(result, e, sizeof e, "%uW", other / 1000);
     cell(LEFT, "%4s%6s%6s%16s /%6s", a, b, c, d, e);
-    result = nvml.nvmlDeviceGetMemoryInfo(device, &memory);
+    result = smi_memory(device, &memory);
     figure(result, a, sizeof a, "%lluMiB", MIB(memory.used));
     figure(result, b, sizeof b, "%lluMiB", MIB(memory.total));
     cell(MIDDLE, "%11s / %9s", a, b);
@@ -146,14 +146,14 @@ static bool next_mig(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig)
 
 static void print_mig(nvmlDevice_t device, nvmlDevice_t mig, unsigned int index) {
     nvmlDeviceAttributes_t parts = {0};
-    nvmlMemory_t memory = {0};
+    nvmlMemory_v2_t memory;
     nvmlBAR1Memory_t bar = {0};
     unsigned int gpu = 0, gi = 0, ci = 0;
     nvml.nvmlDeviceGetIndex(device, &gpu);
     nvml.nvmlDeviceGetGpuInstanceId(mig, &gi);
     nvml.nvmlDeviceGetComputeInstanceId(mig, &ci);
     nvml.nvmlDeviceGetAttributes_v2(mig, &parts);
-    nvml.nvmlDeviceGetMemoryInfo(mig, &memory);
+    smi_memory(mig, &memory);
     nvml.nvmlDeviceGetBAR1MemoryInfo(mig, &bar);
     cell(18, "%3u %4u %3u %3u", gpu, gi, ci, index);
     cell(34, "%16lluMiB / %5lluMiB", MIB(memory.used), MIB(memory.total));

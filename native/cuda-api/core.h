@@ -1,10 +1,8 @@
 /*
- * The part of the CUDA driver API that the simulated libcuda has, as in NVIDIA's cuda.h: a fresh machine has
- * no CUDA toolkit to build against. Where there is one, a test includes its cuda.h first and then this file,
- * so that the compiler compares each declaration.
+ * Start, devices, contexts, kernels, streams and events.
  */
-#ifndef XPU_SIM_CUDA_API_H
-#define XPU_SIM_CUDA_API_H
+#ifndef XPU_CUDA_CORE_H
+#define XPU_CUDA_CORE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,14 +22,34 @@ typedef enum cudaError_enum {
     CUDA_ERROR_INVALID_DEVICE = 101,
     CUDA_ERROR_INVALID_IMAGE = 200,
     CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
+    CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
     CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY = 224,
+    CUDA_ERROR_INVALID_SOURCE = 300,
+    CUDA_ERROR_FILE_NOT_FOUND = 301,
     CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_ILLEGAL_STATE = 401,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
+    CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
     CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
+    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+    CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+    CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+    CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
+    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
+    CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
+    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
+    CUDA_ERROR_CAPTURED_EVENT = 907,
+    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
+    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
     CUDA_ERROR_UNKNOWN = 999,
 } CUresult;
 
@@ -64,6 +82,7 @@ typedef enum CUdevice_attribute_enum {
     CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT = 14,
     CU_DEVICE_ATTRIBUTE_GPU_OVERLAP = 15,
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+    CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY = 19,
     CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS = 31,
     CU_DEVICE_ATTRIBUTE_ECC_ENABLED = 32,
     CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,
@@ -78,9 +97,32 @@ typedef enum CUdevice_attribute_enum {
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
     CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
+    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89,
     CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED = 90,
+    CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
+    CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED = 99,
+    CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
+    CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED = 112,
+    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
+    CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES = 119,
+    CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED = 121,
+    CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141,
+    CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED = 142,
+    CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED = 144,
+    CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 145,
     CU_DEVICE_ATTRIBUTE_MAX = 1000, /* above every value that a future driver may know */
 } CUdevice_attribute;
+
+typedef enum CUlimit_enum {
+    CU_LIMIT_STACK_SIZE = 0,
+    CU_LIMIT_PRINTF_FIFO_SIZE = 1,
+    CU_LIMIT_MALLOC_HEAP_SIZE = 2,
+    CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 3,
+    CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4,
+    CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 5,
+    CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6,
+} CUlimit;
 
 typedef enum CUjit_option_enum { CU_JIT_MAX_REGISTERS = 0 } CUjit_option;
 
@@ -106,8 +148,6 @@ typedef enum CUdriverProcAddressQueryResult_enum {
 #define CU_EVENT_DISABLE_TIMING 2
 #define CU_STREAM_LEGACY ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
-#define CU_MEM_ATTACH_GLOBAL 1
-#define CU_MEM_ATTACH_HOST 2
 
 #endif
 
@@ -118,13 +158,13 @@ CUDA_API CUresult cuGetErrorString(CUresult error, const char **text);
 CUDA_API CUresult cuGetProcAddress(const char *symbol, void **function, int cuda_version, cuuint64_t flags);
 CUDA_API CUresult cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version, cuuint64_t flags,
                                       CUdriverProcAddressQueryResult *status);
+CUDA_API CUresult cuGetExportTable(const void **table, const CUuuid *id);
 
 CUDA_API CUresult cuDeviceGetCount(int *count);
 CUDA_API CUresult cuDeviceGet(CUdevice *device, int ordinal);
 CUDA_API CUresult cuDeviceGetName(char *name, int length, CUdevice device);
 CUDA_API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 CUDA_API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
-CUDA_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
 CUDA_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device);
 CUDA_API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device);
 CUDA_API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device);
@@ -139,6 +179,8 @@ CUDA_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int fl
 CUDA_API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active);
 CUDA_API CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device);
 CUDA_API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
+CUDA_API CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinities, int count,
+                                 unsigned int flags, CUdevice device);
 CUDA_API CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
                                  CUdevice device);
 CUDA_API CUresult cuCtxDestroy(CUcontext context);
@@ -150,18 +192,13 @@ CUDA_API CUresult cuCtxPopCurrent_v2(CUcontext *context);
 CUDA_API CUresult cuCtxSetCurrent(CUcontext context);
 CUDA_API CUresult cuCtxGetCurrent(CUcontext *context);
 CUDA_API CUresult cuCtxGetDevice(CUdevice *device);
+CUDA_API CUresult cuCtxGetFlags(unsigned int *flags);
+CUDA_API CUresult cuCtxSetFlags(unsigned int flags);
+CUDA_API CUresult cuCtxGetId(CUcontext context, unsigned long long *id);
+CUDA_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version);
+CUDA_API CUresult cuCtxSetLimit(CUlimit limit, size_t value);
+CUDA_API CUresult cuCtxGetLimit(size_t *value, CUlimit limit);
 CUDA_API CUresult cuCtxSynchronize(void);
-
-CUDA_API CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
-CUDA_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
-CUDA_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
-                                     unsigned int element);
-CUDA_API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags);
-CUDA_API CUresult cuMemFree_v2(CUdeviceptr pointer);
-CUDA_API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
-CUDA_API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
-CUDA_API CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes);
-CUDA_API CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes);
 
 CUDA_API CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUDA_API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,

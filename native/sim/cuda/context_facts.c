@@ -1,0 +1,87 @@
+/*
+ * libcuda: what can be asked of a context, and what can be set in it that makes
+ * no difference here.
+ */
+#define _GNU_SOURCE
+#include "work.h"
+
+enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
+
+/* A context that is given, or the current one. */
+static CUresult context_of(CUcontext *context) {
+    if (!*context)
+        return cuda_current(context);
+    CUresult result = cuda_ready();
+    if (result == CUDA_SUCCESS && (*context)->magic != CONTEXT_MAGIC)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result == CUDA_SUCCESS && !cuda_is_live(*context))
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return result;
+}
+
+CUDA_API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
+    CUresult result = context_of(&context);
+    if (result == CUDA_SUCCESS && !device)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *device = context->device;
+    return result;
+}
+
+CUDA_API CUresult cuCtxSynchronize_v2(CUcontext context) {
+    CUresult result = context_of(&context);
+    return result == CUDA_SUCCESS ? cuda_wait(context, __atomic_load_n(&context->last, __ATOMIC_ACQUIRE))
+                                  : result;
+}
+
+CUDA_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    CUcontext context = NULL;
+    CUresult result = context_of(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (least)
+        *least = LEAST_PRIORITY;
+    if (greatest)
+        *greatest = GREATEST_PRIORITY;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxGetCacheConfig(CUfunc_cache *preference) {
+    CUcontext context = NULL;
+    CUresult result = context_of(&context);
+    if (result == CUDA_SUCCESS && !preference)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *preference = CU_FUNC_CACHE_PREFER_NONE; /* a device without a choice */
+    return result;
+}
+
+CUDA_API CUresult cuCtxSetCacheConfig(CUfunc_cache preference) {
+    CUcontext context = NULL;
+    CUresult result = context_of(&context);
+    return result == CUDA_SUCCESS && preference > CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_ERROR_INVALID_VALUE
+                                                                             : result;
+}
+
+CUDA_API CUresult cuCtxGetSharedMemConfig(CUsharedconfig *banks) {
+    CUcontext context = NULL;
+    CUresult result = context_of(&context);
+    if (result == CUDA_SUCCESS && !banks)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *banks = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+    return result;
+}
+
+CUDA_API CUresult cuCtxSetSharedMemConfig(CUsharedconfig banks) {
+    CUcontext context = NULL;
+    CUresult result = context_of(&context);
+    return result == CUDA_SUCCESS && banks > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE
+               ? CUDA_ERROR_INVALID_VALUE
+               : result;
+}
+
+CUDA_API CUresult cuCtxResetPersistingL2Cache(void) {
+    CUcontext context = NULL;
+    return context_of(&context);
+}

@@ -1,0 +1,119 @@
+/*
+ * libcuda: events.
+ */
+#define _GNU_SOURCE
+#include "work.h"
+
+#include <stdlib.h>
+
+CUresult cuda_event_check(CUevent event) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!event || event->magic != EVENT_MAGIC)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return cuda_is_live(event->context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUDA_API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
+    CUcontext context;
+    struct sim_reply reply;
+    CUresult result = cuda_current(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!event || flags > 7)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct CUevent_st *made = calloc(1, sizeof *made);
+    if (!made)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = cuda_call(context, SIM_EVENT_CREATE, 0, &reply);
+    if (result != CUDA_SUCCESS) {
+        free(made);
+        return result;
+    }
+    made->magic = EVENT_MAGIC;
+    made->number = (uint32_t)reply.value[0];
+    made->context = context;
+    made->flags = flags;
+    *event = made;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuEventDestroy_v2(CUevent event) {
+    CUresult result = cuda_event_check(event);
+    if (result == CUDA_SUCCESS)
+        result = cuda_call(event->context, SIM_EVENT_DESTROY, event->number, NULL);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        return result;
+    event->magic = 0;
+    free(event->tail.nodes);
+    free(event);
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
+
+CUDA_API CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned int flags) {
+    CUcontext context;
+    CUstream stream;
+    bool captured = false;
+    CUresult result = cuda_event_check(event);
+    if (result == CUDA_SUCCESS)
+        result = cuda_stream(handle, &stream, &context);
+    if (result == CUDA_SUCCESS && flags > 1)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS && context != event->context)
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS)
+        result = cuda_capture_record(handle, event, &captured);
+    if (result == CUDA_SUCCESS && !captured) {
+        result = cuda_submit(handle, SIM_EVENT_RECORD, event->number, &event->position);
+        event->captured = 0;
+    }
+    return result;
+}
+
+CUDA_API CUresult cuEventRecord(CUevent event, CUstream stream) {
+    return cuEventRecordWithFlags(event, stream, 0);
+}
+
+/* CUDA_ERROR_CAPTURED_EVENT: what it stands for has not been given to a device.
+ */
+static CUresult recorded(CUevent event) {
+    CUresult result = cuda_event_check(event);
+    return result == CUDA_SUCCESS && event->captured ? CUDA_ERROR_CAPTURED_EVENT : result;
+}
+
+CUDA_API CUresult cuEventSynchronize(CUevent event) {
+    CUresult result = recorded(event);
+    return result == CUDA_SUCCESS ? cuda_wait(event->context, event->position) : result;
+}
+
+CUDA_API CUresult cuEventQuery(CUevent event) {
+    CUresult result = recorded(event);
+    return result == CUDA_SUCCESS ? cuda_call(event->context, SIM_QUERY, event->position, NULL) : result;
+}
+
+CUDA_API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
+    struct sim_reply from, to;
+    CUresult result = recorded(start);
+    if (result == CUDA_SUCCESS)
+        result = recorded(end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!milliseconds)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!start->position || !end->position || start->context->device != end->context->device ||
+        ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
+        return CUDA_ERROR_INVALID_HANDLE;
+    result = cuda_call(start->context, SIM_EVENT_TIME, start->number, &from);
+    if (result == CUDA_SUCCESS)
+        result = cuda_call(end->context, SIM_EVENT_TIME, end->number, &to);
+    if (result == CUDA_SUCCESS)
+        *milliseconds = (float)((double)(int64_t)(to.value[0] - from.value[0]) / 1e6);
+    return result;
+}
+
+CUDA_API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+    return cuEventElapsedTime_v2(milliseconds, start, end);
+}

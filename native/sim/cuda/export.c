@@ -1,0 +1,242 @@
+/*
+ * libcuda: the private tables that libcudart asks for by their UUIDs.
+ *
+ * How they are known: the runtimes of CUDA 11.8, 12.9 and 13.5 were watched asking NVIDIA's driver 535 for
+ * them and calling into them; its answers were read there (sizes, what an entry leaves in its arguments), the
+ * entries' arguments also in what the ZLUDA project has published. An entry that no runtime was seen to
+ * need answers CUDA_ERROR_NOT_SUPPORTED; a table that is not here is CUDA_ERROR_INVALID_VALUE, as there.
+ */
+#define _GNU_SOURCE
+#include "export.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENTRY(function) ((const void *)(uintptr_t)(function))
+#define SIZE(count) ((const void *)((count) * sizeof(void *)))
+
+static CUresult unknown(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+/* ---- What the runtime needs of contexts and modules ---- */
+
+/* The handle of a device's primary context, which need not be active: nothing is retained. */
+static CUresult primary_context(CUcontext *context, CUdevice number) {
+    const struct cuda_device *device;
+    CUresult result = cuda_device(number, &device);
+    if (result == CUDA_SUCCESS)
+        *context = cuda_primary(number);
+    return result;
+}
+
+/* The fat binary that a program registered, from the wrapper that nvcc makes around it. */
+static CUresult load_registered(CUmodule *module, const void *wrapper) {
+    return cuModuleLoadData(module, wrapper);
+}
+
+static CUresult load_registered_with(CUmodule *module, const void *wrapper, void *first, void *second,
+                                     unsigned int count) {
+    (void)first, (void)second, (void)count;
+    return cuModuleLoadData(module, wrapper);
+}
+
+static CUresult load_image_with(const void *image, CUmodule *module, void *first, void *second,
+                                unsigned int count) {
+    (void)first, (void)second, (void)count;
+    return cuModuleLoadData(module, image);
+}
+
+/* Compilers for PTX, which the runtime of CUDA 13 wants ready from the start. */
+static CUresult prepare_compilers(void) { return CUDA_SUCCESS; }
+
+enum { RUNTIME_ENTRIES = 13 };
+const void *const cuda_runtime_table[RUNTIME_ENTRIES] = {
+    SIZE(RUNTIME_ENTRIES),
+    ENTRY(load_registered),
+    ENTRY(primary_context),
+    ENTRY(unknown),
+    ENTRY(unknown),
+    ENTRY(unknown),
+    ENTRY(load_registered_with),
+    ENTRY(unknown),
+    ENTRY(load_image_with),
+    ENTRY(unknown),
+    ENTRY(unknown),
+    ENTRY(unknown),
+    ENTRY(prepare_compilers),
+};
+
+/* ---- Tools that want to be called before and after each function of the runtime: there are none ---- */
+
+static void each_function(uint32_t **wanted, size_t *count) {
+    static uint32_t none[1024];
+    *wanted = none;
+    *count = sizeof none / sizeof *none;
+}
+
+static void each_domain(uint32_t **wanted, size_t *count) {
+    static uint32_t none[14];
+    *wanted = none;
+    *count = sizeof none / sizeof *none;
+}
+
+enum { HOOK_ENTRIES = 7 };
+static const void *const hook_table[HOOK_ENTRIES] = {
+    SIZE(HOOK_ENTRIES), ENTRY(unknown), ENTRY(each_function), ENTRY(unknown),
+    ENTRY(unknown),     ENTRY(unknown), ENTRY(each_domain),
+};
+
+/* The tools' own storage for each thread: asked for, and not used without tools. */
+static const void *const thread_table[] = {SIZE(3), ENTRY(unknown), ENTRY(unknown)};
+
+/* ---- What the runtime keeps for each context ---- */
+
+typedef void (*destructor)(CUcontext context, void *key, void *value);
+
+struct kept {
+    CUcontext context;
+    void *key, *value;
+    destructor destroy;
+    struct kept *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kept *all;
+
+static CUcontext or_current(CUcontext context) {
+    if (!context)
+        (void)cuCtxGetCurrent(&context);
+    return context;
+}
+
+static struct kept **find(CUcontext context, const void *key) {
+    struct kept **link = &all;
+    while (*link && ((*link)->context != context || (*link)->key != key))
+        link = &(*link)->next;
+    return link;
+}
+
+static CUresult keep(CUcontext context, void *key, void *value, destructor destroy) {
+    struct kept *made = malloc(sizeof *made);
+    context = or_current(context);
+    if (!made)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!context) {
+        free(made);
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    pthread_mutex_lock(&lock);
+    bool taken = *find(context, key);
+    if (!taken) {
+        *made = (struct kept){context, key, value, destroy, all};
+        all = made;
+    }
+    pthread_mutex_unlock(&lock);
+    if (taken)
+        free(made);
+    return taken ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult drop(CUcontext context, void *key) {
+    context = or_current(context);
+    pthread_mutex_lock(&lock);
+    struct kept **link = find(context, key), *found = *link;
+    if (found)
+        *link = found->next;
+    pthread_mutex_unlock(&lock);
+    free(found);
+    return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult get(void **value, CUcontext context, const void *key) {
+    context = or_current(context);
+    pthread_mutex_lock(&lock);
+    const struct kept *found = *find(context, key);
+    if (found)
+        *value = found->value;
+    pthread_mutex_unlock(&lock);
+    return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+void cuda_drop_kept(CUcontext context) {
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        struct kept **link = &all;
+        while (*link && (*link)->context != context)
+            link = &(*link)->next;
+        struct kept *found = *link;
+        if (found)
+            *link = found->next;
+        pthread_mutex_unlock(&lock);
+        if (!found)
+            return;
+        if (found->destroy) /* without the lock: it may ask for what is kept */
+            found->destroy(context, found->key, found->value);
+        free(found);
+    }
+}
+
+void cuda_forget_kept(void) {
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    all = NULL; /* the parent's; a child of fork that uses CUDA is lost anyway */
+}
+
+/* This one has no size in front. */
+static const void *const storage_table[] = {ENTRY(keep), ENTRY(drop), ENTRY(get), NULL};
+
+/* ---- Self-tests ---- */
+
+#ifdef XPU_SIM_CUDART
+const void *const cuda_validity_table[] = {SIZE(3), ENTRY(cuda_validity), ENTRY(unknown)};
+#endif
+
+/* Bits that forbid something to a context, and to the process: none is set. */
+static CUresult context_bits(CUcontext context, uint32_t *bits, const void **more) {
+    (void)context;
+    *bits = 0;
+    *more = NULL;
+    return CUDA_SUCCESS;
+}
+
+static uint32_t process_bits(void) { return 0; }
+
+static const void *const check_table[] = {SIZE(4), ENTRY(unknown), ENTRY(context_bits), ENTRY(process_bits)};
+
+/* Asked for by the runtime of CUDA 13 only, which was not seen to call any of it. */
+enum { NEWER_ENTRIES = 77 };
+static const void *const newer_table[NEWER_ENTRIES] = {
+    SIZE(NEWER_ENTRIES),
+    [1 ... NEWER_ENTRIES - 1] = ENTRY(unknown),
+};
+
+static const struct {
+    unsigned char id[16];
+    const void *const *table;
+} tables[] = {
+    {{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9},
+     cuda_runtime_table},
+    {{0xa0, 0x94, 0x79, 0x8c, 0x2e, 0x74, 0x2e, 0x74, 0x93, 0xf2, 0x08, 0x00, 0x20, 0x0c, 0x0a, 0x66},
+     hook_table},
+    {{0x42, 0xd8, 0x5a, 0x81, 0x23, 0xf6, 0xcb, 0x47, 0x82, 0x98, 0xf6, 0xe7, 0x8a, 0x3a, 0xec, 0xdc},
+     thread_table},
+    {{0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93},
+     storage_table},
+#ifdef XPU_SIM_CUDART
+    {{0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2},
+     cuda_validity_table},
+#endif
+    {{0x26, 0x3e, 0x88, 0x60, 0x7c, 0xd2, 0x61, 0x43, 0x92, 0xf6, 0xbb, 0xd5, 0x00, 0x6d, 0xfa, 0x7e},
+     check_table},
+    {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2},
+     newer_table},
+};
+
+CUDA_API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+    if (!table || !id)
+        return CUDA_ERROR_INVALID_VALUE;
+    *table = NULL;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (memcmp(tables[i].id, id->bytes, sizeof tables[i].id) == 0)
+            *table = tables[i].table;
+    return *table ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
