@@ -1,0 +1,13 @@
+/*
+ * What arrays take.
+ */
+#ifndef XPU_CUDA_ARRAYS_H
+#define XPU_CUDA_ARRAYS_H
+
+#include "../../cuda-api/cuda_api.h"
+
+/* Bytes of the texels of an array with that many mipmap levels (1: a plain one); 0 for one that gets its
+ * memory later; all ones where that is more than can be said. */
+uint64_t xpu_array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels);
+
+#endif

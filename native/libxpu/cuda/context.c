@@ -1,0 +1,354 @@
+/*
+ * Contexts: each takes some hundreds of MiB that only the driver knows. One that does not fit is refused
+ * before it is made, where an earlier one on the device has shown what they take, or is taken down again.
+ * With a context ends all memory of it; pools and mappable memory are the process's.
+ */
+#define _GNU_SOURCE
+#include "context.h"
+#include "claim.h"
+#include "devices.h"
+#include "figure.h"
+#include "real.h"
+#include "reconcile.h"
+
+XPU_WRAP(cuCtxCreate)
+XPU_WRAP(cuCtxCreate_v2)
+XPU_WRAP(cuCtxCreate_v3)
+XPU_WRAP(cuCtxCreate_v4)
+XPU_WRAP(cuCtxDestroy)
+XPU_WRAP(cuCtxDestroy_v2)
+XPU_WRAP(cuCtxSetLimit)
+XPU_WRAP(cuDevicePrimaryCtxRelease)
+XPU_WRAP(cuDevicePrimaryCtxRelease_v2)
+XPU_WRAP(cuDevicePrimaryCtxReset)
+XPU_WRAP(cuDevicePrimaryCtxReset_v2)
+XPU_WRAP(cuDevicePrimaryCtxRetain)
+XPU_NEED(cuCtxGetCurrent)
+XPU_NEED(cuCtxGetLimit)
+XPU_NEED(cuDevicePrimaryCtxGetState)
+
+static CUcontext primaries[XPU_DEVICES]; /* atomic */
+static int counts[XPU_DEVICES];          /* contexts that this process has; atomic */
+static int begun[XPU_DEVICES];           /* contexts that it has begun to make; atomic */
+static int retaining[XPU_DEVICES];       /* threads that are about to make the primary one; atomic */
+
+static void forget(void) {
+    for (int i = 0; i < XPU_DEVICES; i++) {
+        primaries[i] = NULL;
+        counts[i] = 0;
+        begun[i] = 0;
+        retaining[i] = 0;
+    }
+}
+XPU_AT_FORK(forget)
+
+/* What a context of the device was last seen to take, by any process of the container; 0: not yet seen.
+ * Bytes, with EXACT in it where the driver's figure said so. */
+enum { EXACT = 1 };
+static uint64_t *usual(int device) {
+    const char *why;
+    return &xpu_pages_open(&why)->usage->totals[device].context;
+}
+
+static bool take_off(struct xpu_entry *entry, void *data) {
+    uint64_t bytes = *(uint64_t *)data;
+    entry->extra -= bytes < entry->extra ? bytes : entry->extra;
+    return true;
+}
+
+static bool add_taken(struct xpu_entry *entry, void *data) {
+    entry->extra += *(uint64_t *)data;
+    return true;
+}
+
+bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, int device, uint64_t taken) {
+    struct xpu_entry replaced, entry = {.key = key,
+                                        .context = context,
+                                        .extra = taken,
+                                        .device = (int8_t)device,
+                                        .kind = XPU_OVERHEAD,
+                                        .space = (uint8_t)space};
+    if (xpu_table_change(space, key, add_taken, &taken, &replaced))
+        return false;
+    /* Without memory for it only the driver's figure tells of its end. */
+    return xpu_table_put(&entry, &replaced) && !replaced.serial;
+}
+
+void xpu_overhead_end(enum xpu_space space, uint64_t key, int device) {
+    struct xpu_entry entry;
+    xpu_shrunk(device, xpu_table_take(space, key, 0, &entry) ? entry.extra : 0, false);
+}
+
+/* ---- making ---- */
+
+/* Many drivers list processes by the host's ids. One that has this process's number before it has made its
+ * first context is another one. */
+static void check_ids(int device) {
+    uint64_t figure;
+    if (__atomic_fetch_add(&begun[device], 1, __ATOMIC_SEQ_CST) == 0 && xpu_own(device) == 0 &&
+        xpu_figure(device, &figure) && __atomic_load_n(&begun[device], __ATOMIC_SEQ_CST) == 1)
+        xpu_figure_distrust();
+}
+
+static CUresult begin_at(struct xpu_growth *growth, int index, bool shared) {
+    uint64_t seen = shared ? 0 : __atomic_load_n(usual(index), __ATOMIC_RELAXED);
+    uint64_t expected = seen & ~(uint64_t)EXACT;
+    CUresult result;
+    if ((seen & EXACT) && !xpu_figure_started()) {
+        /* Another process of the container has asked the driver: most programs need not open NVML to start.
+         */
+        __atomic_fetch_add(&begun[index], 1, __ATOMIC_SEQ_CST);
+        result = xpu_growth_begin_assumed(growth, index, expected);
+    } else {
+        check_ids(index);
+        result = xpu_growth_begin(growth, index, expected);
+    }
+    growth->context = true;
+    growth->shared = shared;
+    return result;
+}
+
+static CUresult begin(struct xpu_growth *growth, CUdevice device) {
+    int index;
+    CUresult result = xpu_granted(device, &index);
+    return result == CUDA_SUCCESS ? begin_at(growth, index, false) : result;
+}
+
+static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *context) {
+    uint64_t taken;
+    CUresult result = xpu_growth_end(growth, made, &taken);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t before = __atomic_load_n(usual(growth->device), __ATOMIC_RELAXED) & ~(uint64_t)EXACT;
+    if (taken && !growth->assumed && (growth->exact || !before || taken < before))
+        __atomic_store_n(usual(growth->device), taken | (growth->exact ? EXACT : 0), __ATOMIC_RELAXED);
+    if (xpu_overhead_keep(XPU_CONTEXTS, (uintptr_t)*context, *context, growth->device, taken))
+        __atomic_fetch_add(&counts[growth->device], 1, __ATOMIC_RELAXED);
+    XPU_DEBUG("device %d: a context took %llu bytes", growth->device, (unsigned long long)taken);
+    return result;
+}
+
+/* A context that has been made and pushed on the thread's stack. */
+static CUresult finish_own(struct xpu_growth *growth, CUresult made, CUcontext *context) {
+    CUresult result = finish(growth, made, context);
+    if (made == CUDA_SUCCESS && result != CUDA_SUCCESS) {
+        (void)REAL(cuCtxDestroy_v2)(*context);
+        *context = NULL;
+        xpu_shrunk(growth->device, 0, false);
+    }
+    return result;
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
+    struct xpu_growth growth;
+    CUresult result = begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return finish_own(&growth, REAL(cuCtxCreate)(context, flags, device), context);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+    struct xpu_growth growth;
+    CUresult result = begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return finish_own(&growth, REAL(cuCtxCreate_v2)(context, flags, device), context);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinities, int count, unsigned int flags,
+                        CUdevice device) {
+    struct xpu_growth growth;
+    CUresult result = begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return finish_own(&growth, REAL(cuCtxCreate_v3)(context, affinities, count, flags, device), context);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device) {
+    struct xpu_growth growth;
+    CUresult result = begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return finish_own(&growth, REAL(cuCtxCreate_v4)(context, params, flags, device), context);
+}
+
+static bool is_active(CUdevice device) {
+    unsigned int flags;
+    int active = 0;
+    return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+static CUresult retain(struct xpu_growth *growth, CUcontext *context, CUdevice device) {
+    CUresult made = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    CUresult result = finish(growth, made, context);
+    if (result == CUDA_SUCCESS) {
+        __atomic_store_n(&primaries[growth->device], *context, __ATOMIC_RELAXED);
+    } else if (made == CUDA_SUCCESS) {
+        (void)REAL(cuDevicePrimaryCtxRelease_v2)(device);
+        *context = NULL;
+        xpu_shrunk(growth->device, 0, false);
+    }
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    struct xpu_growth growth;
+    int index;
+    if (is_active(device) && xpu_index_of(device) >= 0)
+        return REAL(cuDevicePrimaryCtxRetain)(context, device);
+    CUresult result = xpu_granted(device, &index);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* Of several threads one makes room; there is only one context to be made. */
+    bool shared = __atomic_fetch_add(&retaining[index], 1, __ATOMIC_ACQ_REL) > 0;
+    result = begin_at(&growth, index, shared);
+    if (result == CUDA_SUCCESS)
+        result = retain(&growth, context, device);
+    __atomic_fetch_sub(&retaining[index], 1, __ATOMIC_ACQ_REL);
+    return result;
+}
+
+/* ---- ending ---- */
+
+struct ending {
+    CUcontext context;
+    uint64_t serial; /* entries made since are of a later context at the same address */
+    uint64_t taken;
+    int device; /* -1: not known, or not granted */
+    bool also_itself;
+};
+
+static struct ending ending_of(CUcontext context, int device) {
+    return (struct ending){context, xpu_table_serial(), 0, device, true};
+}
+
+static bool ends(const struct xpu_entry *entry, void *data) {
+    const struct ending *ending = data;
+    return entry->context == ending->context && entry->serial <= ending->serial &&
+           (ending->also_itself || entry->space != XPU_CONTEXTS);
+}
+
+static void end_entry(const struct xpu_entry *entry, void *data) {
+    struct ending *ending = data;
+    if (entry->space == XPU_CONTEXTS)
+        __atomic_fetch_sub(&counts[entry->device], 1, __ATOMIC_RELAXED);
+    if (entry->space == XPU_CONTEXTS || entry->space == XPU_MODULES)
+        ending->taken += entry->extra;
+    else
+        xpu_entry_give_back(entry);
+}
+
+static void end_all(struct ending *ending) {
+    xpu_table_sweep(ends, ending, end_entry);
+    if (ending->device >= 0)
+        xpu_shrunk(ending->device, ending->taken,
+                   __atomic_load_n(&counts[ending->device], __ATOMIC_RELAXED) <= 0);
+}
+
+static int index_of_context(CUcontext context) {
+    CUdevice device;
+    struct xpu_entry entry;
+    if (xpu_table_find(XPU_CONTEXTS, (uintptr_t)context, &entry))
+        return entry.device;
+    return context && xpu_context_device(context, &device) == CUDA_SUCCESS ? xpu_index_of(device) : -1;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    struct ending ending = ending_of(context, index_of_context(context));
+    CUresult result = REAL(cuCtxDestroy_v2)(context);
+    if (result == CUDA_SUCCESS)
+        end_all(&ending);
+    return result;
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+    struct ending ending = ending_of(context, index_of_context(context));
+    CUresult result = REAL(cuCtxDestroy)(context);
+    if (result == CUDA_SUCCESS)
+        end_all(&ending);
+    return result;
+}
+
+static struct ending ending_of_primary(CUdevice device) {
+    int index = xpu_index_of(device);
+    return ending_of(index < 0 ? NULL : __atomic_load_n(&primaries[index], __ATOMIC_RELAXED), index);
+}
+
+/* A primary context ends with its last user. */
+static CUresult released(struct ending *ending, CUresult result, CUdevice device) {
+    if (result == CUDA_SUCCESS && ending->context && !is_active(device))
+        end_all(ending);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    struct ending ending = ending_of_primary(device);
+    return released(&ending, REAL(cuDevicePrimaryCtxRelease)(device), device);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    struct ending ending = ending_of_primary(device);
+    return released(&ending, REAL(cuDevicePrimaryCtxRelease_v2)(device), device);
+}
+
+/* A reset ends the memory whether or not the context itself stays. */
+static CUresult reset(struct ending *ending, CUresult result, CUdevice device) {
+    if (result == CUDA_SUCCESS && ending->context) {
+        ending->also_itself = !is_active(device);
+        end_all(ending);
+    }
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    struct ending ending = ending_of_primary(device);
+    return reset(&ending, REAL(cuDevicePrimaryCtxReset)(device), device);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    struct ending ending = ending_of_primary(device);
+    return reset(&ending, REAL(cuDevicePrimaryCtxReset_v2)(device), device);
+}
+
+/* ---- limits ---- */
+
+static bool is_memory(CUlimit limit) {
+    return limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE ||
+           limit == CU_LIMIT_MALLOC_HEAP_SIZE;
+}
+
+/* By no less than the bytes of a heap or a buffer; stacks are of each thread. */
+static void lowered(int device, CUcontext context, uint64_t bytes) {
+    struct xpu_entry entry;
+    (void)xpu_table_change(XPU_CONTEXTS, (uintptr_t)context, take_off, &bytes, &entry);
+    xpu_shrunk(device, bytes, false);
+}
+
+/* Stacks, heap and queues of a context are device memory. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    struct xpu_growth growth;
+    struct xpu_entry entry;
+    CUcontext context;
+    int index;
+    size_t before = 0;
+    uint64_t taken;
+    CUresult result = xpu_granted_here(&index);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuCtxGetCurrent)(&context);
+    if (result == CUDA_SUCCESS)
+        result = xpu_growth_begin(&growth, index, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    (void)REAL(cuCtxGetLimit)(&before, limit);
+    CUresult made = REAL(cuCtxSetLimit)(limit, value);
+    result = xpu_growth_end(&growth, made, &taken);
+    if (result == CUDA_SUCCESS) {
+        (void)xpu_table_change(XPU_CONTEXTS, (uintptr_t)context, add_taken, &taken, &entry);
+        if (value < before && is_memory(limit))
+            lowered(index, context, before - value);
+    } else if (made == CUDA_SUCCESS) {
+        (void)REAL(cuCtxSetLimit)(limit, before);
+        xpu_shrunk(index, 0, false);
+    }
+    return result;
+}

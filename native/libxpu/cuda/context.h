@@ -1,0 +1,15 @@
+/*
+ * The contexts of this process, and what ends with them.
+ */
+#ifndef XPU_CUDA_CONTEXT_H
+#define XPU_CUDA_CONTEXT_H
+
+#include "table.h"
+
+/* Keeps in the table what something took as overhead, until the thing itself or its context ends; where it is
+ * there already, adds to that and returns false. */
+bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, int device, uint64_t taken);
+/* After its end. */
+void xpu_overhead_end(enum xpu_space space, uint64_t key, int device);
+
+#endif

@@ -1,0 +1,299 @@
+/*
+ * Stream-ordered memory: allocations from pools, and the pools.
+ *
+ * A pointer of a pool is in the table with no bytes of its own: its pool's reserve is charged. Memory in host
+ * pools and in imported ones is not counted. Under stream capture an allocation becomes a node of a graph,
+ * and takes nothing before that is launched.
+ */
+#define _GNU_SOURCE
+#include "pool.h"
+#include "devices.h"
+#include "graph.h"
+#include "real.h"
+#include "reserve.h"
+
+XPU_WRAP(cuMemAllocAsync)
+XPU_WRAP(cuMemAllocAsync_ptsz)
+XPU_WRAP(cuMemAllocFromPoolAsync)
+XPU_WRAP(cuMemAllocFromPoolAsync_ptsz)
+XPU_WRAP(cuMemFreeAsync)
+XPU_WRAP(cuMemFreeAsync_ptsz)
+XPU_WRAP(cuMemPoolCreate)
+XPU_WRAP(cuMemPoolDestroy)
+XPU_WRAP(cuMemPoolExportToShareableHandle)
+XPU_WRAP(cuMemPoolImportFromShareableHandle)
+XPU_WRAP(cuMemPoolImportPointer)
+XPU_WRAP(cuMemPoolSetAttribute)
+XPU_WRAP(cuMemPoolTrimTo)
+XPU_WRAP(cuMemGetDefaultMemPool)
+XPU_WRAP(cuMemGetMemPool)
+XPU_NEED(cuDeviceGetCount)
+XPU_NEED(cuDeviceGetDefaultMemPool)
+XPU_NEED(cuDeviceGetMemPool)
+
+bool xpu_pools_stale;
+
+static void forget(void) { xpu_pools_stale = false; }
+XPU_AT_FORK(forget)
+
+void xpu_pools_refresh(int device) { xpu_reserves_refresh(device); }
+bool xpu_pools_trim(int device) { return xpu_reserves_trim(device); }
+
+static void gone_back(void) { __atomic_store_n(&xpu_pools_stale, true, __ATOMIC_RELEASE); }
+
+void xpu_pools_synchronized(void) {
+    __atomic_store_n(&xpu_pools_stale, false, __ATOMIC_SEQ_CST);
+    xpu_reserves_refresh(-1);
+    if (xpu_reserves_have_spare()) /* what was freed behind work that is not done */
+        gone_back();
+}
+
+void xpu_pool_freed(const struct xpu_entry *entry) {
+    struct xpu_reserve *reserve = (struct xpu_reserve *)(uintptr_t)entry->extra;
+    xpu_reserve_pointer(reserve, -1);
+    xpu_reserve_refresh(reserve);
+    gone_back();
+}
+
+void xpu_unknown_freed(void) {
+    if (xpu_graphs_with_memory()) {
+        xpu_reserves_refresh(-1);
+        gone_back();
+    }
+}
+
+/* Not counted: memory of the host. Managed pools are, as managed memory is, wherever it is at the moment. */
+static bool counts(const CUmemLocation *location, CUmemAllocationType type) {
+    return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+static void learn(CUmemoryPool pool, const CUmemLocation *location, CUmemAllocationType type) {
+    CUcontext context;
+    CUdevice device = 0;
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+        device = location->id;
+    else if (xpu_stream_context(NULL, &context) == CUDA_SUCCESS && context)
+        (void)xpu_context_device(context, &device);
+    (void)xpu_reserve_of(pool, device, counts(location, type));
+}
+
+/* Of the device whose default pool it is; a pool that was made past this library is taken for one of the
+ * stream's device. */
+static struct xpu_reserve *reserve_of(CUmemoryPool pool, CUdevice device) {
+    struct xpu_reserve *reserve = xpu_reserve_find(pool, 0);
+    CUmemoryPool other;
+    int count;
+    if (reserve || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
+        return reserve;
+    for (CUdevice at = 0; at < count; at++)
+        if (REAL(cuDeviceGetDefaultMemPool)(&other, at) == CUDA_SUCCESS && other == pool)
+            device = at;
+    return xpu_reserve_of(pool, device, true);
+}
+
+struct request {
+    CUdeviceptr *pointer;
+    size_t bytes;
+    CUmemoryPool pool; /* if `chosen`, else the current one of the stream's device */
+    CUstream stream;
+    bool chosen, per_thread;
+};
+
+static CUresult really_allocate(const struct request *request) {
+    if (!request->chosen)
+        return request->per_thread
+                   ? REAL(cuMemAllocAsync_ptsz)(request->pointer, request->bytes, request->stream)
+                   : REAL(cuMemAllocAsync)(request->pointer, request->bytes, request->stream);
+    return request->per_thread ? REAL(cuMemAllocFromPoolAsync_ptsz)(request->pointer, request->bytes,
+                                                                    request->pool, request->stream)
+                               : REAL(cuMemAllocFromPoolAsync)(request->pointer, request->bytes,
+                                                               request->pool, request->stream);
+}
+
+static CUresult free_async(CUdeviceptr pointer, CUstream stream, bool per_thread) {
+    struct xpu_entry entry;
+    xpu_free_begin(&entry, XPU_POINTERS, pointer);
+    CUresult result =
+        per_thread ? REAL(cuMemFreeAsync_ptsz)(pointer, stream) : REAL(cuMemFreeAsync)(pointer, stream);
+    xpu_free_end(&entry, result);
+    return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) { return free_async(pointer, stream, false); }
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+    return free_async(pointer, stream, true);
+}
+
+static CUstream stream_of(const struct request *request) {
+    return request->per_thread && !request->stream ? CU_STREAM_PER_THREAD : request->stream;
+}
+
+/* NULL: the driver will say what is wrong. */
+static struct xpu_reserve *reserve_for(const struct request *request) {
+    CUcontext context;
+    CUdevice device;
+    CUmemoryPool pool = request->pool;
+    if (xpu_stream_context(stream_of(request), &context) != CUDA_SUCCESS || !context ||
+        xpu_context_device(context, &device) != CUDA_SUCCESS ||
+        (!request->chosen && REAL(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS) || !pool)
+        return NULL;
+    return reserve_of(pool, device);
+}
+
+/* Into the table, so that its end is known. */
+static bool keep(CUdeviceptr pointer, struct xpu_reserve *reserve, uint16_t flags) {
+    struct xpu_entry entry = {.key = pointer,
+                              .extra = (uintptr_t)reserve,
+                              .flags = flags,
+                              .device = (int8_t)(reserve ? reserve->index : 0),
+                              .kind = XPU_POOL,
+                              .space = XPU_POINTERS};
+    struct xpu_entry replaced;
+    if (!xpu_table_put(&entry, &replaced))
+        return false;
+    if (replaced.serial)
+        xpu_entry_give_back(&replaced);
+    return true;
+}
+
+/* The pool took more than it was asked for, or nobody could remember the pointer. What the driver is done
+ * with goes back at once, the rest at the next synchronisation: it is not this call that may wait for the
+ * device. */
+static CUresult undo(const struct request *request, struct xpu_reserve *reserve) {
+    (void)free_async(*request->pointer, request->stream, request->per_thread);
+    xpu_reserves_trim(reserve->index);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* *undone: the driver gave it, but beyond the limit. */
+static CUresult draw(const struct request *request, struct xpu_reserve *reserve, bool *undone) {
+    struct xpu_drawing drawing;
+    CUresult result = xpu_draw(&drawing, reserve, request->bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = really_allocate(request);
+    bool kept = result == CUDA_SUCCESS && keep(*request->pointer, reserve, 0);
+    if (kept)
+        xpu_reserve_pointer(reserve, 1);
+    bool fits = xpu_drawn(&drawing);
+    *undone = result == CUDA_SUCCESS && (!kept || !fits);
+    return *undone ? undo(request, reserve) : result;
+}
+
+static CUresult allocate(const struct request *request) {
+    bool undone = false;
+    if (xpu_is_capturing(stream_of(request))) {
+        xpu_graph_gets_memory();
+        return really_allocate(request);
+    }
+    struct xpu_reserve *reserve = reserve_for(request);
+    if (!reserve || !reserve->counted)
+        return really_allocate(request);
+    CUresult result = draw(request, reserve, &undone);
+    /* It was let in for room that the pool had in pieces too small. They have been trimmed: now it may fit.
+     */
+    return undone ? draw(request, reserve, &undone) : result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    return allocate(&(struct request){.pointer = pointer, .bytes = bytes, .stream = stream});
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    return allocate(
+        &(struct request){.pointer = pointer, .bytes = bytes, .stream = stream, .per_thread = true});
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    return allocate(&(struct request){
+        .pointer = pointer, .bytes = bytes, .pool = pool, .stream = stream, .chosen = true});
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
+                                      CUstream stream) {
+    return allocate(&(struct request){.pointer = pointer,
+                                      .bytes = bytes,
+                                      .pool = pool,
+                                      .stream = stream,
+                                      .chosen = true,
+                                      .per_thread = true});
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    CUresult result = REAL(cuMemPoolCreate)(pool, properties);
+    if (result == CUDA_SUCCESS)
+        learn(*pool, &properties->location, properties->allocType);
+    return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    struct xpu_reserve *reserve = xpu_reserve_find(pool, 0);
+    if (!reserve)
+        return REAL(cuMemPoolDestroy)(pool);
+    xpu_operation_begin();
+    xpu_reserve_close(reserve);
+    CUresult result = REAL(cuMemPoolDestroy)(pool);
+    xpu_reserve_closed(reserve, result == CUDA_SUCCESS);
+    xpu_operation_end();
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
+    xpu_operation_begin();
+    CUresult result = REAL(cuMemPoolTrimTo)(pool, keep_bytes);
+    struct xpu_reserve *reserve = result == CUDA_SUCCESS ? xpu_reserve_find(pool, 0) : NULL;
+    if (reserve)
+        xpu_reserve_refresh(reserve);
+    xpu_operation_end();
+    return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *what) {
+    CUresult result = REAL(cuMemPoolSetAttribute)(pool, attribute, what);
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        gone_back();
+    return result;
+}
+
+CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool, CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+    CUresult result = REAL(cuMemPoolExportToShareableHandle)(handle, pool, type, flags);
+    struct xpu_reserve *reserve = result == CUDA_SUCCESS ? xpu_reserve_find(pool, 0) : NULL;
+    if (reserve)
+        xpu_reserve_exported(reserve);
+    return result;
+}
+
+/* Its memory is its maker's: nothing of it is counted here. */
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+    CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
+    if (result == CUDA_SUCCESS)
+        (void)xpu_reserve_of(*pool, 0, false);
+    return result;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
+    xpu_imported(1); /* before: from now on its maker's end does not give it back */
+    CUresult result = REAL(cuMemPoolImportPointer)(pointer, pool, data);
+    if (result != CUDA_SUCCESS)
+        xpu_imported(-1);
+    else
+        (void)keep(*pointer, NULL, XPU_IMPORTED);
+    return result;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    CUresult result = REAL(cuMemGetDefaultMemPool)(pool, location, type);
+    if (result == CUDA_SUCCESS)
+        learn(*pool, location, type);
+    return result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    CUresult result = REAL(cuMemGetMemPool)(pool, location, type);
+    if (result == CUDA_SUCCESS)
+        learn(*pool, location, type);
+    return result;
+}

@@ -1,0 +1,59 @@
+/*
+ * The table of wrapped functions, and the addresses of the real ones.
+ *
+ * The real library is loaded whenever this one is, as what it needs, so that its handle is kept. Each
+ * function is looked up when it is called first. Two threads may look up at once: both store the same
+ * address.
+ */
+#define _GNU_SOURCE
+#include "real.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+extern struct xpu_function __start_xpu_functions[] __attribute__((visibility("hidden")));
+extern struct xpu_function __stop_xpu_functions[] __attribute__((visibility("hidden")));
+extern void (*const __start_xpu_at_fork[])(void) __attribute__((visibility("hidden")));
+extern void (*const __stop_xpu_at_fork[])(void) __attribute__((visibility("hidden")));
+
+/* In place of what the driver does not have. Takes whatever its caller passes. */
+static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
+
+static void forked(void) {
+    for (void (*const *function)(void) = __start_xpu_at_fork; function < __stop_xpu_at_fork; function++)
+        (*function)();
+}
+
+static void watch_forks(void) {
+    static int watched;
+    if (!__atomic_exchange_n(&watched, 1, __ATOMIC_RELAXED))
+        (void)pthread_atfork(NULL, NULL, forked);
+}
+
+static void *open_library(void) {
+    static void *kept;
+    void *library = __atomic_load_n(&kept, __ATOMIC_ACQUIRE);
+    if (!library) {
+        library = dlopen(XPU_REAL_CUDA, RTLD_LAZY | RTLD_NOLOAD);
+        __atomic_store_n(&kept, library, __ATOMIC_RELEASE);
+        watch_forks();
+    }
+    return library;
+}
+
+void *xpu_real_find(struct xpu_function *function) {
+    void *library = open_library(), *real = library ? dlsym(library, function->name) : NULL;
+    if (!real)
+        real = (void *)missing;
+    __atomic_store_n(&function->real, real, __ATOMIC_RELAXED);
+    return real;
+}
+
+bool xpu_has(struct xpu_function *function) { return xpu_real(function) != (void *)missing; }
+
+void *xpu_wrapper_of(void *address) {
+    for (struct xpu_function *function = __start_xpu_functions; function < __stop_xpu_functions; function++)
+        if (function->wrapper && xpu_real(function) == address)
+            return function->wrapper;
+    return address;
+}

@@ -1,0 +1,180 @@
+/*
+ * The wrapper of libnvidia-ml: which processes are this container's, and what the driver says of them.
+ *
+ * The account is the authority on who belongs to the container, as every process that may allocate has a
+ * slot. The driver is the authority on what a process uses, where it lists it by a pid that we know: old
+ * drivers list nothing in a pid namespace, or the host's pids, which would be other processes here. A process
+ * in a pid namespace of its own, within the container's, is known to the account alone, by its own pid.
+ */
+#define _GNU_SOURCE
+#include "view.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+struct gathering {
+    struct processes *own;
+    unsigned int room;
+    int index;
+    bool failed;
+};
+
+static void add(uint32_t pid, const char *name, const uint64_t *used, void *data) {
+    struct gathering *gathering = data;
+    struct processes *own = gathering->own;
+    if (own->count == gathering->room) {
+        unsigned int room = gathering->room ? gathering->room * 2 : 16;
+        struct process *larger = realloc(own->found, room * sizeof *larger);
+        if (!larger) {
+            gathering->failed = true;
+            return;
+        }
+        own->found = larger;
+        gathering->room = room;
+    }
+    struct process *process = &own->found[own->count];
+    *process = (struct process){
+        .pid = pid, .used = gathering->index < 0 ? 0 : used[gathering->index], .gi = ~0u, .ci = ~0u};
+    strncpy(process->name, name, sizeof process->name - 1);
+    for (unsigned int i = 0; i < own->count; i++)
+        if (own->found[i].pid == pid)
+            own->found[i].twice = process->twice = true;
+    own->count++;
+}
+
+bool view_own(int index, struct processes *own) {
+    struct gathering gathering = {.own = own, .index = index};
+    *own = (struct processes){0};
+    xpu_each_process(add, &gathering);
+    if (!gathering.failed)
+        return true;
+    free(own->found);
+    *own = (struct processes){0};
+    return false;
+}
+
+const struct process *view_find(const struct processes *own, unsigned int pid) {
+    for (unsigned int i = 0; i < own->count; i++)
+        if (own->found[i].pid == pid)
+            return &own->found[i];
+    return NULL;
+}
+
+unsigned int view_keep(const struct processes *own, void *entries, unsigned int count, size_t size,
+                       size_t pid_at) {
+    unsigned int kept = 0;
+    for (unsigned int i = 0; i < count; i++) {
+        char *entry = (char *)entries + i * size;
+        unsigned int pid;
+        memcpy(&pid, entry + pid_at, sizeof pid);
+        if (view_find(own, pid))
+            memmove((char *)entries + kept++ * size, entry, size);
+    }
+    return kept;
+}
+
+nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *infos) {
+    unsigned int room = *count;
+    *count = there;
+    if (there == 0)
+        return NVML_SUCCESS;
+    return room < there || !infos ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+/* ---- what the driver lists ---- */
+
+typedef nvmlReturn_t lister(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos);
+
+/* The second version of these functions has one layout in all drivers since R470; the third has had three. */
+static lister *lister_of(unsigned int mode) {
+    lister *found = NULL;
+    switch (mode) {
+    case NVML_PROCESS_MODE_COMPUTE:
+        found = REAL(nvmlDeviceGetComputeRunningProcesses_v2);
+        return found ? found : REAL(nvmlDeviceGetComputeRunningProcesses_v3);
+    case NVML_PROCESS_MODE_GRAPHICS:
+        found = REAL(nvmlDeviceGetGraphicsRunningProcesses_v2);
+        return found ? found : REAL(nvmlDeviceGetGraphicsRunningProcesses_v3);
+    case NVML_PROCESS_MODE_MPS:
+        found = REAL(nvmlDeviceGetMPSComputeRunningProcesses_v2);
+        return found ? found : REAL(nvmlDeviceGetMPSComputeRunningProcesses_v3);
+    }
+    return NULL;
+}
+
+/* The driver's list, to be freed; it may grow while it is asked for. */
+static nvmlReturn_t driver_list(nvmlDevice_t device, unsigned int mode, nvmlProcessInfo_t **infos,
+                                unsigned int *count) {
+    lister *list = lister_of(mode);
+    unsigned int room = 32;
+    nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
+    *infos = NULL;
+    *count = 0;
+    if (!list)
+        return NVML_ERROR_FUNCTION_NOT_FOUND;
+    for (int attempt = 0; attempt < 8 && result == NVML_ERROR_INSUFFICIENT_SIZE; attempt++) {
+        nvmlProcessInfo_t *larger = realloc(*infos, room * sizeof *larger);
+        if (!larger) {
+            result = NVML_ERROR_MEMORY;
+            break;
+        }
+        *infos = larger;
+        *count = room;
+        result = list(device, count, *infos);
+        room = (*count > room ? *count : room) * 2;
+    }
+    if (result != NVML_SUCCESS) {
+        free(*infos);
+        *infos = NULL;
+        *count = 0;
+    }
+    return result;
+}
+
+/* The host's pids: some of them are no processes here. */
+static bool foreign(const nvmlProcessInfo_t *infos, unsigned int count) {
+    for (unsigned int i = 0; i < count; i++)
+        if (kill((pid_t)infos[i].pid, 0) < 0 && errno == ESRCH)
+            return true;
+    return false;
+}
+
+/* The driver's list, empty where it is of the host's pids. One that has just ended looks the same, and is no
+ * longer in a second list. */
+static nvmlReturn_t list_of_ours(nvmlDevice_t device, unsigned int mode, nvmlProcessInfo_t **infos,
+                                 unsigned int *count) {
+    nvmlReturn_t result = driver_list(device, mode, infos, count);
+    if (result != NVML_SUCCESS || !foreign(*infos, *count))
+        return result;
+    free(*infos);
+    result = driver_list(device, mode, infos, count);
+    if (result == NVML_SUCCESS && foreign(*infos, *count))
+        *count = 0;
+    return result;
+}
+
+nvmlReturn_t view_listed(nvmlDevice_t device, unsigned int mode, struct processes *own) {
+    nvmlProcessInfo_t *infos;
+    unsigned int count;
+    *own = (struct processes){0};
+    nvmlReturn_t result = list_of_ours(device, mode, &infos, &count);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (!view_own(view_index(device), own)) {
+        free(infos);
+        return NVML_ERROR_MEMORY;
+    }
+    for (unsigned int i = 0; i < count; i++) {
+        struct process *process = (struct process *)view_find(own, infos[i].pid);
+        if (!process)
+            continue;
+        process->listed = own->known = true;
+        process->gi = infos[i].gpuInstanceId;
+        process->ci = infos[i].computeInstanceId;
+        if (infos[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE && !process->twice)
+            process->used = infos[i].usedGpuMemory;
+    }
+    free(infos);
+    return NVML_SUCCESS;
+}

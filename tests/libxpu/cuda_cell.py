@@ -1,0 +1,67 @@
+"""What tests of the CUDA wrapper share: programs in cells that are told what to call."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sim.conftest import Process
+
+from .conftest import FOLDER, Cell
+
+#: CUresult.
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, INVALID_CONTEXT = 0, 1, 2, 3, 201
+NOT_FOUND, CONTEXT_IS_DESTROYED, NOT_PERMITTED = 500, 709, 800
+
+REAL_CUDA = f"{FOLDER}/libcuda.real"
+WAYS = ("symbol", "lookup")
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """How programs find CUDA's functions."""
+    return str(request.param)
+
+
+@pytest.fixture
+def program() -> Iterator[Start]:
+    """`program(cell)` starts one in the cell; they are killed in the end."""
+    started: list[Process] = []
+
+    def start(cell: Cell, way: str = "symbol", setup: str = "", **environ: str) -> Process:
+        script = str(Path(__file__).with_name("cuda_program.py"))
+        command = cell.command([sys.executable, script, way], setup)
+        one = Process(command, {**cell.environ(REAL_CUDA=REAL_CUDA), **environ}, None)
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.popen.communicate()
+
+
+def exported(library: str | os.PathLike[str]) -> set[str]:
+    """CUDA's functions that a library exports."""
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True
+    )
+    names = {line.split()[-1].partition("@")[0] for line in listed.stdout.splitlines()}
+    return {name for name in names if name.startswith("cu")}
+
+
+def kinds(cell: Cell, device: int = 0) -> dict[str, int]:
+    """The account's bytes by kind, of all processes together."""
+    found: dict[str, int] = {}
+    for one in cell.usage(device + 1):
+        if one.device == device:
+            for kind, size in one.kinds.items():
+                found[kind] = found.get(kind, 0) + size
+    return found

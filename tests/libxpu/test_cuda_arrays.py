@@ -1,0 +1,92 @@
+"""The CUDA wrapper: arrays and mipmapped arrays, charged by their texels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import GIB, MIB, Cell
+from .cuda_cell import (
+    OUT_OF_MEMORY,
+    SUCCESS,
+    Start,
+    kinds,
+    program,  # noqa: F401  (fixture)
+    way,  # noqa: F401  (fixture)
+)
+
+Make = Callable[..., Cell]
+
+FLOAT, BYTE, HALF, BC1 = 0x20, 0x01, 0x10, 0x91
+LAYERED, CUBEMAP, SPARSE = 1, 4, 0x40
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((1024, 1024, 0, FLOAT, 4, 0), 16 * MIB),
+        ((1 << 16, 0, 0, FLOAT, 4, 0), 1 * MIB),
+        ((256, 256, 256, HALF, 2, 0), 64 * MIB),
+        ((1024, 1024, 6, BYTE, 4, CUBEMAP), 24 * MIB),
+        ((1024, 1024, 10, BYTE, 4, LAYERED), 40 * MIB),
+        ((4096, 4096, 0, BC1, 4, 0), 8 * MIB),
+    ],
+)
+def test_arrays_are_charged_by_their_texels(
+    cell: Make,
+    program: Start,  # noqa: F811
+    way: str,  # noqa: F811
+    shape: tuple[int, ...],
+    size: int,
+) -> None:
+    one = cell(size)
+    user = program(one, way)
+    user.start()
+    result, array = user.array(*shape)
+    assert result == SUCCESS
+    assert one.total() == size
+    assert user.array(*shape)[0] == OUT_OF_MEMORY
+    assert user.destroy_array(array) == SUCCESS
+    assert one.total() == 0
+
+
+@pytest.mark.parametrize("name", ["cuArrayCreate", "cuArrayCreate_v2"])
+def test_flat_arrays_are_charged_in_both_versions(cell: Make, program: Start, name: str) -> None:  # noqa: F811
+    one = cell(4 * MIB)
+    user = program(one)
+    user.start()
+    result, array = user.flat_array(name, 1024, 1024, FLOAT, 1)
+    assert result == SUCCESS
+    assert kinds(one) == {"array": 4 * MIB}
+    assert user.flat_array(name, 1, 1, FLOAT, 1)[0] == OUT_OF_MEMORY
+    assert user.destroy_array(array) == SUCCESS
+    result, array = user.array_v1(1024, 1024, 0, FLOAT, 1, 0)
+    assert result == SUCCESS
+    assert one.total() == 4 * MIB
+    assert user.destroy_array(array) == SUCCESS
+    assert one.total() == 0
+
+
+def test_a_mipmap_is_charged_with_all_its_levels(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one, way)
+    user.start()
+    result, mipmap = user.mipmap(3, 1024, 1024, 0, FLOAT, 1, 0)
+    assert result == SUCCESS
+    assert kinds(one) == {"array": 6 * MIB}
+    one.set_limit(6 * MIB)
+    assert user.mipmap(1, 1024, 1024, 0, FLOAT, 1, 0)[0] == OUT_OF_MEMORY
+    assert user.destroy_mipmap(mipmap) == SUCCESS
+    assert user.info() == [SUCCESS, 6 * MIB, 6 * MIB]
+    assert one.total() == 0
+
+
+def test_a_sparse_array_takes_nothing_by_itself(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(MIB)
+    user = program(one, way)
+    user.start()
+    result, array = user.array(4096, 4096, 0, FLOAT, 4, SPARSE)
+    assert result == SUCCESS
+    assert one.total() == 0
+    assert user.destroy_array(array) == SUCCESS

@@ -1,0 +1,312 @@
+"""The CUDA wrapper: what contexts and modules take, and what ends with a context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .conftest import GIB, MIB, Cell
+from .cuda_cell import (
+    CONTEXT_IS_DESTROYED,
+    INVALID_CONTEXT,
+    NOT_INITIALIZED,
+    OUT_OF_MEMORY,
+    SUCCESS,
+    Start,
+    kinds,
+    program,  # noqa: F401  (fixture)
+    way,  # noqa: F401  (fixture)
+)
+
+Make = Callable[..., Cell]
+
+#: A card whose contexts take 300 MiB.
+HEAVY = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300}]}
+CONTEXT = 300 * MIB
+
+
+@pytest.mark.parametrize("name", ["cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v4"])
+def test_a_context_is_charged_with_what_the_driver_counts(cell: Make, program: Start, name: str) -> None:  # noqa: F811
+    one = cell(1 * GIB, topology=HEAVY)
+    user = program(one)
+    user.init()
+    result, context = user.create(0, name)
+    assert result == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT}
+    assert user.info() == [SUCCESS, 1 * GIB - CONTEXT, 1 * GIB]
+    assert user.alloc(1 * GIB - CONTEXT + 1)[0] == OUT_OF_MEMORY
+    assert user.alloc(1 * GIB - CONTEXT)[0] == SUCCESS
+    assert user.destroy(context) == SUCCESS
+    assert one.total() == 0
+
+
+def test_a_context_that_does_not_fit_is_taken_down_again(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(200 * MIB, topology=HEAVY)
+    user = program(one)
+    assert user.start() == OUT_OF_MEMORY
+    assert user.create() == [OUT_OF_MEMORY, None]
+    assert one.total() == 0
+    # Nothing of it is left on the card either, and the program goes on.
+    one.set_limit(CONTEXT)
+    assert user.start() == SUCCESS
+    assert one.total() == CONTEXT
+    assert user.info() == [SUCCESS, 0, CONTEXT]
+
+
+def test_a_context_is_refused_before_it_is_made_where_one_was_seen(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(2 * CONTEXT - 1, topology=HEAVY)
+    first, second = program(one), program(one, XPU_LOG="debug")
+    assert first.start() == SUCCESS
+    assert second.start() == OUT_OF_MEMORY
+    assert one.total() == CONTEXT
+    one.set_limit(2 * CONTEXT)
+    assert second.start() == SUCCESS
+    assert one.total() == 2 * CONTEXT
+    first.kill()
+    assert second.info() == [SUCCESS, CONTEXT, 2 * CONTEXT]
+
+
+@pytest.mark.parametrize("destroy", ["cuCtxDestroy", "cuCtxDestroy_v2"])
+def test_with_a_context_ends_its_memory_and_no_other(cell: Make, program: Start, destroy: str) -> None:  # noqa: F811
+    one = cell(4 * GIB, topology=HEAVY)
+    user = program(one)
+    user.init()
+    first, second = user.create()[1], user.create()[1]
+    kept = user.alloc(100 * MIB)[1]  # of the second one, which is current
+    user.current(first)
+    gone = [user.alloc(10 * MIB)[1], user.managed(10 * MIB)[1], user.pitch(1000, 1000)[1]]
+    assert one.total() > 2 * CONTEXT + 120 * MIB
+    assert user.destroy(first, destroy) == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT, "linear": 100 * MIB}
+    for pointer in gone:
+        assert user.free(pointer) != SUCCESS
+    assert one.total() == CONTEXT + 100 * MIB
+    assert user.destroy(first, destroy) in (INVALID_CONTEXT, CONTEXT_IS_DESTROYED)
+    user.current(second)
+    assert user.free(kept) == SUCCESS
+    assert user.destroy(second, destroy) == SUCCESS
+    assert one.total() == 0
+
+
+@pytest.mark.parametrize("name", ["cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"])
+def test_a_primary_context_ends_with_its_last_user(
+    cell: Make,
+    program: Start,  # noqa: F811
+    way: str,  # noqa: F811
+    name: str,
+) -> None:
+    one = cell(4 * GIB, topology=HEAVY)
+    user = program(one, way)
+    user.start()
+    assert user.retain()[0] == SUCCESS
+    assert one.total() == CONTEXT  # counted once
+    user.alloc(100 * MIB)
+    assert user.release(0, name) == SUCCESS
+    assert one.total() == CONTEXT + 100 * MIB
+    assert user.release(0, name) == SUCCESS
+    assert one.total() == 0
+    assert user.release(0, name) == INVALID_CONTEXT
+    user.start()
+    assert user.alloc(100 * MIB)[0] == SUCCESS
+    assert one.total() == CONTEXT + 100 * MIB
+
+
+@pytest.mark.parametrize("name", ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"])
+def test_a_reset_gives_back_what_the_primary_context_held(cell: Make, program: Start, name: str) -> None:  # noqa: F811
+    one = cell(4 * GIB, topology=HEAVY)
+    user = program(one)
+    user.start()
+    own = user.create()[1]
+    kept = user.alloc(2 * MIB)[1]
+    user.start()
+    user.alloc(100 * MIB)
+    assert user.reset(0, name) == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT, "linear": 2 * MIB}
+    user.current(own)
+    assert user.free(kept) == SUCCESS
+    assert user.destroy(own) == SUCCESS
+    assert one.total() == 0
+
+
+def test_what_the_driver_took_behind_the_wrapper_is_found(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(4 * GIB, topology=HEAVY)
+    user = program(one)
+    user.start()
+    assert user.real_alloc(1 * GIB) == SUCCESS
+    assert user.info() == [SUCCESS, 3 * GIB - CONTEXT, 4 * GIB]
+    assert kinds(one) == {"overhead": CONTEXT + 1 * GIB}
+    assert user.alloc(3 * GIB)[0] == OUT_OF_MEMORY
+    # Given back behind it too: found before the next refusal.
+    assert user.real_free() == SUCCESS
+    assert user.alloc(4 * GIB - CONTEXT)[0] == SUCCESS
+
+
+def test_managed_memory_does_not_hide_the_overhead(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(4 * GIB, topology=HEAVY)
+    user = program(one)
+    user.start()
+    user.managed(1 * GIB)
+    user.info()
+    assert kinds(one) == {"overhead": CONTEXT, "managed": 1 * GIB}
+
+
+def test_a_process_of_the_same_number_is_not_taken_for_this_one(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(4 * GIB, topology=HEAVY)
+    user = program(one, XPU_LOG="debug:/dev/shm/log")
+    # As if another process of the host had this one's number: it has memory before the first context is made.
+    assert user.real_start() == SUCCESS
+    assert user.real_alloc(1 * GIB) == SUCCESS
+    result, context = user.create()
+    assert result == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT}
+    user.alloc(100 * MIB)
+    assert user.info() == [SUCCESS, 4 * GIB - CONTEXT - 100 * MIB, 4 * GIB]
+    assert user.destroy(context) == SUCCESS
+    assert one.total() == 0
+    assert "not this container's" in user.read("/dev/shm/log")
+
+
+LOADERS = [
+    "cuModuleLoad",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuModuleLoadFatBinary",
+]
+
+
+@pytest.mark.parametrize("load", LOADERS)
+def test_a_module_is_charged_refused_where_it_does_not_fit_and_given_back(
+    cell: Make,
+    program: Start,  # noqa: F811
+    load: str,
+) -> None:
+    one = cell(CONTEXT + 30 * MIB, topology=HEAVY)
+    user = program(one, CUDA_MODULE_LOADING="EAGER")
+    user.start()
+    result, module = user.module(load, 20 * MIB - 1000)
+    assert result == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT + 20 * MIB}
+    assert user.module(load, 20 * MIB - 1000)[0] == OUT_OF_MEMORY
+    assert kinds(one) == {"overhead": CONTEXT + 20 * MIB}
+    assert user.alloc(10 * MIB)[0] == SUCCESS
+    assert user.unload(module) == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT, "linear": 10 * MIB}
+
+
+def test_a_module_that_is_loaded_late_is_found_before_the_next_refusal(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(CONTEXT + 30 * MIB, topology=HEAVY)
+    user = program(one)
+    user.start()
+    module = user.module("cuModuleLoadData", 20 * MIB - 1000)[1]
+    assert one.total() == CONTEXT
+    assert user.function(module) == SUCCESS
+    assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
+    assert user.alloc(12 * MIB)[0] == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("load", ["cuLibraryLoadData", "cuLibraryLoadFromFile"])
+def test_a_library_is_charged_once_it_is_used_and_given_back(
+    cell: Make,
+    program: Start,  # noqa: F811
+    load: str,
+) -> None:
+    one = cell(CONTEXT + 30 * MIB, topology=HEAVY)
+    user = program(one, CUDA_MODULE_LOADING="EAGER")
+    user.start()
+    result, library = user.module(load, 20 * MIB - 1000)
+    assert result == SUCCESS
+    assert user.library_module(library) == SUCCESS
+    assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
+    assert kinds(one) == {"overhead": CONTEXT + 20 * MIB}
+    assert user.unload(library, "cuLibraryUnload") == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT}
+
+
+HEAP = 2  # CU_LIMIT_MALLOC_HEAP_SIZE
+
+
+def test_a_context_limit_that_takes_memory_is_held(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(CONTEXT + 100 * MIB, topology=HEAVY)
+    user = program(one, way)
+    user.start()
+    before = user.get_limit(HEAP)[1]
+    assert user.set_limit(HEAP, before + 200 * MIB) == OUT_OF_MEMORY
+    assert user.get_limit(HEAP) == [SUCCESS, before]
+    assert one.total() == CONTEXT
+    assert user.set_limit(HEAP, before + 60 * MIB) == SUCCESS
+    assert one.total() == CONTEXT + 60 * MIB
+    assert user.set_limit(HEAP, before + 120 * MIB) == OUT_OF_MEMORY
+    assert user.get_limit(HEAP) == [SUCCESS, before + 60 * MIB]
+    assert one.total() == CONTEXT + 60 * MIB
+    assert user.set_limit(HEAP, before) == SUCCESS
+    assert one.total() == CONTEXT
+
+
+#: A driver that does not know the container's processes by their ids.
+BLIND: dict[str, Any] = {
+    "driver": "R580",
+    "gpus": [
+        {
+            "model": "T4",
+            "context_mib": 300,
+            "fail": {"nvmlDeviceGetComputeRunningProcesses_v3": "NVML_ERROR_NOT_SUPPORTED"},
+        }
+    ],
+}
+
+
+def test_where_the_driver_does_not_say_the_cards_free_memory_tells(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB, topology=BLIND)
+    user = program(one, CUDA_MODULE_LOADING="EAGER")
+    user.init()
+    context = user.create()[1]
+    assert one.total() == CONTEXT
+    module = user.module("cuModuleLoadData", 20 * MIB - 1000)[1]
+    user.alloc(100 * MIB)
+    assert kinds(one) == {"overhead": CONTEXT + 20 * MIB, "linear": 100 * MIB}
+    assert user.unload(module) == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT, "linear": 100 * MIB}
+    other = user.create()[1]
+    assert one.total() == 2 * CONTEXT + 100 * MIB
+    one.set_limit(3 * CONTEXT)
+    assert user.create() == [OUT_OF_MEMORY, None]
+    assert one.total() == 2 * CONTEXT + 100 * MIB
+    assert user.destroy(other) == SUCCESS
+    assert one.total() == CONTEXT + 100 * MIB
+    assert user.destroy(context) == SUCCESS
+    assert one.total() == 0
+
+
+def test_what_others_take_meanwhile_is_not_charged_to_a_context(cell: Make, program: Start) -> None:  # noqa: F811
+    # A context that seems to take more than any does: here the card's own are so large.
+    huge = {"driver": "R580", "gpus": [{**BLIND["gpus"][0], "context_mib": 3000}]}
+    one = cell(8 * GIB, topology=huge)
+    user = program(one)
+    user.start()
+    assert kinds(one) == {"overhead": 1 * GIB}
+    assert program(one).start() == SUCCESS
+    assert kinds(one) == {"overhead": 2 * GIB}
+
+
+def test_without_a_context_nothing_is_charged(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one, way)
+    assert user.alloc(MIB)[0] == NOT_INITIALIZED
+    assert user.init() == SUCCESS
+    assert user.alloc(MIB)[0] == INVALID_CONTEXT
+    assert user.info()[0] == INVALID_CONTEXT
+    assert user.module()[0] == INVALID_CONTEXT
+    assert user.set_limit(0, 4096) == INVALID_CONTEXT
+    assert one.usage() == []
+
+
+def test_a_log_tells_what_contexts_take(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB, topology=HEAVY)
+    user = program(one, XPU_LOG="debug:/dev/shm/log")
+    user.start()
+    user.alloc(1 * GIB)
+    log = user.read("/dev/shm/log")
+    assert f"device 0: a context took {CONTEXT} bytes" in log
+    assert f"{1 * GIB} bytes refused: {CONTEXT} of {1 * GIB} used" in log

@@ -1,0 +1,300 @@
+"""The CUDA wrapper: memory that graphs allocate. The account holds what the driver has reserved for them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from .calls import (
+    OUT,
+    OUT_OF_MEMORY,
+    RELEASE_THRESHOLD,
+    SUCCESS,
+    Program,
+    Start,
+    allocation_node,
+    buffer,
+    kinds,
+    program,  # noqa: F401  (fixture)
+    way,  # noqa: F401  (fixture)
+)
+from .conftest import GIB, MIB, Cell
+
+Make = Callable[..., Cell]
+
+PAGE = 2 * MIB
+AUTO_FREE, UPLOAD = 1, 2
+ALLOC_NODE = 10
+RESERVED = 2  # CUgraphMem_attribute
+GLOBAL, RELAXED = 0, 2  # CUstreamCaptureMode
+
+
+def new_graph(user: Program) -> int:
+    return user.get("cuGraphCreate", OUT, 0)
+
+
+def add_alloc(user: Program, graph: int, size: int, device: int = 0) -> tuple[int, int]:
+    """An allocating node: itself, and the address of its memory."""
+    params = buffer(allocation_node(size, number=device))
+    result, node, after = user.call("cuGraphAddMemAllocNode", OUT, graph, None, 0, params)
+    assert result == SUCCESS
+    return int.from_bytes(bytes.fromhex(node), "little"), struct.unpack("<Q", bytes.fromhex(after)[-8:])[0]
+
+
+def add_free(user: Program, graph: int, pointer: int, after: int) -> int:
+    return user.get("cuGraphAddMemFreeNode", OUT, graph, buffer(struct.pack("<Q", after)), 1, pointer)
+
+
+def alloc_and_free(user: Program, size: int) -> int:
+    """A graph that allocates and frees."""
+    graph = new_graph(user)
+    node, pointer = add_alloc(user, graph, size)
+    add_free(user, graph, pointer, node)
+    return graph
+
+
+def executable(user: Program, graph: int, flags: int = 0) -> int:
+    return user.get("cuGraphInstantiateWithFlags", OUT, graph, flags)
+
+
+def reserved(user: Program) -> int:
+    return user.get("cuDeviceGetGraphMemAttribute", 0, RESERVED, OUT)
+
+
+def test_a_graph_takes_memory_when_it_runs_and_keeps_it_until_it_is_trimmed(
+    cell: Make,
+    program: Start,  # noqa: F811
+    way: str,  # noqa: F811
+) -> None:
+    one = cell(1 * GIB)
+    user = program(one, way)
+    graph = alloc_and_free(user, 64 * MIB)
+    exec_ = executable(user, graph)
+    assert "graph" not in kinds(one)
+    for _ in range(3):
+        user.do("cuGraphLaunch", exec_, 0)
+        assert kinds(one)["graph"] == reserved(user) == 64 * MIB
+    user.do("cuCtxSynchronize")
+    user.do("cuGraphExecDestroy", exec_)
+    user.do("cuGraphDestroy", graph)
+    assert kinds(one)["graph"] == reserved(user)
+    user.do("cuDeviceGraphMemTrim", 0)
+    assert "graph" not in kinds(one)
+    assert one.total() == sum(kinds(one).values())
+
+
+def test_a_launch_that_does_not_fit_is_refused_and_the_program_goes_on(
+    cell: Make,
+    program: Start,  # noqa: F811
+    way: str,  # noqa: F811
+) -> None:
+    one = cell(1 * GIB)
+    user = program(one, way)
+    free = user.free_memory() // PAGE * PAGE
+    exec_ = executable(user, alloc_and_free(user, free))
+    taken = user.get("cuMemAlloc_v2", OUT, PAGE)
+    before = one.total()
+    for name in ("cuGraphLaunch", "cuGraphUpload"):
+        assert user.code(name, exec_, 0) == OUT_OF_MEMORY
+        assert one.total() == before
+    user.do("cuMemFree_v2", taken)
+    user.do("cuGraphLaunch", exec_, 0)
+    assert kinds(one)["graph"] == free
+    # It has what it needs, and runs on, though nothing is left.
+    user.do("cuGraphLaunch", exec_, 0)
+    assert one.total() <= 1 * GIB
+    # What it keeps gives way to other memory.
+    user.do("cuCtxSynchronize")
+    user.get("cuMemAlloc_v2", OUT, free)
+    assert "graph" not in kinds(one)
+    assert user.code("cuGraphLaunch", exec_, 0) == OUT_OF_MEMORY
+
+
+def test_graphs_one_after_the_other_share_what_is_reserved(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one)
+    free = user.free_memory() // PAGE * PAGE
+    execs = [executable(user, alloc_and_free(user, free)) for _ in range(3)]
+    for exec_ in execs * 2:
+        user.do("cuGraphLaunch", exec_, 0)
+        user.do("cuCtxSynchronize")
+        assert kinds(one)["graph"] == free
+
+
+def test_an_upload_takes_the_memory(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one, way)
+    exec_ = executable(user, alloc_and_free(user, 64 * MIB))
+    user.do("cuGraphUpload", exec_, 0)
+    assert kinds(one)["graph"] == 64 * MIB
+
+
+def test_an_upload_at_instantiation_is_counted_and_refused(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one, way)
+    free = user.free_memory() // PAGE * PAGE
+    params = buffer(struct.pack("<QQQi4x", UPLOAD, 0, 0, 0))
+    user.get("cuGraphInstantiateWithParams", OUT, alloc_and_free(user, 64 * MIB), params)
+    assert kinds(one)["graph"] == 64 * MIB
+    large = alloc_and_free(user, free + PAGE)
+    assert user.code("cuGraphInstantiateWithParams", OUT, large, params) == OUT_OF_MEMORY
+    assert one.total() == sum(kinds(one).values())
+
+
+@pytest.mark.parametrize(
+    "name", ["cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithParams"]
+)
+def test_every_way_to_instantiate(cell: Make, program: Start, name: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one)
+    free = user.free_memory() // PAGE * PAGE
+    more = [buffer(bytes(32))] if name.endswith("Params") else [None, None, 0]
+    fits, not_ = (user.get(name, OUT, alloc_and_free(user, size), *more) for size in (free, free + PAGE))
+    assert user.code("cuGraphLaunch", not_, 0) == OUT_OF_MEMORY
+    user.do("cuGraphLaunch", fits, 0)
+    assert kinds(one)["graph"] == free
+
+
+def test_nodes_by_the_generic_call(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one, way)
+    free = user.free_memory() // PAGE * PAGE
+    node = struct.pack("<i12x", ALLOC_NODE) + allocation_node(free + PAGE)
+    params = buffer(node.ljust(256, b"\0"))
+    for name, edges in (("cuGraphAddNode", []), ("cuGraphAddNode_v2", [None])):
+        graph = new_graph(user)
+        user.do(name, OUT, graph, None, *edges, 0, params)
+        assert user.code("cuGraphLaunch", executable(user, graph), 0) == OUT_OF_MEMORY
+        assert "graph" not in kinds(one)
+
+
+def test_what_a_graph_leaves_allocated_is_freed_outside(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one, way)
+    for free in ("cuMemFree_v2", "cuMemFreeAsync"):
+        graph = new_graph(user)
+        pointer = add_alloc(user, graph, 64 * MIB)[1]
+        exec_ = executable(user, graph)
+        user.do("cuGraphLaunch", exec_, 0)
+        user.do("cuDeviceGraphMemTrim", 0)
+        assert kinds(one)["graph"] == 64 * MIB
+        user.do(free, pointer, 0)
+        user.do("cuCtxSynchronize")
+        assert kinds(one).get("graph", 0) == reserved(user)
+        user.do("cuDeviceGraphMemTrim", 0)
+        assert "graph" not in kinds(one)
+
+
+def test_automatic_frees_at_a_launch(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one)
+    free = user.free_memory() // PAGE * PAGE
+    graph = new_graph(user)
+    add_alloc(user, graph, free)
+    exec_ = executable(user, graph, AUTO_FREE)
+    for _ in range(3):
+        user.do("cuGraphLaunch", exec_, 0)
+        assert kinds(one)["graph"] == free
+
+
+def test_a_captured_allocation_is_charged_when_its_graph_runs(
+    cell: Make,
+    program: Start,  # noqa: F811
+    way: str,  # noqa: F811
+) -> None:
+    one = cell(1 * GIB)
+    user = program(one, way)
+    free = user.free_memory() // PAGE * PAGE
+    stream = user.get("cuStreamCreate", OUT, 1)
+    execs = []
+    for size in (64 * MIB, free + PAGE):
+        before = one.total()
+        user.do("cuStreamBeginCapture_v2", stream, RELAXED)
+        pointer = user.get("cuMemAllocAsync", OUT, size, stream)
+        user.do("cuMemFreeAsync", pointer, stream)
+        graph = user.get("cuStreamEndCapture", stream, OUT)
+        execs.append(executable(user, graph))
+        assert one.total() == before
+    user.do("cuGraphLaunch", execs[0], stream)
+    assert kinds(one)["graph"] == 64 * MIB
+    assert user.code("cuGraphLaunch", execs[1], stream) == OUT_OF_MEMORY
+    # Out of the capture, it is a pool's memory again.
+    user.get("cuMemAllocAsync", OUT, 32 * MIB, stream)
+    assert kinds(one)["pool"] == 32 * MIB
+
+
+def test_an_update_keeps_what_the_executable_needs(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one)
+    free = user.free_memory() // PAGE * PAGE
+    plain = new_graph(user)
+    user.get("cuGraphAddEmptyNode", OUT, plain, None, 0)
+    exec_ = executable(user, plain)
+    user.do("cuGraphLaunch", exec_, 0)
+    with_memory = alloc_and_free(user, free + PAGE)
+    assert user.code("cuGraphExecUpdate_v2", exec_, with_memory, {"out": 24}) != SUCCESS
+    user.do("cuGraphLaunch", exec_, 0)
+    assert "graph" not in kinds(one)
+
+
+def test_two_processes_share_the_limit_and_a_killed_one_gives_back(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    users = [program(one), program(one)]
+    free = users[0].free_memory() // PAGE * PAGE
+    execs = [executable(user, alloc_and_free(user, free)) for user in users]
+    users[0].do("cuGraphLaunch", execs[0], 0)
+    assert users[1].code("cuGraphLaunch", execs[1], 0) == OUT_OF_MEMORY
+    users[0].kill()
+    users[1].do("cuGraphLaunch", execs[1], 0)
+
+
+def test_a_graph_without_memory_is_launched_as_before(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one)
+    graph = new_graph(user)
+    user.get("cuGraphAddEmptyNode", OUT, graph, None, 0)
+    exec_ = executable(user, graph)
+    before = one.total()
+    user.do("cuGraphLaunch", exec_, 0)
+    user.do("cuGraphUpload", exec_, 0)
+    user.do("cuGraphExecDestroy", exec_)
+    assert user.code("cuGraphLaunch", 0, 0) != SUCCESS
+    assert one.total() == before
+
+
+def test_each_device_has_its_own(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB, 256 * MIB, topology="2xT4-R580")
+    user = program(one)
+    graph = new_graph(user)
+    add_alloc(user, graph, 512 * MIB)
+    add_alloc(user, graph, 128 * MIB, device=1)
+    fits = executable(user, graph)
+    user.do("cuGraphLaunch", fits, 0)
+    assert (kinds(one)["graph"], kinds(one, 1)["graph"]) == (512 * MIB, 128 * MIB)
+    graph = new_graph(user)
+    add_alloc(user, graph, 128 * MIB)
+    add_alloc(user, graph, 256 * MIB, device=1)
+    before = one.total(), one.total(1)
+    # The second device refuses; what the first was charged for it comes back.
+    assert user.code("cuGraphLaunch", executable(user, graph), 0) == OUT_OF_MEMORY
+    assert (one.total(), one.total(1)) == before
+
+
+def test_a_refusal_during_a_capture_leaves_the_capture_whole(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(256 * MIB)
+    user = program(one)
+    pool = user.get("cuDeviceGetDefaultMemPool", OUT, 0)
+    user.do("cuMemPoolSetAttribute", pool, RELEASE_THRESHOLD, buffer(b"\xff" * 8))
+    other = user.get("cuStreamCreate", OUT, 1)
+    user.do("cuMemFreeAsync", user.get("cuMemAllocAsync", OUT, 64 * MIB, other), other)
+    user.do("cuStreamSynchronize", other)
+    stream = user.get("cuStreamCreate", OUT, 1)
+    user.do("cuStreamBeginCapture_v2", stream, GLOBAL)
+    assert user.code("cuMemAllocAsync", OUT, 512 * MIB, other) == OUT_OF_MEMORY
+    assert kinds(one).get("pool", 0) == 0  # trimmed, before it was refused
+    user.get("cuMemAllocAsync", OUT, 64 * MIB, stream)
+    graph = user.get("cuStreamEndCapture", stream, OUT)
+    user.do("cuGraphLaunch", executable(user, graph), stream)
+    assert kinds(one)["graph"] == 64 * MIB

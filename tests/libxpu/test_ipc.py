@@ -1,0 +1,118 @@
+"""The CUDA wrapper: memory of one process that others have open. Its maker pays for it, and after the maker's
+end it stays in the account while anybody has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .calls import (
+    OUT,
+    OUT_OF_MEMORY,
+    SUCCESS,
+    Start,
+    kinds,
+    program,  # noqa: F401  (fixture)
+    unowned,
+    value,
+    way,  # noqa: F401  (fixture)
+)
+from .conftest import GIB, MIB, Cell
+
+Make = Callable[..., Cell]
+
+HANDLE = {"out": 64}
+LAZY = 1
+
+
+@pytest.mark.parametrize("name", ["cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"])
+def test_who_opens_it_pays_nothing(cell: Make, program: Start, way: str, name: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    maker, guest = program(one, way), program(one, way)
+    pointer = maker.get("cuMemAlloc_v2", OUT, 256 * MIB)
+    handle = maker.bytes("cuIpcGetMemHandle", HANDLE, pointer)
+    before = one.total()
+    there = guest.get(name, OUT, value(handle), LAZY)
+    assert one.total() == before
+    # Opened again it is the same, and to be closed as often.
+    assert guest.get(name, OUT, value(handle), LAZY) == there
+    guest.do("cuIpcCloseMemHandle", there)
+    maker.kill()
+    guest.free_memory()
+    assert unowned(one) == 256 * MIB
+    guest.do("cuIpcCloseMemHandle", there)
+    guest.free_memory()
+    assert unowned(one) == 0
+
+
+def test_what_is_freed_while_it_is_open_stays_until_the_last_close(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    maker, *guests = [program(one) for _ in range(3)]
+    pointer = maker.get("cuMemAlloc_v2", OUT, 256 * MIB)
+    handle = maker.bytes("cuIpcGetMemHandle", HANDLE, pointer)
+    there = [guest.get("cuIpcOpenMemHandle_v2", OUT, value(handle), LAZY) for guest in guests]
+    maker.do("cuMemFree_v2", pointer)
+    assert unowned(one) == 256 * MIB
+    free = maker.free_memory()
+    assert maker.code("cuMemAlloc_v2", OUT, free + 1) == OUT_OF_MEMORY
+    guests[0].do("cuIpcCloseMemHandle", there[0])
+    assert maker.free_memory() == free
+    guests[1].do("cuIpcCloseMemHandle", there[1])
+    assert maker.free_memory() == free + 256 * MIB
+    assert unowned(one) == 0
+
+
+def test_a_killed_guest_has_closed_all(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    maker, guest = program(one), program(one)
+    pointer = maker.get("cuMemAlloc_v2", OUT, 256 * MIB)
+    handle = maker.bytes("cuIpcGetMemHandle", HANDLE, pointer)
+    guest.get("cuIpcOpenMemHandle_v2", OUT, value(handle), LAZY)
+    maker.do("cuMemFree_v2", pointer)
+    guest.kill()
+    maker.free_memory()
+    assert set(kinds(one)) <= {"overhead"}
+
+
+def test_what_nobody_has_opened_comes_back_at_once(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    maker, other = program(one), program(one)
+    pointers = [maker.get("cuMemAlloc_v2", OUT, 128 * MIB) for _ in range(2)]
+    for pointer in pointers:
+        maker.bytes("cuIpcGetMemHandle", HANDLE, pointer)
+    maker.do("cuMemFree_v2", pointers[0])
+    assert kinds(one)["linear"] == 128 * MIB
+    assert unowned(one) == 0
+    maker.kill()
+    other.free_memory()
+    assert set(kinds(one)) <= {"overhead"}
+
+
+def test_a_failed_call_changes_nothing(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    maker, guest = program(one), program(one)
+    pointer = maker.get("cuMemAlloc_v2", OUT, 128 * MIB)
+    handle = maker.bytes("cuIpcGetMemHandle", HANDLE, pointer)
+    assert maker.code("cuIpcGetMemHandle", HANDLE, 0x10000) != SUCCESS
+    assert guest.code("cuIpcOpenMemHandle_v2", OUT, value("ab" * 64), LAZY) != SUCCESS
+    assert guest.code("cuIpcCloseMemHandle", 0x10000) != SUCCESS
+    assert guest.code("cuIpcOpenMemHandle_v2", OUT, value(handle), 99) != SUCCESS
+    # So nothing is open, and the end of its maker is the end of the memory.
+    maker.do("cuMemFree_v2", pointer)
+    assert unowned(one) == 0
+    assert "linear" not in kinds(one)
+
+
+@pytest.mark.parametrize("end", ["cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"])
+def test_the_end_of_a_context_closes_what_it_had_open(cell: Make, program: Start, end: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    maker, guest = program(one), program(one)
+    pointer = maker.get("cuMemAlloc_v2", OUT, 256 * MIB)
+    handle = maker.bytes("cuIpcGetMemHandle", HANDLE, pointer)
+    guest.get("cuIpcOpenMemHandle_v2", OUT, value(handle), LAZY)
+    maker.do("cuMemFree_v2", pointer)
+    assert unowned(one) == 256 * MIB
+    guest.do(end, 0)
+    maker.free_memory()
+    assert unowned(one) == 0

@@ -1,0 +1,146 @@
+"""The NVML wrapper without a slice that it can trust, with threads and forks, and under sanitizers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from binascii import crc32
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sim.conftest import SUCCESS, Process
+
+from .conftest import FOLDER, GIB, MIB, Cell, build, compile_c
+from .nvml_cell import nvml, worker_fixture  # noqa: F401
+
+Make = Callable[..., Cell]
+Start = Callable[..., Process]
+SANITIZERS = ["", "address,undefined", "thread"]
+
+
+def newer_abi(cell: Cell) -> str:
+    page = bytearray((cell.pages / "quota").read_bytes())
+    page[8] += 1
+    page[12:16] = bytes(4)
+    page[12:16] = crc32(page[:2048]).to_bytes(4, "little")
+    (cell.pages / "quota").write_bytes(page)
+    return ""
+
+
+def damaged(cell: Cell) -> str:
+    page = bytearray((cell.pages / "quota").read_bytes())
+    page[1030] ^= 1
+    (cell.pages / "quota").write_bytes(page)
+    return ""
+
+
+def without(name: str) -> Callable[[Cell], str]:
+    return lambda cell: f"umount {FOLDER}/{name}; rm {FOLDER}/{name}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (without("quota"), f"{FOLDER}/quota"),
+        (without("usage"), f"{FOLDER}/usage"),
+        (newer_abi, "newer"),
+        (damaged, "damaged"),
+    ],
+)
+def test_without_pages_to_trust_nvml_does_not_start_and_says_why_once(
+    cell: Make, fault: Callable[[Cell], str], says: str
+) -> None:
+    inside = cell(GIB)
+    script = """
+import ctypes
+library = ctypes.CDLL("libnvidia-ml.so.1")
+print([library.nvmlInit_v2(), library.nvmlInit(), library.nvmlInitWithFlags(0), library.nvmlShutdown()])
+"""
+    done = inside.python(script, setup=fault(inside))
+    assert json.loads(done.stdout) == [4, 4, 4, 1], "the real library was not started, either"
+    [line] = done.stderr.splitlines()
+    assert says in line
+
+
+def test_nvml_that_was_started_past_the_wrapper_tells_it_nothing(cell: Make) -> None:
+    script = f"""
+import ctypes
+library, real = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.CDLL("{FOLDER}/libnvidia-ml.real")
+device, memory, count = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)(), ctypes.c_uint(0)
+said = [real.nvmlInit_v2(), real.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))]
+said.append(library.nvmlDeviceGetMemoryInfo(device, memory))
+said.append(library.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), None))
+print(said, list(memory))
+"""
+    inside = cell(GIB)
+    done = inside.python(script, setup=without("quota")(inside))
+    assert done.stdout == "[0, 0, 4, 4] [0, 0, 0]\n"
+
+
+def test_a_device_of_another_grant_is_as_the_driver_says(cell: Make) -> None:
+    inside = cell(GIB)
+    page = bytearray((inside.pages / "quota").read_bytes())
+    page[1024:1040] = bytes(range(16))
+    page[12:16] = bytes(4)
+    page[12:16] = crc32(page[:2048]).to_bytes(4, "little")
+    (inside.pages / "quota").write_bytes(page)
+    assert nvml(inside, "said = nvmlDeviceGetMemoryInfo(card).total") == 15360 * MIB
+
+
+def test_nothing_runs_when_the_wrapper_is_loaded(wrappers: Path) -> None:
+    sections = subprocess.run(
+        ["readelf", "-SW", wrappers / "libnvidia-ml.so.1"], check=True, capture_output=True, text=True
+    ).stdout
+    [size] = re.findall(r"\.init_array\s+INIT_ARRAY\s+\S+\s+\S+\s+(\S+)", sections)
+    assert int(size, 16) == 8, "the compiler's own entry, and none of ours"
+
+
+def test_nvml_s_count_of_users_is_the_driver_s(cell: Make) -> None:
+    script = """
+library = ctypes.CDLL("libnvidia-ml.so.1")
+said = [library.nvmlInit_v2(), library.nvmlShutdown(), ask(nvmlDeviceGetMemoryInfo, card)["total"],
+        library.nvmlShutdown(), ask(nvmlDeviceGetMemoryInfo, card), library.nvmlShutdown()]
+library.nvmlInit_v2()
+said.append(ask(nvmlDeviceGetMemoryInfo, nvmlDeviceGetHandleByIndex(0))["total"])
+"""
+    assert nvml(cell(GIB), script) == [0, 0, GIB, 0, {"error": 1}, 1, GIB]
+
+
+@pytest.mark.parametrize("kind", SANITIZERS)
+def test_threads_and_forks_get_right_answers_while_processes_come_and_go(
+    cell: Make, worker: Start, tmp_path: Path, wrappers: Path, kind: str
+) -> None:
+    if kind and not shutil.which("gcc"):
+        pytest.skip("gcc's sanitizers are needed, and there is no gcc")
+    options = [f"-fsanitize={kind}", "-fno-sanitize-recover=all"] if kind else []
+    program = compile_c(
+        Path(__file__).with_name("nvml_calls.c"),
+        tmp_path / "calls",
+        *options,
+        "-pthread",
+        "-ldl",
+    )
+    plain = cell(GIB)
+    inside = Cell(plain.pages, plain.driver_root, build(kind) if kind else wrappers)
+    # ThreadSanitizer does not follow a fork of a process with threads.
+    threads, rounds, forks = (8, 40, 20) if not kind else (4, 15, 0 if kind == "thread" else 5)
+    environ = {"ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
+    calls = inside.start(
+        [str(program), str(threads), str(rounds), str(forks)],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while calls.poll() is None:
+        one = worker(plain)
+        assert one.start() == SUCCESS
+        one.alloc(MIB)
+        one.kill()
+    out, err = calls.communicate(timeout=120)
+    assert (calls.returncode, err) == (0, ""), out + err
+    assert int(out) > threads * rounds * 8

@@ -1,0 +1,64 @@
+"""Which of NVML's functions the wrapper answers, and that all others reach the driver."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+
+from .conftest import FOLDER, REPOSITORY, Cell
+from .nvml_cell import nvml
+
+TABLE = REPOSITORY / "native/libxpu/nvml/functions.txt"
+
+
+def decided() -> dict[str, set[str]]:
+    """The table: what was decided → names."""
+    parts = re.split(r"(?m)^\[(\w+)\]$", re.sub(r"(?m)^#.*", "", TABLE.read_text()))
+    return {name: set(body.split()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def exported(library: Path) -> set[str]:
+    listed = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True)
+    return {line.split()[-1] for line in listed.stdout.decode().splitlines()}
+
+
+def test_each_function_is_decided_about_once() -> None:
+    table = decided()
+    assert set(table) == {"slice", "card", "vgpu", "other"}
+    assert sum(map(len, table.values())) == len(set().union(*table.values()))
+
+
+def test_no_function_of_the_binding_lacks_a_decision() -> None:
+    source = Path(pynvml.__file__).read_text()
+    known = set(re.findall(r"_nvmlGetFunctionPointer\(\s*[\"'](nvml\w+)[\"']", source))
+    assert len(known) > 300
+    assert known - set().union(*decided().values()) == set()
+
+
+def test_the_wrapper_defines_what_the_table_says_and_nothing_else(wrappers: Path) -> None:
+    assert exported(wrappers / "libnvidia-ml.so.1") == decided()["slice"]
+
+
+def test_all_others_are_the_driver_s_own(cell: Callable[..., Cell], native: Path) -> None:
+    known = exported(native / "libnvidia-ml.so")
+    others = sorted(known - decided()["slice"])
+    assert len(others) > 40
+    script = f"""
+class Info(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("address", ctypes.c_void_p)]
+library = ctypes.CDLL("libnvidia-ml.so.1")
+libc = ctypes.CDLL(None)
+def place(name):
+    info = Info()
+    libc.dladdr(ctypes.cast(getattr(library, name), ctypes.c_void_p), ctypes.byref(info))
+    return info.file.decode()
+said = [sorted({{place(name) for name in {others}}}), place("nvmlDeviceGetMemoryInfo")]
+"""
+    driver, wrapper = nvml(cell(1 << 30, topology="1xT4"), script)
+    assert driver == [f"{FOLDER}/libnvidia-ml.real"]
+    assert wrapper == "/mnt/lib/libnvidia-ml.so.1"
