@@ -3,7 +3,7 @@
 #   make demo    all set-up, then the main job on real containers
 #   make test    all set-up, then every test
 #   make check   lint and unit tests, under a minute
-#   make bench   what a container's start costs, as ratios to runc alone
+#   make bench   what a container's start and the wrapper libraries cost, beside runc and the driver alone
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
 # Everything is built below build/.
@@ -24,7 +24,8 @@ ROOT    := $(BUILD)/root
 # Debian packages: what building needs, what running containers needs, what testing needs besides.
 BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
 ENGINE_PACKAGES := busybox-static containerd docker.io runc
-TEST_PACKAGES   := bpftool clang-format crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux
+TEST_PACKAGES   := bpftool clang-format crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
+	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
 
 .PHONY: all build install uninstall clean packages-% demo test check bench
 all: build
@@ -38,6 +39,7 @@ packages-test: packages-engine
 
 build: packages-build $(BUILD)/vendor.stamp
 	@$(MAKE) --no-print-directory -s -C native/launcher OUT=$(BUILD)/launcher PYTHON=$(PYTHON)
+	@$(MAKE) --no-print-directory -s -C native/libxpu OUT=$(BUILD)/libxpu
 	@$(MAKE) --no-print-directory -s -C native/sim OUT=$(BUILD)/sim
 	@$(MAKE) --no-print-directory -s -C native/probe OUT=$(BUILD)/probe
 
@@ -58,7 +60,7 @@ $(BUILD)/venv.stamp: pyproject.toml | packages-build
 
 install: build
 	@rm -rf $(LIB)
-	@install -d $(BIN) $(LIB)/native/sim $(LIB)/python
+	@install -d $(BIN) $(LIB)/native/libxpu $(LIB)/native/sim $(LIB)/python
 	@install -m 755 $(BUILD)/launcher/$(NAME) $(BIN)/$(NAME)
 	@for program in $(NAME)-hook xpu; do \
 		sed -e '1s|.*|#!$(PYTHON) -IS|' hooks/$$program > $(BIN)/$$program && chmod 755 $(BIN)/$$program; \
@@ -68,6 +70,7 @@ install: build
 	@cp -R $(BUILD)/vendor $(LIB)/vendor
 	@install -m 644 hooks/shim.py $(LIB)/shim.py
 	@install -m 644 hooks/xpu_bundle.py $(LIB)/python/xpu_bundle.py
+	@install -m 755 $(BUILD)/libxpu/libcuda.so.1 $(BUILD)/libxpu/libnvidia-ml.so.1 $(LIB)/native/libxpu/
 	@find $(BUILD)/sim -maxdepth 1 -type f -exec install -m 755 {} $(LIB)/native/sim/ \;
 	@find $(LIB) -name __pycache__ -prune -exec rm -rf {} +
 	@$(PYTHON) packaging/bundle.py $(LIB)/python
@@ -97,6 +100,7 @@ test: packages-test $(BUILD)/venv.stamp root
 bench: packages-engine root
 	@$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
 	@$(PYTHON) bench/container_start.py $(ROOT)
+	@$(PYTHON) bench/wrappers.py $(ROOT)
 
 clean:
 	@rm -rf $(BUILD)

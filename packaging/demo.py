@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -IS
 """The main job, on real containers: `make demo`, or packaging/demo.py PREFIX.
 
-Uses the machine's NVIDIA driver where it can hold memory limits, else the simulated device; the docker
+Uses the machine's NVIDIA driver where there is one from R470 on, else the simulated device; the docker
 engine that runs if it knows the xpu runtime, else one of its own. Everything of its own lies below
 /run/xpu-demo and is gone at the end. Exit status 0 only if every step did what it says.
 """
@@ -69,7 +69,7 @@ class Demo:
             say("using this machine's NVIDIA driver")
             return
         why = (
-            "this machine's driver cannot hold memory limits"
+            "no memory limit can be held with this machine's driver"
             if devices
             else "this machine has no NVIDIA driver"
         )
@@ -192,7 +192,7 @@ class Demo:
         done = self.container("XPU_MEM=4G XPU_CORES=30", "nvidia-smi")
         self.expect("4096MiB" in done.stdout.replace(" ", ""), "nvidia-smi inside reports 4096 MiB")
 
-        say("below its limit an allocation succeeds, past it the driver refuses, and the program goes on")
+        say("below its limit an allocation succeeds, past it one is refused, and the program goes on")
         done = self.container("XPU_MEM=4G XPU_CORES=30", "cuda-probe", "alloc", "3000", "2000", "500")
         self.expect(
             "3000 MiB: CUDA_SUCCESS" in done.stdout
@@ -201,9 +201,19 @@ class Demo:
             "3000 MiB granted, 2000 MiB more refused, 500 MiB granted",
         )
 
+        say("a driver before R615 holds no limit: there the wrapper libraries do (here asked for by name)")
+        library = "XPU_MEM=4G XPU_ENFORCE=library"
+        done = self.container(library, "nvidia-smi")
+        self.expect("4096MiB" in done.stdout.replace(" ", ""), "nvidia-smi inside reports 4096 MiB")
+        done = self.container(library, "cuda-probe", "alloc", "3000", "2000", "500")
+        self.expect(
+            "2000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in done.stdout and "500 MiB: CUDA_SUCCESS" in done.stdout,
+            "2000 MiB more refused, and the program goes on",
+        )
+
         say("two containers side by side on one card")
         self.container("XPU_MEM=4G XPU_CORES=30", "cuda-probe", "alloc", "3000", "--hold", detach="first")
-        second = f"XPU_MEM={total - 4096 - 2048}M XPU_CORES=50"
+        second = f"XPU_MEM={total - 4096 - 2048}M XPU_CORES=50 XPU_ENFORCE=library"
         self.container(second, "cuda-probe", "alloc", "1000", "--hold", detach="second")
         for name in ("first", "second"):
             self._wait_for(name, "MiB free of")
@@ -211,6 +221,14 @@ class Demo:
         self.run([self.xpu, "ps"])
         self.run([self.xpu, "devices"])
         self.expect(len(self._xpu_json("ps")) == 2, "xpu ps lists both")
+
+        say("the limit of a running container is changed at once")
+        named = self.run([*self.docker, "inspect", "--format", "{{.Id}}", "second"], show=False).stdout[:12]
+        self.run([self.xpu, "set", named, "--mem", "2G"])
+        done = self.run([*self.docker, "exec", "second", "cuda-probe", "info"])
+        self.expect("1048 MiB free of 2048 MiB" in done.stdout, "the container has 2 GiB, 1000 MiB in use")
+        self.run([self.xpu, "inspect", named])
+        self.run([self.xpu, "set", named, "--mem", f"{total - 4096 - 2048}M"])
 
         say("a third that does not fit is refused, with the figures and what would fit")
         done = self.container("XPU_MEM=4G XPU_CORES=30", "true")

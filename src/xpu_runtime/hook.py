@@ -53,12 +53,21 @@ def stop(state: State, number: int | None) -> list[Grant]:
             for grant in ledger.of_container(state.id)
             if grant.id == number or (number is None and grant.bundle == state.bundle)
         ]
-        # The low-level runtime removes the cgroup before it calls us, and the quota went with it.
+        # The low-level runtime removes the cgroup before it calls us, and the driver's quota went with it.
         if not any(grant.cgroup and os.path.isdir(grant.cgroup) for grant in grants):
+            _remove_pages(grants)
             ledger.release(grants)
             return grants
     _release_with_quotas(grants)
     return grants
+
+
+def _remove_pages(grants: list[Grant]) -> None:
+    if any(part.holding.memory_backend == "library" for grant in grants for part in grant.slices):
+        from xpu_runtime.quota import folders
+
+        for grant in grants:
+            folders.remove(folders.of(grant))
 
 
 def _release_with_quotas(grants: list[Grant]) -> None:

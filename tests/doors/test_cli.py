@@ -11,8 +11,8 @@ import pytest
 
 from .conftest import GIB, Node
 
-COMMANDS = """devices|ps|explain|gc|release|config check|config show|config default|runtime configure|
-runtime unconfigure|sim up|sim down|sim list"""
+COMMANDS = """devices|ps|inspect|set|explain|gc|release|config check|config show|config default|
+runtime configure|runtime unconfigure|sim up|sim down|sim list"""
 TABLES = ["devices", "ps", "gc", "explain", "config show", "sim list"]
 
 

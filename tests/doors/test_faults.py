@@ -67,9 +67,16 @@ def instants(trace: Path) -> list[str]:
     return found
 
 
+#: A driver that holds memory limits itself, and one for which the wrapper libraries do.
+DRIVERS = pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
+
+
+@DRIVERS
 @pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_a_hook_killed_at_any_instant_leaves_nothing_behind(node: Node, bundles: Bundles, mode: str) -> None:
-    node.sim("1xT4")
+def test_a_hook_killed_at_any_instant_leaves_nothing_behind(
+    node: Node, bundles: Bundles, mode: str, topology: str
+) -> None:
+    node.sim(topology)
     bundle = bundles("XPU_MEM=15G", "XPU_CORES=100", args=["nvidia-smi", "-L"])
     pristine = (bundle / "config.json").read_bytes()
     trace = node.folder / "trace"
@@ -89,13 +96,17 @@ def test_a_hook_killed_at_any_instant_leaves_nothing_behind(node: Node, bundles:
         assert not (node.state_root / bundle.name).exists()
         node.xpu("gc")
         assert node.grants() == [], kill
+        assert list(node.run_dir.glob("slices/*")) == [], kill
     assert attempt() == 0
 
 
+@DRIVERS
 @pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_a_shim_killed_at_any_instant_leaves_nothing_behind(node: Node, bundles: Bundles, mode: str) -> None:
+def test_a_shim_killed_at_any_instant_leaves_nothing_behind(
+    node: Node, bundles: Bundles, mode: str, topology: str
+) -> None:
     node.configure(f"mode: {mode}")
-    node.sim("1xT4")
+    node.sim(topology)
     bundle = bundles("XPU_MEM=15G", "XPU_CORES=100", args=["nvidia-smi", "-L"])
     pristine = (bundle / "config.json").read_bytes()
     trace = node.folder / "trace"
@@ -123,6 +134,7 @@ def test_a_shim_killed_at_any_instant_leaves_nothing_behind(node: Node, bundles:
         assert left == pristine or hooks_in(bundle) == {"createRuntime": 1, "poststop": 1}
         node.xpu("gc")
         assert node.grants() == [], kill
+        assert list(node.run_dir.glob("slices/*")) == [], kill
     # The engine may try the very same bundle again.
     done = node.run(bundle)
     assert "Tesla T4" in done.stdout, done.stderr
@@ -282,8 +294,9 @@ def test_a_container_ends_as_ever_when_the_driver_has_died(node: Node, bundles: 
 
 def test_a_limit_that_no_backend_holds_is_refused_with_the_reason(node: Node, bundles: Bundles) -> None:
     node.sim("4xT4-R580")
-    told = refused(node, bundles("XPU_MEM=1G"))
+    told = refused(node, bundles("XPU_MEM=1G", "XPU_CAPABILITIES=compute,graphics"))
     assert "cannot hold a memory limit (R615 or newer can)" in told
+    assert "graphics, whose memory the wrapper libraries do not see" in told
     assert "enforcement.allow_unenforced does not list memory" in told
     assert node.grants() == []
 
@@ -294,7 +307,8 @@ def test_limits_that_may_go_unheld_are_told_once_in_the_log_and_by_ps(
 ) -> None:
     node.sim("4xT4-R580")
     node.configure(f"mode: {mode}\nenforcement: {{allow_unenforced: [memory, cores]}}\n")
-    bundle = bundles("XPU_MEM=1G", "XPU_CORES=30", args=["sleep", "1000"])
+    variables = ("XPU_MEM=1G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
+    bundle = bundles(*variables, args=["sleep", "1000"])
     log = bundle / "log"
     node.start(bundle, "--log", log, "--log-format", "json")
     warnings = [entry["msg"] for entry in log_entries(log, "json") if entry["level"] == "warning"]

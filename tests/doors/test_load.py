@@ -15,12 +15,12 @@ import pytest
 from .conftest import GIB, Node
 
 
-@pytest.mark.parametrize("mode", ["hook"])
+@pytest.mark.parametrize("topology", ["4xT4", "4xT4-R580"])
 def test_a_hundred_creates_at_once_get_exactly_what_fits(
-    node: Node, bundles: Callable[..., Path], mode: str
+    node: Node, bundles: Callable[..., Path], topology: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("4xT4")
+    node.configure("mode: hook")
+    node.sim(topology)
     pattern = bundles("XPU_MEM=1G", args=["sleep", "1000"])
     copies = []
     for number in range(100):
@@ -66,3 +66,4 @@ def test_a_hundred_creates_at_once_get_exactly_what_fits(
         assert {name.name for name in node.state_root.iterdir()} == {bundle.name for bundle in created}
         assert set(at_once.map(delete, created)) == {0}
     assert node.grants() == []
+    assert list(node.run_dir.glob("slices/*")) == []

@@ -267,6 +267,22 @@ def a_container_in_a_user_namespace_gets_its_slice_in_spec_mode() -> None:
 
 
 @check
+def the_wrapper_libraries_hold_a_limit_with_systemd_and_in_a_user_namespace() -> None:
+    library = (*SLICE, "--env=XPU_ENFORCE=library")
+    with private_engine("wrapped", "--userns-remap=default") as remapped:
+        for engine in (SYSTEM, remapped):
+            with engine.container(*library):
+                assert xpu("ps")[0]["memory_backend"] == "library"
+                assert "/   4096MiB" in engine.docker("exec", "checked", "nvidia-smi")
+                told = engine.docker(
+                    "exec", "checked", "cuda-probe", "alloc", "3000", "2000", "500", fails=True
+                )
+                assert "2000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in told
+                assert "500 MiB: CUDA_SUCCESS" in told
+            assert nothing_is_held()
+
+
+@check
 def the_simulation_goes_down_and_leaves_no_mount() -> None:
     run(XPU, "sim", "down")
     assert "/run/xpu" not in run("findmnt", "--list", "--noheadings", "--output=TARGET")

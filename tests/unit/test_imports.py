@@ -22,7 +22,7 @@ print("\\n".join(sorted(set(sys.modules) - before)))
 #: From the standard library; each was weighed. `os` brings the ones up to `stat`.
 LIGHT = {
     "__future__", "_collections_abc", "genericpath", "os", "os.path", "posixpath", "stat", "_stat",
-    "_ctypes", "_json", "_sqlite3", "_struct", "errno", "fcntl", "struct",
+    "_ctypes", "_json", "_sqlite3", "_struct", "binascii", "errno", "fcntl", "struct",
 }  # fmt: skip
 
 

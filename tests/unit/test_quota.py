@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from xpu_runtime import paths
 from xpu_runtime.config.defaults import Config
-from xpu_runtime.devices.inventory import Device, Inventory, Node
+from xpu_runtime.devices.inventory import Device, Inventory, Library, Node
 from xpu_runtime.errors import ApplyError
 from xpu_runtime.ledger.grants import Holding
 from xpu_runtime.linux import cgroups
@@ -19,12 +20,24 @@ from xpu_runtime.request.parse import parse
 GPU = Device("0", "GPU-0", "Tesla T4", 15 << 30, (Node("/dev/nvidia0", 195, 0),))
 MIG = GPU.replace(index="0:0", uuid="MIG-0", parent="GPU-0")
 AMD = GPU.replace(vendor="amdgpu", uuid="drm/0000:03:00.0/vram0")
-R615 = Inventory("/", True, "615.36.02", "13.4", (GPU,), (), (), True, "/nvml", ())
+LIBRARIES = tuple(
+    Library("lib", f"/lib/{stem}.so.1", f"{stem}.so.1", "compute") for stem in ("libcuda", "libnvidia-ml")
+)
+R615 = Inventory("/", True, "615.36.02", "13.4", (GPU,), (), LIBRARIES, True, "/nvml", ())
 R580 = R615.replace(driver_version="580.82.07", memory_limits=False)
 NOTHING_UNHELD = Config(enforcement_allow_unenforced=())
 ALL_UNHELD = Config(enforcement_allow_unenforced=("memory", "cores"))
 DRIVER_HARD = ("driver", "hard")
 UNHELD = ("none", "unenforced")
+
+
+@pytest.fixture
+def wrappers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two wrapper libraries where an installed runtime has them."""
+    (tmp_path / "libxpu").mkdir()
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (tmp_path / "libxpu" / name).touch()
+    monkeypatch.setattr(paths, "NATIVE_DIR", str(tmp_path))
 
 
 def outcome(
@@ -44,10 +57,36 @@ def test_what_is_not_limited_needs_no_backend() -> None:
     assert outcome({"XPU_CORES": "100"}, R580, config=NOTHING_UNHELD) == (Holding(), None)
 
 
-def test_an_older_driver_cannot_hold_memory() -> None:
+def test_with_an_older_driver_the_wrapper_libraries_hold_memory(wrappers: None) -> None:
+    assert outcome({"XPU_MEM": "4G"}, R580) == (Holding("library", "soft"), None)
+    assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "library", "XPU_CORES": "30"}) == (
+        Holding("library", "soft", *UNHELD),
+        None,
+    )
+    assert outcome({"XPU_MEM": "4G", "XPU_CAPABILITIES": "all"}, R580)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "found", "device", "why"),
+    [
+        ({"XPU_CAPABILITIES": "compute,graphics"}, "580.82.07", GPU, "graphics, whose memory the wrapper"),
+        ({}, "460.91.03", GPU, "need driver R470 or newer, not 460.91.03"),
+        ({"XPU_ENFORCE": "library"}, "580.82.07", AMD, "no wrapper libraries for amdgpu devices"),
+    ],
+)
+def test_where_the_wrappers_cannot_hold_memory_the_reason_is_told(
+    wrappers: None, variables: dict[str, str], found: str, device: Device, why: str
+) -> None:
+    _, reason = outcome({"XPU_MEM": "4G", **variables}, R580.replace(driver_version=found), device)
+    assert reason is not None
+    assert why in reason
+
+
+def test_without_wrapper_libraries_an_older_driver_cannot_hold_memory() -> None:
     _, reason = outcome({"XPU_MEM": "4G"}, R580)
     assert reason is not None
     assert "driver 580.82.07 cannot hold a memory limit" in reason
+    assert "libcuda.so.1 is missing: install the runtime again" in reason
     assert "enforcement.allow_unenforced does not list memory" in reason
 
 
@@ -67,7 +106,7 @@ def test_hard_is_refused_unless_every_limit_is(config: Config) -> None:
         assert "XPU_ENFORCE=hard" in reason
 
 
-@pytest.mark.parametrize("name", ["library", "mps", "mig", "broker"])
+@pytest.mark.parametrize("name", ["mps", "mig", "broker"])
 def test_a_backend_that_is_not_there_is_refused_by_name(name: str) -> None:
     _, reason = outcome({"XPU_MEM": "4G", "XPU_ENFORCE": name}, config=ALL_UNHELD)
     assert reason is not None

@@ -69,5 +69,5 @@ def devices(as_json: bool) -> None:
         ],
     )
     kind = "simulated driver" if found.simulated else "driver"
-    limits = "holds memory limits" if found.memory_limits else "cannot hold memory limits (R615 can)"
+    limits = "holds memory limits" if found.memory_limits else "leaves memory limits to the wrapper libraries"
     click.echo(f"\n{kind} {found.driver_version}, CUDA {found.cuda_version}, {limits}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from xpu_runtime import paths
 from xpu_runtime.cli.table import json_option, print_json
 from xpu_runtime.config.load import load
 from xpu_runtime.devices import inventory
@@ -18,6 +19,7 @@ from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.plan import build, granting
 from xpu_runtime.plan import mode as plan_mode
+from xpu_runtime.quota import library
 from xpu_runtime.request import source
 from xpu_runtime.request.units import show
 
@@ -76,10 +78,15 @@ def explain(
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:
         with Root(rootfs) as root:
-            operations = build.build(found, outcome, request.capabilities, root)
+            operations = build.build(found, outcome, request.capabilities, root, _pages(outcome))
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
     _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations])
+
+
+def _pages(slices: tuple[Slice, ...]) -> str | None:
+    """Where the pages would be: a grant has the folder, and there is none."""
+    return paths.in_run_dir("slices", "GRANT") if library.holds(slices) else None
 
 
 def _add(spec: dict[str, Any], variables: tuple[str, ...], privileged: bool) -> None:

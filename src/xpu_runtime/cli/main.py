@@ -17,7 +17,7 @@ from xpu_runtime.errors import XpuError
 VERSION = "0.1.0"
 
 #: `xpu NAME` is the click command `NAME` in the module xpu_runtime.cli.NAME.
-COMMANDS = ("config", "devices", "explain", "gc", "ps", "release", "runtime", "sim")
+COMMANDS = ("config", "devices", "explain", "gc", "inspect", "ps", "release", "runtime", "set", "sim")
 
 
 class _Told(click.ClickException):

@@ -32,6 +32,11 @@ def memory(amount: int | None) -> str:
     return "-" if amount is None else show(amount)
 
 
+def used_of(used: int | None, limit: int) -> str:
+    """`1536/4096 MiB`, or a dash where the use is not known."""
+    return "-" if used is None else f"{show(used).removesuffix(' MiB')}/{show(limit)}"
+
+
 def percent(amount: int | None) -> str:
     """A percentage, or a dash for none."""
     return "-" if amount is None else f"{amount}%"

@@ -61,7 +61,8 @@ class Library(Value):
     """A driver file to mount: where it lies on the host, and what it is called in a container.
 
     `kind` is `lib` (goes to the container's library folder under `name`, with `links` beside it),
-    `lib32`, `bin`, `file` (same path as in the driver root) or `socket` (a folder or socket, ditto).
+    `lib32`, `bin`, `file` (same path as in the driver root) or `socket` (a folder or socket, ditto). `aside`
+    is a library, and `page` and `shared` are files, whose `name` is a path; a container can write `shared`.
     """
 
     kind: str

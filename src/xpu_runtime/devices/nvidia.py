@@ -242,8 +242,15 @@ def _brand(pynvml: Any, handle: Any) -> str:
     return ""
 
 
+#: In its second version: R470 has no third, and that of R535.43 to R535.86 has entries of another size.
+_PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v2"
+
+
 def memory_by_process(found: Inventory) -> dict[str, dict[int, int]]:
-    """Bytes of device memory by device UUID and process; DeviceError if the driver cannot be asked."""
+    """Bytes of device memory by device UUID and process, of those of which the driver tells them.
+
+    DeviceError if the driver cannot be asked.
+    """
     if not found.nvml:
         return {}
     try:
@@ -254,10 +261,10 @@ def memory_by_process(found: Inventory) -> dict[str, dict[int, int]]:
         used: dict[str, dict[int, int]] = {}
         for device in found.devices:
             handle = _ask(pynvml, "nvmlDeviceGetHandleByUUID", device.uuid)
-            processes = (
-                _ask(pynvml, "nvmlDeviceGetComputeRunningProcesses", handle, default=()) if handle else ()
-            )
-            used[device.uuid] = {each.pid: each.usedGpuMemory or 0 for each in processes}
+            processes = _ask(pynvml, _PROCESSES, handle, default=()) if handle else ()
+            used[device.uuid] = {
+                each.pid: each.usedGpuMemory for each in processes if each.usedGpuMemory is not None
+            }
         return used
     finally:
         pynvml.nvmlShutdown()

@@ -139,6 +139,46 @@ def place(
     return tuple(_slice(room, ask, request.cores) for room, ask in zip(chosen, asks, strict=True))
 
 
+def below_use(device: Device, part: Slice, use: Use, wanted: int, used: int) -> Refusal | None:
+    """Why `part`, of which `used` bytes are in use, cannot be cut to `wanted` bytes; None if it can."""
+    if used <= wanted:
+        return None
+    free = room_of(Candidate(device, None, part.holding), use, 1.0)
+    reason = f"{show(used)} in use, {show(wanted)} asked"
+    # More may be in use than the limit allows, after an earlier change: the limit as it is then stays one.
+    least = min(-(-used // MIB) * MIB, part.memory_bytes)
+    return Refusal(
+        "below-use",
+        f"the container uses more of {device.label} than that",
+        (DeviceFigures(device.index, free.memory, free.cores, reason),),
+        {"XPU_MEM": as_variable(least)},
+    )
+
+
+def resize(device: Device, part: Slice, use: Use, wanted: Memory, oversubscribe: float) -> int | Refusal:
+    """The bytes that a limit of `wanted` would book for `part` of `device`, or why it cannot grow so far.
+
+    `use` is what is granted of the device now, `part` included. No policy binds here: it is for containers'
+    own requests, and this is the operator's.
+    """
+    need = wanted.on(device.memory_bytes)
+    if need <= part.memory_bytes:
+        return need
+    candidate = Candidate(device, None, part.holding)
+    free = room_of(candidate, use, oversubscribe)
+    beside = use.replace(memory_bytes=use.memory_bytes - part.memory_bytes)
+    most = max(room_of(candidate, beside, oversubscribe).memory, part.memory_bytes)
+    if need <= most:
+        return need
+    reason = f"{show(free.memory)} free beside the {show(part.memory_bytes)} that it has, {show(need)} asked"
+    return Refusal(
+        "not-enough-memory",
+        f"{device.label} has not enough free memory to give this container {show(need)}",
+        (DeviceFigures(device.index, free.memory, free.cores, reason),),
+        {"XPU_MEM": as_variable(most)},
+    )
+
+
 _NOTHING = Use()
 
 

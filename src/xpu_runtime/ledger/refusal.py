@@ -23,6 +23,7 @@ CODES = {
     "not-enough-cores": "not enough free cores",
     "not-enough": "no device has enough free memory and cores at once",
     "in-use": "a whole device was asked for, and each is in use",
+    "below-use": "a limit below what the container uses now",
 }
 
 #: Devices named in the one-line message; the value holds all.
@@ -56,15 +57,16 @@ class Refusal(Value):
             "nearest": self.nearest,
         }
 
-    def line(self) -> str:
-        """All of it in one line for people."""
+    def line(self, spelling: dict[str, str] | None = None) -> str:
+        """All of it in one line for people; `spelling`: what stands for `XPU_MEM=` and so on where the door
+        that is asked takes no variables."""
         parts = [f"GPU {d.index}: {d.reason}" for d in self.devices[:_SHOWN]]
         if len(self.devices) > _SHOWN:
             parts.append(f"and {len(self.devices) - _SHOWN} more")
         text = f"{self.message} ({'; '.join(parts)})" if parts else self.message
         if self.nearest:
             text += "; the nearest request that fits now: " + " ".join(
-                f"{name}={value}" for name, value in self.nearest.items()
+                (spelling or {}).get(name, f"{name}=") + value for name, value in self.nearest.items()
             )
         elif self.devices:
             text += "; nothing smaller fits now either: see `xpu ps` for who holds what"

@@ -233,6 +233,32 @@ class Ledger:
             pid, start_time, cgroup, state, grant,
         )  # fmt: skip
 
+    def resize(
+        self, number: int, choose: Callable[[Grant, dict[str, Use]], dict[int, int]]
+    ) -> tuple[Grant | None, list[Grant]]:
+        """Changes what slices of grant `number` book of memory, in one transaction, in which the dead are
+        reaped too.
+
+        `choose` gets the grant as it is now and what is granted of each device, and returns the new bytes by
+        the slice's position. What it does besides happens before the change is booked and while nobody else
+        books; if it raises, the ledger stays as it was. Returns the grant as it became (None: it has ended)
+        and the dead grants that were removed, whose quotas are the caller's to clear.
+        """
+        try:
+            with self._transaction():
+                dead = self._remove_dead(thorough=True)
+                found = self._load("WHERE id = ?", (number,))
+                if not found:
+                    return None, dead
+                for position, amount in choose(found[0], self.uses()).items():
+                    self._db.execute(
+                        "UPDATE slices SET memory_bytes = ? WHERE grant_id = ? AND position = ?",
+                        (amount, number, position),
+                    )
+                return self._load("WHERE id = ?", (number,))[0], dead
+        except (OSError, sqlite.Error) as error:
+            raise self._failed("write", error) from error
+
     def _write(self, statement: str, *values: object) -> bool:
         try:
             with self._transaction():

@@ -104,6 +104,23 @@ def has_processes(folder: str) -> bool:
     return False
 
 
+def processes(folder: str) -> list[int]:
+    """The processes in the cgroup `folder` and below it; none where it is gone."""
+    found: list[int] = []
+    folders = [folder]
+    while folders:
+        here = folders.pop()
+        try:
+            found += [int(line) for line in _lines(os.path.join(here, "cgroup.procs"))]
+            with os.scandir(here) as entries:
+                folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            # EOPNOTSUPP: a threaded cgroup; its processes are in the folder above.
+            if error.errno not in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+                raise
+    return found
+
+
 def allow_devices(pid: int, rules: list[DeviceRule]) -> list[DeviceRule]:
     """Lets the cgroup of `pid` use the devices too; returns the rules that were not there before.
 

@@ -28,6 +28,12 @@ def clone(path: str) -> int:
     return syscalls.open_tree(syscalls.AT_FDCWD, path, flags)
 
 
+def copy(mount_fd: int) -> int:
+    """A descriptor of a detached copy of a clone that has been attached in this mount namespace."""
+    flags = syscalls.OPEN_TREE_CLONE | syscalls.OPEN_TREE_CLOEXEC | syscalls.AT_EMPTY_PATH
+    return syscalls.open_tree(mount_fd, "", flags)
+
+
 def attach(
     mount_fd: int,
     root: Root,

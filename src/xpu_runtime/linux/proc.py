@@ -30,6 +30,46 @@ def is_alive(pid: int, started: int) -> bool:
     return bool(fields) and fields[0] not in _ENDED and int(fields[19]) == started
 
 
+def name(pid: int) -> str:
+    """The program's name, at most 15 characters, as the process has set it; "" if there is no process."""
+    try:
+        text = _read(f"/proc/{pid}/comm").decode("ascii", "replace").rstrip("\n")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
+
+
+def innermost_pid(pid: int) -> int | None:
+    """What `pid` is called in the PID namespace that it lives in; None if there is no such process."""
+    try:
+        # A process may have 65536 groups, and they stand before the line in question.
+        with open(f"/proc/{pid}/status", "rb") as lines:
+            for line in lines:
+                if line.startswith(b"NSpid:"):
+                    return int(line.split()[-1])
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return None
+
+
+def in_pid_namespace_of(pid: int) -> list[int]:
+    """All processes of the PID namespace of `pid`; none where that is our own, or where `pid` is gone."""
+    try:
+        theirs = os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return []
+    if theirs == os.readlink("/proc/self/ns/pid"):
+        return []
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/ns/pid") == theirs:
+                found.append(int(entry))
+        except OSError:
+            continue  # ended meanwhile
+    return found
+
+
 def _stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat from the third (state) on; empty if there is no such process."""
     if pid <= 0:

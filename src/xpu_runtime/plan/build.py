@@ -43,9 +43,14 @@ def _folder(root: Root, folders: tuple[str, ...]) -> str:
     return next((folder for folder in folders if root.exists(folder)), folders[0])
 
 
-def wanted(found: Inventory, capabilities: tuple[str, ...]) -> list[Library]:
-    """The driver files that a container with these capabilities gets."""
-    return [library for library in found.libraries if library.capability in ("", *capabilities)]
+def wanted(found: Inventory, capabilities: tuple[str, ...], pages: str | None) -> list[Library]:
+    """The driver files that a container with these capabilities gets; `pages` as for `build`."""
+    asked = [library for library in found.libraries if library.capability in ("", *capabilities)]
+    if pages is None:
+        return asked
+    from xpu_runtime.plan import wrapping
+
+    return wrapping.wrap(asked, found.libraries, pages)
 
 
 def device_nodes(
@@ -67,13 +72,20 @@ def device_nodes(
 
 
 def build(
-    found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...], root: Root
+    found: Inventory,
+    slices: tuple[Slice, ...],
+    capabilities: tuple[str, ...],
+    root: Root,
+    pages: str | None,
 ) -> list[Operation]:
-    """The plan for a container whose root folder is `root`."""
+    """The plan for a container whose root folder is `root`.
+
+    `pages` is the host's folder with the grant's pages where the wrapper libraries hold its memory limit.
+    """
     layout = layout_of(root)
     operations: list[Operation] = list(device_nodes(found, slices, capabilities))
     entries = []
-    for library in wanted(found, capabilities):
+    for library in wanted(found, capabilities, pages):
         if library.kind in ("lib", "lib32"):
             folder = layout.lib if library.kind == "lib" else layout.lib32
             operations += _library(library, folder, root)
@@ -83,7 +95,12 @@ def build(
         elif library.kind == "bin":
             operations.append(Mount(library.source, f"{_BIN_FOLDER}/{library.name}"))
         else:
-            operations.append(Mount(library.source, library.name, executable=False))
+            executable, writable = library.kind == "aside", library.kind == "shared"
+            operations.append(Mount(library.source, library.name, executable, writable))
+    if pages is not None:
+        from xpu_runtime.plan import wrapping
+
+        operations += wrapping.over_the_images_own(root)
     if entries:
         operations.append(LinkerCache(tuple(entries)))
     return operations

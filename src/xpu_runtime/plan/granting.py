@@ -103,6 +103,11 @@ def grant(found: Inventory, request: Request, config: Config, wanted: Grant, *, 
     limits.clear(found, dead)
     if granted is None:
         raise Refused(refusals[-1])
+    try:
+        limits.prepare(granted)
+    except BaseException:
+        release(config, [granted])
+        raise
     return granted
 
 
@@ -127,16 +132,28 @@ def release(config: Config, grants: list[Grant]) -> None:
     """Clears the quotas of grants and gives their slices back; safe to repeat."""
     if not grants:
         return
-    if any(limits.in_force(grant) for grant in grants):
-        limits.clear(inventory.load(config), grants)
+    _clear(config, grants)
     with Ledger() as ledger:
         ledger.release(grants)
 
 
 def reap(config: Config) -> list[Grant]:
     """Takes back what dead containers hold, and returns their grants."""
+    from xpu_runtime.quota import folders
+
+    left = folders.left()
     with Ledger() as ledger:
         dead = ledger.reap()
-    if any(limits.in_force(grant) for grant in dead):
-        limits.clear(inventory.load(config), dead)
+        # A call that was killed between the ledger and the folder has left one; those listed here that are
+        # of no grant now never will be of one again.
+        known = {folders.of(grant) for grant in ledger.grants()}
+    _clear(config, dead)
+    for folder in left:
+        if folder not in known:
+            folders.remove(folder)
     return dead
+
+
+def _clear(config: Config, grants: list[Grant]) -> None:
+    needed = any(limits.in_driver(grant) for grant in grants)
+    limits.clear(inventory.load(config) if needed else None, grants)

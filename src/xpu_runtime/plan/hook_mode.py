@@ -18,6 +18,7 @@ from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.oci.state import State
 from xpu_runtime.plan import granting, live
 from xpu_runtime.plan import mode as plan_mode
+from xpu_runtime.quota import limits
 from xpu_runtime.quota.choose import UNENFORCED
 from xpu_runtime.request import source
 
@@ -38,7 +39,7 @@ def start(state: State, spec: Spec, config: Config, log: Log) -> Grant | None:
     found = inventory.load(config)
     rootfs = oci_spec.rootfs(spec, state.bundle)
     if request.choice == "none":
-        live.carry_out(found, (), request.capabilities, state.pid, rootfs)
+        live.carry_out(found, (), request.capabilities, state.pid, rootfs, None)
         return None
     return _give(state, request, found, config, log, rootfs, oci_spec.is_privileged(spec))
 
@@ -61,7 +62,7 @@ def _give(
     try:
         # The limit first: no process of the container runs yet, and it is the easier one to undo.
         bound = granting.impose(found, granted, state.pid, started)
-        live.carry_out(found, granted.slices, request.capabilities, state.pid, rootfs)
+        live.carry_out(found, granted.slices, request.capabilities, state.pid, rootfs, limits.pages(granted))
     except BaseException:
         granting.release(config, [bound])
         raise

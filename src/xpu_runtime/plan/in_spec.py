@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xpu_runtime.oci.spec import Spec
 
 _NODE_MODE = 0o666
-_OPTIONS = ["bind", "ro", "nosuid", "nodev", "rprivate"]
+_OPTIONS = ["bind", "nosuid", "nodev", "rprivate"]
 
 
 def edit(
@@ -30,10 +30,12 @@ def edit(
     capabilities: tuple[str, ...],
     rootfs: str,
     *,
+    pages: str | None,
     systemd_cgroup: bool,
 ) -> Root:
     """Edits `spec` in memory and makes the links in `rootfs`; the Root that comes back can undo those.
 
+    `pages` as for build.build.
     ApplyError, and nothing is left in the root folder, if a step fails.
     """
     root = perform.open_root(rootfs)
@@ -42,7 +44,7 @@ def edit(
         if systemd_cgroup:
             for wanted in build.device_nodes(found, slices, capabilities):
                 _link_for_systemd(wanted.node, found.root)
-        for operation in build.build(found, slices, capabilities, root):
+        for operation in build.build(found, slices, capabilities, root, pages):
             try:
                 _one(spec, root, operation, found.root, bind_nodes)
             except OSError as error:
@@ -66,7 +68,9 @@ def _one(spec: Spec, root: Root, operation: Operation, driver_root: str, bind_no
             source = os.path.join(driver_root, node.path.lstrip("/"))
             oci_spec.add_mount(spec, node.path, source, ["bind", "rw", "nosuid", "noexec", "rprivate"])
     elif isinstance(operation, Mount):
-        options = _OPTIONS if operation.executable else [*_OPTIONS, "noexec"]
+        options = [*_OPTIONS, "rw" if operation.writable else "ro"]
+        if not operation.executable:
+            options.append("noexec")
         oci_spec.add_mount(spec, operation.destination, operation.source, options)
     elif isinstance(operation, Link):
         perform.make_link(root, operation)

@@ -22,9 +22,17 @@ _NODE_MODE = stat.S_IFCHR | 0o666
 
 
 def carry_out(
-    found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...], pid: int, rootfs: str
+    found: Inventory,
+    slices: tuple[Slice, ...],
+    capabilities: tuple[str, ...],
+    pid: int,
+    rootfs: str,
+    pages: str | None,
 ) -> None:
-    """Gives the container whose init is `pid` its devices and driver files; else ApplyError, all undone."""
+    """Gives the container whose init is `pid` its devices and driver files; else ApplyError, all undone.
+
+    `pages` as for build.build.
+    """
     if os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt"):
         raise ApplyError(
             f"process {pid} has no mount namespace of its own: what it got, the whole host would get",
@@ -32,21 +40,26 @@ def carry_out(
         )
     added = _allow(pid, build.device_nodes(found, slices, capabilities))
     try:
-        _in_mount_namespace(found, slices, capabilities, pid, rootfs)
+        _in_mount_namespace(found, slices, capabilities, pid, rootfs, pages)
     except BaseException:
         _disallow(pid, added)
         raise
 
 
 def _in_mount_namespace(
-    found: Inventory, slices: tuple[Slice, ...], capabilities: tuple[str, ...], pid: int, rootfs: str
+    found: Inventory,
+    slices: tuple[Slice, ...],
+    capabilities: tuple[str, ...],
+    pid: int,
+    rootfs: str,
+    pages: str | None,
 ) -> None:
-    clones: dict[str, list[int]] = {}
+    clones: dict[str, int] = {}
     host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for library in build.wanted(found, capabilities):
-            # One for its own name, and one for each link's name that the image may occupy.
-            clones[library.source] = [_clone(library.source) for _ in (library.name, *library.links)]
+        for library in build.wanted(found, capabilities, pages):
+            if library.source not in clones:
+                clones[library.source] = _clone(library.source)
         try:
             mounts.enter_mount_namespace(pid)
         except OSError as error:
@@ -55,14 +68,13 @@ def _in_mount_namespace(
             ) from error
         try:
             with perform.open_root(rootfs) as root:
-                _carry_out_in(root, build.build(found, slices, capabilities, root), clones)
+                _carry_out_in(root, build.build(found, slices, capabilities, root, pages), clones)
         finally:
             syscalls.setns(host, syscalls.CLONE_NEWNS)
     finally:
         os.close(host)
-        for fds in clones.values():
-            for fd in fds:
-                os.close(fd)
+        for fd in clones.values():
+            os.close(fd)
 
 
 def _allow(pid: int, nodes: list[DeviceNode]) -> list[cgroups.DeviceRule]:
@@ -90,11 +102,12 @@ def _clone(source: str) -> int:
         raise ApplyError(f"cannot copy the mount of {source}: {error.strerror}") from error
 
 
-def _carry_out_in(root: Root, operations: list[Operation], clones: dict[str, list[int]]) -> None:
+def _carry_out_in(root: Root, operations: list[Operation], clones: dict[str, int]) -> None:
+    attached: set[str] = set()
     try:
         for operation in operations:
             try:
-                _one(root, operation, clones)
+                _one(root, operation, clones, attached)
             except OSError as error:
                 raise perform.failure(operation, error) from error
     except BaseException:
@@ -102,16 +115,31 @@ def _carry_out_in(root: Root, operations: list[Operation], clones: dict[str, lis
         raise
 
 
-def _one(root: Root, operation: Operation, clones: dict[str, list[int]]) -> None:
+def _one(root: Root, operation: Operation, clones: dict[str, int], attached: set[str]) -> None:
     if isinstance(operation, DeviceNode):
         root.make_node(operation.node.path, _NODE_MODE, operation.node.major, operation.node.minor)
     elif isinstance(operation, Mount):
-        fd = clones[operation.source].pop()
-        try:
-            mounts.attach(fd, root, operation.destination, nodev=True, noexec=not operation.executable)
-        finally:
-            os.close(fd)
+        _mount(root, operation, clones[operation.source], again=operation.source in attached)
+        attached.add(operation.source)
     elif isinstance(operation, Link):
         perform.make_link(root, operation)
     else:
         perform.write_linker_cache(root, operation)
+
+
+def _mount(root: Root, operation: Mount, clone: int, again: bool) -> None:
+    """Attaches the clone, or where it is attached already (the image has files of its own under more than
+    one of a library's names), a copy of it."""
+    fd = mounts.copy(clone) if again else clone
+    try:
+        mounts.attach(
+            fd,
+            root,
+            operation.destination,
+            read_only=not operation.writable,
+            nodev=True,
+            noexec=not operation.executable,
+        )
+    finally:
+        if again:
+            os.close(fd)

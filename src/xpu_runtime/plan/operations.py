@@ -24,11 +24,12 @@ class DeviceNode(Value):
 
 
 class Mount(Value):
-    """A bind mount of a driver's file or folder, read-only."""
+    """A bind mount of a file or folder of the driver's or of ours, read-only unless it is `writable`."""
 
     source: str
     destination: str
     executable: bool = True
+    writable: bool = False
 
     def describe(self) -> str:
         return f"mount {self.source} at {self.destination}"

@@ -15,6 +15,7 @@ from xpu_runtime.linux import files, proc
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.plan import granting, in_spec, injection
 from xpu_runtime.plan import mode as plan_mode
+from xpu_runtime.quota import limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def prepare(
             slices,
             request.capabilities,
             rootfs,
+            pages=limits.pages(granted),
             systemd_cgroup=invocation.systemd_cgroup,
         )
         with root:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from xpu_runtime.devices.inventory import Device, Inventory
 from xpu_runtime.ledger.grants import Holding
-from xpu_runtime.quota import driver
+from xpu_runtime.quota import driver, library
 from xpu_runtime.request.request import Request
 
 TYPE_CHECKING = False
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 NONE = "none"
 UNENFORCED = "unenforced"
+
+#: Backends that hold memory only: XPU_ENFORCE with such a name says nothing about cores.
+_FOR_MEMORY = (driver.NAME, library.NAME)
 
 #: A backend and its strength.
 _Pair = tuple[str | None, str | None]
@@ -43,24 +46,29 @@ def holding(found: Inventory, device: Device, request: Request, config: Config) 
 
 
 def _memory(found: Inventory, device: Device, request: Request, config: Config) -> tuple[_Pair, str | None]:
+    reasons = []
     if request.enforce in ("auto", "hard", driver.NAME):
         reason = driver.unavailable(found, device)
         if reason is None:
             return (driver.NAME, driver.STRENGTH), None
-    else:
-        reason = _no_such_backend("memory", request.enforce)
-    return _unheld("memory", reason, request, config)
+        reasons.append(reason)
+    if request.enforce in ("auto", library.NAME):
+        reason = library.unavailable(found, device) or library.cannot_count(request.capabilities)
+        if reason is None:
+            return (library.NAME, library.STRENGTH), None
+        reasons.append(reason)
+    return _unheld("memory", ", and ".join(reasons) or _no_such("memory", request.enforce), request, config)
 
 
 def _cores(device: Device, request: Request, config: Config) -> tuple[_Pair, str | None]:
-    if request.enforce in ("auto", "hard", driver.NAME):
+    if request.enforce in ("auto", "hard", *_FOR_MEMORY):
         reason = "nothing on this node can hold a cap on cores"
     else:
-        reason = _no_such_backend("cores", request.enforce)
+        reason = _no_such("cores", request.enforce)
     return _unheld("cores", reason, request, config)
 
 
-def _no_such_backend(kind: str, name: str) -> str:
+def _no_such(kind: str, name: str) -> str:
     if name == NONE:
         return f"XPU_ENFORCE=none leaves {kind} without a limit"
     return f"the backend {name!r} is not available on this node for {kind}"
@@ -70,8 +78,8 @@ def _unheld(kind: str, reason: str, request: Request, config: Config) -> tuple[_
     """The limit goes unheld where the request and the configuration allow that."""
     if request.enforce == "hard":
         return (None, None), f"{reason}, and XPU_ENFORCE=hard is asked"
-    # XPU_ENFORCE=driver names a backend for memory; it says nothing about cores.
-    if request.enforce not in ("auto", NONE) and (kind, request.enforce) != ("cores", driver.NAME):
+    says_nothing = kind == "cores" and request.enforce in _FOR_MEMORY
+    if request.enforce not in ("auto", NONE) and not says_nothing:
         return (None, None), reason
     if kind in config.enforcement_allow_unenforced:
         return (NONE, UNENFORCED), None

@@ -1,4 +1,8 @@
-"""Limits put into force and lifted, for whole grants, through the backend that each slice names."""
+"""Limits put into force and lifted, for whole grants, through the backend that each slice names.
+
+The driver's limits are set on the container's cgroup, which must exist; the wrapper libraries' pages are made
+with the grant, for they are mounted before that.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,24 @@ import os
 from xpu_runtime.devices.inventory import Inventory, find
 from xpu_runtime.errors import ApplyError, XpuError
 from xpu_runtime.ledger.grants import Grant, Slice
-from xpu_runtime.quota import driver
+from xpu_runtime.quota import driver, library
+
+
+def prepare(grant: Grant) -> None:
+    """Makes what must be there before the container is; ApplyError, and nothing is left, if that fails."""
+    if library.holds(grant.slices):
+        from xpu_runtime.quota import folders
+
+        folders.create(grant)
+
+
+def pages(grant: Grant | None) -> str | None:
+    """The host's folder with the grant's pages; None where the wrapper libraries hold no limit of it."""
+    if grant is None or not library.holds(grant.slices):
+        return None
+    from xpu_runtime.quota import folders
+
+    return folders.of(grant)
 
 
 def impose(found: Inventory, slices: tuple[Slice, ...], folder: str | None) -> None:
@@ -29,14 +50,22 @@ def impose(found: Inventory, slices: tuple[Slice, ...], folder: str | None) -> N
         raise
 
 
-def clear(found: Inventory, grants: list[Grant]) -> None:
-    """Lifts the limits of grants that have ended. A cgroup that is gone took its limits with it."""
+def clear(found: Inventory | None, grants: list[Grant]) -> None:
+    """Lifts the limits of grants that have ended. A cgroup that is gone took its limits with it.
+
+    `found` may be None where `in_driver` is false for each.
+    """
     for grant in grants:
-        _lift(found, grant.slices, grant.cgroup)
+        if found is not None:
+            _lift(found, grant.slices, grant.cgroup)
+        if library.holds(grant.slices):
+            from xpu_runtime.quota import folders
+
+            folders.remove(folders.of(grant))
 
 
-def in_force(grant: Grant) -> bool:
-    """Whether a limit of this grant may still be set somewhere."""
+def in_driver(grant: Grant) -> bool:
+    """Whether the driver may still have a limit of this grant."""
     return bool(_held_by_driver(grant.slices)) and bool(grant.cgroup) and os.path.isdir(grant.cgroup)
 
 

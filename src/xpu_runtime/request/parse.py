@@ -22,6 +22,9 @@ VARIABLES = (
     "XPU_ENFORCE",
 )
 
+#: Read by the wrapper libraries in the container; they ask the runtime for nothing.
+FOR_PROGRAMS = ("XPU_LOG",)
+
 #: A list longer than any machine has devices is an attack or a mistake.
 MAX_DEVICES = 256
 _SHOWN = 60

@@ -10,7 +10,7 @@ from __future__ import annotations
 from xpu_runtime.errors import RequestError
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import units
-from xpu_runtime.request.parse import VARIABLES, nearest, parse
+from xpu_runtime.request.parse import FOR_PROGRAMS, VARIABLES, nearest, parse
 from xpu_runtime.request.request import Request
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
     privileged = oci_spec.is_privileged(spec)
     by_annotation = _annotated(annotations)
     if not (privileged or config.policy_accept_env_when_unprivileged):
-        asked = sorted(name for name in environment if name.startswith("XPU_"))
+        asked = sorted(name for name in environment if _is_ours(name))
         if asked and not by_annotation:
             raise RequestError(
                 f"{asked[0]} is set in an unprivileged container, and the configuration's "
@@ -56,10 +56,14 @@ def asks(spec: Spec) -> bool:
         return False
     environment = oci_spec.environment_of(spec)
     return (
-        any(name.startswith("XPU_") for name in environment)
+        any(_is_ours(name) for name in environment)
         or any(name.startswith(ANNOTATION_PREFIX) for name in oci_spec.annotations_of(spec))
         or bool(_selection_by_alias(environment))
     )
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("XPU_") and name not in FOR_PROGRAMS
 
 
 def _annotated(annotations: dict[str, str]) -> dict[str, str]:
@@ -84,7 +88,7 @@ def from_variables(variables: dict[str, str], step: int) -> Request | None:
     which images set, then count for nothing. Capabilities and requirements that an image states for
     its own programs hold unless an XPU_* variable says otherwise.
     """
-    ours = {name: value for name, value in variables.items() if name.startswith("XPU_")}
+    ours = {name: value for name, value in variables.items() if _is_ours(name)}
     if not ours:
         ours = _selection_by_alias(variables)
         if not ours:

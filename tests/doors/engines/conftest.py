@@ -238,6 +238,10 @@ def topology(engines: Engines, node: Node) -> Callable[[str], None]:
     return engines.change_topology
 
 
+#: The limit held by the driver, and by the wrapper libraries.
+BACKENDS = pytest.mark.parametrize("ask", ["XPU_MEM=4G", "XPU_MEM=4G XPU_ENFORCE=library"])
+
+
 class Completed:
     """What a command printed, and its exit status."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from ..conftest import GIB, MIB, Node
-from .conftest import PATIENCE, Docker, Engines
+from .conftest import BACKENDS, PATIENCE, Docker, Engines
 
 
 def test_nvidia_smi_in_a_container_shows_a_card_of_its_slices_size(docker: Docker, mode: str) -> None:
@@ -19,8 +19,9 @@ def test_nvidia_smi_in_a_container_shows_a_card_of_its_slices_size(docker: Docke
     assert "/   4096MiB" in done.out
 
 
-def test_a_container_is_held_to_its_limit(docker: Docker, mode: str) -> None:
-    done = docker.run("XPU_MEM=4G", "cuda-probe", "alloc", "3000", "2000", "500")
+@BACKENDS
+def test_a_container_is_held_to_its_limit(docker: Docker, mode: str, ask: str) -> None:
+    done = docker.run(ask, "cuda-probe", "alloc", "3000", "2000", "500")
     assert done.out.splitlines()[:3] == [
         "allocating 3000 MiB: CUDA_SUCCESS",
         "allocating 2000 MiB: CUDA_ERROR_OUT_OF_MEMORY",
@@ -161,6 +162,7 @@ def test_a_container_that_asks_for_nothing_has_the_spec_that_it_has_with_runc(
 # Ways to run a container.
 
 
+@BACKENDS
 @pytest.mark.parametrize(
     "options",
     [
@@ -177,8 +179,10 @@ def test_a_container_that_asks_for_nothing_has_the_spec_that_it_has_with_runc(
     ],
     ids=" ".join,
 )
-def test_a_slice_is_seen_and_held_with_dockers_options(docker: Docker, mode: str, options: list[str]) -> None:
-    done = docker.run("XPU_MEM=4G", "sh", "-c", "nvidia-smi && cuda-probe alloc 3000 2000", options=options)
+def test_a_slice_is_seen_and_held_with_dockers_options(
+    docker: Docker, mode: str, options: list[str], ask: str
+) -> None:
+    done = docker.run(ask, "sh", "-c", "nvidia-smi && cuda-probe alloc 3000 2000", options=options)
     assert "/   4096MiB" in done.out, done
     assert "allocating 3000 MiB: CUDA_SUCCESS" in done.out
     assert "allocating 2000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in done.out

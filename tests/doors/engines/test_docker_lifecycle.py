@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import GIB, MIB, Node
-from .conftest import Daemon, Docker, Engines, completed, until
+from .conftest import BACKENDS, Daemon, Docker, Engines, completed, until
 
 
 def test_stop_gives_the_slice_back_and_start_takes_one_again(docker: Docker, node: Node, mode: str) -> None:
@@ -29,8 +29,11 @@ def test_stop_gives_the_slice_back_and_start_takes_one_again(docker: Docker, nod
     assert docker("exec", container, "cuda-probe", "alloc", "3000", "2000").status == 3
 
 
-def test_a_restarted_container_has_one_slice_and_its_limit(docker: Docker, node: Node, mode: str) -> None:
-    container = docker.start("XPU_MEM=4G", "sleep", "1000")
+@BACKENDS
+def test_a_restarted_container_has_one_slice_and_its_limit(
+    docker: Docker, node: Node, mode: str, ask: str
+) -> None:
+    container = docker.start(ask, "sleep", "1000")
     for _ in range(3):
         docker.must("restart", "--time=0", container)
     (entry,) = node.json("ps")

@@ -1,0 +1,63 @@
+"""The containers that hold slices: how commands find one, and how they tell of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpu_runtime.cli.table import timestamp
+from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger.grants import Grant, Slice
+from xpu_runtime.ledger.refusal import plain_index
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.linux import cgroups, proc
+
+
+def named(container: str) -> list[Grant]:
+    """The grants of the container whose id is, or starts with, `container`; XpuError if that names not one.
+
+    More than one where runtimes with roots of their own have containers of the same id.
+    """
+    with Ledger() as ledger:
+        grants = [grant for grant in ledger.grants() if grant.container_id.startswith(container)]
+    exact = [grant for grant in grants if grant.container_id == container]
+    found = exact or grants
+    names = sorted({grant.container_id for grant in found})
+    if not found:
+        raise XpuError(f"no container {container!r} holds a slice", "see `xpu ps --no-trunc`")
+    if len(names) > 1:
+        raise XpuError(f"{container!r} is the start of {', '.join(names)}", "give more of the id")
+    return found
+
+
+def is_alive(grant: Grant) -> bool:
+    """Whether the grant's container still has a process."""
+    return proc.is_alive(grant.pid, grant.start_time) or (
+        bool(grant.cgroup) and cgroups.has_processes(grant.cgroup)
+    )
+
+
+def entry(grant: Grant, part: Slice, used: int | None) -> dict[str, Any]:
+    """A slice as scripts see it; `used` in bytes."""
+    return {
+        "container_id": grant.container_id,
+        "device_index": plain_index(part.device_index),
+        "device_uuid": part.device_uuid,
+        "memory_bytes": part.memory_bytes if part.limited else None,
+        "memory_used_bytes": used,
+        "cores": part.cores,
+        **part.holding.as_dict(),
+        "mode": grant.mode,
+        "state": grant.state if is_alive(grant) else "dead",
+        "pid": grant.pid,
+        "created": timestamp(grant.created),
+    }
+
+
+def enforced(entry: dict[str, Any]) -> str:
+    """`memory: driver (hard), cores: unenforced`; a dash where there is no limit."""
+    parts = []
+    for kind in ("memory", "cores"):
+        strength, backend = entry[f"{kind}_strength"], entry[f"{kind}_backend"]
+        if strength:
+            parts.append(f"{kind}: {strength if strength == 'unenforced' else f'{backend} ({strength})'}")
+    return ", ".join(parts) or "-"

@@ -1,0 +1,236 @@
+"""`xpu inspect` and what `xpu ps` says of use: by process and by kind, and whatever a container writes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import GIB, MIB, Node
+
+Bundles = Callable[..., Path]
+
+OLD_DRIVER = "1xT4-R580"
+#: Programs that hold 1024, 512 and 256 MiB.
+THREE = "for mib in 512 256; do cuda-probe alloc $mib --hold & done; exec cuda-probe alloc 1024 --hold"
+PAGE = "/usr/lib/xpu/usage"
+
+
+def of_slice(node: Node, container: str) -> dict[str, Any]:
+    """What `xpu inspect` says of the container's only slice."""
+    (grant,) = node.json("inspect", container)["grants"]
+    (part,) = grant["slices"]
+    assert isinstance(part, dict)
+    return part
+
+
+def three(node: Node, bundles: Bundles) -> str:
+    """A container with three programs that have allocated."""
+    bundle = bundles("XPU_MEM=4G", args=["sh", "-c", THREE])
+    container = node.start(bundle)
+    while (bundle / "output").read_text().count("free of") < 3:
+        time.sleep(0.01)  # the test's own time limit ends this
+    return container
+
+
+def kill(pid: int) -> None:
+    """Kills a process of a container, and waits until it is gone."""
+    fd = os.pidfd_open(pid)
+    signal.pidfd_send_signal(fd, signal.SIGKILL)
+    select.select([fd], [], [])
+    os.close(fd)
+
+
+def test_each_process_is_shown_with_what_it_has(node: Node, bundles: Bundles) -> None:
+    node.sim(OLD_DRIVER)
+    container = three(node, bundles)
+    told = node.json("inspect", container[:-1])
+    assert told["container_id"] == container
+    assert told["problems"] == []
+    (grant,) = told["grants"]
+    assert (grant["state"], grant["mode"]) == ("running", "hook")
+    assert (grant["pages"]["abi"], grant["pages"]["valid"]) == (1, True)
+    assert Path(grant["pages"]["folder"]).is_dir()
+    (part,) = grant["slices"]
+    assert (part["memory_backend"], part["memory_strength"]) == ("library", "soft")
+    assert (part["memory_bytes"], part["limit_in_force_bytes"]) == (4 * GIB, 4 * GIB)
+    assert part["device_memory_bytes"] == 15 * GIB
+    processes = part["processes"]
+    assert [each["kinds"]["linear"] for each in processes] == [GIB, 512 * MIB, 256 * MIB]
+    assert sum(each["used_bytes"] for each in processes) == part["memory_used_bytes"]
+    for each in processes:
+        assert each["used_bytes"] == each["driver_used_bytes"] == sum(each["kinds"].values())
+        assert (each["name"], each["ended"]) == ("cuda-probe", False)
+        with open(f"/proc/{each['pid']}/status") as lines:
+            (numbers,) = (line.split()[1:] for line in lines if line.startswith("NSpid:"))
+        assert numbers == [str(each["pid"]), str(each["container_pid"])]
+    assert processes[0]["pid"] == grant["pid"]
+
+
+def test_what_a_killed_process_had_is_shown_until_it_is_given_back(node: Node, bundles: Bundles) -> None:
+    node.sim(OLD_DRIVER)
+    container = three(node, bundles)
+    before = of_slice(node, container)
+    smallest = before["processes"][-1]
+    kill(smallest["pid"])
+    after = of_slice(node, container)
+    assert after["memory_used_bytes"] == before["memory_used_bytes"] - smallest["used_bytes"]
+    ended = [each for each in after["processes"] if each["ended"]]
+    assert [(each["pid"], each["container_pid"]) for each in ended] == [(None, smallest["container_pid"])]
+    assert [each["used_bytes"] for each in ended] == [smallest["used_bytes"]]
+    assert "ended" in node.xpu("inspect", container).stdout
+    # The next program that looks gives it back; that one has ended too by now.
+    node.oci("exec", container, "cuda-probe", "alloc", "3000")
+    ended = [each["container_pid"] for each in of_slice(node, container)["processes"] if each["ended"]]
+    assert smallest["container_pid"] not in ended
+
+
+def test_people_are_shown_a_table(node: Node, bundles: Bundles) -> None:
+    node.sim(OLD_DRIVER)
+    container = three(node, bundles)
+    told = node.xpu("inspect", container).stdout
+    part = of_slice(node, container)
+    used = part["memory_used_bytes"] // MIB
+    assert f"  used     {used}/4096 MiB, {used} MiB by the driver's figure" in told
+    assert "  held by  memory: library (soft)" in told
+    assert "linear 1024 MiB" in told
+    (line,) = (line for line in told.splitlines() if "linear 512 MiB" in line)
+    assert line.split()[:3] == [
+        str(part["processes"][1]["pid"]),
+        str(part["processes"][1]["container_pid"]),
+        "cuda-probe",
+    ]
+    (row,) = node.xpu("ps").stdout.splitlines()[1:]
+    assert f" {used}/4096 MiB " in row
+    assert " memory: library (soft) " in row
+    assert node.json("ps")[0]["memory_used_bytes"] == part["memory_used_bytes"]
+
+
+def test_the_driver_backend_has_the_drivers_figures(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = three(node, bundles)
+    (grant,) = node.json("inspect", container)["grants"]
+    assert grant["pages"] is None
+    (part,) = grant["slices"]
+    assert part["limit_in_force_bytes"] is None
+    assert part["driver_used_bytes"] == part["memory_used_bytes"] >= 1792 * MIB
+    assert [each["used_bytes"] for each in part["processes"]] == [None] * 3
+    assert [
+        each["driver_used_bytes"] >= amount * MIB
+        for each, amount in zip(part["processes"], (1024, 512, 256), strict=True)
+    ]
+    assert {each["name"] for each in part["processes"]} == {"cuda-probe"}
+
+
+def test_a_program_that_goes_round_the_account_is_shown_by_the_driver(node: Node, bundles: Bundles) -> None:
+    node.sim(OLD_DRIVER)
+    bundle = bundles(
+        "XPU_MEM=4G", "LD_PRELOAD=/usr/lib/xpu/libcuda.real", args=["cuda-probe", "alloc", "1024", "--hold"]
+    )
+    container = node.start(bundle)
+    while "free of" not in (bundle / "output").read_text():
+        time.sleep(0.01)  # the test's own time limit ends this
+    part = of_slice(node, container)
+    (process,) = part["processes"]
+    assert (process["used_bytes"], process["name"], process["container_pid"]) == (None, "cuda-probe", 1)
+    assert process["driver_used_bytes"] >= GIB
+    assert part["memory_used_bytes"] == part["driver_used_bytes"] == process["driver_used_bytes"]
+
+
+def test_a_container_without_a_limit_and_a_dead_one_are_shown(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_COUNT=1", args=["sleep", "1000"]))
+    told = node.xpu("inspect", container).stdout
+    assert "  limit    the whole device, 15360 MiB, cores -" in told
+    assert "  used     0/15360 MiB" in told
+    assert of_slice(node, container)["memory_bytes"] is None
+    kill(node.grants()[0].pid)
+    assert node.json("inspect", container)["grants"][0]["state"] == "dead"
+    unknown = node.xpu("inspect", "nope", check=False)
+    assert (unknown.returncode, unknown.stderr) == (
+        1,
+        "xpu: no container 'nope' holds a slice: see `xpu ps --no-trunc`\n",
+    )
+
+
+def test_a_change_that_was_cut_short_is_told_and_mended_by_repeating_it(node: Node, bundles: Bundles) -> None:
+    node.sim(OLD_DRIVER)
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    # Booked and not in force, as after a kill between the two.
+    node.xpu("set", container, "--mem", "6G")
+    folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
+    with open(f"{folder}/quota", "r+b") as page:
+        page.seek(2048)
+        page.write((4 * GIB).to_bytes(8, "little"))
+    (problem,) = node.json("inspect", container)["problems"]
+    assert problem.startswith("GPU 0: 4096 MiB is in force and 6144 MiB is booked")
+    assert "repeat it" in problem
+    node.xpu("set", container, "--mem", "6G")
+    assert node.json("inspect", container)["problems"] == []
+    assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 6144 MiB\n")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        f": > {PAGE}",
+        f"dd if=/dev/urandom of={PAGE} bs=4096 conv=notrunc 2>&1 || true",
+        f"truncate -s 1024G {PAGE}",
+        f"truncate -s 6200 {PAGE}",
+        f"tr '\\0' '\\377' < {PAGE} > /noise; cat /noise > {PAGE}",
+    ],
+)
+def test_whatever_a_container_writes_to_its_page_the_host_goes_on(
+    node: Node, bundles: Bundles, attack: str
+) -> None:
+    node.sim(OLD_DRIVER)
+    container = three(node, bundles)
+    done = node.oci("exec", container, "sh", "-c", attack)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in (["ps"], ["inspect", container], ["set", container, "--mem", "5G"], ["inspect", container]):
+        told = node.xpu(*words, check=False)
+        assert told.returncode == 0, told.stderr
+        assert "Traceback" not in told.stderr
+        assert told.stdout.isascii()
+    (entry,) = node.json("ps")
+    assert entry["memory_bytes"] == 5 * GIB
+    assert 0 <= entry["memory_used_bytes"] <= 15 * GIB
+    # The quota page is not the container's to write.
+    tried = node.oci("exec", container, "sh", "-c", "echo > /usr/lib/xpu/quota")
+    assert tried.returncode != 0
+    assert "Read-only file system" in tried.stderr
+
+
+def test_a_container_that_takes_leases_on_its_page_is_shown_by_the_driver(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim(OLD_DRIVER)
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
+    program = (
+        "import fcntl, os, signal, sys\n"
+        "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
+        "fd = os.open(sys.argv[1], os.O_RDWR)\n"
+        "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
+        "print('leased', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        ["/usr/bin/python3", "-c", program, f"{folder}/usage"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"leased\n"
+    told = node.xpu("ps")
+    assert "the usage page" in told.stderr
+    assert " 0/4096 MiB " in told.stdout
+    (problem,) = node.json("inspect", container)["problems"]
+    assert "cannot be read" in problem
+    holder.communicate()
+    assert node.xpu("ps").stderr == ""
