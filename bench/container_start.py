@@ -1,11 +1,13 @@
 """What our part of a container's start costs: create + start + delete, against the low-level runtime alone.
 
 container_start.py PREFIX [RUNS]. Real runc, real bundles, the simulated device; medians of interleaved runs.
+A slice whose memory the driver holds, and one whose memory the wrapper libraries hold, on an older driver.
 Also the largest resident memory of a shim and of a hook, and what a thousand grants in the ledger add.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -26,9 +28,10 @@ GRANTS = 1000
 
 
 class Bench:
-    """A node with a simulated card, and bundles."""
+    """A node with a simulated card, and bundles. Its folder goes with it."""
 
-    def __init__(self, prefix: str, folder: str) -> None:
+    def __init__(self, prefix: str, topology: str) -> None:
+        folder = tempfile.mkdtemp(prefix="xpu-b-", dir="/run")
         self.runtime = os.path.join(prefix, "bin", "xpu-container-runtime")
         self.xpu = os.path.join(prefix, "bin", "xpu")
         self.folder = folder
@@ -40,6 +43,14 @@ class Bench:
         image.make(os.path.join(folder, "rootfs"), [PROBE])
         subprocess.run([RUNC, "spec"], cwd=folder, check=True)
         self.null = open(os.devnull, "r+b")  # noqa: SIM115 - open as long as the bench runs
+        self.sim("up", "--topology", topology)
+
+    def sim(self, *words: str) -> None:
+        subprocess.run([self.xpu, "sim", *words], env=self.environ, stdout=self.null, check=True)
+
+    def end(self) -> None:
+        self.sim("down")
+        shutil.rmtree(self.folder)
 
     def bundle(self, name: str, *env: str) -> str:
         """A bundle of the one image; its spec is written anew before each create, as an engine does."""
@@ -143,26 +154,25 @@ def peak_memory(bench: Bench, bundle: str) -> dict[str, float]:
 
 def main() -> None:
     prefix, runs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 30
-    folder = tempfile.mkdtemp(prefix="xpu-b-", dir="/run")
-    bench = Bench(prefix, folder)
-    try:
-        subprocess.run(
-            [bench.xpu, "sim", "up", "--topology", "1xT4"], env=bench.environ, stdout=bench.null, check=True
-        )
-        plain, slice_ = bench.bundle("plain"), bench.bundle("slice", "XPU_MEM=1G", "XPU_CORES=30")
+    print(timing.busy())
+    with contextlib.ExitStack() as stack:
+        bench = Bench(prefix, "1xT4")
+        stack.callback(bench.end)
+        older = Bench(prefix, "1xT4-R580")
+        stack.callback(older.end)
+        wanted = ("XPU_MEM=1G", "XPU_CORES=30")
+        plain, slice_ = bench.bundle("plain"), bench.bundle("slice", *wanted)
         cases = {
             "runc alone": bench.cycle(RUNC, plain),
             "no XPU asked for": bench.cycle(bench.runtime, plain),
-            "a slice, hook mode": bench.cycle(bench.runtime, slice_),
+            "a slice held by the driver": bench.cycle(bench.runtime, slice_),
+            "a slice held by the wrappers": older.cycle(older.runtime, older.bundle("slice", *wanted)),
         }
         print(timing.table("create + start + delete", timing.interleave(cases, runs), "runc alone"))
         for name, amount in peak_memory(bench, slice_).items():
             print(f"peak memory of the {name}: {amount:.1f} MiB")
-        ledgers = bench.two_ledgers(cases["a slice, hook mode"])
+        ledgers = bench.two_ledgers(cases["a slice held by the driver"])
         print(timing.table("a slice, with", timing.interleave(ledgers, runs), "an empty ledger"))
-    finally:
-        subprocess.run([bench.xpu, "sim", "down"], env=bench.environ, stdout=bench.null, check=False)
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

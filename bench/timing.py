@@ -6,6 +6,7 @@ median of a case and its ratio to a case named as the base.
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
@@ -38,3 +39,11 @@ def table(title: str, times: dict[str, list[float]], base: str) -> str:
         middle = f"{low:.2f} to {high:.2f}"
         lines.append(f"{name:{width}}  {median:6.2f} ms  {middle:>16} ms  {median / reference:5.2f}x")
     return "\n".join(lines)
+
+
+def busy() -> str:
+    """A line on what else the machine did, to judge the figures by."""
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    return f"load average: {load:.1f} on {processors} processors" + (
+        ": busy, take the figures with care" if load > processors else ""
+    )

@@ -1,0 +1,217 @@
+"""What the scripts of this folder share: the slice that they run in, CUDA and NVML by ctypes, and how to say
+what was seen.
+
+A script prints a line for each figure (`name: value`) and each check (`ok: …`, `FAILED: …`), and ends with 0
+if all held, 1 if one did not, and 77, after `skipped: …`, where there is nothing to try it on. Python 3.10 or
+newer, so that it runs in the images of frameworks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import shutil
+import struct
+import sys
+import tempfile
+from typing import Any, NoReturn
+
+SKIPPED = 77
+OUT_OF_MEMORY, NOT_FOUND = 2, 500
+MIB = 1 << 20
+#: In a container, and in a cell (packaging/cell.py).
+FOLDERS = ("/usr/lib/xpu", "/mnt/usr/lib/xpu")
+_LIMIT_AT, _NO_LIMIT = 2048, (1 << 64) - 1
+_failed: list[str] = []
+
+
+def skip(why: str) -> NoReturn:
+    print(f"skipped: {why}")
+    sys.exit(SKIPPED)
+
+
+def figure(name: str, value: object) -> None:
+    print(f"{name}: {value}", flush=True)
+
+
+def check(holds: bool, what: str) -> bool:
+    print(f"{'ok' if holds else 'FAILED'}: {what}", flush=True)
+    if not holds:
+        _failed.append(what)
+    return holds
+
+
+def end() -> NoReturn:
+    sys.exit(1 if _failed else 0)
+
+
+def mib(amount: int) -> str:
+    return f"{amount / MIB:.1f} MiB"
+
+
+def temporary() -> str:
+    """A folder that goes with this process."""
+    path = tempfile.mkdtemp(prefix="xpu-gpu-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def folder() -> str:
+    """Where the slice's pages and the real libraries are."""
+    for path in FOLDERS:
+        if os.path.exists(f"{path}/quota"):
+            return path
+    skip("this is no container whose memory the wrapper libraries hold: start it by bench/gpu/run")
+
+
+def limit() -> int:
+    """The slice's memory on its first device, in bytes."""
+    with open(f"{folder()}/quota", "rb") as file:
+        (amount,) = struct.unpack_from("<Q", file.read(), _LIMIT_AT)
+    if amount == _NO_LIMIT:
+        skip("the slice has no memory limit")
+    return int(amount)
+
+
+class Cuda:
+    """libcuda as programs find it, initialized, with the primary context of device 0."""
+
+    def __init__(self) -> None:
+        try:
+            self.library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            skip(f"no CUDA driver: {error}")
+        status, count = self.library.cuInit(0), ctypes.c_int()
+        if status or self.library.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+            skip(f"no GPU: cuInit gives {self.name(status)}")
+        context, device = ctypes.c_void_p(), ctypes.c_int()
+        self.must("cuDeviceGet", ctypes.byref(device), 0)
+        self.must("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.must("cuCtxSetCurrent", context)
+        self.device = device
+
+    def has(self, name: str) -> bool:
+        return hasattr(self.library, name)
+
+    def call(self, name: str, *arguments: Any) -> int:
+        return int(getattr(self.library, name)(*arguments))
+
+    def must(self, name: str, *arguments: Any) -> None:
+        status = self.call(name, *arguments)
+        if status:
+            print(f"FAILED: {name}: {self.name(status)}")
+            sys.exit(1)
+
+    def name(self, status: int) -> str:
+        text = ctypes.c_char_p()
+        self.library.cuGetErrorName(status, ctypes.byref(text))
+        return text.value.decode() if text.value else f"error {status}"
+
+    def memory(self) -> tuple[int, int]:
+        """Free and total, in bytes, as cuMemGetInfo says."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.must("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def uuid(self) -> str:
+        raw = (ctypes.c_ubyte * 16)()
+        self.must(
+            "cuDeviceGetUuid_v2" if self.has("cuDeviceGetUuid_v2") else "cuDeviceGetUuid", raw, self.device
+        )
+        text = bytes(raw).hex()
+        return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    # Each gives a pointer or a handle, or the error as a negative number.
+
+    def plain(self, size: int) -> int:
+        return self._made("cuMemAlloc_v2", size)
+
+    def free_plain(self, pointer: int) -> None:
+        self.must("cuMemFree_v2", ctypes.c_ulonglong(pointer))
+
+    def managed(self, size: int) -> int:
+        pointer = ctypes.c_ulonglong()
+        status = self.call("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(size), 1)
+        return -status if status else pointer.value
+
+    def pooled(self, size: int) -> int:
+        pointer = ctypes.c_ulonglong()
+        status = self.call("cuMemAllocAsync", ctypes.byref(pointer), ctypes.c_size_t(size), None)
+        return -status if status else pointer.value
+
+    def free_pooled(self, pointer: int) -> None:
+        self.must("cuMemFreeAsync", ctypes.c_ulonglong(pointer), None)
+        self.must("cuStreamSynchronize", None)
+
+    def mappable(self, size: int) -> int:
+        # CUmemAllocationProp: pinned, no handle types, on the device 0.
+        wanted = (ctypes.c_int * 16)(1, 0, 1, 0)
+        handle, whole = ctypes.c_ulonglong(), -(-size // (2 * MIB)) * 2 * MIB
+        status = self.call(
+            "cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(whole), wanted, ctypes.c_ulonglong(0)
+        )
+        return -status if status else handle.value
+
+    def free_mappable(self, handle: int) -> None:
+        self.must("cuMemRelease", ctypes.c_ulonglong(handle))
+
+    def _made(self, name: str, size: int) -> int:
+        pointer = ctypes.c_ulonglong()
+        status = self.call(name, ctypes.byref(pointer), ctypes.c_size_t(size))
+        return -status if status else pointer.value
+
+    def ways(self) -> dict[str, tuple[Any, Any]]:
+        """What takes device memory on this driver, and what gives it back, by name."""
+        every = {
+            "cuMemAlloc": (self.plain, self.free_plain),
+            "cuMemAllocAsync": (self.pooled, self.free_pooled),
+            "cuMemCreate": (self.mappable, self.free_mappable),
+            "cuMemAllocManaged": (self.managed, self.free_plain),
+        }
+        found = {}
+        for name, (take, give) in every.items():
+            # The wrapper has a function that the driver may lack: it then says so itself.
+            one = take(MIB) if self.has(name) else -NOT_FOUND
+            if one == -NOT_FOUND:
+                figure(name, "this driver has none")
+                continue
+            if one > 0:
+                give(one)
+            found[name] = (take, give)
+        return found
+
+
+class _Process(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+class Driver:
+    """What the driver itself says, past the wrappers: the real NVML."""
+
+    def __init__(self, uuid: str) -> None:
+        self.library = ctypes.CDLL(f"{folder()}/libnvidia-ml.real")
+        self.handle = ctypes.c_void_p()
+        if self.library.nvmlInit_v2() or self.library.nvmlDeviceGetHandleByUUID(
+            uuid.encode(), ctypes.byref(self.handle)
+        ):
+            skip("the driver's NVML does not start")
+
+    def processes(self) -> dict[int, int]:
+        """Bytes of each process that the driver lists, by pid."""
+        found, count = (_Process * 4096)(), ctypes.c_uint(4096)
+        name = "nvmlDeviceGetComputeRunningProcesses_v3"
+        if not hasattr(self.library, name):
+            name = "nvmlDeviceGetComputeRunningProcesses_v2"
+        if getattr(self.library, name)(self.handle, ctypes.byref(count), found):
+            return {}
+        return {one.pid: one.used for one in found[: count.value] if one.used != _NO_LIMIT}
+
+    def own(self) -> int | None:
+        """This process's bytes; None: the driver does not say."""
+        return self.processes().get(os.getpid())

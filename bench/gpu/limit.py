@@ -1,0 +1,38 @@
+"""To the limit and past it by each way of the driver API: out of memory, and the program goes on."""
+
+from __future__ import annotations
+
+import card
+
+limit, cuda = card.limit(), card.Cuda()
+driver = card.Driver(cuda.uuid())
+chunk = max(limit // 64, 2 * card.MIB)
+_, total = cuda.memory()
+card.check(total == limit, f"the card is as large as the slice, {card.mib(limit)}")
+
+for name, (take, give) in cuda.ways().items():
+    before, _ = cuda.memory()
+    held: list[int] = []
+    # Nothing is touched, and one chunk beyond the limit is the most that a fault could get.
+    while len(held) * chunk <= limit and (got := take(chunk)) > 0:
+        held.append(got)
+    status = -got
+    card.figure(f"{name} gets", card.mib(len(held) * chunk))
+    card.check(
+        status == card.OUT_OF_MEMORY,
+        f"{name} past the limit: {cuda.name(status) if status > 0 else 'granted'}",
+    )
+    card.check(before - len(held) * chunk < chunk + 2 * card.MIB, f"{name}: what fits is given")
+    figure = driver.own()
+    if figure is not None:
+        card.check(figure <= limit + 2 * card.MIB, f"{name}: {card.mib(figure)} by the driver's own figure")
+    for one in held:
+        give(one)
+    one = take(chunk)
+    if card.check(one > 0, f"{name}: the program goes on"):
+        give(one)
+    after, _ = cuda.memory()
+    # Pools keep what was freed until memory is short.
+    kept = name == "cuMemAllocAsync"
+    card.check(kept or abs(after - before) <= 2 * card.MIB, f"{name}: what is freed comes back")
+card.end()

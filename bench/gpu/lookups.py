@@ -1,0 +1,115 @@
+"""Functions by name on a driver's own library: cuGetProcAddress against the exported symbols, past and
+through the wrapper. Needs the library alone, no card.
+
+lookups.py [FOLDER]: in a slice without an argument; with one in a cell over the driver's libraries there.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import card
+
+#: cuda.h's CUDA_VERSION that a program was built with, and its flags: none, legacy stream, per-thread stream.
+VERSIONS = (11000, 11030, 11070, 12000, 12020, 12080, 13000)
+FLAGS = (0, 1, 2)
+_VARIANT = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
+
+
+def in_cell(folder: str) -> int:
+    """Runs this script in a cell over the libraries of `folder`."""
+    repository = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+    sys.path[:0] = [os.path.join(repository, "packaging"), os.path.join(repository, "src")]
+    import cell
+
+    from xpu_runtime.quota import pages
+
+    with tempfile.TemporaryDirectory(prefix="xpu-gpu-") as place:
+        pages.create(place, "lookups", (pages.Entry(f"GPU-{'0' * 8}-0000-0000-0000-{'0' * 12}", 1 << 30),))
+        words = [sys.executable, os.path.realpath(__file__)]
+        command = cell.command(words, pages=place, real=os.path.abspath(folder), wrappers=cell.build())
+        return subprocess.run(command, env=cell.environ()).returncode
+
+
+def exported(library: str) -> list[str]:
+    """The functions of CUDA's interface that a library exports."""
+    if not shutil.which("nm"):
+        card.skip("no nm (binutils)")
+    done = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True)
+    words = [line.split() for line in done.stdout.split("\n") if line]
+    return sorted(fields[-1].split("@")[0] for fields in words if fields[-1].startswith("cu"))
+
+
+def address(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(library[name], ctypes.c_void_p).value or 0
+
+
+def ask(library: ctypes.CDLL, function: str, name: str, version: int, flags: int) -> int:
+    """The address that it hands out; 0: none."""
+    given, status = ctypes.c_void_p(), ctypes.c_int()
+    words = [name.encode(), ctypes.byref(given), version, ctypes.c_uint64(flags)]
+    if function.endswith("_v2"):
+        words.append(ctypes.byref(status))
+    return (given.value or 0) if library[function](*words) == 0 else 0
+
+
+def main() -> None:
+    path = f"{card.folder()}/libcuda.real"
+    wrapper = ctypes.CDLL("libcuda.so.1")
+    real = ctypes.CDLL(path)
+    with open("/proc/self/maps") as maps:
+        loaded = {line.split()[-1] for line in maps if "libcuda" in line}
+    (wrapped_at,) = (name for name in loaded if name != path)
+    names, wrapped = exported(path), set(exported(wrapped_at))
+    symbols = collections.defaultdict(list)
+    for name in names:
+        symbols[address(real, name)].append(name)
+    bases = sorted({_VARIANT.sub("", name) for name in names})
+    functions = [name for name in ("cuGetProcAddress", "cuGetProcAddress_v2") if name in names]
+    card.figure("exported functions", f"{len(names)}, of {len(bases)} names; in the wrapper {len(wrapped)}")
+
+    answers, variants, ours, strange, wrong = 0, set(), set(), set(), set()
+    for function in functions:
+        for name in bases:
+            for version in VERSIONS:
+                for flags in FLAGS:
+                    there = ask(real, function, name, version, flags)
+                    here = ask(wrapper, function, name, version, flags)
+                    if not there:
+                        if here:
+                            wrong.add(name)
+                        continue
+                    answers += 1
+                    variants.add(there)
+                    found = symbols.get(there, [])
+                    if not found:
+                        strange.add(name)
+                    mine = [symbol for symbol in found if symbol in wrapped]
+                    ours.update(mine)
+                    if here != (address(wrapper, mine[0]) if mine else there):
+                        wrong.add(name)
+    card.figure("answers", f"{answers} of {', '.join(functions)}, {len(variants)} different addresses")
+    card.figure("of them handed out as the wrapper's", f"{len(ours)} functions")
+    card.check(not strange, f"each address is that of an exported symbol{_some(strange)}")
+    card.check(not wrong, f"the wrapper hands out its own function for it, or the same address{_some(wrong)}")
+    unasked = sorted(name for name in wrapped & set(names) if name not in ours)
+    card.figure("wrapped, and reached by dlsym alone", ", ".join(unasked) or "none")
+    card.figure("wrapped, and not in this driver", ", ".join(sorted(wrapped - set(names))) or "none")
+    card.end()
+
+
+def _some(names: set[str]) -> str:
+    return f" (not so: {', '.join(sorted(names)[:10])})" if names else ""
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        sys.exit(in_cell(sys.argv[1]))
+    main()

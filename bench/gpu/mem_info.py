@@ -1,0 +1,40 @@
+"""cuMemGetInfo against the driver's own figure of this process: equal within 2 MiB, whatever is allocated."""
+
+from __future__ import annotations
+
+import card
+
+limit, cuda = card.limit(), card.Cuda()
+driver = card.Driver(cuda.uuid())
+worst = 0
+
+
+def compare(when: str) -> None:
+    global worst
+    free, total = cuda.memory()
+    figure = driver.own()
+    if figure is None:
+        card.skip(
+            "the driver does not say what this process has (a pid namespace that it does not know, or MPS)"
+        )
+    worst = max(worst, abs(total - free - figure))
+    same = abs(total - free - figure) <= 2 * card.MIB
+    card.check(same, f"{when}: {card.mib(total - free)} used, {card.mib(figure)} by the driver")
+
+
+card.check(cuda.memory()[1] == limit, f"the card is as large as the slice, {card.mib(limit)}")
+compare("a context")
+# Managed memory is on the device only where it has been touched, so that the driver's figure lacks it.
+for name, (take, give) in cuda.ways().items():
+    if name == "cuMemAllocManaged":
+        continue
+    held = [take(size) for size in (1, 1000, card.MIB, 3 * card.MIB, limit // 8)]
+    if min(held) < 0:
+        card.check(False, f"{name}: {cuda.name(-min(held))}, with most of the slice free: is the card full?")
+        continue
+    compare(f"{len(held)} by {name}")
+    for one in held:
+        give(one)
+    compare(f"freed by {name}'s way")
+card.figure("largest difference", card.mib(worst))
+card.end()

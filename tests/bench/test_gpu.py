@@ -1,0 +1,108 @@
+"""The scripts for machines with a real GPU: they say where there is none, and work on a simulated one.
+
+What they find on a simulated card says nothing of hardware; what computes is for real cards alone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.devices.simulated import SimState
+from xpu_runtime.quota import pages
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "packaging"))
+
+import cell  # noqa: E402
+
+SCRIPTS = REPOSITORY / "bench" / "gpu"
+SKIPPED = 77
+CASES = [
+    *(("torch_limit.py", case) for case in ("caching", "expandable", "graphs", "processes", "nccl")),
+    *(("arrays.py", case) for case in ("cupy", "jax")),
+    *((name,) for name in ("smi.py", "mem_info.py", "limit.py", "vector_add.py", "sanitizer.py")),
+    *((name,) for name in ("overhead.py", "lookups.py")),
+]
+
+
+def run(name: str, *words: str, timeout: int = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPTS / name), *words], capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.mark.parametrize("words", CASES, ids=" ".join)
+def test_outside_a_slice_a_script_is_skipped_with_a_reason(words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert done.returncode == SKIPPED, done.stdout + done.stderr
+    assert done.stdout.startswith("skipped: ") and done.stdout.count("\n") == 1
+    assert not done.stderr
+
+
+def test_every_script_is_in_the_list() -> None:
+    scripts = {path.name for path in SCRIPTS.glob("*.py")} - {"card.py"}
+    assert scripts == {words[0] for words in CASES}
+    text = (SCRIPTS / "run").read_text()
+    for words in CASES:
+        assert str(list(words)).replace("'", '"') in text, words
+
+
+@pytest.mark.skipif(os.path.exists("/proc/driver/nvidia/version"), reason="this machine has an NVIDIA driver")
+def test_without_a_driver_all_is_skipped() -> None:
+    done = run("run")
+    assert done.returncode == SKIPPED
+    assert done.stdout.startswith("skipped: no NVIDIA driver")
+
+
+def test_all_that_does_not_compute_holds_on_a_simulated_card(
+    up: Callable[..., SimState], tmp_path: Path
+) -> None:
+    state = up("1xT4-R580")
+    record = tmp_path / "record.md"
+    done = run("run", "--root", state.root, "--mem", "2G", "--record", str(record), timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line for line in record.read_text().splitlines() if line.startswith("| ")][1:]
+    outcomes = {fields[1].strip(): fields[2].strip() for fields in (line.split("|") for line in rows)}
+    held = {name for name, outcome in outcomes.items() if outcome == "ok"}
+    assert held == {
+        "nvidia-smi inside",
+        "cuMemGetInfo against the driver's figure",
+        "driver API to the limit and past it",
+        "look-ups",
+        "overhead",
+    }
+    assert "Tesla T4, 580.105.08" in record.read_text() and "simulated" in record.read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("limit.py", "FAILED: cuMemAlloc past the limit: granted"),
+        ("mem_info.py", "FAILED: the card is as large as the slice"),
+        ("smi.py", "FAILED: the card is as large as the slice"),
+    ],
+)
+def test_a_limit_that_does_not_hold_is_found(
+    up: Callable[..., SimState], tmp_path: Path, script: str, said: str
+) -> None:
+    """With the real libraries where the wrappers should be, programs get more than the slice."""
+    state = up("1xT4-R580")
+    (driver,) = Path(state.root).glob("usr/lib/*-linux-gnu")
+    uuid = "GPU-" + "-".join("0" * length for length in (8, 4, 4, 4, 12))
+    pages.create(str(tmp_path), "a-slice", (pages.Entry(uuid, 2 << 30),))
+    words = [sys.executable, str(SCRIPTS / script)]
+    command = cell.command(
+        words, pages=str(tmp_path), real=str(driver), wrappers=cell.build(), simulation=state.root
+    )
+    path = {"PATH": f"{state.root}/usr/bin:{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, env=cell.environ(path, wrapped=False), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert said in done.stdout
