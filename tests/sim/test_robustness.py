@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,29 @@ def ask(connection: socket.socket, message: bytes) -> tuple[int, int]:
 def is_well(state: SimState) -> bool:
     with connect(state) as connection:
         return ask(connection, request(HELLO)) == (0, 0)
+
+
+def open_files(state: SimState) -> list[str]:
+    """What the driver's descriptors name."""
+    named = []
+    for entry in Path(f"/proc/{state.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since
+            named.append(os.readlink(entry))
+    return named
+
+
+def all_taken_and_then(state: SimState, settled: Callable[[list[str]], bool]) -> list[str]:
+    """The driver's descriptors, when they are `settled`; fails after 30 s.
+
+    The driver takes connections in their order. So once it has answered a question, none that was made before
+    is still to be taken, and it can only close what it has open.
+    """
+    assert is_well(state)
+    deadline = time.monotonic() + 30
+    while not settled(held := open_files(state)):
+        assert time.monotonic() < deadline, held
+        time.sleep(0.01)
+    return held
 
 
 @pytest.fixture
@@ -153,9 +177,8 @@ def descriptors(kinds: list[str], own: socket.socket, folder: Path) -> list[int]
 def test_no_descriptor_that_comes_with_a_message_brings_the_driver_down_or_stays_open(
     sanitized_sim: SimState, tmp_path: Path, messages: list[tuple[bytes, list[str]]]
 ) -> None:
-    folder = Path(f"/proc/{sanitized_sim.pid}/fd")
-    assert is_well(sanitized_sim)
-    before = len(list(folder.iterdir()))
+    # No client: the only socket is the one it listens on.
+    before = all_taken_and_then(sanitized_sim, lambda held: str(held).count("socket:") == 1)
     with connect(sanitized_sim) as connection:
         for message, kinds in messages:
             passed = descriptors(kinds, connection, tmp_path)
@@ -169,11 +192,7 @@ def test_no_descriptor_that_comes_with_a_message_brings_the_driver_down_or_stays
                     os.close(descriptor)
             for descriptor in received:
                 os.close(descriptor)
-    deadline = time.monotonic() + 30
-    # Nothing is asked meanwhile: each question is a descriptor that the driver closes a moment later.
-    while len(list(folder.iterdir())) > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(list(folder.iterdir())) <= before
+    all_taken_and_then(sanitized_sim, lambda held: len(held) <= len(before))
     assert is_well(sanitized_sim)
 
 
