@@ -1,4 +1,4 @@
-"""The CUDA wrapper: arrays and mipmapped arrays, charged by their texels."""
+"""The CUDA wrapper: arrays and mipmapped arrays, charged by what their texels take."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .cuda_cell import (
     program,  # noqa: F401  (fixture)
     way,  # noqa: F401  (fixture)
 )
+from .storm_cell import CONTEXT, TOPOLOGY, Card
 
 Make = Callable[..., Cell]
 
@@ -31,9 +32,12 @@ LAYERED, CUBEMAP, SPARSE = 1, 4, 0x40
         ((1024, 1024, 6, BYTE, 4, CUBEMAP), 24 * MIB),
         ((1024, 1024, 10, BYTE, 4, LAYERED), 40 * MIB),
         ((4096, 4096, 0, BC1, 4, 0), 8 * MIB),
+        # Of 64 bytes a row and 8 rows, whatever is in them.
+        ((1, 1 << 16, 0, BYTE, 1, 0), 4 * MIB),
+        ((1, 1, 1 << 12, BYTE, 1, LAYERED), 2 * MIB),
     ],
 )
-def test_arrays_are_charged_by_their_texels(
+def test_arrays_are_charged_by_what_their_texels_take(
     cell: Make,
     program: Start,  # noqa: F811
     way: str,  # noqa: F811
@@ -49,6 +53,16 @@ def test_arrays_are_charged_by_their_texels(
     assert user.array(*shape)[0] == OUT_OF_MEMORY
     assert user.destroy_array(array) == SUCCESS
     assert one.total() == 0
+
+
+def test_narrow_arrays_do_not_pass_the_limit(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(CONTEXT + 64 * MIB, topology=TOPOLOGY)
+    user = program(one)
+    user.start()
+    assert user.array(1, 131072, 16, BYTE, 1, LAYERED)[0] == OUT_OF_MEMORY  # of 2 MiB of texels, in 128
+    while user.array(1, 131072, 0, BYTE, 1, 0)[0] == SUCCESS:
+        assert Card(one).used() <= CONTEXT + 64 * MIB
+    assert Card(one).used() == CONTEXT + 64 * MIB
 
 
 @pytest.mark.parametrize("name", ["cuArrayCreate", "cuArrayCreate_v2"])

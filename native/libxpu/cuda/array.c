@@ -1,8 +1,8 @@
 /*
  * Arrays and mipmapped arrays. The driver does not say what it pads them to (cuArrayGetMemoryRequirements
- * answers for arrays whose memory comes later), so that the texels are charged, and the padding is found in
- * the overhead. Sparse arrays and those with deferred mapping take nothing: what is mapped into them is
- * mappable memory, which has its own charge.
+ * answers for arrays whose memory comes later), so that the texels are charged in the least pieces that a
+ * device has for them, and what it pads beyond that is found in the overhead. Sparse arrays and those with
+ * deferred mapping take nothing: what is mapped into them is mappable memory, which has its own charge.
  */
 #define _GNU_SOURCE
 #include "array.h"

@@ -6,7 +6,7 @@
 
 #include "../../cuda-api/cuda_api.h"
 
-/* Bytes of the texels of an array with that many mipmap levels (1: a plain one); 0 for one that gets its
+/* Bytes that an array with that many mipmap levels (1: a plain one) takes at least; 0 for one that gets its
  * memory later; all ones where that is more than can be said. */
 uint64_t xpu_array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels);
 

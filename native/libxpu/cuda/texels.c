@@ -5,6 +5,10 @@
 
 enum { BLOCK = 4 }; /* texels in a side of a compressed block */
 
+/* A device lays texels out in pieces of 64 bytes by 8 rows. So narrow an array can be that it takes 64 times
+ * its texels, and none of that may be left for the driver's figure to tell afterwards. */
+enum { PIECE_BYTES = 64, PIECE_ROWS = 8 };
+
 /* A rectangle of width × height texels is ceil(width / across) × ceil(height / down) units of `bytes`. */
 struct unit {
     unsigned int across, down, bytes;
@@ -77,9 +81,14 @@ static uint64_t parts(uint64_t length, unsigned int size) {
     return length == 0 ? 1 : length / size + (length % size != 0);
 }
 
+static uint64_t whole(uint64_t length, uint64_t piece) {
+    return length > UINT64_MAX - piece ? UINT64_MAX : (length + piece - 1) / piece * piece;
+}
+
 static uint64_t level_bytes(const struct unit *unit, uint64_t width, uint64_t height, uint64_t depth) {
-    uint64_t flat = times(parts(width, unit->across), parts(height, unit->down));
-    return times(times(flat, parts(depth, 1)), unit->bytes);
+    uint64_t row = whole(times(parts(width, unit->across), unit->bytes), PIECE_BYTES);
+    uint64_t rows = whole(parts(height, unit->down), height ? PIECE_ROWS : 1);
+    return times(times(row, rows), parts(depth, 1));
 }
 
 static size_t half(size_t length) { return length > 1 ? length / 2 : length; }
