@@ -100,6 +100,30 @@ said += [bytes(array).rstrip(b"\\xee").__len__()]
     assert sorted(found) == sorted([one.pid(), two.pid()])
 
 
+#: A context; then the driver lists this process with 1 GiB, behind others.
+SECOND_IN_THE_LIST = """
+import ctypes, os
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+os.environ["ODD_COMPUTE"] = f"1:9 1:9 {os.getpid()}:{1 << 30}"
+assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+print(total.value - free.value)
+"""
+
+
+@pytest.mark.parametrize("version", ["535.54.03", "550.54.14"])
+def test_the_driver_s_figure_is_read_whatever_length_its_entries_have(
+    cell: Make, driver: Path, version: str
+) -> None:
+    odd = f"mount --bind {driver} {FOLDER}/libnvidia-ml.real"
+    done = cell(4 * GIB).run(
+        [sys.executable, "-c", SECOND_IN_THE_LIST], setup=odd, env={"ODD_VERSION": version}
+    )
+    assert done.stdout == f"{GIB}\n", done.stderr
+
+
 def test_sessions_of_the_encoder_are_this_container_s(container: Container) -> None:
     _, one, _, ask = container
     script = """

@@ -34,13 +34,14 @@ typedef int list_call(void *device, unsigned int *count, void *found);
 typedef int memory_call(void *device, struct memory *memory);
 typedef int handle_call(const char *uuid, void **device);
 
-/* Each list under its newest name first; a process may be on several of them, each time with all it has. */
+/* Each list in its second version first, which has one layout in all drivers since R470: in R535's first
+ * releases the third has longer entries. A process may be on several lists, each time with all it has. */
 static const char *const lists[][3] = {
-    {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2",
+    {"nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses_v3",
      "nvmlDeviceGetComputeRunningProcesses"},
-    {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2",
+    {"nvmlDeviceGetGraphicsRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses_v3",
      "nvmlDeviceGetGraphicsRunningProcesses"},
-    {"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+    {"nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
      "nvmlDeviceGetMPSComputeRunningProcesses"},
 };
 enum { LISTS = sizeof lists / sizeof *lists, V1 = 2 };
