@@ -23,8 +23,22 @@ from .cuda_cell import (
 Make = Callable[..., Cell]
 
 #: A card whose contexts take 300 MiB.
-HEAVY = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300}]}
+HEAVY: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300}]}
 CONTEXT = 300 * MIB
+#: A driver that does not know the container's processes by their ids.
+BLIND: dict[str, Any] = {
+    "driver": "R580",
+    "gpus": [
+        {
+            "model": "T4",
+            "context_mib": 300,
+            "fail": {
+                f"nvmlDeviceGetComputeRunningProcesses_{version}": "NVML_ERROR_NOT_SUPPORTED"
+                for version in ("v2", "v3")
+            },
+        }
+    ],
+}
 
 
 @pytest.mark.parametrize("name", ["cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v4"])
@@ -195,6 +209,28 @@ def test_a_module_is_charged_refused_where_it_does_not_fit_and_given_back(
     assert kinds(one) == {"overhead": CONTEXT, "linear": 10 * MIB}
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["by-the-figure", "without-a-figure"])
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["other-device", "no-context"])
+def test_a_module_is_taken_off_its_own_device_whatever_context_is_current(
+    cell: Make,
+    program: Start,  # noqa: F811
+    seen: bool,
+    elsewhere: bool,
+) -> None:
+    card = (HEAVY if seen else BLIND)["gpus"][0]
+    one = cell(4 * GIB, topology={"driver": "R580", "gpus": [card, card]})
+    user = program(one, CUDA_MODULE_LOADING="EAGER")
+    user.init()
+    first, second = user.create(0)[1], user.create(1)[1]
+    user.current(first)
+    module = user.module("cuModuleLoadData", 20 * MIB - 1000)[1]
+    assert (one.total(0), one.total(1)) == (CONTEXT + 20 * MIB, CONTEXT)
+    for _ in range(2):  # the thread has a stack of two: without an other context, both are taken off it
+        user.current(second if elsewhere else 0)
+    assert user.unload(module) == SUCCESS
+    assert (one.total(0), one.total(1)) == (CONTEXT, CONTEXT)
+
+
 def test_a_module_that_is_loaded_late_is_found_before_the_next_refusal(cell: Make, program: Start) -> None:  # noqa: F811
     one = cell(CONTEXT + 30 * MIB, topology=HEAVY)
     user = program(one)
@@ -242,19 +278,6 @@ def test_a_context_limit_that_takes_memory_is_held(cell: Make, program: Start, w
     assert one.total() == CONTEXT + 60 * MIB
     assert user.set_limit(HEAP, before) == SUCCESS
     assert one.total() == CONTEXT
-
-
-#: A driver that does not know the container's processes by their ids.
-BLIND: dict[str, Any] = {
-    "driver": "R580",
-    "gpus": [
-        {
-            "model": "T4",
-            "context_mib": 300,
-            "fail": {"nvmlDeviceGetComputeRunningProcesses_v3": "NVML_ERROR_NOT_SUPPORTED"},
-        }
-    ],
-}
 
 
 def test_where_the_driver_does_not_say_the_cards_free_memory_tells(cell: Make, program: Start) -> None:  # noqa: F811

@@ -74,9 +74,13 @@ bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, in
     return xpu_table_put(&entry, &replaced) && !replaced.serial;
 }
 
-void xpu_overhead_end(enum xpu_space space, uint64_t key, int device) {
+void xpu_overhead_end(enum xpu_space space, uint64_t key) {
     struct xpu_entry entry;
-    xpu_shrunk(device, xpu_table_take(space, key, 0, &entry) ? entry.extra : 0, false);
+    int device;
+    if (xpu_table_take(space, key, 0, &entry))
+        xpu_shrunk(entry.device, entry.extra, false);
+    else if (xpu_granted_here(&device) == CUDA_SUCCESS)
+        xpu_shrunk(device, 0, false); /* what took nothing when it was made may have since */
 }
 
 /* ---- making ---- */

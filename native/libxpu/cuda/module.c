@@ -124,19 +124,15 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_optio
 }
 
 CUresult cuModuleUnload(CUmodule module) {
-    int index;
-    bool here = xpu_granted_here(&index) == CUDA_SUCCESS;
     CUresult result = REAL(cuModuleUnload)(module);
-    if (result == CUDA_SUCCESS && here)
-        xpu_overhead_end(XPU_MODULES, (uintptr_t)module, index);
+    if (result == CUDA_SUCCESS)
+        xpu_overhead_end(XPU_MODULES, (uintptr_t)module);
     return result;
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {
-    int index;
-    bool here = xpu_granted_here(&index) == CUDA_SUCCESS;
     CUresult result = REAL(cuLibraryUnload)(library);
-    if (result == CUDA_SUCCESS && here)
-        xpu_overhead_end(XPU_MODULES, (uintptr_t)library, index);
+    if (result == CUDA_SUCCESS)
+        xpu_overhead_end(XPU_MODULES, (uintptr_t)library);
     return result;
 }
