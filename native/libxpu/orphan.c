@@ -3,8 +3,9 @@
  * while another one has it open: after it was freed, and after its maker's death. Who has what open is not
  * known here, only whether any process has anything; until none has, such memory stays charged.
  *
- * What is freed while others may have it open moves to a slot of its own, which has no owner: so whoever
- * looks gives it back once nobody has imports, also where the process that freed it does nothing any more.
+ * What is freed while others may have it open moves to a slot that has no owner, one for all of it: so
+ * whoever looks gives it back once nobody has imports, also where the process that freed it does nothing any
+ * more.
  */
 #include "slot.h"
 
@@ -36,21 +37,44 @@ void xpu_imported(int change) {
     xpu_end();
 }
 
-/* Charges `bytes` to a free slot, which stays without an owner. The total has them twice for a moment: the
- * cleaner's byte, which the caller holds on `fd`, makes who is refused for that wait and ask again. Killed
- * here, it leaves them charged once, or, until nobody has imports, twice. */
-static bool move_to_free_slot(int fd, int device, uint64_t bytes) {
+/* No process has the number 0. */
+static bool is_of_orphans(unsigned slot) {
+    return XPU_LOAD(*xpu_mark(slot)) && XPU_LOAD(xpu_slot_at(slot)->pid) == 0;
+}
+
+/* Locks the slot that has orphans already, or else a free one; -1 if there is none. One for all: slots are
+ * few, and as long as anybody has imports each such release would take another. */
+static int lock_slot_of_orphans(int fd) {
+    for (unsigned slot = 0; slot < xpu_pages()->quota->slot_count; slot++) {
+        if (!is_of_orphans(slot) || !xpu_byte_lock(fd, slot))
+            continue;
+        if (is_of_orphans(slot))
+            return (int)slot;
+        xpu_byte_unlock(fd, slot, 1);
+    }
     int slot = xpu_slot_find(fd, (unsigned)xpu_own_slot());
     if (slot < 0)
-        return false;
-    struct xpu_slot_device *place = xpu_slot_device_at((unsigned)slot, device);
+        return -1;
     xpu_slot_clean((unsigned)slot, false);
     XPU_STORE(xpu_slot_at((unsigned)slot)->pid, 0);
     xpu_slot_at((unsigned)slot)->name[0] = 0;
     XPU_STORE(*xpu_mark((unsigned)slot), 1);
+    return slot;
+}
+
+/* Charges `bytes` to a slot without an owner. The total has them twice for a moment: the cleaner's byte,
+ * which the caller holds on `fd`, makes who is refused for that wait and ask again. Killed here, it leaves
+ * them charged once, or, until nobody has imports, twice. */
+static bool move_to_slot_of_orphans(int fd, int device, uint64_t bytes) {
+    int slot = lock_slot_of_orphans(fd);
+    if (slot < 0)
+        return false;
+    struct xpu_slot_device *place = xpu_slot_device_at((unsigned)slot, device);
+    xpu_total_recover((unsigned)slot, device);
     uint64_t moved = xpu_total_add((unsigned)slot, device, bytes / XPU_GRAIN, XPU_WHATEVER) * XPU_GRAIN;
-    XPU_STORE(place->kinds[XPU_ORPHAN], moved);
-    XPU_STORE(place->exported, moved);
+    uint64_t all = XPU_LOAD(place->exported) + moved;
+    XPU_STORE(place->kinds[XPU_ORPHAN], all);
+    XPU_STORE(place->exported, all);
     return true;
 }
 
@@ -60,7 +84,7 @@ static void give_away(int device) {
     int fd = xpu_usage_descriptor();
     if (fd < 0)
         return;
-    if (xpu_cleaner_lock(fd) && move_to_free_slot(fd, device, bytes)) {
+    if (xpu_cleaner_lock(fd) && move_to_slot_of_orphans(fd, device, bytes)) {
         less(&own(device)->exported, bytes);
         xpu_give_back_locked(device, XPU_ORPHAN, bytes);
     }

@@ -155,6 +155,22 @@ def test_what_was_exported_outlives_its_release_while_someone_has_it_open(accoun
     assert len(here.usage()) == 1
 
 
+def test_what_is_freed_while_others_have_it_open_takes_no_place_for_each(account: Make) -> None:
+    here = account(MIB, MIB, slots=4)
+    exporter, importer = here.start(), here.start()
+    importer.ask("imported", 1)
+    for _ in range(10):
+        for device in (0, 1):
+            assert exporter.charge(512, VMM, device)
+            exporter.ask("exported", device, 512)
+            exporter.ask("orphan", device, VMM, 512)
+    third = here.start()
+    assert third.charge(512)
+    assert third.used() == 11 * 512 and third.used(1) == 10 * 512
+    importer.ask("imported", -1)
+    assert third.used() == 512 and third.used(1) == 0
+
+
 def test_what_is_exported_and_open_nowhere_comes_back_at_once(account: Make) -> None:
     here = account(MIB)
     exporter = here.start()

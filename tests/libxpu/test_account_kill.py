@@ -26,6 +26,7 @@ SCENARIOS = (
     "clean-one-killed-cleaning",
     "give-back-exported",
     "give-back-imported",
+    "give-back-imported-again",
 )
 
 
