@@ -172,28 +172,60 @@ def test_what_is_no_file_is_an_error_and_never_a_wait(
     assert raised.value.errno == reason
 
 
-def test_a_lease_on_the_usage_page_makes_nobody_wait(folder: Path) -> None:
+def _quota(folder: Path) -> pages.Quota:
+    return pages.quota(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "look"),
+    [(pages.USAGE, os.O_RDWR, read), (pages.QUOTA, os.O_RDONLY, _quota)],
+    ids=["usage", "quota"],
+)
+def test_a_lease_on_a_page_makes_nobody_wait(
+    folder: Path, name: str, mode: int, look: Callable[[Path], object]
+) -> None:
     # fcntl(2): the file's owner can put one on it, and whoever opens the file then waits for 45 seconds.
     program = (
         "import fcntl, os, signal, sys\n"
         "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
-        "fd = os.open(sys.argv[1], os.O_RDWR)\n"
+        "fd = os.open(sys.argv[1], int(sys.argv[2]))\n"
         "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
         "print('leased', flush=True)\n"
         "sys.stdin.read()\n"
     )
     holder = subprocess.Popen(
-        [sys.executable, "-c", program, folder / pages.USAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", program, folder / name, str(mode)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"leased\n"
     started = time.monotonic()
     with pytest.raises(OSError) as raised:
-        read(folder)
+        look(folder)
     assert raised.value.errno == errno.EWOULDBLOCK
     assert time.monotonic() - started < 5
     holder.communicate()
-    assert read(folder) == []
+    assert look(folder) is not None
+
+
+def test_locks_by_the_ten_thousand_do_not_keep_the_host_busy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The kernel goes through all locks of a file for each question: 80,000 make 4095 of them 3 seconds long.
+    asked = []
+
+    def slow(_: int, slot: int) -> bool:
+        asked.append(slot)
+        time.sleep(0.1)
+        return False
+
+    monkeypatch.setattr(pages, "_is_locked", slow)
+    for slot in range(100):
+        write_slot(folder, slot, pid=slot + 1, name=b"p", used=MIB)
+    found = pages.slots(str(folder), 1)
+    assert len(asked) <= 11
+    assert [entry.dead for entry in found] == [slot in asked for slot in range(100)]
 
 
 # The quota page.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from binascii import crc32
 
 from xpu_runtime.value import Value
@@ -39,6 +40,10 @@ KINDS = (
 )
 _EXPORTED_AT, _KINDS_AT = 40, 48
 _IMPORTS_AT = 4
+#: O_NONBLOCK: a lease that a process of the container holds makes this an error instead of a wait of 45 s. It
+#: can put one on the quota page too, which it may only read.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+_LOOK_S = 1.0
 
 
 class Entry(Value):
@@ -180,8 +185,11 @@ def set_limit(folder: str, device: int, limit: int | None) -> None:
 
 def quota(folder: str) -> Quota:
     """What the quota page says; OSError, ValueError if it is no quota page."""
-    with open(os.path.join(folder, QUOTA), "rb") as file:
-        page = bytearray(file.read(_QUOTA_SIZE))
+    fd = os.open(os.path.join(folder, QUOTA), _READ)
+    try:
+        page = bytearray(os.pread(fd, _QUOTA_SIZE, 0))
+    finally:
+        os.close(fd)
     count = int.from_bytes(page[16:20], "little")
     if len(page) != _QUOTA_SIZE or page[:8] != b"XPUQUOTA" or count > MAX_DEVICES:
         raise ValueError(f"{folder}/{QUOTA} is not a quota page")
@@ -218,16 +226,16 @@ def usage(folder: str, device_count: int) -> list[ProcessUsage]:
     """What each live process with a slot says that it has. OSError where the page cannot be read.
 
     A container can write what it likes there, or cut the file: figures are its own claims, names are made
-    printable, and what is not there is left out.
+    printable, and what is not there is left out. It can also put so many locks on the file that each question
+    takes the kernel long: who is not asked for within a second counts as living.
     """
     return [entry for entry in slots(folder, device_count) if not entry.dead]
 
 
 def slots(folder: str, device_count: int) -> list[ProcessUsage]:
     """As `usage`, with the dead that nobody has cleaned up."""
-    # O_NONBLOCK: a lease that a process of the container holds makes this an error instead of a wait.
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(os.path.join(folder, USAGE), flags)
+    fd = os.open(os.path.join(folder, USAGE), _READ)
+    until = time.monotonic() + _LOOK_S
     try:
         marks = os.pread(fd, SLOTS, _USAGE_HEADER)
         stride = _slot_stride(device_count)
@@ -236,7 +244,8 @@ def slots(folder: str, device_count: int) -> list[ProcessUsage]:
             if mark:
                 content = os.pread(fd, stride, _slots_at() + slot * stride)
                 if len(content) == stride:
-                    found += _slot(slot, content, device_count, dead=not _is_locked(fd, slot))
+                    dead = time.monotonic() < until and not _is_locked(fd, slot)
+                    found += _slot(slot, content, device_count, dead=dead)
         return found
     finally:
         os.close(fd)
