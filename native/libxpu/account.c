@@ -18,17 +18,12 @@ static bool counted(int device, enum xpu_kind kind) {
 /* Rounded up; no size overflows. */
 static uint64_t grains_of(uint64_t bytes) { return bytes / XPU_GRAIN + (bytes % XPU_GRAIN != 0); }
 
-/* This process's place for the device; only with the lock held and a slot taken. */
-static struct xpu_slot_device *own(int device) {
-    return xpu_slot_device_at((unsigned)xpu_own_slot(), device);
-}
-
 static void add(uint64_t *place, uint64_t change) { XPU_STORE(*place, XPU_LOAD(*place) + change); }
 
 void xpu_give_back_locked(int device, enum xpu_kind kind, uint64_t bytes) {
-    uint64_t held = XPU_LOAD(own(device)->kinds[kind]) / XPU_GRAIN, grains = grains_of(bytes);
+    uint64_t held = XPU_LOAD(xpu_own_at(device)->kinds[kind]) / XPU_GRAIN, grains = grains_of(bytes);
     grains = xpu_total_take((unsigned)xpu_own_slot(), device, grains < held ? grains : held);
-    add(&own(device)->kinds[kind], -(grains * XPU_GRAIN));
+    add(&xpu_own_at(device)->kinds[kind], -(grains * XPU_GRAIN));
 }
 
 void xpu_end(void) {
@@ -85,7 +80,7 @@ static bool charge(int device, enum xpu_kind kind, uint64_t grains, enum xpu_bou
     if (!xpu_begin())
         return false;
     uint64_t done = xpu_total_add((unsigned)xpu_own_slot(), device, grains, bound);
-    add(&own(device)->kinds[kind], done * XPU_GRAIN);
+    add(&xpu_own_at(device)->kinds[kind], done * XPU_GRAIN);
     xpu_end();
     return done == grains;
 }
@@ -130,9 +125,9 @@ void xpu_give_back(int device, enum xpu_kind kind, uint64_t bytes) {
 void xpu_move(int device, enum xpu_kind from, enum xpu_kind to, uint64_t bytes) {
     if (!counted(device, from) || !counted(device, to) || xpu_own_slot() < 0 || !xpu_lock())
         return;
-    uint64_t held = XPU_LOAD(own(device)->kinds[from]) / XPU_GRAIN, grains = grains_of(bytes);
+    uint64_t held = XPU_LOAD(xpu_own_at(device)->kinds[from]) / XPU_GRAIN, grains = grains_of(bytes);
     uint64_t part = (grains < held ? grains : held) * XPU_GRAIN;
-    add(&own(device)->kinds[from], -part);
-    add(&own(device)->kinds[to], part);
+    add(&xpu_own_at(device)->kinds[from], -part);
+    add(&xpu_own_at(device)->kinds[to], part);
     xpu_end();
 }

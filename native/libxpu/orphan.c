@@ -9,10 +9,6 @@
  */
 #include "slot.h"
 
-static struct xpu_slot_device *own(int device) {
-    return xpu_slot_device_at((unsigned)xpu_own_slot(), device);
-}
-
 static void less(uint64_t *place, uint64_t bytes) {
     uint64_t before = XPU_LOAD(*place);
     XPU_STORE(*place, before > bytes ? before - bytes : 0);
@@ -22,9 +18,9 @@ void xpu_exported(int device, int64_t change) {
     if (!xpu_is_device(device) || !xpu_begin())
         return;
     if (change < 0)
-        less(&own(device)->exported, -(uint64_t)change);
+        less(&xpu_own_at(device)->exported, -(uint64_t)change);
     else
-        XPU_STORE(own(device)->exported, XPU_LOAD(own(device)->exported) + (uint64_t)change);
+        XPU_STORE(xpu_own_at(device)->exported, XPU_LOAD(xpu_own_at(device)->exported) + (uint64_t)change);
     xpu_end();
 }
 
@@ -80,12 +76,12 @@ static bool move_to_slot_of_orphans(int fd, int device, uint64_t bytes) {
 
 /* With the lock held: this process's own orphans to a slot of theirs. */
 static void give_away(int device) {
-    uint64_t bytes = XPU_LOAD(own(device)->kinds[XPU_ORPHAN]);
+    uint64_t bytes = XPU_LOAD(xpu_own_at(device)->kinds[XPU_ORPHAN]);
     int fd = xpu_usage_descriptor();
     if (fd < 0)
         return;
     if (xpu_cleaner_lock(fd) && move_to_slot_of_orphans(fd, device, bytes)) {
-        less(&own(device)->exported, bytes);
+        less(&xpu_own_at(device)->exported, bytes);
         xpu_give_back_locked(device, XPU_ORPHAN, bytes);
     }
     xpu_byte_unlock(fd, 0, xpu_pages()->quota->slot_count + 1);
@@ -100,11 +96,11 @@ void xpu_give_back_exported(int device, enum xpu_kind kind, uint64_t bytes) {
 void xpu_settle_orphans(int device) {
     if (!xpu_own_kind(device, XPU_ORPHAN) || !xpu_lock())
         return;
-    uint64_t bytes = XPU_LOAD(own(device)->kinds[XPU_ORPHAN]);
+    uint64_t bytes = XPU_LOAD(xpu_own_at(device)->kinds[XPU_ORPHAN]);
     if (xpu_any_imports()) {
         give_away(device);
     } else {
-        less(&own(device)->exported, bytes);
+        less(&xpu_own_at(device)->exported, bytes);
         xpu_give_back_locked(device, XPU_ORPHAN, bytes);
     }
     xpu_end();

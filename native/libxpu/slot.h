@@ -35,6 +35,10 @@ void xpu_close(int fd);
 uint8_t *xpu_mark(unsigned slot);
 struct xpu_slot *xpu_slot_at(unsigned slot);
 struct xpu_slot_device *xpu_slot_device_at(unsigned slot, int device);
+/* This process's place for the device; only with the lock held and a slot taken. */
+static inline struct xpu_slot_device *xpu_own_at(int device) {
+    return xpu_slot_device_at((unsigned)xpu_own_slot(), device);
+}
 
 /* Locks a slot that is free, the first from `start` on; -1 if there is none. A marked one is not free, dead
  * or not: it is for xpu_reap. */

@@ -12,10 +12,7 @@
 XPU_NEED(cuCtxGetCurrent)
 
 /* As the account counts it, so that parts add up to what is given back at once. */
-static uint64_t whole_grains(uint64_t bytes) {
-    const uint64_t grain = XPU_GRAIN, most = UINT64_MAX / grain * grain;
-    return bytes > most ? most : (bytes + grain - 1) / grain * grain;
-}
+static uint64_t whole_grains(uint64_t bytes) { return xpu_whole(bytes, XPU_GRAIN); }
 
 /* With the operation under way. Charges, once more after the driver's figure has been asked where it does not
  * fit. */

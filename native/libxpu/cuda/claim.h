@@ -15,6 +15,7 @@
 #ifndef XPU_CUDA_CLAIM_H
 #define XPU_CUDA_CLAIM_H
 
+#include "sizes.h"
 #include "table.h"
 
 enum { XPU_STEP = 2 << 20 }; /* bytes in which the driver takes memory */
@@ -22,8 +23,7 @@ enum { XPU_STEP = 2 << 20 }; /* bytes in which the driver takes memory */
 /* What the driver will take for one allocation of that size: from 2 MiB on whole steps of 2 MiB. What is
  * smaller shares such a step with others, and is claimed as it is. */
 static inline uint64_t xpu_whole_steps(uint64_t bytes) {
-    const uint64_t step = XPU_STEP;
-    return bytes < step || bytes > UINT64_MAX - step ? bytes : (bytes + step - 1) / step * step;
+    return bytes < XPU_STEP ? bytes : xpu_whole(bytes, XPU_STEP);
 }
 
 struct xpu_claim {

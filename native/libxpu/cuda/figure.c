@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "figure.h"
+#include "../../nvml-api/nvml.h"
 #include "../account.h"
 #include "real.h"
 
@@ -16,23 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Layouts and values of nvml.h. */
-enum { NVML_SUCCESS = 0, NVML_INSUFFICIENT_SIZE = 7, MAX_PROCESSES = 65536, AT_FIRST = 64 };
-struct process { /* _v2 and _v3 */
-    unsigned int pid;
-    unsigned long long used;
-    unsigned int gpu_instance, compute_instance;
-};
-struct process_v1 {
-    unsigned int pid;
-    unsigned long long used;
-};
-struct memory {
-    unsigned long long total, free, used;
-};
-typedef int list_call(void *device, unsigned int *count, void *found);
-typedef int memory_call(void *device, struct memory *memory);
-typedef int handle_call(const char *uuid, void **device);
+enum { MAX_PROCESSES = 65536, AT_FIRST = 64 };
+typedef nvmlReturn_t list_call(nvmlDevice_t device, unsigned int *count, void *found);
+typedef __typeof__(nvmlDeviceGetMemoryInfo) memory_call;
+typedef __typeof__(nvmlDeviceGetHandleByUUID) handle_call;
 
 /* Each list in its second version first, which has one layout in all drivers since R470: in R535's first
  * releases the third has longer entries. A process may be on several lists, each time with all it has. */
@@ -52,7 +40,7 @@ static struct {
 } ways[LISTS];
 static memory_call *get_memory;
 static handle_call *get_handle;
-static void *handles[XPU_DEVICES];
+static nvmlDevice_t handles[XPU_DEVICES];
 enum { UNTRIED, READY, ABSENT };
 static int state;
 static bool distrusted;
@@ -80,13 +68,13 @@ static void stop(void) { SET(state, ABSENT); }
 static bool start(void) {
     (void)dlopen("libnvidia-ml.so.1", RTLD_LAZY);
     void *nvml = dlopen(XPU_REAL_NVML, RTLD_LAZY);
-    int (*init)(void) = nvml ? (int (*)(void))dlsym(nvml, "nvmlInit_v2") : NULL;
+    __typeof__(&nvmlInit_v2) init = nvml ? (__typeof__(init))dlsym(nvml, "nvmlInit_v2") : NULL;
     for (int i = 0; nvml && i < LISTS; i++) {
         list_call *call = NULL;
         int version = 0;
         while (version <= V1 && !(call = (list_call *)dlsym(nvml, lists[i][version])))
             version++;
-        SET(ways[i].size, version == V1 ? sizeof(struct process_v1) : sizeof(struct process));
+        SET(ways[i].size, version == V1 ? sizeof(nvmlProcessInfo_v1_t) : sizeof(nvmlProcessInfo_t));
         SET(ways[i].call, call);
     }
     if (nvml) {
@@ -106,13 +94,13 @@ static void write_uuid(const struct xpu_quota_device *device, char *text) {
             u[11], u[12], u[13], u[14], u[15]);
 }
 
-static void *handle_of(int device) {
+static nvmlDevice_t handle_of(int device) {
     const char *why;
     char uuid[48];
     int known = GET(state);
     if (known == ABSENT || (known == UNTRIED && !start()))
         return NULL;
-    void *handle = GET(handles[device]);
+    nvmlDevice_t handle = GET(handles[device]);
     const struct xpu_pages *pages = xpu_pages_open(&why);
     if (handle || !pages)
         return handle;
@@ -130,28 +118,29 @@ static bool search(const char *found, unsigned int count, size_t size, uint64_t 
     const unsigned int self = (unsigned int)getpid();
     bool there = false;
     for (unsigned int i = 0; i < count; i++) {
-        struct process_v1 process;
+        nvmlProcessInfo_v1_t process;
         memcpy(&process, found + i * size, sizeof process); /* both kinds begin alike */
-        if (process.pid == self && (process.used || GET(told)) && process.used != ~0ull) {
+        const uint64_t used = process.usedGpuMemory;
+        if (process.pid == self && (used || GET(told)) && used != NVML_VALUE_NOT_AVAILABLE) {
             SET(told, true);
-            *bytes = process.used > *bytes ? process.used : *bytes;
+            *bytes = used > *bytes ? used : *bytes;
             there = true;
         }
     }
     return there;
 }
 
-static bool read_list(void *handle, int list, uint64_t *bytes) {
-    struct process at_first[AT_FIRST];
+static bool read_list(nvmlDevice_t handle, int list, uint64_t *bytes) {
+    nvmlProcessInfo_t at_first[AT_FIRST];
     list_call *call = GET(ways[list].call);
     const size_t size = GET(ways[list].size);
     unsigned int count = AT_FIRST;
     if (!call)
         return false;
-    int result = call(handle, &count, at_first);
+    nvmlReturn_t result = call(handle, &count, at_first);
     if (result == NVML_SUCCESS)
         return search((const char *)at_first, count, size, bytes);
-    if (result != NVML_INSUFFICIENT_SIZE || count > MAX_PROCESSES)
+    if (result != NVML_ERROR_INSUFFICIENT_SIZE || count > MAX_PROCESSES)
         return false;
     count += AT_FIRST; /* more may have come */
     char *found = malloc(count * size);
@@ -166,7 +155,7 @@ void xpu_figure_distrust(void) {
 }
 
 bool xpu_figure(int device, uint64_t *bytes) {
-    void *handle = GET(distrusted) ? NULL : handle_of(device);
+    nvmlDevice_t handle = GET(distrusted) ? NULL : handle_of(device);
     bool there = false;
     *bytes = 0;
     for (int list = 0; handle && list < LISTS; list++)
@@ -175,8 +164,8 @@ bool xpu_figure(int device, uint64_t *bytes) {
 }
 
 bool xpu_card_free(int device, uint64_t *bytes) {
-    void *handle = handle_of(device);
-    struct memory memory;
+    nvmlDevice_t handle = handle_of(device);
+    nvmlMemory_t memory;
     if (!handle || GET(get_memory)(handle, &memory) != NVML_SUCCESS)
         return false;
     *bytes = memory.free;

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "claim.h"
 #include "real.h"
+#include "sizes.h"
 
 XPU_WRAP(cuMemAlloc)
 XPU_WRAP(cuMemAlloc_v2)
@@ -17,15 +18,8 @@ XPU_WRAP(cuMemFree_v2)
 /* What rows are padded to, of which the claim is made before the driver says it. */
 enum { LIKELY_PITCH = 512 };
 
-static uint64_t times(uint64_t one, uint64_t other) {
-    uint64_t product;
-    return __builtin_mul_overflow(one, other, &product) ? UINT64_MAX : product;
-}
-
 static uint64_t likely_pitched(uint64_t width, uint64_t height) {
-    uint64_t rows =
-        width > UINT64_MAX - LIKELY_PITCH ? UINT64_MAX : (width + LIKELY_PITCH - 1) / LIKELY_PITCH;
-    return xpu_whole_steps(times(times(rows, LIKELY_PITCH), height));
+    return xpu_whole_steps(xpu_times(xpu_whole(width, LIKELY_PITCH), height));
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
@@ -71,7 +65,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     if (result != CUDA_SUCCESS)
         return result;
     CUresult made = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
-    result = made == CUDA_SUCCESS ? xpu_claim_resize(&claim, xpu_whole_steps(times(*pitch, height))) : made;
+    result =
+        made == CUDA_SUCCESS ? xpu_claim_resize(&claim, xpu_whole_steps(xpu_times(*pitch, height))) : made;
     result = xpu_claim_end(&claim, result, XPU_POINTERS, made == CUDA_SUCCESS ? *pointer : 0);
     if (made == CUDA_SUCCESS && result != CUDA_SUCCESS)
         (void)REAL(cuMemFree_v2)(*pointer);
@@ -85,7 +80,8 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned 
     if (result != CUDA_SUCCESS)
         return result;
     CUresult made = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
-    result = made == CUDA_SUCCESS ? xpu_claim_resize(&claim, xpu_whole_steps(times(*pitch, height))) : made;
+    result =
+        made == CUDA_SUCCESS ? xpu_claim_resize(&claim, xpu_whole_steps(xpu_times(*pitch, height))) : made;
     result = xpu_claim_end(&claim, result, XPU_POINTERS, made == CUDA_SUCCESS ? *pointer : 0);
     if (made == CUDA_SUCCESS && result != CUDA_SUCCESS)
         (void)REAL(cuMemFree)(*pointer);

@@ -2,6 +2,7 @@
  * Formats of texels: how many bytes a rectangle of them takes. Values as in CUDA 13.0's cuda.h.
  */
 #include "array.h"
+#include "sizes.h"
 
 enum { BLOCK = 4 }; /* texels in a side of a compressed block */
 
@@ -72,23 +73,14 @@ static struct unit plain(unsigned int format, unsigned int channels) {
     return format >= 0x91 && format <= 0x9e ? compressed(format) : picture(format);
 }
 
-static uint64_t times(uint64_t one, uint64_t other) {
-    uint64_t product;
-    return __builtin_mul_overflow(one, other, &product) ? UINT64_MAX : product;
-}
-
 static uint64_t parts(uint64_t length, unsigned int size) {
     return length == 0 ? 1 : length / size + (length % size != 0);
 }
 
-static uint64_t whole(uint64_t length, uint64_t piece) {
-    return length > UINT64_MAX - piece ? UINT64_MAX : (length + piece - 1) / piece * piece;
-}
-
 static uint64_t level_bytes(const struct unit *unit, uint64_t width, uint64_t height, uint64_t depth) {
-    uint64_t row = whole(times(parts(width, unit->across), unit->bytes), PIECE_BYTES);
-    uint64_t rows = whole(parts(height, unit->down), height ? PIECE_ROWS : 1);
-    return times(times(row, rows), parts(depth, 1));
+    uint64_t row = xpu_whole(xpu_times(parts(width, unit->across), unit->bytes), PIECE_BYTES);
+    uint64_t rows = xpu_whole(parts(height, unit->down), height ? PIECE_ROWS : 1);
+    return xpu_times(xpu_times(row, rows), parts(depth, 1));
 }
 
 static size_t half(size_t length) { return length > 1 ? length / 2 : length; }
