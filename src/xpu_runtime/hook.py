@@ -63,7 +63,7 @@ def stop(state: State, number: int | None) -> list[Grant]:
 
 
 def _remove_pages(grants: list[Grant]) -> None:
-    if any(part.holding.memory_backend == "library" for grant in grants for part in grant.slices):
+    if any(part.held_by("library") for grant in grants for part in grant.slices):
         from xpu_runtime.quota import folders
 
         for grant in grants:

@@ -14,7 +14,7 @@ import pytest
 
 from xpu_runtime.quota import pages
 
-from .conftest import Node
+from .conftest import MIB, Node
 from .refusals import refused
 
 Bundles = Callable[..., Path]
@@ -233,3 +233,21 @@ def test_each_device_of_a_grant_has_its_own_limit_in_the_page(
     bundle = bundles("XPU_MEM=2G,5G", "XPU_VISIBLE_DEVICES=0,1", args=["cuda-probe", "info"])
     done = node.run(bundle)
     assert [line.split()[-2] for line in done.stdout.splitlines()] == ["2048", "5120"], done.stderr
+
+
+def test_a_limit_that_the_driver_holds_beside_one_of_the_library_is_in_no_page(
+    node: Node, bundles: Bundles
+) -> None:
+    """The page would keep the old limit when the driver's changes."""
+    topology = node.folder / "one-of-each.yaml"
+    topology.write_text("gpus: [{model: A100-SXM4-80GB}, {model: A100-SXM4-80GB, mig: [3g.40gb]}]")
+    node.sim(topology)
+    container = node.start(bundles("XPU_MEM=4G", "XPU_VISIBLE_DEVICES=0,1:0", args=["sleep", "1000"]))
+    assert [entry["memory_backend"] for entry in node.json("ps")] == ["driver", "library"]
+    node.xpu("set", container, "--mem", "6G")
+    (grant,) = node.json("inspect", container)["grants"]
+    assert [part["limit_in_force_bytes"] for part in grant["slices"]] == [6144 * MIB] * 2
+    assert node.json("inspect", container)["problems"] == []
+    shown = node.oci("exec", container, "nvidia-smi").stdout
+    assert "4096MiB" not in shown
+    assert shown.count("/   6144MiB") >= 1

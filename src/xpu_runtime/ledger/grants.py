@@ -27,6 +27,10 @@ class Slice(Value):
     cores: int | None
     holding: Holding
 
+    def held_by(self, backend: str) -> bool:
+        """Whether `backend` holds a memory limit on this slice."""
+        return self.limited and self.holding.memory_backend == backend
+
 
 class Grant(Value):
     """Who holds which slices. `pid` and `start_time` (clock ticks since boot) name the process whose end

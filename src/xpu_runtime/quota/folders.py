@@ -35,8 +35,12 @@ def create(grant: Grant) -> None:
     if os.path.exists(os.path.join(place, pages.QUOTA)):  # made last
         return
     remove(place)
+    from xpu_runtime.quota import library
+
+    # A limit that something else holds may change there without our knowing.
     entries = tuple(
-        pages.Entry(part.device_uuid, part.memory_bytes if part.limited else None) for part in grant.slices
+        pages.Entry(part.device_uuid, part.memory_bytes if part.held_by(library.NAME) else None)
+        for part in grant.slices
     )
     size = pages.usage_size(len(entries)) + _SLACK
     try:

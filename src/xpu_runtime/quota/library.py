@@ -80,4 +80,4 @@ def can_go_round(library: Library) -> bool:
 
 def holds(slices: tuple[Slice, ...]) -> bool:
     """Whether the limit of any of these is held by this backend."""
-    return any(part.limited and part.holding.memory_backend == NAME for part in slices)
+    return any(part.held_by(NAME) for part in slices)

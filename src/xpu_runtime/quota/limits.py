@@ -83,4 +83,4 @@ def _lift(found: Inventory, slices: tuple[Slice, ...], folder: str | None) -> No
 
 
 def _held_by_driver(slices: tuple[Slice, ...]) -> list[Slice]:
-    return [part for part in slices if part.limited and part.holding.memory_backend == driver.NAME]
+    return [part for part in slices if part.held_by(driver.NAME)]
