@@ -7,11 +7,14 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from xpu_runtime.ledger.store import Ledger
 
 from .conftest import GIB, MIB, Node
 
@@ -119,7 +122,7 @@ def test_the_driver_backend_has_the_drivers_figures(node: Node, bundles: Bundles
     (grant,) = node.json("inspect", container)["grants"]
     assert grant["pages"] is None
     (part,) = grant["slices"]
-    assert part["limit_in_force_bytes"] is None
+    assert part["limit_in_force_bytes"] == 4 * GIB
     assert part["driver_used_bytes"] == part["memory_used_bytes"] >= 1792 * MIB
     assert [each["used_bytes"] for each in part["processes"]] == [None] * 3
     assert [
@@ -208,29 +211,79 @@ def test_whatever_a_container_writes_to_its_page_the_host_goes_on(
     assert "Read-only file system" in tried.stderr
 
 
+@contextmanager
+def leased(page: str, how: str) -> Iterator[None]:
+    """A program of the page's owner, as one in a container is, has it leased, and lets nobody open it."""
+    program = (
+        "import fcntl, os, signal, sys\n"
+        "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
+        f"fd = os.open(sys.argv[1], os.{how})\n"
+        "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
+        "print('leased', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        ["/usr/bin/python3", "-c", program, page], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"leased\n"
+    try:
+        yield
+    finally:
+        holder.communicate()
+
+
 def test_a_container_that_takes_leases_on_its_page_is_shown_by_the_driver(
     node: Node, bundles: Bundles
 ) -> None:
     node.sim(OLD_DRIVER)
     container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
     folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
-    program = (
-        "import fcntl, os, signal, sys\n"
-        "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
-        "fd = os.open(sys.argv[1], os.O_RDWR)\n"
-        "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
-        "print('leased', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    holder = subprocess.Popen(
-        ["/usr/bin/python3", "-c", program, f"{folder}/usage"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"leased\n"
-    told = node.xpu("ps")
-    assert "the usage page" in told.stderr
-    assert " 0/4096 MiB " in told.stdout
-    (problem,) = node.json("inspect", container)["problems"]
-    assert "cannot be read" in problem
-    holder.communicate()
+    with leased(f"{folder}/usage", "O_RDWR"):
+        told = node.xpu("ps")
+        assert "the usage page" in told.stderr
+        assert " 0/4096 MiB " in told.stdout
+        (problem,) = node.json("inspect", container)["problems"]
+        assert "cannot be read" in problem
     assert node.xpu("ps").stderr == ""
+
+
+def test_a_lease_on_the_quota_page_keeps_nobody_waiting(node: Node, bundles: Bundles) -> None:
+    """A reader would wait for /proc/sys/fs/lease-break-time, 45 seconds."""
+    node.sim(OLD_DRIVER)
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
+    with leased(f"{folder}/quota", "O_RDONLY"):
+        (problem,) = node.json("inspect", container)["problems"]
+    assert "the quota page" in problem
+    assert "cannot be read" in problem
+    assert node.json("inspect", container)["problems"] == []
+
+
+def test_a_limit_of_the_drivers_that_is_not_what_is_booked_is_told(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    assert of_slice(node, container)["limit_in_force_bytes"] == 4 * GIB
+    # Booked and not in force, as after a kill between the two.
+    with Ledger(str(node.run_dir / "ledger.db")) as ledger:
+        ledger.resize(node.grants()[0].id, lambda *_: {0: 6 * GIB})
+    (problem,) = node.json("inspect", container)["problems"]
+    assert problem.startswith("GPU 0: 4096 MiB is in force and 6144 MiB is booked")
+    node.xpu("set", container, "--mem", "6G")
+    assert node.json("inspect", container)["problems"] == []
+    assert of_slice(node, container)["limit_in_force_bytes"] == 6 * GIB
+
+
+def test_what_the_driver_does_not_tell_is_unknown_and_not_nothing(node: Node, bundles: Bundles) -> None:
+    topology = node.folder / "silent.yaml"
+    silent = "fail: {nvmlDeviceGetComputeRunningProcesses_v2: NVML_ERROR_NO_PERMISSION}"
+    topology.write_text(f"driver: R580\ngpus: [{{model: T4, {silent}}}]")
+    node.sim(topology)
+    node.configure("enforcement: {allow_unenforced: [memory, cores]}")
+    ask = ("XPU_MEM=4G", "XPU_ENFORCE=none")
+    container = node.start(bundles(*ask, args=["sleep", "1000"]))
+    part = of_slice(node, container)
+    assert (part["memory_used_bytes"], part["driver_used_bytes"]) == (None, None)
+    lower = node.xpu("set", container, "--mem", "1G", check=False)
+    assert lower.returncode == 1
+    assert "is not known: give --force" in lower.stderr

@@ -48,11 +48,17 @@ def slot(pid: int, name: str) -> pages.ProcessUsage:
 def test_without_a_cgroup_the_pid_namespace_tells_who_is_the_containers() -> None:
     with namespace() as first:
         (second,) = children(first)
-        assert sorted(processes(grant(first))) == sorted([first, second])
+        assert sorted(processes(grant(first)) or ()) == sorted([first, second])
 
 
 def test_a_container_in_the_hosts_pid_namespace_and_without_a_cgroup_has_no_known_processes() -> None:
-    assert processes(grant(os.getpid())) == []
+    assert processes(grant(os.getpid())) is None
+
+
+def test_a_process_that_got_the_number_of_a_containers_is_not_taken_for_it() -> None:
+    with namespace() as other:
+        gone = grant(other).replace(start_time=1)
+        assert processes(gone) == []
 
 
 @pytest.fixture
@@ -69,7 +75,8 @@ def test_the_processes_of_a_cgroup_are_those_below_it_too(cgroup: Path) -> None:
     sleepers = [subprocess.Popen(["/bin/sleep", "600"]) for _ in range(2)]
     for child, folder in zip(sleepers, (cgroup, cgroup / "inner"), strict=True):
         (folder / "cgroup.procs").write_text(str(child.pid))
-    assert sorted(processes(grant(sleepers[0].pid, str(cgroup)))) == sorted(each.pid for each in sleepers)
+    found = processes(grant(sleepers[0].pid, str(cgroup)))
+    assert sorted(found or ()) == sorted(each.pid for each in sleepers)
     for child in sleepers:
         child.kill()
         child.wait()

@@ -11,7 +11,7 @@ from xpu_runtime.cli.table import json_option, memory, percent, print_json, prin
 from xpu_runtime.config.load import load
 from xpu_runtime.devices import inventory
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.quota import limits, pages
+from xpu_runtime.quota import library, limits, pages
 from xpu_runtime.quota.usage import Figures
 
 #: Rows of a device's table; --json has all.
@@ -36,7 +36,7 @@ def inspect(container: str, as_json: bool) -> None:
         bundle, pid, cgroup, mode, state, created
         pages     null, or the folder on the host, the quota page's abi, and valid
         slices    a list, each as `xpu ps --json` has it, and besides
-          limit_in_force_bytes   what the quota page says; null: no such page, or no limit
+          limit_in_force_bytes   what the quota page or the driver says; null: no limit, or not known
           device_memory_bytes    all of the device
           driver_used_bytes      the driver's figure for the container
           processes              pid, container_pid, name, used_bytes, driver_used_bytes, ended,
@@ -68,14 +68,13 @@ def inspect(container: str, as_json: bool) -> None:
 
 def _grant(grant: Grant, figures: Figures, problems: list[str]) -> dict[str, Any]:
     page = _pages(grant, problems)
-    in_force = page.limits if page else ()
     slices = []
     for position, part in enumerate(grant.slices):
-        limit = in_force[position] if position < len(in_force) else None
-        if page and part.limited and limit != part.memory_bytes:
+        known, limit = _in_force(grant, position, page, figures)
+        if known and limit != part.memory_bytes:
             problems.append(
-                f"GPU {part.device_index}: {memory(limit)} is in force and {memory(part.memory_bytes)} is "
-                "booked, as if an `xpu set` had been cut short: repeat it"
+                f"GPU {part.device_index}: {'no limit' if limit is None else memory(limit)} is in force and "
+                f"{memory(part.memory_bytes)} is booked, as if an `xpu set` had been cut short: repeat it"
             )
         slices.append(
             {
@@ -108,6 +107,17 @@ def _grant(grant: Grant, figures: Figures, problems: list[str]) -> dict[str, Any
         "pages": {"folder": limits.pages(grant), "abi": page.abi, "valid": page.valid} if page else None,
         "slices": slices,
     }
+
+
+def _in_force(
+    grant: Grant, position: int, page: pages.Quota | None, figures: Figures
+) -> tuple[bool, int | None]:
+    """Whether a slice's limit is known where it is held, and the limit in bytes (None: none)."""
+    if grant.slices[position].held_by(library.NAME):
+        known = page is not None and position < len(page.limits)
+        return known, page.limits[position] if page and known else None
+    held = figures.driver_limit(grant, position)
+    return held is not None, held.limit if held else None
 
 
 def _pages(grant: Grant, problems: list[str]) -> pages.Quota | None:

@@ -246,10 +246,10 @@ def _brand(pynvml: Any, handle: Any) -> str:
 _PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v2"
 
 
-def memory_by_process(found: Inventory) -> dict[str, dict[int, int]]:
-    """Bytes of device memory by device UUID and process, of those of which the driver tells them.
+def memory_by_process(found: Inventory) -> dict[str, dict[int, int | None]]:
+    """Bytes of device memory by device UUID and process; None of a process of which the driver does not tell.
 
-    DeviceError if the driver cannot be asked.
+    A device that does not name its processes is left out. DeviceError if the driver cannot be asked.
     """
     if not found.nvml:
         return {}
@@ -258,13 +258,12 @@ def memory_by_process(found: Inventory) -> dict[str, dict[int, int]]:
     except _NotLoaded as error:
         raise DeviceError("the NVIDIA driver is no longer loaded") from error
     try:
-        used: dict[str, dict[int, int]] = {}
+        used: dict[str, dict[int, int | None]] = {}
         for device in found.devices:
             handle = _ask(pynvml, "nvmlDeviceGetHandleByUUID", device.uuid)
-            processes = _ask(pynvml, _PROCESSES, handle, default=()) if handle else ()
-            used[device.uuid] = {
-                each.pid: each.usedGpuMemory for each in processes if each.usedGpuMemory is not None
-            }
+            processes = _ask(pynvml, _PROCESSES, handle) if handle else None
+            if processes is not None:
+                used[device.uuid] = {each.pid: each.usedGpuMemory for each in processes}
         return used
     finally:
         pynvml.nvmlShutdown()

@@ -52,14 +52,14 @@ def innermost_pid(pid: int) -> int | None:
     return None
 
 
-def in_pid_namespace_of(pid: int) -> list[int]:
-    """All processes of the PID namespace of `pid`; none where that is our own, or where `pid` is gone."""
+def in_pid_namespace_of(pid: int) -> list[int] | None:
+    """All processes of the PID namespace of `pid`; None where that is our own, none where `pid` is gone."""
     try:
         theirs = os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
         return []
     if theirs == os.readlink("/proc/self/ns/pid"):
-        return []
+        return None
     found = []
     for entry in os.listdir("/proc"):
         try:

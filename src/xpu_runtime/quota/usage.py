@@ -9,7 +9,7 @@ from __future__ import annotations
 from xpu_runtime.devices import nvidia
 from xpu_runtime.devices.inventory import Inventory, find
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.linux import cgroups, proc
 from xpu_runtime.quota import driver, limits, pages
 from xpu_runtime.value import Value
@@ -41,7 +41,8 @@ class Figures:
 
     def __init__(self, found: Inventory) -> None:
         self._found = found
-        self._by_process: dict[str, dict[int, int]] | None = None
+        self._by_process: dict[str, dict[int, int | None]] | None = None
+        self._limits: dict[tuple[int, int], driver.Limit | None] = {}
         self._slots: dict[int, list[pages.ProcessUsage]] = {}
         self.problems: list[str] = []
 
@@ -65,25 +66,38 @@ class Figures:
 
     def by_driver(self, grant: Grant, position: int) -> int | None:
         """What the driver says of the container's cgroup, or of its processes together."""
-        part = grant.slices[position]
+        limit = self.driver_limit(grant, position)
+        if limit is not None:
+            return limit.used
+        by_process = self._of_device(grant.slices[position].device_uuid)
+        theirs = processes(grant)
+        if by_process is None or theirs is None:
+            return None
+        told = [by_process[pid] for pid in theirs if pid in by_process]
+        known = [amount for amount in told if amount is not None]
+        return sum(known) if len(known) == len(told) else None
+
+    def driver_limit(self, grant: Grant, position: int) -> driver.Limit | None:
+        """The limit that the driver holds on a slice, with what it counts; None where it tells of none."""
+        key = (grant.id, position)
+        if key not in self._limits:
+            self._limits[key] = self._ask_driver(grant, grant.slices[position])
+        return self._limits[key]
+
+    def _ask_driver(self, grant: Grant, part: Slice) -> driver.Limit | None:
         device = find(self._found, part.device_uuid)
-        if device is None:
+        if device is None or device.vendor != "nvidia" or not (grant.cgroup and part.held_by(driver.NAME)):
             return None
-        if grant.cgroup and part.holding.memory_backend == driver.NAME and device.vendor == "nvidia":
-            try:
-                with driver.Nvml(self._found) as nvml:
-                    return nvml.memory_limit(device.uuid, grant.cgroup).used
-            except XpuError:
-                return None  # the container has just ended
-        by_process = self._of_device(part.device_uuid)
-        if by_process is None:
-            return None
-        return sum(by_process.get(pid, 0) for pid in processes(grant))
+        try:
+            with driver.Nvml(self._found) as nvml:
+                return nvml.memory_limit(device.uuid, grant.cgroup)
+        except XpuError:
+            return None  # the container has just ended
 
     def processes(self, grant: Grant, position: int) -> list[Process]:
         """Each process that has memory of the slice or a place in its account, the largest first."""
         by_driver = self._of_device(grant.slices[position].device_uuid) or {}
-        unplaced = set(processes(grant))
+        unplaced = set(processes(grant) or ())
         there: dict[int, list[int]] = {}
         for each in unplaced:
             there.setdefault(proc.innermost_pid(each) or 0, []).append(each)
@@ -124,7 +138,7 @@ class Figures:
                     self._problem(f"the usage page of {grant.container_id} cannot be read: {error.strerror}")
         return self._slots[grant.id]
 
-    def _of_device(self, uuid: str) -> dict[int, int] | None:
+    def _of_device(self, uuid: str) -> dict[int, int | None] | None:
         """Bytes by process, as the driver tells them; None where it does not."""
         if self._by_process is None:
             try:
@@ -139,10 +153,13 @@ class Figures:
             self.problems.append(text)
 
 
-def processes(grant: Grant) -> list[int]:
-    """The processes of the grant's container, by their numbers on the host."""
+def processes(grant: Grant) -> list[int] | None:
+    """The processes of the grant's container, by their numbers on the host; None where nothing tells them
+    from others."""
     if grant.cgroup:
         return cgroups.processes(grant.cgroup)
+    if not proc.is_alive(grant.pid, grant.start_time):
+        return []
     return proc.in_pid_namespace_of(grant.pid)
 
 
