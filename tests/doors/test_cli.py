@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,3 +118,26 @@ def test_release_gives_a_running_containers_slice_back_only_by_force(
     node.xpu("release", "--force", container[:-2])
     assert node.json("ps") == []
     assert "no container" in node.xpu("release", "nope", check=False).stderr
+
+
+def test_a_container_runs_as_long_as_any_of_its_processes(node: Node, bundles: Callable[..., Path]) -> None:
+    """In the host's PID namespace the first one's end does not end the others."""
+    node.sim("1xT4")
+
+    def share(spec: dict[str, Any]) -> None:
+        spaces = spec["linux"]["namespaces"]
+        spec["linux"]["namespaces"] = [space for space in spaces if space["type"] != "pid"]
+
+    script = "sleep 1000 & echo ready; exec sleep 1000"
+    bundle = bundles("XPU_MEM=4G", args=["sh", "-c", script], change=share)
+    container = node.start(bundle)
+    while "ready" not in (bundle / "output").read_text():
+        pass  # the test's own time limit ends this
+    first = os.pidfd_open(node.grants()[0].pid)
+    signal.pidfd_send_signal(first, signal.SIGKILL)
+    select.select([first], [], [])
+    os.close(first)
+    refused = node.xpu("release", container, check=False)
+    assert refused.returncode == 1
+    assert "still runs" in refused.stderr
+    assert [entry["state"] for entry in node.json("ps")] == ["running"]

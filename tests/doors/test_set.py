@@ -289,6 +289,8 @@ def test_who_is_not_there_or_not_alone_is_told(node: Node, bundles: Bundles) -> 
     first = sleeper(node, bundles, "XPU_MEM=1G")
     sleeper(node, bundles, "XPU_MEM=1G")
     assert "no container 'nope' holds a slice" in change(node, "nope", "--mem", "4G").stderr
+    # A script's empty variable means no container, be there only one.
+    assert "no container '' holds a slice" in change(node, "", "--mem", "4G").stderr
     assert "give more of the id" in change(node, first[:-1], "--mem", "4G").stderr
     assert change(node, first, "--mem", "4G").returncode == 0
 
@@ -356,9 +358,8 @@ def test_a_container_that_is_being_created_is_left_alone(node: Node, bundles: Bu
     container = sleeper(node, bundles, "XPU_MEM=1G")
     (grant,) = node.grants()
     with Ledger(str(node.run_dir / "ledger.db")) as ledger:
-        ledger.bind(
-            grant.id, pid=grant.pid, start_time=grant.start_time, cgroup=grant.cgroup, state="pending"
-        )
+        # As spec mode books it, before there is a cgroup.
+        ledger.bind(grant.id, pid=grant.pid, start_time=grant.start_time, cgroup="", state="pending")
     failed = change(node, container, "--mem", "2G")
     assert failed.returncode == 1
     assert "is still being created: try again when it runs" in failed.stderr

@@ -18,7 +18,10 @@ def named(container: str) -> list[Grant]:
     More than one where runtimes with roots of their own have containers of the same id.
     """
     with Ledger() as ledger:
-        grants = [grant for grant in ledger.grants() if grant.container_id.startswith(container)]
+        # "" is the start of every id, and names none.
+        grants = [
+            grant for grant in ledger.grants() if container and grant.container_id.startswith(container)
+        ]
     exact = [grant for grant in grants if grant.container_id == container]
     found = exact or grants
     names = sorted({grant.container_id for grant in found})

@@ -7,7 +7,6 @@ import click
 from xpu_runtime.cli import containers
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
-from xpu_runtime.linux import proc
 from xpu_runtime.plan import granting
 
 
@@ -17,7 +16,8 @@ from xpu_runtime.plan import granting
 def release(container: str, force: bool) -> None:
     """Give back the slices of container ID (its id or the start of it).
 
-    A running container keeps its devices and loses its memory limits: that needs --force.
+    A running container keeps its devices, and loses the memory limits that the driver holds: that needs
+    --force.
 
     \b
     Example:
@@ -25,11 +25,10 @@ def release(container: str, force: bool) -> None:
     """
     found = containers.named(container)
     name = found[0].container_id
-    running = [grant for grant in found if proc.is_alive(grant.pid, grant.start_time)]
-    if running and not force:
+    if not force and any(containers.is_alive(grant) for grant in found):
         raise XpuError(
-            f"container {name} still runs (process {running[0].pid})",
-            "stop it, or give --force and know that it goes on using the device without a limit",
+            f"container {name} still runs (process {found[0].pid})",
+            "stop it, or give --force and know that it goes on using the device beside whoever gets it next",
         )
     granting.release(load(), found)
     click.echo(f"{name}: released")

@@ -35,6 +35,8 @@ def resize(
     Refused where a device has not enough free, or, unless `force`, where the container uses more than
     `wanted`; XpuError where there is no limit to change, or where it cannot be changed.
     """
+    if grant.state != "running":
+        raise ApplyError(f"container {grant.container_id} is still being created", "try again when it runs")
     for position in positions:
         _check(found, grant.slices[position])
     with _Backends(found, grant, positions) as backends, Ledger() as ledger:
@@ -132,8 +134,6 @@ class _Change:
 
     def book(self, now: Grant, uses: dict[str, Use]) -> dict[int, int]:
         """The bytes to book by position; what is less than before is in force on return."""
-        if now.state != "running":
-            raise ApplyError(f"container {now.container_id} is still being created", "try again when it runs")
         amounts = {p: self._amount(now.slices[p], uses) for p in self._positions}
         for position, amount in amounts.items():
             part = now.slices[position]
