@@ -1,98 +1,26 @@
-"""A limit that changes: on a real ledger and real pages, cut short anywhere, a container in its way."""
+"""A limit that changes, on a real ledger and real pages."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from xpu_runtime.devices.inventory import Device, Inventory
 from xpu_runtime.errors import ApplyError, DeviceError
-from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.ledger.store import Ledger, LedgerError
-from xpu_runtime.linux import proc
-from xpu_runtime.quota import folders, pages
+from xpu_runtime.quota import pages
 from xpu_runtime.quota.resize import resize
 from xpu_runtime.quota.usage import Figures
 from xpu_runtime.request.units import Memory
 
 from .accounts import own, write_slot
-
-MIB, GIB = 1 << 20, 1 << 30
-UUIDS = ("GPU-00112233-4455-6677-8899-aabbccddee00", "GPU-00112233-4455-6677-8899-aabbccddee01")
-GPUS = tuple(Device(str(n), uuid, "Tesla T4", 15 * GIB, ()) for n, uuid in enumerate(UUIDS))
-#: A driver that tells nothing of processes.
-FOUND = Inventory("/", True, "580.82.07", "13.0", GPUS, (), (), False, "", ())
-HELD = Holding("library", "soft", None, None)
-
-
-class Container:
-    """A grant of the `library` backend with a process and pages."""
-
-    def __init__(self, name: str, *amounts: int) -> None:
-        self.process = subprocess.Popen(["/bin/sleep", "600"])
-        started = proc.start_time(self.process.pid) or 0
-        slices = tuple(Slice(str(n), UUIDS[n], amount, True, None, HELD) for n, amount in enumerate(amounts))
-        wanted = Grant(0, name, f"/b/{name}", self.process.pid, started, "", "running", "hook", 0.0, ())
-        with Ledger() as ledger:
-            granted, _ = ledger.grant(wanted, lambda uses: slices)
-        assert granted is not None
-        self.grant = granted
-        folders.create(granted)
-        self.folder = Path(folders.of(granted))
-
-    def set(self, amount: int, *positions: int, force: bool = True, oversubscribe: float = 1.0) -> Grant:
-        return resize(
-            FOUND,
-            self.grant,
-            positions or (0,),
-            Memory(bytes=amount),
-            oversubscribe=oversubscribe,
-            force=force,
-        )
-
-    def in_force(self) -> list[int | None]:
-        return pages.limits(str(self.folder))
-
-    def booked(self) -> list[int]:
-        with Ledger() as ledger:
-            (grant,) = (each for each in ledger.grants() if each.id == self.grant.id)
-        return [part.memory_bytes for part in grant.slices]
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        folders.remove(str(self.folder))
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
-def container(run_dir: Path) -> Iterator[Container]:
-    found = Container("c1", 4 * GIB)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def pair(run_dir: Path) -> Iterator[Container]:
-    """One container with a slice on each of two devices."""
-    found = Container("c2", 4 * GIB, 8 * GIB)
-    yield found
-    found.close()
+from .resizing import FOUND, GIB, GPUS, MIB, Container
 
 
 def test_the_ledger_and_the_page_change_together(container: Container) -> None:
@@ -273,140 +201,3 @@ def test_a_ledger_that_cannot_be_written_leaves_the_limit_as_it_was(run_dir: Pat
             container.close()
     finally:
         subprocess.run(["umount", small], check=True)
-
-
-# Cut short.
-
-#: Whose lines count: where the ledger or the page changes, or what is between.
-_OURS = ("Ledger.resize", "_Transaction.__enter__", "_Transaction.__exit__", "OpenQuota.set_limit")
-
-
-def killed_at(line: int, container: Container, amount: int, *positions: int) -> bool:
-    """Runs the change in a process that kills itself at the `line`-th line; False: it came through."""
-    child = os.fork()
-    if child == 0:
-        left = line
-
-        def step(frame: FrameType, event: str, _: Any) -> Any:
-            nonlocal left
-            code = frame.f_code
-            if code.co_qualname not in _OURS and not code.co_filename.endswith("/resize.py"):
-                return None
-            if event == "line":
-                left -= 1
-                if left < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return step
-
-        try:
-            sys.settrace(step)
-            container.set(amount, *positions)
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status == 0 or os.WTERMSIG(status) == signal.SIGKILL
-    return status != 0
-
-
-@pytest.mark.parametrize(("before", "after"), [(4 * GIB, 6 * GIB), (6 * GIB, 4 * GIB)])
-def test_killed_at_any_line_the_ledger_never_says_less_than_the_page(
-    container: Container, before: int, after: int
-) -> None:
-    line = 0
-    outcomes = set()
-    while True:
-        container.set(before)
-        cut = killed_at(line, container, after)
-        (booked,), (in_force,) = container.booked(), container.in_force()
-        assert in_force is not None
-        assert booked >= in_force
-        outcomes.add((booked, in_force))
-        container.set(after)
-        assert container.booked() == container.in_force() == [after]
-        if not cut:
-            break
-        line += 1
-    # Both steps were seen on their own.
-    assert outcomes == {(before, before), (max(before, after), min(before, after)), (after, after)}
-
-
-def test_killed_at_any_line_one_slice_that_grows_and_one_that_shrinks(pair: Container) -> None:
-    line = 0
-    while True:
-        pair.set(4 * GIB, 0)
-        pair.set(8 * GIB, 1)
-        cut = killed_at(line, pair, 6 * GIB, 0, 1)
-        for booked, in_force in zip(pair.booked(), pair.in_force(), strict=True):
-            assert in_force is not None
-            assert booked >= in_force
-        pair.set(6 * GIB, 0, 1)
-        assert pair.booked() == pair.in_force() == [6 * GIB, 6 * GIB]
-        if not cut:
-            break
-        line += 1
-
-
-# At once.
-
-
-def test_many_changes_at_once_end_with_one_of_them_whole(run_dir: Path) -> None:
-    containers = [Container(f"c{n}", GIB) for n in range(3)]
-    problems: list[BaseException] = []
-
-    def change(container: Container, amounts: tuple[int, ...]) -> None:
-        for amount in amounts:
-            try:
-                container.set(amount)
-            except Refused:
-                continue
-            except BaseException as error:
-                problems.append(error)
-
-    threads = [
-        threading.Thread(target=change, args=(container, amounts))
-        for container in containers
-        for amounts in ((6 * GIB, GIB) * 6, (2 * GIB, 9 * GIB) * 6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
-    assert sum(container.booked()[0] for container in containers) <= 15 * GIB
-    for container in containers:
-        assert container.booked() == container.in_force()
-        container.close()
-
-
-def test_a_containers_lease_on_its_quota_page_holds_up_no_other_container(container: Container) -> None:
-    # A read lease can be had on a read-only mount by the file's owner; a writer then waits up to 45 seconds.
-    program = (
-        "import fcntl, os, signal, sys\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])\n"
-        "fd = os.open(sys.argv[1], os.O_RDONLY)\n"
-        "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)\n"
-        "print('leased', flush=True)\n"
-        "signal.sigwait([signal.SIGIO])\n"
-        "print('somebody waits', flush=True)\n"
-        "sys.stdin.readline()\n"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", program, container.folder / pages.QUOTA],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"leased\n"
-    change = threading.Thread(target=container.set, args=(6 * GIB,))
-    change.start()
-    assert holder.stdout.readline() == b"somebody waits\n"
-    # Another container's start takes place meanwhile.
-    other = Container("c9", GIB)
-    assert change.is_alive()
-    holder.communicate(b"\n")
-    change.join()
-    assert container.booked() == container.in_force() == [6 * GIB]
-    with Ledger() as ledger:
-        assert ledger.uses()[UUIDS[0]] == Use(7 * GIB, 0, 2, False)
-    other.close()
