@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -11,6 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from xpu_runtime.config.load import load
+from xpu_runtime.devices import inventory
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.quota import limits
 
 from .conftest import Node
 from .inside import tree
@@ -270,6 +276,49 @@ def test_giving_back_twice_or_for_nobody_or_with_a_broken_configuration_is_no_er
         assert poststop(container) == (0, "")
         assert node.grants() == []
     node.remove(container)
+
+
+def test_what_clears_up_after_a_dead_container_leaves_the_limit_of_its_next_life(
+    node: Node, bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting NVML takes its time: by then the container may run again, in a cgroup of the same name."""
+    node.sim("1xT4")
+    monkeypatch.setenv("XPU_RUN_DIR", str(node.run_dir))
+    monkeypatch.setenv("XPU_CONFIG", str(node.config))
+    bundle = bundles("XPU_MEM=4G", args=["sleep", "1000"])
+    pristine = (bundle / "config.json").read_bytes()
+    node.start(bundle)
+    dead = node.grants()
+    # Without its hooks, as when they are killed.
+    subprocess.run(["runc", "--root", node.state_root, "kill", bundle.name, "KILL"], check=True)
+    while node.json("ps")[0]["state"] != "dead":
+        pass  # the test's own time limit ends this
+    with Ledger() as ledger:
+        assert [grant.id for grant in ledger.reap()] == [dead[0].id]
+    node.remove(bundle.name)
+    (bundle / "config.json").write_bytes(pristine)
+    container = node.start(bundle)
+    assert node.grants()[0].cgroup == dead[0].cgroup
+    limits.clear(inventory.load(load()), dead)
+    assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 4096 MiB\n")
+
+
+def test_a_next_life_without_a_limit_has_none_of_the_one_before(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=4G", args=["sleep", "1000"])
+    pristine = (bundle / "config.json").read_text()
+    node.start(bundle)
+    (dead,) = node.grants()
+    subprocess.run(["runc", "--root", node.state_root, "kill", bundle.name, "KILL"], check=True)
+    while node.json("ps")[0]["state"] != "dead":
+        pass  # the test's own time limit ends this
+    # The host's record of it is lost, and its cgroup is left.
+    shutil.rmtree(node.state_root / bundle.name)
+    assert Path(dead.cgroup).is_dir()
+    (bundle / "config.json").write_text(pristine.replace("XPU_MEM=4G", "XPU_COUNT=1"))
+    container = node.start(bundle)
+    assert node.grants()[0].cgroup == dead.cgroup
+    assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 15360 MiB\n")
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])

@@ -100,7 +100,7 @@ def grant(found: Inventory, request: Request, config: Config, wanted: Grant, *, 
 
     with Ledger() as ledger:
         granted, dead = ledger.grant(wanted, choose_slices)
-    limits.clear(found, dead)
+    limits.clear(found, dead, wanted)
     if granted is None:
         raise Refused(refusals[-1])
     try:

@@ -16,6 +16,10 @@ from xpu_runtime.linux.library import Library
 from xpu_runtime.linux.syscalls import address_of
 from xpu_runtime.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 NAME = "driver"
 STRENGTH = "hard"
 
@@ -61,13 +65,24 @@ def _dmem_mounted() -> bool:
         return False
 
 
-def set_limit(found: Inventory, device: Device, folder: str, limit: int | None) -> None:
-    """Sets (None: lifts) the limit in bytes of the cgroup `folder` on `device`; ApplyError if that fails."""
+def set_limit(
+    found: Inventory,
+    device: Device,
+    folder: str,
+    limit: int | None,
+    unless: Callable[[], bool] = lambda: False,
+) -> None:
+    """Sets (None: lifts) the limit in bytes of the cgroup `folder` on `device`; ApplyError if that fails.
+
+    Nothing is done if `unless` says so, which is asked last: starting NVML takes up to seconds.
+    """
     if device.vendor == "amdgpu":
-        _set_dmem(device, folder, limit)
+        if not unless():
+            _set_dmem(device, folder, limit)
         return
     with Nvml(found) as nvml:
-        nvml.set_memory_limit(device.uuid, folder, limit)
+        if not unless():
+            nvml.set_memory_limit(device.uuid, folder, limit)
 
 
 def _set_dmem(device: Device, folder: str, limit: int | None) -> None:

@@ -11,6 +11,7 @@ import os
 from xpu_runtime.devices.inventory import Inventory, find
 from xpu_runtime.errors import ApplyError, XpuError
 from xpu_runtime.ledger.grants import Grant, Slice
+from xpu_runtime.linux import cgroups, proc
 from xpu_runtime.quota import driver, library
 
 
@@ -50,14 +51,16 @@ def impose(found: Inventory, slices: tuple[Slice, ...], folder: str | None) -> N
         raise
 
 
-def clear(found: Inventory | None, grants: list[Grant]) -> None:
+def clear(found: Inventory | None, grants: list[Grant], starting: Grant | None = None) -> None:
     """Lifts the limits of grants that have ended. A cgroup that is gone took its limits with it.
 
-    `found` may be None where `in_driver` is false for each.
+    `found` may be None where `in_driver` is false for each. `starting` is the container that the caller is
+    about to give its limits: an earlier life's are lifted for it.
     """
     for grant in grants:
         if found is not None:
-            _lift(found, grant.slices, grant.cgroup)
+            earlier = starting is not None and _is_earlier_life(grant, starting)
+            _lift(found, grant.slices, grant.cgroup, None if earlier else grant)
         if library.holds(grant.slices):
             from xpu_runtime.quota import folders
 
@@ -69,14 +72,27 @@ def in_driver(grant: Grant) -> bool:
     return bool(_held_by_driver(grant.slices)) and bool(grant.cgroup) and os.path.isdir(grant.cgroup)
 
 
-def _lift(found: Inventory, slices: tuple[Slice, ...], folder: str | None) -> None:
+def _is_earlier_life(grant: Grant, starting: Grant) -> bool:
+    return (grant.container_id, grant.bundle) == (starting.container_id, starting.bundle)
+
+
+def _lift(
+    found: Inventory, slices: tuple[Slice, ...], folder: str | None, ended: Grant | None = None
+) -> None:
+    """Lifts limits of the cgroup `folder`, unless it is the next life of the container `ended` by then."""
     if not folder or not os.path.isdir(folder):
         return
+
+    def lives_again() -> bool:
+        if ended is None or proc.is_alive(ended.pid, ended.start_time):
+            return False
+        return cgroups.has_processes(folder)
+
     for part in _held_by_driver(slices):
         device = find(found, part.device_uuid)
         if device is not None:
             try:
-                driver.set_limit(found, device, folder, None)
+                driver.set_limit(found, device, folder, None, lives_again)
             except XpuError:
                 # The container has ended and no process is left in the cgroup: nothing can use the limit.
                 continue
