@@ -151,6 +151,9 @@ def test_what_cannot_be_known_takes_force(container: Container) -> None:
         container.set(GIB, force=False)
     container.set(GIB)
     assert container.in_force() == [GIB]
+    # To have more it need not be known.
+    container.set(2 * GIB, force=False)
+    assert container.booked() == container.in_force() == [2 * GIB]
 
 
 def test_without_its_page_nothing_changes(container: Container) -> None:

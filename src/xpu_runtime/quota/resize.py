@@ -43,7 +43,8 @@ def resize(
         change = _Change(found, positions, wanted, oversubscribe, backends)
         if not force:
             figures = Figures(found)
-            change.in_use = {p: _in_use(figures, grant, p) for p in positions}
+            change.in_use = {p: figures.larger(grant, p) for p in positions}
+            change.problems = figures.problems
         try:
             after, dead = ledger.resize(grant.id, change.book)
         except BaseException:
@@ -77,17 +78,6 @@ def _check(found: Inventory, part: Slice) -> None:
         )
     if find(found, part.device_uuid) is None:
         raise DeviceError(f"{where} ({part.device_uuid}) is no longer there", "see `xpu devices`")
-
-
-def _in_use(figures: Figures, grant: Grant, position: int) -> int:
-    amount = figures.larger(grant, position)
-    if amount is None:
-        why = f" ({figures.problems[0]})" if figures.problems else ""
-        raise DeviceError(
-            f"what the container uses of GPU {grant.slices[position].device_index} is not known{why}",
-            "give --force to set the limit all the same",
-        )
-    return amount
 
 
 def _restore(found: Inventory, ledger: Ledger, number: int, change: _Change) -> None:
@@ -127,8 +117,10 @@ class _Change:
         self._wanted = wanted
         self._oversubscribe = oversubscribe
         self._backends = backends
-        #: Bytes in use by position, below which no limit goes; empty: it may.
-        self.in_use: dict[int, int] = {}
+        #: Bytes in use by position, below which no limit goes (None: not known); empty: it may.
+        self.in_use: dict[int, int | None] = {}
+        #: Why it is not known.
+        self.problems: list[str] = []
         self.shrunk: list[int] = []
         self.grown: list[int] = []
 
@@ -140,7 +132,7 @@ class _Change:
             if amount >= part.memory_bytes:
                 self.grown.append(position)
                 continue
-            self._refuse_below(part, uses, amount, self.in_use.get(position, 0))
+            self._refuse_below(part, uses, amount, self._known_use(part, position))
             self.shrunk.append(position)
             self._backends.set_limit(position, amount)
             if position in self.in_use:
@@ -166,6 +158,16 @@ class _Change:
         refusal = placement.below_use(self._device(part), part, use, amount, used)
         if refusal is not None:
             raise Refused(refusal)
+
+    def _known_use(self, part: Slice, position: int) -> int:
+        amount = self.in_use.get(position, 0)
+        if amount is None:
+            why = f" ({self.problems[0]})" if self.problems else ""
+            raise DeviceError(
+                f"what the container uses of GPU {part.device_index} is not known{why}",
+                "give --force to set the limit all the same",
+            )
+        return amount
 
     def _device(self, part: Slice) -> Device:
         device = find(self._found, part.device_uuid)
