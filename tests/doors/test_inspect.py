@@ -134,9 +134,8 @@ def test_the_driver_backend_has_the_drivers_figures(node: Node, bundles: Bundles
 
 def test_a_program_that_goes_round_the_account_is_shown_by_the_driver(node: Node, bundles: Bundles) -> None:
     node.sim(OLD_DRIVER)
-    bundle = bundles(
-        "XPU_MEM=4G", "LD_PRELOAD=/usr/lib/xpu/libcuda.real", args=["cuda-probe", "alloc", "1024", "--hold"]
-    )
+    script = "LD_PRELOAD=/usr/lib/xpu/libcuda.real exec cuda-probe alloc 1024 --hold"
+    bundle = bundles("XPU_MEM=4G", args=["sh", "-c", script])
     container = node.start(bundle)
     while "free of" not in (bundle / "output").read_text():
         time.sleep(0.01)  # the test's own time limit ends this

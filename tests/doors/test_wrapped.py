@@ -75,6 +75,28 @@ def test_no_search_path_leads_round_the_wrappers(
     assert "allocating 2000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [
+        f"LD_PRELOAD={FOLDER}/libcuda.real",
+        "LD_PRELOAD=/lib/x.so:/lib/../usr//lib/xpu/libcuda.real",
+        f"NUMBA_CUDA_DRIVER={FOLDER}/libcuda.real",
+        f"LD_AUDIT={FOLDER}/libnvidia-ml.real",
+    ],
+)
+def test_no_variable_of_an_image_leads_round_the_wrappers(
+    node: Node, bundles: Bundles, mode: str, variable: str
+) -> None:
+    bundle = bundles("XPU_MEM=4G", variable, args=["cuda-probe", "info"])
+    done = node.run(bundle)
+    name = variable.partition("=")[0]
+    assert done.returncode != 0
+    assert "MiB free" not in done.stdout
+    assert f"{name}=" in done.stderr
+    assert f"would go round the memory limit: leave {name} out" in done.stderr
+    assert node.json("ps") == []
+
+
 def test_a_usage_page_that_a_container_makes_larger_fills_nothing_of_the_host(
     node: Node, bundles: Bundles, mode: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import RequestError
+from xpu_runtime.quota import library
 from xpu_runtime.request.parse import VARIABLES
 from xpu_runtime.request.request import Request
-from xpu_runtime.request.source import asks, from_spec
+from xpu_runtime.request.source import BEHIND_THE_WRAPPERS, asks, from_spec
 from xpu_runtime.request.units import Memory
 
 GIB = 1 << 30
@@ -171,6 +173,11 @@ def test_an_annotation_wins_over_the_variable() -> None:
 def test_an_unknown_annotation_of_ours_is_refused() -> None:
     with pytest.raises(RequestError, match=r"did you mean yoyoworks\.com/xpu-mem"):
         from_spec(spec(annotations={"yoyoworks.com/xpu-men": "4G"}), Config())
+
+
+def test_the_names_behind_the_wrappers_are_those_that_are_refused() -> None:
+    behind = {os.path.basename(library.real(stem)) for stem in library.WRAPPED}
+    assert behind == set(BEHIND_THE_WRAPPERS)
 
 
 def test_a_pods_sandbox_asks_for_nothing() -> None:

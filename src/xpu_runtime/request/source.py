@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 ANNOTATION_PREFIX = "yoyoworks.com/xpu-"
 
+#: Names that only the driver's own libraries have, in a container whose limit the wrappers of them hold
+#: (quota/library.py): a loader or a program that is told to take one of these takes no wrapper.
+BEHIND_THE_WRAPPERS = ("libcuda.real", "libnvidia-ml.real")
+
 _GPU_MEMORY = "NVIDIA_GPU_MEMORY_LIMIT"
 _REQUIRE_PREFIX = "NVIDIA_REQUIRE_"
 
@@ -45,6 +49,8 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
             )
         environment = {}
     request = from_variables({**environment, **by_annotation}, config.cores_step)
+    if request is not None:
+        _check_no_way_round(oci_spec.environment_of(spec))
     if request is not None and not privileged:
         check_policy(request, config)
     return request
@@ -125,6 +131,16 @@ def _selection_by_alias(variables: dict[str, str]) -> dict[str, str]:
         # The reference's variable is a number of MiB without a unit.
         found["XPU_MEM"] = f"{limit}MiB" if limit.isdigit() else limit
     return found
+
+
+def _check_no_way_round(environment: dict[str, str]) -> None:
+    """RequestError if a variable (LD_PRELOAD, or one of a program) names a library behind the wrappers."""
+    for name, value in environment.items():
+        if any(library in value for library in BEHIND_THE_WRAPPERS):
+            raise RequestError(
+                f"{name[:80]}={value[:80]!r} names a library that would go round the memory limit",
+                f"leave {name[:80]} out",
+            )
 
 
 def check_policy(request: Request, config: Config) -> None:
