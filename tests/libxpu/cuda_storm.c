@@ -41,6 +41,7 @@ static struct {
 static CUcontext context;
 static CUdeviceptr kept[KEPT], shared;
 static int rounds, threads, winners;
+static bool forked; /* all that were to be; atomic */
 static pthread_barrier_t barrier;
 
 #define NEED(condition)                                                                                      \
@@ -84,18 +85,21 @@ static void keep(unsigned int *seed, CUdeviceptr pointer) {
         NEED(cu.free(old) == CUDA_SUCCESS);
 }
 
+static void mix(unsigned int *seed) {
+    CUdeviceptr pointer = 0;
+    size_t bytes, total;
+    CUresult result = allocate(seed, &pointer);
+    NEED(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+    keep(seed, result == CUDA_SUCCESS ? pointer : 0);
+    if (rand_r(seed) % 16 == 0)
+        NEED(cu.info(&bytes, &total) == CUDA_SUCCESS && bytes <= total);
+}
+
 static void *mixed(void *argument) {
     unsigned int seed = (unsigned int)(uintptr_t)argument;
     NEED(cu.set_current(context) == CUDA_SUCCESS);
-    for (int i = 0; i < rounds; i++) {
-        CUdeviceptr pointer = 0;
-        size_t bytes, total;
-        CUresult result = allocate(&seed, &pointer);
-        NEED(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
-        keep(&seed, result == CUDA_SUCCESS ? pointer : 0);
-        if (rand_r(&seed) % 16 == 0)
-            NEED(cu.info(&bytes, &total) == CUDA_SUCCESS && bytes <= total);
-    }
+    for (int i = 0; i < rounds; i++)
+        mix(&seed);
     return NULL;
 }
 
@@ -142,18 +146,28 @@ static void use_once(void) {
     _exit(0);
 }
 
-static void *forks(void *argument) {
-    if ((uintptr_t)argument != 1)
-        return mixed(argument);
-    for (int i = 0; i < rounds / 16; i++) {
-        int status;
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(60);
-            use_once();
-        }
-        NEED(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+static void fork_once(void) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        use_once();
     }
+    NEED(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* Every fork meets all other threads at work. */
+static void *forks(void *argument) {
+    unsigned int seed = (unsigned int)(uintptr_t)argument;
+    bool first = seed == 1;
+    NEED(cu.set_current(context) == CUDA_SUCCESS);
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; first && i < rounds / 4; i++)
+        fork_once();
+    if (first)
+        __atomic_store_n(&forked, true, __ATOMIC_RELEASE);
+    while (!__atomic_load_n(&forked, __ATOMIC_ACQUIRE))
+        mix(&seed);
     return NULL;
 }
 
