@@ -5,9 +5,10 @@
  * glibc's fork takes the locks of glibc's malloc, so that a child can allocate whatever the parent's threads
  * were doing. The sanitizers of gcc 12 have an allocator of their own, and nobody takes its locks: a child
  * waits for ever for that of a size class (SizeClassAllocator64::GetFromAllocator) which another thread held.
- * So it was in every child found hanging, and so it is without any library of ours: with a thread stopped
- * there in a debugger, a program of malloc and fork alone hangs each time. This does for them what glibc
- * does for itself, and no more: the other threads are held back from malloc and free, not from anything else.
+ * So stood the five hung children whose stacks were read, and a program of malloc and fork alone hangs under
+ * either sanitizer; in a debugger, with its other thread stopped there, its child waits at the same place.
+ * This does for them what glibc does for itself, and no more: the other threads are held back from malloc and
+ * free, not from anything else.
  */
 #include <pthread.h>
 #include <sched.h>
