@@ -65,6 +65,10 @@ typedef struct CUipcMemHandle_st {
     char reserved[CU_IPC_HANDLE_SIZE];
 } CUipcMemHandle;
 
+typedef struct CUipcEventHandle_st {
+    char reserved[CU_IPC_HANDLE_SIZE];
+} CUipcEventHandle;
+
 typedef struct CUDA_MEMCPY2D_st {
     size_t srcXInBytes, srcY;
     CUmemorytype srcMemoryType;
@@ -139,6 +143,8 @@ CUDA_API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 CUDA_API CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
 CUDA_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
 CUDA_API CUresult cuIpcCloseMemHandle(CUdeviceptr pointer);
+CUDA_API CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event);
+CUDA_API CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle);
 
 /* _ptds, _ptsz: the same, with the default stream of the thread in place of the context's. */
 CUDA_API CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes);

@@ -6,10 +6,11 @@
  * the fixed struct, followed by a NUL-terminated path for the limit operations only. A reply is the
  * fixed struct, followed by `payload` bytes whose layout the operation says. Both sides are of one build.
  *
- * Memory passes between processes as with NVIDIA's: by a key (cuIpc..., 128 secret bits) or by a file
- * descriptor, which is the writing end of a pipe: the driver has the other one, knows the pipe when it
- * comes back, and sees when nobody has it any more. The bytes themselves lie in a sealed memfd of each
- * process, which goes to whoever opens its memory. Requests and replies marked "fd" carry one (SCM_RIGHTS).
+ * Memory and events pass between processes as with NVIDIA's: by a key (cuIpc..., 128 secret bits); memory
+ * also by a file descriptor, which is the writing end of a pipe: the driver has the other one, knows the pipe
+ * when it comes back, and sees when nobody has it any more. The bytes themselves lie in a sealed memfd of
+ * each process, which goes to whoever opens its memory. Requests and replies marked "fd" carry one
+ * (SCM_RIGHTS).
  */
 #ifndef XPU_SIM_PROTOCOL_H
 #define XPU_SIM_PROTOCOL_H
@@ -58,14 +59,18 @@ enum sim_operation {
     SIM_EVENT_CREATE,  /* context → value: event */
     SIM_EVENT_DESTROY, /* context, argument: event */
     SIM_EVENT_RECORD,  /* context, argument: event → value: position; waits while the queue is full */
-    SIM_EVENT_TIME, /* context, argument: event → value: when it completed, ns; SIM_PENDING before that */
-    SIM_SYNC,       /* context, argument: position; waits until all up to it is done */
-    SIM_QUERY,      /* context, argument: position; SIM_PENDING while it is not done */
-    SIM_DATA,       /* fd: where the bytes of this client's memory lie from now on */
-    SIM_SHARE,      /* argument: allocation, offset in those bytes → value: key (two) */
-    SIM_OPEN,       /* argument: key (two) → struct sim_opened, fd */
-    SIM_EXPORT,     /* argument: allocation → fd; it has to be shared already */
-    SIM_IMPORT,     /* fd → struct sim_opened, fd */
+    SIM_EVENT_TIME,  /* context, argument: event → value: when it completed, ns; SIM_PENDING before that */
+    SIM_SYNC,        /* context, argument: position; waits until all up to it is done */
+    SIM_QUERY,       /* context, argument: position; SIM_PENDING while it is not done */
+    SIM_DATA,        /* fd: where the bytes of this client's memory lie from now on */
+    SIM_SHARE,       /* argument: allocation, offset in those bytes → value: key (two) */
+    SIM_OPEN,        /* argument: key (two) → struct sim_opened, fd */
+    SIM_EXPORT,      /* argument: allocation → fd; it has to be shared already */
+    SIM_IMPORT,      /* fd → struct sim_opened, fd */
+    SIM_EVENT_SHARE, /* context, argument: event → value: key (two) */
+    SIM_EVENT_OPEN,  /* context, argument: key (two) → value: event, or 0 if it is the caller's own */
+    SIM_EVENT_SYNC,  /* context, argument: event; waits for its latest record, whosever that is */
+    SIM_EVENT_QUERY, /* context, argument: event; SIM_PENDING while that is not complete */
 };
 
 enum sim_status {

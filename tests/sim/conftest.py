@@ -183,3 +183,25 @@ def process(up: object, cgroup: object) -> Iterator[Callable[..., Process]]:
     for one in started:
         one.kill()
         one.popen.communicate()
+
+
+@pytest.fixture
+def pair(
+    up: Callable[..., simulated.SimState], process: Callable[..., Process], sanitized: Path
+) -> tuple[Process, Process]:
+    """Two processes with a context each, and their driver built with sanitizers."""
+    root = up("1xT4", native=str(sanitized)).root
+    native = next(Path(root).glob("usr/lib/*-linux-gnu")) / "libcuda.so.1"
+    preload = {"LD_PRELOAD": sanitizer(native), "ASAN_OPTIONS": "detect_leaks=0"}
+    workers = process(root, preload), process(root, preload)
+    for worker in workers:
+        assert worker.start() == SUCCESS
+    return workers
+
+
+def sanitizer(library: Path) -> str:
+    """The runtime that a sanitized library needs in a program that is not."""
+    listed = subprocess.run(["ldd", library], capture_output=True, text=True, check=True).stdout
+    found = [line.split("=> ")[1].split()[0] for line in listed.splitlines() if "libasan" in line]
+    assert found, listed
+    return found[0]

@@ -27,7 +27,7 @@ Up = Callable[..., SimState]
 
 #: As in native/sim/protocol.h.
 REQUEST, REPLY = struct.Struct("=IIQIIIIQQ"), struct.Struct("=QIIQQQ")
-VERSION, HELLO, LAST_OPERATION, NO_MIG = 1, 1, 24, 0xFFFFFFFF
+VERSION, HELLO, LAST_OPERATION, NO_MIG = 1, 1, 28, 0xFFFFFFFF
 CREATE, ALLOCATE, LAUNCH, SYNC = 9, 11, 13, 18
 
 

@@ -141,3 +141,13 @@ def test_what_waits_for_a_context_ends_with_it(up: Up, process: Start) -> None:
     two.send("synchronize")
     one.kill()
     assert two.result() == SUCCESS
+
+
+def test_an_event_that_is_recorded_again_has_no_time_until_that_is_done(up: Up, process: Start) -> None:
+    one = process(up("1xT4").root)
+    one.start()
+    event = one.event()
+    assert one.event_synchronize(event) == SUCCESS
+    assert one.elapsed(event, event) == [SUCCESS, 0]
+    assert one.event_record(event) == one.launch("busy_3600s") == one.event_record(event) == SUCCESS
+    assert one.elapsed(event, event)[0] == NOT_READY

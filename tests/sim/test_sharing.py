@@ -11,33 +11,13 @@ import pytest
 
 from xpu_runtime.devices.simulated import SimState
 
-from .conftest import GIB, MIB, SUCCESS, Process, build_sanitized
+from .conftest import GIB, MIB, SUCCESS, Process
 from .test_memory import INVALID, figure, used
 
 Start = Callable[..., Process]
 Up = Callable[..., SimState]
 INVALID_CONTEXT = 201
 POSIX_FD = 1
-
-
-@pytest.fixture
-def pair(up: Up, process: Start) -> tuple[Process, Process]:
-    """Two processes with a context each, and their driver built with sanitizers."""
-    root = up("1xT4", native=str(build_sanitized("address,undefined"))).root
-    native = next(Path(root).glob("usr/lib/*-linux-gnu")) / "libcuda.so.1"
-    preload = {"LD_PRELOAD": sanitizer(native), "ASAN_OPTIONS": "detect_leaks=0"}
-    workers = process(root, preload), process(root, preload)
-    for worker in workers:
-        assert worker.start() == SUCCESS
-    return workers
-
-
-def sanitizer(library: Path) -> str:
-    """The runtime that a sanitized library needs in a program that is not."""
-    listed = subprocess.run(["ldd", library], capture_output=True, text=True, check=True).stdout
-    found = [line.split("=> ")[1].split()[0] for line in listed.splitlines() if "libasan" in line]
-    assert found, listed
-    return found[0]
 
 
 @pytest.fixture

@@ -12,18 +12,19 @@ import json
 import os
 import signal
 import sys
-from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_ulonglong, c_void_p
+from ctypes import byref, c_char_p, c_int, c_size_t, c_ulonglong, c_void_p
 from typing import Any
 
 import pynvml
 
 sys.path[0] = os.path.dirname(sys.path[0])  # tests: this is run by its path
+from sim.worker_events import Events  # noqa: E402
 from sim.worker_memory import Memory  # noqa: E402
 
 NOT_READY = 600
 
 
-class Worker(Memory):
+class Worker(Memory, Events):
     def __init__(self, root: str) -> None:
         folder = glob.glob(f"{root}/usr/lib/*-linux-gnu")[0]
         self.cuda = ctypes.CDLL(f"{folder}/libcuda.so.1")
@@ -126,14 +127,6 @@ class Worker(Memory):
         """cuStreamQuery of the default stream."""
         return int(self.cuda.cuStreamQuery(None))
 
-    def event(self) -> int:
-        """Records a new event; its number."""
-        event = c_void_p()
-        if self.cuda.cuEventCreate(byref(event), 0) or self.cuda.cuEventRecord(event, None):
-            raise RuntimeError("no event")
-        self.events.append(event)
-        return len(self.events) - 1
-
     def timed(self, name: str, times: int = 1) -> list[float]:
         """Result and milliseconds that the device takes for some kernels.
 
@@ -151,12 +144,6 @@ class Worker(Memory):
             if in_time:
                 return self.elapsed(start, end)
             blocker *= 2
-
-    def elapsed(self, start: int, end: int) -> list[float]:
-        """Result and milliseconds."""
-        took = c_float()
-        result = self.cuda.cuEventElapsedTime(byref(took), self.events[start], self.events[end])
-        return [result, took.value]
 
     def error(self, number: int) -> str:
         name = c_char_p()

@@ -30,6 +30,7 @@ static const int constants[] = {
     [95] = 1,                                        /* cooperative launches */
     [97] = 65536,                                    /* shared memory of a block that asks for it */
     [106] = 16,                                      /* blocks of a multiprocessor */
+    [125] = 1,                                       /* events pass between processes */
 };
 
 int cuda_constant_attribute(int attribute) {

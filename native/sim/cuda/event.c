@@ -1,10 +1,11 @@
 /*
- * libcuda: events.
+ * libcuda: events, also those of another process by an IPC handle.
  */
 #define _GNU_SOURCE
 #include "work.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 CUresult cuda_event_check(CUevent event) {
     CUresult result = cuda_ready();
@@ -15,18 +16,20 @@ CUresult cuda_event_check(CUevent event) {
     return cuda_is_live(event->context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-CUDA_API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
+/* The event that the driver makes for a request in the current context. */
+static CUresult make(struct sim_request request, unsigned int flags, CUevent *event) {
     CUcontext context;
     struct sim_reply reply;
     CUresult result = cuda_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!event || flags > 7)
-        return CUDA_ERROR_INVALID_VALUE;
     struct CUevent_st *made = calloc(1, sizeof *made);
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = cuda_call(context, SIM_EVENT_CREATE, 0, &reply);
+    request.context = context->id;
+    result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
+    if (result == CUDA_SUCCESS && !reply.value[0])
+        result = CUDA_ERROR_INVALID_CONTEXT; /* who exports cannot import */
     if (result != CUDA_SUCCESS) {
         free(made);
         return result;
@@ -35,8 +38,48 @@ CUDA_API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
     made->number = (uint32_t)reply.value[0];
     made->context = context;
     made->flags = flags;
+    made->interprocess = request.operation == SIM_EVENT_OPEN || (flags & CU_EVENT_INTERPROCESS);
     *event = made;
     return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!event || flags > 7 || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
+        return CUDA_ERROR_INVALID_VALUE;
+    return make((struct sim_request){.operation = SIM_EVENT_CREATE}, flags, event);
+}
+
+CUDA_API CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
+    struct sim_reply reply;
+    CUresult result = cuda_event_check(event);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!handle)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!(event->flags & CU_EVENT_INTERPROCESS))
+        return CUDA_ERROR_INVALID_HANDLE;
+    result = cuda_call(event->context, SIM_EVENT_SHARE, event->number, &reply);
+    if (result != CUDA_SUCCESS)
+        return result;
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, reply.value, 2 * sizeof *reply.value);
+    return CUDA_SUCCESS;
+}
+
+/* It is one without timing, and has no handle of its own. */
+CUDA_API CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
+    struct sim_request request = {.operation = SIM_EVENT_OPEN};
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!event)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(request.argument, &handle, sizeof request.argument);
+    result = make(request, CU_EVENT_DISABLE_TIMING, event);
+    return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_INVALID_HANDLE : result;
 }
 
 CUDA_API CUresult cuEventDestroy_v2(CUevent event) {
@@ -86,11 +129,15 @@ static CUresult recorded(CUevent event) {
 
 CUDA_API CUresult cuEventSynchronize(CUevent event) {
     CUresult result = recorded(event);
+    if (result == CUDA_SUCCESS && event->interprocess)
+        return cuda_call(event->context, SIM_EVENT_SYNC, event->number, NULL);
     return result == CUDA_SUCCESS ? cuda_wait(event->context, event->position) : result;
 }
 
 CUDA_API CUresult cuEventQuery(CUevent event) {
     CUresult result = recorded(event);
+    if (result == CUDA_SUCCESS && event->interprocess)
+        return cuda_call(event->context, SIM_EVENT_QUERY, event->number, NULL);
     return result == CUDA_SUCCESS ? cuda_call(event->context, SIM_QUERY, event->position, NULL) : result;
 }
 

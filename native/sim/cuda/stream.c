@@ -131,8 +131,8 @@ CUDA_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = cuda_capture_wait(handle, event, &captured);
-    if (result == CUDA_SUCCESS && !captured && event->context != context)
-        result = cuEventSynchronize(event); /* another device's: waited for here and now */
+    if (result == CUDA_SUCCESS && !captured && (event->context != context || event->interprocess))
+        result = cuEventSynchronize(event); /* another's work: waited for here and now */
     return result;
 }
 

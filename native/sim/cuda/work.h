@@ -31,6 +31,7 @@ struct CUevent_st {
     uint32_t number; /* the driver's */
     CUcontext context;
     unsigned int flags;
+    bool interprocess;       /* its latest record may be another process's */
     uint64_t position;       /* of its latest record; 0: none */
     uint64_t captured;       /* id of the capture that its latest record was in; 0: none */
     struct capture *capture; /* that one, while it goes on */

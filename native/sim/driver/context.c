@@ -52,7 +52,7 @@ enum sim_status context_destroy(struct client *client, uint32_t id) {
     client->contexts[id] = NULL;
     state.context_count--;
     free(context->queue);
-    free(context->events);
+    event_forget_context(context);
     free(context);
     return SIM_OK;
 }

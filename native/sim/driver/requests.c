@@ -77,44 +77,6 @@ static enum sim_status limit_get(struct client *client, const struct sim_request
     return status;
 }
 
-static enum sim_status event_create(struct context *context, uint64_t *value) {
-    uint32_t number = 1;
-    while (number < context->event_count && context->events[number])
-        number++;
-    if (number >= SIM_MAX_EVENTS)
-        return SIM_EXHAUSTED;
-    if (number >= context->event_count) {
-        uint32_t count = context->event_count ? context->event_count * 2 : 16;
-        uint64_t *larger = realloc(context->events, count * sizeof *larger);
-        if (!larger)
-            return SIM_EXHAUSTED;
-        memset(larger + context->event_count, 0, (count - context->event_count) * sizeof *larger);
-        context->events = larger;
-        context->event_count = count;
-    }
-    context->events[number] = 2; /* taken, and as good as complete: nothing was recorded */
-    value[0] = number;
-    return SIM_OK;
-}
-
-static bool event_exists(const struct context *context, uint64_t event) {
-    return event > 0 && event < context->event_count && context->events[event] != 0;
-}
-
-static enum sim_status event_destroy(struct context *context, uint64_t event) {
-    if (!event_exists(context, event))
-        return SIM_INVALID;
-    /* A pending record must not write into a number that somebody else has by then. */
-    for (uint64_t i = context->completed + 1; i <= context->accepted; i++)
-        if (context->queue[i % SIM_QUEUE_DEPTH].event == event)
-            context->queue[i % SIM_QUEUE_DEPTH].event = 0;
-    for (struct wait *wait = state.waits; wait; wait = wait->next)
-        if (wait->context == context && wait->event == event)
-            wait->event = 0;
-    context->events[event] = 0;
-    return SIM_OK;
-}
-
 /* Queues work, or leaves SIM_PENDING behind where the queue has no room and the caller must wait. */
 static enum sim_status launch(struct client *client, struct context *context,
                               const struct sim_request *request, uint64_t ns, uint32_t event,
@@ -129,6 +91,53 @@ static enum sim_status launch(struct client *client, struct context *context,
     return SIM_OK;
 }
 
+/* Those that have their reply later where it is not SIM_OK yet. */
+static bool waits(uint32_t operation) {
+    return operation == SIM_LAUNCH || operation == SIM_EVENT_RECORD || operation == SIM_SYNC ||
+           operation == SIM_EVENT_SYNC;
+}
+
+/* Is all done up to a position of a context's work? */
+static enum sim_status reach(struct client *client, struct context *context,
+                             const struct sim_request *request, uint64_t position) {
+    unit_advance(context->unit, clock_now());
+    if (position > context->accepted)
+        return SIM_INVALID;
+    if (position <= context->completed)
+        return SIM_OK;
+    return waits(request->operation) ? wait_for(client, context, request, position, 0, 0) : SIM_PENDING;
+}
+
+/* The operations on a context's events. */
+static enum sim_status on_event(struct client *client, struct context *context,
+                                const struct sim_request *request, uint64_t *value) {
+    uint64_t number = request->argument[0], position;
+    struct context *recorder;
+    switch (request->operation) {
+    case SIM_EVENT_CREATE:
+        return event_create(context, value);
+    case SIM_EVENT_OPEN:
+        return event_open(context, request->argument, value);
+    case SIM_EVENT_DESTROY:
+        return event_destroy(context, number);
+    case SIM_EVENT_SHARE:
+        return event_share(context, number, value);
+    case SIM_EVENT_TIME:
+        unit_advance(context->unit, clock_now());
+        return event_time(context, number, value);
+    case SIM_EVENT_RECORD:
+        return event_exists(context, number) ? launch(client, context, request, 0, (uint32_t)number, value)
+                                             : SIM_INVALID;
+    case SIM_EVENT_SYNC:
+    case SIM_EVENT_QUERY:
+        if (!event_exists(context, number))
+            return SIM_INVALID;
+        recorder = event_latest(context, number, &position);
+        return recorder ? reach(client, recorder, request, position) : SIM_OK;
+    }
+    return SIM_INVALID;
+}
+
 /* The operations on a context; *late: the reply comes later. */
 static enum sim_status on_context(struct client *client, const struct sim_request *request, uint64_t *value,
                                   bool *late) {
@@ -139,38 +148,13 @@ static enum sim_status on_context(struct client *client, const struct sim_reques
         return SIM_INVALID;
     if (!state.devices[context->device].info.healthy)
         return SIM_LOST;
-    switch (request->operation) {
-    case SIM_LAUNCH:
-        if (argument <= SIM_MAX_KERNEL_NS)
-            status = launch(client, context, request, argument, 0, value);
-        break;
-    case SIM_EVENT_CREATE:
-        return event_create(context, value);
-    case SIM_EVENT_DESTROY:
-        return event_destroy(context, argument);
-    case SIM_EVENT_RECORD:
-        if (event_exists(context, argument))
-            status = launch(client, context, request, 0, (uint32_t)argument, value);
-        break;
-    case SIM_EVENT_TIME:
-        unit_advance(context->unit, clock_now());
-        if (!event_exists(context, argument))
-            return SIM_INVALID;
-        value[0] = context->events[argument];
-        return value[0] == 1 ? SIM_PENDING : SIM_OK;
-    case SIM_SYNC:
-    case SIM_QUERY:
-        unit_advance(context->unit, clock_now());
-        if (argument > context->accepted)
-            return SIM_INVALID;
-        if (argument <= context->completed)
-            return SIM_OK;
-        if (request->operation == SIM_QUERY)
-            return SIM_PENDING;
-        status = wait_for(client, context, request, argument, 0, 0);
-        break;
-    }
-    *late = status == SIM_PENDING;
+    if (request->operation == SIM_SYNC || request->operation == SIM_QUERY)
+        status = reach(client, context, request, argument);
+    else if (request->operation != SIM_LAUNCH)
+        status = on_event(client, context, request, value);
+    else if (argument <= SIM_MAX_KERNEL_NS)
+        status = launch(client, context, request, argument, 0, value);
+    *late = status == SIM_PENDING && waits(request->operation);
     return status;
 }
 

@@ -109,7 +109,7 @@ void unit_advance(struct unit *unit, uint64_t now) {
         if (context->executed == head->end) {
             context->completed++;
             if (head->event)
-                context->events[head->event] = unit->clock;
+                context->events[head->event].time = unit->clock;
             if (context->completed == context->accepted) {
                 context_leave(context);
                 continue;
@@ -133,7 +133,7 @@ bool context_enqueue(struct context *context, uint64_t ns, uint32_t event, uint6
     context->work += ns;
     *launch_at(context, context->accepted) = (struct launch){context->work, event};
     if (event)
-        context->events[event] = 1;
+        event_recorded(context, event);
     if (!context->in_ring)
         ring_add(context);
     unit_advance(context->unit, now);

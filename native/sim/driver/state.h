@@ -57,6 +57,15 @@ struct launch {
     uint32_t event;
 };
 
+struct shared_event;
+
+struct event {
+    bool taken;
+    uint64_t position; /* of its latest record here; 0: none */
+    uint64_t time;     /* when that one completed */
+    struct shared_event *shared;
+};
+
 struct client;
 
 struct context {
@@ -66,7 +75,7 @@ struct context {
     uint64_t accepted, completed; /* launches so far: positions */
     uint64_t work, executed;      /* ns so far */
     struct launch *queue;         /* SIM_QUEUE_DEPTH entries, by position; made at the first launch */
-    uint64_t *events;             /* by number: 0 free, 1 not yet complete, else the time it completed */
+    struct event *events;         /* by number */
     uint32_t event_count;
     struct context *next, *previous; /* in the unit's ring */
     bool in_ring;
@@ -205,6 +214,21 @@ void share_hangup(struct handle *handle);
 enum sim_status context_create(struct client *client, uint32_t device, uint32_t mig, uint64_t *id);
 enum sim_status context_destroy(struct client *client, uint32_t id);
 struct context *context_of(struct client *client, uint32_t id);
+
+/* event.c; a number that is no event of the context: SIM_INVALID */
+bool event_exists(const struct context *context, uint64_t number);
+enum sim_status event_create(struct context *context, uint64_t *number);
+enum sim_status event_destroy(struct context *context, uint64_t number);
+void event_forget_context(struct context *context);
+/* The latest of the context's accepted work is a record of it. */
+void event_recorded(struct context *context, uint32_t number);
+/* SIM_PENDING: its latest record here is not complete. */
+enum sim_status event_time(const struct context *context, uint64_t number, uint64_t *time);
+enum sim_status event_share(struct context *context, uint64_t number, uint64_t *key);
+/* *number 0: it is the client's own. */
+enum sim_status event_open(struct context *context, const uint64_t *key, uint64_t *number);
+/* In whose work its latest record stands, and where; NULL: it is complete. */
+struct context *event_latest(struct context *context, uint64_t number, uint64_t *position);
 
 /* schedule.c */
 uint64_t clock_now(void);

@@ -43,7 +43,7 @@ uint64_t waits_resolve(uint64_t now) {
             link = &wait->next;
             continue;
         }
-        if (wait->operation == SIM_SYNC) {
+        if (wait->operation == SIM_SYNC || wait->operation == SIM_EVENT_SYNC) {
             finish(link, SIM_OK, 0);
         } else if (context->accepted - context->completed >= SIM_QUEUE_DEPTH) {
             wait->position = context->accepted - SIM_QUEUE_DEPTH + 1; /* another was first */
@@ -58,8 +58,8 @@ uint64_t waits_resolve(uint64_t now) {
 void waits_drop_context(struct context *context, enum sim_status status) {
     struct wait **link = &state.waits;
     while (*link)
-        if ((*link)->context == context)
-            finish(link, status, 0);
+        if ((*link)->context == context) /* another's wait for an event that was recorded in it is over */
+            finish(link, (*link)->client == context->client ? status : SIM_OK, 0);
         else
             link = &(*link)->next;
 }
