@@ -9,10 +9,31 @@
 #ifndef __cuda_cuda_h__
 
 typedef struct CUlib_st *CUlibrary;
+typedef struct CUlinkState_st *CUlinkState;
 typedef struct CUkern_st *CUkernel;
 typedef void (*CUhostFn)(void *user_data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *user_data);
 typedef size_t (*CUoccupancyB2DSize)(int block_size);
+
+typedef enum CUjitInputType_enum {
+    CU_JIT_INPUT_CUBIN = 0,
+    CU_JIT_INPUT_PTX = 1,
+    CU_JIT_INPUT_FATBINARY = 2,
+    CU_JIT_INPUT_OBJECT = 3,
+    CU_JIT_INPUT_LIBRARY = 4,
+    CU_JIT_INPUT_NVVM = 5,
+    CU_JIT_NUM_INPUT_TYPES = 6,
+} CUjitInputType;
+
+typedef enum CUtensorMapDataType_enum { CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0 } CUtensorMapDataType;
+typedef enum CUtensorMapInterleave_enum { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 } CUtensorMapInterleave;
+typedef enum CUtensorMapSwizzle_enum { CU_TENSOR_MAP_SWIZZLE_NONE = 0 } CUtensorMapSwizzle;
+typedef enum CUtensorMapL2promotion_enum { CU_TENSOR_MAP_L2_PROMOTION_NONE = 0 } CUtensorMapL2promotion;
+typedef enum CUtensorMapFloatOOBfill_enum { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 } CUtensorMapFloatOOBfill;
+
+typedef struct CUtensorMap_st {
+    _Alignas(64) cuuint64_t opaque[16];
+} CUtensorMap;
 
 typedef enum CUmoduleLoadingMode_enum {
     CU_MODULE_EAGER_LOADING = 1,
@@ -93,6 +114,23 @@ CUDA_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute a
 CUDA_API CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache preference);
 CUDA_API CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function);
 CUDA_API CUresult cuFuncLoad(CUfunction function);
+
+CUDA_API CUresult cuLinkCreate_v2(unsigned int count, CUjit_option *options, void **values,
+                                  CUlinkState *state);
+CUDA_API CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size,
+                                   const char *name, unsigned int count, CUjit_option *options,
+                                   void **values);
+CUDA_API CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,
+                                   unsigned int count, CUjit_option *options, void **values);
+CUDA_API CUresult cuLinkComplete(CUlinkState state, void **image, size_t *size);
+CUDA_API CUresult cuLinkDestroy(CUlinkState state);
+
+CUDA_API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
+                                         void *address, const cuuint64_t *dimensions,
+                                         const cuuint64_t *strides, const uint32_t *box,
+                                         const uint32_t *element_strides, CUtensorMapInterleave interleave,
+                                         CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                         CUtensorMapFloatOOBfill fill);
 
 CUDA_API CUresult cuLibraryLoadData(CUlibrary *library, const void *image, CUjit_option *jit_options,
                                     void **jit_values, unsigned int jit_count, CUlibraryOption *options,

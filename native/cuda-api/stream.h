@@ -36,6 +36,10 @@ typedef struct CUgraphEdgeData_st {
     unsigned char reserved[5];
 } CUgraphEdgeData;
 
+typedef union CUstreamBatchMemOpParams_union {
+    cuuint64_t pad[6];
+} CUstreamBatchMemOpParams;
+
 #endif
 
 CUDA_API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority);
@@ -107,6 +111,12 @@ VALUE_CALLS(cuStreamWriteValue32_v2, uint32_t)
 VALUE_CALLS(cuStreamWriteValue64_v2, cuuint64_t)
 VALUE_CALLS(cuStreamWriteValue32, uint32_t)
 VALUE_CALLS(cuStreamWriteValue64, cuuint64_t)
+VALUE_CALLS(cuStreamWaitValue32, uint32_t)
+VALUE_CALLS(cuStreamWaitValue64, cuuint64_t)
 #undef VALUE_CALLS
+CUDA_API CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count,
+                                     CUstreamBatchMemOpParams *operations, unsigned int flags);
+CUDA_API CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
+                                          CUstreamBatchMemOpParams *operations, unsigned int flags);
 
 #endif

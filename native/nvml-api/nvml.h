@@ -111,6 +111,14 @@ typedef struct {
     unsigned long long usedGpuCcProtectedMemory;
 } nvmlProcessDetail_v1_t;
 
+enum { /* nvmlGpuP2PCapsIndex_t */
+       NVML_P2P_CAPS_INDEX_READ = 0,
+       NVML_P2P_CAPS_INDEX_WRITE = 1,
+       NVML_P2P_CAPS_INDEX_PCI = 4,
+       NVML_P2P_CAPS_INDEX_UNKNOWN = 5
+};
+enum { NVML_P2P_STATUS_OK = 0, NVML_P2P_STATUS_NOT_SUPPORTED = 5 };
+
 enum { NVML_PROCESS_MODE_COMPUTE = 0, NVML_PROCESS_MODE_GRAPHICS = 1, NVML_PROCESS_MODE_MPS = 2 };
 
 typedef struct {
@@ -229,9 +237,12 @@ NVML_API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int lengt
 NVML_API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version);
 NVML_API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version);
 NVML_API nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length);
+NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned int *count);
 NVML_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count);
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device);
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device);
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device);
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device);
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device);
 NVML_API nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device);
 NVML_API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length);
@@ -261,6 +272,12 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, u
                                                           unsigned int *type);
 NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link,
                                                           nvmlPciInfo_t *pci);
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int link,
+                                                       nvmlPciInfo_t *pci);
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int link,
+                                                    unsigned int capability, unsigned int *value);
+NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, unsigned int kind,
+                                             unsigned int *status);
 NVML_API nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int *percent);
 NVML_API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned int kind, unsigned int *mhz);
 NVML_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned int kind, unsigned int *mhz);

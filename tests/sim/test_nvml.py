@@ -12,9 +12,19 @@ from typing import Any
 import pynvml
 import pytest
 
+from xpu_runtime.devices import simulated
 from xpu_runtime.devices.simulated import SimState
 
-from .conftest import MIB, NVML_LOST, NVML_NOT_SUPPORTED, REPOSITORY, SUCCESS, UNAVAILABLE, Process
+from .conftest import (
+    MIB,
+    NVML_INVALID,
+    NVML_LOST,
+    NVML_NOT_SUPPORTED,
+    REPOSITORY,
+    SUCCESS,
+    UNAVAILABLE,
+    Process,
+)
 
 Start = Callable[..., Process]
 Up = Callable[..., SimState]
@@ -225,3 +235,30 @@ def test_every_function_that_nvidia_smi_and_the_binding_call_exists(native: Path
         check=True,
     ).stdout
     assert "MemoryLimits" not in without
+
+
+def test_devices_reach_each_other_over_pci_and_those_in_parts_do_not(up: Up, process: Start) -> None:
+    one = process(up("2xT4").root)
+    by_pci = (
+        pynvml.NVML_P2P_CAPS_INDEX_READ[0],
+        pynvml.NVML_P2P_CAPS_INDEX_WRITE,
+        pynvml.NVML_P2P_CAPS_INDEX_PCI,
+    )
+    assert [one.p2p(0, 1, kind) for kind in by_pci] == [pynvml.NVML_P2P_STATUS_OK] * 3
+    assert one.p2p(0, 1, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) == pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
+    assert one.p2p(0, 1, pynvml.NVML_P2P_CAPS_INDEX_UNKNOWN) == {"error": NVML_INVALID}
+    assert one.nvml("nvmlDeviceGetNvLinkCapability", 0, 0, 0) == {"error": NVML_NOT_SUPPORTED}
+    simulated.down()
+    parts = process(up("2xA100-MIG").root)
+    assert parts.p2p(0, 1, by_pci[0]) == pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
+
+
+def test_handles_come_by_the_names_of_old_too(up: Up) -> None:
+    folder = next(Path(up("2xT4").root).glob("usr/lib/*-linux-gnu"))
+    nvml = ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
+    count, handle, other = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_void_p()
+    assert nvml.nvmlInit() == nvml.nvmlDeviceGetCount(ctypes.byref(count)) == SUCCESS
+    assert count.value == 2
+    assert nvml.nvmlDeviceGetHandleByIndex(1, ctypes.byref(handle)) == SUCCESS
+    assert nvml.nvmlDeviceGetHandleByPciBusId(b"0000:00:11.0", ctypes.byref(other)) == SUCCESS
+    assert handle.value == other.value

@@ -18,13 +18,14 @@ from typing import Any
 import pynvml
 
 sys.path[0] = os.path.dirname(sys.path[0])  # tests: this is run by its path
+from sim.worker_code import Code  # noqa: E402
 from sim.worker_events import Events  # noqa: E402
 from sim.worker_memory import Memory  # noqa: E402
 
 NOT_READY = 600
 
 
-class Worker(Memory, Events):
+class Worker(Memory, Events, Code):
     def __init__(self, root: str) -> None:
         folder = glob.glob(f"{root}/usr/lib/*-linux-gnu")[0]
         self.cuda = ctypes.CDLL(f"{folder}/libcuda.so.1")
@@ -156,6 +157,15 @@ class Worker(Memory, Events):
             pynvml.nvmlInit()
             handle = pynvml.nvmlDeviceGetHandleByIndex(device)
             return plain(getattr(pynvml, function)(handle, *arguments))
+        except pynvml.NVMLError as error:
+            return {"error": error.value}
+
+    def p2p(self, device: int, other: int, kind: int) -> Any:
+        """nvmlDeviceGetP2PStatus of two devices; an error as in nvml()."""
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in (device, other)]
+        try:
+            return pynvml.nvmlDeviceGetP2PStatus(*handles, kind)
         except pynvml.NVMLError as error:
             return {"error": error.value}
 

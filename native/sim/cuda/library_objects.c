@@ -84,9 +84,10 @@ CUDA_API CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CU
                                         void **jit_values, unsigned int jit_count, CUlibraryOption *options,
                                         void **values, unsigned int count) {
     void *image;
+    size_t size;
     if ((jit_count && (!jit_options || !jit_values)) || (count && (!options || !values)))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = cuda_file_read(path, &image);
+    CUresult result = cuda_file_read(path, &image, &size);
     if (result != CUDA_SUCCESS)
         return result;
     result = load(library, image, image);

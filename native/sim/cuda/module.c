@@ -157,33 +157,35 @@ CUDA_API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
     return cuModuleLoadData(module, image);
 }
 
-CUresult cuda_file_read(const char *path, void **image) {
+CUresult cuda_file_read(const char *path, void **image, size_t *size) {
     FILE *file = path ? fopen(path, "re") : NULL;
-    size_t size = 0, room = 65536;
+    size_t room = 65536;
     char *bytes = NULL;
     if (!file)
         return path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+    *size = 0;
     do {
         char *larger = realloc(bytes, room *= 2);
         if (!larger)
             break;
         bytes = larger;
-        size += fread(bytes + size, 1, room - size - 1, file);
-    } while (size == room - 1);
-    bool bad = !bytes || size == room - 1 || ferror(file);
+        *size += fread(bytes + *size, 1, room - *size - 1, file);
+    } while (*size == room - 1);
+    bool bad = !bytes || *size == room - 1 || ferror(file);
     fclose(file);
     if (bad) {
         free(bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    bytes[size] = 0;
+    bytes[*size] = 0;
     *image = bytes;
     return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuModuleLoad(CUmodule *module, const char *path) {
     void *image;
-    CUresult result = cuda_file_read(path, &image);
+    size_t size;
+    CUresult result = cuda_file_read(path, &image, &size);
     if (result != CUDA_SUCCESS)
         return result;
     result = cuModuleLoadData(module, image);

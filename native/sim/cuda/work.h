@@ -108,7 +108,8 @@ const struct CUfunc_st *cuda_kernel(CUfunction function, CUresult *result);
 CUresult cuda_module_load(CUmodule *module, const void *image, CUlibrary library);
 struct CUfunc_st *cuda_function_of(struct CUfunc_st **functions, const char *name);
 void cuda_functions_free(struct CUfunc_st *functions);
-CUresult cuda_file_read(const char *path, void **image);
+/* Followed by a zero byte. */
+CUresult cuda_file_read(const char *path, void **image, size_t *size);
 CUresult cuda_module_ready(CUmodule module);
 
 /* library_objects.c */

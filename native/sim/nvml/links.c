@@ -1,5 +1,6 @@
 /*
- * libnvidia-ml: NVLink, which the simulated cards do not have. Programs that look for peers ask all the same.
+ * libnvidia-ml: devices among each other: over PCI, as libcuda has it, and by NVLink, which the simulated
+ * cards do not have. Programs that look for peers ask all the same.
  */
 #define _GNU_SOURCE
 #include "library.h"
@@ -20,4 +21,26 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, u
     (void)link;
     CHECK(nvml_check_alive, device, pci);
     return NVML_ERROR_NOT_SUPPORTED;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int link,
+                                                       nvmlPciInfo_t *pci) {
+    return nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, pci);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int link,
+                                                    unsigned int capability, unsigned int *value) {
+    (void)capability;
+    return nvmlDeviceGetNvLinkState(device, link, value);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, unsigned int kind,
+                                             unsigned int *status) {
+    CHECK(nvml_check_alive, one, status && kind < NVML_P2P_CAPS_INDEX_UNKNOWN);
+    CHECK(nvml_check_alive, other, true);
+    bool by_pci = kind == NVML_P2P_CAPS_INDEX_READ || kind == NVML_P2P_CAPS_INDEX_WRITE ||
+                  kind == NVML_P2P_CAPS_INDEX_PCI;
+    bool in_parts = one->gpu->info.mig_enabled || other->gpu->info.mig_enabled;
+    *status = by_pci && !in_parts ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
+    return NVML_SUCCESS;
 }

@@ -296,3 +296,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice
             return found(&devices[i], device, __func__);
     return NVML_ERROR_NOT_FOUND;
 }
+
+/* Those of old, for programs that look for them by name. */
+NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) { return nvmlDeviceGetCount_v2(count); }
+
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device) {
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device) {
+    return nvmlDeviceGetHandleByPciBusId_v2(id, device);
+}
