@@ -1,8 +1,9 @@
-"""The CUDA wrapper: memory of one process that others have open. Its maker pays for it, and after the maker's
-end it stays in the account while anybody has it."""
+"""The CUDA wrapper: memory of one process that others have open, and its events. The maker pays for memory,
+and after the maker's end it stays in the account while anybody has it. Events are no memory."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from .calls import (
     OUT_OF_MEMORY,
     SUCCESS,
     Start,
+    buffer,
     kinds,
     program,  # noqa: F401  (fixture)
     unowned,
@@ -24,6 +26,8 @@ Make = Callable[..., Cell]
 
 HANDLE = {"out": 64}
 LAZY = 1
+#: CU_EVENT_DISABLE_TIMING and CU_EVENT_INTERPROCESS.
+SHARED_EVENT = 2 | 4
 
 
 @pytest.mark.parametrize("name", ["cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"])
@@ -116,3 +120,26 @@ def test_the_end_of_a_context_closes_what_it_had_open(cell: Make, program: Start
     guest.do(end, 0)
     maker.free_memory()
     assert unowned(one) == 0
+
+
+def test_an_event_of_another_process_is_waited_for_and_costs_nothing(
+    cell: Make,
+    program: Start,  # noqa: F811
+    way: str,  # noqa: F811
+) -> None:
+    one = cell(1 * GIB)
+    maker, guest = program(one, way), program(one, way)
+    module = maker.get("cuModuleLoadData", OUT, buffer(b"an image"))
+    kernel = maker.get("cuModuleGetFunction", OUT, module, buffer(b"busy_300ms\0"))
+    before = one.total()
+    event = maker.get("cuEventCreate", OUT, SHARED_EVENT)
+    there = guest.get("cuIpcOpenEventHandle", OUT, value(maker.bytes("cuIpcGetEventHandle", HANDLE, event)))
+    begun = time.monotonic()
+    maker.do("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
+    maker.do("cuEventRecord", event, 0)
+    guest.do("cuEventSynchronize", there)
+    assert time.monotonic() - begun > 0.3
+    maker.do("cuEventQuery", event)
+    guest.do("cuEventDestroy_v2", there)
+    guest.free_memory()
+    assert one.total() == before

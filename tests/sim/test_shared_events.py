@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from .conftest import NOT_READY, SUCCESS, Process
-from .test_memory import INVALID
+from .conftest import MIB, NOT_READY, SUCCESS, Process
+from .test_memory import INVALID, used
 
 INVALID_CONTEXT, INVALID_HANDLE = 201, 400
 DISABLE_TIMING, INTERPROCESS = 2, 4
@@ -85,6 +85,17 @@ def test_a_wait_ends_when_the_process_whose_work_it_is_for_is_killed(pair: tuple
     assert other.launch(HOUR) == other.event_record(there) == SUCCESS
     assert other.event_query(there) == NOT_READY, "it is an event still"
     assert other.event_destroy(there) == SUCCESS
+
+
+def test_a_pool_gives_back_what_was_freed_before_the_record_when_that_is_waited_for(
+    pair: tuple[Process, Process],
+) -> None:
+    owner, other = pair
+    here, _ = share(owner, other)
+    assert owner.free_async(owner.alloc_async(3 * MIB)[1]) == SUCCESS
+    assert used(owner) == 32 * MIB, "the pool has it still"
+    assert owner.event_record(here) == owner.event_synchronize(here) == SUCCESS
+    assert used(owner) == 0
 
 
 def test_who_opens_an_event_and_is_killed_leaves_it_to_its_maker(pair: tuple[Process, Process]) -> None:

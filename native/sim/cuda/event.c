@@ -127,10 +127,18 @@ static CUresult recorded(CUevent event) {
     return result == CUDA_SUCCESS && event->captured ? CUDA_ERROR_CAPTURED_EVENT : result;
 }
 
+/* Of a process's own records the latest may still be under way, where another's came after it. */
+static CUresult wait_for_latest(CUevent event) {
+    CUresult result = cuda_call(event->context, SIM_EVENT_SYNC, event->number, NULL);
+    if (result == CUDA_SUCCESS && cuda_call(event->context, SIM_QUERY, event->position, NULL) == CUDA_SUCCESS)
+        cuda_pools_settle(event->context, event->position);
+    return result;
+}
+
 CUDA_API CUresult cuEventSynchronize(CUevent event) {
     CUresult result = recorded(event);
     if (result == CUDA_SUCCESS && event->interprocess)
-        return cuda_call(event->context, SIM_EVENT_SYNC, event->number, NULL);
+        return wait_for_latest(event);
     return result == CUDA_SUCCESS ? cuda_wait(event->context, event->position) : result;
 }
 
