@@ -184,8 +184,10 @@ CUDA_API CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affini
                                  unsigned int flags, CUdevice device);
 CUDA_API CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
                                  CUdevice device);
+CUDA_API CUresult cuCtxAttach(CUcontext *context, unsigned int flags);
 CUDA_API CUresult cuCtxDestroy(CUcontext context);
 CUDA_API CUresult cuCtxDestroy_v2(CUcontext context);
+CUDA_API CUresult cuCtxDetach(CUcontext context);
 CUDA_API CUresult cuCtxPushCurrent(CUcontext context);
 CUDA_API CUresult cuCtxPushCurrent_v2(CUcontext context);
 CUDA_API CUresult cuCtxPopCurrent(CUcontext *context);

@@ -94,6 +94,14 @@ class Program:
     def destroy(self, context: int, name: str = "cuCtxDestroy_v2") -> int:
         return int(getattr(self.old, name)(c_void_p(context)))
 
+    def attach(self, flags: int = 0) -> list[int | None]:
+        """One use more of the current context."""
+        context = c_void_p()
+        return [self.cuda.cuCtxAttach(byref(context), c_uint(flags)), context.value]
+
+    def detach(self, context: int) -> int:
+        return int(self.cuda.cuCtxDetach(c_void_p(context)))
+
     def current(self, context: int) -> int:
         return int(self.cuda.cuCtxSetCurrent(c_void_p(context)))
 

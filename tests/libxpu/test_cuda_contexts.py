@@ -11,6 +11,7 @@ from .conftest import GIB, MIB, Cell
 from .cuda_cell import (
     CONTEXT_IS_DESTROYED,
     INVALID_CONTEXT,
+    INVALID_VALUE,
     NOT_INITIALIZED,
     OUT_OF_MEMORY,
     SUCCESS,
@@ -101,6 +102,51 @@ def test_with_a_context_ends_its_memory_and_no_other(cell: Make, program: Start,
     user.current(second)
     assert user.free(kept) == SUCCESS
     assert user.destroy(second, destroy) == SUCCESS
+    assert one.total() == 0
+
+
+def test_a_context_ends_with_its_last_use(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(4 * GIB, topology=HEAVY)
+    user = program(one, way)
+    user.init()
+    first, second = user.create()[1], user.create()[1]
+    user.alloc(100 * MIB)
+    assert user.attach() == [SUCCESS, second]
+    # What is refused is no use: flags, and a context that is not current.
+    assert user.attach(1)[0] == INVALID_VALUE
+    assert user.detach(first) == INVALID_CONTEXT
+    assert user.detach(second) == SUCCESS
+    assert kinds(one) == {"overhead": 2 * CONTEXT, "linear": 100 * MIB}
+    assert user.detach(second) == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT}
+    assert user.detach(first) == SUCCESS
+    assert one.total() == 0
+    assert user.detach(first) != SUCCESS
+
+
+def test_a_use_more_of_the_primary_context(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(4 * GIB, topology=HEAVY)
+    user = program(one, way)
+    user.start()
+    user.alloc(100 * MIB)
+    result, context = user.attach()
+    assert result == SUCCESS
+    assert user.release() == SUCCESS
+    assert kinds(one) == {"overhead": CONTEXT, "linear": 100 * MIB}
+    assert user.detach(context) == SUCCESS
+    assert one.total() == 0
+
+
+def test_a_destroyed_context_has_no_uses_left(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(4 * GIB, topology=HEAVY)
+    user = program(one)
+    user.init()
+    context = user.create()[1]
+    assert user.attach() == [SUCCESS, context]
+    assert user.destroy(context) == SUCCESS
+    assert one.total() == 0
+    again = user.create()[1]
+    assert user.detach(again) == SUCCESS
     assert one.total() == 0
 
 

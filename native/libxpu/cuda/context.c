@@ -11,20 +11,20 @@
 #include "real.h"
 #include "reconcile.h"
 
+XPU_WRAP(cuCtxAttach)
 XPU_WRAP(cuCtxCreate)
 XPU_WRAP(cuCtxCreate_v2)
 XPU_WRAP(cuCtxCreate_v3)
 XPU_WRAP(cuCtxCreate_v4)
 XPU_WRAP(cuCtxDestroy)
 XPU_WRAP(cuCtxDestroy_v2)
-XPU_WRAP(cuCtxSetLimit)
+XPU_WRAP(cuCtxDetach)
 XPU_WRAP(cuDevicePrimaryCtxRelease)
 XPU_WRAP(cuDevicePrimaryCtxRelease_v2)
 XPU_WRAP(cuDevicePrimaryCtxReset)
 XPU_WRAP(cuDevicePrimaryCtxReset_v2)
 XPU_WRAP(cuDevicePrimaryCtxRetain)
 XPU_NEED(cuCtxGetCurrent)
-XPU_NEED(cuCtxGetLimit)
 XPU_NEED(cuDevicePrimaryCtxGetState)
 
 static CUcontext primaries[XPU_DEVICES]; /* atomic */
@@ -50,15 +50,15 @@ static uint64_t *usual(int device) {
     return &xpu_pages_open(&why)->usage->totals[device].context;
 }
 
-static bool take_off(struct xpu_entry *entry, void *data) {
-    uint64_t bytes = *(uint64_t *)data;
-    entry->extra -= bytes < entry->extra ? bytes : entry->extra;
+static bool add_taken(struct xpu_entry *entry, void *data) {
+    int64_t change = *(int64_t *)data;
+    entry->extra = change < 0 && entry->extra < -(uint64_t)change ? 0 : entry->extra + (uint64_t)change;
     return true;
 }
 
-static bool add_taken(struct xpu_entry *entry, void *data) {
-    entry->extra += *(uint64_t *)data;
-    return true;
+bool xpu_overhead_change(enum xpu_space space, uint64_t key, int64_t change) {
+    struct xpu_entry entry;
+    return xpu_table_change(space, key, add_taken, &change, &entry);
 }
 
 bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, int device, uint64_t taken) {
@@ -68,7 +68,7 @@ bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, in
                                         .device = (int8_t)device,
                                         .kind = XPU_OVERHEAD,
                                         .space = (uint8_t)space};
-    if (xpu_table_change(space, key, add_taken, &taken, &replaced))
+    if (xpu_overhead_change(space, key, (int64_t)taken))
         return false;
     /* Without memory for it only the driver's figure tells of its end. */
     return xpu_table_put(&entry, &replaced) && !replaced.serial;
@@ -273,9 +273,54 @@ CUresult cuCtxDestroy(CUcontext context) {
     return result;
 }
 
+static CUcontext primary_of(int index) { return __atomic_load_n(&primaries[index], __ATOMIC_RELAXED); }
+
+static bool attached(struct xpu_entry *entry, void *change) {
+    entry->count += *(const uint32_t *)change;
+    return true;
+}
+
+static void attach(CUcontext context, uint32_t change) {
+    struct xpu_entry entry;
+    (void)xpu_table_change(XPU_CONTEXTS, (uintptr_t)context, attached, &change, &entry);
+}
+
+/* Counted before the call, so that a detach in another thread is not taken for the last. */
+CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
+    CUcontext current = NULL;
+    (void)REAL(cuCtxGetCurrent)(&current);
+    attach(current, 1);
+    CUresult result = REAL(cuCtxAttach)(context, flags);
+    if (result != CUDA_SUCCESS)
+        attach(current, (uint32_t)-1);
+    return result;
+}
+
+static bool detached(struct xpu_entry *entry, void *last) {
+    *(bool *)last = entry->count == 0;
+    entry->count -= entry->count != 0;
+    return true;
+}
+
+/* With the last use a context ends; a primary one has users besides, whom the driver counts. */
+CUresult cuCtxDetach(CUcontext context) {
+    struct xpu_entry entry;
+    struct ending ending = ending_of(context, index_of_context(context));
+    bool last = false, primary = ending.device >= 0 && context == primary_of(ending.device);
+    CUdevice device = 0;
+    if (primary)
+        (void)xpu_context_device(context, &device);
+    CUresult result = REAL(cuCtxDetach)(context);
+    if (result == CUDA_SUCCESS &&
+        xpu_table_change(XPU_CONTEXTS, (uintptr_t)context, detached, &last, &entry) &&
+        (primary ? !is_active(device) : last))
+        end_all(&ending);
+    return result;
+}
+
 static struct ending ending_of_primary(CUdevice device) {
     int index = xpu_index_of(device);
-    return ending_of(index < 0 ? NULL : __atomic_load_n(&primaries[index], __ATOMIC_RELAXED), index);
+    return ending_of(index < 0 ? NULL : primary_of(index), index);
 }
 
 /* A primary context ends with its last user. */
@@ -312,47 +357,4 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device) {
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     struct ending ending = ending_of_primary(device);
     return reset(&ending, REAL(cuDevicePrimaryCtxReset_v2)(device), device);
-}
-
-/* ---- limits ---- */
-
-static bool is_memory(CUlimit limit) {
-    return limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE ||
-           limit == CU_LIMIT_MALLOC_HEAP_SIZE;
-}
-
-/* By no less than the bytes of a heap or a buffer; stacks are of each thread. */
-static void lowered(int device, CUcontext context, uint64_t bytes) {
-    struct xpu_entry entry;
-    (void)xpu_table_change(XPU_CONTEXTS, (uintptr_t)context, take_off, &bytes, &entry);
-    xpu_shrunk(device, bytes, false);
-}
-
-/* Stacks, heap and queues of a context are device memory. */
-CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-    struct xpu_growth growth;
-    struct xpu_entry entry;
-    CUcontext context;
-    int index;
-    size_t before = 0;
-    uint64_t taken;
-    CUresult result = xpu_granted_here(&index);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuCtxGetCurrent)(&context);
-    if (result == CUDA_SUCCESS)
-        result = xpu_growth_begin(&growth, index, 0);
-    if (result != CUDA_SUCCESS)
-        return result;
-    (void)REAL(cuCtxGetLimit)(&before, limit);
-    CUresult made = REAL(cuCtxSetLimit)(limit, value);
-    result = xpu_growth_end(&growth, made, &taken);
-    if (result == CUDA_SUCCESS) {
-        (void)xpu_table_change(XPU_CONTEXTS, (uintptr_t)context, add_taken, &taken, &entry);
-        if (value < before && is_memory(limit))
-            lowered(index, context, before - value);
-    } else if (made == CUDA_SUCCESS) {
-        (void)REAL(cuCtxSetLimit)(limit, before);
-        xpu_shrunk(index, 0, false);
-    }
-    return result;
 }

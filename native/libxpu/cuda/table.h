@@ -18,7 +18,7 @@ enum xpu_space {
     XPU_POOLS,       /* CUmemoryPool */
     XPU_GRAPHS,      /* CUgraph, CUgraphExec */
     XPU_EXTERNALS,   /* CUexternalMemory */
-    XPU_CONTEXTS,    /* CUcontext; extra: what its creation took as overhead */
+    XPU_CONTEXTS,    /* CUcontext; extra: what it took as overhead; count: uses beyond the first */
     XPU_MODULES,     /* CUmodule, CUlibrary; extra: the same */
     XPU_MAPPINGS,    /* CUdeviceptr to which cuMemCreate's memory is mapped */
 };

@@ -198,6 +198,7 @@ CUDA_API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevic
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
     made->flags = flags;
+    made->users = 1;
     result = start(made, number, device);
     if (result != CUDA_SUCCESS) {
         free(made);
@@ -243,6 +244,39 @@ CUDA_API CUresult cuCtxDestroy_v2(CUcontext context) {
 }
 
 CUDA_API CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
+
+/* One use more of the current context, and one less: after the last it is destroyed. */
+CUDA_API CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
+    CUcontext found;
+    CUresult result = cuda_current(&found);
+    if (result == CUDA_SUCCESS && (!context || flags))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    found->users++;
+    pthread_mutex_unlock(&lock);
+    *context = found;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxDetach(CUcontext context) {
+    CUcontext found;
+    CUresult result = cuda_current(&found);
+    if (result == CUDA_SUCCESS && context != found)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    if (!context->users)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    else if (--context->users == 0 && context->live)
+        result = stop(context);
+    pthread_mutex_unlock(&lock);
+    if (!cuda_is_live(context))
+        current.depth--;
+    return result;
+}
 
 CUDA_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
     CUresult result = cuda_ready();

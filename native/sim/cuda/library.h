@@ -26,12 +26,12 @@ struct CUctx_st {
     uint32_t magic;
     uint32_t id; /* the driver's number */
     CUdevice device;
-    bool live, primary;        /* live: atomic */
-    unsigned int users, flags; /* users: of a primary context */
-    uint32_t peers;            /* devices whose memory its kernels may use, by bit; atomic */
-    uint64_t last;             /* position of its latest launch; atomic */
-    uint64_t unique;           /* never another's in this process */
-    unsigned int version;      /* of the API that made it */
+    bool live, primary; /* live: atomic */
+    unsigned int users, flags;
+    uint32_t peers;       /* devices whose memory its kernels may use, by bit; atomic */
+    uint64_t last;        /* position of its latest launch; atomic */
+    uint64_t unique;      /* never another's in this process */
+    unsigned int version; /* of the API that made it */
     struct CUctx_st *next;
 };
 
