@@ -1,4 +1,5 @@
-"""The CUDA wrapper: memory of other APIs, imported. It is charged by its size."""
+"""The CUDA wrapper: memory of other APIs, imported. It is charged by its size, while it has its handle or
+anything is mapped of it."""
 
 from __future__ import annotations
 
@@ -38,6 +39,23 @@ def exported(user: Program, size: int) -> int:
     return user.get("cuMemExportToShareableHandle", {"out": 4}, handle, POSIX_FD, 0)
 
 
+def imported(user: Program, owner: Program, size: int) -> int:
+    """The handle of memory of that size, which the owner has made for it."""
+    fd = user.take_fd(owner.popen.pid, exported(owner, size))
+    return user.get("cuImportExternalMemory", OUT, description(fd, size))
+
+
+def part(offset: int, size: int) -> dict[str, str]:
+    """CUDA_EXTERNAL_MEMORY_BUFFER_DESC."""
+    return buffer(struct.pack("<QQI64x4x", offset, size, 0))
+
+
+def picture(side: int) -> dict[str, str]:
+    """CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC: one level of bytes."""
+    shape = struct.pack("<QQQIII4x", side, side, 0, 1, 1, 0)
+    return buffer(struct.pack("<Q", 0) + shape + struct.pack("<I64x4x", 1))
+
+
 def test_an_import_is_charged_up_to_the_limit(cell: Make, program: Start, way: str) -> None:  # noqa: F811
     outside, one = cell(None), cell(1 * GIB - 512)
     owner, user = program(outside), program(one, way)
@@ -63,6 +81,73 @@ def test_a_failed_import_is_not_charged(cell: Make, program: Start, size: int) -
     assert user.code("cuImportExternalMemory", OUT, description(999, size)) != SUCCESS
     assert user.code("cuImportExternalMemory", OUT, None) != SUCCESS
     assert one.total() == before
+
+
+def test_what_is_mapped_holds_the_memory_after_its_handle(
+    cell: Make,
+    program: Start,  # noqa: F811
+    way: str,  # noqa: F811
+) -> None:
+    outside, one = cell(None), cell(1 * GIB)
+    owner, user = program(outside), program(one, way)
+    memory = imported(user, owner, 512 * MIB)
+    buffers = [user.get("cuExternalMemoryGetMappedBuffer", OUT, memory, part(0, MIB)) for _ in range(2)]
+    mipmap = user.get("cuExternalMemoryGetMappedMipmappedArray", OUT, memory, picture(1024))
+    assert kinds(one)["external"] == 512 * MIB
+    user.do("cuDestroyExternalMemory", memory)
+    assert kinds(one)["external"] == 512 * MIB
+    user.do("cuMemFree_v2", buffers[0])
+    user.do("cuMipmappedArrayDestroy", mipmap)
+    assert kinds(one)["external"] == 512 * MIB
+    free = user.free_memory()
+    assert user.code("cuMemAlloc_v2", OUT, free + 1) == OUT_OF_MEMORY
+    user.do("cuMemFree_v2", buffers[1])
+    assert "external" not in kinds(one)
+    user.get("cuMemAlloc_v2", OUT, free + 512 * MIB)
+
+
+def test_what_is_mapped_is_no_matter_while_there_is_the_handle(cell: Make, program: Start) -> None:  # noqa: F811
+    outside, one = cell(None), cell(1 * GIB)
+    owner, user = program(outside), program(one)
+    memory = imported(user, owner, 512 * MIB)
+    user.do("cuMemFree_v2", user.get("cuExternalMemoryGetMappedBuffer", OUT, memory, part(0, MIB)))
+    # A mapping that the driver refuses changes nothing, nor does a handle that it does not know.
+    beyond = part(512 * MIB, MIB)
+    assert user.code("cuExternalMemoryGetMappedBuffer", OUT, memory, beyond) != SUCCESS
+    assert user.code("cuExternalMemoryGetMappedMipmappedArray", OUT, memory, picture(1 << 16)) != SUCCESS
+    assert kinds(one)["external"] == 512 * MIB
+    user.do("cuDestroyExternalMemory", memory)
+    assert "external" not in kinds(one)
+    assert user.code("cuExternalMemoryGetMappedBuffer", OUT, None, part(0, MIB)) != SUCCESS
+    assert one.total() == sum(kinds(one).values())
+
+
+def test_a_handle_of_the_same_value_is_another_import(cell: Make, program: Start) -> None:  # noqa: F811
+    outside, one = cell(None), cell(1 * GIB)
+    owner, user = program(outside), program(one)
+    buffers = []
+    for _ in range(8):  # the driver hands out again what was destroyed
+        memory = imported(user, owner, 64 * MIB)
+        buffers.append(user.get("cuExternalMemoryGetMappedBuffer", OUT, memory, part(0, MIB)))
+        user.do("cuDestroyExternalMemory", memory)
+        assert kinds(one)["external"] == len(buffers) * 64 * MIB
+    for pointer in buffers:
+        assert kinds(one)["external"] == len(buffers) * 64 * MIB
+        user.do("cuMemFree_v2", pointer)
+        buffers = buffers[1:]
+    assert "external" not in kinds(one)
+
+
+def test_the_end_of_its_context_is_the_end_of_a_mapping(cell: Make, program: Start) -> None:  # noqa: F811
+    outside, one = cell(None), cell(1 * GIB)
+    owner, user = program(outside), program(one)
+    memory = imported(user, owner, 512 * MIB)
+    context = user.get("cuCtxCreate_v2", OUT, 0, 0)
+    user.get("cuExternalMemoryGetMappedBuffer", OUT, memory, part(0, MIB))
+    user.do("cuDestroyExternalMemory", memory)
+    assert kinds(one)["external"] == 512 * MIB
+    user.do("cuCtxDestroy_v2", context)
+    assert "external" not in kinds(one)
 
 
 def test_a_killed_process_gives_back_its_imports(cell: Make, program: Start) -> None:  # noqa: F811

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "claim.h"
 #include "devices.h"
+#include "external.h"
 #include "pool.h"
 #include "real.h"
 #include "reconcile.h"
@@ -80,6 +81,8 @@ void xpu_entry_give_back(const struct xpu_entry *entry) {
         xpu_give_back_exported(entry->device, (enum xpu_kind)entry->kind, entry->bytes);
     else if (entry->kind == XPU_POOL && entry->space == XPU_POINTERS)
         xpu_pool_freed(entry);
+    else if (entry->kind == XPU_EXTERNAL && entry->space != XPU_IMPORTS)
+        xpu_external_dropped(entry);
     else
         xpu_give_back(entry->device, (enum xpu_kind)entry->kind, entry->bytes);
 }

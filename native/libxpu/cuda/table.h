@@ -17,7 +17,8 @@ enum xpu_space {
     XPU_ALLOCATIONS, /* CUmemGenericAllocationHandle */
     XPU_POOLS,       /* CUmemoryPool */
     XPU_GRAPHS,      /* CUgraph, CUgraphExec */
-    XPU_EXTERNALS,   /* CUexternalMemory */
+    XPU_EXTERNALS,   /* CUexternalMemory; extra: what of XPU_IMPORTS it holds */
+    XPU_IMPORTS,     /* external memory, by a number of its own */
     XPU_CONTEXTS,    /* CUcontext; extra: what it took as overhead; count: uses beyond the first */
     XPU_MODULES,     /* CUmodule, CUlibrary; extra: the same */
     XPU_MAPPINGS,    /* CUdeviceptr to which cuMemCreate's memory is mapped */
