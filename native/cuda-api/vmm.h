@@ -244,6 +244,11 @@ typedef struct CUmulticastObjectProp_st {
     size_t size;
     unsigned long long handleTypes, flags;
 } CUmulticastObjectProp;
+
+typedef enum CUmulticastGranularity_flags_enum {
+    CU_MULTICAST_GRANULARITY_MINIMUM = 0,
+    CU_MULTICAST_GRANULARITY_RECOMMENDED = 1,
+} CUmulticastGranularity_flags;
 #endif
 
 CUDA_API CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
@@ -252,7 +257,11 @@ CUDA_API CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUde
 CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
                                      CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                                      unsigned long long flags);
+CUDA_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
+                                      size_t size, unsigned long long flags);
 CUDA_API CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
                                     size_t size);
+CUDA_API CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties,
+                                            CUmulticastGranularity_flags option);
 
 #endif

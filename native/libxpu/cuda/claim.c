@@ -75,6 +75,8 @@ CUresult xpu_claim_resize(struct xpu_claim *claim, uint64_t bytes) {
 void xpu_entry_give_back(const struct xpu_entry *entry) {
     if (entry->space == XPU_ARRAYS || entry->space == XPU_MIPMAPS)
         xpu_tiles_gone((const void *)(uintptr_t)entry->key);
+    else if (entry->space == XPU_ALLOCATIONS)
+        xpu_bindings_gone(entry->key);
     if (entry->flags & XPU_IMPORTED)
         xpu_imported(-1);
     else if (entry->flags & XPU_EXPORTED)

@@ -1,6 +1,6 @@
 /*
  * Functions that are wrapped or called here and that the simulated driver does not have. Types and values as
- * in CUDA 13.0's cuda.h.
+ * in CUDA 13.1's cuda.h.
  */
 #ifndef XPU_CUDA_NEWER_H
 #define XPU_CUDA_NEWER_H
@@ -8,5 +8,10 @@
 #include "../../cuda-api/cuda_api.h"
 
 CUDA_API CUresult cuCtxSynchronize_v2(CUcontext context);
+CUDA_API CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                         CUdeviceptr pointer, size_t size, unsigned long long flags);
+CUDA_API CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                        CUmemGenericAllocationHandle memory, size_t memory_offset,
+                                        size_t size, unsigned long long flags);
 
 #endif

@@ -305,6 +305,8 @@ static int attribute_of(const struct cuda_device *device, int attribute) {
         return (int)(device->part ? device->part->sm_count : info->sm_count);
     case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
         return (int)info->ecc;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+        return info->multicast && !device->part;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
         return (int)info->bus;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:

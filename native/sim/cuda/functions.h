@@ -167,7 +167,8 @@
     ONE(cuModuleGetGlobal, 3020, _v2) ONE(cuModuleGetLoadingMode, 11070, ) ONE(cuModuleGetSurfRef, 3000, ) \
     ONE(cuModuleGetTexRef, 2000, ) ONE(cuModuleLoad, 2000, ) ONE(cuModuleLoadData, 2000, ) \
     ONE(cuModuleLoadDataEx, 2010, ) ONE(cuModuleLoadFatBinary, 2000, ) ONE(cuModuleUnload, 2000, ) \
-    ONE(cuMulticastAddDevice, 12010, ) ONE(cuMulticastBindAddr, 12010, ) ONE(cuMulticastBindMem, 12010, ) \
+    ONE(cuMulticastAddDevice, 12010, ) ONE(cuMulticastBindAddr, 12010, ) ONE(cuMulticastBindAddr, 13010, _v2) \
+    ONE(cuMulticastBindMem, 12010, ) ONE(cuMulticastBindMem, 13010, _v2) \
     ONE(cuMulticastCreate, 12010, ) ONE(cuMulticastGetGranularity, 12010, ) ONE(cuMulticastUnbind, 12010, ) \
     ONE(cuOccupancyAvailableDynamicSMemPerBlock, 10020, ) \
     ONE(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, ) \

@@ -21,7 +21,7 @@ struct allocation *cuda_allocation_new(struct backing *backing, const CUmemAlloc
     struct allocation *made = malloc(sizeof *made);
     if (!made)
         return NULL;
-    *made = (struct allocation){backing, *properties, 1, 0};
+    *made = (struct allocation){.backing = backing, .properties = *properties, .handles = 1};
     if (!tsearch(made, &allocations, compare)) {
         free(made);
         return NULL;
@@ -33,6 +33,7 @@ static void drop_unused(struct allocation *allocation) {
     if (allocation->handles || allocation->maps)
         return;
     tdelete(allocation, &allocations, compare);
+    cuda_multicast_end(allocation->multicast);
     cuda_drop(allocation->backing);
     free(allocation);
 }
@@ -40,6 +41,8 @@ static void drop_unused(struct allocation *allocation) {
 void cuda_allocation_mapped(struct allocation *allocation) { allocation->maps++; }
 
 void cuda_allocation_unmapped(struct allocation *allocation) {
+    if (!tfind(allocation, &allocations, compare))
+        return; /* in a forked child all end at once, in any order */
     allocation->maps--;
     drop_unused(allocation);
 }

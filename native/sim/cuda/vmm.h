@@ -11,6 +11,7 @@ struct allocation {
     struct backing *backing;
     CUmemAllocationProp properties;
     unsigned handles, maps;
+    struct multicast *multicast; /* NULL: it is memory */
 };
 
 /* With the lock held. NULL: there is no such allocation, or no handle to it any more. */
@@ -21,5 +22,7 @@ void cuda_allocation_mapped(struct allocation *allocation);
 /* One mapping or one handle less. */
 void cuda_allocation_unmapped(struct allocation *allocation);
 void cuda_allocation_released(struct allocation *allocation);
+/* multicast.c: the end of an object. */
+void cuda_multicast_end(struct multicast *multicast);
 
 #endif

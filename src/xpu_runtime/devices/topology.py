@@ -294,6 +294,7 @@ def _gpu(entry: dict[str, Any], index: int, name: str, where: str) -> Gpu:
         "slot": 0x10 + index,
         "healthy": int(entry.get("healthy", True)),
         "context_memory": entry.get("context_mib", 0) * _MIB,
+        "multicast": int(entry.get("multicast", False)),
     }
     if "memory_mib" in entry:
         settings["memory"] = entry["memory_mib"] * _MIB
