@@ -187,6 +187,72 @@ def test_what_a_graph_leaves_allocated_is_freed_outside(cell: Make, program: Sta
         assert "graph" not in kinds(one)
 
 
+def busy_graph(user: Program, size: int) -> int:
+    """An executable graph that allocates, is busy for half a second, and frees."""
+    module = user.get("cuModuleLoadData", OUT, buffer(b"an image"))
+    kernel = user.get("cuModuleGetFunction", OUT, module, buffer(b"busy_500ms\0"))
+    stream = user.get("cuStreamCreate", OUT, 1)
+    user.do("cuStreamBeginCapture_v2", stream, RELAXED)
+    pointer = user.get("cuMemAllocAsync", OUT, size, stream)
+    user.do("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
+    user.do("cuMemFreeAsync", pointer, stream)
+    return executable(user, user.get("cuStreamEndCapture", stream, OUT))
+
+
+def test_graphs_that_run_at_once_need_memory_each(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one, way)
+    free = user.free_memory() // PAGE * PAGE
+    streams = [user.get("cuStreamCreate", OUT, 1) for _ in range(2)]
+    execs = [busy_graph(user, free) for _ in range(2)]
+    # One after the other they share it.
+    for exec_, stream in zip(execs, streams, strict=True):
+        user.do("cuGraphLaunch", exec_, stream)
+        user.do("cuCtxSynchronize")
+    assert kinds(one)["graph"] == free
+    # Both at once would take more than there is: what a launch took before says nothing of this one.
+    user.do("cuGraphLaunch", execs[0], streams[0])
+    assert user.code("cuGraphLaunch", execs[1], streams[1]) == OUT_OF_MEMORY
+    assert one.total() <= 1 * GIB
+    # In the stream of the first it comes after it, and shares again.
+    user.do("cuCtxSynchronize")
+    user.do("cuGraphLaunch", execs[1], streams[0])
+    user.do("cuGraphLaunch", execs[1], streams[0])
+    assert kinds(one)["graph"] == free
+
+
+def test_graphs_that_have_memory_each_run_at_once(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one)
+    half = user.free_memory() // 2 // PAGE * PAGE
+    streams = [user.get("cuStreamCreate", OUT, 1) for _ in range(2)]
+    execs = [busy_graph(user, half) for _ in range(2)]
+    for _ in range(2):
+        for exec_, stream in zip(execs, streams, strict=True):
+            user.do("cuGraphLaunch", exec_, stream)
+            assert one.total() <= 1 * GIB
+    assert kinds(one)["graph"] == 2 * half
+    assert user.code("cuMemAlloc_v2", OUT, half) == OUT_OF_MEMORY
+
+
+def test_what_a_graph_leaves_allocated_is_not_there_for_others(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    user = program(one)
+    free = user.free_memory() // PAGE * PAGE
+    frees = executable(user, alloc_and_free(user, free))
+    graph = new_graph(user)
+    pointer = add_alloc(user, graph, free)[1]
+    leaves = executable(user, graph)
+    for _ in range(2):
+        user.do("cuGraphLaunch", frees, 0)
+        user.do("cuGraphLaunch", leaves, 0)
+        assert user.code("cuGraphLaunch", frees, 0) == OUT_OF_MEMORY
+        assert one.total() <= 1 * GIB
+        user.do("cuMemFreeAsync", pointer, 0)
+    user.do("cuGraphLaunch", frees, 0)
+    assert kinds(one)["graph"] == free
+
+
 def test_automatic_frees_at_a_launch(cell: Make, program: Start) -> None:  # noqa: F811
     one = cell(1 * GIB)
     user = program(one)

@@ -8,9 +8,11 @@
  */
 #define _GNU_SOURCE
 #include "graph.h"
+#include "devices.h"
 #include "needs.h"
 #include "real.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 XPU_WRAP(cuDeviceGraphMemTrim)
@@ -29,6 +31,7 @@ XPU_WRAP(cuGraphLaunch)
 XPU_WRAP(cuGraphLaunch_ptsz)
 XPU_WRAP(cuGraphUpload)
 XPU_WRAP(cuGraphUpload_ptsz)
+XPU_NEED(cuStreamGetId)
 XPU_NEED(cuStreamIsCapturing)
 
 static bool memory_nodes; /* atomic; once true, it stays */
@@ -103,30 +106,45 @@ static bool keep(CUgraphExec exec, struct xpu_needs *needs) {
 struct taking {
     struct xpu_needs *needs;
     size_t begun;
+    struct xpu_turn turns[XPU_DEVICES];
     struct xpu_drawing each[XPU_DEVICES];
 };
 
 static void end(struct taking *taking, CUresult result) {
     for (size_t i = 0; i < taking->begun; i++) {
-        struct xpu_need *need = &taking->needs->each[i];
-        uint64_t shrunk = __atomic_load_n(&need->reserve->shrunk, __ATOMIC_RELAXED);
-        xpu_drawn(&taking->each[i]);
+        (void)xpu_drawn(&taking->each[i]);
         if (result == CUDA_SUCCESS)
-            __atomic_store_n(&need->had, shrunk + 1, __ATOMIC_RELAXED);
+            xpu_turn_end(&taking->turns[i], &taking->needs->each[i], xpu_drawn_anew(&taking->each[i]));
     }
 }
 
-/* Lets a launch or an upload in. The driver keeps what a graph has once had, until that is trimmed. */
-static CUresult begin(struct taking *taking, struct xpu_needs *needs) {
+/* A number of the stream's own: a handle may be another stream's after its end, and a default one means one
+ * of each thread, or of each context. */
+static uint64_t id_of(CUstream stream, bool per_thread) {
+    unsigned long long id = 0;
+    CUcontext context = NULL;
+    if (per_thread && !stream)
+        stream = CU_STREAM_PER_THREAD;
+    if (REAL(cuStreamGetId)(stream, &id) == CUDA_SUCCESS && id)
+        return id;
+    if (stream == CU_STREAM_PER_THREAD)
+        return (uint64_t)pthread_self();
+    if (stream && stream != CU_STREAM_LEGACY)
+        return (uintptr_t)stream;
+    (void)xpu_stream_context(stream, &context);
+    return (uintptr_t)context;
+}
+
+/* Lets a launch or an upload in. */
+static CUresult begin(struct taking *taking, struct xpu_needs *needs, CUstream stream, bool per_thread) {
     CUresult result = CUDA_SUCCESS;
     taking->needs = needs;
     taking->begun = 0;
+    uint64_t id = needs ? id_of(stream, per_thread) : 0;
     for (size_t i = 0; needs && i < needs->count && result == CUDA_SUCCESS; i++) {
-        struct xpu_need *need = &needs->each[i];
-        uint64_t shrunk = __atomic_load_n(&need->reserve->shrunk, __ATOMIC_RELAXED);
-        bool has = __atomic_load_n(&need->had, __ATOMIC_RELAXED) == shrunk + 1;
-        uint64_t bytes = has ? 0 : need->bytes;
-        result = xpu_draw(&taking->each[i], need->reserve, bytes);
+        xpu_turn_begin(&taking->turns[i], &needs->each[i], id);
+        result = xpu_draw(&taking->each[i], needs->each[i].reserve, taking->turns[i].bytes);
+        xpu_turn_let_in(&taking->turns[i], &needs->each[i]);
         taking->begun += result == CUDA_SUCCESS;
     }
     if (result != CUDA_SUCCESS)
@@ -134,9 +152,10 @@ static CUresult begin(struct taking *taking, struct xpu_needs *needs) {
     return result;
 }
 
-static CUresult taking_call(CUresult (*call)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream) {
+static CUresult taking_call(CUresult (*call)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream,
+                            bool per_thread) {
     struct taking taking;
-    CUresult result = begin(&taking, needs_of_exec(exec));
+    CUresult result = begin(&taking, needs_of_exec(exec), stream, per_thread);
     if (result == CUDA_SUCCESS) {
         result = call(exec, stream);
         end(&taking, result);
@@ -145,23 +164,24 @@ static CUresult taking_call(CUresult (*call)(CUgraphExec, CUstream), CUgraphExec
 }
 
 /* Ahead of all else in a launch: no memory, nothing to do. */
-#define IF_MEMORY(call, exec, stream)                                                                        \
-    (__builtin_expect(xpu_graphs_with_memory(), 0) ? taking_call(call, exec, stream) : call(exec, stream))
+#define IF_MEMORY(call, exec, stream, per_thread)                                                            \
+    (__builtin_expect(xpu_graphs_with_memory(), 0) ? taking_call(call, exec, stream, per_thread)             \
+                                                   : call(exec, stream))
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    return IF_MEMORY(REAL(cuGraphLaunch), exec, stream);
+    return IF_MEMORY(REAL(cuGraphLaunch), exec, stream, false);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-    return IF_MEMORY(REAL(cuGraphLaunch_ptsz), exec, stream);
+    return IF_MEMORY(REAL(cuGraphLaunch_ptsz), exec, stream, true);
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    return IF_MEMORY(REAL(cuGraphUpload), exec, stream);
+    return IF_MEMORY(REAL(cuGraphUpload), exec, stream, false);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-    return IF_MEMORY(REAL(cuGraphUpload_ptsz), exec, stream);
+    return IF_MEMORY(REAL(cuGraphUpload_ptsz), exec, stream, true);
 }
 
 /* ---- making executable ---- */
@@ -175,6 +195,7 @@ struct instantiation {
     size_t room;
     unsigned long long flags;
     CUDA_GRAPH_INSTANTIATE_PARAMS *params;
+    bool per_thread;
 };
 
 static CUresult instantiate(CUresult (*call)(const struct instantiation *), const struct instantiation *of) {
@@ -183,7 +204,8 @@ static CUresult instantiate(CUresult (*call)(const struct instantiation *), cons
     if (!needs_of(of->graph, &needs))
         return CUDA_ERROR_OUT_OF_MEMORY;
     bool uploads = of->params && (of->params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
-    CUresult result = begin(&taking, uploads ? needs : NULL);
+    CUresult result =
+        begin(&taking, uploads ? needs : NULL, uploads ? of->params->hUploadStream : NULL, of->per_thread);
     if (result == CUDA_SUCCESS) {
         result = call(of);
         end(&taking, result);
@@ -220,12 +242,12 @@ static CUresult by_params_ptsz(const struct instantiation *of) {
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log,
                             size_t room) {
-    return instantiate(by_v1, &(struct instantiation){exec, graph, error_node, log, room, 0, NULL});
+    return instantiate(by_v1, &(struct instantiation){exec, graph, error_node, log, room, 0, NULL, false});
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log,
                                size_t room) {
-    return instantiate(by_v2, &(struct instantiation){exec, graph, error_node, log, room, 0, NULL});
+    return instantiate(by_v2, &(struct instantiation){exec, graph, error_node, log, room, 0, NULL, false});
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
@@ -239,8 +261,9 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
-    return instantiate(by_params_ptsz,
-                       &(struct instantiation){.exec = exec, .graph = graph, .params = params});
+    return instantiate(
+        by_params_ptsz,
+        &(struct instantiation){.exec = exec, .graph = graph, .params = params, .per_thread = true});
 }
 
 /* The graph's allocations take the place of those that the executable had. */

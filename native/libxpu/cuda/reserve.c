@@ -113,7 +113,7 @@ static void take_over(struct xpu_reserve *reserve, const struct reading *reading
     reserve->settled = reading->bytes;
     __atomic_or_fetch(&reserve->seen, reading->bytes, __ATOMIC_RELAXED);
     if (change < 0)
-        __atomic_add_fetch(&reserve->shrunk, 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&reserve->moved, 1, __ATOMIC_RELAXED);
     if (reserve->exported && change)
         xpu_exported(reserve->index, change);
 }
@@ -313,7 +313,9 @@ CUresult xpu_draw(struct xpu_drawing *drawing, struct xpu_reserve *reserve, uint
         nap();
     xpu_operation_begin();
     pthread_mutex_lock(&lock);
-    reserve->calls++;
+    reserve->draws++;
+    drawing->before = reserve->settled;
+    drawing->number = reserve->calls++ ? 0 : reserve->draws;
     pthread_mutex_unlock(&lock);
     if (bytes && !(reserve->pool && take_room(drawing, bytes)) &&
         !charge(drawing, in_steps(bytes, step_of(reserve))))
@@ -339,6 +341,15 @@ bool xpu_drawn(struct xpu_drawing *drawing) {
     pthread_mutex_unlock(&lock);
     xpu_operation_end();
     return fits;
+}
+
+uint64_t xpu_drawn_anew(const struct xpu_drawing *drawing) {
+    const struct xpu_reserve *reserve = drawing->reserve;
+    pthread_mutex_lock(&lock);
+    bool alone = drawing->number == reserve->draws && reserve->settled > drawing->before;
+    uint64_t grown = alone ? reserve->settled - drawing->before : 0;
+    pthread_mutex_unlock(&lock);
+    return grown;
 }
 
 /* What a destroyed pool had stays with it until its last pointer is freed. */

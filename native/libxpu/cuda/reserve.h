@@ -19,7 +19,8 @@ struct xpu_reserve {
     int index;          /* of the device in the pages; -1: it is not the container's */
     enum xpu_kind kind; /* XPU_POOL, XPU_GRAPH */
     uint64_t read;      /* number of the reading that was begun last; atomic */
-    uint64_t shrunk;    /* how often the driver's figure has become less; atomic */
+    uint64_t moved;     /* how often memory was, or may have been, taken from graphs that had it; atomic */
+    uint64_t shared, stream; /* needs.c's own */
 
     /* Under the lock: */
     uint64_t settled, applied; /* bytes, and the number of the reading that they are from */
@@ -27,6 +28,7 @@ struct xpu_reserve {
     uint64_t held;          /* bytes of it in the account */
     uint64_t pending;       /* bytes charged for calls under way */
     uint64_t promised;      /* bytes of unused room that calls under way were let in for */
+    uint64_t draws;         /* calls ever let in, or asked for */
     uint32_t calls;         /* under way */
     uint32_t readers;       /* that may be asking the driver about it */
     uint32_t pointers;      /* handed out and not freed */
@@ -43,6 +45,8 @@ struct xpu_reserve *xpu_reserve_of(CUmemoryPool pool, CUdevice device, bool coun
 struct xpu_drawing {
     struct xpu_reserve *reserve;
     uint64_t charged, promised;
+    uint64_t before; /* the figure, before the call */
+    uint64_t number; /* of the call; 0: others were under way */
 };
 
 /* Before the call: lets it in if the reserve has room for `bytes`, or may grow by them; else
@@ -52,6 +56,8 @@ CUresult xpu_draw(struct xpu_drawing *drawing, struct xpu_reserve *reserve, uint
 /* After it: sets the account to the driver's figure. False: it took more than it was let in for, and that is
  * beyond the limit. */
 bool xpu_drawn(struct xpu_drawing *drawing);
+/* After that: bytes by which the reserve has grown for this call alone; 0 if there were others. */
+uint64_t xpu_drawn_anew(const struct xpu_drawing *drawing);
 
 /* Sets the account to the driver's figure of one reserve. */
 void xpu_reserve_refresh(struct xpu_reserve *reserve);

@@ -178,13 +178,25 @@ static CUresult run(CUgraph graph, CUstream stream) {
     return result;
 }
 
+static struct graph_launch launch_of(CUgraph graph, CUstream handle, CUstream stream, CUcontext context) {
+    struct graph_launch launch = {.graph = graph, .context = context, .legacy = !stream};
+    unsigned long long id = 0;
+    (void)cuStreamGetId(handle, &id);
+    launch.stream = id;
+    launch.blocking = !stream || !(stream->flags & CU_STREAM_NON_BLOCKING);
+    return launch;
+}
+
 CUDA_API CUresult cuGraphUpload(CUgraphExec exec, CUstream handle) {
     CUstream stream;
     CUcontext context;
     CUresult result = cuda_stream(handle, &stream, &context);
     if (result != CUDA_SUCCESS || cuda_capture_forbids(handle, &result))
         return result;
-    return is_exec(exec) ? graph_memory_reserve(exec->graph) : CUDA_ERROR_INVALID_VALUE;
+    if (!is_exec(exec))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct graph_launch launch = launch_of(exec->graph, handle, stream, context);
+    return graph_memory_reserve(&launch);
 }
 
 CUDA_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle) {
@@ -200,7 +212,14 @@ CUDA_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle) {
         return result;
     bool auto_free = exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     result = graph_memory_leftover(exec->graph, auto_free);
+    struct graph_launch launch = launch_of(exec->graph, handle, stream, context);
+    uint64_t position = 0;
     if (result == CUDA_SUCCESS)
-        result = graph_memory_reserve(exec->graph);
-    return result == CUDA_SUCCESS ? run(exec->graph, handle) : result;
+        result = graph_memory_reserve(&launch);
+    if (result == CUDA_SUCCESS)
+        result = run(exec->graph, handle);
+    if (result == CUDA_SUCCESS && cuda_graph_has_memory(exec->graph) &&
+        cuda_position(handle, &context, &position) == CUDA_SUCCESS)
+        graph_memory_launched(&launch, position);
+    return result;
 }

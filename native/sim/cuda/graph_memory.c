@@ -3,8 +3,10 @@
  * from the start, and bytes while it is allocated: from its run in a launched
  * graph until a free node, cuMemFree or cuMemFreeAsync. The device gives memory
  * for them at the first upload or launch that needs it, and it stays in a pool
- * of the device until cuDeviceGraphMemTrim, whatever becomes of the graphs. All
- * under the lock `cuda_memory`.
+ * of the device until cuDeviceGraphMemTrim, whatever becomes of the graphs.
+ * Graphs that run one after the other share it; those that may run at the same
+ * time, as they are in different streams, do not. All under the lock
+ * `cuda_memory`.
  */
 #define _GNU_SOURCE
 #include "work.h"
@@ -31,7 +33,18 @@ static struct {
     uint64_t used, used_high, reserved, reserved_high; /* bytes */
 } pools[SIM_MAX_DEVICES];
 
+/* A launch that may not be done: what it has beyond what it leaves allocated. */
+struct running {
+    struct graph_launch launch;
+    uint64_t position; /* in the context's work */
+    uint64_t bytes[SIM_MAX_DEVICES];
+    struct running *next;
+};
+
+static struct running *all_running;
+
 void graph_memory_forget(void) {
+    all_running = NULL;
     blocks = NULL; /* the parent's, of which a child can use nothing */
     for (int i = 0; i < SIM_MAX_DEVICES; i++)
         pools[i].chunks = NULL, pools[i].used = pools[i].reserved = 0;
@@ -63,16 +76,16 @@ CUresult graph_memory_add(CUgraphNode node) {
         result = CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
         return result;
-    void *place =
-        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    struct graph_block *block = place == MAP_FAILED ? NULL : malloc(sizeof *block);
-    if (!block) {
-        if (place != MAP_FAILED)
-            munmap(place, size);
+    uintptr_t place = cuda_reserve(round_up(size, 4096), PAGE, 0);
+    struct graph_block *block = place ? malloc(sizeof *block) : NULL;
+    if (!block || mprotect((void *)place, size, PROT_READ | PROT_WRITE) < 0) {
+        if (place)
+            munmap((void *)place, size);
+        free(block);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&cuda_memory);
-    *block = (struct graph_block){(uintptr_t)place, size, params->poolProps.location.id, 1, false, blocks};
+    *block = (struct graph_block){place, size, params->poolProps.location.id, 1, false, blocks};
     blocks = block;
     pthread_mutex_unlock(&cuda_memory);
     node->memory = block;
@@ -148,6 +161,52 @@ CUresult graph_memory_run(CUgraphNode node) {
     return result;
 }
 
+static bool is_done(const struct running *running) {
+    CUcontext context = running->launch.context;
+    return !cuda_is_live(context) || cuda_call(context, SIM_QUERY, running->position, NULL) == CUDA_SUCCESS;
+}
+
+static void forget_done(void) {
+    for (struct running **link = &all_running; *link;) {
+        struct running *running = *link;
+        if (is_done(running)) {
+            *link = running->next;
+            free(running);
+        } else {
+            link = &running->next;
+        }
+    }
+}
+
+/* The legacy default stream waits for all that are not made to be apart from
+ * it, and they for it. A graph waits for its own last run. */
+static bool in_order(const struct graph_launch *one, const struct graph_launch *other) {
+    return one->graph == other->graph || one->stream == other->stream || (one->legacy && other->blocking) ||
+           (other->legacy && one->blocking);
+}
+
+/* Launches in one stream share what the largest has. */
+static bool is_largest(const struct running *running, CUdevice device) {
+    bool before = true;
+    for (const struct running *each = all_running; each; each = each->next) {
+        if (each == running)
+            before = false;
+        else if (each->launch.stream == running->launch.stream &&
+                 each->bytes[device] + before > running->bytes[device])
+            return false;
+    }
+    return true;
+}
+
+/* What launches have that may run at the same time as this one; NULL: all. */
+static uint64_t beside(const struct graph_launch *launch, CUdevice device) {
+    uint64_t bytes = 0;
+    for (const struct running *running = all_running; running; running = running->next)
+        if ((!launch || !in_order(&running->launch, launch)) && is_largest(running, device))
+            bytes += running->bytes[device];
+    return bytes;
+}
+
 /* So that the device's pool has at least so many bytes. */
 static CUresult grow(CUdevice device, uint64_t bytes) {
     if (bytes <= pools[device].reserved)
@@ -170,8 +229,8 @@ static CUresult grow(CUdevice device, uint64_t bytes) {
 }
 
 /* The most that the nodes hold at once on a device, in the order of their run:
- * beyond what is used before it. */
-static uint64_t peak(CUgraph graph, CUdevice device) {
+ * beyond what is used before it. *left: what they leave. */
+static uint64_t peak(CUgraph graph, CUdevice device, uint64_t *left) {
     int64_t now = 0, most = 0;
     for (size_t i = 0; i < graph->count; i++) {
         const CUgraphNode node = graph->nodes[i];
@@ -182,16 +241,35 @@ static uint64_t peak(CUgraph graph, CUdevice device) {
         if (now > most)
             most = now;
     }
+    *left = now > 0 ? (uint64_t)now : 0;
     return (uint64_t)most;
 }
 
-CUresult graph_memory_reserve(CUgraph graph) {
+CUresult graph_memory_reserve(const struct graph_launch *launch) {
     CUresult result = CUDA_SUCCESS;
+    uint64_t left;
     pthread_mutex_lock(&cuda_memory);
+    forget_done();
     for (CUdevice device = 0; device < SIM_MAX_DEVICES && result == CUDA_SUCCESS; device++)
-        result = grow(device, pools[device].used + peak(graph, device));
+        result =
+            grow(device, pools[device].used + peak(launch->graph, device, &left) + beside(launch, device));
     pthread_mutex_unlock(&cuda_memory);
     return result;
+}
+
+void graph_memory_launched(const struct graph_launch *launch, uint64_t position) {
+    struct running *made = position ? calloc(1, sizeof *made) : NULL;
+    uint64_t left;
+    if (!made)
+        return;
+    pthread_mutex_lock(&cuda_memory);
+    *made = (struct running){.launch = *launch, .position = position, .next = all_running};
+    for (CUdevice device = 0; device < SIM_MAX_DEVICES; device++) {
+        made->bytes[device] = peak(launch->graph, device, &left);
+        made->bytes[device] -= left;
+    }
+    all_running = made;
+    pthread_mutex_unlock(&cuda_memory);
 }
 
 CUresult graph_memory_leftover(CUgraph graph, bool freed) {
@@ -218,7 +296,8 @@ bool graph_memory_instantiated(CUgraph graph) {
     return is;
 }
 
-/* Chunks are given back whole: one that is in use by a byte stays. */
+/* Chunks are given back whole: one that is in use by a byte, or by a launch that
+ * is not done, stays. */
 CUDA_API CUresult cuDeviceGraphMemTrim(CUdevice number) {
     const struct cuda_device *device;
     CUresult result = cuda_device(number, &device);
@@ -226,9 +305,11 @@ CUDA_API CUresult cuDeviceGraphMemTrim(CUdevice number) {
         return result;
     pthread_mutex_lock(&cuda_memory);
     struct chunk **link = &pools[number].chunks;
+    forget_done();
+    const uint64_t needed = pools[number].used + beside(NULL, number);
     while (*link) {
         struct chunk *chunk = *link;
-        if (pools[number].reserved - chunk->backing->size < pools[number].used) {
+        if (pools[number].reserved - chunk->backing->size < needed) {
             link = &chunk->next;
             continue;
         }
@@ -265,6 +346,10 @@ CUDA_API CUresult cuDeviceGetGraphMemAttribute(CUdevice number, CUgraphMem_attri
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&cuda_memory);
     *(cuuint64_t *)value = *found;
+    if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) {
+        forget_done();
+        *(cuuint64_t *)value += beside(NULL, number);
+    }
     pthread_mutex_unlock(&cuda_memory);
     return CUDA_SUCCESS;
 }

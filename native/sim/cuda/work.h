@@ -140,8 +140,17 @@ void graph_memory_release(struct graph_block *block);
 bool graph_memory_is_start(CUdeviceptr pointer);
 /* Is there an executable graph already that has these nodes' memory? */
 bool graph_memory_instantiated(CUgraph graph);
+struct graph_launch {
+    CUgraph graph; /* of the executable one */
+    CUcontext context;
+    uint64_t stream; /* its id */
+    bool legacy, blocking;
+};
+
 /* Makes sure that the device has what one run of the nodes needs. */
-CUresult graph_memory_reserve(CUgraph graph);
+CUresult graph_memory_reserve(const struct graph_launch *launch);
+/* It has been given to its stream, whose last work is at that position. */
+void graph_memory_launched(const struct graph_launch *launch, uint64_t position);
 /* What an earlier run has left allocated: freed if told so, or
  * CUDA_ERROR_INVALID_VALUE. */
 CUresult graph_memory_leftover(CUgraph graph, bool freed);
