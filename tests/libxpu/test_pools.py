@@ -275,6 +275,21 @@ def test_two_processes_share_the_limit_and_see_what_the_other_gives_back(cell: M
     assert alloc(users[1], free)
 
 
+def test_what_draws_on_a_pool_with_room_takes_nothing_from_others_meanwhile(
+    cell: Make,
+    program: Start,  # noqa: F811
+) -> None:
+    one = cell(1 * GIB)
+    user, other = program(one), program(one)
+    user.do("cuMemPoolSetAttribute", default_pool(user), RELEASE_THRESHOLD, u64(ALL))
+    user.do("cuMemFreeAsync", alloc(user, 512 * MIB), 0)
+    free = other.free_memory()
+    user.send("race", 8, 20000, 16 * MIB)
+    for _ in range(100):
+        other.do("cuMemFree_v2", other.get("cuMemAlloc_v2", OUT, free))
+    assert user.result() == [160000, 0, 0]
+
+
 def test_a_killed_process_gives_back_its_pools(cell: Make, program: Start) -> None:  # noqa: F811
     one = cell(1 * GIB)
     users = [program(one), program(one)]
