@@ -22,12 +22,13 @@ from .cuda_cell import (
 
 Make = Callable[..., Cell]
 
-#: Every function that the wrapper sees, with all the variants that drivers up to CUDA 13.0 export of it.
+#: Every function that the wrapper sees, with all the variants that drivers up to CUDA 13.1 export of it.
 SEEN = set(
     """
 cuInit cuGetProcAddress cuGetProcAddress_v2
 cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemGetInfo cuMemGetInfo_v2
 cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy cuCtxDestroy_v2 cuCtxSetLimit
+cuCtxAttach cuCtxDetach
 cuCtxSynchronize cuCtxSynchronize_v2 cuEventSynchronize cuStreamSynchronize cuStreamSynchronize_ptsz
 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
@@ -44,6 +45,9 @@ cuMemCreate cuMemRelease cuMemMap cuMemUnmap cuMemRetainAllocationHandle
 cuMemExportToShareableHandle cuMemImportFromShareableHandle cuMemMapArrayAsync cuMemMapArrayAsync_ptsz
 cuIpcGetMemHandle cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle
 cuImportExternalMemory cuDestroyExternalMemory
+cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
+cuMulticastCreate cuMulticastBindMem cuMulticastBindMem_v2 cuMulticastBindAddr cuMulticastBindAddr_v2
+cuMulticastUnbind
 cuGraphAddMemAllocNode cuGraphAddNode cuGraphAddNode_v2 cuGraphInstantiate cuGraphInstantiate_v2
 cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
 cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphExecDestroy
@@ -67,6 +71,12 @@ NEWER_THAN_R470 = {
     "cuLibraryUnload",
     "cuMemGetDefaultMemPool",
     "cuMemGetMemPool",
+    "cuMulticastBindAddr",
+    "cuMulticastBindAddr_v2",
+    "cuMulticastBindMem",
+    "cuMulticastBindMem_v2",
+    "cuMulticastCreate",
+    "cuMulticastUnbind",
 }
 
 VERSIONS = [2000, 3020, 4000, 7000, 10000, 11020, 11040, 12000, 12050, 13000]
