@@ -6,20 +6,34 @@
  *
  * The lock is a futex of our own, as its word must hold the owner: a signal handler that interrupts the
  * holder must be told, not left to wait for ever.
+ *
+ * The limit of this: a vfork'ed child that is killed in the middle of a call of ours leaves its parent's lock
+ * taken, as pthread_self() is the parent's there and only a system call in each charge could tell the two
+ * apart; from then on the parent's calls are refused, at once in that thread and after XPU_WAITS waits in
+ * others, and what it holds is given back when it ends. No lock is ever taken from who may be alive.
  */
 #define _GNU_SOURCE
 #include "slot.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
+
+/* How long a holder may be at it: half a minute, as one may be forking a large process. A build for tests has
+ * shorter waits. */
+#ifndef XPU_WAIT_MS
+#define XPU_WAIT_MS 1000
+#endif
+enum { XPU_WAITS = 30 };
 
 enum { WAITED_FOR = 1 }; /* in the lock's lowest bit: pthread_self() leaves it free */
 
@@ -59,10 +73,16 @@ static struct own *own(void) {
     return found ? found : make();
 }
 
-/* The half of the lock that the kernel compares: the one with WAITED_FOR in it. */
-static void futex(uint64_t *lock, int operation, uint64_t value) {
-    syscall(SYS_futex, (uint32_t *)(void *)lock, operation | FUTEX_PRIVATE_FLAG, (uint32_t)value, NULL, NULL,
-            0);
+/* On the half of the lock that the kernel compares: the one with WAITED_FOR in it. */
+static long futex(uint64_t *lock, int operation, uint64_t value, const struct timespec *time) {
+    return syscall(SYS_futex, (uint32_t *)(void *)lock, operation | FUTEX_PRIVATE_FLAG, (uint32_t)value, time,
+                   NULL, 0);
+}
+
+/* True if nobody gave up the lock all the time: the kernel wakes the waiters in turn. */
+static bool wait_in_vain(uint64_t *lock, uint64_t value) {
+    const struct timespec time = {XPU_WAIT_MS / 1000, XPU_WAIT_MS % 1000 * 1000000L};
+    return futex(lock, FUTEX_WAIT, value, &time) != 0 && errno == ETIMEDOUT;
 }
 
 static bool swap(uint64_t *lock, uint64_t *from, uint64_t to) {
@@ -71,11 +91,14 @@ static bool swap(uint64_t *lock, uint64_t *from, uint64_t to) {
 
 static bool take(struct own *state) {
     uint64_t self = (uint64_t)pthread_self(), mine = self, found = 0;
+    int in_vain = 0; /* waits one after the other: a process that was frozen has not waited in that time */
     while (!swap(&state->lock, &found, mine)) {
         if ((found & ~(uint64_t)WAITED_FOR) == self)
             return false;
         if (found && ((found & WAITED_FOR) || swap(&state->lock, &found, found | WAITED_FOR)))
-            futex(&state->lock, FUTEX_WAIT, found | WAITED_FOR);
+            in_vain = wait_in_vain(&state->lock, found | WAITED_FOR) ? in_vain + 1 : 0;
+        if (in_vain == XPU_WAITS)
+            return false;
         /* Others may wait behind this one: whoever unlocks must wake them. */
         mine = self | WAITED_FOR;
         found = 0;
@@ -85,7 +108,7 @@ static bool take(struct own *state) {
 
 static void drop(struct own *state) {
     if (__atomic_exchange_n(&state->lock, 0, __ATOMIC_RELEASE) & WAITED_FOR)
-        futex(&state->lock, FUTEX_WAKE, 1);
+        futex(&state->lock, FUTEX_WAKE, 1, NULL);
 }
 
 bool xpu_lock(void) { return take(own()); }

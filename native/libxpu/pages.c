@@ -156,7 +156,7 @@ const struct xpu_pages *xpu_pages_find(const char **why) {
     int known = XPU_LOAD(state);
     if (known == UNKNOWN) {
         if (!xpu_lock()) {
-            *why = "the device is used by a signal handler, before the program itself has used it";
+            *why = XPU_NO_LOCK;
             return NULL;
         }
         known = XPU_LOAD(state);

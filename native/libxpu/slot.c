@@ -116,7 +116,7 @@ bool xpu_slot_take(const char **why) {
     if (xpu_own_slot() >= 0)
         return true;
     if (!xpu_lock()) {
-        *why = "the device is used by a signal handler, before the program itself has used it";
+        *why = XPU_NO_LOCK;
         return false;
     }
     bool taken = xpu_own_slot() >= 0 || take(why);

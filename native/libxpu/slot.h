@@ -11,9 +11,12 @@
 /* ---- own.c: the state that a forked child must not inherit ---- */
 
 /* The lock of this process's slot; false, without waiting, if this very thread holds it already: then a
- * signal handler has interrupted a call of ours. */
+ * signal handler has interrupted a call of ours. False too where another holds it for half a minute: then it
+ * may have been killed (own.c). */
 bool xpu_lock(void);
 void xpu_unlock(void);
+#define XPU_NO_LOCK                                                                                          \
+    "this program's first call is not over: a signal handler has interrupted it, or it was killed in vfork"
 /* This process's slot, or -1. Set it with the lock held. */
 int xpu_own_slot(void);
 void xpu_own_slot_set(unsigned slot);
@@ -69,7 +72,7 @@ uint64_t xpu_total(int device); /* grains */
 
 bool xpu_is_device(int device);
 /* A change of this process's own figures: takes its lock, and its slot at the first; false where it has none,
- * or where this very thread is in such a change. The end does what signal handlers have left to do. */
+ * or where the lock is not to be had. The end does what signal handlers have left to do. */
 bool xpu_begin(void);
 void xpu_end(void);
 void xpu_give_back_locked(int device, enum xpu_kind kind, uint64_t bytes);

@@ -52,3 +52,25 @@ def test_at_every_instruction(account: Callable[..., Account], scenario: str, wa
     program = here.place.build("account_step.c", "-static", STEPPING, name="account_step")
     (met,) = answer(program, scenario, way)
     assert met > 100
+
+
+@pytest.fixture
+def vfork(account: Callable[..., Account]) -> Path:
+    """account_vfork.c, whose threads wait 0.6 s for one that holds the lock, not half a minute."""
+    here = account(MIB, slots=8)
+    return here.place.build("account_vfork.c", "-static", STEPPING, "-DXPU_WAIT_MS=20", name="account_vfork")
+
+
+def test_a_vforked_child_killed_in_a_charge_harms_its_parent_alone(vfork: Path) -> None:
+    """The parent is refused, at once, what others have, at once; all is given back when it ends."""
+    instructions, left_locked = answer(vfork, "killed")
+    assert instructions > 100
+    assert 0 < left_locked < instructions
+
+
+def test_another_thread_of_that_parent_is_refused_and_does_not_hang(vfork: Path) -> None:
+    assert answer(vfork, "refused") == []
+
+
+def test_a_thread_waits_for_one_that_is_slow(vfork: Path) -> None:
+    assert answer(vfork, "slow") == []
