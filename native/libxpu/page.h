@@ -80,8 +80,9 @@ struct xpu_quota {
  */
 struct xpu_usage_total {
     uint64_t word;    /* XPU_TOTAL_* below; atomic */
-    uint64_t context; /* bytes that a context was last seen to take; 0: none seen; atomic */
-    uint64_t room[6];
+    uint64_t context; /* bytes that a context is known to take; 0: none seen; atomic */
+    uint64_t guess;   /* the same, by the last context whose size the card's free memory told, + 1; atomic */
+    uint64_t room[5];
 };
 
 struct xpu_usage {

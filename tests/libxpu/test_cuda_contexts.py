@@ -359,6 +359,27 @@ def test_what_others_take_meanwhile_is_not_charged_to_a_context(cell: Make, prog
     assert kinds(one) == {"overhead": 2 * GIB}
 
 
+@pytest.mark.parametrize("wrong", [80 * MIB, 250 * MIB, 900 * MIB])
+def test_a_wrong_guess_of_what_contexts_take_is_mended_by_two_that_agree(
+    cell: Make,
+    program: Start,  # noqa: F811
+    wrong: int,
+) -> None:
+    one = cell(4 * GIB, topology=BLIND)
+    user = program(one)
+    user.init()
+    # As if neighbours had taken or freed memory while the container's first context was made.
+    with open(one.pages / "usage", "r+b") as page:
+        page.seek(1024 + 8)
+        page.write(wrong.to_bytes(8, "little"))
+    user.create()
+    assert kinds(one) == {"overhead": wrong}
+    user.create()
+    assert kinds(one) == {"overhead": wrong + CONTEXT}
+    user.create()
+    assert kinds(one) == {"overhead": wrong + 2 * CONTEXT}
+
+
 def test_without_a_context_nothing_is_charged(cell: Make, program: Start, way: str) -> None:  # noqa: F811
     one = cell(1 * GIB)
     user = program(one, way)

@@ -42,7 +42,7 @@ static void forget(void) {
 }
 XPU_AT_FORK(forget)
 
-/* What a context of the device was last seen to take, by any process of the container; 0: not yet seen.
+/* What a context of the device is known to take, by any process of the container; 0: not yet seen.
  * Bytes, with EXACT in it where the driver's figure said so. */
 enum { EXACT = 1 };
 static uint64_t *usual(int device) {
@@ -124,7 +124,7 @@ static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *cont
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t before = __atomic_load_n(usual(growth->device), __ATOMIC_RELAXED) & ~(uint64_t)EXACT;
-    if (taken && !growth->assumed && (growth->exact || !before || taken < before))
+    if (taken && !growth->assumed && (growth->exact || growth->alike || !before || taken < before))
         __atomic_store_n(usual(growth->device), taken | (growth->exact ? EXACT : 0), __ATOMIC_RELAXED);
     if (xpu_overhead_keep(XPU_CONTEXTS, (uintptr_t)*context, *context, growth->device, taken))
         __atomic_fetch_add(&counts[growth->device], 1, __ATOMIC_RELAXED);

@@ -206,20 +206,26 @@ CUresult xpu_growth_begin_assumed(struct xpu_growth *growth, int device, uint64_
     return result;
 }
 
-/* What the real call took, by the change of the card's free memory, less what is known to be others'. What is
- * beyond belief of a context is put down to others too. */
-static uint64_t taken_of_card(const struct xpu_growth *growth) {
-    const uint64_t most = 1 << 30, usual = growth->reserved;
+/* A context's size by one look at the card, in which neighbours may have taken or freed: believed where it is
+ * the first, or like the one before it, or a little less than is known. What is beyond belief is theirs. */
+static uint64_t size_of_context(struct xpu_growth *growth, uint64_t seen) {
+    const uint64_t most = 1 << 30, alike = 16 << 20, usual = growth->reserved;
+    const char *why;
+    uint64_t *guess = &xpu_pages_open(&why)->usage->totals[growth->device].guess;
+    seen = seen < most ? seen : most;
+    uint64_t before = __atomic_exchange_n(guess, seen + 1, __ATOMIC_RELAXED) - 1;
+    growth->alike = before != UINT64_MAX && beyond(seen, before) <= alike && beyond(before, seen) <= alike;
+    return growth->alike || !usual || (seen <= usual && seen >= usual / 2) ? seen : usual;
+}
+
+/* What the real call took, by the change of the card's free memory, less what is known to be others'. */
+static uint64_t taken_of_card(struct xpu_growth *growth) {
     uint64_t free_after;
     if (growth->shared || !growth->free_known || !xpu_card_free(growth->device, &free_after))
         return 0;
     uint64_t taken = beyond(growth->free_before, free_after);
     taken = beyond(taken, beyond(used_by_others(growth->device), growth->others_before));
-    if (!growth->context)
-        return taken;
-    if (usual)
-        return taken > usual || taken < usual / 2 ? usual : taken;
-    return taken < most ? taken : most;
+    return growth->context ? size_of_context(growth, taken) : taken;
 }
 
 /* Brings the overhead from `now`, of which `reserved` was for the call, to `right`. */

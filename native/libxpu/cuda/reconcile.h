@@ -25,6 +25,7 @@ struct xpu_growth {
     uint64_t reserved, free_before;
     uint64_t others_before; /* bytes that the container's other processes had */
     bool free_known, exact; /* exact: what was taken is by the driver's figure */
+    bool alike;             /* two contexts, one after the other, were seen to take as much */
     bool context;           /* it is one that is made: what that takes lies within known bounds */
     bool shared;            /* another thread is making the very same, and counts it */
     bool assumed;           /* it takes what was expected: the driver is not asked */
