@@ -256,6 +256,10 @@ class Program:
     def real_free(self) -> int:
         return int(self.real.cuMemFree_v2(self.hidden))
 
+    def real_unload(self, module: int) -> int:
+        """As a thread does that has ended it and comes too late to say so."""
+        return int(self.real.cuModuleUnload(c_void_p(module)))
+
     def bare(self, name: str) -> int:
         """Calls a function with nothing but zeros."""
         buffer = (c_ulonglong * 16)()

@@ -288,6 +288,19 @@ def test_a_module_that_is_loaded_late_is_found_before_the_next_refusal(cell: Mak
     assert user.alloc(12 * MIB)[0] == OUT_OF_MEMORY
 
 
+def test_no_module_comes_when_those_that_are_loaded_late_have_passed_the_limit(
+    cell: Make,
+    program: Start,  # noqa: F811
+) -> None:
+    one = cell(CONTEXT + 30 * MIB, topology=HEAVY)
+    user = program(one)
+    user.start()
+    for _, module in [user.module("cuModuleLoadData", 20 * MIB - 1000) for _ in range(2)]:
+        assert user.function(module) == SUCCESS
+    assert user.module("cuModuleLoadData", 20 * MIB - 1000)[0] == OUT_OF_MEMORY
+    assert kinds(one) == {"overhead": CONTEXT + 40 * MIB}
+
+
 @pytest.mark.parametrize("load", ["cuLibraryLoadData", "cuLibraryLoadFromFile"])
 def test_a_library_is_charged_once_it_is_used_and_given_back(
     cell: Make,
@@ -357,6 +370,20 @@ def test_what_others_take_meanwhile_is_not_charged_to_a_context(cell: Make, prog
     assert kinds(one) == {"overhead": 1 * GIB}
     assert program(one).start() == SUCCESS
     assert kinds(one) == {"overhead": 2 * GIB}
+
+
+def test_a_module_at_the_address_of_an_old_one_ends_that_one(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB, topology=BLIND)
+    user = program(one, CUDA_MODULE_LOADING="EAGER")
+    user.start()
+    places = [user.module("cuModuleLoadData", 20 * MIB - 1000)[1]]
+    while places[-1] not in places[:-1] and len(places) < 30:
+        assert user.real_unload(places[-1]) == SUCCESS
+        places.append(user.module("cuModuleLoadData", 20 * MIB - 1000)[1])
+    # Those whose end nobody has told are charged, but for the one whose address has a new one.
+    assert one.total() - CONTEXT == len(set(places)) * 20 * MIB == (len(places) - 1) * 20 * MIB
+    assert user.unload(places[-1]) == SUCCESS
+    assert one.total() - CONTEXT == (len(set(places)) - 1) * 20 * MIB
 
 
 @pytest.mark.parametrize("wrong", [80 * MIB, 250 * MIB, 900 * MIB])

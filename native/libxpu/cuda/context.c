@@ -68,10 +68,12 @@ bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, in
                                         .device = (int8_t)device,
                                         .kind = XPU_OVERHEAD,
                                         .space = (uint8_t)space};
-    if (xpu_overhead_change(space, key, (int64_t)taken))
-        return false;
     /* Without memory for it only the driver's figure tells of its end. */
-    return xpu_table_put(&entry, &replaced) && !replaced.serial;
+    if (!xpu_table_put(&entry, &replaced))
+        return false;
+    if (replaced.serial) /* it has ended, and whoever ended it comes too late to say so */
+        xpu_shrunk(replaced.device, replaced.extra, false);
+    return !replaced.serial;
 }
 
 void xpu_overhead_end(enum xpu_space space, uint64_t key) {
@@ -118,7 +120,8 @@ static CUresult begin(struct xpu_growth *growth, CUdevice device) {
     return result == CUDA_SUCCESS ? begin_at(growth, index, false) : result;
 }
 
-static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *context) {
+/* `again`: the context may be one that there is, with another user. */
+static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *context, bool again) {
     uint64_t taken;
     CUresult result = xpu_growth_end(growth, made, &taken);
     if (result != CUDA_SUCCESS)
@@ -126,7 +129,8 @@ static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *cont
     uint64_t before = __atomic_load_n(usual(growth->device), __ATOMIC_RELAXED) & ~(uint64_t)EXACT;
     if (taken && !growth->assumed && (growth->exact || growth->alike || !before || taken < before))
         __atomic_store_n(usual(growth->device), taken | (growth->exact ? EXACT : 0), __ATOMIC_RELAXED);
-    if (xpu_overhead_keep(XPU_CONTEXTS, (uintptr_t)*context, *context, growth->device, taken))
+    if (!(again && xpu_overhead_change(XPU_CONTEXTS, (uintptr_t)*context, (int64_t)taken)) &&
+        xpu_overhead_keep(XPU_CONTEXTS, (uintptr_t)*context, *context, growth->device, taken))
         __atomic_fetch_add(&counts[growth->device], 1, __ATOMIC_RELAXED);
     XPU_DEBUG("device %d: a context took %llu bytes", growth->device, (unsigned long long)taken);
     return result;
@@ -134,7 +138,7 @@ static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *cont
 
 /* A context that has been made and pushed on the thread's stack. */
 static CUresult finish_own(struct xpu_growth *growth, CUresult made, CUcontext *context) {
-    CUresult result = finish(growth, made, context);
+    CUresult result = finish(growth, made, context, false);
     if (made == CUDA_SUCCESS && result != CUDA_SUCCESS) {
         (void)REAL(cuCtxDestroy_v2)(*context);
         *context = NULL;
@@ -184,7 +188,7 @@ static bool is_active(CUdevice device) {
 
 static CUresult retain(struct xpu_growth *growth, CUcontext *context, CUdevice device) {
     CUresult made = REAL(cuDevicePrimaryCtxRetain)(context, device);
-    CUresult result = finish(growth, made, context);
+    CUresult result = finish(growth, made, context, true);
     if (result == CUDA_SUCCESS) {
         __atomic_store_n(&primaries[growth->device], *context, __ATOMIC_RELAXED);
     } else if (made == CUDA_SUCCESS) {

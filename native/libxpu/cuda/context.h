@@ -6,8 +6,8 @@
 
 #include "table.h"
 
-/* Keeps in the table what something took as overhead, until the thing itself or its context ends; where it is
- * there already, adds to that and returns false. */
+/* Keeps in the table what something new took as overhead, until the thing itself or its context ends. What is
+ * there under its key has ended, and is given back; then, and without memory, false. */
 bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, int device, uint64_t taken);
 /* Adds to that, or takes off, if it is there; false: it is not. */
 bool xpu_overhead_change(enum xpu_space space, uint64_t key, int64_t change);

@@ -22,6 +22,16 @@ struct loading {
     CUcontext context; /* NULL: nothing is counted */
 };
 
+/* What a module takes is not known before, and lazily loaded ones take it later: so none comes when more is
+ * in use than may be. */
+static CUresult make_room(struct xpu_growth *growth, int device) {
+    uint64_t taken;
+    CUresult result = xpu_growth_begin(growth, device, 0);
+    return result == CUDA_SUCCESS && xpu_used(device) > xpu_limit(device)
+               ? xpu_growth_end(growth, CUDA_ERROR_OUT_OF_MEMORY, &taken)
+               : result;
+}
+
 /* Without a context nothing is taken: the driver refuses a module then, and loads a library later. */
 static CUresult begin(struct loading *loading) {
     int index;
@@ -32,7 +42,7 @@ static CUresult begin(struct loading *loading) {
     if (REAL(cuCtxGetCurrent)(&loading->context) != CUDA_SUCCESS || !loading->context)
         return CUDA_SUCCESS;
     result = xpu_granted_here(&index);
-    return result == CUDA_SUCCESS ? xpu_growth_begin(&loading->growth, index, 0) : result;
+    return result == CUDA_SUCCESS ? make_room(&loading->growth, index) : result;
 }
 
 static CUresult finish(struct loading *loading, CUresult made, void **thing) {

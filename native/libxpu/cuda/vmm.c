@@ -62,13 +62,20 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return result;
 }
 
+static void end(struct mapping *mapping) {
+    if (mapping->serial)
+        xpu_share_drop(XPU_ALLOCATIONS, mapping->handle, mapping->serial);
+    free(mapping);
+}
+
 static bool keep(struct mapping *mapping) {
     struct xpu_entry entry = {
         .key = mapping->address, .extra = (uintptr_t)mapping, .kind = XPU_VMM, .space = XPU_MAPPINGS};
     struct xpu_entry replaced;
     if (!xpu_table_put(&entry, &replaced))
         return false;
-    free((void *)(uintptr_t)replaced.extra);
+    if (replaced.serial) /* unmapped past this library: the driver maps nothing twice at an address */
+        end((struct mapping *)(uintptr_t)replaced.extra);
     return true;
 }
 
@@ -116,9 +123,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
         next = mappings->next;
         if (result != CUDA_SUCCESS && keep(mappings))
             continue;
-        if (mappings->serial)
-            xpu_share_drop(XPU_ALLOCATIONS, mappings->handle, mappings->serial);
-        free(mappings);
+        end(mappings);
     }
     xpu_operation_end();
     return result;
