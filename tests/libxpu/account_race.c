@@ -4,7 +4,6 @@
  *   fits    each wants SIZE at a time, and all of it together fits: none may be refused
  *   tight   each takes random sizes up to SIZE until it is refused, and gives all back
  *   kills   as `fits`, while they are killed at random moments and replaced, a hundred times
- *   cost    prints the nanoseconds of processor time that a charge and its giving back take
  *
  * This process watches the total all the while: it must never pass the limit. In the end nothing is left.
  */
@@ -20,18 +19,17 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 256, PAIRS = 20000, KILLS = 100 };
+enum { MOST = 256, KILLS = 100 };
 
 static struct shared {
     int stop;
     int refused;
     uint64_t rounds;
-    uint64_t nanoseconds[MOST];
 } * shared;
 
-static uint64_t now(clockid_t clock) {
+static uint64_t now(void) {
     struct timespec time;
-    clock_gettime(clock, &time);
+    clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
@@ -57,16 +55,6 @@ static void want_all(uint64_t most, unsigned seed) {
     }
 }
 
-static void measure(int number, uint64_t size) {
-    uint64_t started = now(CLOCK_PROCESS_CPUTIME_ID);
-    for (int pair = 0; pair < PAIRS; pair++) {
-        if (!xpu_charge(0, XPU_LINEAR, size))
-            __atomic_fetch_add(&shared->refused, 1, __ATOMIC_RELAXED);
-        xpu_give_back(0, XPU_LINEAR, size);
-    }
-    shared->nanoseconds[number] = (now(CLOCK_PROCESS_CPUTIME_ID) - started) / PAIRS;
-}
-
 static pid_t begin(const char *mode, int number, uint64_t size) {
     pid_t made = fork();
     if (made != 0)
@@ -75,8 +63,6 @@ static pid_t begin(const char *mode, int number, uint64_t size) {
         _exit(1);
     if (strcmp(mode, "tight") == 0)
         want_all(size, (unsigned)number + 1);
-    else if (strcmp(mode, "cost") == 0)
-        measure(number, size);
     else
         want_what_fits(size);
     _exit(0);
@@ -86,11 +72,6 @@ static pid_t begin(const char *mode, int number, uint64_t size) {
 static uint64_t total_now(const struct xpu_pages *pages) {
     uint64_t word = __atomic_load_n(&pages->usage->totals[0].word, __ATOMIC_ACQUIRE);
     return (word >> (XPU_TOTAL_SLOT_BITS + XPU_TOTAL_NUMBER_BITS)) * XPU_GRAIN;
-}
-
-static int compare(const void *one, const void *other) {
-    uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
-    return a < b ? -1 : a > b;
 }
 
 int main(int argc, char **argv) {
@@ -106,8 +87,7 @@ int main(int argc, char **argv) {
     for (int number = 0; number < processes; number++)
         running[number] = begin(mode, number, size);
     unsigned seed = 1, kills = 0;
-    for (end += now(CLOCK_MONOTONIC);
-         strcmp(mode, "cost") != 0 && kills < KILLS && now(CLOCK_MONOTONIC) < end; reads++) {
+    for (end += now(); kills < KILLS && now() < end; reads++) {
         uint64_t total = total_now(pages);
         most = total > most ? total : most;
         if (strcmp(mode, "kills") == 0 && reads % 16 == 0) {
@@ -121,13 +101,11 @@ int main(int argc, char **argv) {
     __atomic_store_n(&shared->stop, 1, __ATOMIC_RELAXED);
     for (int number = 0; number < processes; number++)
         waitpid(running[number], NULL, 0);
-    qsort(shared->nanoseconds, (size_t)processes, sizeof *shared->nanoseconds, compare);
     printf(
         "{\"most\": %llu, \"limit\": %llu, \"refused\": %d, \"rounds\": %llu, \"kills\": %u, \"left\": %llu, "
-        "\"reads\": %llu, \"median_ns\": %llu, \"worst_ns\": %llu}\n",
+        "\"reads\": %llu}\n",
         (unsigned long long)most, (unsigned long long)xpu_limit(0), shared->refused,
-        (unsigned long long)shared->rounds, kills, (unsigned long long)xpu_used(0), (unsigned long long)reads,
-        (unsigned long long)shared->nanoseconds[processes / 2],
-        (unsigned long long)shared->nanoseconds[processes - 1]);
+        (unsigned long long)shared->rounds, kills, (unsigned long long)xpu_used(0),
+        (unsigned long long)reads);
     return 0;
 }

@@ -19,7 +19,6 @@ import os
 import re
 import sys
 import threading
-import time
 from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
 from typing import Any
 
@@ -132,16 +131,6 @@ def race(threads: int, rounds: int, size: int) -> list[int]:
     return counts
 
 
-def nanoseconds(name: str, rounds: int, *arguments: int) -> float:
-    """What a call takes on average, the cost of ctypes in it."""
-    function = getattr(CUDA, name)
-    passed = [c_ulonglong(argument) for argument in arguments]
-    begun = time.perf_counter_ns()
-    for _ in range(rounds):
-        function(*passed)
-    return (time.perf_counter_ns() - begun) / rounds
-
-
 def fork(name: str, *arguments: Any) -> list[Any]:
     """What a forked child gets for a call."""
     reader, writer = os.pipe()
@@ -154,7 +143,7 @@ def fork(name: str, *arguments: Any) -> list[Any]:
 
 
 def main() -> None:
-    own = {each.__name__: each for each in (start, take_fd, close_fd, race, nanoseconds, fork)}
+    own = {each.__name__: each for each in (start, take_fd, close_fd, race, fork)}
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         answer = own[name](*arguments) if name in own else call(name, *arguments)

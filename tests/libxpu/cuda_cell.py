@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,12 +32,14 @@ def way(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def program() -> Iterator[Start]:
-    """`program(cell)` starts one in the cell; they are killed in the end."""
+    """`program(cell)` starts one in the cell, by way of `within`; they are killed in the end."""
     started: list[Process] = []
 
-    def start(cell: Cell, way: str = "symbol", setup: str = "", **environ: str) -> Process:
+    def start(
+        cell: Cell, way: str = "symbol", setup: str = "", within: Sequence[str] = (), **environ: str
+    ) -> Process:
         script = str(Path(__file__).with_name("cuda_program.py"))
-        command = cell.command([sys.executable, script, way], setup)
+        command = cell.command([*within, sys.executable, script, way], setup)
         one = Process(command, {**cell.environ(REAL_CUDA=REAL_CUDA), **environ}, None)
         started.append(one)
         return one

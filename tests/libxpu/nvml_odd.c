@@ -2,7 +2,8 @@
  * A libnvidia-ml of drivers that the simulator does not have: lists of graphics and MPS processes, sessions
  * of the encoder and of frame buffer capture, samples of several moments, confidential computing, the long
  * entries of R535's first releases. What it says stands in the environment: ODD_COMPUTE, ODD_GRAPHICS,
- * ODD_MPS, ODD_SESSIONS and ODD_SAMPLES are "PID:NUMBER[:NUMBER] …".
+ * ODD_MPS, ODD_SESSIONS and ODD_SAMPLES are "PID:NUMBER[:NUMBER] …". From the second question for the card's
+ * memory on, it has ODD_TAKEN bytes less, and lists the processes of ODD_COME too.
  */
 #define _GNU_SOURCE
 #include "../../native/nvml-api/nvml.h"
@@ -30,6 +31,8 @@ static unsigned int entries(const char *variable, struct entry found[64]) {
     return count;
 }
 
+static int memory_questions;
+
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
     (void)flags;
     return NVML_SUCCESS;
@@ -51,7 +54,9 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     (void)device;
-    *memory = (nvmlMemory_t){15 * GIB, 15 * GIB, 0};
+    const char *said = getenv("ODD_TAKEN");
+    unsigned long long taken = ++memory_questions > 1 && said ? strtoull(said, NULL, 10) : 0;
+    *memory = (nvmlMemory_t){15 * GIB, 15 * GIB - taken, taken};
     return NVML_SUCCESS;
 }
 
@@ -69,8 +74,10 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) {
 /* ---- processes ---- */
 
 static nvmlReturn_t list(const char *variable, unsigned int *count, void *infos, size_t size) {
-    struct entry found[64];
+    struct entry found[128];
     unsigned int there = entries(variable, found), room = *count;
+    if (memory_questions > 1 && strcmp(variable, "ODD_COMPUTE") == 0)
+        there += entries("ODD_COME", found + there);
     *count = there;
     if (there && (room < there || !infos))
         return NVML_ERROR_INSUFFICIENT_SIZE;

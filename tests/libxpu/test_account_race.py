@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from .account import Account, account, place
-from .conftest import GIB, MIB
+from .conftest import MIB
 
 __all__ = ["account", "place"]
 
@@ -53,12 +53,3 @@ def test_what_fits_is_had_while_others_are_killed(account: Make, processes: int)
     assert seen["refused"] == 0
     assert seen["most"] <= seen["limit"]
     assert seen["left"] == 0
-
-
-@pytest.mark.parametrize("processes", [1, 64])
-def test_a_charge_and_its_giving_back_cost_less_than_a_microsecond(account: Make, processes: int) -> None:
-    """Processor time; DESIGN's bound for the whole of cuMemAlloc and cuMemFree, of which this is a part."""
-    here = account(GIB, slots=4095)
-    seen = min((race(here, "cost", processes, MIB) for _ in range(3)), key=lambda one: one["median_ns"])
-    assert seen["refused"] == 0
-    assert seen["median_ns"] < 1000

@@ -124,6 +124,42 @@ def test_the_driver_s_figure_is_read_whatever_length_its_entries_have(
     assert done.stdout == f"{GIB}\n", done.stderr
 
 
+#: A context, and what it took as far as is known.
+CONTEXT = """
+import ctypes
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+print((total.value - free.value) >> 20)
+"""
+
+
+@pytest.mark.parametrize(
+    ("come", "known"),
+    [
+        ([300], True),
+        ([300, 300], False),  # either could be it
+        ([], False),
+        ([2000], False),  # more than the card has lost
+        ([10], False),  # less than could be: it is another, and what the card has lost is not its
+    ],
+)
+def test_a_process_that_comes_with_the_context_is_taken_for_this_one_only_where_nothing_speaks_against_it(
+    cell: Make, driver: Path, come: list[int], known: bool
+) -> None:
+    environ = {
+        "ODD_COMPUTE": f"70000:{MIB} 70001:{GIB}",
+        "ODD_TAKEN": str(320 * MIB),
+        "ODD_COME": " ".join(f"{80000 + at}:{mib * MIB}" for at, mib in enumerate(come)),
+    }
+    odd = f"mount --bind {driver} {FOLDER}/libnvidia-ml.real"
+    done = cell(4 * GIB).run([sys.executable, "-c", CONTEXT], setup=odd, env=environ)
+    # Else it is told by the card's free memory.
+    assert done.stdout == ("300\n" if known else "320\n"), done.stderr
+
+
 def test_sessions_of_the_encoder_are_this_container_s(container: Container) -> None:
     _, one, _, ask = container
     script = """
@@ -173,7 +209,8 @@ said = [plain(nvmlDeviceGetConfComputeMemSizeInfo(card)),
 
 
 def test_two_processes_of_one_pid_are_both_listed(cell: Make) -> None:
-    inside = cell(4 * GIB)
+    # (a context that takes nothing is one of whose size the driver does not tell)
+    inside = cell(4 * GIB, topology={"driver": "R580", "gpus": [{"model": "T4", "context_mib": 64}]})
     own = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     script = [sys.executable, "-c", BESIDE_A_WORKER, str(WORKER), VIEW, "cat"]
     started = [

@@ -108,6 +108,8 @@ static CUresult begin_at(struct xpu_growth *growth, int index, bool shared) {
     } else {
         check_ids(index);
         result = xpu_growth_begin(growth, index, expected);
+        if (result == CUDA_SUCCESS && growth->free_known)
+            xpu_figure_watch(index, &growth->ids);
     }
     growth->context = true;
     growth->shared = shared;
@@ -127,8 +129,10 @@ static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *cont
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t before = __atomic_load_n(usual(growth->device), __ATOMIC_RELAXED) & ~(uint64_t)EXACT;
+    /* Where the driver's ids are others, each process has to be recognized as it makes its first. */
+    bool is_exact = growth->exact && !xpu_figure_by_other_id();
     if (taken && !growth->assumed && (growth->exact || growth->alike || !before || taken < before))
-        __atomic_store_n(usual(growth->device), taken | (growth->exact ? EXACT : 0), __ATOMIC_RELAXED);
+        __atomic_store_n(usual(growth->device), taken | (is_exact ? EXACT : 0), __ATOMIC_RELAXED);
     if (!(again && xpu_overhead_change(XPU_CONTEXTS, (uintptr_t)*context, (int64_t)taken)) &&
         xpu_overhead_keep(XPU_CONTEXTS, (uintptr_t)*context, *context, growth->device, taken))
         __atomic_fetch_add(&counts[growth->device], 1, __ATOMIC_RELAXED);

@@ -44,7 +44,8 @@ static nvmlDevice_t handles[XPU_DEVICES];
 enum { UNTRIED, READY, ABSENT };
 static int state;
 static bool distrusted;
-static bool told; /* the driver has said some bytes of this process; atomic */
+static unsigned int recognized; /* the id by which the driver lists this process; 0: its own; atomic */
+static bool told;               /* the driver has said some bytes of this process; atomic */
 
 /* All of these are set by whoever comes first, or by several to the same. */
 #define GET(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
@@ -54,6 +55,7 @@ static void forget(void) {
     /* The parent's NVML is not the child's. */
     state = UNTRIED;
     distrusted = false;
+    recognized = 0;
     told = false;
     memset(handles, 0, sizeof handles);
 }
@@ -111,26 +113,18 @@ static nvmlDevice_t handle_of(int device) {
     return handle;
 }
 
-/* The process's bytes in one answer of a list. All ones: the driver does not say. None: it does not either,
- * unless it has said some before; there are drivers that translate ids into the container's but look the
- * bytes up by the host's. */
-static bool search(const char *found, unsigned int count, size_t size, uint64_t *bytes) {
-    const unsigned int self = (unsigned int)getpid();
-    bool there = false;
+typedef void visitor(const nvmlProcessInfo_v1_t *process, void *data); /* all layouts begin with it */
+
+static void visit(const char *found, unsigned int count, size_t size, visitor *each, void *data) {
     for (unsigned int i = 0; i < count; i++) {
         nvmlProcessInfo_v1_t process;
-        memcpy(&process, found + i * size, sizeof process); /* both kinds begin alike */
-        const uint64_t used = process.usedGpuMemory;
-        if (process.pid == self && (used || GET(told)) && used != NVML_VALUE_NOT_AVAILABLE) {
-            SET(told, true);
-            *bytes = used > *bytes ? used : *bytes;
-            there = true;
-        }
+        memcpy(&process, found + i * size, sizeof process);
+        each(&process, data);
     }
-    return there;
 }
 
-static bool read_list(nvmlDevice_t handle, int list, uint64_t *bytes) {
+/* False: the driver does not answer. */
+static bool read_list(nvmlDevice_t handle, int list, visitor *each, void *data) {
     nvmlProcessInfo_t at_first[AT_FIRST];
     list_call *call = GET(ways[list].call);
     const size_t size = GET(ways[list].size);
@@ -139,14 +133,41 @@ static bool read_list(nvmlDevice_t handle, int list, uint64_t *bytes) {
         return false;
     nvmlReturn_t result = call(handle, &count, at_first);
     if (result == NVML_SUCCESS)
-        return search((const char *)at_first, count, size, bytes);
+        visit((const char *)at_first, count, size, each, data);
     if (result != NVML_ERROR_INSUFFICIENT_SIZE || count > MAX_PROCESSES)
-        return false;
+        return result == NVML_SUCCESS;
     count += AT_FIRST; /* more may have come */
     char *found = malloc(count * size);
-    bool there = found && call(handle, &count, found) == NVML_SUCCESS && search(found, count, size, bytes);
+    bool read = found && call(handle, &count, found) == NVML_SUCCESS;
+    if (read)
+        visit(found, count, size, each, data);
     free(found);
-    return there;
+    return read;
+}
+
+static bool read_lists(int device, visitor *each, void *data) {
+    nvmlDevice_t handle = handle_of(device);
+    bool read = false;
+    for (int list = 0; handle && list < LISTS; list++)
+        read |= read_list(handle, list, each, data);
+    return read;
+}
+
+struct wanted {
+    unsigned int id;
+    uint64_t bytes;
+    bool there;
+};
+
+/* All ones: the driver does not say. None: it does not either, unless it has said some before; there are
+ * drivers that translate ids into the container's but look the bytes up by the host's. */
+static void look_for(const nvmlProcessInfo_v1_t *process, void *data) {
+    struct wanted *wanted = data;
+    const uint64_t used = process->usedGpuMemory;
+    if (process->pid == wanted->id && (used || GET(told)) && used != NVML_VALUE_NOT_AVAILABLE) {
+        wanted->bytes = used > wanted->bytes ? used : wanted->bytes;
+        wanted->there = true;
+    }
 }
 
 void xpu_figure_distrust(void) {
@@ -155,13 +176,66 @@ void xpu_figure_distrust(void) {
 }
 
 bool xpu_figure(int device, uint64_t *bytes) {
-    nvmlDevice_t handle = GET(distrusted) ? NULL : handle_of(device);
+    struct wanted own = {.id = GET(recognized)};
+    if (!own.id && !GET(distrusted))
+        own.id = (unsigned int)getpid();
+    if (own.id)
+        (void)read_lists(device, look_for, &own);
+    if (own.there)
+        SET(told, true);
+    *bytes = own.bytes;
+    return own.there;
+}
+
+static bool is_among(const struct xpu_ids *ids, unsigned int id) {
     bool there = false;
-    *bytes = 0;
-    for (int list = 0; handle && list < LISTS; list++)
-        there |= read_list(handle, list, bytes);
+    for (unsigned int i = 0; i < ids->count; i++)
+        there |= ids->id[i] == id;
     return there;
 }
+
+static void add_id(const nvmlProcessInfo_v1_t *process, void *data) {
+    struct xpu_ids *ids = data;
+    if (is_among(ids, process->pid))
+        return;
+    if (ids->count < XPU_IDS)
+        ids->id[ids->count++] = process->pid;
+    else
+        ids->known = false;
+}
+
+void xpu_figure_watch(int device, struct xpu_ids *ids) {
+    *ids = (struct xpu_ids){.known = true};
+    ids->known = read_lists(device, add_id, ids) && ids->known;
+}
+
+/* The driver's bytes of a context are a little less than what the card has lost, or much where it is the
+ * card's first. */
+static bool agree(uint64_t bytes, uint64_t taken) {
+    const uint64_t slack = 64 << 20;
+    return bytes <= taken + slack && bytes >= taken / 4;
+}
+
+void xpu_figure_recognize(int device, const struct xpu_ids *before, uint64_t taken) {
+    struct xpu_ids after;
+    struct wanted come = {0};
+    unsigned int many = 0;
+    xpu_figure_watch(device, &after);
+    for (unsigned int i = 0; i < after.count; i++)
+        if (!is_among(before, after.id[i])) {
+            come.id = after.id[i];
+            many++;
+        }
+    if (!before->known || !after.known || many != 1 || come.id == (unsigned int)getpid())
+        return;
+    (void)read_lists(device, look_for, &come);
+    if (!come.there || !agree(come.bytes, taken))
+        return;
+    SET(recognized, come.id);
+    XPU_DEBUG("driver's figures: this process is %u there", come.id);
+}
+
+bool xpu_figure_by_other_id(void) { return GET(recognized) != 0; }
 
 bool xpu_card_free(int device, uint64_t *bytes) {
     nvmlDevice_t handle = handle_of(device);

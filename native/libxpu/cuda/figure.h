@@ -10,9 +10,23 @@
 /* Bytes that the driver counts to this process; false where it does not say (a container whose process ids it
  * does not know, MPS, a process without a context). Called with no lock held. */
 bool xpu_figure(int device, uint64_t *bytes);
+/* The processes that the driver lists on a device, by the ids that it has for them. */
+enum { XPU_IDS = 128 };
+struct xpu_ids {
+    unsigned int count, id[XPU_IDS];
+    bool known; /* false: the driver does not say, or there are more */
+};
+void xpu_figure_watch(int device, struct xpu_ids *ids);
+/* After this process's first context was made, for which the card has `taken` bytes less: the one id that has
+ * come since is this process's, if the bytes agree. Many drivers list processes by the host's ids, which a
+ * container cannot know otherwise. */
+void xpu_figure_recognize(int device, const struct xpu_ids *before, uint64_t taken);
+/* Whether the driver knows this process by such an id. */
+bool xpu_figure_by_other_id(void);
+
 /* Whether the driver has been asked already, which the first time takes milliseconds. */
 bool xpu_figure_started(void);
-/* The driver has shown that it means another process by this one's id: its figures are not asked any more. */
+/* The driver has shown that it means another process by this one's id: that one's figure is not asked for. */
 void xpu_figure_distrust(void);
 /* Bytes of the device that nobody has; false without NVML. */
 bool xpu_card_free(int device, uint64_t *bytes);

@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #include "reconcile.h"
 #include "claim.h"
-#include "figure.h"
 #include "pool.h"
 #include "real.h"
 
@@ -243,6 +242,13 @@ static bool charge_growth(const struct xpu_growth *growth, uint64_t now, uint64_
     return false;
 }
 
+static void recognize(const struct xpu_growth *growth) {
+    uint64_t figure, free_after;
+    if (growth->ids.known && !xpu_figure(growth->device, &figure) &&
+        xpu_card_free(growth->device, &free_after))
+        xpu_figure_recognize(growth->device, &growth->ids, beyond(growth->free_before, free_after));
+}
+
 /* What the overhead is after the call. Where the driver's figure leaves it open, it is told by the change of
  * the card's free memory. */
 static uint64_t overhead_after(struct xpu_growth *growth, uint64_t now) {
@@ -262,6 +268,7 @@ CUresult xpu_growth_end(struct xpu_growth *growth, CUresult result, uint64_t *ta
     } else if (growth->assumed) {
         /* As it is. */
     } else if (enter(growth->device)) {
+        recognize(growth);
         uint64_t now = xpu_own_kind(growth->device, XPU_OVERHEAD), right = overhead_after(growth, now);
         *taken = beyond(right, beyond(now, growth->reserved));
         if (!charge_growth(growth, now, right))

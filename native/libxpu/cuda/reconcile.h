@@ -7,6 +7,7 @@
 
 #include "../../cuda-api/cuda_api.h"
 #include "../account.h"
+#include "figure.h"
 
 /* Asks the driver now and charges or gives back the difference, whatever the limit says. */
 void xpu_reconcile(int device);
@@ -24,6 +25,7 @@ struct xpu_growth {
     int device;
     uint64_t reserved, free_before;
     uint64_t others_before; /* bytes that the container's other processes had */
+    struct xpu_ids ids;     /* of the processes that the driver listed before */
     bool free_known, exact; /* exact: what was taken is by the driver's figure */
     bool alike;             /* two contexts, one after the other, were seen to take as much */
     bool context;           /* it is one that is made: what that takes lies within known bounds */

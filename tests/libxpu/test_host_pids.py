@@ -1,0 +1,76 @@
+"""The CUDA wrapper where the driver lists processes by the host's ids, which a container does not know: each
+recognizes itself by the id that comes as it makes its first context, and then has the driver's figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sim.conftest import Process
+
+from .conftest import GIB, MIB, Cell
+from .cuda_cell import OUT_OF_MEMORY, SUCCESS, kinds, program
+from .storm_cell import Card
+
+__all__ = ["program"]
+
+Make = Callable[..., Cell]
+Start = Callable[..., Process]
+
+CONTEXT = 300 * MIB
+HOST = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300, "host_pids": True}]}
+#: Each a first process, as in a container.
+APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def test_what_the_driver_has_beyond_what_was_asked_for_is_known(cell: Make, program: Start) -> None:
+    one, neighbour = cell(CONTEXT + 30 * MIB, topology=HOST), cell(4 * GIB, topology=HOST)
+    other = program(neighbour, within=APART)
+    other.start()
+    other.alloc(GIB)
+    user = program(one, within=APART)
+    user.start()
+    assert kinds(one) == {"overhead": CONTEXT}
+    module = user.module("cuModuleLoadData", 20 * MIB - 1000)[1]  # the driver loads it at its first use
+    assert user.function(module) == SUCCESS
+    assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
+    assert user.alloc(12 * MIB)[0] == OUT_OF_MEMORY
+    # The neighbour's memory is the neighbour's.
+    other.alloc(GIB)
+    assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
+
+
+def test_processes_of_one_container_each_have_their_own(cell: Make, program: Start) -> None:
+    one = cell(4 * GIB, topology=HOST)
+    users = [program(one, within=APART) for _ in range(3)]
+    for user in users:
+        user.start()
+    assert one.total() == 3 * CONTEXT == Card(one).used()
+    for user in users:
+        user.real_start()  # another context, behind the wrapper's back
+        user.info()
+    assert one.total() == 6 * CONTEXT == Card(one).used()
+
+
+def test_those_that_start_at_once_are_not_taken_for_one_another(cell: Make, program: Start) -> None:
+    one = cell(8 * GIB, topology=HOST)
+    users = [program(one, within=APART) for _ in range(6)]
+    for user in users:
+        user.send("start")
+    assert [user.result() for user in users] == [SUCCESS] * len(users)
+    for number, user in enumerate(users):
+        user.alloc((number + 1) * 32 * MIB)  # by which its slot is known
+    for number, user in enumerate(users):
+        before = overheads(one)
+        assert user.real_start() == SUCCESS
+        for each in users:
+            each.info()
+        after = overheads(one)
+        mine = (number + 1) * 32 * MIB
+        # Who could not be told apart has no figure, and nothing is seen of what it does.
+        assert after.pop(mine) - before.pop(mine) in (0, CONTEXT)
+        assert after == before
+
+
+def overheads(cell: Cell) -> dict[int, int]:
+    """What each process has beyond what it asked for, by its allocation."""
+    return {each.kinds["linear"]: each.kinds["overhead"] for each in cell.usage()}
