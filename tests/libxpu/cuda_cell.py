@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sim.conftest import Process
 
-from .conftest import FOLDER, Cell
+from .conftest import FOLDER, MIB, Cell
 
 #: CUresult.
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, INVALID_CONTEXT = 0, 1, 2, 3, 201
@@ -22,6 +23,24 @@ REAL_CUDA = f"{FOLDER}/libcuda.real"
 WAYS = ("symbol", "lookup")
 
 Start = Callable[..., Process]
+
+#: A card whose contexts take 300 MiB.
+HEAVY: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300}]}
+CONTEXT = 300 * MIB
+#: A driver that does not know the container's processes by their ids.
+BLIND: dict[str, Any] = {
+    "driver": "R580",
+    "gpus": [
+        {
+            "model": "T4",
+            "context_mib": 300,
+            "fail": {
+                f"nvmlDeviceGetComputeRunningProcesses_{version}": "NVML_ERROR_NOT_SUPPORTED"
+                for version in ("v2", "v3")
+            },
+        }
+    ],
+}
 
 
 @pytest.fixture(params=WAYS)

@@ -1,15 +1,17 @@
-"""The CUDA wrapper: what contexts and modules take, and what ends with a context."""
+"""The CUDA wrapper: what contexts take, and what ends with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from .conftest import GIB, MIB, Cell
 from .cuda_cell import (
+    BLIND,
+    CONTEXT,
     CONTEXT_IS_DESTROYED,
+    HEAVY,
     INVALID_CONTEXT,
     INVALID_VALUE,
     NOT_INITIALIZED,
@@ -22,24 +24,6 @@ from .cuda_cell import (
 )
 
 Make = Callable[..., Cell]
-
-#: A card whose contexts take 300 MiB.
-HEAVY: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300}]}
-CONTEXT = 300 * MIB
-#: A driver that does not know the container's processes by their ids.
-BLIND: dict[str, Any] = {
-    "driver": "R580",
-    "gpus": [
-        {
-            "model": "T4",
-            "context_mib": 300,
-            "fail": {
-                f"nvmlDeviceGetComputeRunningProcesses_{version}": "NVML_ERROR_NOT_SUPPORTED"
-                for version in ("v2", "v3")
-            },
-        }
-    ],
-}
 
 
 @pytest.mark.parametrize("name", ["cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v4"])
@@ -228,97 +212,6 @@ def test_a_process_of_the_same_number_is_not_taken_for_this_one(cell: Make, prog
     assert "not this container's" in user.read("/dev/shm/log")
 
 
-LOADERS = [
-    "cuModuleLoad",
-    "cuModuleLoadData",
-    "cuModuleLoadDataEx",
-    "cuModuleLoadFatBinary",
-]
-
-
-@pytest.mark.parametrize("load", LOADERS)
-def test_a_module_is_charged_refused_where_it_does_not_fit_and_given_back(
-    cell: Make,
-    program: Start,  # noqa: F811
-    load: str,
-) -> None:
-    one = cell(CONTEXT + 30 * MIB, topology=HEAVY)
-    user = program(one, CUDA_MODULE_LOADING="EAGER")
-    user.start()
-    result, module = user.module(load, 20 * MIB - 1000)
-    assert result == SUCCESS
-    assert kinds(one) == {"overhead": CONTEXT + 20 * MIB}
-    assert user.module(load, 20 * MIB - 1000)[0] == OUT_OF_MEMORY
-    assert kinds(one) == {"overhead": CONTEXT + 20 * MIB}
-    assert user.alloc(10 * MIB)[0] == SUCCESS
-    assert user.unload(module) == SUCCESS
-    assert kinds(one) == {"overhead": CONTEXT, "linear": 10 * MIB}
-
-
-@pytest.mark.parametrize("seen", [True, False], ids=["by-the-figure", "without-a-figure"])
-@pytest.mark.parametrize("elsewhere", [True, False], ids=["other-device", "no-context"])
-def test_a_module_is_taken_off_its_own_device_whatever_context_is_current(
-    cell: Make,
-    program: Start,  # noqa: F811
-    seen: bool,
-    elsewhere: bool,
-) -> None:
-    card = (HEAVY if seen else BLIND)["gpus"][0]
-    one = cell(4 * GIB, topology={"driver": "R580", "gpus": [card, card]})
-    user = program(one, CUDA_MODULE_LOADING="EAGER")
-    user.init()
-    first, second = user.create(0)[1], user.create(1)[1]
-    user.current(first)
-    module = user.module("cuModuleLoadData", 20 * MIB - 1000)[1]
-    assert (one.total(0), one.total(1)) == (CONTEXT + 20 * MIB, CONTEXT)
-    for _ in range(2):  # the thread has a stack of two: without an other context, both are taken off it
-        user.current(second if elsewhere else 0)
-    assert user.unload(module) == SUCCESS
-    assert (one.total(0), one.total(1)) == (CONTEXT, CONTEXT)
-
-
-def test_a_module_that_is_loaded_late_is_found_before_the_next_refusal(cell: Make, program: Start) -> None:  # noqa: F811
-    one = cell(CONTEXT + 30 * MIB, topology=HEAVY)
-    user = program(one)
-    user.start()
-    module = user.module("cuModuleLoadData", 20 * MIB - 1000)[1]
-    assert one.total() == CONTEXT
-    assert user.function(module) == SUCCESS
-    assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
-    assert user.alloc(12 * MIB)[0] == OUT_OF_MEMORY
-
-
-def test_no_module_comes_when_those_that_are_loaded_late_have_passed_the_limit(
-    cell: Make,
-    program: Start,  # noqa: F811
-) -> None:
-    one = cell(CONTEXT + 30 * MIB, topology=HEAVY)
-    user = program(one)
-    user.start()
-    for _, module in [user.module("cuModuleLoadData", 20 * MIB - 1000) for _ in range(2)]:
-        assert user.function(module) == SUCCESS
-    assert user.module("cuModuleLoadData", 20 * MIB - 1000)[0] == OUT_OF_MEMORY
-    assert kinds(one) == {"overhead": CONTEXT + 40 * MIB}
-
-
-@pytest.mark.parametrize("load", ["cuLibraryLoadData", "cuLibraryLoadFromFile"])
-def test_a_library_is_charged_once_it_is_used_and_given_back(
-    cell: Make,
-    program: Start,  # noqa: F811
-    load: str,
-) -> None:
-    one = cell(CONTEXT + 30 * MIB, topology=HEAVY)
-    user = program(one, CUDA_MODULE_LOADING="EAGER")
-    user.start()
-    result, library = user.module(load, 20 * MIB - 1000)
-    assert result == SUCCESS
-    assert user.library_module(library) == SUCCESS
-    assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
-    assert kinds(one) == {"overhead": CONTEXT + 20 * MIB}
-    assert user.unload(library, "cuLibraryUnload") == SUCCESS
-    assert kinds(one) == {"overhead": CONTEXT}
-
-
 HEAP = 2  # CU_LIMIT_MALLOC_HEAP_SIZE
 
 
@@ -370,20 +263,6 @@ def test_what_others_take_meanwhile_is_not_charged_to_a_context(cell: Make, prog
     assert kinds(one) == {"overhead": 1 * GIB}
     assert program(one).start() == SUCCESS
     assert kinds(one) == {"overhead": 2 * GIB}
-
-
-def test_a_module_at_the_address_of_an_old_one_ends_that_one(cell: Make, program: Start) -> None:  # noqa: F811
-    one = cell(1 * GIB, topology=BLIND)
-    user = program(one, CUDA_MODULE_LOADING="EAGER")
-    user.start()
-    places = [user.module("cuModuleLoadData", 20 * MIB - 1000)[1]]
-    while places[-1] not in places[:-1] and len(places) < 30:
-        assert user.real_unload(places[-1]) == SUCCESS
-        places.append(user.module("cuModuleLoadData", 20 * MIB - 1000)[1])
-    # Those whose end nobody has told are charged, but for the one whose address has a new one.
-    assert one.total() - CONTEXT == len(set(places)) * 20 * MIB == (len(places) - 1) * 20 * MIB
-    assert user.unload(places[-1]) == SUCCESS
-    assert one.total() - CONTEXT == (len(set(places)) - 1) * 20 * MIB
 
 
 @pytest.mark.parametrize("wrong", [80 * MIB, 250 * MIB, 900 * MIB])

@@ -11,10 +11,12 @@ import pytest
 from .calls import (
     OUT,
     OUT_OF_MEMORY,
+    POSIX_FD,
     SUCCESS,
     Start,
     buffer,
     kinds,
+    pool_properties,
     program,  # noqa: F401  (fixture)
     unowned,
     value,
@@ -143,3 +145,23 @@ def test_an_event_of_another_process_is_waited_for_and_costs_nothing(
     guest.do("cuEventDestroy_v2", there)
     guest.free_memory()
     assert one.total() == before
+
+
+def test_a_pool_that_is_imported_is_its_makers(cell: Make, program: Start) -> None:  # noqa: F811
+    one = cell(1 * GIB)
+    maker, guest = program(one), program(one)
+    pool = maker.get("cuMemPoolCreate", OUT, buffer(pool_properties(handles=POSIX_FD)))
+    pointer = maker.get("cuMemAllocFromPoolAsync", OUT, 64 * MIB, pool, 0)
+    fd = maker.get("cuMemPoolExportToShareableHandle", {"out": 4}, pool, POSIX_FD, 0)
+    data = maker.bytes("cuMemPoolExportPointer", {"out": 64}, pointer)
+    before = one.total()
+    mine = guest.take_fd(maker.popen.pid, fd)
+    imported = guest.get("cuMemPoolImportFromShareableHandle", OUT, mine, POSIX_FD, 0)
+    there = guest.get("cuMemPoolImportPointer", OUT, imported, {"in": data})
+    assert one.total() == before
+    maker.kill()
+    # The guest still has it open: it is somebody's, and stays in the account.
+    assert guest.free_memory() <= 1 * GIB - 64 * MIB
+    guest.do("cuMemFreeAsync", there, 0)
+    guest.do("cuMemPoolDestroy", imported)
+    assert guest.free_memory() > 1 * GIB - 64 * MIB - (before - 64 * MIB)

@@ -12,7 +12,6 @@ from .calls import (
     INVALID_VALUE,
     OUT,
     OUT_OF_MEMORY,
-    POSIX_FD,
     RELEASE_THRESHOLD,
     RESERVED,
     SUCCESS,
@@ -309,26 +308,6 @@ def test_a_forked_child_has_nothing_of_its_parents_pools(cell: Make, program: St
     user.do("cuMemFreeAsync", pointer, 0)
     user.do("cuCtxSynchronize")
     assert "pool" not in kinds(one)
-
-
-def test_a_pool_that_is_imported_is_its_makers(cell: Make, program: Start) -> None:  # noqa: F811
-    one = cell(1 * GIB)
-    maker, guest = program(one), program(one)
-    pool = maker.get("cuMemPoolCreate", OUT, buffer(pool_properties(handles=POSIX_FD)))
-    pointer = alloc(maker, 64 * MIB, pool)
-    fd = maker.get("cuMemPoolExportToShareableHandle", {"out": 4}, pool, POSIX_FD, 0)
-    data = maker.bytes("cuMemPoolExportPointer", {"out": 64}, pointer)
-    before = one.total()
-    mine = guest.take_fd(maker.popen.pid, fd)
-    imported = guest.get("cuMemPoolImportFromShareableHandle", OUT, mine, POSIX_FD, 0)
-    there = guest.get("cuMemPoolImportPointer", OUT, imported, {"in": data})
-    assert one.total() == before
-    maker.kill()
-    # The guest still has it open: it is somebody's, and stays in the account.
-    assert guest.free_memory() <= 1 * GIB - 64 * MIB
-    guest.do("cuMemFreeAsync", there, 0)
-    guest.do("cuMemPoolDestroy", imported)
-    assert guest.free_memory() > 1 * GIB - 64 * MIB - (before - 64 * MIB)
 
 
 def test_room_in_pieces_is_no_room_at_the_limit(cell: Make, program: Start) -> None:  # noqa: F811
