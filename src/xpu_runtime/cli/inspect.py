@@ -28,7 +28,7 @@ def inspect(container: str, as_json: bool) -> None:
     container's own account says (the `library` backend keeps one), DRIVER is what the driver says of the
     process. PID is the process on the host, INSIDE the same as the container sees it. `ended` marks what is
     still counted of a process that is gone, or freed: what no other process has open is given back when
-    the next one allocates.
+    the next one needs the room, or asks how much is used.
 
     \b
     --json prints one object:
