@@ -55,6 +55,12 @@ int xpu_device_index(const uint8_t uuid[16]) {
     return -1;
 }
 
+void xpu_listed_as(uint32_t id) {
+    int slot = xpu_own_slot();
+    if (slot >= 0)
+        XPU_STORE(xpu_slot_at((unsigned)slot)->listed, id);
+}
+
 uint64_t xpu_own(int device) {
     int slot = xpu_own_slot();
     return xpu_is_device(device) && slot >= 0 ? XPU_LOAD(xpu_slot_device_at((unsigned)slot, device)->used)

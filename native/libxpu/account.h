@@ -84,9 +84,16 @@ void xpu_imported(int change);
 void xpu_give_back_exported(int device, enum xpu_kind kind, uint64_t bytes);
 
 /* What each process has now, for diagnosis and for the process lists of NVML: calls `each` for every live
- * slot. */
-void xpu_each_process(void (*each)(uint32_t pid, const char *name, const uint64_t *used, void *data),
-                      void *data);
+ * slot. `listed` is the id by which the driver lists it, 0 where that is not known to be another than `pid`.
+ */
+struct xpu_process {
+    uint32_t pid, listed;
+    const char *name;
+    const uint64_t *used; /* bytes, of each device */
+};
+void xpu_each_process(void (*each)(const struct xpu_process *process, void *data), void *data);
+/* Tells the others by which id the driver lists this process. */
+void xpu_listed_as(uint32_t id);
 
 /* log.h's twin for people: one line on stderr, once a process. Used where a call is refused for want of valid
  * pages. */

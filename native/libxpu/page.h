@@ -100,7 +100,8 @@ struct xpu_slot {
     uint32_t pid;     /* as the process itself sees it */
     uint32_t imports; /* allocations of other processes that it has open */
     char name[16];    /* of the program, NUL-padded */
-    uint8_t room[40];
+    uint32_t listed;  /* the id by which the driver lists it, where that is known not to be `pid`; else 0 */
+    uint8_t room[36];
 };
 
 /* What memory is counted as. The order is the layout's. */

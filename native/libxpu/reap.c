@@ -123,8 +123,7 @@ void xpu_reap(void) {
     xpu_close(fd);
 }
 
-void xpu_each_process(void (*each)(uint32_t pid, const char *name, const uint64_t *used, void *data),
-                      void *data) {
+void xpu_each_process(void (*each)(const struct xpu_process *process, void *data), void *data) {
     const char *why;
     if (!xpu_pages_open(&why))
         return;
@@ -143,7 +142,7 @@ void xpu_each_process(void (*each)(uint32_t pid, const char *name, const uint64_
         uint64_t used[XPU_DEVICES] = {0};
         for (unsigned device = 0; device < xpu_pages()->quota->device_count; device++)
             used[device] = XPU_LOAD(xpu_slot_device_at(slot, (int)device)->used);
-        each(XPU_LOAD(found->pid), name, used, data);
+        each(&(struct xpu_process){XPU_LOAD(found->pid), XPU_LOAD(found->listed), name, used}, data);
     }
     if (fd >= 0)
         xpu_close(fd);

@@ -68,6 +68,7 @@ static bool set_up(int fd, unsigned slot) {
     prctl(PR_GET_NAME, name);
     memcpy(own->name, name, sizeof own->name);
     XPU_STORE(own->pid, (uint32_t)syscall(SYS_getpid));
+    XPU_STORE(own->listed, 0);
     XPU_STORE(*xpu_mark(slot), 1);
     xpu_own_slot_set(slot);
     XPU_DEBUG("slot %u", slot);

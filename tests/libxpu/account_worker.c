@@ -168,10 +168,10 @@ static void seccomp(const char *how) {
 
 static void become(uid_t user) { say("%d", setresgid(user, user, user) | setresuid(user, user, user)); }
 
-static void each_process(uint32_t pid, const char *name, const uint64_t *used, void *data) {
+static void each_process(const struct xpu_process *process, void *data) {
     size_t *at = data;
-    *at += (size_t)snprintf(answer + *at, sizeof answer - *at, "%s%u:%s:%llu", *at ? " " : "", pid, name,
-                            (unsigned long long)used[0]);
+    *at += (size_t)snprintf(answer + *at, sizeof answer - *at, "%s%u:%s:%llu", *at ? " " : "", process->pid,
+                            process->name, (unsigned long long)process->used[0]);
 }
 
 static void list(void) {

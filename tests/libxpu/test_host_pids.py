@@ -4,14 +4,19 @@ recognizes itself by the id that comes as it makes its first context, and then h
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from sim.conftest import Process
 
 from .conftest import GIB, MIB, Cell
 from .cuda_cell import OUT_OF_MEMORY, SUCCESS, kinds, program
+from .nvml_cell import nvml
+from .nvml_cell import worker_fixture as worker
 from .storm_cell import Card
+from .test_nvml_memory import beside, using
+from .test_nvml_processes import NOT_FOUND
 
-__all__ = ["program"]
+__all__ = ["program", "worker"]
 
 Make = Callable[..., Cell]
 Start = Callable[..., Process]
@@ -74,3 +79,34 @@ def test_those_that_start_at_once_are_not_taken_for_one_another(cell: Make, prog
 def overheads(cell: Cell) -> dict[int, int]:
     """What each process has beyond what it asked for, by its allocation."""
     return {each.kinds["linear"]: each.kinds["overhead"] for each in cell.usage()}
+
+
+def test_nvml_tells_of_this_container_s_processes_by_its_own_pids(
+    cell: Make,
+    worker: Callable[..., Process],
+    tmp_path: Path,
+) -> None:
+    inside = cell(4 * GIB, topology=HOST)
+    outside = beside(inside, tmp_path, 4 * GIB)
+    mine, other = worker(inside, *APART), worker(outside, *APART)
+    for one, size in ((mine, 100 * MIB), (other, GIB)):
+        using(one, size)
+        one.launch("busy_10s")  # not waited for: the card is shared all the while
+    (neighbour,) = Path(f"/proc/{other.popen.pid}/task/{other.popen.pid}/children").read_text().split()
+    script = f"""
+second = nvmlDeviceGetComputeRunningProcesses_v2
+said = [[mine.pid, mine.usedGpuMemory] for mine in second(card)]
+said.append([sample.pid for sample in nvmlDeviceGetProcessUtilization(card, 0)])
+rate, end = 0, time.monotonic() + 10
+while rate < 20 and time.monotonic() < end:
+    rate = nvmlDeviceGetUtilizationRates(card).gpu
+said.append(rate)
+said.append(nvmlDeviceGetAccountingPids(card))
+said.append(nvmlDeviceGetAccountingStats(card, 1).maxMemoryUsage)
+said.append(ask(nvmlDeviceGetAccountingStats, card, {neighbour}))
+"""
+    used = CONTEXT + 100 * MIB
+    listed, samples, rate, accounted, most, unknown = nvml(inside, script)
+    assert (listed, samples, accounted, most) == ([1, used], [1], [1], used)
+    assert 20 <= rate < 80, "the other half is the neighbour's"
+    assert unknown == NOT_FOUND

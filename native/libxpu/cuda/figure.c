@@ -232,6 +232,7 @@ void xpu_figure_recognize(int device, const struct xpu_ids *before, uint64_t tak
     if (!come.there || !agree(come.bytes, taken))
         return;
     SET(recognized, come.id);
+    xpu_listed_as(come.id);
     XPU_DEBUG("driver's figures: this process is %u there", come.id);
 }
 

@@ -2,9 +2,10 @@
  * The wrapper of libnvidia-ml: which processes are this container's, and what the driver says of them.
  *
  * The account is the authority on who belongs to the container, as every process that may allocate has a
- * slot. The driver is the authority on what a process uses, where it lists it by a pid that we know: old
- * drivers list nothing in a pid namespace, or the host's pids, which would be other processes here. A process
- * in a pid namespace of its own, within the container's, is known to the account alone, by its own pid.
+ * slot. The driver is the authority on what a process uses, where it lists it by a pid that we know. Some
+ * drivers list nothing in a pid namespace, others the host's pids: those are other processes here, but for
+ * the ones that processes have found to be theirs (cuda/figure.c). A process in a pid namespace of its own,
+ * within the container's, is known to the account alone, by its own pid.
  */
 #define _GNU_SOURCE
 #include "view.h"
@@ -20,7 +21,7 @@ struct gathering {
     bool failed;
 };
 
-static void add(uint32_t pid, const char *name, const uint64_t *used, void *data) {
+static void add(const struct xpu_process *known, void *data) {
     struct gathering *gathering = data;
     struct processes *own = gathering->own;
     if (own->count == gathering->room) {
@@ -34,11 +35,15 @@ static void add(uint32_t pid, const char *name, const uint64_t *used, void *data
         gathering->room = room;
     }
     struct process *process = &own->found[own->count];
-    *process = (struct process){
-        .pid = pid, .used = gathering->index < 0 ? 0 : used[gathering->index], .gi = ~0u, .ci = ~0u};
-    strncpy(process->name, name, sizeof process->name - 1);
+    *process = (struct process){.pid = known->pid,
+                                .listed_as = known->listed,
+                                .used = gathering->index < 0 ? 0 : known->used[gathering->index],
+                                .gi = ~0u,
+                                .ci = ~0u};
+    own->host |= known->listed != 0;
+    strncpy(process->name, known->name, sizeof process->name - 1);
     for (unsigned int i = 0; i < own->count; i++)
-        if (own->found[i].pid == pid)
+        if (own->found[i].pid == known->pid)
             own->found[i].twice = process->twice = true;
     own->count++;
 }
@@ -61,6 +66,14 @@ const struct process *view_find(const struct processes *own, unsigned int pid) {
     return NULL;
 }
 
+/* By the driver's id of it. */
+static struct process *find_listed(const struct processes *own, unsigned int id) {
+    for (unsigned int i = 0; i < own->count; i++)
+        if ((own->host ? own->found[i].listed_as : own->found[i].pid) == id)
+            return &own->found[i];
+    return NULL;
+}
+
 unsigned int view_keep(const struct processes *own, void *entries, unsigned int count, size_t size,
                        size_t pid_at) {
     unsigned int kept = 0;
@@ -68,8 +81,11 @@ unsigned int view_keep(const struct processes *own, void *entries, unsigned int 
         char *entry = (char *)entries + i * size;
         unsigned int pid;
         memcpy(&pid, entry + pid_at, sizeof pid);
-        if (view_find(own, pid))
-            memmove((char *)entries + kept++ * size, entry, size);
+        const struct process *process = find_listed(own, pid);
+        if (!process)
+            continue;
+        memcpy(entry + pid_at, &process->pid, sizeof process->pid);
+        memmove((char *)entries + kept++ * size, entry, size);
     }
     return kept;
 }
@@ -140,8 +156,8 @@ static bool foreign(const nvmlProcessInfo_t *infos, unsigned int count) {
     return false;
 }
 
-/* The driver's list, empty where it is of the host's pids. One that has just ended looks the same, and is no
- * longer in a second list. */
+/* The driver's list, empty where it is of the host's pids and none of them is known. One that has just ended
+ * looks the same, and is no longer in a second list. */
 static nvmlReturn_t list_of_ours(nvmlDevice_t device, unsigned int mode, nvmlProcessInfo_t **infos,
                                  unsigned int *count) {
     nvmlReturn_t result = driver_list(device, mode, infos, count);
@@ -157,22 +173,23 @@ static nvmlReturn_t list_of_ours(nvmlDevice_t device, unsigned int mode, nvmlPro
 nvmlReturn_t view_listed(nvmlDevice_t device, unsigned int mode, struct processes *own) {
     nvmlProcessInfo_t *infos;
     unsigned int count;
-    *own = (struct processes){0};
-    nvmlReturn_t result = list_of_ours(device, mode, &infos, &count);
-    if (result != NVML_SUCCESS)
-        return result;
-    if (!view_own(view_index(device), own)) {
-        free(infos);
+    if (!view_own(view_index(device), own))
         return NVML_ERROR_MEMORY;
+    nvmlReturn_t result =
+        own->host ? driver_list(device, mode, &infos, &count) : list_of_ours(device, mode, &infos, &count);
+    if (result != NVML_SUCCESS) {
+        free(own->found);
+        *own = (struct processes){0};
+        return result;
     }
     for (unsigned int i = 0; i < count; i++) {
-        struct process *process = (struct process *)view_find(own, infos[i].pid);
+        struct process *process = find_listed(own, infos[i].pid);
         if (!process)
             continue;
         process->listed = own->known = true;
         process->gi = infos[i].gpuInstanceId;
         process->ci = infos[i].computeInstanceId;
-        if (infos[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE && !process->twice)
+        if (infos[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE && (own->host || !process->twice))
             process->used = infos[i].usedGpuMemory;
     }
     free(infos);

@@ -36,18 +36,21 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *coun
     return result;
 }
 
-static bool ours(unsigned int pid) {
+/* The driver's id of one of our processes; 0: it is none, or not known. */
+static unsigned int id_of(unsigned int pid) {
     struct processes own;
-    bool found = view_own(-1, &own) && view_find(&own, pid);
+    const struct process *process = view_own(-1, &own) ? view_find(&own, pid) : NULL;
+    unsigned int id = !process ? 0 : own.host ? process->listed_as : pid;
     free(own.found);
-    return found;
+    return id;
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid,
                                           nvmlAccountingStats_t *stats) {
     nvmlAccountingStats_t real;
-    nvmlReturn_t result = ASK(nvmlDeviceGetAccountingStats, device, pid, stats ? &real : NULL);
-    if (result == NVML_SUCCESS && !ours(pid))
+    unsigned int id = id_of(pid);
+    nvmlReturn_t result = ASK(nvmlDeviceGetAccountingStats, device, id ? id : pid, stats ? &real : NULL);
+    if (result == NVML_SUCCESS && !id)
         return NVML_ERROR_NOT_FOUND;
     if (result == NVML_SUCCESS)
         *stats = real;
@@ -58,9 +61,13 @@ nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccounting
     if (!stats)
         return ASK(nvmlDeviceGetAccountingStats_v2, device, stats);
     nvmlAccountingStats_v2_t real = *stats;
+    unsigned int pid = stats->pid, id = id_of(pid);
+    if (id)
+        real.pid = id;
     nvmlReturn_t result = ASK(nvmlDeviceGetAccountingStats_v2, device, &real);
-    if (result == NVML_SUCCESS && !ours(stats->pid))
+    if (result == NVML_SUCCESS && !id)
         return NVML_ERROR_NOT_FOUND;
+    real.pid = pid;
     if (result == NVML_SUCCESS)
         *stats = real;
     return result;

@@ -38,18 +38,19 @@ int view_index(nvmlDevice_t device);
 
 /* A process of this container, as one device sees it. */
 struct process {
-    unsigned int pid;
-    unsigned long long used; /* bytes: by the driver, or by the account where the driver has no figure */
-    unsigned int gi, ci;     /* all ones without MIG */
-    bool twice;              /* two processes of this pid: one is in a pid namespace of its own */
-    bool listed;             /* by the driver, as a process of the kind that was asked for */
+    unsigned int pid, listed_as; /* here, and by the driver; 0: not known */
+    unsigned long long used;     /* bytes: by the driver, or by the account where the driver has no figure */
+    unsigned int gi, ci;         /* all ones without MIG */
+    bool twice;                  /* two processes of this pid: one is in a pid namespace of its own */
+    bool listed;                 /* by the driver, as a process of the kind that was asked for */
     char name[16];
 };
 
 struct processes {
     struct process *found; /* to be freed by the caller */
     unsigned int count;
-    bool known; /* the driver's list is of our pids, and has at least one of ours */
+    bool known; /* the driver lists at least one of ours */
+    bool host;  /* it lists them by other ids than they have here */
 };
 
 /* All processes of the container (view_own), and with what the driver says of them as processes of a kind
@@ -57,8 +58,8 @@ struct processes {
 bool view_own(int index, struct processes *own);
 nvmlReturn_t view_listed(nvmlDevice_t device, unsigned int mode, struct processes *own);
 const struct process *view_find(const struct processes *own, unsigned int pid);
-/* Keeps those entries of a list whose pid, a 32-bit integer at `pid_at`, is one of ours; how many those are.
- */
+/* Keeps those entries of a driver's list whose pid, a 32-bit integer at `pid_at`, is one of ours, by the pid
+ * that it has here; how many those are. */
 unsigned int view_keep(const struct processes *own, void *entries, unsigned int count, size_t size,
                        size_t pid_at);
 
