@@ -118,11 +118,6 @@ CUresult xpu_claim_end(struct xpu_claim *claim, CUresult result, enum xpu_space 
     return xpu_claim_end_with(claim, result, space, key, &(struct xpu_entry){0});
 }
 
-void xpu_claim_leave(struct xpu_claim *claim) {
-    (void)claim;
-    xpu_operation_end();
-}
-
 void xpu_free_begin(struct xpu_entry *entry, enum xpu_space space, uint64_t key) {
     if (xpu_table_find(space, key, entry))
         xpu_operation_begin();

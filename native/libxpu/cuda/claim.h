@@ -50,8 +50,6 @@ CUresult xpu_claim_end(struct xpu_claim *claim, CUresult result, enum xpu_space 
 /* The same with flags, count and extra of one's own: only these are taken from `own`. */
 CUresult xpu_claim_end_with(struct xpu_claim *claim, CUresult result, enum xpu_space space, uint64_t key,
                             const struct xpu_entry *own);
-/* Ends it and leaves the charge to the caller (pools, which hold a sum). */
-void xpu_claim_leave(struct xpu_claim *claim);
 
 /* Before the driver frees `key`. What is unknown is known by entry->serial == 0, and changes nothing. */
 void xpu_free_begin(struct xpu_entry *entry, enum xpu_space space, uint64_t key);

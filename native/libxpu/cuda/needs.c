@@ -10,10 +10,11 @@
  *
  * What remains, and is charged once it is there, as a launch cannot be undone: what a launch needs anew as
  * another thread, at the very same moment, trims its memory or launches in another stream what shares it; and
- * less than a step, where a driver takes graphs' memory in steps larger than GRANULE.
+ * less than a step, where a driver takes graphs' memory in steps larger than XPU_STEP.
  */
 #define _GNU_SOURCE
 #include "needs.h"
+#include "claim.h"
 #include "real.h"
 
 #include <pthread.h>
@@ -25,7 +26,6 @@ XPU_NEED(cuGraphMemAllocNodeGetParams)
 XPU_NEED(cuGraphMemFreeNodeGetParams)
 XPU_NEED(cuGraphNodeGetType)
 
-enum { GRANULE = 2 << 20 }; /* in which the driver takes memory */
 enum { FREED = -1 };
 
 struct range {
@@ -147,8 +147,8 @@ static bool fill(struct xpu_needs *needs, const struct ranges *ranges, size_t fr
         if (!need->bytes)
             counted = 0;
         for (size_t j = i; j < i + count; j++) {
-            uint64_t start = range->start / GRANULE * GRANULE;
-            uint64_t end = (ranges->each[j].end + GRANULE - 1) / GRANULE * GRANULE;
+            uint64_t start = range->start / XPU_STEP * XPU_STEP;
+            uint64_t end = xpu_whole(ranges->each[j].end, XPU_STEP);
             start = start > counted ? start : counted;
             need->bytes += end > start ? end - start : 0;
             counted = end > counted ? end : counted;

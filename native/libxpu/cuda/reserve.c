@@ -19,7 +19,7 @@ XPU_NEED(cuThreadExchangeStreamCaptureMode)
 
 /* The driver takes memory for a reserve in steps: for pools in large ones, unless the device itself has no
  * room for them; a driver that takes smaller ones is known by its figures. */
-enum { LEAST_STEP = 2 << 20, LIKELY_STEP = 32 << 20 };
+enum { LIKELY_STEP = 32 << 20 };
 enum { NAP_NS = 20000, NAPS = 1000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -253,13 +253,14 @@ static bool charge(struct xpu_drawing *drawing, uint64_t bytes) {
     return xpu_charge(drawing->reserve->index, drawing->reserve->kind, bytes) && charged(drawing, bytes);
 }
 
-/* After the driver has been made to give back what it can. */
+/* After the driver has been made to give back what it can. The charge is kept in the reserve's sum, so that
+ * the claim ends with its operation. */
 static CUresult charge_trimmed(struct xpu_drawing *drawing, uint64_t bytes) {
     struct xpu_claim claim;
     CUresult result = xpu_claim_at(&claim, drawing->reserve->index, drawing->reserve->kind, bytes);
     if (result == CUDA_SUCCESS) {
         charged(drawing, bytes);
-        xpu_claim_leave(&claim);
+        xpu_operation_end();
     }
     return result;
 }
@@ -274,15 +275,11 @@ static uint32_t calls_of_others(int device) {
     return calls - 1;
 }
 
-static uint64_t in_steps(uint64_t bytes, uint64_t step) {
-    return bytes > UINT64_MAX - step ? UINT64_MAX : (bytes + step - 1) / step * step;
-}
-
-/* Larger than the least only for pools. */
+/* Larger than a device's own only for pools. */
 static uint64_t step_of(const struct xpu_reserve *reserve) {
     uint64_t seen = __atomic_load_n(&reserve->seen, __ATOMIC_RELAXED), lowest = seen & -seen;
     if (!reserve->pool)
-        return LEAST_STEP;
+        return XPU_STEP;
     return seen && lowest < LIKELY_STEP ? lowest : LIKELY_STEP;
 }
 
@@ -291,7 +288,7 @@ static uint64_t step_of(const struct xpu_reserve *reserve) {
  * device. */
 static CUresult squeeze(struct xpu_drawing *drawing, uint64_t bytes) {
     int device = drawing->reserve->index, naps = 0;
-    uint64_t grown = in_steps(bytes, step_of(drawing->reserve));
+    uint64_t grown = xpu_whole(bytes, step_of(drawing->reserve));
     CUresult result = CUDA_SUCCESS;
     while (__atomic_exchange_n(&squeezing, 1, __ATOMIC_ACQUIRE) && naps++ < NAPS)
         nap();
@@ -318,7 +315,7 @@ CUresult xpu_draw(struct xpu_drawing *drawing, struct xpu_reserve *reserve, uint
     drawing->number = reserve->calls++ ? 0 : reserve->draws;
     pthread_mutex_unlock(&lock);
     if (bytes && !(reserve->pool && take_room(drawing, bytes)) &&
-        !charge(drawing, in_steps(bytes, step_of(reserve))))
+        !charge(drawing, xpu_whole(bytes, step_of(reserve))))
         result = squeeze(drawing, bytes);
     if (result != CUDA_SUCCESS) {
         pthread_mutex_lock(&lock);
