@@ -1,7 +1,7 @@
 /*
  * Threads that take and free memory in all the ways that have a life of their own: pools, mappable memory,
- * graphs; run as `memory_races THREADS ROUNDS`. Whatever is refused, each frees what it has, and in the end
- * prints how often it was given and refused.
+ * graphs; run as `memory_races THREADS ROUNDS [wait]`. Whatever is refused, each frees what it has, and in
+ * the end prints how often it was given and refused.
  */
 #include "../../native/cuda-api/cuda_api.h"
 
@@ -124,6 +124,11 @@ int main(int argc, char **argv) {
     CHECK(cuInit(0));
     CHECK(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK(cuCtxSetCurrent(context));
+    if (argc > 3) { /* the others are to have their contexts, too, before the memory is gone */
+        puts("ready");
+        fflush(stdout);
+        getchar();
+    }
     for (uintptr_t i = 0; i < count && i < 64; i++)
         pthread_create(&threads[i], NULL, run, (void *)(i + 1));
     for (uintptr_t i = 0; i < count && i < 64; i++)

@@ -15,7 +15,7 @@ from .conftest import GIB, MIB, Cell, build, compile_c
 Make = Callable[..., Cell]
 
 
-def start(cell: Cell, folder: Path, *options: str, **environ: str) -> Any:
+def start(cell: Cell, folder: Path, *options: str, words: tuple[str, ...] = (), **environ: str) -> Any:
     """The program of races, with four threads, in a cell."""
     source = Path(__file__).with_name("memory_races.c")
     out = folder / "races"
@@ -23,7 +23,7 @@ def start(cell: Cell, folder: Path, *options: str, **environ: str) -> Any:
         (library,) = Path(cell.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
         compile_c(source, out, str(library), "-pthread", *options)
     return cell.start(
-        [str(out), "4", "40"],
+        [str(out), "4", "40", *words],
         env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -54,8 +54,15 @@ def test_threads_at_the_limit_leave_the_account_exact(cell: Make, tmp_path: Path
 
 
 def test_processes_at_the_limit_leave_the_account_exact(cell: Make, tmp_path: Path) -> None:
-    one = cell(512 * MIB)
-    racing = [start(one, tmp_path) for _ in range(3)]
+    # Contexts have a size, as on any card: else the driver's figure is none, and each is guessed by the
+    # card's free memory, which the others change. All are made first: one that comes later may not fit.
+    topology = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 64}]}
+    one = cell(512 * MIB + 3 * 64 * MIB, topology=topology)
+    racing = [start(one, tmp_path, words=("wait",)) for _ in range(3)]
+    assert [each.stdout.readline() for each in racing] == ["ready\n"] * 3
+    for each in racing:
+        each.stdin.write("\n")
+        each.stdin.flush()
     counts = [finished(each) for each in racing]
     assert all(given for given, _ in counts)
     assert not set(kinds(one)) - {"overhead"}
