@@ -58,7 +58,12 @@ $(BUILD)/venv.stamp: pyproject.toml | packages-build
 	@$(PYTHON) packaging/dependencies.py dev | xargs $(VENV)/bin/pip install $(PIP_OPTIONS)
 	@touch $@
 
+# Every file is made under this umask, whatever the caller's is: root runs them, and everybody reads them.
 install: build
+	@umask 022 && $(MAKE) --no-print-directory install-files
+
+.PHONY: install-files
+install-files:
 	@rm -rf $(LIB)
 	@install -d $(BIN) $(LIB)/native/libxpu $(LIB)/native/sim $(LIB)/python
 	@install -m 755 $(BUILD)/launcher/$(NAME) $(BIN)/$(NAME)
@@ -76,6 +81,8 @@ install: build
 	@$(PYTHON) packaging/bundle.py $(LIB)/python
 	@$(PYTHON) -IS -m compileall -q --invalidation-mode unchecked-hash \
 		$(if $(DESTDIR),-s $(DESTDIR) -p /) $(LIB)/python $(LIB)/vendor
+	@# A clone or a build that was made under another umask has brought its modes along.
+	@chmod -R u=rwX,go=rX $(LIB)
 
 uninstall:
 	@rm -rf $(LIB)

@@ -6,15 +6,18 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from .conftest import REPOSITORY
 
 PROGRAMS = ("xpu", "xpu-container-runtime", "xpu-container-runtime-hook")
 
 
-def make(target: str, destination: Path) -> None:
+def make(target: str, destination: Path, cwd: Path = REPOSITORY, umask: int = -1) -> None:
     done = subprocess.run(
         ["make", "-s", target, f"DESTDIR={destination}", "PREFIX=/usr"],
-        cwd=REPOSITORY,
+        cwd=cwd,
+        umask=umask,
         capture_output=True,
         text=True,
         timeout=300,
@@ -48,3 +51,32 @@ def test_what_install_leaves_works_where_it_lies_and_uninstall_takes_it_all_away
     assert scattered.stdout == ""
     make("uninstall", tmp_path)
     assert [path for path in (tmp_path / "usr").rglob("*") if not path.is_dir()] == []
+
+
+def modes(top: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(top)): oct(path.stat().st_mode & 0o7777)
+        for path in [top, *top.rglob("*")]
+        if not path.is_symlink()
+    }
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_the_installers_umask_decides_no_mode(tmp_path: Path, umask: int) -> None:
+    # What a clone made under that umask brings along.
+    source = tmp_path / "clone"
+    source.mkdir()
+    for name in ("Makefile", "config", "hooks", "packaging", "pyproject.toml", "src", "native", "build"):
+        subprocess.run(["cp", "-a", REPOSITORY / name, source / name], check=True)
+    subprocess.run(["chmod", "-R", f"u=rwX,go={'rwX' if umask == 0 else ''}", source], check=True)
+    destination = tmp_path / "root"
+    make("install", destination, cwd=source, umask=umask)
+    found = modes(destination)
+    del found["."]
+    wrong = {name: mode for name, mode in found.items() if mode not in ("0o755", "0o644")}
+    assert wrong == {}
+    programs = tuple(f"usr/bin/{name}" for name in PROGRAMS)
+    assert {name: found[name] for name in programs} == dict.fromkeys(programs, "0o755")
+    assert found["usr/lib/xpu-container-runtime/python/xpu_bundle.py"] == "0o644"
+    folders = [path for path in destination.rglob("*") if path.is_dir()]
+    assert {found[str(path.relative_to(destination))] for path in folders} == {"0o755"}
