@@ -233,7 +233,7 @@ def test_annotations_prove_nothing(node: Node, bundles: Bundles, mode: str) -> N
             {f"{prefix}mem": "1G", f"{prefix}granted": "true"},
             "annotation yoyoworks.com/xpu-granted is none of",
         ),
-        ({f"{prefix}mem": "1G"}, "refused: no device has 1024 MiB of memory free"),
+        ({f"{prefix}mem": "1G"}, "refused: no device has 1G of memory free"),
         ({f"{prefix}enforce": "none", f"{prefix}mem": "1G"}, "allow_unenforced does not list memory"),
         ({f"{prefix}mem": "lots"}, "XPU_MEM='lots'"),
     ):

@@ -85,7 +85,7 @@ def test_explain_tells_why_not_and_what_would_fit(node: Node) -> None:
             "index": 0,
             "free_memory_bytes": 15 * GIB,
             "free_cores": 100,
-            "reason": "15360 MiB free, 16384 MiB asked",
+            "reason": "15G free, 16G asked",
         }
     ]
 

@@ -117,17 +117,17 @@ def test_people_are_shown_a_table(node: Node, bundles: Bundles) -> None:
     told = node.xpu("inspect", container).stdout
     part = of_slice(node, container)
     used = part["memory_used_bytes"] // MIB
-    assert f"  used     {used}/4096 MiB, {used} MiB by the driver's figure" in told
+    assert f"  used     {used}M/4G, {used}M by the driver's figure" in told
     assert "  held by  memory: library (soft)" in told
-    assert "linear 1024 MiB" in told
-    (line,) = (line for line in told.splitlines() if "linear 512 MiB" in line)
+    assert "linear 1G" in told
+    (line,) = (line for line in told.splitlines() if "linear 512M" in line)
     assert line.split()[:3] == [
         str(part["processes"][1]["pid"]),
         str(part["processes"][1]["container_pid"]),
         "cuda-probe",
     ]
     (row,) = node.xpu("ps").stdout.splitlines()[1:]
-    assert f" {used}/4096 MiB " in row
+    assert f" {used}M/4G " in row
     assert " memory: library (soft) " in row
     assert node.json("ps")[0]["memory_used_bytes"] == part["memory_used_bytes"]
 
@@ -166,8 +166,8 @@ def test_a_container_without_a_limit_and_a_dead_one_are_shown(node: Node, bundle
     node.sim("1xT4")
     container = node.start(bundles("XPU_COUNT=1", args=["sleep", "1000"]))
     told = node.xpu("inspect", container).stdout
-    assert "  limit    the whole device, 15360 MiB, cores -" in told
-    assert "  used     0/15360 MiB" in told
+    assert "  limit    the whole device, 15G, cores -" in told
+    assert "  used     0M/15G" in told
     assert of_slice(node, container)["memory_bytes"] is None
     kill(node.grants()[0].pid)
     assert node.json("inspect", container)["grants"][0]["state"] == "dead"
@@ -188,7 +188,7 @@ def test_a_change_that_was_cut_short_is_told_and_mended_by_repeating_it(node: No
         page.seek(2048)
         page.write((4 * GIB).to_bytes(8, "little"))
     (problem,) = node.json("inspect", container)["problems"]
-    assert problem.startswith("GPU 0: 4096 MiB is in force and 6144 MiB is booked")
+    assert problem.startswith("GPU 0: 4G is in force and 6G is booked")
     assert "repeat it" in problem
     node.xpu("set", container, "--mem", "6G")
     assert node.json("inspect", container)["problems"] == []
@@ -257,7 +257,7 @@ def test_a_container_that_takes_leases_on_its_page_is_shown_by_the_driver(
     with leased(f"{folder}/usage", "O_RDWR"):
         told = node.xpu("ps")
         assert "the usage page" in told.stderr
-        assert " 0/4096 MiB " in told.stdout
+        assert " 0M/4G " in told.stdout
         (problem,) = node.json("inspect", container)["problems"]
         assert "cannot be read" in problem
     assert node.xpu("ps").stderr == ""
@@ -283,7 +283,7 @@ def test_a_limit_of_the_drivers_that_is_not_what_is_booked_is_told(node: Node, b
     with Ledger(str(node.run_dir / "ledger.db")) as ledger:
         ledger.resize(node.grants()[0].id, lambda *_: {0: 6 * GIB})
     (problem,) = node.json("inspect", container)["problems"]
-    assert problem.startswith("GPU 0: 4096 MiB is in force and 6144 MiB is booked")
+    assert problem.startswith("GPU 0: 4G is in force and 6G is booked")
     node.xpu("set", container, "--mem", "6G")
     assert node.json("inspect", container)["problems"] == []
     assert of_slice(node, container)["limit_in_force_bytes"] == 6 * GIB

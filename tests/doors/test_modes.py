@@ -269,5 +269,5 @@ def test_a_refused_container_leaves_bundle_and_root_as_they_were(node: Node, bun
         before = tree(bundle / "rootfs")
         done = node.run(bundle)
         assert done.returncode == 1
-        assert "refused: no device has 16384 MiB of memory free" in done.stderr
+        assert "refused: no device has 16G of memory free" in done.stderr
         assert tree(bundle / "rootfs") == before

@@ -72,8 +72,9 @@ def test_a_running_container_sees_its_new_limit_at_once(node: Node, bundles: Bun
     container = sleeper(node, bundles, "XPU_MEM=4G")
     assert seen(node, container) == "device 0: 4096 MiB free of 4096 MiB\n"
     for amount, mib in (("6G", 6144), ("512M", 512), ("50%", 7680), ("15G", 15360)):
+        shown = "7.5G" if amount == "50%" else amount
         told = node.xpu("set", container, "--mem", amount).stdout
-        assert told == f"{container}: {mib} MiB of GPU 0\n"
+        assert told == f"{container}: {shown} of GPU 0\n"
         assert seen(node, container) == f"device 0: {mib} MiB free of {mib} MiB\n"
         assert booked(node) == mib * MIB
     (entry,) = node.json("ps")
@@ -126,8 +127,8 @@ def test_what_is_not_free_is_refused_with_what_would_fit(node: Node, bundles: Bu
     refused = change(node, container, "--mem", "8G")
     assert refused.returncode == 3
     assert refused.stderr == (
-        "xpu: refused: GPU 0 has not enough free memory to give this container 8192 MiB (GPU 0: 3072 MiB "
-        "free beside the 4096 MiB that it has, 8192 MiB asked); the nearest request that fits now: --mem 7G\n"
+        "xpu: refused: GPU 0 has not enough free memory to give this container 8G (GPU 0: 3G free "
+        "beside the 4G that it has, 8G asked); the nearest request that fits now: --mem 7G\n"
     )
     assert seen(node, container).endswith("of 4096 MiB\n")
     assert booked(node) == 12 * GIB
@@ -142,7 +143,8 @@ def test_a_limit_below_what_is_in_use_takes_force(node: Node, bundles: Bundles, 
     refused = change(node, container, "--mem", "1G")
     assert refused.returncode == 3
     assert "the container uses more of GPU 0 than that" in refused.stderr
-    assert f"{-(-used // MIB)} MiB in use, 1024 MiB asked" in refused.stderr
+    shown = "2G" if used == 2 * GIB else f"{used * 10 // GIB / 10}G"
+    assert f"{shown} in use, 1G asked" in refused.stderr
     assert "or give --force" in refused.stderr
     assert booked(node) == 4 * GIB
     # What the refusal offers is taken.
@@ -259,7 +261,7 @@ def test_a_limit_that_nothing_holds_is_booked_and_said_to_be(node: Node, bundles
     node.sim("2xT4-R580")
     container = sleeper(node, bundles, "XPU_MEM=4G", "XPU_ENFORCE=none")
     told = node.xpu("set", container, "--mem", "6G").stdout
-    assert told == f"{container}: 6144 MiB of GPU 0 (booked only: nothing on this node holds it)\n"
+    assert told == f"{container}: 6G of GPU 0 (booked only: nothing on this node holds it)\n"
     assert booked(node) == 6 * GIB
 
 

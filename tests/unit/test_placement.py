@@ -89,7 +89,7 @@ def test_a_refusal_tells_each_devices_figures_and_what_would_fit() -> None:
     assert refused.code == "not-enough-memory"
     assert [figures.free_memory_bytes for figures in refused.devices] == [3 * GIB] * 4
     assert refused.nearest == {"XPU_MEM": "3G"}
-    assert "GPU 0: 3072 MiB free, 4096 MiB asked" in refused.line()
+    assert "GPU 0: 3G free, 4G asked" in refused.line()
 
 
 def test_of_too_many_devices_as_many_as_fit_are_offered() -> None:

@@ -35,13 +35,13 @@ def test_what_another_has_is_not_given(container: Container, pair: Container) ->
         container.set(12 * GIB)
     assert refused.value.refusal.as_plain() == {
         "code": "not-enough-memory",
-        "message": "GPU 0 has not enough free memory to give this container 12288 MiB",
+        "message": "GPU 0 has not enough free memory to give this container 12G",
         "devices": [
             {
                 "index": 0,
                 "free_memory_bytes": 7 * GIB,
                 "free_cores": 100,
-                "reason": "7168 MiB free beside the 4096 MiB that it has, 12288 MiB asked",
+                "reason": "7G free beside the 4G that it has, 12G asked",
             }
         ],
         "nearest": {"XPU_MEM": "11G"},
@@ -115,7 +115,7 @@ def test_what_is_allocated_between_the_question_and_the_limit_is_seen(container:
 
     sys.settrace(step)
     try:
-        with pytest.raises(Refused, match="3072 MiB in use, 2048 MiB asked"):
+        with pytest.raises(Refused, match="3G in use, 2G asked"):
             container.set(2 * GIB, force=False)
     finally:
         sys.settrace(None)
@@ -127,7 +127,7 @@ def test_what_a_living_process_has_open_of_a_dead_one_counts_as_in_use(container
     write_slot(container.folder, 0, pid=1, name=b"maker", used=3 * GIB, exported=2 * GIB)
     write_slot(container.folder, 1, pid=2, name=b"user", used=GIB, imports=1)
     lock = own(container.folder, 1)
-    with pytest.raises(Refused, match="3072 MiB in use"):
+    with pytest.raises(Refused, match="3G in use"):
         container.set(2 * GIB, force=False)
     assert [each.kept for each in Figures(FOUND).processes(container.grant, 0)] == [2 * GIB, 0]
     os.close(lock)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpu_runtime.request.units import MIB, Memory, as_variable, parse_memory, show
+from xpu_runtime.request.units import MIB, Memory, as_variable, parse_memory, show, show_apart
 
 GIB = 1 << 30
 
@@ -75,6 +75,62 @@ def test_a_share_is_whole_mebibytes_and_no_more_than_its_part(percent: int, devi
         assert MIB <= amount <= max(device * percent / 100, MIB)
 
 
-def test_amounts_are_shown_exactly_to_a_tenth() -> None:
-    assert show(4 * GIB) == "4096 MiB"
-    assert show(4 * GIB + MIB // 2) == "4096.5 MiB"
+@pytest.mark.parametrize(
+    ("amount", "unit", "text"),
+    [
+        (20 * GIB, "", "20G"),
+        (4100 * MIB, "", "4100M"),
+        (3 * GIB // 2, "", "1.5G"),
+        (GIB - 1, "", "1023.9M"),
+        (GIB, "", "1G"),
+        (GIB + 1, "", "1.0G"),
+        (17072495001, "", "15.9G"),
+        (16281 * MIB, "", "16281M"),
+        (16281 * MIB, "G", "15.8G"),
+        (512 * MIB, "G", "512M"),
+        (MIB, "G", "1M"),
+        (MIB - 1, "G", "1023.9K"),
+        (1023, "G", "1023B"),
+        (4 * GIB, "M", "4096M"),
+        (4 * GIB, "T", "4G"),
+        (1 << 40, "T", "1T"),
+        (0, "", "0M"),
+        (0, "G", "0G"),
+    ],
+)
+def test_an_amount_is_shown_in_the_unit_that_was_asked_for(amount: int, unit: str, text: str) -> None:
+    assert show(amount, unit) == text
+
+
+@pytest.mark.parametrize(
+    "asked", ["20G", "15.9G", "1.25G", "1.125T", "4096M", "4100M", "0.1G", "1.3M", "7K", "50%"]
+)
+def test_what_was_asked_for_is_shown_as_it_was_written(asked: str) -> None:
+    memory = parse_memory(asked)
+    shown = memory.text()
+    assert parse_memory(shown) == memory
+    assert shown == {"0.1G": "102.4M"}.get(asked, asked)
+
+
+@pytest.mark.parametrize(
+    ("amount", "asked", "texts"),
+    [
+        (16281 * MIB, "20G", ("15.8G", "20G")),
+        (16 * GIB - MIB, "16G", ("15.9G", "16G")),
+        (1300 * MIB, "1.2G", ("1300M", "1228.8M")),
+        (4096 * MIB, "4096M", ("4096M", "4096M")),
+        (4 * GIB, "4294967297B", ("4294967296B", "4294967297B")),
+        (12345678 << 10, "12345678.5K", ("12345678K", "12345678.5K")),
+    ],
+)
+def test_amounts_that_differ_look_different_in_one_sentence(
+    amount: int, asked: str, texts: tuple[str, str]
+) -> None:
+    memory = parse_memory(asked)
+    assert show_apart(amount, memory.on(0), memory.unit) == texts
+
+
+def test_how_an_amount_was_written_does_not_make_it_another() -> None:
+    assert parse_memory("4G") == parse_memory("4096M") != parse_memory("4097M")
+    assert hash(parse_memory("4G")) == hash(parse_memory("4096M"))
+    assert parse_memory("50%") == parse_memory("50.0%") != parse_memory("51%")

@@ -33,8 +33,8 @@ def memory(amount: int | None) -> str:
 
 
 def used_of(used: int | None, limit: int) -> str:
-    """`1536/4096 MiB`, or a dash where the use is not known."""
-    return "-" if used is None else f"{show(used).removesuffix(' MiB')}/{show(limit)}"
+    """`1.5G/4G`, or a dash where the use is not known."""
+    return "-" if used is None else f"{show(used)}/{show(limit)}"
 
 
 def percent(amount: int | None) -> str:

@@ -9,7 +9,7 @@ from xpu_runtime.devices.inventory import Device
 from xpu_runtime.ledger.grants import Holding, Slice, Use
 from xpu_runtime.ledger.refusal import DeviceFigures, Refusal
 from xpu_runtime.request.request import Request
-from xpu_runtime.request.units import MIB, Memory, as_variable, show
+from xpu_runtime.request.units import MIB, Memory, as_variable, show, show_apart
 from xpu_runtime.value import Value
 
 
@@ -62,9 +62,8 @@ def misfit(room: Room, memory: Memory | None, cores: int | None) -> str | None:
     lacks = []
     if need > room.memory:
         limited = allowed is not None and need > allowed
-        lacks.append(
-            f"{show(room.memory)} {'allowed by the policy' if limited else 'free'}, {show(need)} asked"
-        )
+        free, asked = show_apart(room.memory, need, memory.unit if memory else "")
+        lacks.append(f"{free} {'allowed by the policy' if limited else 'free'}, {asked} asked")
     if cores is not None and cores > room.cores:
         lacks.append(f"{room.cores}% cores free, {cores}% asked")
     return " and ".join(lacks) or None
@@ -139,12 +138,16 @@ def place(
     return tuple(_slice(room, ask, request.cores) for room, ask in zip(chosen, asks, strict=True))
 
 
-def below_use(device: Device, part: Slice, use: Use, wanted: int, used: int) -> Refusal | None:
-    """Why `part`, of which `used` bytes are in use, cannot be cut to `wanted` bytes; None if it can."""
+def below_use(
+    device: Device, part: Slice, use: Use, wanted: int, used: int, unit: str = ""
+) -> Refusal | None:
+    """Why `part`, of which `used` bytes are in use, cannot be cut to `wanted` bytes (asked for in `unit`);
+    None if it can."""
     if used <= wanted:
         return None
     free = room_of(Candidate(device, None, part.holding), use, 1.0)
-    reason = f"{show(used)} in use, {show(wanted)} asked"
+    in_use, asked = show_apart(used, wanted, unit)
+    reason = f"{in_use} in use, {asked} asked"
     # More may be in use than the limit allows, after an earlier change: the limit as it is then stays one.
     least = min(-(-used // MIB) * MIB, part.memory_bytes)
     return Refusal(
@@ -170,10 +173,12 @@ def resize(device: Device, part: Slice, use: Use, wanted: Memory, oversubscribe:
     most = max(room_of(candidate, beside, oversubscribe).memory, part.memory_bytes)
     if need <= most:
         return need
-    reason = f"{show(free.memory)} free beside the {show(part.memory_bytes)} that it has, {show(need)} asked"
+    unit = wanted.unit
+    has, asked = show_apart(part.memory_bytes, need, unit)
+    reason = f"{show(free.memory, unit)} free beside the {has} that it has, {asked} asked"
     return Refusal(
         "not-enough-memory",
-        f"{device.label} has not enough free memory to give this container {show(need)}",
+        f"{device.label} has not enough free memory to give this container {asked}",
         (DeviceFigures(device.index, free.memory, free.cores, reason),),
         {"XPU_MEM": as_variable(most)},
     )
@@ -231,9 +236,7 @@ def _refusal(request: Request, rooms: list[Room], count: int, fixed: bool, step:
 
 
 def _memory_text(request: Request) -> str:
-    return ",".join(
-        show(m.bytes) if m.bytes is not None else f"{(m.millionths or 0) / 10_000:g}%" for m in request.memory
-    )
+    return ",".join(memory.text() for memory in request.memory)
 
 
 def _nearest(

@@ -155,7 +155,7 @@ class _Change:
 
     def _refuse_below(self, part: Slice, uses: dict[str, Use], amount: int, used: int) -> None:
         use = uses[part.device_uuid]
-        refusal = placement.below_use(self._device(part), part, use, amount, used)
+        refusal = placement.below_use(self._device(part), part, use, amount, used, self._wanted.unit)
         if refusal is not None:
             raise Refused(refusal)
 

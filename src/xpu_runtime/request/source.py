@@ -169,7 +169,7 @@ def check_policy(request: Request, config: Config) -> None:
         for memory in request.memory:
             if limit.bytes is not None and memory.bytes is not None and memory.bytes > limit.bytes:
                 raise RequestError(
-                    f"XPU_MEM={units.as_variable(memory.bytes)} is more than "
+                    f"XPU_MEM={memory.text()} is more than "
                     f"policy.max_memory={config.policy_max_memory} allows",
                     f"ask for at most XPU_MEM={config.policy_max_memory}",
                 )

@@ -1,7 +1,8 @@
 """Amounts of memory, in and out: the only parser and the only printer of sizes.
 
 Suffixes are binary, as with `docker run -m`: 4G, 4GB, 4Gi and 4GiB are all 4 x 2^30 bytes.
-Decimals are exact (1.5G); no floating point takes part.
+Decimals are exact (1.5G); no floating point takes part. Sizes are printed as XPU_MEM has them (20G, 512M),
+in a refusal in the unit that was asked for: who asks for 20G is told of 15.9G, and not of 16281.5 MiB.
 """
 
 from __future__ import annotations
@@ -22,6 +23,23 @@ class Memory(Value):
     bytes: int | None = None
     #: Millionths of the device, 1 to 1,000,000; set where `bytes` is None.
     millionths: int | None = None
+    #: The unit that it was written in, a key of _SHIFTS ("" for a share): how to speak of it, and no more.
+    unit: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Memory) and self._amount() == other._amount()
+
+    def __hash__(self) -> int:
+        return hash(self._amount())
+
+    def _amount(self) -> tuple[int | None, int | None]:
+        return self.bytes, self.millionths
+
+    def text(self) -> str:
+        """For people: `20G`, `4100M`, `50%`."""
+        if self.bytes is None:
+            return f"{(self.millionths or 0) / 10_000:g}%"
+        return show_exactly(self.bytes, self.unit)
 
     def on(self, device_bytes: int) -> int:
         """Bytes of a device with `device_bytes`; shares are rounded down to whole MiB, at least one."""
@@ -68,21 +86,48 @@ def parse_memory(text: str) -> Memory:
     amount = (number[0] << _SHIFTS[power]) // 10 ** number[1]
     if amount <= 0:
         raise ValueError("is no memory at all")
-    return Memory(bytes=amount)
+    return Memory(bytes=amount, unit=power)
 
 
-def show(amount: int) -> str:
-    """Bytes for people, exact and short: `4096 MiB`, else `4097.5 MiB`-like with one decimal."""
-    mib, rest = divmod(amount, MIB)
-    if not rest:
-        return f"{mib} MiB"
-    return f"{mib}.{rest * 10 // MIB} MiB"
+def show(amount: int, unit: str = "", decimals: int = 1) -> str:
+    """Bytes for people, rounded down to a decimal of `unit`, or of the next smaller unit that they fill.
+
+    Without a unit: `4G`, `1.5G` and `4100M` where that is all of it, else `15.9G`.
+    """
+    if not unit:
+        unit = "G" if amount >= 1 << 30 and (amount % MIB or not amount % (1 << 29)) else "M"
+    if not amount:
+        return f"0{unit}"
+    shift = max(s for s in _SHIFTS.values() if s <= _SHIFTS[unit] and amount >> s)
+    letter = next(letter for letter, power in _SHIFTS.items() if power == shift)
+    whole, rest = amount >> shift, amount & ((1 << shift) - 1)
+    if not rest or not decimals:
+        return f"{whole}{letter}"
+    # 15.9G is no whole number of bytes: the byte that reading it rounded off is not to make it 15.8G.
+    fraction = (rest * 10**decimals + 10**decimals - 1) >> shift
+    return f"{whole}.{fraction:0{decimals}}{letter}"
+
+
+def show_exactly(amount: int, unit: str = "") -> str:
+    """Bytes that somebody asked for, with as many decimals as it takes: `1.25G`."""
+    texts = [show(amount, unit, decimals) for decimals in range(4)]
+    return next((text for text in texts if parse_memory(text).bytes == amount), texts[1])
+
+
+def show_apart(amount: int, asked: int, unit: str = "") -> tuple[str, str]:
+    """What there is and what is asked for, in one unit, a smaller one where they would look alike."""
+    first, second = show(amount, unit), show_exactly(asked, unit)
+    for smaller in ("M", "K", "B"):
+        if first != second or amount == asked:
+            break
+        first, second = show(amount, smaller), show_exactly(asked, smaller)
+    return first, second
 
 
 def as_variable(amount: int) -> str:
-    """Bytes in a form that `parse_memory` reads, never more than `amount` from 1 MiB on: `4G`, `4100M`."""
-    if amount >= 1 << 30 and amount % (1 << 30) == 0:
-        return f"{amount >> 30}G"
+    """Bytes as XPU_MEM takes them, never more than `amount`, nor 1 MiB less: `4G`, `1.5G`, `4100M`."""
+    if amount >= 1 << 30 and amount % (1 << 29) == 0:
+        return show(amount, "G")
     if amount >= MIB:
         return f"{amount // MIB}M"
     return f"{amount}B"

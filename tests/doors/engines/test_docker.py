@@ -61,8 +61,8 @@ def test_a_refusal_is_dockers_error_and_the_nearest_request_that_it_names_is_gra
     done = docker.run("XPU_MEM=4G XPU_CORES=30", "true")
     assert done.status == 125
     assert (
-        "xpu: refused: no device has 4096 MiB of memory and 30% of its cores free (GPU 0: 2048 MiB free, "
-        "4096 MiB asked and 20% cores free, 30% asked); the nearest request that fits now: "
+        "xpu: refused: no device has 4G of memory and 30% of its cores free (GPU 0: 2G free, "
+        "4G asked and 20% cores free, 30% asked); the nearest request that fits now: "
         "XPU_MEM=2G XPU_CORES=20"
     ) in done.error
     assert docker.run("XPU_MEM=2G XPU_CORES=20", "true").status == 0
