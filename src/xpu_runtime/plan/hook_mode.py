@@ -13,7 +13,7 @@ from xpu_runtime.errors import ApplyError, SpecError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import proc
-from xpu_runtime.messages import Log
+from xpu_runtime.messages import Log, to_system_log
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.oci.state import State
 from xpu_runtime.plan import granting, live
@@ -89,7 +89,7 @@ def _start_time(state: State) -> int:
 
 
 def _warn(grant: Grant, log: Log) -> None:
-    """Says in the runtime's log, once a container, which limits nothing holds."""
+    """Says once a container which limits nothing holds: in the runtime's log, and in the node's."""
     unheld = [
         f"{kind} of GPU {part.device_index}"
         for part in grant.slices
@@ -100,8 +100,9 @@ def _warn(grant: Grant, log: Log) -> None:
         if strength == UNENFORCED
     ]
     if unheld:
-        log.write(
-            "warning",
+        text = (
             f"container {grant.container_id}: its limit on {', '.join(unheld)} is booked and not enforced: "
-            "nothing on this node can hold it",
+            "nothing on this node can hold it"
         )
+        log.write("warning", text)
+        to_system_log("warning", text)
