@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* runc reads a spec of any size; from here on the shim decides. Real ones are 10 to 100 KiB. */
-enum { LIMIT = 16 * 1024 * 1024, CHUNK = 64 * 1024, OVERLAP = 32 };
+/* Real specs are 10 to 100 KiB; runc reads them of any size, and so do we. */
+enum { CHUNK = 64 * 1024, OVERLAP = 32 };
 
 /* Variables, or the beginnings of their names, and the annotations' domain. The "/xpu" after it is left
  * out as some JSON writers escape the slash. None is longer than OVERLAP. */
@@ -48,7 +48,7 @@ static bool asks(const char *text, size_t size) {
 
 static enum spec_verdict read_spec(int fd) {
     static char window[OVERLAP + CHUNK];
-    size_t kept = 0, total = 0;
+    size_t kept = 0;
     for (;;) {
         ssize_t got = read(fd, window + kept, CHUNK);
         if (got < 0 && errno == EINTR)
@@ -57,9 +57,8 @@ static enum spec_verdict read_spec(int fd) {
             return SPEC_ASKS;
         if (got == 0)
             return SPEC_PLAIN;
-        total += (size_t)got;
         size_t size = kept + (size_t)got;
-        if (total > LIMIT || asks(window, size))
+        if (asks(window, size))
             return SPEC_ASKS;
         kept = size < OVERLAP ? size : OVERLAP;
         memmove(window, window + size - kept, kept);
@@ -75,10 +74,16 @@ enum spec_verdict spec_look(const char *bundle, const char *config) {
     if (folder < 0)
         return SPEC_UNREADABLE;
     enum spec_verdict verdict = SPEC_UNREADABLE;
-    /* O_NONBLOCK: a FIFO or a device that stands there must not hold us. */
-    int fd = openat(in_bundle ? folder : AT_FDCWD, in_bundle ? "config.json" : config,
-                    O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int start = in_bundle ? folder : AT_FDCWD;
+    const char *name = in_bundle ? "config.json" : config;
     struct stat st;
+    int fd = -1;
+    /* A FIFO is the runtime's alone, and not even opened: its writer would go on, and be killed by SIGPIPE
+     * when we close it. Nobody can know what such a spec asks for; without our hooks its container gets no
+     * device. */
+    if (fstatat(start, name, &st, 0) == 0 && S_ISREG(st.st_mode))
+        /* O_NONBLOCK: what is put in its place meanwhile must not hold us. */
+        fd = openat(start, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
         verdict = read_spec(fd);
         /* The shim keeps the original beside a spec that it has edited. */

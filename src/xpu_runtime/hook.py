@@ -19,6 +19,7 @@ from xpu_runtime.oci.state import State
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.ledger.grants import Grant
+    from xpu_runtime.oci.spec import Spec
 
 STARTING = ("createRuntime", "prestart")
 STOPPED = "poststop"
@@ -27,18 +28,33 @@ _OPTIONS = ("--log", "--log-format", "--grant")
 
 def start(state: State, number: int | None, log: Log) -> Grant | None:
     """Gives the container of `state` its slice, which spec mode has booked as grant `number`."""
+    from xpu_runtime.config.load import load
+
+    if number is not None:
+        from xpu_runtime.plan import hook_mode
+
+        return hook_mode.bind(state, number, load(), log)
+    spec = _asking_spec(state.bundle)
+    if spec is None:
+        return None
+    from xpu_runtime.plan import hook_mode
+
+    return hook_mode.start(state, spec, load(), log)
+
+
+def _asking_spec(bundle: str) -> Spec | None:
+    """The bundle's spec; None where its container asks for nothing."""
     from xpu_runtime.oci import spec as oci_spec
     from xpu_runtime.request import source
 
-    spec = oci_spec.read(oci_spec.path_in(state.bundle))
-    if number is None and not source.asks(spec):
-        return None
-    from xpu_runtime.config.load import load
-    from xpu_runtime.plan import hook_mode
-
-    if number is not None:
-        return hook_mode.bind(state, number, load(), log)
-    return hook_mode.start(state, spec, load(), log)
+    path = oci_spec.path_in(bundle)
+    try:
+        spec = oci_spec.read(path)
+    except SpecError:
+        if source.asks_for_nothing(path):
+            return None
+        raise
+    return spec if source.asks(spec) else None
 
 
 def stop(state: State, number: int | None) -> list[Grant]:

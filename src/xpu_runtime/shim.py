@@ -9,11 +9,12 @@ for the modules that it may import.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from xpu_runtime.config import load as configuration
 from xpu_runtime.config.defaults import DEFAULTS, Config
-from xpu_runtime.errors import ConfigError, SpecError, XpuError
+from xpu_runtime.errors import ConfigError, SpecError
 from xpu_runtime.messages import Log, complain, line_of
 from xpu_runtime.oci import argv as oci_argv
 from xpu_runtime.oci import spec as oci_spec
@@ -67,44 +68,47 @@ def main(arguments: list[str]) -> int:
     """The shim's door: `arguments` are the low-level runtime's. Returns only if it cannot be started."""
     invocation = oci_argv.parse(arguments, _working_directory())
     log = Log(invocation.log or "", invocation.log_format or "text")
-    problem: XpuError | None = None
+    problem: Exception | None = None
     config, runtime = DEFAULTS, None
     try:
         config = configuration.load()
         runtime = configuration.low_level_runtime(config)
-    except ConfigError as error:
+    except Exception as error:  # our own files are broken: that stops whoever needs them, and nobody else
         problem = error
     if invocation.creates:
         try:
-            _prepare_or_refuse(invocation, config, runtime, problem)
-        except Exception as error:  # the container must not start without what it asked for
-            complain(log, line_of(error))
-            return 1
+            if problem is not None or runtime is None:
+                _refuse_who_asks(invocation, problem)
+            else:
+                prepare(invocation, config, runtime)
+        except Exception as error:
+            if not _is_handed_over(invocation.spec_path):
+                complain(log, line_of(error))
+                return 1
     try:
         _exec(runtime.path if runtime is not None else _last_good_runtime(), arguments)
     except (ConfigError, OSError) as error:
-        complain(log, str(problem or error))
+        complain(log, line_of(problem or error))
     return 1
 
 
-def _prepare_or_refuse(
-    invocation: Invocation, config: Config, runtime: Runtime | None, problem: XpuError | None
-) -> None:
-    if problem is None and runtime is not None:
-        try:
-            prepare(invocation, config, runtime)
-        except SpecError:
-            if os.access(invocation.spec_path, os.R_OK):
-                raise
-            # The low-level runtime says in its own words that there is no bundle.
-        return
-    # Our own files are broken. That stops whoever needs them, and nobody else.
-    try:
-        asked = source.asks(_read_original(invocation.spec_path))
-    except SpecError:
-        return
-    if asked and problem is not None:
+def _refuse_who_asks(invocation: Invocation, problem: Exception | None) -> None:
+    if problem is not None and source.asks(_read_original(invocation.spec_path)):
         raise problem
+
+
+def _is_handed_over(path: str) -> bool:
+    """Whether a container that could not be prepared is the runtime's: it asks for nothing, or cannot start.
+
+    The low-level runtime says in its own words that there is no spec, or none that it may read. What is no
+    file, such as a FIFO, is its alone as well: who opens it takes from it what the runtime would read, or
+    ends its writer. Nobody can know what such a spec asks for; its container gets no device.
+    """
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return True
+    return not is_file or not os.access(path, os.R_OK) or source.asks_for_nothing(path)
 
 
 def _last_good_runtime() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +108,24 @@ def test_a_spec_that_was_edited_before_goes_to_the_shim(echoing: Launcher, folde
     assert went_to(echoing, "create", "--bundle", folder, "x") == "shim"
 
 
-def test_a_spec_too_large_to_scan_goes_to_the_shim(echoing: Launcher, folder: Path) -> None:
-    limit = 16 * 1024 * 1024
+def test_a_spec_of_any_size_is_scanned_to_its_end(echoing: Launcher, folder: Path) -> None:
     with open(folder / "config.json", "w") as spec:
-        spec.truncate(limit)
+        spec.truncate(20 << 20)
     assert went_to(echoing, "create", "--bundle", folder, "x") == "runtime"
-    with open(folder / "config.json", "w") as spec:
-        spec.truncate(limit + 1)
+    with open(folder / "config.json", "a") as spec:
+        spec.write('"XPU_MEM=4G"')
     assert went_to(echoing, "create", "--bundle", folder, "x") == "shim"
+
+
+def test_a_fifo_is_not_opened_so_that_its_writer_still_waits_for_the_runtime(
+    echoing: Launcher, folder: Path
+) -> None:
+    fifo = folder / "config.json"
+    os.mkfifo(fifo)
+    writer = subprocess.Popen(["sh", "-c", 'echo "a spec" > "$0"', fifo])
+    assert went_to(echoing, "create", "--bundle", folder, "x") == "runtime"
+    assert fifo.read_text() == "a spec\n"
+    assert writer.wait(60) == 0
 
 
 @pytest.mark.parametrize(

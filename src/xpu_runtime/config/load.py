@@ -147,7 +147,7 @@ def _read_compiled(stamp: list[Any]) -> Config | None:
         return None
     try:
         return from_plain(document["config"])
-    except (KeyError, TypeError, AttributeError):
+    except (LookupError, TypeError, AttributeError):
         return None
 
 

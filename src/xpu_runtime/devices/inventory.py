@@ -160,7 +160,7 @@ def _cached(root: str) -> Inventory | None:
         if record["format"] != _FORMAT or record["boot"] != proc.boot_id():
             return None
         found = _from_plain(record["inventory"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None  # none yet, or damaged: it is only a cache
     if found.root != root or any(stamp(path) != (path, mtime) for path, mtime in found.stamps):
         return None

@@ -67,7 +67,12 @@ def create_aside(folder_fd: int, name: str, data: bytes, mode: int, fsync: bool 
 
 
 def read(path: str, limit: int) -> bytes:
-    """The bytes of a regular file; OSError EFBIG where it has more than `limit`, EINVAL if it is no file."""
+    """The bytes of a regular file; OSError EFBIG where it has more than `limit`, EINVAL if it is no file.
+
+    A FIFO is not opened: its writer would go on, and die of SIGPIPE when it is closed again.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         return read_fd(fd, limit, path)

@@ -33,10 +33,13 @@ def path_in(bundle: str) -> str:
 
 
 def read(path: str) -> Spec:
-    """The spec in the file `path`; SpecError if it cannot be read or is no JSON object."""
+    """The spec in the file `path`, as runc reads it; SpecError if it cannot be read or is no JSON object.
+
+    Like Go's decoder, behind runc: what stands behind the first value is ignored, and bytes that are no
+    UTF-8 are taken (here as lone surrogates, so that `write` gives them back).
+    """
     try:
-        text = files.read(path, MAX_BYTES).decode("utf-8")
-        spec = jsonlite.loads(text)
+        spec = jsonlite.loads_first(files.read(path, MAX_BYTES).decode("utf-8", "surrogateescape"))
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
@@ -46,11 +49,26 @@ def read(path: str) -> Spec:
     return spec
 
 
+def encode(spec: Spec) -> bytes:
+    """The spec as JSON. SpecError where it is nested too deeply."""
+    try:
+        text = jsonlite.dumps(spec)
+        if "\\udc" in text:
+            try:
+                # Bytes that were no UTF-8. As escapes runc would read them the same, but crun keeps them.
+                return jsonlite.dumps(spec, ascii_only=False).encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                pass  # escapes of lone surrogates were there, too
+        return text.encode("ascii")
+    except ValueError as error:
+        raise SpecError(f"the container's spec cannot be written: {error}") from error
+
+
 def write(path: str, spec: Spec) -> None:
     """Replaces the file `path` at once by `spec`, keeping its mode; SpecError if that fails."""
     try:
         mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o600
-        files.write_atomic(path, jsonlite.dumps(spec).encode("ascii"), mode)
+        files.write_atomic(path, encode(spec), mode)
     except OSError as error:
         raise SpecError(f"cannot write {path}: {error.strerror}", "the old file is untouched") from error
 

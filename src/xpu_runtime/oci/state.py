@@ -9,8 +9,9 @@ from xpu_runtime import jsonlite
 from xpu_runtime.errors import SpecError
 from xpu_runtime.value import Value
 
-#: A state is a few hundred bytes plus the annotations.
-MAX_BYTES = 4 << 20
+#: A state is a few hundred bytes plus the annotations, which Go's encoder can make six times as long as they
+#: are in the spec (`<` becomes \\u003c).
+MAX_BYTES = 128 << 20
 
 
 class State(Value):
@@ -25,7 +26,7 @@ class State(Value):
 def parse(data: bytes) -> State:
     """The state in `data`; SpecError says what is missing."""
     try:
-        value = jsonlite.loads(data.decode("utf-8"))
+        value = jsonlite.loads(data.decode("utf-8", "surrogateescape"))
     except ValueError as error:
         raise SpecError(f"the container state on standard input cannot be read: {error}") from error
     if not isinstance(value, dict):

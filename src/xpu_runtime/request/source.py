@@ -7,7 +7,7 @@ XPU_MEM and wins over the variable.
 
 from __future__ import annotations
 
-from xpu_runtime.errors import RequestError
+from xpu_runtime.errors import RequestError, SpecError
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import units
 from xpu_runtime.request.parse import FOR_PROGRAMS, VARIABLES, nearest, parse
@@ -66,6 +66,23 @@ def asks(spec: Spec) -> bool:
         or any(name.startswith(ANNOTATION_PREFIX) for name in oci_spec.annotations_of(spec))
         or bool(_selection_by_alias(environment))
     )
+
+
+def asks_for_nothing(path: str) -> bool:
+    """Whether the spec in the file `path` certainly names nothing of ours.
+
+    For a spec that could not be read or used: its container may have no use for what went wrong.
+    """
+    try:
+        try:
+            spec = oci_spec.read(path)
+        except SpecError:
+            from xpu_runtime.oci import outline  # brings `re`
+
+            spec = outline.read(path)
+        return not asks(spec)
+    except Exception:  # whatever it is: not certain
+        return False
 
 
 def _is_ours(name: str) -> bool:

@@ -1,0 +1,193 @@
+"""Documents that were cut short (a full disk, a crash, another program), read as shim and hook read them.
+
+The reader is a bare `python3 -IS`, in which the C scanner behaves otherwise than where `json` is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+_BARE = f"import sys; sys.path.insert(0, {str(SOURCE)!r})\n"
+
+#: Every kind of value and of token, so that each prefix ends somewhere else in the scanner.
+_DOCUMENT = {
+    "text": 'quote " backslash \\ escape \u20ac',
+    "numbers": [0, -1, 2.5, 1e300],
+    "words": [True, False, None],
+    "nested": {"a": {"b": [[], {}]}},
+}
+
+_EVERY_PREFIX = """
+from xpu_runtime import jsonlite
+text = sys.stdin.read()
+for end in range(len(text)):
+    for read in (jsonlite.loads, jsonlite.loads_first):
+        try:
+            read(text[:end])
+        except ValueError as error:
+            assert str(error)
+        else:
+            raise SystemExit(f"read {text[:end]!r}")
+jsonlite.loads(text)
+"""
+
+
+def bare(code: str, *words: object, text: str = "") -> str:
+    """What a bare interpreter prints for `code`; fails the test where it ends with an error."""
+    done = subprocess.run(
+        ["/usr/bin/python3", "-IS", "-c", _BARE + code, *map(str, words)],
+        input=text,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_every_prefix_of_a_document_is_a_value_error() -> None:
+    bare(_EVERY_PREFIX, text=json.dumps(_DOCUMENT))
+
+
+def test_the_error_says_where_the_document_ends() -> None:
+    code = (
+        "from xpu_runtime import jsonlite\ntry: jsonlite.loads(sys.argv[1])\nexcept ValueError as e: print(e)"
+    )
+    assert "char 8" in bare(code, '{"a": 12')
+    assert "nested too deeply" in bare(code, "[" * 100_000)
+
+
+_EVERY_STATE = """
+from xpu_runtime.errors import SpecError
+from xpu_runtime.oci import state
+data = sys.stdin.buffer.read()
+for end in range(len(data)):
+    try:
+        state.parse(data[:end])
+    except SpecError as error:
+        assert "the container state on standard input cannot be read" in str(error)
+    else:
+        raise SystemExit(f"read {data[:end]!r}")
+assert state.parse(data).pid == 7
+"""
+
+
+def test_every_prefix_of_a_state_is_refused_in_plain_words() -> None:
+    state = {
+        "ociVersion": "1.0.2",
+        "id": "x",
+        "status": "created",
+        "pid": 7,
+        "bundle": "/b",
+        "annotations": {},
+    }
+    bare(_EVERY_STATE, text=json.dumps(state))
+
+
+_EVERY_SPEC = """
+from xpu_runtime.errors import SpecError
+from xpu_runtime.oci import spec
+from xpu_runtime.request import source
+path, data = sys.argv[1], sys.stdin.buffer.read()
+for end in range(len(data)):
+    with open(path, "wb") as file:
+        file.write(data[:end])
+    try:
+        spec.read(path)
+    except SpecError as error:
+        assert "cannot read" in str(error)
+    else:
+        raise SystemExit(f"read {data[:end]!r}")
+    assert not source.asks_for_nothing(path), data[:end]
+"""
+
+
+def test_no_prefix_of_a_spec_is_read_or_taken_for_one_that_asks_for_nothing(tmp_path: Path) -> None:
+    spec = {
+        "ociVersion": "1.0.2",
+        "annotations": {"a": "b"},
+        "process": {"args": ["a"], "env": ["PATH=/bin"]},
+    }
+    bare(_EVERY_SPEC, tmp_path / "config.json", text=json.dumps(spec))
+
+
+_EVERY_CACHE = """
+import os
+from xpu_runtime import paths
+from xpu_runtime.config import load
+from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.devices import inventory
+
+os.environ["XPU_RUN_DIR"] = sys.argv[1]
+os.environ["XPU_CONFIG"] = sys.argv[1] + "/config.yaml"
+empty = inventory.Inventory("/", False, "", "", (), (), (), False, "", ())
+asked = []
+inventory.gather = lambda root, simulated: asked.append(root) or empty
+path = paths.in_run_dir("inventory.json")
+inventory.refresh("/", False)
+with open(path, "rb") as file:
+    whole = file.read()
+for end in range(len(whole)):
+    with open(path, "wb") as file:
+        file.write(whole[:end])
+    asked.clear()
+    assert inventory.load(DEFAULTS) == empty
+    assert asked == ["/"], whole[:end]
+    with open(path, "rb") as file:
+        assert file.read() == whole
+
+load.low_level_runtime(DEFAULTS)
+path = paths.in_run_dir("runtimes.json")
+with open(path, "rb") as file:
+    whole = file.read()
+import xpu_runtime.config.probe as probe
+probe.knows_create_runtime = lambda path: True
+for end in range(len(whole)):
+    with open(path, "wb") as file:
+        file.write(whole[:end])
+    assert load.low_level_runtime(DEFAULTS).create_runtime_hooks
+    with open(path, "rb") as file:
+        assert file.read() == whole, whole[:end]
+"""
+
+
+def test_an_inventory_and_a_list_of_runtimes_that_were_cut_short_are_made_anew(tmp_path: Path) -> None:
+    bare(_EVERY_CACHE, tmp_path)
+
+
+_EVERY_COMPILED = """
+import os
+from xpu_runtime import paths
+from xpu_runtime.config import load
+
+os.environ["XPU_RUN_DIR"] = sys.argv[1]
+os.environ["XPU_CONFIG"] = sys.argv[1] + "/config.yaml"
+path = paths.in_run_dir("config.json")
+with open(path, "rb") as file:
+    whole = file.read()
+stamp = load.config_stamp(os.environ["XPU_CONFIG"], os.stat(os.environ["XPU_CONFIG"]))
+assert load._read_compiled(stamp).mode == "spec"
+for end in range(len(whole)):
+    with open(path, "wb") as file:
+        file.write(whole[:end])
+    assert load._read_compiled(stamp) is None, whole[:end]
+"""
+
+
+def test_no_prefix_of_a_compiled_configuration_is_believed(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("mode: spec\n")
+    compile_it = """
+import os
+from xpu_runtime import jsonlite
+from xpu_runtime.config import load
+os.environ["XPU_RUN_DIR"] = sys.argv[1]
+os.environ["XPU_CONFIG"] = path = sys.argv[1] + "/config.yaml"
+stamp = load.config_stamp(path, os.stat(path))
+load.keep(load.COMPILED, jsonlite.dumps({"stamp": stamp, "config": {"mode": "spec"}}))
+"""
+    bare(compile_it, tmp_path)
+    bare(_EVERY_COMPILED, tmp_path)
