@@ -78,7 +78,8 @@ def explain(
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:
         with Root(rootfs) as root:
-            operations = build.build(found, outcome, request.capabilities, root, _pages(outcome))
+            image = spec if bundle else None
+            operations = build.build(found, outcome, request.capabilities, root, _pages(outcome), image)
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
     _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations])

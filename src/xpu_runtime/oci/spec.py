@@ -121,6 +121,19 @@ def rootfs(spec: Spec, bundle: str) -> str:
     return os.path.normpath(os.path.join(bundle, path))
 
 
+def working_folder(spec: Spec) -> str:
+    """process.cwd, or the root folder."""
+    path = _get(spec, "process", "cwd")
+    return path if isinstance(path, str) and path.startswith("/") else "/"
+
+
+def program(spec: Spec) -> str:
+    """The first of process.args, or the empty text."""
+    arguments = _get(spec, "process", "args")
+    first = arguments[0] if isinstance(arguments, list) and arguments else ""
+    return first if isinstance(first, str) else ""
+
+
 def has_namespace(spec: Spec, kind: str) -> bool:
     """Whether the container gets (or joins) a namespace of its own of this kind, e.g. `user`."""
     return any(_get(item, "type") == kind for item in _get(spec, "linux", "namespaces") or ())

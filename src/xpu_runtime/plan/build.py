@@ -16,6 +16,10 @@ from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.plan.operations import DeviceNode, Link, LinkerCache, Mount, Operation
 from xpu_runtime.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.oci.spec import Spec
+
 _MULTIARCH = f"{os.uname().machine}-linux-gnu"
 #: Folders that dynamic loaders search by themselves, and thus also without a cache.
 _LIB_FOLDERS = (f"/usr/lib/{_MULTIARCH}", "/usr/lib64", "/usr/lib")
@@ -77,15 +81,18 @@ def build(
     capabilities: tuple[str, ...],
     root: Root,
     pages: str | None,
+    spec: Spec | None,
 ) -> list[Operation]:
     """The plan for a container whose root folder is `root`.
 
-    `pages` is the host's folder with the grant's pages where the wrapper libraries hold its memory limit.
+    `pages` is the host's folder with the grant's pages where the wrapper libraries hold its limit. Then
+    what programs of `spec` would find instead of ours is covered (None: the image is not known yet).
     """
     layout = layout_of(root)
     operations: list[Operation] = list(device_nodes(found, slices, capabilities))
     entries = []
-    for library in wanted(found, capabilities, pages):
+    libraries = wanted(found, capabilities, pages)
+    for library in libraries:
         if library.kind in ("lib", "lib32"):
             folder = layout.lib if library.kind == "lib" else layout.lib32
             operations += _library(library, folder, root)
@@ -97,10 +104,10 @@ def build(
         else:
             executable, writable = library.kind == "aside", library.kind == "shared"
             operations.append(Mount(library.source, library.name, executable, writable))
-    if pages is not None:
+    if pages is not None and spec is not None:
         from xpu_runtime.plan import wrapping
 
-        operations += wrapping.over_the_images_own(root)
+        operations += wrapping.over_the_images_own(root, spec, layout.lib, libraries, operations)
     if entries:
         operations.append(LinkerCache(tuple(entries)))
     return operations

@@ -39,9 +39,9 @@ def start(state: State, spec: Spec, config: Config, log: Log) -> Grant | None:
     found = inventory.load(config)
     rootfs = oci_spec.rootfs(spec, state.bundle)
     if request.choice == "none":
-        live.carry_out(found, (), request.capabilities, state.pid, rootfs, None)
+        live.carry_out(found, (), request.capabilities, state.pid, rootfs, None, spec)
         return None
-    return _give(state, request, found, config, log, rootfs, oci_spec.is_privileged(spec))
+    return _give(state, request, found, config, log, spec)
 
 
 def _give(
@@ -50,9 +50,10 @@ def _give(
     found: Inventory,
     config: Config,
     log: Log,
-    rootfs: str,
-    privileged: bool,
+    spec: Spec,
 ) -> Grant:
+    privileged = oci_spec.is_privileged(spec)
+    rootfs = oci_spec.rootfs(spec, state.bundle)
     started = _start_time(state)
     wanted = Grant(0, state.id, state.bundle, state.pid, started, "", "pending", plan_mode.HOOK, 0.0, ())
     granted = granting.grant(found, request, config, wanted, privileged=privileged)
@@ -62,7 +63,8 @@ def _give(
     try:
         # The limit first: no process of the container runs yet, and it is the easier one to undo.
         bound = granting.impose(found, granted, state.pid, started)
-        live.carry_out(found, granted.slices, request.capabilities, state.pid, rootfs, limits.pages(granted))
+        pages = limits.pages(granted)
+        live.carry_out(found, granted.slices, request.capabilities, state.pid, rootfs, pages, spec)
     except BaseException:
         granting.release(config, [bound])
         raise

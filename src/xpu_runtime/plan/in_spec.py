@@ -44,7 +44,7 @@ def edit(
         if systemd_cgroup:
             for wanted in build.device_nodes(found, slices, capabilities):
                 _link_for_systemd(wanted.node, found.root)
-        for operation in build.build(found, slices, capabilities, root, pages):
+        for operation in build.build(found, slices, capabilities, root, pages, spec):
             try:
                 _one(spec, root, operation, found.root, bind_nodes)
             except OSError as error:

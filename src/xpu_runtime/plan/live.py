@@ -18,6 +18,10 @@ from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.plan import build, perform
 from xpu_runtime.plan.operations import DeviceNode, Link, Mount, Operation
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.oci.spec import Spec
+
 _NODE_MODE = stat.S_IFCHR | 0o666
 
 
@@ -28,10 +32,11 @@ def carry_out(
     pid: int,
     rootfs: str,
     pages: str | None,
+    spec: Spec,
 ) -> None:
     """Gives the container whose init is `pid` its devices and driver files; else ApplyError, all undone.
 
-    `pages` as for build.build.
+    `pages` and `spec` as for build.build.
     """
     if os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt"):
         raise ApplyError(
@@ -40,7 +45,7 @@ def carry_out(
         )
     added = _allow(pid, build.device_nodes(found, slices, capabilities))
     try:
-        _in_mount_namespace(found, slices, capabilities, pid, rootfs, pages)
+        _in_mount_namespace(found, slices, capabilities, pid, rootfs, pages, spec)
     except BaseException:
         _disallow(pid, added)
         raise
@@ -53,6 +58,7 @@ def _in_mount_namespace(
     pid: int,
     rootfs: str,
     pages: str | None,
+    spec: Spec,
 ) -> None:
     clones: dict[str, int] = {}
     host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -68,7 +74,7 @@ def _in_mount_namespace(
             ) from error
         try:
             with perform.open_root(rootfs) as root:
-                _carry_out_in(root, build.build(found, slices, capabilities, root, pages), clones)
+                _carry_out_in(root, build.build(found, slices, capabilities, root, pages, spec), clones)
         finally:
             syscalls.setns(host, syscalls.CLONE_NEWNS)
     finally:

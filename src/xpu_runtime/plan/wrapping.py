@@ -7,15 +7,22 @@ path that ours name as what they need. Driver files that would go round them sta
 from __future__ import annotations
 
 import os
-import stat
 
 from xpu_runtime.devices.inventory import Library
+from xpu_runtime.linux import loader
 from xpu_runtime.linux.rootfs import Root
-from xpu_runtime.plan.operations import Mount
+from xpu_runtime.oci import spec as oci_spec
+from xpu_runtime.plan.operations import Link, Mount, Operation
 from xpu_runtime.quota import library, pages
 
-#: Images for newer CUDA bring a libcuda of their own there, and put it first (the cuda-compat packages).
-_COMPAT = "/usr/local"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.oci.spec import Spec
+
+#: CUDA's toolkits are there, each as `cuda` or `cuda-12.8`.
+_TOOLKITS = "/usr/local"
+#: Where images keep a driver library besides.
+_COMPAT = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/opt/conda/cuda-compat")
 
 
 def wrap(libraries: list[Library], every: tuple[Library, ...], folder: str) -> list[Library]:
@@ -43,26 +50,44 @@ def _stem(one: Library) -> str | None:
     return next((stem for stem in library.WRAPPED if library.is_wrapped(one.name, stem)), None)
 
 
-def over_the_images_own(root: Root) -> list[Mount]:
-    """Mounts of the wrapper over each libcuda that the image has for CUDA's forward compatibility."""
-    found = []
-    for name in _names(root, _COMPAT):
-        folder = f"{_COMPAT}/{name}/compat"
-        if name.startswith("cuda") and not _is_link(root, f"{_COMPAT}/{name}"):
-            found += [
-                Mount(library.wrapper("libcuda.so"), f"{folder}/{file}")
-                for file in _names(root, folder)
-                if file.startswith("libcuda.so") and not _is_link(root, f"{folder}/{file}")
-            ]
-    return found
+def over_the_images_own(
+    root: Root, spec: Spec, folder: str, libraries: list[Library], planned: list[Operation]
+) -> list[Operation]:
+    """What covers each libcuda and libnvidia-ml that the image's loader may find, but for those of `planned`.
+
+    `libraries` are those of `wrap`, which the plan puts into `folder` of the image. ApplyError where the
+    image has more folders of libraries than can be looked through.
+    """
+    reals = tuple(library.real(stem) for stem in library.WRAPPED)
+    search = loader.Search(root, library.WRAPPED, _programs(spec), reals)
+    for top in _compat_folders(search):
+        search.folder(top, deep=True)
+    search.everywhere()
+    taken = {one.destination for one in planned if isinstance(one, Mount)}
+    links = {one.path for one in planned if isinstance(one, Link)}
+    over: list[Operation] = [
+        Mount(library.wrapper(stem), path) for path, stem in sorted(search.files.items()) if path not in taken
+    ]
+    # Only a link can lead to where the driver's own library will lie: it leads to the wrapper instead.
+    instead = {
+        library.real(stem): f"{folder}/{one.name}"
+        for one in libraries
+        if one.kind == "lib" and (stem := _stem(one)) is not None
+    }
+    over += [
+        Link(path, instead[hidden])
+        for path, hidden in sorted(search.links.items())
+        if path not in links and hidden in instead
+    ]
+    return over
 
 
-def _names(root: Root, folder: str) -> list[str]:
-    try:
-        return root.listdir(folder)
-    except OSError:
-        return []
+def _programs(spec: Spec) -> loader.Programs:
+    environment = oci_spec.environment_of(spec)
+    return loader.Programs(environment, oci_spec.working_folder(spec), oci_spec.program(spec))
 
 
-def _is_link(root: Root, path: str) -> bool:
-    return stat.S_ISLNK(root.stat(path, follow_symlinks=False).st_mode)
+def _compat_folders(search: loader.Search) -> list[str]:
+    """Where images keep a libcuda for newer CUDA; entry points may name it later."""
+    cuda = [name for name in search.names(_TOOLKITS) if name.startswith("cuda")]
+    return [f"{_TOOLKITS}/{name}/compat" for name in cuda] + list(_COMPAT)

@@ -24,6 +24,10 @@ ANNOTATION_PREFIX = "yoyoworks.com/xpu-"
 #: (quota/library.py): a loader or a program that is told to take one of these takes no wrapper.
 BEHIND_THE_WRAPPERS = ("libcuda.real", "libnvidia-ml.real")
 
+#: What the loader replaces in a path, and the variables by which it is told to load libraries.
+_TOKENS = ("${ORIGIN}", "${LIB}", "${PLATFORM}", "$ORIGIN", "$LIB", "$PLATFORM")
+_LOADED = ("LD_PRELOAD", "LD_AUDIT")
+
 _GPU_MEMORY = "NVIDIA_GPU_MEMORY_LIMIT"
 _REQUIRE_PREFIX = "NVIDIA_REQUIRE_"
 
@@ -153,11 +157,28 @@ def _selection_by_alias(variables: dict[str, str]) -> dict[str, str]:
 def _check_no_way_round(environment: dict[str, str]) -> None:
     """RequestError if a variable (LD_PRELOAD, or one of a program) names a library behind the wrappers."""
     for name, value in environment.items():
-        if any(library in value for library in BEHIND_THE_WRAPPERS):
+        if any(library in value for library in BEHIND_THE_WRAPPERS) or _may_stand_for_one(name, value):
             raise RequestError(
                 f"{name[:80]}={value[:80]!r} names a library that would go round the memory limit",
                 f"leave {name[:80]} out",
             )
+
+
+def _may_stand_for_one(name: str, value: str) -> bool:
+    """Whether a token of the loader's can be the beginning of such a name: `${LIB}cuda.real` (ld.so(8)).
+
+    What a token stands for differs by loader, so that any will do. A path that ends with one is a folder, but
+    not where the loader is told what to load.
+    """
+    for token in _TOKENS if "$" in value else ():
+        for rest in value.split(token)[1:]:
+            for separator in ":; \t\n":
+                rest = rest.partition(separator)[0]
+            if "/" in rest or not (rest or name in _LOADED):
+                continue
+            if any(library.endswith(rest) for library in BEHIND_THE_WRAPPERS):
+                return True
+    return False
 
 
 def check_policy(request: Request, config: Config) -> None:

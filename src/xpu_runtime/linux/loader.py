@@ -1,0 +1,318 @@
+"""Where programs of an image find a library of some name: the folders that its dynamic loader searches.
+
+glibc's loader takes a program's own RPATH, LD_LIBRARY_PATH, the cache that ldconfig makes of the folders in
+/etc/ld.so.conf, and folders of its own, each with subfolders for the hardware (ld.so(8), ldconfig(8)); musl's
+takes /etc/ld-musl-ARCH.path instead of a cache. The image may be hostile: everything is looked up inside its
+root, by descriptor, and one budget bounds the work.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from xpu_runtime.errors import ApplyError
+from xpu_runtime.linux.undo import by_fd
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.linux.rootfs import Root
+
+_MACHINE = os.uname().machine
+_MULTIARCH = f"{_MACHINE}-linux-gnu"
+#: Folders that loaders search by themselves: Debian's, Red Hat's, and musl's.
+_DEFAULT = tuple(
+    f"{top}/{name}" for top in ("/usr", "") for name in (f"lib/{_MULTIARCH}", "lib64", "lib")
+) + ("/usr/local/lib",)
+#: Of each of them: the one with a folder for each level of hardware, and those of loaders before glibc 2.37.
+_LEVELS = "glibc-hwcaps"
+_FOR_HARDWARE = ("tls", "x86_64", "haswell", "xeon_phi", "avx512_1", "atomics", _LEVELS)
+#: What `$LIB` and `$PLATFORM` of a path may stand for in an image's loader; `$ORIGIN` is a program's folder.
+_LIB = (f"lib/{_MULTIARCH}", "lib64", "lib")
+_PLATFORM = ("x86_64", "haswell", "xeon_phi") if _MACHINE == "x86_64" else (_MACHINE,)
+_CONF = "/etc/ld.so.conf"
+_CONF_LIMIT = 1 << 20
+#: The work that one image may be: a name of a folder that is listed is 1. The largest images have 20,000.
+_BUDGET = 200_000
+_OPENING = 20
+_TURNS = 40
+#: There is no such thing for a loader, or none that a program of the container could open.
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EINVAL)
+
+
+class Programs:
+    """What a container's spec says of how its programs find libraries."""
+
+    def __init__(self, environment: dict[str, str], cwd: str, program: str) -> None:
+        path = environment.get("PATH", "").split(":")
+        self.cwd = cwd or "/"
+        self.bins = list(dict.fromkeys(folder for folder in path if folder.startswith("/")))
+        self.origins = [*([os.path.dirname(program)] if program.startswith("/") else []), *self.bins]
+        library_path = environment.get("LD_LIBRARY_PATH", "")
+        #: An empty one is the working folder, as for the loader.
+        self.folders = _unique(library_path.replace(";", ":").split(":")) if library_path else []
+        loaded = " ".join(environment.get(name, "") for name in ("LD_PRELOAD", "LD_AUDIT"))
+        self.preloaded = _unique(loaded.replace(":", " ").split())
+
+
+def _unique(items: list[str]) -> list[str]:
+    return list(dict.fromkeys(items))
+
+
+class Search:
+    """The files of an image that its loader may find under a name that starts with one of `stems`.
+
+    `files` has the path of each, without a link in it, and the stem. `links` has those under such names that
+    lead to one of the paths `hidden`, at which there need be nothing yet, and which it is.
+    """
+
+    def __init__(
+        self, root: Root, stems: tuple[str, ...], programs: Programs, hidden: tuple[str, ...] = ()
+    ) -> None:
+        self.files: dict[str, str] = {}
+        self.links: dict[str, str] = {}
+        self._root = root
+        self._stems = stems
+        self._programs = programs
+        self._top = os.readlink(by_fd(root.fd)).rstrip("/")
+        #: Names of libraries that every program is told to load, which are searched for like others.
+        self._preloaded = {name for name in programs.preloaded if "/" not in name}
+        self._seen: set[str] = set()
+        self._left = _BUDGET
+        self._hidden = {self._leads_to(path) or path: path for path in hidden}
+
+    def everywhere(self) -> None:
+        """Looks wherever a loader of the image does; ApplyError if that is more than an image can have."""
+        for folder in self._programs.folders:
+            for path in self._expanded(folder):
+                self.folder(path)
+        for path in self._configured():
+            self.folder(path)
+        for path in _DEFAULT:
+            self.folder(path)
+        for element in self._programs.preloaded:
+            for path in self._expanded(element) if "/" in element else ():
+                self._file(path)
+        # Programs with an RPATH of their own have it lead to the lib beside their bin, as conda's do.
+        for path in self._programs.bins:
+            if path.rstrip("/").endswith("/bin"):
+                lib = path.rstrip("/")[:-3] + "lib"
+                for stem in self._stems:
+                    self._file(f"{lib}/{stem}")
+                    self._file(f"{lib}/{stem}.1")
+
+    def folder(self, path: str, *, deep: bool = False) -> None:
+        """Looks through a folder with what a loader searches below it, or with `deep` all below it."""
+        todo = [(path, deep)]
+        while todo:
+            here, all_of_it = todo.pop()
+            fd = self._open(here, os.O_RDONLY | os.O_DIRECTORY)
+            if fd is None:
+                continue
+            try:
+                real = self._real(fd)
+                if real is None or real in self._seen:
+                    continue
+                self._seen.add(real)
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        name = entry.name
+                        self._spend(1)
+                        if name.startswith(self._stems) or name in self._preloaded:
+                            self._file(f"{real}/{name}")
+                        elif name in _FOR_HARDWARE:
+                            todo.append((f"{real}/{name}", all_of_it or name == _LEVELS))
+                        elif all_of_it and not entry.is_file(follow_symlinks=False):
+                            todo.append((f"{real}/{name}", True))
+            finally:
+                os.close(fd)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder; none where there is none."""
+        fd = self._open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        if fd is None:
+            return []
+        try:
+            found = []
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    self._spend(1)
+                    found.append(entry.name)
+            return sorted(found)
+        finally:
+            os.close(fd)
+
+    def _file(self, path: str) -> None:
+        """Takes a file that a loader would load for one of the stems, be it by its name or its SONAME."""
+        fd = self._open(path, os.O_PATH)
+        if fd is None:
+            self._link(path, self._leads_to(path))
+            return
+        try:
+            real = self._real(fd)
+            if self._link(path, real):
+                return
+            if real is None or not stat.S_ISREG(os.fstat(fd).st_mode):
+                return
+            stem = self._stem(os.path.basename(path)) or self._stem(os.path.basename(real))
+            if stem is None:
+                from xpu_runtime.linux.elf import elf_soname  # rarely needed, on a container's start
+
+                readable = os.open(by_fd(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    stem = self._stem(elf_soname(readable) or "")
+                finally:
+                    os.close(readable)
+            if stem is not None:
+                self.files.setdefault(real, stem)
+        finally:
+            os.close(fd)
+
+    def _stem(self, name: str) -> str | None:
+        return next((stem for stem in self._stems if name == stem or name.startswith(stem + ".")), None)
+
+    def _link(self, path: str, leads_to: str | None) -> bool:
+        """Notes a path that leads to a hidden one; whether it does."""
+        hidden = self._hidden.get(leads_to or "")
+        if hidden is None or path == leads_to:
+            return False
+        self.links[path] = hidden
+        return True
+
+    def _leads_to(self, path: str) -> str | None:
+        """Where a path leads, link by link, of which the end need not exist; None for a loop."""
+        todo = [name for name in reversed(path.split("/")) if name not in ("", ".")]
+        done: list[str] = []
+        turns = 0
+        while todo:
+            name = todo.pop()
+            if name == "..":
+                del done[-1:]
+                continue
+            target = self._readlink("/".join([*done, name]))
+            if target is None:
+                done.append(name)
+                continue
+            turns += 1
+            if turns > _TURNS:
+                return None
+            if target.startswith("/"):
+                done = []
+            todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+        return "/" + "/".join(done)
+
+    def _readlink(self, path: str) -> str | None:
+        fd = self._open(path, os.O_PATH | os.O_NOFOLLOW)
+        if fd is None:
+            return None
+        try:
+            return os.readlink("", dir_fd=fd) if stat.S_ISLNK(os.fstat(fd).st_mode) else None
+        finally:
+            os.close(fd)
+
+    def _expanded(self, path: str) -> list[str]:
+        """The paths that one with tokens of the loader may stand for (ld.so(8), "Dynamic string tokens")."""
+        found = [path]
+        for name, values in (("ORIGIN", self._programs.origins), ("LIB", _LIB), ("PLATFORM", _PLATFORM)):
+            for token in (f"${{{name}}}", f"${name}"):
+                if token in path:
+                    found = [each.replace(token, value) for each in found for value in values]
+        self._spend(len(found))
+        return [each if each.startswith("/") else f"{self._programs.cwd}/{each}" for each in found]
+
+    def _configured(self) -> list[str]:
+        """The folders of /etc/ld.so.conf, for an ldconfig in the container, and of musl's file."""
+        found: list[str] = []
+        todo, read = [_CONF], set()
+        while todo:
+            path = todo.pop()
+            for line in self._lines(path) if path not in read else ():
+                words = line.split()
+                if len(words) > 1 and words[0] == "include":
+                    for pattern in words[1:]:
+                        todo += self._matching(os.path.join(os.path.dirname(path), pattern))
+                elif words and words[0] != "hwcap":
+                    # Old ones name the C library behind a `=`, and names are parted by commas or spaces.
+                    found += [word.partition("=")[0] for word in line.replace(",", " ").split()]
+            read.add(path)
+        for line in self._lines(f"/etc/ld-musl-{_MACHINE}.path"):
+            found += line.split(":")
+        return _unique([folder for folder in found if folder.startswith("/")])
+
+    def _lines(self, path: str) -> list[str]:
+        self._spend(_OPENING)
+        try:
+            text = os.fsdecode(self._root.read(path, _CONF_LIMIT))
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise self._too_much() from None
+            return []
+        lines = [line.partition("#")[0].strip() for line in text.replace(":", "\n").splitlines()]
+        self._spend(len(lines))
+        return [line for line in lines if line]
+
+    def _matching(self, pattern: str) -> list[str]:
+        """The files that a pattern of an `include` names."""
+        found = ["/"]
+        for part in (part for part in pattern.split("/") if part not in ("", ".")):
+            if any(letter in part for letter in "*?["):
+                found = [
+                    os.path.join(folder, name)
+                    for folder in found
+                    for name in self.names(folder)
+                    if matches(name, part)
+                ]
+            else:
+                found = [os.path.join(folder, part) for folder in found]
+        return found
+
+    def _open(self, path: str, flags: int) -> int | None:
+        self._spend(_OPENING)
+        try:
+            return self._root.open(path, flags)
+        except OSError as error:
+            if error.errno in _NOTHING:
+                return None
+            raise ApplyError(f"cannot look for libraries in {path[:200]}: {error.strerror}") from error
+        except ValueError:
+            return None  # a NUL in it
+
+    def _real(self, fd: int) -> str | None:
+        """Where an open file lies in the root, without a link; None for one that is not there any more."""
+        path = os.readlink(by_fd(fd))
+        inside = path.startswith(self._top + "/") and not path.endswith(" (deleted)")
+        return path[len(self._top) :] if inside else None
+
+    def _spend(self, amount: int) -> None:
+        self._left -= amount
+        if self._left < 0:
+            raise self._too_much()
+
+    def _too_much(self) -> ApplyError:
+        return ApplyError(
+            "the folders where the image's programs look for libraries hold more than can be looked through: "
+            "a limit that the wrapper libraries hold would not be safe",
+            f"shorten LD_LIBRARY_PATH, or {_CONF} and the folders that it names",
+        )
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern with `*` and `?` fits a name; `[` fits anything: too many fit, not too few."""
+    if "[" in pattern:
+        pattern = pattern.partition("[")[0] + "*"
+    at = start = 0
+    star, mark = -1, 0
+    while at < len(name):
+        if start < len(pattern) and pattern[start] == "*":
+            star, mark = start, at
+            start += 1
+        elif start < len(pattern) and pattern[start] in ("?", name[at]):
+            at += 1
+            start += 1
+        elif star >= 0:
+            mark += 1
+            at, start = mark, star + 1
+        else:
+            return False
+    return not pattern[start:].strip("*")
