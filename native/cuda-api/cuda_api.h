@@ -12,6 +12,7 @@
 
 #include "array.h"
 #include "core.h"
+#include "endpoint.h"
 #include "graph.h"
 #include "managed.h"
 #include "memory.h"

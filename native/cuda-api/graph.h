@@ -180,6 +180,8 @@ CUDA_API CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraph
                                  size_t count, CUgraphNodeParams *params);
 CUDA_API CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                     const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params);
+CUDA_API CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                    const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params);
 CUDA_API CUresult cuGraphDestroyNode(CUgraphNode node);
 CUDA_API CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                          size_t count);

@@ -19,6 +19,8 @@ typedef enum CUmemLocationType_enum {
     CU_MEM_LOCATION_TYPE_HOST = 2,
     CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
     CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
+    CU_MEM_LOCATION_TYPE_INVISIBLE = 5,              /* only told of pools, never asked for */
+    CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* id: device | domain << 8 */
 } CUmemLocationType;
 
 typedef enum CUmemAllocationType_enum {

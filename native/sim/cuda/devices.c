@@ -307,6 +307,10 @@ static int attribute_of(const struct cuda_device *device, int attribute) {
         return (int)info->ecc;
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
         return info->multicast && !device->part;
+    case CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT:
+        return inventory.hello.cuda_version < 13040 ? 0
+               : info->locality_domains             ? (int)info->locality_domains
+                                                    : 1;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
         return (int)info->bus;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:

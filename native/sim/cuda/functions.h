@@ -64,7 +64,8 @@
     ONE(cuGraphAddKernelNode, 10000, ) ONE(cuGraphAddKernelNode, 12000, _v2) \
     ONE(cuGraphAddMemAllocNode, 11040, ) ONE(cuGraphAddMemFreeNode, 11040, ) \
     ONE(cuGraphAddMemcpyNode, 10000, ) ONE(cuGraphAddMemsetNode, 10000, ) ONE(cuGraphAddNode, 12020, ) \
-    ONE(cuGraphAddNode, 12030, _v2) ONE(cuGraphBatchMemOpNodeGetParams, 11070, ) \
+    ONE(cuGraphAddNode, 12030, _v2) ONE(cuGraphAddNode, 13040, _v3) \
+    ONE(cuGraphBatchMemOpNodeGetParams, 11070, ) \
     ONE(cuGraphBatchMemOpNodeSetParams, 11070, ) ONE(cuGraphChildGraphNodeGetGraph, 10000, ) \
     ONE(cuGraphClone, 10000, ) ONE(cuGraphCreate, 10000, ) ONE(cuGraphDebugDotPrint, 11030, ) \
     ONE(cuGraphDestroy, 10000, ) ONE(cuGraphDestroyNode, 10000, ) \
@@ -116,7 +117,13 @@
     ONE(cuLibraryLoadFromFile, 12000, ) ONE(cuLibraryUnload, 12000, ) ONE(cuLinkAddData, 5050, ) \
     ONE(cuLinkAddData, 6050, _v2) ONE(cuLinkAddFile, 5050, ) ONE(cuLinkAddFile, 6050, _v2) \
     ONE(cuLinkComplete, 5050, ) ONE(cuLinkCreate, 5050, ) ONE(cuLinkCreate, 6050, _v2) \
-    ONE(cuLinkDestroy, 5050, ) ONE(cuMemAddressFree, 10020, ) ONE(cuMemAddressReserve, 10020, ) \
+    ONE(cuLinkDestroy, 5050, ) ONE(cuLogicalEndpointAddDevice, 13030, ) \
+    ONE(cuLogicalEndpointBindAddr, 13030, ) ONE(cuLogicalEndpointBindMem, 13030, ) \
+    ONE(cuLogicalEndpointCreate, 13030, ) ONE(cuLogicalEndpointDestroy, 13030, ) \
+    ONE(cuLogicalEndpointExport, 13030, ) ONE(cuLogicalEndpointGetLimits, 13030, ) \
+    ONE(cuLogicalEndpointIdRelease, 13030, ) ONE(cuLogicalEndpointIdReserve, 13030, ) \
+    ONE(cuLogicalEndpointImport, 13030, ) ONE(cuLogicalEndpointQuery, 13030, ) \
+    ONE(cuLogicalEndpointUnbind, 13030, ) ONE(cuMemAddressFree, 10020, ) ONE(cuMemAddressReserve, 10020, ) \
     ONE(cuMemAdvise, 8000, ) ONE(cuMemAdvise, 12020, _v2) ONE(cuMemAlloc, 2000, ) \
     ONE(cuMemAlloc, 3020, _v2) PTSZ(cuMemAllocAsync, 11020, ) PTSZ(cuMemAllocFromPoolAsync, 11020, ) \
     ONE(cuMemAllocHost, 2000, ) ONE(cuMemAllocHost, 3020, _v2) ONE(cuMemAllocManaged, 6000, ) \

@@ -66,12 +66,13 @@ bool graph_memory_is_start(CUdeviceptr pointer) {
 
 CUresult graph_memory_add(CUgraphNode node) {
     const CUDA_MEM_ALLOC_NODE_PARAMS *params = &node->params.alloc;
-    const struct cuda_device *device;
-    CUresult result = cuda_device(params->poolProps.location.id, &device);
+    CUdevice device;
+    bool host;
+    CUresult result = cuda_location(&params->poolProps.location, &device, &host);
     size_t size = round_up(params->bytesize, GRAIN);
     if (result == CUDA_SUCCESS &&
         (!params->bytesize || !size || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-         params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+         host ||
          params->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
@@ -85,7 +86,7 @@ CUresult graph_memory_add(CUgraphNode node) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&cuda_memory);
-    *block = (struct graph_block){place, size, params->poolProps.location.id, 1, false, blocks};
+    *block = (struct graph_block){place, size, device, 1, false, blocks};
     blocks = block;
     pthread_mutex_unlock(&cuda_memory);
     node->memory = block;

@@ -18,6 +18,11 @@ CUDA_API CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgr
     return cuGraphAddNode(node, graph, dependencies, count, params);
 }
 
+CUDA_API CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                    const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
+    return cuGraphAddNode_v2(node, graph, dependencies, edges, count, params);
+}
+
 static CUDA_KERNEL_NODE_PARAMS from_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *params) {
     return (CUDA_KERNEL_NODE_PARAMS){.func = params->func,
                                      .gridDimX = params->gridDimX,

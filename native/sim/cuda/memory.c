@@ -69,6 +69,7 @@ void cuda_forget_memory(CUcontext context) {
         cuda_pools_forget_work(context);
     } else {
         cuda_forget_pools();
+        cuda_forget_endpoints();
         cuda_forget_allocations();
         cuda_forget_backings();
         graph_memory_forget();

@@ -177,6 +177,7 @@ void cuda_forget_limits(CUcontext context);
 void cuda_forget_backings(void);    /* backing.c: after a fork */
 void cuda_forget_pools(void);       /* pool.c: after a fork */
 void cuda_forget_allocations(void); /* vmm.c: after a fork */
+void cuda_forget_endpoints(void);   /* endpoint.c: after a fork */
 /* A context's work is over, with the context. With the lock held. */
 void cuda_pools_forget_work(CUcontext context);
 /* Has the pools of a device give back what they do not use; true: that was something. With the lock held. */

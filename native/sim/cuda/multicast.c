@@ -50,9 +50,24 @@ static void unbind(struct bound **link) {
     free(bound);
 }
 
+CUresult cuda_unbind(struct bound **list, CUdevice device, size_t offset, size_t size) {
+    for (struct bound **link = list; *link; link = &(*link)->next)
+        if ((*link)->memory->backing->device == device && (*link)->offset == offset &&
+            (*link)->size == size) {
+            unbind(link);
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+void cuda_bound_end(struct bound **list) {
+    while (*list)
+        unbind(list);
+}
+
 void cuda_multicast_end(struct multicast *multicast) {
-    while (multicast && multicast->bound)
-        unbind(&multicast->bound);
+    if (multicast)
+        cuda_bound_end(&multicast->bound);
     free(multicast);
 }
 
@@ -125,37 +140,43 @@ CUDA_API CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUde
     return leave(CUDA_SUCCESS);
 }
 
-static bool is_free(const struct multicast *multicast, CUdevice device, size_t offset, size_t size) {
-    for (const struct bound *bound = multicast->bound; bound; bound = bound->next)
+static bool is_free(const struct bound *list, CUdevice device, size_t offset, size_t size) {
+    for (const struct bound *bound = list; bound; bound = bound->next)
         if (bound->memory->backing->device == device && offset < bound->offset + bound->size &&
             bound->offset < offset + size)
             return false;
     return true;
 }
 
-static bool lies_in(const struct backing *backing, size_t offset, size_t size) {
-    return offset % PAGE == 0 && size <= backing->size && offset <= backing->size - size;
+static bool lies_in(size_t whole, size_t offset, size_t size) {
+    return offset % PAGE == 0 && size <= whole && offset <= whole - size;
+}
+
+CUresult cuda_bind(struct bound **list, size_t whole, size_t offset, struct allocation *memory,
+                   size_t memory_offset, size_t size) {
+    if (!memory || memory->multicast || memory->backing->host || !size || size % PAGE ||
+        !lies_in(whole, offset, size) || !lies_in(memory->backing->size, memory_offset, size) ||
+        !is_free(*list, memory->backing->device, offset, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct bound *made = malloc(sizeof *made);
+    if (!made)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (struct bound){memory, offset, size, *list};
+    *list = made;
+    cuda_allocation_mapped(memory);
+    return CUDA_SUCCESS;
 }
 
 /* With the lock held. */
 static CUresult bind(struct allocation *object, size_t offset, struct allocation *memory,
                      size_t memory_offset, size_t size) {
     struct multicast *multicast = object->multicast;
-    if (!memory || memory->multicast || memory->backing->host || !size || size % PAGE ||
-        !lies_in(object->backing, offset, size) || !lies_in(memory->backing, memory_offset, size))
+    if (memory && !memory->backing->host && !(multicast->added >> memory->backing->device & 1) &&
+        (uint32_t)__builtin_popcount(multicast->added) == multicast->devices)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((uint32_t)__builtin_popcount(multicast->added) < multicast->devices)
-        return CUDA_ERROR_NOT_READY;
-    CUdevice device = memory->backing->device;
-    if (!(multicast->added >> device & 1) || !is_free(multicast, device, offset, size))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct bound *made = malloc(sizeof *made);
-    if (!made)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *made = (struct bound){memory, offset, size, multicast->bound};
-    multicast->bound = made;
-    cuda_allocation_mapped(memory);
-    return CUDA_SUCCESS;
+    return (uint32_t)__builtin_popcount(multicast->added) < multicast->devices
+               ? CUDA_ERROR_NOT_READY
+               : cuda_bind(&multicast->bound, object->backing->size, offset, memory, memory_offset, size);
 }
 
 CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
@@ -185,11 +206,5 @@ CUDA_API CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevic
     CUresult result = enter(handle, &object);
     if (result != CUDA_SUCCESS)
         return result;
-    for (struct bound **link = &object->multicast->bound; *link; link = &(*link)->next)
-        if ((*link)->memory->backing->device == device && (*link)->offset == offset &&
-            (*link)->size == size) {
-            unbind(link);
-            return leave(CUDA_SUCCESS);
-        }
-    return leave(CUDA_ERROR_INVALID_VALUE);
+    return leave(cuda_unbind(&object->multicast->bound, device, offset, size));
 }

@@ -22,7 +22,12 @@ void cuda_allocation_mapped(struct allocation *allocation);
 /* One mapping or one handle less. */
 void cuda_allocation_unmapped(struct allocation *allocation);
 void cuda_allocation_released(struct allocation *allocation);
-/* multicast.c: the end of an object. */
+/* multicast.c: the end of an object; and lists of what memory is bound to one of `whole` bytes. */
 void cuda_multicast_end(struct multicast *multicast);
+struct bound;
+CUresult cuda_bind(struct bound **list, size_t whole, size_t offset, struct allocation *memory,
+                   size_t memory_offset, size_t size);
+CUresult cuda_unbind(struct bound **list, CUdevice device, size_t offset, size_t size);
+void cuda_bound_end(struct bound **list);
 
 #endif
