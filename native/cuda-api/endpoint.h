@@ -1,5 +1,6 @@
 /*
- * Logical endpoints (CUDA 13.3): what kernels of several devices address memory by. Heirs of multicast objects.
+ * Logical endpoints (CUDA 13.3): what kernels of several devices address memory by. Heirs of multicast
+ * objects.
  */
 #ifndef XPU_CUDA_ENDPOINT_H
 #define XPU_CUDA_ENDPOINT_H

@@ -133,9 +133,9 @@ struct sim_device {
     uint64_t context_memory; /* bytes that each context takes for itself */
     uint32_t minor;          /* of /dev/nvidiaN */
     uint32_t healthy, mig_capable, mig_enabled, mig_count;
-    uint32_t multicast; /* 1: a switch connects it with others */
+    uint32_t multicast;        /* 1: a switch connects it with others */
     uint32_t locality_domains; /* parts that its memory is in; 0: as 1 */
-    uint32_t host_pids; /* 1: processes are listed by the host's ids, in containers too */
+    uint32_t host_pids;        /* 1: processes are listed by the host's ids, in containers too */
     uint32_t domain, bus, slot, pci_device_id, pci_subsystem_id;
     uint32_t cc_major, cc_minor, architecture, brand, sm_count;
     uint32_t ecc, power_idle_mw, power_limit_mw, sm_clock_mhz, memory_clock_mhz, memory_bus_bits, l2_bytes;

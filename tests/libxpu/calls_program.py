@@ -22,7 +22,8 @@ import threading
 from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
 from typing import Any
 
-VERSION, PER_THREAD = 13000, 2
+#: A version that every driver here is older than: what is looked up is the newest that it has.
+VERSION, PER_THREAD = 13050, 2
 #: Of functions that are looked up as older programs do, as newer ones get another by that name.
 OLDER = {"cuGraphAddNode": 12020, "cuCtxSynchronize": 12020}
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438

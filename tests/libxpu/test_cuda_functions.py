@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
-import pytest
+import headers
+from headers import name_of
 
 from .conftest import REPOSITORY
 from .cuda_cell import exported
 
-TABLE = REPOSITORY / "native/libxpu/cuda/functions.txt"
+TABLE = headers.TABLES["nvidia-cuda-runtime"]
+
 PARTS = {"wrapped", "figure", "graphics", "host", "unseen", "none"}
-#: cuda.h of a toolkit, and what lies beside it.
-HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h")
-
-
-def name_of(symbol: str) -> str:
-    """The function of which a symbol is a variant."""
-    return re.sub(r"_v\d+$", "", re.sub(r"_pt(sz|ds)$", "", symbol))
+#: The package that has cuda.h.
+WHEEL = "nvidia-cuda-runtime"
 
 
 def decided() -> dict[str, list[str]]:
     """The table: what was decided → names."""
-    parts = re.split(r"(?m)^\[(\w+)\]$", re.sub(r"(?m)^#.*", "", TABLE.read_text()))
-    return {name: body.split() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    return headers.decided(TABLE)
 
 
 def every_name() -> set[str]:
@@ -39,18 +34,6 @@ def known_symbols() -> set[str]:
     assert len(found) > 500
     symbols = {name + suffix for _, name, suffix in found}
     return symbols | {f"{name}{suffix}_{kind.lower()}" for kind, name, suffix in found if kind != "ONE"}
-
-
-def headers() -> set[str]:
-    """The functions of an installed toolkit's headers; empty: there is none."""
-    compiler = shutil.which("nvcc")
-    folders = [Path("/usr/local/cuda/include"), *sorted(Path("/usr/local").glob("cuda-*/include"))]
-    if compiler:
-        folders.append(Path(compiler).resolve().parents[1] / "include")
-    source = "".join(
-        (folder / name).read_text() for folder in folders for name in HEADERS if (folder / name).exists()
-    )
-    return {name_of(symbol) for symbol in re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)", source)}
 
 
 def test_each_function_is_decided_about_once() -> None:
@@ -74,9 +57,20 @@ def test_no_function_that_a_driver_gives_out_lacks_a_decision(native: Path) -> N
     assert {name_of(symbol) for symbol in known} - every_name() == set()
 
 
-def test_no_function_of_the_headers_lacks_a_decision() -> None:
-    known = headers()
-    if not known:
-        pytest.skip("no CUDA toolkit is installed here, whose cuda.h could be compared")
-    assert len(known) > 300
-    assert known - every_name() == set()
+def test_no_function_of_the_newest_headers_lacks_a_decision() -> None:
+    text = headers.text_of_installed(WHEEL)
+    assert len(headers.functions(WHEEL, text)) > 500
+    assert headers.undecided(WHEEL, text) == []
+
+
+def test_what_is_wrapped_is_so_in_the_variants_of_the_newest_headers(wrappers: Path) -> None:
+    wrapped = set(decided()["wrapped"])
+    declared = headers.symbols(headers.text_of_installed(WHEEL))
+    variants = {symbol for symbol in declared if name_of(symbol) in wrapped}
+    assert "cuGraphAddNode_v3" in variants
+    assert variants - exported(wrappers / "libcuda.so.1") == set()
+
+
+def test_a_function_that_a_newer_header_adds_is_named() -> None:
+    text = "CUresult CUDAAPI cuMemAlloc_v7(CUdeviceptr *p);\nCUresult CUDAAPI cuBrandNew(void);\n"
+    assert headers.undecided(WHEEL, text) == ["cuBrandNew"]

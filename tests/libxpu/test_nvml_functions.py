@@ -7,18 +7,19 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import headers
 import pynvml
 
-from .conftest import FOLDER, REPOSITORY, Cell
+from .conftest import FOLDER, Cell
 from .nvml_cell import nvml
 
-TABLE = REPOSITORY / "native/libxpu/nvml/functions.txt"
+WHEEL = "nvidia-nvml-dev"
+TABLE = headers.TABLES[WHEEL]
 
 
 def decided() -> dict[str, set[str]]:
     """The table: what was decided → names."""
-    parts = re.split(r"(?m)^\[(\w+)\]$", re.sub(r"(?m)^#.*", "", TABLE.read_text()))
-    return {name: set(body.split()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    return {name: set(names) for name, names in headers.decided(TABLE).items()}
 
 
 def exported(library: Path) -> set[str]:
@@ -28,7 +29,7 @@ def exported(library: Path) -> set[str]:
 
 def test_each_function_is_decided_about_once() -> None:
     table = decided()
-    assert set(table) == {"slice", "card", "vgpu", "other"}
+    assert set(table) == {"slice", "card", "fields", "vgpu", "other"}
     assert sum(map(len, table.values())) == len(set().union(*table.values()))
 
 
@@ -37,6 +38,20 @@ def test_no_function_of_the_binding_lacks_a_decision() -> None:
     known = set(re.findall(r"_nvmlGetFunctionPointer\(\s*[\"'](nvml\w+)[\"']", source))
     assert len(known) > 300
     assert known - set().union(*decided().values()) == set()
+
+
+def test_no_function_of_the_newest_header_lacks_a_decision() -> None:
+    text = headers.text_of_installed(WHEEL)
+    assert len(headers.functions(WHEEL, text)) > 400
+    assert headers.undecided(WHEEL, text) == []
+
+
+def test_no_field_of_the_newest_header_lacks_a_decision() -> None:
+    text = headers.text_of_installed(WHEEL)
+    (up_to,) = re.findall(r"fields up to number (\d+)", TABLE.read_text())
+    (most,) = re.findall(r"#define\s+NVML_FI_MAX\s+(\d+)", text)
+    assert int(up_to) == int(most) - 1
+    assert decided()["fields"] <= set(re.findall(r"#define\s+(NVML_FI_\w+)", text))
 
 
 def test_the_wrapper_defines_what_the_table_says_and_nothing_else(wrappers: Path) -> None:

@@ -90,6 +90,16 @@ CUresult xpu_granted_here(int *index) {
     return result == CUDA_SUCCESS ? xpu_granted(device, index) : result;
 }
 
+CUresult xpu_location_known(const CUmemLocation *location) {
+    CUdevice device;
+    if (xpu_location_device(location, &device) ||
+        (unsigned)location->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
+        return CUDA_SUCCESS;
+    xpu_refuse("the program asks for memory at a kind of location that these wrapper libraries do not know, "
+               "and cannot count: use a newer XPU runtime, or ask for memory of a device");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult xpu_context_device(CUcontext context, CUdevice *device) {
     CUcontext current, popped;
     CUresult result = REAL(cuCtxGetCurrent)(&current);

@@ -6,6 +6,8 @@
 
 #include "../../cuda-api/cuda_api.h"
 
+#include <stdbool.h>
+
 /* CUDA_ERROR_NOT_PERMITTED, with a line on stderr, where the pages are missing or not to be trusted. */
 CUresult xpu_permitted(void);
 
@@ -29,6 +31,17 @@ CUresult xpu_granted(CUdevice device, int *index);
 CUresult xpu_granted_here(int *index);
 /* CUDA's number of the device of a context; the driver's error if it has none. */
 CUresult xpu_context_device(CUcontext context, CUdevice *device);
+/* Whether memory at a location is a device's, and which one's. */
+static inline bool xpu_location_device(const CUmemLocation *location, CUdevice *device) {
+    const bool part = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    *device = part ? location->id & 0xff : location->id;
+    return part || location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+/* CUDA_ERROR_NOT_SUPPORTED, with a line on stderr, for a kind of location that is neither a device's nor the
+ * host's: a newer driver may take device memory there, which nobody would count. */
+CUresult xpu_location_known(const CUmemLocation *location);
+
 /* The context in which work on the stream is done: the stream's, or the current one for the default ones. */
 CUresult xpu_stream_context(CUstream stream, CUcontext *context);
 

@@ -19,6 +19,7 @@ XPU_WRAP(cuDeviceGraphMemTrim)
 XPU_WRAP(cuGraphAddMemAllocNode)
 XPU_WRAP(cuGraphAddNode)
 XPU_WRAP(cuGraphAddNode_v2)
+XPU_WRAP(cuGraphAddNode_v3)
 XPU_WRAP(cuGraphExecDestroy)
 XPU_WRAP(cuGraphExecUpdate)
 XPU_WRAP(cuGraphExecUpdate_v2)
@@ -48,24 +49,43 @@ bool xpu_is_capturing(CUstream stream) {
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* Before a node that allocates is added. */
+static CUresult adds_memory(const CUmemLocation *location) {
+    xpu_graph_gets_memory();
+    return xpu_location_known(location);
+}
+
+static CUresult adds(const CUgraphNodeParams *params) {
+    return params && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC
+               ? adds_memory(&params->alloc.poolProps.location)
+               : CUDA_SUCCESS;
+}
+
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
-    xpu_graph_gets_memory();
-    return REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params);
+    CUresult result = params ? adds_memory(&params->poolProps.location) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params)
+                                  : result;
 }
 
 CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                         CUgraphNodeParams *params) {
-    if (params && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        xpu_graph_gets_memory();
-    return REAL(cuGraphAddNode)(node, graph, dependencies, count, params);
+    CUresult result = adds(params);
+    return result == CUDA_SUCCESS ? REAL(cuGraphAddNode)(node, graph, dependencies, count, params) : result;
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                            const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
-    if (params && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        xpu_graph_gets_memory();
-    return REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params);
+    CUresult result = adds(params);
+    return result == CUDA_SUCCESS ? REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params)
+                                  : result;
+}
+
+CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                           const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
+    CUresult result = adds(params);
+    return result == CUDA_SUCCESS ? REAL(cuGraphAddNode_v3)(node, graph, dependencies, edges, count, params)
+                                  : result;
 }
 
 /* ---- executable graphs ---- */

@@ -1,17 +1,11 @@
 /*
- * Multicast objects: the memory that is bound to one lives until it is unbound, or the object has neither
- * handle nor mapping any more, whatever becomes of its own handles. So each binding is a reference to it, as
- * a mapping is. The object itself is an entry without bytes; what it takes is in the driver's figure.
- *
- * Other processes may have the object open, and with it what is bound: bound memory counts as exported.
+ * Multicast objects. The object itself is an entry without bytes; what it takes is in the driver's figure.
+ * What is bound to it lives until it is unbound, or the object has neither handle nor mapping any more.
  */
 #define _GNU_SOURCE
+#include "bindings.h"
+#include "claim.h"
 #include "real.h"
-#include "share.h"
-#include "vmm.h"
-
-#include <pthread.h>
-#include <stdlib.h>
 
 XPU_WRAP(cuMulticastBindAddr)
 XPU_WRAP(cuMulticastBindAddr_v2)
@@ -19,106 +13,7 @@ XPU_WRAP(cuMulticastBindMem)
 XPU_WRAP(cuMulticastBindMem_v2)
 XPU_WRAP(cuMulticastCreate)
 XPU_WRAP(cuMulticastUnbind)
-XPU_NEED(cuMemGetAllocationPropertiesFromHandle)
 XPU_NEED(cuMemRelease)
-XPU_NEED(cuMemRetainAllocationHandle)
-
-struct binding {
-    CUmemGenericAllocationHandle object, memory;
-    uint64_t serial; /* of the memory's entry */
-    CUdevice device; /* of the memory */
-    size_t offset, size;
-    bool marked; /* as exported, by this binding */
-    struct binding *next;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct binding *bindings; /* atomic, as it is looked at without the lock */
-
-static void forget(void) {
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    bindings = NULL;
-}
-XPU_AT_FORK(forget)
-
-static void keep(struct binding *binding) {
-    pthread_mutex_lock(&lock);
-    binding->next = bindings;
-    __atomic_store_n(&bindings, binding, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&lock);
-}
-
-/* Without `range`: all of the object's. */
-static bool lies_in(const struct binding *binding, CUmemGenericAllocationHandle object,
-                    const struct binding *range) {
-    return binding->object == object &&
-           (!range || (binding->device == range->device && binding->offset >= range->offset &&
-                       binding->offset - range->offset < range->size));
-}
-
-static struct binding *take(CUmemGenericAllocationHandle object, const struct binding *range) {
-    struct binding *taken = NULL;
-    pthread_mutex_lock(&lock);
-    for (struct binding **link = &bindings; *link;) {
-        struct binding *binding = *link;
-        if (lies_in(binding, object, range)) {
-            __atomic_store_n(link, binding->next, __ATOMIC_RELAXED);
-            binding->next = taken;
-            taken = binding;
-        } else {
-            link = &binding->next;
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    return taken;
-}
-
-static void drop(struct binding *binding) {
-    xpu_share_drop(XPU_ALLOCATIONS, binding->memory, binding->serial);
-    free(binding);
-}
-
-void xpu_bindings_gone(CUmemGenericAllocationHandle object) {
-    if (!__atomic_load_n(&bindings, __ATOMIC_RELAXED))
-        return;
-    for (struct binding *taken = take(object, NULL), *next; taken; taken = next) {
-        next = taken->next;
-        drop(taken);
-    }
-}
-
-/* A reference before the call, so that a release in another thread is not the last. NULL: the memory is not
- * known, thus not counted, or (*result) there is no memory for it. */
-static struct binding *hold(CUmemGenericAllocationHandle object, CUmemGenericAllocationHandle memory,
-                            size_t offset, size_t size, CUresult *result) {
-    struct binding *made = calloc(1, sizeof *made);
-    CUmemAllocationProp properties = {0};
-    *result = made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    if (!made)
-        return NULL;
-    *made = (struct binding){.object = object, .memory = memory, .offset = offset, .size = size};
-    if (!xpu_share_hold(XPU_ALLOCATIONS, memory, &made->serial)) {
-        free(made);
-        return NULL;
-    }
-    made->marked = xpu_share_mark(XPU_ALLOCATIONS, memory);
-    (void)REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, memory);
-    made->device = properties.location.id;
-    return made;
-}
-
-static CUresult bound(CUresult result, struct binding *binding) {
-    if (!binding)
-        return result;
-    if (result == CUDA_SUCCESS) {
-        keep(binding);
-    } else {
-        if (binding->marked)
-            xpu_share_unmark(XPU_ALLOCATIONS, binding->memory);
-        drop(binding);
-    }
-    return result;
-}
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties) {
     struct xpu_entry replaced, entry = {.count = 1, .kind = XPU_VMM, .space = XPU_ALLOCATIONS};
@@ -135,69 +30,57 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
     return CUDA_SUCCESS;
 }
 
+static struct xpu_binding_place place_in(CUmemGenericAllocationHandle object, size_t offset, size_t size) {
+    return (struct xpu_binding_place){XPU_ALLOCATIONS, object, offset, size};
+}
+
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset,
                             CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                             unsigned long long flags) {
+    const struct xpu_binding_place place = place_in(object, offset, size);
     CUresult result;
-    struct binding *binding = hold(object, memory, offset, size, &result);
+    struct xpu_binding *binding = xpu_binding_begin(&place, memory, &result);
     if (result == CUDA_SUCCESS)
         result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags);
-    return bound(result, binding);
+    return xpu_binding_end(result, binding);
 }
 
 CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                                unsigned long long flags) {
+    const struct xpu_binding_place place = place_in(object, offset, size);
     CUresult result;
-    struct binding *binding = hold(object, memory, offset, size, &result);
+    struct xpu_binding *binding = xpu_binding_begin(&place, memory, &result);
     if (result == CUDA_SUCCESS)
         result = REAL(cuMulticastBindMem_v2)(object, device, offset, memory, memory_offset, size, flags);
-    return bound(result, binding);
-}
-
-/* What is mapped at the address. A pool's memory has no handle, and stays its pool's. */
-static struct binding *hold_at(CUmemGenericAllocationHandle object, CUdeviceptr pointer, size_t offset,
-                               size_t size, CUresult *result) {
-    CUmemGenericAllocationHandle memory;
-    *result = CUDA_SUCCESS;
-    if (REAL(cuMemRetainAllocationHandle)(&memory, (void *)(uintptr_t)pointer) != CUDA_SUCCESS)
-        return NULL;
-    struct binding *binding = hold(object, memory, offset, size, result);
-    (void)REAL(cuMemRelease)(memory);
-    return binding;
+    return xpu_binding_end(result, binding);
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr pointer,
                              size_t size, unsigned long long flags) {
+    const struct xpu_binding_place place = place_in(object, offset, size);
     CUresult result;
-    struct binding *binding = hold_at(object, pointer, offset, size, &result);
+    struct xpu_binding *binding = xpu_binding_begin_at(&place, pointer, &result);
     if (result == CUDA_SUCCESS)
         result = REAL(cuMulticastBindAddr)(object, offset, pointer, size, flags);
-    return bound(result, binding);
+    return xpu_binding_end(result, binding);
 }
 
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                 CUdeviceptr pointer, size_t size, unsigned long long flags) {
+    const struct xpu_binding_place place = place_in(object, offset, size);
     CUresult result;
-    struct binding *binding = hold_at(object, pointer, offset, size, &result);
+    struct xpu_binding *binding = xpu_binding_begin_at(&place, pointer, &result);
     if (result == CUDA_SUCCESS)
         result = REAL(cuMulticastBindAddr_v2)(object, device, offset, pointer, size, flags);
-    return bound(result, binding);
+    return xpu_binding_end(result, binding);
 }
 
-/* Taken out before: once the driver has unbound them, another thread may bind something else there. */
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size) {
-    struct binding range = {.device = device, .offset = offset, .size = size};
-    struct binding *taken = take(object, &range), *next;
+    const struct xpu_binding_place place = place_in(object, offset, size);
+    struct xpu_binding *taken = xpu_unbind_begin(place.space, object, device, &place);
     xpu_operation_begin();
-    CUresult result = REAL(cuMulticastUnbind)(object, device, offset, size);
-    for (; taken; taken = next) {
-        next = taken->next;
-        if (result == CUDA_SUCCESS)
-            drop(taken);
-        else
-            keep(taken);
-    }
+    CUresult result = xpu_unbind_end(REAL(cuMulticastUnbind)(object, device, offset, size), taken);
     xpu_operation_end();
     return result;
 }

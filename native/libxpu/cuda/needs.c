@@ -15,6 +15,7 @@
 #define _GNU_SOURCE
 #include "needs.h"
 #include "claim.h"
+#include "devices.h"
 #include "real.h"
 
 #include <pthread.h>
@@ -53,10 +54,11 @@ static bool add_range(struct ranges *ranges, CUdevice device, uint64_t start, ui
 
 static bool add_allocation(struct ranges *ranges, CUgraphNode node) {
     CUDA_MEM_ALLOC_NODE_PARAMS params;
+    CUdevice device;
     if (REAL(cuGraphMemAllocNodeGetParams)(node, &params) != CUDA_SUCCESS ||
-        params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE || !params.bytesize)
+        !xpu_location_device(&params.poolProps.location, &device) || !params.bytesize)
         return true; /* of the host */
-    return add_range(ranges, params.poolProps.location.id, params.dptr, params.bytesize);
+    return add_range(ranges, device, params.dptr, params.bytesize);
 }
 
 static bool add_graph(struct ranges *ranges, CUgraph graph);

@@ -63,18 +63,20 @@ void xpu_unknown_freed(void) {
 }
 
 /* Not counted: memory of the host. Managed pools are, as managed memory is, wherever it is at the moment. */
-static bool counts(const CUmemLocation *location, CUmemAllocationType type) {
-    return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type == CU_MEM_LOCATION_TYPE_DEVICE;
-}
-
 static void learn(CUmemoryPool pool, const CUmemLocation *location, CUmemAllocationType type) {
     CUcontext context;
-    CUdevice device = 0;
-    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
-        device = location->id;
-    else if (xpu_stream_context(NULL, &context) == CUDA_SUCCESS && context)
-        (void)xpu_context_device(context, &device);
-    (void)xpu_reserve_of(pool, device, counts(location, type));
+    CUdevice device;
+    bool of_device = xpu_location_device(location, &device);
+    if (!of_device) {
+        device = 0;
+        if (xpu_stream_context(NULL, &context) == CUDA_SUCCESS && context)
+            (void)xpu_context_device(context, &device);
+    }
+    (void)xpu_reserve_of(pool, device, of_device || type == CU_MEM_ALLOCATION_TYPE_MANAGED);
+}
+
+static CUresult known(const CUmemLocation *location) {
+    return location ? xpu_location_known(location) : CUDA_SUCCESS;
 }
 
 /* Of the device whose default pool it is; a pool that was made past this library is taken for one of the
@@ -228,7 +230,9 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemo
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
-    CUresult result = REAL(cuMemPoolCreate)(pool, properties);
+    CUresult result = known(properties ? &properties->location : NULL);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemPoolCreate)(pool, properties);
     if (result == CUDA_SUCCESS)
         learn(*pool, &properties->location, properties->allocType);
     return result;
@@ -292,14 +296,18 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUmemPo
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
-    CUresult result = REAL(cuMemGetDefaultMemPool)(pool, location, type);
+    CUresult result = known(location);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemGetDefaultMemPool)(pool, location, type);
     if (result == CUDA_SUCCESS)
         learn(*pool, location, type);
     return result;
 }
 
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
-    CUresult result = REAL(cuMemGetMemPool)(pool, location, type);
+    CUresult result = known(location);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemGetMemPool)(pool, location, type);
     if (result == CUDA_SUCCESS)
         learn(*pool, location, type);
     return result;

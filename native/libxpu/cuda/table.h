@@ -22,6 +22,7 @@ enum xpu_space {
     XPU_CONTEXTS,    /* CUcontext; extra: what it took as overhead; count: uses beyond the first */
     XPU_MODULES,     /* CUmodule, CUlibrary; extra: the same */
     XPU_MAPPINGS,    /* CUdeviceptr to which cuMemCreate's memory is mapped */
+    XPU_ENDPOINTS,   /* CUlogicalEndpointId, of imported ones */
 };
 
 /* What every way to free has to know of an entry. */

@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include "vmm.h"
+#include "devices.h"
 #include "real.h"
 #include "share.h"
 
@@ -29,9 +30,13 @@ struct mapping {
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                      unsigned long long flags) {
     struct xpu_claim claim;
-    if (!handle || !properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    CUdevice device;
+    CUresult result = properties ? xpu_location_known(&properties->location) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!handle || !properties || !xpu_location_device(&properties->location, &device))
         return REAL(cuMemCreate)(handle, size, properties, flags);
-    CUresult result = xpu_claim_on(&claim, properties->location.id, XPU_VMM, size);
+    result = xpu_claim_on(&claim, device, XPU_VMM, size);
     if (result != CUDA_SUCCESS)
         return result;
     CUresult made = REAL(cuMemCreate)(handle, size, properties, flags);

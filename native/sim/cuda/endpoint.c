@@ -118,9 +118,9 @@ CUDA_API CUresult cuLogicalEndpointCreate(CUlogicalEndpointId id, const CUlogica
 }
 
 static bool is_complete(const struct endpoint *endpoint) {
-    return endpoint->made && (endpoint->properties.type == CU_LOGICAL_ENDPOINT_TYPE_UNICAST ||
-                              (unsigned)__builtin_popcount(endpoint->added) ==
-                                  endpoint->properties.multicast.numDevices);
+    return endpoint->made &&
+           (endpoint->properties.type == CU_LOGICAL_ENDPOINT_TYPE_UNICAST ||
+            (unsigned)__builtin_popcount(endpoint->added) == endpoint->properties.multicast.numDevices);
 }
 
 CUDA_API CUresult cuLogicalEndpointAddDevice(CUlogicalEndpointId id, CUdevice device) {
@@ -177,8 +177,7 @@ CUDA_API CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId id, CUdevice dev
     const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, size);
     if (!range || !range->allocation)
         return leave(CUDA_ERROR_INVALID_VALUE);
-    return leave(
-        bind(endpoint, device, offset, range->allocation, (uintptr_t)pointer - range->start, size));
+    return leave(bind(endpoint, device, offset, range->allocation, (uintptr_t)pointer - range->start, size));
 }
 
 CUDA_API CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,

@@ -71,8 +71,7 @@ CUresult graph_memory_add(CUgraphNode node) {
     CUresult result = cuda_location(&params->poolProps.location, &device, &host);
     size_t size = round_up(params->bytesize, GRAIN);
     if (result == CUDA_SUCCESS &&
-        (!params->bytesize || !size || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-         host ||
+        (!params->bytesize || !size || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || host ||
          params->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)

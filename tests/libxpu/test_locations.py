@@ -1,0 +1,139 @@
+"""The CUDA wrapper: where memory is asked for. Parts of a device (CUDA 13.4) are that device's memory."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .calls import (
+    HOST,
+    OUT,
+    OUT_OF_MEMORY,
+    SUCCESS,
+    Program,
+    Start,
+    allocation_node,
+    allocation_properties,
+    buffer,
+    kinds,
+    location,
+    pool_properties,
+    program,  # noqa: F401  (fixture)
+    way,  # noqa: F401  (fixture)
+)
+from .conftest import GIB, MIB, Cell
+
+Make = Callable[..., Cell]
+
+#: Two cards, each with two domains.
+DOMAINS: dict[str, Any] = {"driver": "R615", "gpus": [{"model": "H200", "count": 2, "locality_domains": 2}]}
+LOCALITY_DOMAIN, INVISIBLE = 6, 5  # CUmemLocationType
+#: Domain 1 of device 1, and of device 0.
+ON_1, ON_0 = 1 | 1 << 8, 1 << 8
+SIZE = 64 * MIB
+ALLOC_NODE = 10
+NOT_SUPPORTED = 801
+SOME_NEWER_TYPE = 7
+
+
+def create(user: Program, size: int, kind: int, number: int) -> int:
+    return user.code("cuMemCreate", OUT, size, buffer(allocation_properties(kind, number)), 0)
+
+
+def test_mappable_memory_of_a_part_is_its_device_s(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(1 * GIB, topology=DOMAINS)
+    user = program(one, way)
+    assert create(user, SIZE, LOCALITY_DOMAIN, ON_1) == SUCCESS
+    assert kinds(one, 1)["vmm"] == SIZE
+    assert "vmm" not in kinds(one, 0)
+    assert create(user, 2 * GIB, LOCALITY_DOMAIN, ON_1) == OUT_OF_MEMORY
+    assert kinds(one, 1)["vmm"] == SIZE
+    handle = user.get("cuMemCreate", OUT, SIZE, buffer(allocation_properties(LOCALITY_DOMAIN, ON_0)), 0)
+    assert kinds(one, 0)["vmm"] == SIZE
+    user.do("cuMemRelease", handle)
+    assert "vmm" not in kinds(one, 0)
+
+
+def test_a_pool_of_a_part_is_its_device_s(cell: Make, program: Start, way: str) -> None:  # noqa: F811
+    one = cell(1 * GIB, topology=DOMAINS)
+    user = program(one, way, device=1)
+    pool = user.get("cuMemPoolCreate", OUT, buffer(pool_properties(LOCALITY_DOMAIN, ON_1)))
+    pointer = user.get("cuMemAllocFromPoolAsync", OUT, SIZE, pool, 0)
+    assert kinds(one, 1)["pool"] == SIZE
+    assert user.code("cuMemAllocFromPoolAsync", OUT, 2 * GIB, pool, 0) == OUT_OF_MEMORY
+    user.do("cuMemFreeAsync", pointer, 0)
+    user.do("cuMemPoolDestroy", pool)
+    assert "pool" not in kinds(one, 1)
+
+
+@pytest.mark.parametrize("name", ["cuMemGetDefaultMemPool", "cuMemGetMemPool"])
+def test_a_pool_that_is_found_by_its_part_is_its_device_s(cell: Make, program: Start, name: str) -> None:  # noqa: F811
+    one = cell(1 * GIB, topology=DOMAINS)
+    user = program(one, device=0)
+    # The context is of device 0, the pool is not.
+    pool = user.get(name, OUT, buffer(location(LOCALITY_DOMAIN, ON_1)), 1)
+    assert user.code("cuMemAllocFromPoolAsync", OUT, SIZE, pool, 0) == SUCCESS
+    assert kinds(one, 1)["pool"] == SIZE
+    assert "pool" not in kinds(one, 0)
+    assert user.code("cuMemAllocFromPoolAsync", OUT, 2 * GIB, pool, 0) == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("place", [(1, 0), (LOCALITY_DOMAIN, ON_0)])
+@pytest.mark.parametrize("name", ["cuGraphAddMemAllocNode", "cuGraphAddNode_v2", "cuGraphAddNode_v3"])
+def test_what_a_graph_allocates_there_is_its_device_s(
+    cell: Make,
+    program: Start,  # noqa: F811
+    way: str,  # noqa: F811
+    name: str,
+    place: tuple[int, int],
+) -> None:
+    one = cell(1 * GIB, topology=DOMAINS)
+    user = program(one, way)
+
+    def add(graph: int, size: int) -> None:
+        node = allocation_node(size, *place)
+        if name == "cuGraphAddMemAllocNode":
+            user.do(name, OUT, graph, None, 0, buffer(node))
+        else:
+            params = struct.pack("<i12x", ALLOC_NODE) + node.ljust(29 * 8, b"\0") + bytes(8)
+            user.do(name, OUT, graph, None, None, 0, buffer(params))
+
+    graphs = [user.get("cuGraphCreate", OUT, 0) for _ in range(2)]
+    add(graphs[0], SIZE)
+    add(graphs[1], 8 * GIB)
+    small, large = (user.get("cuGraphInstantiateWithFlags", OUT, graph, 0) for graph in graphs)
+    assert user.code("cuGraphLaunch", large, 0) == OUT_OF_MEMORY
+    user.do("cuGraphLaunch", small, 0)
+    assert kinds(one, 0)["graph"] == SIZE
+
+
+def test_memory_of_a_part_can_be_bound_to_multicast_objects(cell: Make, program: Start) -> None:  # noqa: F811
+    cards = {"model": "H200", "count": 2, "locality_domains": 2, "multicast": True}
+    one = cell(1 * GIB, topology={"driver": "R615", "gpus": [cards]})
+    user = program(one)
+    object_ = user.get("cuMulticastCreate", OUT, buffer(struct.pack("<I4xQQQ", 2, SIZE, 0, 0)))
+    for device in (0, 1):
+        user.do("cuMulticastAddDevice", object_, device)
+    handle = user.get("cuMemCreate", OUT, SIZE, buffer(allocation_properties(LOCALITY_DOMAIN, ON_1)), 0)
+    user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
+    user.do("cuMemRelease", handle)
+    assert kinds(one, 1)["vmm"] == SIZE
+    user.do("cuMulticastUnbind", object_, 1, 0, SIZE)
+    assert "vmm" not in kinds(one, 1)
+
+
+@pytest.mark.parametrize("kind", [SOME_NEWER_TYPE, INVISIBLE])
+def test_an_unknown_kind_of_location_is_refused(cell: Make, program: Start, kind: int) -> None:  # noqa: F811
+    one = cell(1 * GIB, topology=DOMAINS)
+    user = program(one)
+    assert create(user, SIZE, kind, 0) == NOT_SUPPORTED
+    assert user.code("cuMemPoolCreate", OUT, buffer(pool_properties(kind, 0))) == NOT_SUPPORTED
+    assert user.code("cuMemGetDefaultMemPool", OUT, buffer(location(kind, 0)), 1) == NOT_SUPPORTED
+    graph = user.get("cuGraphCreate", OUT, 0)
+    node = buffer(allocation_node(SIZE, kind, 0))
+    assert user.code("cuGraphAddMemAllocNode", OUT, graph, None, 0, node) == NOT_SUPPORTED
+    assert create(user, SIZE, HOST, 0) == SUCCESS
+    assert "vmm" not in kinds(one)
