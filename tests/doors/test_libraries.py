@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from xpu_runtime.linux import ldcache
+
 from .conftest import Node
 from .inside import tree
 from .refusals import refused
@@ -183,6 +185,32 @@ def fifo(path: Path) -> None:
 
 def folder(path: Path) -> None:
     path.mkdir()
+
+
+def of_many_entries(cache: Path) -> None:
+    entries = [ldcache.Entry(f"lib{number}.so", "/x", 1) for number in range(16385)]
+    cache.write_bytes(ldcache.build(entries))
+
+
+def of_many_bytes(cache: Path) -> None:
+    """Of 28 MiB, as a hostile image's was: 20 s and 615 MiB of memory at each start."""
+    head = ldcache.build([ldcache.Entry("libnone.so", "/x", 1)])
+    cache.write_bytes(head.ljust(28 << 20, b"\0"))
+
+
+@pytest.mark.parametrize("plant", [of_many_entries, of_many_bytes])
+def test_a_cache_larger_than_any_images_is_refused_at_once(
+    node: Node, bundles: Bundles, mode: str, plant: Callable[[Path], None]
+) -> None:
+    """One of ours in its place would hide what the image's programs need, without a word."""
+    bundle = bundles("XPU_MEM=1G")
+    plant(bundle / "rootfs/etc/ld.so.cache")
+    before = tree(bundle / "rootfs")
+    told = refused(node, bundle)
+    assert "/etc/ld.so.cache: the image's has" in told
+    assert "or run ldconfig in the image" in told
+    assert tree(bundle / "rootfs") == before
+    assert node.grants() == []
 
 
 @pytest.mark.parametrize("plant", [fifo, folder])

@@ -343,3 +343,22 @@ def test_a_cache_of_a_big_endian_machine_is_refused() -> None:
     data[28] = 3
     with pytest.raises(ValueError, match="byte order"):
         ldcache.parse(bytes(data))
+
+
+def test_a_reader_with_a_limit_gets_no_cache_that_takes_long_to_sort() -> None:
+    entries = [Entry(f"lib{number}.so", "/x", OURS) for number in range(100)]
+    assert len(ldcache.parse(ldcache.build(entries), 100)) == 100
+    with pytest.raises(ldcache.TooLarge, match="100 entries, more than 99"):
+        ldcache.parse(ldcache.build(entries), 99)
+    long = [Entry("1a" * 64 + str(number), "/x", OURS) for number in range(60)]
+    with pytest.raises(ldcache.TooLarge, match="names of more than 6400 bytes"):
+        ldcache.parse(ldcache.build(long), 100)
+    assert len(ldcache.parse(ldcache.build(long))) == 60
+
+
+def test_the_old_format_has_the_same_limit() -> None:
+    head = struct.pack("<12sI", b"ld.so-1.7.0\0", 3)
+    old = head + struct.pack("<iII", 1, 0, 5) * 3 + b"libx\0/x\0"
+    assert len(ldcache.parse(old, 3)) == 3
+    with pytest.raises(ldcache.TooLarge):
+        ldcache.parse(old, 2)

@@ -37,6 +37,8 @@ _STRING_LIMIT = 4096
 # Strings may overlap in the file, so that a small file can name gigabytes of them. ldconfig shares only
 # common tails, which stays far below this many times the file's size.
 _SHARING_LIMIT = 16
+# With a limit on entries, the average length of their names: what they cost to compare grows with it.
+_LONGEST_NAMES = 64
 
 #: What `flags` says of a library for glibc 2 on each machine (as in `uname -m`).
 _FLAGS = {"x86_64": 0x0303, "aarch64": 0x0A03, "i386": 0x0003}
@@ -64,14 +66,28 @@ def flags_for(machine: str) -> int:
         raise ValueError(f"no ld cache flags are known for the machine {machine!r}") from None
 
 
-def parse(data: bytes) -> list[Entry]:
+class TooLarge(ValueError):
+    """A cache that is well-formed as far as it was read, and larger than its reader wants."""
+
+
+MAGIC_SIZE = len(_MAGIC)
+
+
+def has_magic(start: bytes) -> bool:
+    """Whether a file that starts so is a cache for any loader."""
+    return start.startswith((_MAGIC, _OLD_MAGIC))
+
+
+def parse(data: bytes, most: int | None = None) -> list[Entry]:
     """The entries of a cache file, in its order; ValueError says what is malformed.
+
+    TooLarge where there are more than `most` of them, or their names are such that they take as long to sort.
 
     Takes the new format, the old one, and the new one behind the old one; of the last, as the loader
     does, the new part.
     """
     if data.startswith(_MAGIC):
-        return _parse_new(data, 0)
+        return _parse_new(data, 0, most)
     if not data.startswith(_OLD_MAGIC):
         raise ValueError("not an ld cache: it has neither format's magic")
     if len(data) < _OLD_HEAD.size:
@@ -80,11 +96,13 @@ def parse(data: bytes) -> list[Entry]:
     end = _table_end(data, _OLD_HEAD.size, count, _OLD_ENTRY.size)
     embedded = (end + 7) & ~7
     if data.startswith(_MAGIC, embedded):
-        return _parse_new(data, embedded)
+        return _parse_new(data, embedded, most)
     string = _strings(data, end)
+    names = _Names(count, most)
     table = memoryview(data)[_OLD_HEAD.size : end]
     return [
-        Entry(string(soname), string(path), flags) for flags, soname, path in _OLD_ENTRY.iter_unpack(table)
+        Entry(names.counted(string(soname)), string(path), flags)
+        for flags, soname, path in _OLD_ENTRY.iter_unpack(table)
     ]
 
 
@@ -166,7 +184,7 @@ def _table_end(data: bytes, start: int, count: int, size: int) -> int:
     return end
 
 
-def _parse_new(data: bytes, base: int) -> list[Entry]:
+def _parse_new(data: bytes, base: int, most: int | None) -> list[Entry]:
     """The new format's entries; `base` is where its header is, which its strings are relative to."""
     if len(data) < base + _HEAD.size:
         raise ValueError("ld cache is cut off in its header")
@@ -177,6 +195,7 @@ def _parse_new(data: bytes, base: int) -> list[Entry]:
     end = _table_end(data, start, count, _ENTRY.size)
     string = _strings(data, base)
     names = _hwcaps_names(data, extensions)
+    sonames = _Names(count, most)
     entries = []
     for flags, soname, path, osversion, hwcap in _ENTRY.iter_unpack(memoryview(data)[start:end]):
         name = ""
@@ -186,7 +205,7 @@ def _parse_new(data: bytes, base: int) -> list[Entry]:
             if not name:
                 continue  # no loader takes such an entry either
             hwcap &= _HWCAP_HIGH
-        entries.append(Entry(string(soname), string(path), flags, osversion, hwcap, name))
+        entries.append(Entry(sonames.counted(string(soname)), string(path), flags, osversion, hwcap, name))
     return entries
 
 
@@ -206,6 +225,22 @@ def _hwcaps_names(data: bytes, extensions: int) -> tuple[int, ...]:
         if tag == _EXTENSION_HWCAPS and size % 4 == 0 and offset + size <= len(data):
             return struct.unpack_from(f"<{size // 4}I", data, offset)
     return ()
+
+
+class _Names:
+    """The names of `count` entries, of which there may be `most`, and their length."""
+
+    def __init__(self, count: int, most: int | None) -> None:
+        if most is not None and count > most:
+            raise TooLarge(f"the image's has {count} entries, more than {most}")
+        self._most = most
+        self._left = (most or 0) * _LONGEST_NAMES
+
+    def counted(self, name: str) -> str:
+        self._left -= len(name)
+        if self._left < 0 and self._most is not None:
+            raise TooLarge(f"the image's has names of more than {self._most * _LONGEST_NAMES} bytes in all")
+        return name
 
 
 class _strings:
