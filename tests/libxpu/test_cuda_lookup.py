@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import GIB, REPOSITORY, Cell
+from .conftest import GIB, Cell
 from .cuda_cell import (
     NOT_FOUND,
     OUT_OF_MEMORY,
-    REAL_CUDA,
     SUCCESS,
     Start,
     exported,
@@ -106,33 +104,20 @@ def test_what_is_handed_out_by_name_is_the_wrappers_exactly_where_it_has_that_va
     assert user.handed_out(asked, VERSIONS, [0, 1, 2]) == []
 
 
-@pytest.fixture(scope="module")
-def old_driver(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Shell that puts a driver without the newer functions in the real one's place."""
-    folder = tmp_path_factory.mktemp("old")
-    (folder / "hidden.map").write_text("{ local: " + "; ".join(sorted(NEWER_THAN_R470)) + "; };")
-    flags = f"LDFLAGS=-Wl,--version-script={folder}/hidden.map"
-    target = [f"OUT={folder}", f"{folder}/libcuda.so"]
-    subprocess.run(["make", "-s", "-C", REPOSITORY / "native/sim", flags, *target], check=True, timeout=300)
-    assert not exported(folder / "libcuda.so") & NEWER_THAN_R470
-    return f"mount --bind {folder}/libcuda.so {REAL_CUDA}"
-
-
 def test_the_newer_look_up_works_where_the_driver_has_only_the_older(
     cell: Make,
     program: Start,  # noqa: F811
-    old_driver: str,
 ) -> None:
     one = cell(1 * GIB, topology="1xT4-R470")
-    user = program(one, "lookup", old_driver)
+    user = program(one, "lookup")
     assert user.start() == SUCCESS
     assert user.alloc(1 * GIB)[0] == SUCCESS
     assert user.alloc(1)[0] == OUT_OF_MEMORY
 
 
-def test_what_the_driver_lacks_says_so(cell: Make, program: Start, old_driver: str) -> None:  # noqa: F811
+def test_what_the_driver_lacks_says_so(cell: Make, program: Start) -> None:  # noqa: F811
     one = cell(1 * GIB, topology="1xT4-R470")
-    user = program(one, "symbol", old_driver)
+    user = program(one)
     user.start()
     for name in sorted(NEWER_THAN_R470 - {"cuGetProcAddress_v2"}):
         assert user.bare(name) == NOT_FOUND, name

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.devices.simulated import SimState
+from xpu_runtime.devices.topology import DRIVERS
 
 from .conftest import GIB, MIB, SUCCESS, Process
 
@@ -26,6 +27,15 @@ def query(root: str, *arguments: str) -> list[str]:
     answer = smi(root, *arguments)
     assert answer.returncode == 0, answer.stdout
     return answer.stdout.splitlines()
+
+
+@pytest.mark.parametrize("branch", DRIVERS)
+def test_it_runs_on_each_branch(up: Up, process: Start, branch: str) -> None:
+    root = up(f"1xT4-{branch}").root
+    one = process(root)
+    assert one.start() == SUCCESS
+    assert query(root, "--query-gpu=memory.total", "--format=csv,noheader") == ["15360 MiB"]
+    assert query(root, "--query-compute-apps=pid", "--format=csv,noheader") == [str(one.pid())]
 
 
 def test_the_table_has_the_driver_each_card_and_each_process(up: Up, process: Start) -> None:

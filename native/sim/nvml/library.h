@@ -29,8 +29,6 @@ nvmlDevice_t nvml_device(uint32_t index);
 nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index);
 const struct sim_inventory *nvml_inventory(void);
 
-/* The driver's branch, such as 535; 0 before nvmlInit. */
-unsigned int nvml_branch(void);
 unsigned long long nvml_now(void); /* µs, as time stamps are */
 /* NVML's convention for lists: *count is the room, and becomes what there is. */
 nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *infos);
@@ -38,13 +36,6 @@ nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *info
 nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count);
 /* Of the last second. */
 nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
-
-/* A function that came with a later driver is not there. */
-#define SINCE(branch)                                                                                        \
-    do {                                                                                                     \
-        if (nvml_branch() && nvml_branch() < (branch))                                                       \
-            return NVML_ERROR_FUNCTION_NOT_FOUND;                                                            \
-    } while (0)
 
 /* Opens a function: returns from it when the handle, an argument or a fault says so. */
 #define CHECK(condition, device, argument)                                                                   \

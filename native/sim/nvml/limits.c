@@ -1,6 +1,5 @@
 /*
- * libnvidia-ml from R615 on: memory limits of a cgroup. Older libraries are linked without this file, so
- * that their users find what they find there: no such function.
+ * libnvidia-ml from R615 on: memory limits of a cgroup.
  */
 #define _GNU_SOURCE
 #include "library.h"

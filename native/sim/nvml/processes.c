@@ -53,7 +53,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t devic
 
 NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                               nvmlProcessInfo_t *infos) {
-    SINCE(510);
     CHECK(nvml_check_alive, device, count);
     return compute(device, count, infos, NULL);
 }
@@ -72,7 +71,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t devi
 
 NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                                nvmlProcessInfo_t *infos) {
-    SINCE(510);
     CHECK(nvml_check_alive, device, count);
     return nvml_fits(count, 0, infos);
 }
@@ -92,7 +90,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t de
 
 NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                                  nvmlProcessInfo_t *infos) {
-    SINCE(510);
     CHECK(nvml_check_alive, device, count);
     return nvml_fits(count, 0, infos);
 }
@@ -101,7 +98,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
                                                             nvmlProcessDetailList_v1_t *list) {
     struct sim_process found[SIM_MAX_PROCESSES];
     unsigned int there = 0;
-    SINCE(535);
     CHECK(nvml_check_alive, device, list && list->mode <= NVML_PROCESS_MODE_MPS);
     if (list->version != NVML_STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -202,7 +198,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned
 
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
     struct sim_process process;
-    SINCE(590);
     CHECK(nvml_check_alive, device, stats);
     nvmlReturn_t result = of_pid(device, stats->pid, &process);
     if (result == NVML_SUCCESS)

@@ -101,8 +101,6 @@ nvmlReturn_t nvml_ready(void) {
     return sim_connected() || sim_connect() == SIM_OK ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-unsigned int nvml_branch(void) { return (unsigned int)strtoul(inventory.hello.driver_version, NULL, 10); }
-
 unsigned long long nvml_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);

@@ -43,7 +43,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
                                                             nvmlProcessesUtilizationInfo_v1_t *info) {
     struct sim_process found[SIM_MAX_PROCESSES];
     unsigned int busy;
-    SINCE(550);
     CHECK(nvml_check_alive, device, info);
     if (info->version != NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;

@@ -39,6 +39,9 @@ __asm__(".symver dlopen,dlopen@GLIBC_2.17\n"
 
 struct nvml nvml;
 
+/* In place of what this driver does not have. */
+static nvmlReturn_t missing(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+
 bool smi_load(void) {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!library)
@@ -51,6 +54,14 @@ bool smi_load(void) {
         memcpy(&nvml.name, &found, sizeof found);                                                            \
     } while (0);
     SMI_FUNCTIONS(SMI_FIND)
+#define SMI_FIND_NEWER(name)                                                                                 \
+    do {                                                                                                     \
+        void *found = dlsym(library, #name);                                                                 \
+        if (!found)                                                                                          \
+            found = (void *)missing;                                                                         \
+        memcpy(&nvml.name, &found, sizeof found);                                                            \
+    } while (0);
+    SMI_NEWER_FUNCTIONS(SMI_FIND_NEWER)
     return true;
 }
 

@@ -30,7 +30,6 @@
     X(nvmlDeviceGetCudaComputeCapability)                                                                    \
     X(nvmlDeviceGetPciInfo_v3)                                                                               \
     X(nvmlDeviceGetMemoryInfo)                                                                               \
-    X(nvmlDeviceGetMemoryInfo_v2)                                                                            \
     X(nvmlDeviceGetBAR1MemoryInfo)                                                                           \
     X(nvmlDeviceGetUtilizationRates)                                                                         \
     X(nvmlDeviceGetTemperature)                                                                              \
@@ -46,7 +45,6 @@
     X(nvmlDeviceGetDisplayActive)                                                                            \
     X(nvmlDeviceGetEccMode)                                                                                  \
     X(nvmlDeviceGetTotalEccErrors)                                                                           \
-    X(nvmlDeviceGetComputeRunningProcesses_v3)                                                               \
     X(nvmlDeviceGetComputeRunningProcesses_v2)                                                               \
     X(nvmlDeviceGetMigMode)                                                                                  \
     X(nvmlDeviceGetMaxMigDeviceCount)                                                                        \
@@ -54,10 +52,15 @@
     X(nvmlDeviceGetGpuInstanceId)                                                                            \
     X(nvmlDeviceGetComputeInstanceId)                                                                        \
     X(nvmlDeviceGetAttributes_v2)
+/* Since R510. */
+#define SMI_NEWER_FUNCTIONS(X)                                                                               \
+    X(nvmlDeviceGetMemoryInfo_v2)                                                                            \
+    X(nvmlDeviceGetComputeRunningProcesses_v3)
 
 #define SMI_POINTER(name) __typeof__(name) *name;
 struct nvml {
     SMI_FUNCTIONS(SMI_POINTER)
+    SMI_NEWER_FUNCTIONS(SMI_POINTER)
 };
 extern struct nvml nvml;
 

@@ -58,12 +58,11 @@ def multiarch() -> str:
 def _libraries(root: str, topology: Topology, native: str) -> None:
     folder = f"usr/lib/{multiarch()}"
     os.makedirs(os.path.join(root, folder), mode=0o755)
-    nvml = "libnvidia-ml" if topology.memory_limits else "libnvidia-ml-nolimits"
     entries = []
     flags = ldcache.flags_for(os.uname().machine)
-    for source, name in (("libcuda", "libcuda"), (nvml, "libnvidia-ml")):
+    for name in ("libcuda", "libnvidia-ml"):
         file = f"{name}.so.{topology.driver}"
-        _copy(os.path.join(native, f"{source}.so"), os.path.join(root, folder, file))
+        _copy(os.path.join(native, f"{name}-{topology.branch}.so"), os.path.join(root, folder, file))
         os.symlink(file, os.path.join(root, folder, f"{name}.so.1"))
         os.symlink(f"{name}.so.1", os.path.join(root, folder, f"{name}.so"))
         entries += [

@@ -160,9 +160,14 @@ class Topology(Value):
     gpus: tuple[Gpu, ...]
 
     @property
+    def branch(self) -> str:
+        """The driver's branch, such as R535."""
+        return f"R{self.driver.partition('.')[0]}"
+
+    @property
     def memory_limits(self) -> bool:
         """Whether this driver holds memory limits of a cgroup."""
-        return int(self.driver.partition(".")[0]) >= _FIRST_WITH_LIMITS
+        return int(self.branch[1:]) >= _FIRST_WITH_LIMITS
 
     def conf(self, **places: str) -> str:
         """The driver's configuration, `places` being its files (native/sim/driver/config.c)."""

@@ -1,0 +1,2 @@
+# Every name of a list, of all branches, as stub.h wants it.
+/^[a-z]/ { print ($2 == "data" ? "DATA" : "FUNCTION") "(" $1 ")" }
