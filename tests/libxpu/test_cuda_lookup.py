@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from headers import name_of
+
+from sim.exports import listed
 
 from .conftest import GIB, Cell
 from .cuda_cell import (
@@ -17,65 +20,9 @@ from .cuda_cell import (
     exported,
     program,  # noqa: F401  (fixture)
 )
+from .test_cuda_functions import decided
 
 Make = Callable[..., Cell]
-
-#: Every function that the wrapper sees, with all the variants that drivers up to CUDA 13.1 export of it.
-SEEN = set(
-    """
-cuInit cuGetProcAddress cuGetProcAddress_v2
-cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemGetInfo cuMemGetInfo_v2
-cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy cuCtxDestroy_v2 cuCtxSetLimit
-cuCtxAttach cuCtxDetach
-cuCtxSynchronize cuCtxSynchronize_v2 cuEventSynchronize cuStreamSynchronize cuStreamSynchronize_ptsz
-cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
-cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
-cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleUnload
-cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload
-cuMemAlloc cuMemAlloc_v2 cuMemAllocPitch cuMemAllocPitch_v2 cuMemAllocManaged cuMemFree cuMemFree_v2
-cuArrayCreate cuArrayCreate_v2 cuArray3DCreate cuArray3DCreate_v2 cuArrayDestroy
-cuMipmappedArrayCreate cuMipmappedArrayDestroy
-cuMemAllocAsync cuMemAllocAsync_ptsz cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz
-cuMemFreeAsync cuMemFreeAsync_ptsz cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo
-cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
-cuMemGetDefaultMemPool cuMemGetMemPool cuMemPoolSetAttribute
-cuMemCreate cuMemRelease cuMemMap cuMemUnmap cuMemRetainAllocationHandle
-cuMemExportToShareableHandle cuMemImportFromShareableHandle cuMemMapArrayAsync cuMemMapArrayAsync_ptsz
-cuIpcGetMemHandle cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle
-cuImportExternalMemory cuDestroyExternalMemory
-cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
-cuMulticastCreate cuMulticastBindMem cuMulticastBindMem_v2 cuMulticastBindAddr cuMulticastBindAddr_v2
-cuMulticastUnbind
-cuGraphAddMemAllocNode cuGraphAddNode cuGraphAddNode_v2 cuGraphInstantiate cuGraphInstantiate_v2
-cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
-cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphExecDestroy
-cuGraphLaunch cuGraphLaunch_ptsz cuGraphUpload cuGraphUpload_ptsz cuDeviceGraphMemTrim
-""".split()  # noqa: SIM905
-)
-
-#: Of these, what a driver of R470 (CUDA 11.4) does not have. There the wrapper's function is found by dlsym
-#: all the same and says NOT_FOUND: each entry is a decision, taken since memory depends on the function.
-NEWER_THAN_R470 = {
-    "cuCtxCreate_v4",
-    "cuCtxSynchronize_v2",
-    "cuGetProcAddress_v2",  # works on older drivers too
-    "cuGraphAddNode",
-    "cuGraphAddNode_v2",
-    "cuGraphExecUpdate_v2",
-    "cuGraphInstantiateWithParams",
-    "cuGraphInstantiateWithParams_ptsz",
-    "cuLibraryLoadData",
-    "cuLibraryLoadFromFile",
-    "cuLibraryUnload",
-    "cuMemGetDefaultMemPool",
-    "cuMemGetMemPool",
-    "cuMulticastBindAddr",
-    "cuMulticastBindAddr_v2",
-    "cuMulticastBindMem",
-    "cuMulticastBindMem_v2",
-    "cuMulticastCreate",
-    "cuMulticastUnbind",
-}
 
 VERSIONS = [2000, 3020, 4000, 7000, 10000, 11020, 11040, 12000, 12050, 13000]
 
@@ -86,7 +33,9 @@ def base(name: str) -> str:
 
 
 def test_the_wrapper_has_every_variant_of_what_it_sees_and_no_other(wrappers: Path) -> None:
-    assert exported(wrappers / "libcuda.so.1") == SEEN
+    seen = set(decided()["wrapped"])
+    newest = listed("libcuda")["R615"]
+    assert exported(wrappers / "libcuda.so.1") == {name for name in newest if name_of(name) in seen}
 
 
 @pytest.mark.parametrize("topology", ["1xT4-R470", "1xT4-R535", "1xT4-R580"])
@@ -115,10 +64,15 @@ def test_the_newer_look_up_works_where_the_driver_has_only_the_older(
     assert user.alloc(1)[0] == OUT_OF_MEMORY
 
 
-def test_what_the_driver_lacks_says_so(cell: Make, program: Start) -> None:  # noqa: F811
+def test_what_the_driver_lacks_says_so(
+    cell: Make,
+    program: Start,  # noqa: F811
+    wrappers: Path,
+) -> None:
     one = cell(1 * GIB, topology="1xT4-R470")
     user = program(one)
     user.start()
-    for name in sorted(NEWER_THAN_R470 - {"cuGetProcAddress_v2"}):
+    newer = exported(wrappers / "libcuda.so.1") - listed("libcuda")["R470"]
+    for name in sorted(newer - {"cuGetProcAddress_v2"}):
         assert user.bare(name) == NOT_FOUND, name
     assert one.total() == 0
