@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_PROCESSES = 65536, AT_FIRST = 64 };
+enum { MAX_PROCESSES = 65536, AT_FIRST = 32 };
 typedef nvmlReturn_t list_call(nvmlDevice_t device, unsigned int *count, void *found);
 typedef __typeof__(nvmlDeviceGetMemoryInfo) memory_call;
 typedef __typeof__(nvmlDeviceGetHandleByUUID) handle_call;

@@ -67,8 +67,9 @@ static int find_self(struct dl_phdr_info *object, size_t size, void *path) {
 /* ROOT/run/nvidia-sim: ROOT is what precedes /usr/lib in the place where this library lies. On the host that
  * is the driver root, in a container nothing. */
 static void socket_folder(char *folder, size_t room) {
-    char path[PATH_MAX] = "";
+    static char path[PATH_MAX]; /* under open_socket's lock */
     char *prefix_end = NULL;
+    path[0] = 0;
     dl_iterate_phdr(find_self, path);
     for (char *at = strstr(path, "/usr/lib"); at; at = strstr(at + 1, "/usr/lib"))
         prefix_end = at;
@@ -76,8 +77,9 @@ static void socket_folder(char *folder, size_t room) {
     snprintf(folder, room, "%s%s", path, SIM_SOCKET_DIR);
 }
 
+/* With the lock held, so that what a small stack has no room for can lie elsewhere. */
 static int open_socket(void) {
-    char folder[PATH_MAX + 32];
+    static char folder[PATH_MAX + 32];
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     socket_folder(folder, sizeof folder);
     int directory = -1;

@@ -32,6 +32,8 @@ const struct sim_inventory *nvml_inventory(void);
 unsigned long long nvml_now(void); /* µs, as time stamps are */
 /* NVML's convention for lists: *count is the room, and becomes what there is. */
 nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *infos);
+/* Room for SIM_MAX_PROCESSES, the calling thread's own: 24 KiB would be much of a small stack. */
+struct sim_process *nvml_process_room(void);
 /* The processes that use a device; `found` has room for SIM_MAX_PROCESSES. */
 nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count);
 /* Of the last second. */

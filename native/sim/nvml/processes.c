@@ -5,6 +5,11 @@
 #include "library.h"
 
 /* Without MIG there are no instance ids, which the driver says as all ones. */
+struct sim_process *nvml_process_room(void) {
+    static _Thread_local struct sim_process room[SIM_MAX_PROCESSES];
+    return room;
+}
+
 nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count) {
     struct sim_reply reply;
     nvmlReturn_t result =
@@ -23,7 +28,7 @@ nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *info
 
 static nvmlReturn_t compute(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos,
                             nvmlProcessInfo_v1_t *old) {
-    struct sim_process found[SIM_MAX_PROCESSES];
+    struct sim_process *found = nvml_process_room();
     unsigned int there = 0;
     nvmlReturn_t result = nvml_processes(device, found, &there);
     if (result == NVML_SUCCESS)
@@ -96,7 +101,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t de
 
 NVML_API nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
                                                             nvmlProcessDetailList_v1_t *list) {
-    struct sim_process found[SIM_MAX_PROCESSES];
+    struct sim_process *found = nvml_process_room();
     unsigned int there = 0;
     CHECK(nvml_check_alive, device, list && list->mode <= NVML_PROCESS_MODE_MPS);
     if (list->version != NVML_STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1))
@@ -162,7 +167,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, uns
 
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count,
                                                   unsigned int *pids) {
-    struct sim_process found[SIM_MAX_PROCESSES];
+    struct sim_process *found = nvml_process_room();
     unsigned int there = 0;
     CHECK(nvml_check_alive, device, count);
     nvmlReturn_t result = nvml_processes(device, found, &there);
@@ -174,7 +179,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned 
 }
 
 static nvmlReturn_t of_pid(nvmlDevice_t device, unsigned int pid, struct sim_process *process) {
-    struct sim_process found[SIM_MAX_PROCESSES];
+    struct sim_process *found = nvml_process_room();
     unsigned int there = 0;
     nvmlReturn_t result = nvml_processes(device, found, &there);
     for (unsigned int i = 0; result == NVML_SUCCESS && i < there; i++)

@@ -44,7 +44,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory
 
 /* Each process has some of the window: 1 MiB of it, say. */
 NVML_API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
-    struct sim_process found[SIM_MAX_PROCESSES];
+    struct sim_process *found = nvml_process_room();
     unsigned int users = 0;
     CHECK(nvml_check_alive, device, memory);
     unsigned long long size = 256ull << 20; /* a BAR holds a power of two */

@@ -27,7 +27,7 @@ static nvmlReturn_t busy_ones(nvmlDevice_t device, unsigned long long since, str
 NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                                       nvmlProcessUtilizationSample_t *samples,
                                                       unsigned int *count, unsigned long long since) {
-    struct sim_process found[SIM_MAX_PROCESSES];
+    struct sim_process *found = nvml_process_room();
     unsigned int busy;
     CHECK(nvml_check_alive, device, count);
     nvmlReturn_t result = busy_ones(device, since, found, &busy);
@@ -41,7 +41,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 
 NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
                                                             nvmlProcessesUtilizationInfo_v1_t *info) {
-    struct sim_process found[SIM_MAX_PROCESSES];
+    struct sim_process *found = nvml_process_room();
     unsigned int busy;
     CHECK(nvml_check_alive, device, info);
     if (info->version != NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1))

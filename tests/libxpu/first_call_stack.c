@@ -1,0 +1,83 @@
+/*
+ * How much of a thread's stack the first calls of CUDA in a process need: run as
+ * `first_call_stack LIBRARY SIZE`, with a libcuda and the bytes of the threads' stacks. Prints the bytes that
+ * each of the calls used, each in a thread of its own.
+ *
+ * The stack is painted before, and looked at afterwards: what is not as it was painted was in use.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { PAINT = 0xa5, GUARD = 4096 };
+
+static void *library, *context;
+static unsigned long long pointer;
+static size_t stack_size;
+
+#define FIND(name, ...) ((int (*)(__VA_ARGS__))dlsym(library, #name))
+
+static void *nothing(void *unused) { return unused; }
+static void *init(void *unused) { return unused ? NULL : (void *)(long)FIND(cuInit, unsigned)(0); }
+
+static void *retain(void *unused) {
+    return unused ? NULL : (void *)(long)FIND(cuDevicePrimaryCtxRetain, void **, int)(&context, 0);
+}
+
+static void *allocate(void *unused) {
+    int result = unused ? 1 : FIND(cuCtxSetCurrent, void *)(context);
+    if (!result)
+        result = FIND(cuMemAlloc_v2, unsigned long long *, size_t)(&pointer, 4 << 20);
+    return (void *)(long)result;
+}
+
+static void *look(void *unused) {
+    size_t free_bytes, total;
+    int result = unused ? 1 : FIND(cuCtxSetCurrent, void *)(context);
+    if (!result)
+        result = FIND(cuMemGetInfo_v2, size_t *, size_t *)(&free_bytes, &total);
+    return (void *)(long)result;
+}
+
+/* Bytes of the stack that the thread used; exits where the call failed. Who needs more dies in the guard. */
+static size_t used_by(void *(*call)(void *)) {
+    unsigned char *whole =
+        mmap(NULL, GUARD + stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *stack = whole + GUARD;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    void *result = NULL;
+    if (whole == MAP_FAILED || mprotect(whole, GUARD, PROT_NONE))
+        exit(1);
+    memset(stack, PAINT, stack_size);
+    pthread_attr_init(&attributes);
+    if (pthread_attr_setstack(&attributes, stack, stack_size) ||
+        pthread_create(&thread, &attributes, call, NULL) || pthread_join(thread, &result) || result) {
+        fprintf(stderr, "failed: %ld\n", (long)result);
+        exit(1);
+    }
+    size_t untouched = 0;
+    while (untouched < stack_size && stack[untouched] == PAINT)
+        untouched++;
+    munmap(whole, GUARD + stack_size);
+    return stack_size - untouched;
+}
+
+int main(int argc, char **argv) {
+    library = argc > 2 ? dlopen(argv[1], RTLD_NOW) : NULL;
+    stack_size = argc > 2 ? (size_t)atol(argv[2]) : 0;
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    size_t base = used_by(nothing); /* the thread's own */
+    printf("{\"cuInit\": %zu", used_by(init) - base);
+    printf(", \"cuDevicePrimaryCtxRetain\": %zu", used_by(retain) - base);
+    printf(", \"cuMemAlloc\": %zu", used_by(allocate) - base);
+    printf(", \"cuMemGetInfo\": %zu}\n", used_by(look) - base);
+    return 0;
+}
