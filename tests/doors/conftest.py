@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -167,3 +168,32 @@ def bundles(node: Node, image_root: Path, base_spec: dict[str, Any]) -> Callable
         return folder
 
     return make
+
+
+#: A /dev of the commands' own, in which /dev/log is the test's.
+_DEV = """set -e
+mkdir $0/dev; mount -t tmpfs none $0/dev; cp -a /dev/null /dev/zero /dev/urandom /dev/tty $0/dev
+ln -s $0/log $0/dev/log; mount --move $0/dev /dev; echo ready; exec sleep infinity"""
+
+
+@pytest.fixture
+def system_log(node: Node) -> Iterator[socket.socket]:
+    """The socket of a syslog daemon, for the node's commands."""
+    daemon = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    daemon.bind(str(node.folder / "log"))
+    daemon.settimeout(30)
+    with (
+        daemon,
+        subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", _DEV, node.folder],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as holder,
+    ):
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        node.view = ["nsenter", "--mount", "--target", str(holder.pid), "--"]
+        yield daemon
+        node.close_containers()
+        node.view = []
+        holder.kill()

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -160,6 +161,43 @@ def test_a_program_that_goes_round_the_account_is_shown_by_the_driver(node: Node
     assert (process["used_bytes"], process["name"], process["container_pid"]) == (None, "cuda-probe", 1)
     assert process["driver_used_bytes"] >= GIB
     assert part["memory_used_bytes"] == part["driver_used_bytes"] == process["driver_used_bytes"]
+
+
+def test_a_container_that_goes_round_its_limit_is_marked_and_told_of(
+    node: Node, bundles: Bundles, system_log: socket.socket
+) -> None:
+    old_driver(node)
+    script = (
+        "cuda-probe alloc 512 --hold & LD_PRELOAD=/usr/lib/xpu/libcuda.real exec cuda-probe alloc 2000 --hold"
+    )
+    bundle = bundles("XPU_MEM=1G", args=["sh", "-c", script])
+    container = node.start(bundle)
+    while (bundle / "output").read_text().count("free of") < 2:
+        time.sleep(0.01)  # the test's own time limit ends this
+    (entry,) = node.json("ps")
+    assert entry["memory_used_bytes"] == 512 * MIB + CONTEXT
+    assert entry["memory_unaccounted_bytes"] == 2000 * MIB + CONTEXT
+    line = f"container {container}: the driver counts 2300M on GPU 0 that its account has not"
+    shown = node.xpu("ps")
+    assert "(2300M unaccounted)" in shown.stdout
+    assert line in shown.stderr
+    assert line in system_log.recv(4096).decode()
+    assert line in node.xpu("gc").stderr
+    told = node.json("inspect", container)
+    assert any(line in problem for problem in told["problems"])
+    assert of_slice(node, container)["memory_unaccounted_bytes"] == 2000 * MIB + CONTEXT
+    # Once a container: `watch xpu ps` fills no log.
+    system_log.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        system_log.recv(4096)
+
+
+def test_programs_that_keep_to_their_account_are_not_marked(node: Node, bundles: Bundles) -> None:
+    old_driver(node)
+    three(node, bundles)
+    assert [entry["memory_unaccounted_bytes"] for entry in node.json("ps")] == [0]
+    shown = node.xpu("ps")
+    assert "unaccounted" not in shown.stdout + shown.stderr
 
 
 def test_a_container_without_a_limit_and_a_dead_one_are_shown(node: Node, bundles: Bundles) -> None:

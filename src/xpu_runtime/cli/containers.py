@@ -39,14 +39,15 @@ def is_alive(grant: Grant) -> bool:
     )
 
 
-def entry(grant: Grant, part: Slice, used: int | None) -> dict[str, Any]:
-    """A slice as scripts see it; `used` in bytes."""
+def entry(grant: Grant, part: Slice, used: int | None, unaccounted: int | None = None) -> dict[str, Any]:
+    """A slice as scripts see it; `used` and what its account lacks of that (unaccounted.py) in bytes."""
     return {
         "container_id": grant.container_id,
         "device_index": plain_index(part.device_index),
         "device_uuid": part.device_uuid,
         "memory_bytes": part.memory_bytes if part.limited else None,
         "memory_used_bytes": used,
+        "memory_unaccounted_bytes": unaccounted,
         "cores": part.cores,
         **part.holding.as_dict(),
         "mode": grant.mode,

@@ -11,7 +11,7 @@ from xpu_runtime.cli.table import json_option, memory, percent, print_json, prin
 from xpu_runtime.config.load import load
 from xpu_runtime.devices import inventory
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.quota import library, limits, pages
+from xpu_runtime.quota import library, limits, pages, unaccounted
 from xpu_runtime.quota.usage import Figures
 
 #: Rows of a device's table; --json has all.
@@ -39,6 +39,7 @@ def inspect(container: str, as_json: bool) -> None:
           limit_in_force_bytes   what the quota page or the driver says; null: no limit, or not known
           device_memory_bytes    all of the device
           driver_used_bytes      the driver's figure for the container
+          memory_unaccounted_bytes  of that, what its account has not, if more than 256 MiB a process
           processes              pid, container_pid, name, used_bytes, driver_used_bytes, ended,
                                  kept_bytes (of one that has ended: open in another process),
                                  kinds: bytes by linear, managed, pool, vmm, array, graph, external,
@@ -52,11 +53,13 @@ def inspect(container: str, as_json: bool) -> None:
       xpu inspect 3f2a91 --json | jq '.grants[].slices[].processes[] | {pid, used_bytes}'
     """
     grants = containers.named(container)
-    figures = Figures(inventory.load(load()))
-    problems: list[str] = []
+    found = inventory.load(load())
+    figures = Figures(found)
+    beyond = unaccounted.find(found, grants)
+    problems: list[str] = unaccounted.warn(grants, beyond)
     told = {
         "container_id": grants[0].container_id,
-        "grants": [_grant(grant, figures, problems) for grant in grants],
+        "grants": [_grant(grant, figures, beyond, problems) for grant in grants],
         "problems": problems,
     }
     problems += figures.problems
@@ -66,7 +69,9 @@ def inspect(container: str, as_json: bool) -> None:
         _print(told)
 
 
-def _grant(grant: Grant, figures: Figures, problems: list[str]) -> dict[str, Any]:
+def _grant(
+    grant: Grant, figures: Figures, beyond: unaccounted.Amounts, problems: list[str]
+) -> dict[str, Any]:
     page = _pages(grant, problems)
     slices = []
     for position, part in enumerate(grant.slices):
@@ -78,7 +83,9 @@ def _grant(grant: Grant, figures: Figures, problems: list[str]) -> dict[str, Any
             )
         slices.append(
             {
-                **containers.entry(grant, part, figures.in_use(grant, position)),
+                **containers.entry(
+                    grant, part, figures.in_use(grant, position), beyond.get((grant.id, position))
+                ),
                 "device_memory_bytes": figures.device_memory(grant, position),
                 "limit_in_force_bytes": limit,
                 "driver_used_bytes": figures.by_driver(grant, position),
@@ -156,7 +163,8 @@ def _print_slice(part: dict[str, Any]) -> None:
     click.echo(f"\nGPU {part['device_index']} ({part['device_uuid']})")
     click.echo(f"  limit    {whole if limit is None else memory(limit)}, cores {percent(part['cores'])}")
     click.echo(f"  held by  {containers.enforced(part)}")
-    used = used_of(part["memory_used_bytes"], limit or part["device_memory_bytes"])
+    whole_limit = limit or part["device_memory_bytes"]
+    used = used_of(part["memory_used_bytes"], whole_limit, part["memory_unaccounted_bytes"])
     click.echo(f"  used     {used}, {memory(part['driver_used_bytes'])} by the driver's figure")
     rows = [
         (

@@ -11,6 +11,7 @@ from xpu_runtime.devices import inventory
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.quota import unaccounted
 from xpu_runtime.quota.usage import Figures
 
 
@@ -20,7 +21,9 @@ from xpu_runtime.quota.usage import Figures
 def ps(no_trunc: bool, as_json: bool) -> None:
     """List the slices that containers hold.
 
-    USED is what the container's processes have, of what they may have. ENFORCED BY names what holds each
+    USED is what the container's processes have, of what they may have; `(2G unaccounted)` is what the driver
+    counts and the container's account has not, where that is more than 256M a process: a program goes round
+    the wrapper libraries. ENFORCED BY names what holds each
     limit and how strongly: hard (the container cannot get round it) or soft; `unenforced` is booked and
     held by nothing.
 
@@ -31,10 +34,11 @@ def ps(no_trunc: bool, as_json: bool) -> None:
     """
     with Ledger() as ledger:
         grants = ledger.grants()
-    used = _used(grants)
+    used, beyond = _used(grants)
     slices = [(grant, position, part) for grant in grants for position, part in enumerate(grant.slices)]
     entries = [
-        containers.entry(grant, part, used.get((grant.id, position))) for grant, position, part in slices
+        containers.entry(grant, part, used.get((grant.id, position)), beyond.get((grant.id, position)))
+        for grant, position, part in slices
     ]
     if as_json:
         print_json(entries)
@@ -46,7 +50,7 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 e["container_id"] if no_trunc else e["container_id"][:12],
                 e["device_index"],
                 "whole device" if e["memory_bytes"] is None else memory(e["memory_bytes"]),
-                used_of(e["memory_used_bytes"], part.memory_bytes),
+                used_of(e["memory_used_bytes"], part.memory_bytes, e["memory_unaccounted_bytes"]),
                 percent(e["cores"]),
                 containers.enforced(e),
                 e["mode"],
@@ -59,15 +63,16 @@ def ps(no_trunc: bool, as_json: bool) -> None:
     )
 
 
-def _used(grants: list[Grant]) -> dict[tuple[int, int], int | None]:
-    """Bytes in use by grant and slice; None where neither the account nor the driver tells."""
+def _used(grants: list[Grant]) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
+    """Bytes in use by grant and slice, None where nobody tells; and what accounts lack."""
     if not grants:
-        return {}
+        return {}, {}
     try:
-        figures = Figures(inventory.load(load()))
+        found = inventory.load(load())
     except XpuError as error:
         click.echo(f"xpu: memory in use is not known: {error}", err=True)
-        return {}
+        return {}, {}
+    figures = Figures(found)
     used = {
         (grant.id, position): figures.in_use(grant, position)
         for grant in grants
@@ -75,4 +80,7 @@ def _used(grants: list[Grant]) -> dict[tuple[int, int], int | None]:
     }
     for problem in figures.problems:
         click.echo(f"xpu: memory in use is not known: {problem}", err=True)
-    return used
+    beyond = unaccounted.find(found, grants)
+    for line in unaccounted.warn(grants, beyond):
+        click.echo(f"xpu: {line}", err=True)
+    return used, beyond

@@ -32,9 +32,10 @@ def memory(amount: int | None) -> str:
     return "-" if amount is None else show(amount)
 
 
-def used_of(used: int | None, limit: int) -> str:
-    """`1.5G/4G`, or a dash where the use is not known."""
-    return "-" if used is None else f"{show(used)}/{show(limit)}"
+def used_of(used: int | None, limit: int, unaccounted: int | None = None) -> str:
+    """`1.5G/4G`, or a dash for unknown; `1.5G/4G (2G unaccounted)` where the account lacks some of it."""
+    beyond = f" ({show(unaccounted)} unaccounted)" if unaccounted else ""
+    return ("-" if used is None else f"{show(used)}/{show(limit)}") + beyond
 
 
 def percent(amount: int | None) -> str:

@@ -21,7 +21,7 @@ _TOP = "slices"
 _KIND = "tmpfs"
 #: Beside the pages: the rest of their last blocks, and the root folder.
 _SLACK = 64 << 10
-_INODES = 4
+_INODES = 6
 
 
 def of(grant: Grant) -> str:
