@@ -104,11 +104,7 @@ bool xpu_charge(int device, enum xpu_kind kind, uint64_t bytes) {
     }
     xpu_reap();
     xpu_settle_orphans(device);
-    if (charge(device, kind, grains, XPU_WITHIN_LIMIT))
-        return true;
-    XPU_DEBUG("device %d: %llu bytes refused: %llu of %llu used", device, (unsigned long long)bytes,
-              (unsigned long long)xpu_total(device) * XPU_GRAIN, (unsigned long long)xpu_limit(device));
-    return false;
+    return charge(device, kind, grains, XPU_WITHIN_LIMIT);
 }
 
 void xpu_charge_anyway(int device, enum xpu_kind kind, uint64_t bytes) {

@@ -99,9 +99,20 @@ void xpu_listed_as(uint32_t id);
  * pages. */
 void xpu_refuse(const char *why);
 
-/* XPU_LOG=debug (stderr) or XPU_LOG=debug:/a/file. A setuid program writes no file. */
+/* Tells, once it is final, that `bytes` more of a device (0: not known how many) would pass the limit: in the
+ * log, and on stderr once a process, for CUDA's answer is the same where the card itself is full. */
+void xpu_refused(int device, uint64_t bytes);
+
+/* XPU_LOG=debug (stderr) or XPU_LOG=debug:/a/file; XPU_LOG=off: not even xpu_refused's line. A setuid program
+ * writes no file. */
 extern bool xpu_log_on; /* set when the pages are opened */
 void xpu_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A size in such a line, rounded down to a tenth. */
+struct xpu_mib {
+    char text[32];
+};
+struct xpu_mib xpu_mib(uint64_t bytes);
+#define XPU_MIB(bytes) xpu_mib(bytes).text
 #define XPU_DEBUG(...)                                                                                       \
     do {                                                                                                     \
         if (__atomic_load_n(&xpu_log_on, __ATOMIC_RELAXED))                                                  \

@@ -209,13 +209,21 @@ def test_the_wrappers_log_goes_to_stderr_or_into_a_file(node: Node, bundles: Bun
     ask = ("XPU_MEM=4G", "XPU_LOG=debug")
     done = node.run(bundles(*ask, args=["cuda-probe", "alloc", "3000", "2000"]))
     lines = [line for line in done.stderr.splitlines() if line.startswith("xpu[")]
-    assert any("refused" in line and str(3000 << 20) in line for line in lines), done.stderr
+    assert [line.partition(": ")[2] for line in lines if "refused" in line] == [
+        "device 0: refused 2000 MiB: 1096 MiB free of 4096 MiB"
+    ], done.stderr
+    assert "not the card's" not in done.stderr
     quiet = node.run(bundles("XPU_MEM=4G", args=["cuda-probe", "alloc", "3000", "2000"]))
-    assert quiet.stderr == ""
+    assert quiet.stderr == (
+        "xpu: out of memory by this container's limit, not the card's: 2000 MiB asked, 1096 MiB free of the "
+        "4096 MiB of its slice of GPU 0 (XPU_LOG=off hides this line)\n"
+    )
+    hidden = node.run(bundles("XPU_MEM=4G", "XPU_LOG=off", args=["cuda-probe", "alloc", "3000", "2000"]))
+    assert hidden.stderr == ""
     script = "cuda-probe alloc 3000 2000; cat /tmp/of-xpu"
     filed = node.run(bundles("XPU_MEM=4G", "XPU_LOG=debug:/tmp/of-xpu", args=["sh", "-c", script]))
     assert "refused" in filed.stdout
-    assert filed.stderr == ""
+    assert filed.stderr == quiet.stderr
 
 
 def test_a_program_whose_page_is_covered_gets_no_card_and_is_told_why(

@@ -7,6 +7,7 @@
 #include "account.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -213,6 +214,23 @@ static void in_vfork(char **words) {
 
 static uint64_t number(const char *word) { return strtoull(word, NULL, 0); }
 
+/* Number 2 for a file of the program's own; "append": for a log. */
+static void take_stderr(const char *way, const char *path) {
+    close(STDERR_FILENO);
+    say("%d", open(path, O_RDWR | O_CREAT | (strcmp(way, "append") == 0 ? O_APPEND : 0), 0600));
+}
+
+/* What a line on stderr must leave as it was. */
+static void refused(int device, uint64_t bytes) {
+    sigset_t before, after;
+    sigprocmask(SIG_SETMASK, NULL, &before);
+    errno = 1234;
+    xpu_refused(device, bytes);
+    int number = errno;
+    sigprocmask(SIG_SETMASK, NULL, &after);
+    say("%s", number != 1234 ? "errno" : memcmp(&before, &after, 8) != 0 ? "mask" : "1");
+}
+
 static bool of_the_account(char **words, int count) {
     int device = count > 1 ? atoi(words[1]) : 0;
     enum xpu_kind kind = (enum xpu_kind)(count > 2 ? atoi(words[2]) : 0);
@@ -248,6 +266,10 @@ static bool of_the_account(char **words, int count) {
         list();
     else if (strcmp(words[0], "refuse") == 0)
         xpu_refuse(words[1]);
+    else if (strcmp(words[0], "refused") == 0)
+        refused(device, number(words[2]));
+    else if (strcmp(words[0], "stderr") == 0)
+        take_stderr(words[1], words[2]);
     else
         return false;
     return true;

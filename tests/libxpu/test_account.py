@@ -275,12 +275,13 @@ def test_a_log_tells_what_was_refused_and_who_was_dead(account: Make, tmp_path: 
     assert victim.charge(MIB)
     process = here.start(env={"XPU_LOG": f"debug:{log}"})
     assert not process.charge(MIB)
+    process.ask("refused", 0, MIB)
     victim.kill()
     assert process.charge(MIB)
     lines = log.read_text().splitlines()
     assert all(line.startswith(f"xpu[{process.popen.pid}]: ") for line in lines)
     text = "\n".join(lines)
-    assert f"device 0: {MIB} bytes refused: {MIB} of {MIB} used" in text
+    assert "device 0: refused 1 MiB: 0 MiB free of 1 MiB" in text
     assert f"its process {victim.popen.pid} is dead" in text
 
 

@@ -304,5 +304,7 @@ def test_a_log_tells_what_contexts_take(cell: Make, program: Start) -> None:  # 
     user.start()
     user.alloc(1 * GIB)
     log = user.read("/dev/shm/log")
-    assert f"device 0: a context took {CONTEXT} bytes" in log
-    assert f"{1 * GIB} bytes refused: {CONTEXT} of {1 * GIB} used" in log
+    assert f"device 0: a context took {CONTEXT // MIB} MiB" in log
+    refused = [line for line in log.splitlines() if "refused" in line]
+    assert len(refused) == 1, log
+    assert f"device 0: refused 1024 MiB: {(GIB - CONTEXT) // MIB} MiB free of 1024 MiB" in refused[0]

@@ -22,7 +22,10 @@ static CUresult charge(int device, enum xpu_kind kind, uint64_t bytes) {
         return CUDA_SUCCESS;
     xpu_reconcile_within(device);
     xpu_pools_trim(device);
-    return xpu_charge(device, kind, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (xpu_charge(device, kind, bytes))
+        return CUDA_SUCCESS;
+    xpu_refused(device, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult xpu_claim_at(struct xpu_claim *claim, int device, enum xpu_kind kind, uint64_t bytes) {

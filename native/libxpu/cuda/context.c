@@ -136,7 +136,7 @@ static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *cont
     if (!(again && xpu_overhead_change(XPU_CONTEXTS, (uintptr_t)*context, (int64_t)taken)) &&
         xpu_overhead_keep(XPU_CONTEXTS, (uintptr_t)*context, *context, growth->device, taken))
         __atomic_fetch_add(&counts[growth->device], 1, __ATOMIC_RELAXED);
-    XPU_DEBUG("device %d: a context took %llu bytes", growth->device, (unsigned long long)taken);
+    XPU_DEBUG("device %d: a context took %s", growth->device, XPU_MIB(taken));
     return result;
 }
 

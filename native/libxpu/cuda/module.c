@@ -27,9 +27,10 @@ struct loading {
 static CUresult make_room(struct xpu_growth *growth, int device) {
     uint64_t taken;
     CUresult result = xpu_growth_begin(growth, device, 0);
-    return result == CUDA_SUCCESS && xpu_used(device) > xpu_limit(device)
-               ? xpu_growth_end(growth, CUDA_ERROR_OUT_OF_MEMORY, &taken)
-               : result;
+    if (result != CUDA_SUCCESS || xpu_used(device) <= xpu_limit(device))
+        return result;
+    xpu_refused(device, 0);
+    return xpu_growth_end(growth, CUDA_ERROR_OUT_OF_MEMORY, &taken);
 }
 
 /* Without a context nothing is taken: the driver refuses a module then, and loads a library later. */

@@ -202,7 +202,13 @@ static CUresult allocate(const struct request *request) {
     CUresult result = draw(request, reserve, &undone);
     /* It was let in for room that the pool had in pieces too small. They have been trimmed: now it may fit.
      */
-    return undone ? draw(request, reserve, &undone) : result;
+    if (!undone)
+        return result;
+    undone = false;
+    result = draw(request, reserve, &undone);
+    if (undone)
+        xpu_refused(reserve->index, request->bytes);
+    return result;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {

@@ -91,8 +91,7 @@ static void set_overhead(int device, uint64_t right) {
     else
         xpu_give_back(device, XPU_OVERHEAD, now - right);
     if (right != now)
-        XPU_DEBUG("device %d: overhead %llu bytes, was %llu", device, (unsigned long long)right,
-                  (unsigned long long)now);
+        XPU_DEBUG("device %d: overhead %s, was %s", device, XPU_MIB(right), XPU_MIB(now));
 }
 
 static bool nothing_else(int device) { return xpu_own(device) == xpu_own_kind(device, XPU_OVERHEAD); }
@@ -235,9 +234,7 @@ static bool charge_growth(const struct xpu_growth *growth, uint64_t now, uint64_
     }
     if (xpu_charge(growth->device, XPU_OVERHEAD, right - now))
         return true;
-    XPU_DEBUG("device %d: refused an overhead of %llu bytes: %llu of %llu are in use", growth->device,
-              (unsigned long long)right, (unsigned long long)xpu_used(growth->device),
-              (unsigned long long)xpu_limit(growth->device));
+    xpu_refused(growth->device, right - now);
     xpu_give_back(growth->device, XPU_OVERHEAD, growth->reserved);
     return false;
 }

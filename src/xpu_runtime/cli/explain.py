@@ -83,6 +83,9 @@ def explain(
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
     _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations])
+    silent = library.why_no_log(outcome) if request.log else None
+    if silent and not as_json:
+        click.echo(f"  note: {silent}")
 
 
 def _pages(slices: tuple[Slice, ...]) -> str | None:

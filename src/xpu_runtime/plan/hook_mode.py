@@ -18,7 +18,7 @@ from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.oci.state import State
 from xpu_runtime.plan import granting, live
 from xpu_runtime.plan import mode as plan_mode
-from xpu_runtime.quota import limits
+from xpu_runtime.quota import library, limits
 from xpu_runtime.quota.choose import UNENFORCED
 from xpu_runtime.request import source
 
@@ -69,6 +69,9 @@ def _give(
         granting.release(config, [bound])
         raise
     _warn(bound, log)
+    silent = library.why_no_log(bound.slices) if request.log else None
+    if silent:
+        log.write("warning", f"container {bound.container_id}: {silent}")
     return bound
 
 

@@ -12,10 +12,11 @@ from xpu_runtime.devices import inventory
 from xpu_runtime.errors import SpecError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.linux import files, proc
+from xpu_runtime.messages import Log
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.plan import granting, in_spec, injection
 from xpu_runtime.plan import mode as plan_mode
-from xpu_runtime.quota import limits
+from xpu_runtime.quota import library, limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ def prepare(
     except BaseException:
         granting.release(config, [granted] if granted else [])
         raise
+    silent = library.why_no_log(slices) if request.log else None
+    if silent:
+        log = Log(invocation.log or "", invocation.log_format or "text")
+        log.write("warning", f"container {wanted.container_id}: {silent}")
 
 
 def _keep_original(path: str) -> None:

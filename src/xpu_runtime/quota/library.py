@@ -81,3 +81,12 @@ def can_go_round(library: Library) -> bool:
 def holds(slices: tuple[Slice, ...]) -> bool:
     """Whether the limit of any of these is held by this backend."""
     return any(part.held_by(NAME) for part in slices)
+
+
+def why_no_log(slices: tuple[Slice, ...]) -> str | None:
+    """Why XPU_LOG=debug writes nothing in a container with these slices; None if it does."""
+    if holds(slices):
+        return None
+    held = sorted({part.holding.memory_backend or "" for part in slices if part.limited} - {"", "none"})
+    why = f"its memory limit is held by: {', '.join(held)}" if held else "nothing holds a memory limit of it"
+    return f"XPU_LOG=debug writes no log, for that is the wrapper libraries', and {why}"

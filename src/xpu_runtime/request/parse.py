@@ -22,8 +22,12 @@ VARIABLES = (
     "XPU_ENFORCE",
 )
 
-#: Read by the wrapper libraries in the container; they ask the runtime for nothing.
+#: Read by the wrapper libraries in the container; they ask the runtime for nothing, and are checked where
+#: something else does.
 FOR_PROGRAMS = ("XPU_LOG",)
+
+#: The longest path of XPU_LOG=debug:PATH in bytes, that of native/libxpu/log.c.
+_LONGEST_LOG = 511
 
 #: A list longer than any machine has devices is an attack or a mistake.
 MAX_DEVICES = 256
@@ -163,6 +167,22 @@ class _Reader:
                 )
         return tuple(name for name in CAPABILITIES if name in words)
 
+    def log(self) -> bool:
+        """Whether XPU_LOG asks for the wrapper libraries' log."""
+        text = self.value("XPU_LOG")
+        if text is None:
+            return False
+        word, colon, path = text.partition(":")
+        if text not in ("debug", "off") and not (word == "debug" and path.startswith("/")):
+            allowed = ("debug", "off")
+            hint = nearest(word.lower(), allowed) or ""
+            if hint == "debug" and colon:
+                hint = f"debug:{path}" if path.startswith("/") else ""
+            self.wrong("XPU_LOG", "must be debug, debug:/the/path/of/a/file or off", hint)
+        elif len(path.encode("utf-8", "surrogateescape")) > _LONGEST_LOG:
+            self.wrong("XPU_LOG", f"names a file by more than {_LONGEST_LOG} bytes")
+        return word == "debug"
+
     def requirement(self, name: str) -> tuple[tuple[Condition, ...], ...]:
         try:
             return require.parse(self.variables[name])
@@ -180,16 +200,15 @@ def is_selector(word: str) -> bool:
 
 
 def parse(variables: dict[str, str], *, step: int = 5, requirements: dict[str, str] | None = None) -> Request:
-    """The request in `variables` (XPU_* names only); `requirements` holds further expressions of the
+    """The request in `variables` (XPU_* names); `requirements` holds further expressions of the
     form of XPU_REQUIRE by the name of the variable that they came from. RequestError tells all problems.
     """
     reader = _Reader(variables, step)
     for name in variables:
-        if name not in VARIABLES and len(reader.problems) < _TOLD:
-            hint = nearest(name, VARIABLES)
-            reader.wrong(
-                name, "is no variable of this runtime; known are " + ", ".join(VARIABLES), hint or ""
-            )
+        if name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < _TOLD:
+            known = (*VARIABLES, *FOR_PROGRAMS)
+            hint = nearest(name, known)
+            reader.wrong(name, "is no variable of this runtime; known are " + ", ".join(known), hint or "")
     memory, count = reader.memory(), reader.count()
     choice, selectors = reader.devices()
     found = Request(
@@ -201,6 +220,7 @@ def parse(variables: dict[str, str], *, step: int = 5, requirements: dict[str, s
         capabilities=reader.capabilities(),
         enforce=reader.one_of("XPU_ENFORCE", ("auto", "hard", *BACKENDS)) or "auto",
         requirements=(reader.requirement("XPU_REQUIRE"),) if reader.value("XPU_REQUIRE") else (),
+        log=reader.log(),
     )
     found = found.replace(count=_count(reader, found, count))
     for name, text in (requirements or {}).items():

@@ -38,6 +38,8 @@ class Request(Value):
     #: All of these must hold; each is a list of alternatives, each of which is a list of conditions.
     requirements: tuple[tuple[tuple[Condition, ...], ...], ...] = ()
     enforce: str = "auto"
+    #: XPU_LOG=debug: the wrapper libraries, where they hold the limit, are to tell what they count.
+    log: bool = False
 
     def memory_of(self, position: int) -> Memory | None:
         """What is asked of the device at this position; None: all of it."""

@@ -51,7 +51,7 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
                 "policy.accept_env_when_unprivileged is false",
                 f"ask with the annotation {ANNOTATION_PREFIX}* instead",
             )
-        environment = {}
+        environment = {name: environment[name] for name in FOR_PROGRAMS if name in environment}
     request = from_variables({**environment, **by_annotation}, config.cores_step)
     if request is not None:
         _check_no_way_round(oci_spec.environment_of(spec))
@@ -131,6 +131,7 @@ def from_variables(variables: dict[str, str], step: int) -> Request | None:
             for name, value in variables.items()
             if name.startswith(_REQUIRE_PREFIX) and value.strip()
         }
+    ours.update((name, variables[name]) for name in FOR_PROGRAMS if name in variables)
     return parse(ours, step=step, requirements=requirements)
 
 
