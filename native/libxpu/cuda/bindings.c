@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "bindings.h"
 #include "devices.h"
+#include "left.h"
 #include "real.h"
 #include "share.h"
 #include "vmm.h"
@@ -18,9 +19,11 @@ XPU_NEED(cuMemRetainAllocationHandle)
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct xpu_binding *bindings; /* atomic, as it is looked at without the lock */
 
+static struct xpu_binding *left; /* by parents */
+
 static void forget(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    bindings = NULL;
+    XPU_LEAVE_BEHIND(bindings, left);
 }
 XPU_AT_FORK(forget)
 

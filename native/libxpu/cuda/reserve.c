@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "devices.h"
+#include "left.h"
 #include "real.h"
 
 XPU_NEED(cuMemPoolGetAttribute)
@@ -26,9 +27,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct xpu_reserve *reserves; /* atomic; entries are added in front, and stay */
 static int squeezing;                /* atomic; 1: a thread finds out whether what is left is enough */
 
+static struct xpu_reserve *left; /* by parents */
+
 static void forget_all(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    reserves = NULL;
+    XPU_LEAVE_BEHIND(reserves, left);
     squeezing = 0;
 }
 XPU_AT_FORK(forget_all)

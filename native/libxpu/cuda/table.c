@@ -11,6 +11,12 @@
 
 enum { SHARD_BITS = 5, SHARDS = 1 << SHARD_BITS, FIRST_ROOM = 64 };
 
+/* What a shard's entries lie in. */
+struct block {
+    struct block *left; /* the one that an earlier fork has left behind */
+    struct xpu_entry entries[];
+};
+
 struct shard {
     pthread_mutex_t lock;
     struct xpu_entry *entries; /* room of them; serial 0: empty */
@@ -21,11 +27,23 @@ struct shard {
 static struct shard shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 static uint64_t last_serial; /* atomic */
 
+static struct block *left[SHARDS];
+
+static struct block *block_of(struct xpu_entry *entries) {
+    return (struct block *)((char *)entries - offsetof(struct block, entries));
+}
+
 /* What the parent holds is not the child's. Its memory stays where it is: another thread of the parent may
- * have been in the midst of changing it. */
+ * have been in the midst of changing it. It stays known, with all that it leads to, as a child that looks for
+ * leaks when it ends (LeakSanitizer) would find it, and fail. */
 static void forget_all(void) {
-    for (int i = 0; i < SHARDS; i++)
+    for (int i = 0; i < SHARDS; i++) {
+        if (shards[i].entries) {
+            block_of(shards[i].entries)->left = left[i];
+            left[i] = block_of(shards[i].entries);
+        }
         shards[i] = (struct shard){.lock = PTHREAD_MUTEX_INITIALIZER};
+    }
 }
 XPU_AT_FORK(forget_all)
 
@@ -57,15 +75,20 @@ static struct xpu_entry *seek(const struct shard *shard, enum xpu_space space, u
 
 static bool grow(struct shard *shard) {
     struct shard larger = {.room = shard->room ? shard->room * 2 : FIRST_ROOM};
-    larger.entries = calloc(larger.room, sizeof *larger.entries);
-    if (!larger.entries)
+    struct block *block = calloc(1, sizeof *block + larger.room * sizeof *larger.entries);
+    if (!block)
         return false;
+    larger.entries = block->entries;
     for (size_t i = 0; i < shard->room; i++)
         if (shard->entries[i].serial)
             *seek(&larger, shard->entries[i].space, shard->entries[i].key) = shard->entries[i];
-    free(shard->entries);
+    struct xpu_entry *smaller = shard->entries;
     shard->entries = larger.entries;
     shard->room = larger.room;
+    /* In this order: a child that is forked meanwhile writes to what the shard has. */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (smaller)
+        free(block_of(smaller));
     return true;
 }
 

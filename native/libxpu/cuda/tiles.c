@@ -4,6 +4,7 @@
  * programs with sparse arrays, and a list will do.
  */
 #define _GNU_SOURCE
+#include "left.h"
 #include "real.h"
 #include "share.h"
 #include "vmm.h"
@@ -30,9 +31,11 @@ struct tile {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct tile *tiles; /* atomic, as it is looked at without the lock */
 
+static struct tile *left; /* by parents */
+
 static void forget(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    tiles = NULL;
+    XPU_LEAVE_BEHIND(tiles, left);
 }
 XPU_AT_FORK(forget)
 

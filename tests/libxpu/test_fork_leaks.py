@@ -1,0 +1,33 @@
+"""The CUDA wrapper in programs that look for leaks: what a forked child leaves of its parent's is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import GIB, Cell, compile_c
+
+#: What the simulated driver leaves behind is not looked at.
+SUPPRESSIONS = "leak:libcuda.real\nleak:libnvidia-ml.real\n"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_children_of_a_program_with_address_sanitizer_end_in_good_order(
+    cell: Callable[..., Cell], tmp_path: Path, wrapped: bool
+) -> None:
+    one = cell(4 * GIB)
+    (driver,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
+    program = compile_c(
+        Path(__file__).with_name("leak_fork.c"), tmp_path / "program", "-fsanitize=address", str(driver)
+    )
+    (tmp_path / "suppressions").write_text(SUPPRESSIONS)
+    environ = {
+        "ASAN_OPTIONS": "detect_leaks=1",
+        "LSAN_OPTIONS": f"suppressions={tmp_path}/suppressions:print_suppressions=0",
+    }
+    if not wrapped:
+        environ["LD_LIBRARY_PATH"] = "/mnt/usr/lib/unwrapped"
+    done = one.run([str(program)], env=environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0 0\n", "")
