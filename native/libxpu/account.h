@@ -30,9 +30,11 @@ struct xpu_pages {
 };
 
 /* Maps and checks the pages at the first call in this process; NULL with `*why` (a sentence for people: what
- * is wrong and what to do) if the container has none that this library can trust. The answer does not change.
- */
+ * is wrong and what to do) if the container has none that this library can trust. The answer does not change,
+ * unless it was that this process lacks descriptors or memory: then the next call tries again. */
 const struct xpu_pages *xpu_pages_find(const char **why);
+/* Whether this process can open no file at the moment. */
+bool xpu_lacks_descriptors(void);
 /* quota: NULL until they are open; atomic */
 extern struct xpu_pages xpu_pages_opened __attribute__((visibility("hidden")));
 

@@ -22,6 +22,7 @@ enum { UNKNOWN, GOOD, BAD };
 static int state; /* atomic */
 struct xpu_pages xpu_pages_opened;
 static char reason[512];
+static bool may_pass; /* what the reason says may be otherwise at the next call */
 static dev_t usage_device;
 static ino_t usage_inode;
 
@@ -75,16 +76,30 @@ static bool abi_known(const char *path, uint32_t abi) {
     return true;
 }
 
+static bool passes(int error) {
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN || error == EINTR;
+}
+
+static void cannot_open(const char *path, bool writable, int error) {
+    may_pass = passes(error);
+    if (error == ENOENT || error == ENOTDIR)
+        because("%s is missing: this container has no slice of a device, or its file was covered; " AGAIN,
+                path);
+    else if (error == EMFILE || error == ENFILE)
+        because(
+            "%s cannot be opened, as there is no file descriptor left: close some or raise `ulimit -n`; the "
+            "next call tries again",
+            path);
+    else
+        because("%s cannot be opened for %s (errno %d): see that this process may use it, or " AGAIN, path,
+                writable ? "writing" : "reading", error);
+}
+
 /* Maps `size` bytes of the file at `path`; NULL, with the reason, if it is missing or shorter. */
 static void *map(const char *path, bool writable, uint64_t size, struct stat *found) {
     int fd = open_raw(path, writable ? O_RDWR : O_RDONLY);
     if (fd < 0) {
-        if (errno == ENOENT || errno == ENOTDIR)
-            because("%s is missing: this container has no slice of a device, or its file was covered; " AGAIN,
-                    path);
-        else
-            because("%s cannot be opened for %s (errno %d): see that this process may use it, or " AGAIN,
-                    path, writable ? "writing" : "reading", errno);
+        cannot_open(path, writable, errno);
         return NULL;
     }
     void *mapped = MAP_FAILED;
@@ -95,6 +110,7 @@ static void *map(const char *path, bool writable, uint64_t size, struct stat *fo
                 (unsigned long long)size);
     else {
         mapped = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+        may_pass = mapped == MAP_FAILED && passes(errno);
         if (mapped == MAP_FAILED)
             because("%s cannot be mapped (errno %d): see that the process may have %llu bytes more of "
                     "address space",
@@ -162,8 +178,11 @@ const struct xpu_pages *xpu_pages_find(const char **why) {
         known = XPU_LOAD(state);
         if (known == UNKNOWN) {
             xpu_log_open();
+            may_pass = false;
             known = open_both() ? GOOD : BAD;
-            XPU_STORE(state, known);
+            /* A lack of descriptors or of memory is the program's state of the moment, and not the pages'. */
+            if (known == GOOD || !may_pass)
+                XPU_STORE(state, known);
             XPU_DEBUG("pages: %s", known == GOOD ? "good" : reason);
         }
         xpu_unlock();
@@ -172,6 +191,13 @@ const struct xpu_pages *xpu_pages_find(const char **why) {
         return &xpu_pages_opened;
     *why = reason;
     return NULL;
+}
+
+bool xpu_lacks_descriptors(void) {
+    int fd = open_raw("/", O_RDONLY | O_DIRECTORY);
+    if (fd >= 0)
+        xpu_close(fd);
+    return fd < 0 && (errno == EMFILE || errno == ENFILE);
 }
 
 const struct xpu_pages *xpu_pages(void) { return &xpu_pages_opened; }

@@ -91,9 +91,11 @@ int xpu_slot_find(int fd, unsigned start) {
 static bool take(const char **why) {
     int fd = xpu_usage_descriptor();
     if (fd < 0) {
-        *why =
-            "this process cannot open " XPU_USAGE_PATH " any more: it has changed its root, or may not open "
-            "files; let it use the device before that";
+        *why = xpu_lacks_descriptors() ? "there is no file descriptor left to open " XPU_USAGE_PATH
+                                         ": close some or raise `ulimit -n`; the next call tries again"
+                                       : "this process cannot open " XPU_USAGE_PATH
+                                         " any more: it has changed its root, or may not open "
+                                         "files; let it use the device before that";
         return false;
     }
     /* Processes of one container begin to look at different places. */

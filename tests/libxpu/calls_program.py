@@ -17,6 +17,7 @@ import ctypes
 import json
 import os
 import re
+import resource
 import sys
 import threading
 from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
@@ -132,6 +133,16 @@ def race(threads: int, rounds: int, size: int) -> list[int]:
     return counts
 
 
+def without_descriptors(name: str, *arguments: Any) -> list[Any]:
+    """What a call gets while the program can open nothing."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        return call(name, *arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def fork(name: str, *arguments: Any) -> list[Any]:
     """What a forked child gets for a call."""
     reader, writer = os.pipe()
@@ -144,7 +155,7 @@ def fork(name: str, *arguments: Any) -> list[Any]:
 
 
 def main() -> None:
-    own = {each.__name__: each for each in (start, take_fd, close_fd, race, fork)}
+    own = {each.__name__: each for each in (start, take_fd, close_fd, race, without_descriptors, fork)}
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         answer = own[name](*arguments) if name in own else call(name, *arguments)

@@ -1,6 +1,7 @@
 /*
- * A program built with AddressSanitizer that uses the device, and forks: children that use nothing of it, or begin
- * anew, or fork again, end in good order. LeakSanitizer, which looks at each process's end, is to find nothing.
+ * A program built with AddressSanitizer that uses the device, and forks: children that use nothing of it, or
+ * begin anew, or fork again, end in good order. LeakSanitizer, which looks at each process's end, is to find
+ * nothing.
  */
 #define _GNU_SOURCE
 #include <stdio.h>

@@ -36,8 +36,10 @@ static CUresult look_up(CUdevice device, uint8_t *known) {
     if (result != CUDA_SUCCESS)
         return result;
     int index = xpu_device_index((const uint8_t *)uuid.bytes);
+    const char *why;
     *known = (uint8_t)(index < 0 ? ABSENT : index + FIRST);
-    if (device >= 0 && device < XPU_NUMBERS)
+    /* Without the pages, which may be opened yet, nothing is known for good. */
+    if (xpu_pages_open(&why) && device >= 0 && device < XPU_NUMBERS)
         __atomic_store_n(&xpu_indexes[device], *known, __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
 }

@@ -84,6 +84,8 @@ static bool start(void) {
         SET(get_handle, (handle_call *)dlsym(nvml, "nvmlDeviceGetHandleByUUID"));
     }
     bool ready = init && GET(get_memory) && GET(get_handle) && init() == NVML_SUCCESS;
+    if (!ready && xpu_lacks_descriptors())
+        return false; /* it stays untried */
     SET(state, ready && atexit(stop) == 0 ? READY : ABSENT);
     XPU_DEBUG("driver's figures: %s", ready ? "from NVML" : "none, as there is no NVML");
     return ready;
