@@ -31,9 +31,10 @@ def start(state: State, number: int | None, log: Log) -> Grant | None:
     from xpu_runtime.config.load import load
 
     if number is not None:
+        from xpu_runtime.oci import spec as oci_spec
         from xpu_runtime.plan import hook_mode
 
-        return hook_mode.bind(state, number, load(), log)
+        return hook_mode.bind(state, number, oci_spec.read(oci_spec.path_in(state.bundle)), load(), log)
     spec = _asking_spec(state.bundle)
     if spec is None:
         return None

@@ -11,10 +11,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from xpu_runtime.linux import syscalls
+from xpu_runtime.linux import files, syscalls
+from xpu_runtime.linux.credentials import MakingFilesAs
 from xpu_runtime.linux.rootfs import Root
 
 pytestmark = pytest.mark.timeout(60)
@@ -177,14 +179,13 @@ def test_folders_and_files_get_their_modes_whatever_the_umask_is(root: Root, ins
         os.close(root.make_dirs("/a/b", 0o755))
         os.close(root.make_file("/a/c", 0o644))
         root.write_file("/a/d", b"", 0o664)
-        root.make_node("/a/null", stat.S_IFCHR | 0o666, 1, 3, 12, 34)
+        root.make_node("/a/null", stat.S_IFCHR | 0o666, 1, 3)
     finally:
         os.umask(old)
     modes = {
         name: stat.S_IMODE((inside / name).stat().st_mode) for name in ("a", "a/b", "a/c", "a/d", "a/null")
     }
     assert modes == {"a": 0o755, "a/b": 0o755, "a/c": 0o644, "a/d": 0o664, "a/null": 0o666}
-    assert ((inside / "a/null").stat().st_uid, (inside / "a/null").stat().st_gid) == (12, 34)
 
 
 def make_fifo(path: Path) -> None:
@@ -445,3 +446,60 @@ def test_names_swapped_while_we_work_never_lead_out(root: Root, inside: Path, ou
     assert swaps > 100
     assert done > 100
     assert tree(outside) == before
+
+
+# What is exchanged behind our back, in the instant between making it and looking at it.
+
+
+def test_a_folder_exchanged_after_it_was_made_keeps_its_mode(
+    root: Root, inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (inside / "victim").mkdir(0o700)
+    real = os.mkdir
+
+    def mkdir(name: str, mode: int, *, dir_fd: int) -> None:
+        real(name, mode, dir_fd=dir_fd)
+        os.rename(name, "aside", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        os.rename("victim", name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    os.close(root.make_dirs("/new", 0o755))
+    assert stat.S_IMODE((inside / "new").stat().st_mode) == 0o700
+
+
+def test_a_file_exchanged_while_an_old_one_is_restored_keeps_its_owner(
+    root: Root, inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(inside / "etc/hostname", 5, 6)
+    victim = inside / "etc/victim"
+    victim.write_text("another's")
+    root.write_file("/etc/hostname", b"new")
+    real = files.create_aside
+
+    def create_aside(folder: int, *arguments: Any, **options: Any) -> str:
+        name = real(folder, *arguments, **options)
+        os.unlink(name, dir_fd=folder)
+        os.link("victim", name, src_dir_fd=folder, dst_dir_fd=folder)
+        return name
+
+    monkeypatch.setattr(files, "create_aside", create_aside)
+    root.undo()
+    assert victim.stat().st_uid == 0
+
+
+def test_files_can_be_made_for_another_user_by_one_who_may_all(
+    inside: Path, in_child: Callable[..., None]
+) -> None:
+    def make() -> None:
+        inside.chmod(0o700)
+        with Root(str(inside)) as root, MakingFilesAs(100_000, 100_001):
+            os.close(root.make_file("/a/b"))
+            root.symlink("x", "/a/link")
+            root.write_file("/etc/hostname", b"new")
+        for path in ("a", "a/b", "a/link", "etc/hostname"):
+            there = (inside / path).lstat()
+            assert (there.st_uid, there.st_gid) == (100_000, 100_001), path
+        (inside / "root's").touch()
+        assert (inside / "root's").stat().st_uid == 0
+
+    in_child(make)

@@ -77,7 +77,8 @@ def explain(
         context.exit(_REFUSED)
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:
-        with Root(rootfs) as root:
+        # The container's volumes are not there yet, and what is mounted on the host's own /usr is none.
+        with Root(rootfs, host_devices=frozenset()) as root:
             image = spec if bundle else None
             operations = build.build(found, outcome, request.capabilities, root, _pages(outcome), image)
     except OSError as error:

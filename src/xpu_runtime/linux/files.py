@@ -45,8 +45,18 @@ def write_at(folder_fd: int, name: str, data: bytes, mode: int, fsync: bool = Fa
         os.fsync(folder_fd)
 
 
-def create_aside(folder_fd: int, name: str, data: bytes, mode: int, fsync: bool = False) -> str:
-    """A new file with `data` beside `name`; returns its own name. Leaves none behind on an error."""
+def create_aside(
+    folder_fd: int,
+    name: str,
+    data: bytes,
+    mode: int,
+    fsync: bool = False,
+    owner: tuple[int, int] | None = None,
+) -> str:
+    """A new file with `data` beside `name`; returns its own name. Leaves none behind on an error.
+
+    `owner` is a user's and a group's id, if not the caller's.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     # A name that no other writer has, whether a process, a thread, or one of an earlier life.
     aside = f".{name[:200]}.{os.urandom(6).hex()}"
@@ -55,6 +65,8 @@ def create_aside(folder_fd: int, name: str, data: bytes, mode: int, fsync: bool 
         left = memoryview(data)
         while left:
             left = left[os.write(fd, left) :]
+        if owner is not None:
+            os.fchown(fd, *owner)
         os.fchmod(fd, mode)
         if fsync:
             os.fsync(fd)

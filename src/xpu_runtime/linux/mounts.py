@@ -65,6 +65,7 @@ def attach(
     try:
         if os.path.samestat(os.fstat(target), os.fstat(root.fd)):
             raise OSError(errno.EBUSY, "it leads to the container's root itself")
+        root.mounts.refuse_to_mount(target)
         flags = syscalls.MOVE_MOUNT_F_EMPTY_PATH | syscalls.MOVE_MOUNT_T_EMPTY_PATH
         syscalls.move_mount(mount_fd, "", target, "", flags)
     except OSError as error:

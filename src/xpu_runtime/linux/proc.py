@@ -52,6 +52,20 @@ def innermost_pid(pid: int) -> int | None:
     return None
 
 
+def root_user(pid: int) -> tuple[int, int]:
+    """Which user and group of ours the root user of the user namespace of `pid` is; 0, 0 for our own root."""
+    return _first_mapped(f"/proc/{pid}/uid_map"), _first_mapped(f"/proc/{pid}/gid_map")
+
+
+def _first_mapped(path: str) -> int:
+    with open(path, "rb") as lines:
+        for line in lines:
+            inside, outside, _ = line.split()
+            if int(inside) == 0:
+                return int(outside)
+    return 0
+
+
 def in_pid_namespace_of(pid: int) -> list[int] | None:
     """All processes of the PID namespace of `pid`; None where that is our own, none where `pid` is gone."""
     try:

@@ -4,7 +4,8 @@ Every path is resolved by openat2(2) with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLI
 and no `..` leads out, and is used by the descriptor that came of it, so that nothing changes between
 looking and doing. Nothing but a regular file is ever opened for reading: an open of a FIFO would
 block, and one of a device node may do something.
-What a Root makes it remembers, and `undo` takes exactly that away again.
+What a Root makes it remembers, and `undo` takes exactly that away again. It makes things on the
+container's own mounts only (rootmounts.py), with their modes and owner from the first instant.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import os
 import stat
 
 from xpu_runtime.linux import files, syscalls
+from xpu_runtime.linux.rootmounts import RootMounts
 from xpu_runtime.linux.undo import Made, Mounted, by_fd, restorer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Self
+    from typing import Any, Self
 
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY
@@ -30,25 +32,20 @@ _ATTEMPTS = 1000
 # How many things that are missing, or links that lead nowhere, one path may have.
 _TURNS = 100
 _LISTING_LIMIT = 100_000
-# Where a file is a handle of the kernel's. A link into them could have us make a cgroup, or mount over what
-# the low-level runtime writes an LSM label to (runc's CVE-2019-19921).
-_KERNEL_FILE_SYSTEMS = (
-    *("proc", "sysfs", "cgroup", "cgroup2", "securityfs", "selinuxfs", "debugfs", "tracefs"),
-    *("bpf", "configfs", "pstore", "efivarfs", "fusectl", "binfmt_misc"),
-)
 
 
 class Root:
     """The folder `path` of this host as a root; OSError if it is no folder.
 
     Paths are the container's: absolute or not makes no difference. OSErrors carry them.
+    `host_devices` as for RootMounts.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, host_devices: frozenset[str] | None = None) -> None:
         self.path = path
         self.fd = os.open(path, _FOLDER | os.O_CLOEXEC)
         self._journal: list[Made | Mounted] = []
-        self._kernel_devices: set[int] | None = None
+        self.mounts = RootMounts(self.fd, host_devices)
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +79,7 @@ class Root:
     def mounted(self, mount: int) -> None:
         """Remembers a mount that was attached in the root; `mount` stays the caller's to close."""
         self._journal.append(Mounted(mount))
+        self.mounts.attached(mount)
 
     # Looking
 
@@ -108,6 +106,34 @@ class Root:
                 return False
             raise
         return True
+
+    def takes_files(self, folder: str) -> bool:
+        """Whether files may be made below `folder`, which need not exist: it is on one of its own mounts."""
+        while True:
+            try:
+                fd = self._resolve(folder, _FOLDER)
+            except FileNotFoundError:
+                folder = folder.rstrip("/").rpartition("/")[0]
+                continue
+            except OSError:
+                return False
+            try:
+                return self.mounts.is_own(fd)
+            finally:
+                os.close(fd)
+
+    def mountpoint_of(self, path: str) -> str:
+        """Where the mount is attached that `path`, or the part of it that exists, lies on."""
+        while True:
+            try:
+                fd = self._resolve(path, os.O_PATH)
+            except FileNotFoundError:
+                path = path.rstrip("/").rpartition("/")[0]
+                continue
+            try:
+                return self.mounts.place(fd)
+            finally:
+                os.close(fd)
 
     def stat(self, path: str, follow_symlinks: bool = True) -> os.stat_result:
         """As os.stat."""
@@ -166,22 +192,22 @@ class Root:
         """
         folder, name = self._parent(path)
         try:
-            aside = f".{name[:200]}.{os.urandom(6).hex()}"
-            try:
+            old = _readlink(folder, name)
+            if old == target or (old is None and _lexists(folder, name)):
+                return False
+            self._refuse_to_make(folder, path)
+            if old is None:
                 os.symlink(target, name, dir_fd=folder)
-            except FileExistsError:
-                old = _readlink(folder, name)
-                if old is None or old == target:
-                    return False
+                self._remember(folder, name)
+            else:
+                aside = f".{name[:200]}.{os.urandom(6).hex()}"
                 os.symlink(target, aside, dir_fd=folder)
                 self._replace(folder, aside, name, path)
-            else:
-                self._remember(folder, name)
             return True
         finally:
             os.close(folder)
 
-    def make_node(self, path: str, mode: int, major: int, minor: int, uid: int = 0, gid: int = 0) -> bool:
+    def make_node(self, path: str, mode: int, major: int, minor: int) -> bool:
         """Makes a device node; `mode` has S_IFCHR or S_IFBLK and the permissions. Returns whether it did.
 
         The same device under that name stays as it is; FileExistsError if something else is there.
@@ -189,21 +215,19 @@ class Root:
         device = os.makedev(major, minor)
         folder, name = self._parent(path)
         try:
-            try:
-                os.mknod(name, mode, device, dir_fd=folder)
-            except FileExistsError:
+            if _lexists(folder, name):
                 there = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if stat.S_IFMT(there.st_mode) == stat.S_IFMT(mode) and there.st_rdev == device:
                     return False
-                raise FileExistsError(errno.EEXIST, "something else is in the device's place", path) from None
+                raise FileExistsError(errno.EEXIST, "something else is in the device's place", path)
+            self._refuse_to_make(folder, path)
+            _without_umask(os.mknod, name, mode, device, dir_fd=folder)
             fd = os.open(name, _ITSELF, dir_fd=folder)
             try:
                 made = os.fstat(fd)
                 if stat.S_IFMT(made.st_mode) != stat.S_IFMT(mode) or made.st_rdev != device:
                     raise OSError(errno.EAGAIN, "the new device node was exchanged", path)
                 self._journal.append(Made(folder, name, fd, None))
-                os.chown(by_fd(fd), uid, gid)
-                os.chmod(by_fd(fd), stat.S_IMODE(mode))  # mknod took the umask away
             finally:
                 os.close(fd)
             return True
@@ -217,6 +241,7 @@ class Root:
         """
         folder, name = self._parent(path)
         try:
+            self._refuse_to_make(folder, path)
             self._replace(folder, files.create_aside(folder, name, data, mode), name, path)
         finally:
             os.close(folder)
@@ -256,7 +281,7 @@ class Root:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
                     target = _readlink(here, name)
                     if target is None:
-                        self._refuse_kernel_files(here)
+                        self.mounts.refuse_to_make(here)
                         self._make_one(here, name, file_mode if as_file else None, mode)
                         todo.insert(0, name)
                         continue
@@ -268,7 +293,7 @@ class Root:
                     done.append(name)
                 os.close(here)
                 here = there
-            self._refuse_kernel_files(here)
+            self.mounts.refuse_kernel_files(here)
             return here
         except BaseException as error:
             os.close(here)
@@ -276,31 +301,25 @@ class Root:
                 raise OSError(error.errno, error.strerror, path) from None
             raise
 
-    def _refuse_kernel_files(self, fd: int) -> None:
-        if self._kernel_devices is None:
-            self._kernel_devices = set()
-            for line in files.read("/proc/self/mountinfo", 1 << 26).split(b"\n")[:-1]:
-                if os.fsdecode(line.partition(b" - ")[2].partition(b" ")[0]) in _KERNEL_FILE_SYSTEMS:
-                    major, minor = line.split(b" ")[2].split(b":")
-                    self._kernel_devices.add(os.makedev(int(major), int(minor)))
-        if os.fstat(fd).st_dev in self._kernel_devices:
-            raise OSError(errno.ELOOP, "it leads into a file system of the kernel, such as /proc")
+    def _refuse_to_make(self, folder: int, path: str) -> None:
+        try:
+            self.mounts.refuse_to_make(folder)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
 
     def _make_one(self, folder: int, name: str, file_mode: int | None, mode: int) -> None:
         """Makes a file or a folder, unless somebody is quicker."""
         try:
             if file_mode is None:
-                os.mkdir(name, mode, dir_fd=folder)
+                _without_umask(os.mkdir, name, mode, dir_fd=folder)
                 fd = os.open(name, _FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             else:
-                mode = file_mode
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                fd = os.open(name, flags, mode, dir_fd=folder)
+                fd = _without_umask(os.open, name, flags, file_mode, dir_fd=folder)
         except FileExistsError:
             return
         try:
             self._journal.append(Made(folder, name, fd, None))
-            os.chmod(by_fd(fd), mode)  # what the umask took away
         finally:
             os.close(fd)
 
@@ -361,3 +380,20 @@ def _readlink(folder: int, name: str) -> str | None:
         if error.errno in (errno.EINVAL, errno.ENOENT):
             return None
         raise
+
+
+def _lexists(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _without_umask(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """`make` with all of the mode that it is given: a chmod later might hit what was put in its place."""
+    old = os.umask(0)
+    try:
+        return make(*arguments, **options)
+    finally:
+        os.umask(old)

@@ -45,6 +45,11 @@ _SETNS, _UNSHARE, _UMOUNT2, _MOUNT, _BPF = {
     "x86_64": (308, 272, 166, 165, 321),
     "aarch64": (268, 97, 39, 40, 280),
 }.get(os.uname().machine, (-1,) * 5)
+_SETFSUID, _SETFSGID, _CAPGET, _CAPSET = {
+    "x86_64": (122, 123, 125, 126),
+    "aarch64": (151, 152, 90, 91),
+}.get(os.uname().machine, (-1,) * 4)
+_CAPABILITIES_HEAD = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -115,6 +120,28 @@ def setns(fd: int, kind: int) -> None:
 def unshare(flags: int) -> None:
     """unshare(2)."""
     _syscall("", _UNSHARE, flags)
+
+
+def setfsuid(uid: int) -> None:
+    """setfsuid(2), which says nothing of a failure; root's does not fail."""
+    _syscall("", _SETFSUID, uid)
+
+
+def setfsgid(gid: int) -> None:
+    """setfsgid(2)."""
+    _syscall("", _SETFSGID, gid)
+
+
+def capget() -> bytes:
+    """capget(2): this thread's capabilities, for `capset`."""
+    data = bytearray(24)
+    _syscall("", _CAPGET, _CAPABILITIES_HEAD, shared(data))
+    return bytes(data)
+
+
+def capset(capabilities: bytes) -> None:
+    """capset(2)."""
+    _syscall("", _CAPSET, _CAPABILITIES_HEAD, capabilities)
 
 
 def bpf(command: int, attributes: bytearray) -> int:

@@ -85,8 +85,8 @@ def restorer(fd: int, old: os.stat_result, name: str, path: str) -> Callable[[in
         os.close(readable)
 
     def restore(folder: int) -> None:
-        aside = files.create_aside(folder, name, data, stat.S_IMODE(old.st_mode))
-        os.chown(aside, old.st_uid, old.st_gid, dir_fd=folder, follow_symlinks=False)
+        owner = old.st_uid, old.st_gid
+        aside = files.create_aside(folder, name, data, stat.S_IMODE(old.st_mode), owner=owner)
         os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     return restore

@@ -24,7 +24,9 @@ _MULTIARCH = f"{os.uname().machine}-linux-gnu"
 #: Folders that dynamic loaders search by themselves, and thus also without a cache.
 _LIB_FOLDERS = (f"/usr/lib/{_MULTIARCH}", "/usr/lib64", "/usr/lib")
 _LIB32_FOLDERS = ("/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib")
-_BIN_FOLDER = "/usr/bin"
+_BIN_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin")
+#: Where libraries and programs go when a volume lies over every folder that they should go to.
+_ELSEWHERE = "/opt/xpu"
 
 
 class Layout(Value):
@@ -32,19 +34,35 @@ class Layout(Value):
 
     lib: str = _LIB_FOLDERS[0]
     lib32: str = _LIB32_FOLDERS[0]
+    bin: str = _BIN_FOLDERS[0]
+    #: Whether `lib` is none of the folders that this image's loader searches without a cache.
+    needs_cache: bool = False
 
 
 def layout_of(root: Root) -> Layout:
-    """The layout of the image in `root`: libraries go where its C library is, or would be."""
-    return Layout(_folder(root, _LIB_FOLDERS), _folder(root, _LIB32_FOLDERS))
+    """The layout of the image in `root`: libraries go where its C library is, or would be.
+
+    Nothing is written into a volume: where one lies over a folder, the next one is taken.
+    """
+    lib, needs_cache = _folder(root, _LIB_FOLDERS)
+    lib32, _ = _folder(root, _LIB32_FOLDERS)
+    programs = next((folder for folder in _BIN_FOLDERS if root.takes_files(folder)), f"{_ELSEWHERE}/bin")
+    return Layout(lib, lib32, programs, needs_cache)
 
 
-def _folder(root: Root, folders: tuple[str, ...]) -> str:
+def _folder(root: Root, folders: tuple[str, ...]) -> tuple[str, bool]:
+    """The folder for libraries, and whether loaders find them there by the cache only."""
     for folder in folders:
         # /lib is a link to usr/lib in new images, a folder of its own in old ones.
         if root.exists(f"{folder}/libc.so.6") or root.exists(f"{folder.removeprefix('/usr')}/libc.so.6"):
-            return folder
-    return next((folder for folder in folders if root.exists(folder)), folders[0])
+            best = folder
+            break
+    else:
+        best = next((folder for folder in folders if root.exists(folder)), folders[0])
+    if root.takes_files(best):
+        return best, False
+    others = (folder for folder in folders if root.exists(folder) and root.takes_files(folder))
+    return next(others, f"{_ELSEWHERE}/lib"), True
 
 
 def wanted(found: Inventory, capabilities: tuple[str, ...], pages: str | None) -> list[Library]:
@@ -100,7 +118,7 @@ def build(
             sonames = {name for name in (library.name, *library.links) if not name.endswith(".so")}
             entries += [ldcache.Entry(name, f"{folder}/{name}", flags) for name in sorted(sonames)]
         elif library.kind == "bin":
-            operations.append(Mount(library.source, f"{_BIN_FOLDER}/{library.name}"))
+            operations.append(Mount(library.source, f"{layout.bin}/{library.name}"))
         else:
             executable, writable = library.kind == "aside", library.kind == "shared"
             operations.append(Mount(library.source, library.name, executable, writable))
@@ -109,7 +127,7 @@ def build(
 
         operations += wrapping.over_the_images_own(root, spec, layout.lib, libraries, operations)
     if entries:
-        operations.append(LinkerCache(tuple(entries)))
+        operations.append(LinkerCache(tuple(entries), layout.needs_cache))
     return operations
 
 

@@ -1,7 +1,7 @@
 """What the hook does for a container that is being created, as functions of values.
 
-Hook mode does the whole way here, from the request to the quota; spec mode has booked and written
-everything before, and only binds the grant to the container that now exists.
+Hook mode does the whole way here, from the request to the quota. Spec mode has booked before, and written
+the devices into the spec: here the grant is bound to the container that now exists, which gets its mounts.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def start(state: State, spec: Spec, config: Config, log: Log) -> Grant | None:
     found = inventory.load(config)
     rootfs = oci_spec.rootfs(spec, state.bundle)
     if request.choice == "none":
+        if config.mode != plan_mode.HOOK and plan_mode.mounts_are_in_spec(spec):
+            return None
         live.carry_out(found, (), request.capabilities, state.pid, rootfs, None, spec)
         return None
     return _give(state, request, found, config, log, spec)
@@ -75,13 +77,32 @@ def _give(
     return bound
 
 
-def bind(state: State, number: int, config: Config, log: Log) -> Grant:
-    """Spec mode: binds grant `number` to the container of `state` and sets its quotas."""
+def bind(state: State, number: int, spec: Spec, config: Config, log: Log) -> Grant:
+    """Spec mode: binds grant `number` to the container of `state`, sets its quotas and makes its mounts."""
     with Ledger() as ledger:
         grants = [grant for grant in ledger.of_container(state.id) if grant.id == number]
     if not grants:
         raise ApplyError(f"grant {number} of container {state.id} is gone", "start the container again")
-    bound = granting.impose(inventory.load(config), grants[0], state.pid, _start_time(state))
+    request = source.from_spec(spec, config)
+    if request is None:
+        raise SpecError(f"the spec of container {state.id} asks for no XPU any more", "start it again")
+    found = inventory.load(config)
+    bound = granting.impose(found, grants[0], state.pid, _start_time(state))
+    if not plan_mode.mounts_are_in_spec(spec):
+        try:
+            live.carry_out(
+                found,
+                bound.slices,
+                request.capabilities,
+                state.pid,
+                oci_spec.rootfs(spec, state.bundle),
+                limits.pages(bound),
+                spec,
+                allow=False,
+            )
+        except BaseException:
+            granting.release(config, [bound])
+            raise
     _warn(bound, log)
     return bound
 

@@ -21,4 +21,11 @@ def choose(config: Config, spec: Spec, systemd_cgroup: bool) -> tuple[str, str]:
         return SPEC, "systemd manages the cgroup: it would drop device rules that are not in the spec"
     if oci_spec.has_namespace(spec, "user"):
         return SPEC, "the container has a user namespace, in which mknod is refused"
+    if mounts_are_in_spec(spec):
+        return SPEC, "the container has no mount namespace of its own, into which a hook could mount"
     return HOOK, "nothing speaks against it"
+
+
+def mounts_are_in_spec(spec: Spec) -> bool:
+    """Whether spec mode writes mounts into the spec, too: no hook can mount into this container alone."""
+    return not oci_spec.has_namespace(spec, "mount")

@@ -1,6 +1,7 @@
 """The operations of a plan: small values, each saying in one line what it does.
 
-The same list is carried out in a live container (live.py) or written into its spec (in_spec.py).
+live.py carries the list out in a live container. Of a container without a mount namespace of its own,
+and of device rules in spec mode, in_spec.py writes it into the spec.
 """
 
 from __future__ import annotations
@@ -46,9 +47,13 @@ class Link(Value):
 
 
 class LinkerCache(Value):
-    """Our libraries in the container's /etc/ld.so.cache, in front of what it holds."""
+    """Our libraries in the container's /etc/ld.so.cache, in front of what it holds.
+
+    `needed`: no loader looks by itself into the folder that they are in.
+    """
 
     entries: tuple[Entry, ...]
+    needed: bool = False
 
     def describe(self) -> str:
         return f"write {len(self.entries)} libraries into /etc/ld.so.cache"

@@ -11,20 +11,28 @@ from xpu_runtime.linux import files, ldcache
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.plan.operations import Link, LinkerCache, Operation
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _CACHE = "/etc/ld.so.cache"
 #: Of an image's cache, which is read and sorted before its container starts: a desktop with everything has
 #: 6,000 entries in 500 KiB. What is larger is no honest image's, and is refused: programs that need what a
 #: new cache would leave out would fail without a word.
 _MAX_CACHE = 2 << 20
 _MAX_ENTRIES = 16384
+#: Why a new cache cannot take the old one's place: it is in a volume, is one, or is on a read-only mount.
+_NOT_OURS_TO_WRITE = (errno.EXDEV, errno.EBUSY, errno.EROFS)
 
 
-def failure(operation: Operation, error: OSError) -> ApplyError:
+def failure(root: Root, operation: Operation, error: OSError) -> ApplyError:
     """What a person needs to know of a step that failed."""
     reason = error.strerror or str(error)
     todo = ""
     if error.errno == errno.EROFS:
-        todo = "the image's root is on a read-only file system, where no mountpoint can be made"
+        todo = _what_is_read_only(root, error)
+    elif error.errno == errno.EXDEV:
+        todo = "mount the volume elsewhere, or have the image not lead there"
     elif error.errno == errno.ENOSYS:
         todo = "hook mode needs Linux 5.12 or newer; set mode: spec in the configuration"
     elif error.errno == errno.ENOSPC:
@@ -36,6 +44,16 @@ def failure(operation: Operation, error: OSError) -> ApplyError:
     return ApplyError(f"cannot {operation.describe()}: {reason}", todo)
 
 
+def _what_is_read_only(root: Root, error: OSError) -> str:
+    try:
+        place = root.mountpoint_of(str(error.filename or "/"))
+    except OSError:
+        place = "/"
+    if place == "/":
+        return "the image's root is on a read-only file system, where no mountpoint can be made"
+    return f"what is mounted at {place} is read-only, and no mountpoint can be made there"
+
+
 def make_link(root: Root, operation: Link) -> None:
     """Makes the link; OSError EEXIST where the image has something else there, other than a link."""
     if not root.symlink(operation.target, operation.path):
@@ -44,15 +62,26 @@ def make_link(root: Root, operation: Link) -> None:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), operation.path)
 
 
-def write_linker_cache(root: Root, operation: LinkerCache) -> None:
+def write_linker_cache(root: Root, operation: LinkerCache, cover: Callable[[str, bytes], None]) -> None:
     """Puts our libraries into the image's loader cache; what else it names stays.
 
     Written as a file, not mounted: a package manager in the container must be able to run ldconfig,
-    which renames a new cache over this one.
+    which renames a new cache over this one. Only where the cache is not ours to write (/etc is a volume or
+    read-only) `cover` mounts the new one over it, and an ldconfig in the container fails: the cache might
+    name another libcuda, which the loader would take first. Where there is no cache to cover, loaders
+    look into their own folders.
     """
     # Ours replace those of the same name: a stub or another driver's library must not be found first.
-    entries = ldcache.merge(_image_cache(root), operation.entries)
-    root.write_file(_CACHE, ldcache.build(entries), 0o644)
+    data = ldcache.build(ldcache.merge(_image_cache(root), operation.entries))
+    try:
+        root.write_file(_CACHE, data, 0o644)
+    except OSError as error:
+        if error.errno not in _NOT_OURS_TO_WRITE:
+            raise
+        if root.exists(_CACHE):
+            cover(_CACHE, data)
+        elif operation.needed:
+            raise
 
 
 def _image_cache(root: Root) -> list[ldcache.Entry]:
@@ -77,10 +106,10 @@ def _image_cache(root: Root) -> list[ldcache.Entry]:
         os.close(fd)
 
 
-def open_root(path: str) -> Root:
-    """The container's root folder; ApplyError if there is none."""
+def open_root(path: str, host_devices: frozenset[str] | None = None) -> Root:
+    """The container's root folder, as Root's arguments say; ApplyError if there is none."""
     try:
-        return Root(path)
+        return Root(path, host_devices)
     except OSError as error:
         raise ApplyError(
             f"cannot open the container's root {path}: {os.strerror(error.errno or 0)}"

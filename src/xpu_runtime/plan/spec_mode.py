@@ -68,14 +68,17 @@ def prepare(
             pages=limits.pages(granted),
             systemd_cgroup=invocation.systemd_cgroup,
         )
-        with root:
-            try:
-                injection.add_hooks(spec, runtime, options)
-                _keep_original(path)
-                oci_spec.write(path, spec)
-            except BaseException:
+        try:
+            injection.add_hooks(spec, runtime, options)
+            _keep_original(path)
+            oci_spec.write(path, spec)
+        except BaseException:
+            if root is not None:
                 root.undo()
-                raise
+            raise
+        finally:
+            if root is not None:
+                root.close()
     except BaseException:
         granting.release(config, [granted] if granted else [])
         raise

@@ -1,0 +1,52 @@
+"""The mounts of this process's mount namespace, as /proc/self/mountinfo lists them (proc(5)).
+
+A file descriptor tells the id of the mount that it lies on, and stays on that mount whatever is
+renamed, linked or mounted afterwards: what is asked of a descriptor here holds until it is used.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.linux import files
+from xpu_runtime.value import Value
+
+_LIMIT = 1 << 26
+
+
+class MountEntry(Value):
+    """One mount: its file system's device ("8:1") and type, where it is attached, how it behaves."""
+
+    device: str
+    kind: str
+    point: str
+    shared: bool
+    slave: bool
+
+
+def read() -> dict[int, MountEntry]:
+    """All mounts by their ids."""
+    found = {}
+    for line in files.read("/proc/self/mountinfo", _LIMIT).split(b"\n")[:-1]:
+        front, _, back = line.decode("utf-8", "surrogateescape").partition(" - ")
+        fields = front.split(" ")
+        tags = [tag.partition(":")[0] for tag in fields[6:]]
+        found[int(fields[0])] = MountEntry(
+            fields[2], back.partition(" ")[0], _unescaped(fields[4]), "shared" in tags, "master" in tags
+        )
+    return found
+
+
+def id_of(fd: int) -> int:
+    """The id of the mount that the file of `fd` was reached through."""
+    for line in files.read(f"/proc/self/fdinfo/{fd}", 1 << 16).split(b"\n"):
+        if line.startswith(b"mnt_id:"):
+            return int(line[7:])
+    raise OSError(f"/proc/self/fdinfo/{fd} names no mount")
+
+
+def _unescaped(text: str) -> str:
+    r"""`text` without the escapes \040 (space), \011, \012 and \134 (backslash)."""
+    if "\\" not in text:
+        return text
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, letter)
+    return text
