@@ -13,7 +13,6 @@ from sim.exports import listed
 
 from .conftest import GIB, Cell
 from .cuda_cell import (
-    NOT_FOUND,
     OUT_OF_MEMORY,
     SUCCESS,
     Start,
@@ -62,17 +61,3 @@ def test_the_newer_look_up_works_where_the_driver_has_only_the_older(
     assert user.start() == SUCCESS
     assert user.alloc(1 * GIB)[0] == SUCCESS
     assert user.alloc(1)[0] == OUT_OF_MEMORY
-
-
-def test_what_the_driver_lacks_says_so(
-    cell: Make,
-    program: Start,  # noqa: F811
-    wrappers: Path,
-) -> None:
-    one = cell(1 * GIB, topology="1xT4-R470")
-    user = program(one)
-    user.start()
-    newer = exported(wrappers / "libcuda.so.1") - listed("libcuda")["R470"]
-    for name in sorted(newer - {"cuGetProcAddress_v2"}):
-        assert user.bare(name) == NOT_FOUND, name
-    assert one.total() == 0

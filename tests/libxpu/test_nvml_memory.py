@@ -175,8 +175,9 @@ said += [library.nvmlDeviceGetMemoryInfo(card, ctypes.byref(memory)), library.nv
 
 def test_an_old_driver_has_what_it_has(cell: Make) -> None:
     script = """
-said = [ask(nvmlDeviceGetMemoryInfo, card)["total"], ask(nvmlDeviceGetMemoryInfo, card, nvmlMemory_v2),
-        ask(nvmlDeviceGetComputeRunningProcesses_v2, card)]
+said = [ask(nvmlDeviceGetMemoryInfo, card)["total"],
+        ask(nvmlDeviceGetMemoryInfo, card, nvmlMemory_v2)["total"],
+        ask(nvmlDeviceGetComputeRunningProcesses_v2, card), ask(nvmlDeviceGetDynamicPstatesInfo, card)]
 """
     missing = {"error": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
-    assert nvml(cell(GIB, topology="1xT4-R470"), script) == [GIB, missing, []]
+    assert nvml(cell(GIB, topology="1xT4-R470"), script) == [GIB, GIB, [], missing]

@@ -7,17 +7,23 @@
  */
 #define _GNU_SOURCE
 #include "real.h"
+#include "older.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <string.h>
 
 extern struct xpu_function __start_xpu_functions[] __attribute__((visibility("hidden")));
 extern struct xpu_function __stop_xpu_functions[] __attribute__((visibility("hidden")));
+extern const struct xpu_older __start_xpu_older[] __attribute__((visibility("hidden")));
+extern const struct xpu_older __stop_xpu_older[] __attribute__((visibility("hidden")));
 extern void (*const __start_xpu_at_fork[])(void) __attribute__((visibility("hidden")));
 extern void (*const __stop_xpu_at_fork[])(void) __attribute__((visibility("hidden")));
 
-/* In place of what the driver does not have. Takes whatever its caller passes. */
-static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
+/* In place of what the driver does not have, and nothing older does either. Takes whatever its caller passes.
+ * It says what a driver says that knows the function and not how to do it on this card, as programs have
+ * another way then; NOT_FOUND they take for a kernel of theirs that is not there. */
+static CUresult missing(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
 static void forked(void) {
     for (void (*const *function)(void) = __start_xpu_at_fork; function < __stop_xpu_at_fork; function++)
@@ -41,10 +47,17 @@ static void *open_library(void) {
     return library;
 }
 
+static void *older(const char *name) {
+    for (const struct xpu_older *one = __start_xpu_older; one < __stop_xpu_older; one++)
+        if (strcmp(one->name, name) == 0 && xpu_has(one->by))
+            return one->function;
+    return (void *)missing;
+}
+
 void *xpu_real_find(struct xpu_function *function) {
     void *library = open_library(), *real = library ? dlsym(library, function->name) : NULL;
     if (!real)
-        real = (void *)missing;
+        real = older(function->name);
     __atomic_store_n(&function->real, real, __ATOMIC_RELAXED);
     return real;
 }

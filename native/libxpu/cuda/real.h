@@ -6,12 +6,12 @@
  * linker gathers these lines in one table, from which cuGetProcAddress takes what it hands out; there is no
  * list to keep beside it.
  *
- * REAL is never NULL. Where the driver is older than the function, it is one that returns
- * CUDA_ERROR_NOT_FOUND; XPU_HAS(name) tells. dlsym of a wrapped function finds the wrapper on every driver: a
- * program that asks whether a function exists by dlsym alone learns it from the error, while
- * cuGetProcAddress, which newer programs and cudart use, says what the driver says. (An IFUNC that resolves
- * to NULL would make dlsym say it too, but crashes programs that take dlsym's NULL for an error with a
- * text.) So newer functions are wrapped only where memory depends on them.
+ * REAL is never NULL. Where the driver is older than the function, it is one that does the same by what the
+ * driver has (older.h), or, where nothing does, returns CUDA_ERROR_NOT_SUPPORTED; XPU_HAS(name) tells of the
+ * latter. dlsym of a wrapped function finds the wrapper on every driver, while cuGetProcAddress, which newer
+ * programs and cudart use, says what the driver says. (An IFUNC that resolves to NULL would make dlsym say it
+ * too, but crashes programs that take dlsym's NULL for an error with a text.) So newer functions are wrapped
+ * only where memory depends on them.
  */
 #ifndef XPU_CUDA_REAL_H
 #define XPU_CUDA_REAL_H

@@ -32,11 +32,25 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
     return result;
 }
 
+/* The card's, of a driver before R510 by the older variant: what is reserved there is among what is used. */
+static nvmlReturn_t card_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    nvmlMemory_t older;
+    nvmlReturn_t result = ASK(nvmlDeviceGetMemoryInfo_v2, device, memory);
+    if (result != NVML_ERROR_FUNCTION_NOT_FOUND || !memory)
+        return result;
+    if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    result = ASK(nvmlDeviceGetMemoryInfo, device, &older);
+    if (result == NVML_SUCCESS)
+        *memory = (nvmlMemory_v2_t){memory->version, older.total, 0, older.free, older.used};
+    return result;
+}
+
 /* What others have of the slice's size on a card that is promised more than once is `reserved`: the figures
  * add up. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     struct share mine;
-    nvmlReturn_t result = ASK(nvmlDeviceGetMemoryInfo_v2, device, memory);
+    nvmlReturn_t result = card_memory(device, memory);
     if (result == NVML_SUCCESS && memory->version == NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2) &&
         share(device, memory->total, memory->free, &mine))
         *memory = (nvmlMemory_v2_t){memory->version, mine.total, mine.total - mine.used - mine.free,

@@ -57,6 +57,24 @@ nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid,
     return result;
 }
 
+/* Of drivers before R610 by the older variant, which has no sums of samples. */
+static nvmlReturn_t stats_of(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
+    nvmlAccountingStats_t older;
+    nvmlReturn_t result = ASK(nvmlDeviceGetAccountingStats_v2, device, stats);
+    if (result != NVML_ERROR_FUNCTION_NOT_FOUND)
+        return result;
+    result = ASK(nvmlDeviceGetAccountingStats, device, stats->pid, &older);
+    if (result == NVML_SUCCESS)
+        *stats = (nvmlAccountingStats_v2_t){.pid = stats->pid,
+                                            .isRunning = older.isRunning,
+                                            .gpuUtilization = older.gpuUtilization,
+                                            .memoryUtilization = older.memoryUtilization,
+                                            .maxMemoryUsage = older.maxMemoryUsage,
+                                            .time = older.time,
+                                            .startTime = older.startTime};
+    return result;
+}
+
 nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
     if (!stats)
         return ASK(nvmlDeviceGetAccountingStats_v2, device, stats);
@@ -64,7 +82,7 @@ nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccounting
     unsigned int pid = stats->pid, id = id_of(pid);
     if (id)
         real.pid = id;
-    nvmlReturn_t result = ASK(nvmlDeviceGetAccountingStats_v2, device, &real);
+    nvmlReturn_t result = stats_of(device, &real);
     if (result == NVML_SUCCESS && !id)
         return NVML_ERROR_NOT_FOUND;
     real.pid = pid;
