@@ -56,6 +56,9 @@ static inline uint64_t xpu_limit(int device) {
                : 0;
 }
 uint64_t xpu_used(int device);
+/* Of this process by other instances of this library (dlmopen), each of which has a slot of its own: the
+ * driver counts them together. False: there are none. */
+bool xpu_other_instances(int device, uint64_t *bytes);
 /* Of this process alone, all kinds or one. */
 uint64_t xpu_own(int device);
 uint64_t xpu_own_kind(int device, enum xpu_kind kind);

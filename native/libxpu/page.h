@@ -101,7 +101,8 @@ struct xpu_slot {
     uint32_t imports; /* allocations of other processes that it has open */
     char name[16];    /* of the program, NUL-padded */
     uint32_t listed;  /* the id by which the driver lists it, where that is known not to be `pid`; else 0 */
-    uint8_t room[36];
+    uint32_t pid_namespace; /* inode number of the one that `pid` is of; 0: not known */
+    uint8_t room[32];
 };
 
 /* What memory is counted as. The order is the layout's. */

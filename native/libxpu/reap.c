@@ -123,6 +123,28 @@ void xpu_reap(void) {
     xpu_close(fd);
 }
 
+bool xpu_other_instances(int device, uint64_t *bytes) {
+    const uint32_t pid = (uint32_t)syscall(SYS_getpid);
+    int fd = -1;
+    bool any = false;
+    *bytes = 0;
+    for (unsigned slot = next_marked(0); slot < slot_count(); slot = next_marked(slot + 1)) {
+        if (XPU_LOAD(xpu_slot_at(slot)->pid) != pid)
+            continue;
+        /* Of this very process, and not of a dead one or of another pid namespace's? That is seldom asked. */
+        uint32_t of = xpu_pid_namespace();
+        if (fd < 0)
+            fd = xpu_usage_descriptor();
+        if (fd >= 0 && of && XPU_LOAD(xpu_slot_at(slot)->pid_namespace) == of && xpu_byte_held(fd, slot)) {
+            *bytes += XPU_LOAD(xpu_slot_device_at(slot, device)->used);
+            any = true;
+        }
+    }
+    if (fd >= 0)
+        xpu_close(fd);
+    return any;
+}
+
 void xpu_each_process(void (*each)(const struct xpu_process *process, void *data), void *data) {
     const char *why;
     if (!xpu_pages_open(&why))

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -56,6 +57,12 @@ bool xpu_byte_held(int fd, unsigned byte) {
     return !lock_call(fd, F_OFD_GETLK, &lock) || lock.l_type != F_UNLCK;
 }
 
+uint32_t xpu_pid_namespace(void) {
+    struct stat found;
+    return syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &found, 0) == 0 ? (uint32_t)found.st_ino
+                                                                                  : 0;
+}
+
 static bool set_up(int fd, unsigned slot) {
     void *keeper = mmap(NULL, ONE_PAGE, PROT_NONE, MAP_SHARED, fd, 0);
     if (keeper == MAP_FAILED)
@@ -68,6 +75,7 @@ static bool set_up(int fd, unsigned slot) {
     prctl(PR_GET_NAME, name);
     memcpy(own->name, name, sizeof own->name);
     XPU_STORE(own->pid, (uint32_t)syscall(SYS_getpid));
+    XPU_STORE(own->pid_namespace, xpu_pid_namespace());
     XPU_STORE(own->listed, 0);
     XPU_STORE(*xpu_mark(slot), 1);
     xpu_own_slot_set(slot);

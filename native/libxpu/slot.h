@@ -47,6 +47,9 @@ static inline struct xpu_slot_device *xpu_own_at(int device) {
  * or not: it is for xpu_reap. */
 int xpu_slot_find(int fd, unsigned start);
 
+/* The inode number of this process's pid namespace; 0: not known. */
+uint32_t xpu_pid_namespace(void);
+
 /* Locks on bytes of the usage page: a slot's, or the cleaner's (byte slot_count). Taken without waiting;
  * held as long as the open file description that `fd` refers to. */
 bool xpu_byte_lock(int fd, unsigned byte);

@@ -88,11 +88,12 @@ void xpu_overhead_end(enum xpu_space space, uint64_t key) {
 /* ---- making ---- */
 
 /* Many drivers list processes by the host's ids. One that has this process's number before it has made its
- * first context is another one. */
+ * first context is another one, unless another instance of this library has made one here. */
 static void check_ids(int device) {
-    uint64_t figure;
+    uint64_t figure, others;
     if (__atomic_fetch_add(&begun[device], 1, __ATOMIC_SEQ_CST) == 0 && xpu_own(device) == 0 &&
-        xpu_figure(device, &figure) && __atomic_load_n(&begun[device], __ATOMIC_SEQ_CST) == 1)
+        xpu_figure(device, &figure) && __atomic_load_n(&begun[device], __ATOMIC_SEQ_CST) == 1 &&
+        !xpu_other_instances(device, &others))
         xpu_figure_distrust();
 }
 

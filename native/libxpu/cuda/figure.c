@@ -179,12 +179,15 @@ void xpu_figure_distrust(void) {
 
 bool xpu_figure(int device, uint64_t *bytes) {
     struct wanted own = {.id = GET(recognized)};
+    uint64_t others;
     if (!own.id && !GET(distrusted))
         own.id = (unsigned int)getpid();
     if (own.id)
         (void)read_lists(device, look_for, &own);
     if (own.there)
         SET(told, true);
+    if (own.there && xpu_other_instances(device, &others))
+        own.bytes = own.bytes > others ? own.bytes - others : 0;
     *bytes = own.bytes;
     return own.there;
 }

@@ -7,8 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Bytes that the driver counts to this process; false where it does not say (a container whose process ids it
- * does not know, MPS, a process without a context). Called with no lock held. */
+/* Bytes that the driver counts to this process, less what other instances of this library in it have; false
+ * where it does not say (a container whose process ids it does not know, MPS, a process without a context).
+ * Called with no lock held. */
 bool xpu_figure(int device, uint64_t *bytes);
 /* The processes that the driver lists on a device, by the ids that it has for them. */
 enum { XPU_IDS = 128 };

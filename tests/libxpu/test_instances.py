@@ -1,0 +1,69 @@
+"""The CUDA wrapper twice in one process (dlmopen): what one instance has is not charged to the other too."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import GIB, MIB, Cell, compile_c
+
+Make = Callable[..., Cell]
+
+#: A card whose contexts take 300 MiB.
+HEAVY: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300}]}
+CONTEXT = 300 * MIB
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = Path(__file__).with_name("instances.c")
+    return compile_c(source, tmp_path_factory.mktemp("instances") / "instances", "-ldl")
+
+
+@pytest.fixture
+def step(binary: Path) -> Iterator[Callable[[Cell, str], int]]:
+    """`step(cell, "0 alloc 5")`: the CUresult of a step of the one program in the cell."""
+    started: list[Any] = []
+
+    def take(cell: Cell, what: str) -> int:
+        if not started:
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            started.append(cell.start([str(binary)], **pipes))
+        started[0].stdin.write(f"{what}\n")
+        started[0].stdin.flush()
+        return int(started[0].stdout.readline())
+
+    yield take
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+def test_two_instances_are_charged_for_what_they_take_and_no_more(
+    cell: Make, step: Callable[[Cell, str], int]
+) -> None:
+    one = cell(4 * GIB, topology=HEAVY)
+    for what in ("0 start", "0 alloc 100", "1 start", "1 alloc 200"):
+        assert step(one, what) == 0
+    for _ in range(2):  # each asks the driver what the process has
+        assert step(one, "0 info") == 0
+        assert step(one, "1 info") == 0
+    assert one.total() == 2 * CONTEXT + 300 * MIB
+    assert step(one, "0 free") == step(one, "0 info") == step(one, "1 info") == 0
+    assert one.total() == 2 * CONTEXT + 200 * MIB
+
+
+def test_an_instance_is_refused_what_the_other_has_taken(
+    cell: Make, step: Callable[[Cell, str], int]
+) -> None:
+    one = cell(GIB, topology=HEAVY)
+    out_of_memory = 2
+    for what in ("0 start", "1 start", "0 alloc 300"):
+        assert step(one, what) == 0
+    assert step(one, "1 alloc 200") == out_of_memory
+    assert step(one, "1 alloc 100") == 0
+    assert one.total() == 2 * CONTEXT + 400 * MIB
