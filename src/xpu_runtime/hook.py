@@ -12,7 +12,8 @@ import sys
 
 from xpu_runtime import paths
 from xpu_runtime.errors import SpecError
-from xpu_runtime.messages import Log, complain, line_of
+from xpu_runtime.linux import proc
+from xpu_runtime.messages import Log, complain, line_of, to_system_log
 from xpu_runtime.oci import state as oci_state
 from xpu_runtime.oci.state import State
 
@@ -58,18 +59,30 @@ def _asking_spec(bundle: str) -> Spec | None:
     return spec if source.asks(spec) else None
 
 
-def stop(state: State, number: int | None) -> list[Grant]:
-    """Gives back what the container of `state` held; nothing is no error."""
-    from xpu_runtime.ledger.store import Ledger
+def stop(state: State, number: int | None, log: Log) -> list[Grant]:
+    """Gives back what the container of `state` held; nothing is no error.
 
+    Where the ledger cannot be had in time, the slices are left for the next start to reap.
+    """
     if not os.path.exists(paths.in_run_dir("ledger.db")):
         return []
+    from xpu_runtime.ledger import waiting
+
+    waiting.allow(waiting.STOP_S)
+    try:
+        return _give_back(state, number)
+    except waiting.LedgerBusy as error:
+        text = f"{error}; until then container {state.id} keeps its slices"
+        log.write("warning", text)
+        to_system_log("warning", text)
+        return []
+
+
+def _give_back(state: State, number: int | None) -> list[Grant]:
+    from xpu_runtime.ledger.store import Ledger
+
     with Ledger() as ledger:
-        grants = [
-            grant
-            for grant in ledger.of_container(state.id)
-            if grant.id == number or (number is None and grant.bundle == state.bundle)
-        ]
+        grants = [each for each in ledger.of_container(state.id) if _is_of(each, state, number)]
         # The low-level runtime removes the cgroup before it calls us, and the driver's quota went with it.
         if not any(grant.cgroup and os.path.isdir(grant.cgroup) for grant in grants):
             _remove_pages(grants)
@@ -77,6 +90,16 @@ def stop(state: State, number: int | None) -> list[Grant]:
             return grants
     _release_with_quotas(grants)
     return grants
+
+
+def _is_of(grant: Grant, state: State, number: int | None) -> bool:
+    """Whether the stopped container of `state` held the grant.
+
+    A runtime with another --root may have a container of the same id and bundle, which runs.
+    """
+    if number is not None:
+        return grant.id == number
+    return grant.bundle == state.bundle and not proc.is_alive(grant.pid, grant.start_time)
 
 
 def _remove_pages(grants: list[Grant]) -> None:
@@ -109,7 +132,7 @@ def main(arguments: list[str]) -> int:
         state = oci_state.parse(sys.stdin.buffer.read(oci_state.MAX_BYTES))
         number = int(options["--grant"]) if "--grant" in options else None
         if stage == STOPPED:
-            stop(state, number)
+            stop(state, number, log)
         else:
             start(state, number, log)
     except Exception as error:  # the low-level runtime shows stderr, and stops the container

@@ -235,7 +235,7 @@ def test_a_limit_that_the_driver_does_not_take_is_told_and_mended_by_repeating_i
 
     def bind(cgroup: str) -> None:
         with Ledger(str(node.run_dir / "ledger.db")) as ledger:
-            ledger.bind(grant.id, pid=grant.pid, start_time=grant.start_time, cgroup=cgroup, state="running")
+            ledger.bind(grant.replace(cgroup=cgroup))
 
     bind(grant.cgroup + "/not-there")
     failed = change(node, container, "--mem", "2G", "--force")
@@ -361,7 +361,7 @@ def test_a_container_that_is_being_created_is_left_alone(node: Node, bundles: Bu
     (grant,) = node.grants()
     with Ledger(str(node.run_dir / "ledger.db")) as ledger:
         # As spec mode books it, before there is a cgroup.
-        ledger.bind(grant.id, pid=grant.pid, start_time=grant.start_time, cgroup="", state="pending")
+        ledger.bind(grant.replace(cgroup="", state="pending"))
     failed = change(node, container, "--mem", "2G")
     assert failed.returncode == 1
     assert "is still being created: try again when it runs" in failed.stderr

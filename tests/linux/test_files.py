@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import stat
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from xpu_runtime.linux import files, syscalls
+from xpu_runtime.linux import files, holders, syscalls
 
 
 @pytest.mark.parametrize("fsync", [False, True])
@@ -182,3 +187,90 @@ def test_a_symlink_is_no_lock(tmp_path: Path) -> None:
         pass
     assert caught.value.errno == errno.ELOOP
     assert not (tmp_path / "elsewhere").exists()
+
+
+# Waiting for a lock.
+
+
+def held(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def wait(path: Path, seconds: float) -> None:
+    with files.Lock(str(path), seconds):
+        pass
+
+
+def in_a_thread(function: Callable[..., None], *arguments: object) -> None:
+    with ThreadPoolExecutor() as threads:
+        threads.submit(function, *arguments).result()
+
+
+@pytest.mark.parametrize("call", [lambda function, *rest: function(*rest), in_a_thread])
+def test_who_waits_for_a_lock_gives_up_in_time_and_gets_it_when_it_is_free(
+    tmp_path: Path, call: Callable[..., None]
+) -> None:
+    path = tmp_path / "lock"
+    fd = held(path)
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"locked by another process.*lock"):
+        call(wait, path, 0.3)
+    assert 0.3 <= time.monotonic() - started < 5
+    release = threading.Timer(0.2, os.close, [fd])
+    release.start()
+    call(wait, path, 30.0)
+    release.join()
+
+
+def test_waiting_leaves_the_alarm_as_it_was(tmp_path: Path) -> None:
+    heard = []
+    before = signal.signal(signal.SIGALRM, lambda *_: heard.append(1))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    try:
+        fd = held(tmp_path / "lock")
+        with pytest.raises(TimeoutError):
+            wait(tmp_path / "lock", 0.1)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+        assert signal.SIGALRM in signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+        signal.raise_signal(signal.SIGALRM)
+        assert heard == [1]
+        os.close(fd)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def test_a_lock_file_that_was_replaced_meanwhile_is_not_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    flock = files._flock
+    locked: list[int] = []
+
+    def replaced_first(fd: int, until: float) -> None:
+        if not locked:
+            path.unlink()
+            path.touch()
+        locked.append(os.fstat(fd).st_ino)
+        flock(fd, until)
+
+    monkeypatch.setattr(files, "_flock", replaced_first)
+    with files.Lock(str(path)):
+        assert locked[1:] == [path.stat().st_ino]
+
+
+def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(flush=True); input()"
+    command: list[str | Path] = [sys.executable, "-c", code, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        # Who has the file open without a lock is none.
+        with path.open():
+            (holder,) = holders.of(str(path), str(tmp_path / "missing"))
+            assert str(holder).startswith(f"process {process.pid} ({sys.executable} -c import fcntl")
+        process.communicate(b"\n")
+    assert holders.of(str(path)) == []

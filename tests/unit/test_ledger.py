@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
-from xpu_runtime.ledger.store import Ledger, LedgerError
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import proc
 
 GIB = 1 << 30
@@ -133,7 +134,7 @@ def test_release_is_safe_to_repeat(path: str, holder: Process) -> None:
         ledger.release([granted])
         ledger.release([granted])
         assert ledger.uses() == {}
-        assert not ledger.bind(granted.id, pid=1, start_time=1, cgroup="", state="running")
+        assert not ledger.bind(granted)
 
 
 def test_a_hundred_at_once_are_granted_exactly_what_fits(path: str, holder: Process) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger.refusal import Refused
-from xpu_runtime.ledger.store import Ledger, LedgerError
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.quota import pages
 from xpu_runtime.quota.resize import resize
 from xpu_runtime.quota.usage import Figures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from xpu_runtime.cli.table import timestamp
@@ -32,6 +33,24 @@ def named(container: str) -> list[Grant]:
     return found
 
 
+@cache
+def processes_are_known() -> bool:
+    """Whether the ledger's processes are of this PID namespace: elsewhere nobody can tell who runs."""
+    with Ledger() as ledger:
+        return ledger.is_own()
+
+
+def require_known_processes() -> None:
+    """XpuError if not `processes_are_known`."""
+    with Ledger() as ledger:
+        ledger.require_own()
+
+
+def state(grant: Grant) -> str:
+    """The grant's state, `dead` where its container has ended."""
+    return grant.state if not processes_are_known() or is_alive(grant) else "dead"
+
+
 def is_alive(grant: Grant) -> bool:
     """Whether the grant's container still has a process."""
     return proc.is_alive(grant.pid, grant.start_time) or (
@@ -51,7 +70,7 @@ def entry(grant: Grant, part: Slice, used: int | None, unaccounted: int | None =
         "cores": part.cores,
         **part.holding.as_dict(),
         "mode": grant.mode,
-        "state": grant.state if is_alive(grant) else "dead",
+        "state": state(grant),
         "pid": grant.pid,
         "created": timestamp(grant.created),
     }

@@ -109,7 +109,7 @@ def _grant(
         "pid": grant.pid,
         "cgroup": grant.cgroup or None,
         "mode": grant.mode,
-        "state": grant.state if containers.is_alive(grant) else "dead",
+        "state": containers.state(grant),
         "created": timestamp(grant.created),
         "pages": {"folder": limits.pages(grant), "abi": page.abi, "valid": page.valid} if page else None,
         "slices": slices,

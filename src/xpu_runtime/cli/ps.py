@@ -34,6 +34,8 @@ def ps(no_trunc: bool, as_json: bool) -> None:
     """
     with Ledger() as ledger:
         grants = ledger.grants()
+    if grants and not containers.processes_are_known():
+        click.echo("xpu: which of these still run is not known in this PID namespace", err=True)
     used, beyond = _used(grants)
     slices = [(grant, position, part) for grant in grants for position, part in enumerate(grant.slices)]
     entries = [

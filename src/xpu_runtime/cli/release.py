@@ -23,6 +23,8 @@ def release(container: str, force: bool) -> None:
     Example:
       xpu release 3f2a91
     """
+    if not force:
+        containers.require_known_processes()
     found = containers.named(container)
     name = found[0].container_id
     if not force and any(containers.is_alive(grant) for grant in found):

@@ -65,6 +65,7 @@ def set(
       xpu set 3f2a91 --mem 6G
       xpu set 3f2a91 --mem 50% --device 1
     """
+    containers.require_known_processes()
     grant, positions = _slices(containers.named(container), device)
     config = load()
     found = inventory.load(config)

@@ -11,8 +11,12 @@ import os
 
 from xpu_runtime import jsonlite, paths
 from xpu_runtime.devices import simulated
+from xpu_runtime.errors import DeviceError
 from xpu_runtime.linux import files, proc
 from xpu_runtime.value import Value
+
+#: Seconds that a start waits for another one that asks the driver.
+_ASKED_BY_ANOTHER_S = 20
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,11 +125,20 @@ def load(config: Config) -> Inventory:
     found = _cached(root)
     if found is not None:
         return found
+    lock = paths.in_run_dir("inventory.lock")
     try:
         os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
         # A hundred containers after a boot must not ask the driver a hundred times.
-        with files.Lock(paths.in_run_dir("inventory.lock")):
+        with files.Lock(lock, _ASKED_BY_ANOTHER_S):
             return _cached(root) or refresh(root, is_simulated)
+    except TimeoutError as error:
+        from xpu_runtime.linux import holders
+
+        names = ", ".join(map(str, holders.of(lock))) or "another process"
+        raise DeviceError(
+            f"{names} has been asking the driver in {root} for {_ASKED_BY_ANOTHER_S} s",
+            "see whether nvidia-smi answers; end what hangs",
+        ) from error
     except OSError:
         # The run folder cannot be written (a full disk): slower, but no reason to fail.
         return gather(root, is_simulated)

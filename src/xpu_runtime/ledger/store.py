@@ -3,7 +3,8 @@
 A `kill -9` at any instant leaves either the whole grant or none of it (SQLite's rollback journal). A
 power cut ends the boot and with it every container, so a ledger of another boot counts as empty, and
 nothing need be flushed to the disk: `synchronous` is off. Writers queue on a lock file, which the
-kernel hands over in order and takes back from the dead; SQLite's own locks poll.
+kernel hands over in order and takes back from the dead; SQLite's own locks poll. No wait is without end
+(waiting.py), and a ledger that has vanished is made anew from what runs (layout.py).
 """
 
 from __future__ import annotations
@@ -13,44 +14,17 @@ import os
 import time
 
 from xpu_runtime import paths
-from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger import layout, waiting
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
+from xpu_runtime.ledger.layout import GRANT, SLICE
 from xpu_runtime.ledger.sqlite import sqlite
-from xpu_runtime.linux import cgroups, files, proc
+from xpu_runtime.ledger.waiting import LedgerError, Transaction
+from xpu_runtime.linux import cgroups, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Self
-
-_SCHEMA = (
-    "CREATE TABLE meta (boot TEXT NOT NULL, version INTEGER NOT NULL)",
-    """CREATE TABLE grants (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, container_id TEXT NOT NULL, bundle TEXT NOT NULL,
-        pid INTEGER NOT NULL, start_time INTEGER NOT NULL, cgroup TEXT NOT NULL,
-        state TEXT NOT NULL, mode TEXT NOT NULL, created REAL NOT NULL)""",
-    """CREATE TABLE slices (
-        grant_id INTEGER NOT NULL REFERENCES grants(id), position INTEGER NOT NULL,
-        device_index TEXT NOT NULL, device_uuid TEXT NOT NULL, memory_bytes INTEGER NOT NULL,
-        limited INTEGER NOT NULL, cores INTEGER,
-        memory_backend TEXT, memory_strength TEXT, cores_backend TEXT, cores_strength TEXT,
-        PRIMARY KEY (grant_id, position)) WITHOUT ROWID""",
-    "CREATE INDEX by_container ON grants (container_id)",
-)
-_VERSION = 1
-_WAIT_S = 60.0
-
-_GRANT = "id, container_id, bundle, pid, start_time, cgroup, state, mode, created"
-_SLICE = (
-    "device_index, device_uuid, memory_bytes, limited, cores, "
-    "memory_backend, memory_strength, cores_backend, cores_strength"
-)
-
-
-class LedgerError(XpuError):
-    """The ledger cannot be read or written; nothing is granted then."""
-
-    code = "ledger"
 
 
 class Ledger:
@@ -59,6 +33,7 @@ class Ledger:
     def __init__(self, path: str | None = None) -> None:
         self.path = path or paths.in_run_dir("ledger.db")
         self._db: Any = None
+        self._own: layout.Mark
 
     def __enter__(self) -> Self:
         try:
@@ -69,13 +44,18 @@ class Ledger:
                 os.makedirs(folder, mode=0o755, exist_ok=True)
             # The engine's umask must not decide who reads the ledger.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-            self._db = sqlite.connect(self.path, timeout=_WAIT_S, isolation_level=None)
+            self._own = layout.own_mark(self.path)
+            self._db = sqlite.connect(self.path, timeout=waiting.left(), isolation_level=None)
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute("PRAGMA journal_mode=TRUNCATE")
             self._prepare()
         except (OSError, sqlite.Error) as error:
+            failed = self._failed("open", error)
             self.close()
-            raise self._failed("open", error) from error
+            raise failed from error
+        except LedgerError:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,10 +68,12 @@ class Ledger:
 
     def _failed(self, verb: str, error: Exception) -> LedgerError:
         reason = getattr(error, "strerror", None) or str(error)
+        if waiting.is_locked(error):
+            return waiting.busy(self.path, waiting.left())
         if "malformed" in reason or "not a database" in reason:
             return LedgerError(
                 f"the ledger {self.path} is damaged ({reason})",
-                "stop the containers that use an XPU, remove the file, start them again",
+                "remove the file: it is made anew from the containers that run",
             )
         if "full" in reason or "No space" in reason:
             return LedgerError(
@@ -101,35 +83,31 @@ class Ledger:
         return LedgerError(f"cannot {verb} the ledger {self.path}: {reason}")
 
     def _prepare(self) -> None:
-        """Makes the tables where there are none, and forgets another boot's grants."""
-        boot = proc.boot_id()
-        if self._current(boot):
+        """Makes the ledger where there is none of this boot, from what runs."""
+        if layout.is_current(layout.read_mark(self._db, self.path), self._own):
             return
         with self._transaction():
-            if self._current(boot):  # someone else was first
-                return
-            for table in ("slices", "grants", "meta"):
-                self._db.execute(f"DROP TABLE IF EXISTS {table}")
-            for statement in _SCHEMA:
-                self._db.execute(statement)
-            self._db.execute("INSERT INTO meta VALUES (?, ?)", (boot, _VERSION))
+            if not layout.is_current(layout.read_mark(self._db, self.path), self._own):  # nobody was first
+                layout.make(self._db, self.path, self._own)
 
-    def _current(self, boot: str) -> bool:
+    def is_own(self) -> bool:
+        """Whether this process is in the PID namespace of the processes that the ledger names."""
+        mark = layout.read_mark(self._db, self.path)
+        return mark is not None and mark.pid_namespace == self._own.pid_namespace
+
+    def require_own(self) -> None:
+        """LedgerError if not `is_own`, and there are grants."""
         try:
-            rows = self._db.execute("SELECT boot, version FROM meta").fetchall()
-        except sqlite.OperationalError as error:
-            if "no such table" not in str(error):
-                raise
-            return False
-        if rows and rows[0][0] == boot and rows[0][1] > _VERSION:
-            raise LedgerError(
-                f"the ledger {self.path} is of a newer version (layout {rows[0][1]}, not {_VERSION})",
-                "install that version again, or stop the containers and remove the file",
-            )
-        return bool(rows == [(boot, _VERSION)])
+            with self._transaction():
+                self._require_own()
+        except (OSError, sqlite.Error) as error:
+            raise self._failed("write", error) from error
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._db, self.path + ".lock")
+    def _require_own(self) -> None:
+        layout.require_own(self._db, self.path, self._own)
+
+    def _transaction(self) -> Transaction:
+        return Transaction(self._db, self.path, self._own.inode)
 
     def _query(self, statement: str, *values: object) -> list[Any]:
         try:
@@ -149,14 +127,14 @@ class Ledger:
         return self._load("WHERE container_id = ?", (container_id,))
 
     def _load(self, where: str, values: tuple[object, ...]) -> list[Grant]:
-        rows = self._query(f"SELECT {_GRANT} FROM grants {where} ORDER BY id", *values)
+        rows = self._query(f"SELECT {GRANT} FROM grants {where} ORDER BY id", *values)
         return [
-            Grant(**dict(zip(_GRANT.split(", "), row, strict=True)), slices=self._slices(row[0]))
+            Grant(**dict(zip(GRANT.split(", "), row, strict=True)), slices=self._slices(row[0]))
             for row in rows
         ]
 
     def _slices(self, grant: int) -> tuple[Slice, ...]:
-        rows = self._query(f"SELECT {_SLICE} FROM slices WHERE grant_id = ? ORDER BY position", grant)
+        rows = self._query(f"SELECT {SLICE} FROM slices WHERE grant_id = ? ORDER BY position", grant)
         return tuple(Slice(r[0], r[1], r[2], bool(r[3]), r[4], Holding(*r[5:])) for r in rows)
 
     def uses(self) -> dict[str, Use]:
@@ -182,6 +160,7 @@ class Ledger:
         """
         try:
             with self._transaction():
+                self._require_own()
                 dead = self._remove_dead(thorough=False)
                 earlier = (wanted.container_id, wanted.bundle)
                 for grant in self._load("WHERE container_id = ? AND bundle = ?", earlier):
@@ -204,34 +183,24 @@ class Ledger:
             raise self._failed("write", error) from error
 
     def _insert(self, grant: Grant) -> Grant:
-        fields = grant.replace(created=time.time()).as_dict()
-        del fields["id"], fields["slices"]
-        cursor = self._db.execute(
-            f"INSERT INTO grants ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})",
-            tuple(fields.values()),
-        )
-        number = cursor.lastrowid
-        for position, part in enumerate(grant.slices):
-            held = part.holding
-            self._db.execute(
-                f"INSERT INTO slices (grant_id, position, {_SLICE}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-                (number, position, part.device_index, part.device_uuid, part.memory_bytes, part.limited)
-                + (
-                    part.cores,
-                    held.memory_backend,
-                    held.memory_strength,
-                    held.cores_backend,
-                    held.cores_strength,
-                ),
-            )
-        return grant.replace(id=number, created=fields["created"])
+        now = grant.replace(created=time.time())
+        return now.replace(id=layout.insert(self._db, now.replace(id=0)))
 
-    def bind(self, grant: int, *, pid: int, start_time: int, cgroup: str, state: str) -> bool:
+    def bind(self, grant: Grant) -> bool:
         """Binds a grant to the container's process and cgroup; False if there is no such grant."""
-        return self._write(
-            "UPDATE grants SET pid = ?, start_time = ?, cgroup = ?, state = ? WHERE id = ?",
-            pid, start_time, cgroup, state, grant,
-        )  # fmt: skip
+        values = (grant.pid, grant.start_time, grant.cgroup, grant.state, grant.id, grant.container_id)
+        try:
+            with self._transaction():
+                self._require_own()
+                # By the container's id too: in a ledger made anew, the number may be another's.
+                done = self._db.execute(
+                    "UPDATE grants SET pid = ?, start_time = ?, cgroup = ?, state = ? "
+                    "WHERE id = ? AND container_id = ?",
+                    values,
+                )
+                return bool(done.rowcount)
+        except (OSError, sqlite.Error) as error:
+            raise self._failed("write", error) from error
 
     def resize(
         self, number: int, choose: Callable[[Grant, dict[str, Use]], dict[int, int]]
@@ -246,6 +215,7 @@ class Ledger:
         """
         try:
             with self._transaction():
+                self._require_own()
                 dead = self._remove_dead(thorough=True)
                 found = self._load("WHERE id = ?", (number,))
                 if not found:
@@ -256,13 +226,6 @@ class Ledger:
                         (amount, number, position),
                     )
                 return self._load("WHERE id = ?", (number,))[0], dead
-        except (OSError, sqlite.Error) as error:
-            raise self._failed("write", error) from error
-
-    def _write(self, statement: str, *values: object) -> bool:
-        try:
-            with self._transaction():
-                return bool(self._db.execute(statement, values).rowcount)
         except (OSError, sqlite.Error) as error:
             raise self._failed("write", error) from error
 
@@ -278,6 +241,7 @@ class Ledger:
         """Removes every grant whose container is gone, and returns them."""
         try:
             with self._transaction():
+                self._require_own()
                 return self._remove_dead(thorough=True)
         except (OSError, sqlite.Error) as error:
             raise self._failed("write", error) from error
@@ -323,32 +287,3 @@ def _in_use(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-class _Transaction:
-    """BEGIN IMMEDIATE under the lock file; commits, or on an exception rolls back."""
-
-    def __init__(self, db: Any, lock: str) -> None:
-        self._db = db
-        self._lock = files.Lock(lock)
-
-    def __enter__(self) -> None:
-        self._lock.__enter__()
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-        except BaseException:
-            self._lock.__exit__(None, None, None)
-            raise
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            if kind is None:
-                self._db.execute("COMMIT")
-        finally:
-            try:
-                # Still open after an error, or after a commit that failed; SQLite itself has ended
-                # the transaction where the disk is full.
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-            finally:
-                self._lock.__exit__(None, None, None)

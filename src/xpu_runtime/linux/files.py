@@ -10,11 +10,16 @@ import errno
 import fcntl
 import os
 import stat
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
+
+
+#: Seconds that a lock is waited for, unless its user says otherwise.
+_WAIT_S = 60.0
 
 
 def write_atomic(path: str, data: bytes, mode: int = 0o644, fsync: bool = False) -> None:
@@ -113,23 +118,40 @@ def read_fd(fd: int, limit: int, path: str) -> bytes:
 class Lock:
     """An exclusive flock on a file that is made where it is missing; dropped when its holder dies.
 
-    Each `with` opens the file anew, so that threads of one process exclude each other as well.
+    Each `with` opens the file anew, so that threads of one process exclude each other as well. TimeoutError
+    for who would wait longer than `wait_s` seconds.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, wait_s: float = _WAIT_S) -> None:
         self._path = path
+        self._wait_s = wait_s
         self._fd = -1
 
     def __enter__(self) -> Self:
+        until = time.monotonic() + self._wait_s
+        try:
+            while not self._take(until):
+                pass
+        except TimeoutError:
+            raise TimeoutError(
+                errno.ETIMEDOUT, f"locked by another process for {self._wait_s:.0f} s", self._path
+            ) from None
+        return self
+
+    def _take(self, until: float) -> bool:
+        """Locks the file that has the path; False where the path has become another file's meanwhile."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(self._path, flags, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _flock(fd, until)
+            if not _is_at(fd, self._path):
+                os.close(fd)
+                return False
         except BaseException:
             os.close(fd)
             raise
         self._fd = fd
-        return self
+        return True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -138,3 +160,65 @@ class Lock:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
         self._fd = -1
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
+
+
+def _flock(fd: int, until: float) -> None:
+    """flock(2), which has no time limit of its own; TimeoutError at `until`."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except BlockingIOError:
+        pass
+    left = until - time.monotonic()
+    if left > 0:
+        try:
+            _flock_with_alarm(fd, left)
+        except ValueError:  # a handler can be set by the main thread only
+            _flock_by_asking(fd, until)
+        return
+    raise TimeoutError
+
+
+def _flock_with_alarm(fd: int, seconds: float) -> None:
+    # In the kernel's queue, which is served in order: who only asks now and then may never be served.
+    import _signal
+
+    waits = True
+
+    def ring(*_: object) -> None:
+        if waits:
+            raise TimeoutError
+
+    before = _signal.signal(_signal.SIGALRM, ring)
+    mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
+    try:
+        try:
+            # Again and again: an alarm that rings just before the call would not end it.
+            _signal.setitimer(_signal.ITIMER_REAL, seconds, 0.2)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        finally:
+            waits = False
+            _signal.setitimer(_signal.ITIMER_REAL, 0)
+    finally:
+        _signal.setitimer(_signal.ITIMER_REAL, 0)
+        _signal.signal(_signal.SIGALRM, before)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+
+def _flock_by_asking(fd: int, until: float) -> None:
+    while time.monotonic() < until:
+        time.sleep(0.005)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            continue
+    raise TimeoutError

@@ -18,6 +18,11 @@ def boot_id() -> str:
     return _read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
 
 
+def pid_namespace() -> int:
+    """The number of the PID namespace that this process is in (namespaces(7))."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
 def start_time(pid: int) -> int | None:
     """When `pid` started, in clock ticks since boot; None if there is no such process."""
     fields = _stat(pid)

@@ -7,6 +7,7 @@ import os
 from xpu_runtime.devices import inventory
 from xpu_runtime.devices.inventory import Device, Inventory
 from xpu_runtime.errors import ApplyError
+from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.placement import Candidate, place
 from xpu_runtime.ledger.refusal import Refusal, Refused
@@ -121,10 +122,19 @@ def impose(found: Inventory, granted: Grant, pid: int, start_time: int) -> Grant
         cgroup = None  # not the container's own: a limit there would hold for the engine too
     limits.impose(found, granted.slices, cgroup)
     bound = granted.replace(pid=pid, start_time=start_time, cgroup=cgroup or "", state="running")
-    with Ledger() as ledger:
-        if not ledger.bind(granted.id, pid=pid, start_time=start_time, cgroup=bound.cgroup, state="running"):
-            limits.clear(found, [bound])
-            raise ApplyError(f"grant {granted.id} was released while the container was being created")
+    try:
+        with Ledger() as ledger:
+            # Before the ledger has it as running: if that vanishes, whatever runs must be found again.
+            survivors.keep(bound, ledger.path)
+            if not ledger.bind(bound):
+                raise ApplyError(
+                    f"grant {granted.id} was released while the container was being created",
+                    "start the container again",
+                )
+    except BaseException:
+        survivors.forget(bound)
+        limits.clear(found, [bound])
+        raise
     return bound
 
 
@@ -134,6 +144,8 @@ def release(config: Config, grants: list[Grant]) -> None:
         return
     _clear(config, grants)
     with Ledger() as ledger:
+        for grant in grants:
+            survivors.forget(grant)
         ledger.release(grants)
 
 

@@ -10,6 +10,7 @@ from xpu_runtime.config.defaults import Config
 from xpu_runtime.devices import inventory
 from xpu_runtime.devices.inventory import Inventory
 from xpu_runtime.errors import ApplyError, SpecError
+from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import proc
@@ -36,6 +37,7 @@ def start(state: State, spec: Spec, config: Config, log: Log) -> Grant | None:
     request = source.from_spec(spec, config)
     if request is None:
         return None
+    waiting.allow(waiting.START_S)
     found = inventory.load(config)
     rootfs = oci_spec.rootfs(spec, state.bundle)
     if request.choice == "none":
@@ -79,6 +81,7 @@ def _give(
 
 def bind(state: State, number: int, spec: Spec, config: Config, log: Log) -> Grant:
     """Spec mode: binds grant `number` to the container of `state`, sets its quotas and makes its mounts."""
+    waiting.allow(waiting.START_S)
     with Ledger() as ledger:
         grants = [grant for grant in ledger.of_container(state.id) if grant.id == number]
     if not grants:

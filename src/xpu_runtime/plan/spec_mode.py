@@ -10,6 +10,7 @@ import os
 
 from xpu_runtime.devices import inventory
 from xpu_runtime.errors import SpecError
+from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.linux import files, proc
 from xpu_runtime.messages import Log
@@ -37,6 +38,7 @@ def prepare(
     options: list[str],
 ) -> None:
     """Books the request and writes the plan into the spec at `path`; XpuError, and nothing changed, else."""
+    waiting.allow(waiting.START_S)
     found = inventory.load(config)
     pid = os.getpid()
     wanted = Grant(

@@ -2,8 +2,9 @@
 
 At no instant, that of a `kill -9` included, does the ledger say less than a backend allows: what shrinks is
 put into force before it is booked, and what grows after. Both happen while the ledger is locked and read
-it anew, so that of two changes at once, or of one and the container's end, none mixes with the other. A
-change that was cut short is completed by repeating it.
+it anew, so that of two changes at once, or of one and the container's end, none mixes with the other. The
+lock is held for a bounded time all the same: the driver is asked by another process (apart.py). A change that
+was cut short is completed by repeating it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from contextlib import ExitStack
 
 from xpu_runtime.devices.inventory import Device, Inventory, find
 from xpu_runtime.errors import ApplyError, DeviceError, XpuError
-from xpu_runtime.ledger import placement
+from xpu_runtime.ledger import placement, survivors
 from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.refusal import Refusal, Refused
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.quota import choose, driver, folders, library, limits, pages
+from xpu_runtime.quota import apart, choose, driver, folders, library, limits, pages
 from xpu_runtime.quota.usage import Figures
 from xpu_runtime.request.units import Memory
 
@@ -51,6 +52,8 @@ def resize(
             _restore(found, ledger, grant.id, change)
             raise
         limits.clear(found, dead)
+        if after is not None:
+            survivors.keep(after, ledger.path)  # before more than it said until now is in force
         if after is not None and change.grown:
             after, dead = _raise(ledger, grant.id, change)
             limits.clear(found, dead)
@@ -126,6 +129,7 @@ class _Change:
 
     def book(self, now: Grant, uses: dict[str, Use]) -> dict[int, int]:
         """The bytes to book by position; what is less than before is in force on return."""
+        self._backends.locked()
         amounts = {p: self._amount(now.slices[p], uses) for p in self._positions}
         for position, amount in amounts.items():
             part = now.slices[position]
@@ -142,6 +146,7 @@ class _Change:
 
     def enforce(self, now: Grant, positions: list[int]) -> dict[int, int]:
         """Puts into force what the ledger says now; nothing is booked."""
+        self._backends.locked()
         for position in positions:
             self._backends.set_limit(position, now.slices[position].memory_bytes)
         return {}
@@ -187,7 +192,7 @@ class _Backends:
         self._names = {grant.slices[position].holding.memory_backend for position in positions}
         self._open = ExitStack()
         self._page: pages.OpenQuota | None = None
-        self._nvml: driver.Nvml | None = None
+        self._driver: apart.Apart | None = None
 
     def __enter__(self) -> _Backends:
         if library.NAME in self._names:
@@ -201,12 +206,16 @@ class _Backends:
         if driver.NAME in self._names:
             if not self._grant.cgroup:
                 raise ApplyError("the container has no cgroup v2 folder: its memory limit cannot be set")
-            if self._found.nvml:
-                self._nvml = self._open.enter_context(driver.Nvml(self._found))
+            self._driver = self._open.enter_context(apart.Apart(self._found))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+
+    def locked(self) -> None:
+        """The ledger is locked from here on: what the driver is asked has an end."""
+        if self._driver is not None:
+            self._driver.allow(apart.LOCKED_S)
 
     def set_limit(self, position: int, limit: int) -> None:
         """Puts a limit in bytes into force at once; XpuError."""
@@ -214,11 +223,8 @@ class _Backends:
         if backend == library.NAME:
             assert self._page is not None
             self._page.set_limit(position, limit)
-        elif backend == driver.NAME:
-            if self._nvml is not None and device.vendor == "nvidia":
-                self._nvml.set_memory_limit(device.uuid, self._grant.cgroup, limit)
-            else:
-                driver.set_limit(self._found, device, self._grant.cgroup, limit)
+        elif self._driver is not None and backend == driver.NAME:
+            self._driver.set_limit(device.uuid, self._grant.cgroup, limit)
 
     def in_use(self, position: int) -> int:
         """What the backend itself has counted, now; 0 where it does not count."""
@@ -229,8 +235,8 @@ class _Backends:
             except OSError:
                 return 0
             return min(sum(pages.held(account, position).values()), device.memory_bytes)
-        if backend == driver.NAME and self._nvml is not None and device.vendor == "nvidia":
-            return self._nvml.memory_limit(device.uuid, self._grant.cgroup).used
+        if self._driver is not None and backend == driver.NAME:
+            return self._driver.in_use(device.uuid, self._grant.cgroup)
         return 0
 
     def _of(self, position: int) -> tuple[str | None, Device]:

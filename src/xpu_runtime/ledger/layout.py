@@ -1,0 +1,155 @@
+"""The ledger's tables, and what is checked of them each time they are opened.
+
+A ledger of this boot that is missing, empty, or another file than the one that was made does not mean that
+nothing is granted: it is filled with what runs (survivors.py) before anybody can grant from it. The numbers
+of processes in it mean something in one PID namespace only, whose name it has.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.sqlite import sqlite
+from xpu_runtime.ledger.waiting import LedgerError
+from xpu_runtime.linux import proc
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_META = """CREATE TABLE meta (
+    boot TEXT NOT NULL, version INTEGER NOT NULL, pid_namespace INTEGER NOT NULL, inode INTEGER NOT NULL)"""
+_TABLES = (
+    """CREATE TABLE grants (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, container_id TEXT NOT NULL, bundle TEXT NOT NULL,
+        pid INTEGER NOT NULL, start_time INTEGER NOT NULL, cgroup TEXT NOT NULL,
+        state TEXT NOT NULL, mode TEXT NOT NULL, created REAL NOT NULL)""",
+    """CREATE TABLE slices (
+        grant_id INTEGER NOT NULL REFERENCES grants(id), position INTEGER NOT NULL,
+        device_index TEXT NOT NULL, device_uuid TEXT NOT NULL, memory_bytes INTEGER NOT NULL,
+        limited INTEGER NOT NULL, cores INTEGER,
+        memory_backend TEXT, memory_strength TEXT, cores_backend TEXT, cores_strength TEXT,
+        PRIMARY KEY (grant_id, position)) WITHOUT ROWID""",
+    "CREATE INDEX by_container ON grants (container_id)",
+)
+_VERSION = 2
+
+GRANT = "id, container_id, bundle, pid, start_time, cgroup, state, mode, created"
+SLICE = (
+    "device_index, device_uuid, memory_bytes, limited, cores, "
+    "memory_backend, memory_strength, cores_backend, cores_strength"
+)
+
+
+class Mark(Value):
+    """Which ledger it is: of one boot and layout, one PID namespace, and one file."""
+
+    boot: str
+    version: int
+    pid_namespace: int
+    inode: int
+
+
+def own_mark(path: str) -> Mark:
+    """What a ledger that this process makes at `path` is marked with."""
+    return Mark(proc.boot_id(), _VERSION, proc.pid_namespace(), os.stat(path).st_ino)
+
+
+def read_mark(db: Any, path: str) -> Mark | None:
+    """The mark of the ledger in `db`, None where it has none or is of a former layout; LedgerError."""
+    try:
+        rows = db.execute("SELECT * FROM meta").fetchall()
+    except sqlite.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        return None
+    if rows and rows[0][0] == proc.boot_id() and rows[0][1] > _VERSION:
+        raise LedgerError(
+            f"the ledger {path} is of a newer version (layout {rows[0][1]}, not {_VERSION})",
+            "install that version again, or stop the containers and remove the file",
+        )
+    return Mark(*rows[0]) if rows and len(rows[0]) == len(Mark._fields) else None
+
+
+def is_current(found: Mark | None, own: Mark) -> bool:
+    """Whether a ledger can be used as it is, by whichever PID namespace."""
+    return found is not None and found.replace(pid_namespace=own.pid_namespace) == own
+
+
+def make(db: Any, path: str, own: Mark) -> None:
+    """Makes the ledger in `db` one with the mark `own`; within a transaction.
+
+    Grants of this boot that are in it stay, and those of containers that run and are not in it are added.
+    """
+    found = read_mark(db, path)
+    namespace = own.pid_namespace
+    if found is None and _boot_of_layout_1(db) == own.boot:
+        db.execute("DROP TABLE meta")
+        db.execute(_META)
+    elif found is None or (found.boot, found.version) != (own.boot, own.version):
+        for table in ("slices", "grants", "meta"):
+            db.execute(f"DROP TABLE IF EXISTS {table}")
+        for statement in (_META, *_TABLES):
+            db.execute(statement)
+    elif _has_grants(db):
+        namespace = found.pid_namespace
+    for grant in survivors.running(path, namespace):
+        _delete(db, grant.id)
+        insert(db, grant)
+    db.execute("DELETE FROM meta")
+    mark = own.replace(pid_namespace=namespace)
+    db.execute("INSERT INTO meta VALUES (?, ?, ?, ?)", tuple(mark.as_dict().values()))
+
+
+def _has_grants(db: Any) -> bool:
+    return bool(db.execute("SELECT COUNT(*) FROM grants").fetchone()[0])
+
+
+def _boot_of_layout_1(db: Any) -> str:
+    """The boot of a ledger of the first layout, whose grants are written down as they are now; "" if none."""
+    try:
+        rows = db.execute("SELECT boot, version FROM meta").fetchall()
+    except sqlite.OperationalError:
+        return ""
+    return str(rows[0][0]) if rows and rows[0][1] == 1 else ""
+
+
+def insert(db: Any, grant: Grant) -> int:
+    """Writes a grant down, under its number or, where that is 0, a new one; returns the number."""
+    fields = grant.as_dict()
+    del fields["slices"]
+    fields["id"] = grant.id or None
+    cursor = db.execute(
+        f"INSERT INTO grants ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})",
+        tuple(fields.values()),
+    )
+    number = int(cursor.lastrowid)
+    for position, part in enumerate(grant.slices):
+        *values, held = part.as_dict().values()
+        db.execute(
+            f"INSERT INTO slices (grant_id, position, {SLICE}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            (number, position, *values, *held.as_dict().values()),
+        )
+    return number
+
+
+def _delete(db: Any, number: int) -> None:
+    db.execute("DELETE FROM slices WHERE grant_id = ?", (number,))
+    db.execute("DELETE FROM grants WHERE id = ?", (number,))
+
+
+def require_own(db: Any, path: str, own: Mark) -> None:
+    """LedgerError where the processes that the ledger names are of another PID namespace than this one.
+
+    Which of them have ended cannot be told from here, and what would be written down here would mean nothing
+    there. A ledger without grants changes hands.
+    """
+    found = read_mark(db, path)
+    if found is not None and found.pid_namespace == own.pid_namespace:
+        return
+    if _has_grants(db):
+        raise survivors.foreign(f"the ledger {path}", found.pid_namespace if found else 0, own.pid_namespace)
+    make(db, path, own)

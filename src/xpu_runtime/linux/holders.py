@@ -1,0 +1,69 @@
+"""Which processes have a file locked: for the message of who has waited for it in vain.
+
+/proc/PID/fdinfo/FD tells of each lock on an open file, whoever took it (proc(5)): a child that has the
+descriptor from its parent is seen too, and so is a file system whose devices /proc/locks names otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime.linux import proc
+from xpu_runtime.value import Value
+
+_TEXT_LIMIT = 200
+
+
+class Holder(Value):
+    """A process with a lock; `command` is its own choice of words, cut to a line."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command})"
+
+
+def of(*paths: str) -> list[Holder]:
+    """The other processes that have a lock on one of these files, as far as this /proc shows them."""
+    names = tuple(os.path.basename(path) for path in paths)
+    wanted = set()
+    for path in paths:
+        try:
+            there = os.stat(path)
+        except OSError:
+            continue
+        wanted.add((there.st_dev, there.st_ino))
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid() and _has_lock(entry, names, wanted):
+            found.append(Holder(int(entry), _command(int(entry))))
+    return sorted(found, key=lambda each: each.pid)
+
+
+def _has_lock(pid: str, names: tuple[str, ...], wanted: set[tuple[int, int]]) -> bool:
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            # The name first: a stat of somebody's file on a server that is gone would wait for it.
+            if os.path.basename(os.readlink(f"/proc/{pid}/fd/{fd}")) not in names:
+                continue
+            there = os.stat(f"/proc/{pid}/fd/{fd}")
+            if (there.st_dev, there.st_ino) in wanted:
+                with open(f"/proc/{pid}/fdinfo/{fd}", "rb") as lines:
+                    # A line with "->" is a request that waits itself.
+                    if any(line.startswith(b"lock:") and b"->" not in line for line in lines):
+                        return True
+    except OSError:
+        pass  # it has ended, or closed the file
+    return False
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(4096).split(b"\0")
+    except OSError:
+        words = []
+    text = b" ".join(words).decode("utf-8", "replace").strip()
+    printable = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return printable[:_TEXT_LIMIT] or proc.name(pid) or "a program that has ended"
