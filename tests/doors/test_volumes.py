@@ -121,7 +121,8 @@ def test_what_is_mounted_through_a_shared_volume_does_not_reach_the_host(
     node.close_containers()
     assert mounts_below(shared_volume) == []
     assert tree(shared_volume) == before
-    assert works == (place in ("usr/bin", MULTIARCH) or (place, backend) == ("usr", "driver"))
+    # Where the wrapper libraries hold the limit, a libcuda on the shared mount would have to be covered.
+    assert works == (place == "usr/bin" or (backend == "driver" and place != "etc"))
 
 
 def test_programs_go_beside_a_shared_volume_that_lies_in_their_place(

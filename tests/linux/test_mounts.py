@@ -216,3 +216,32 @@ def test_a_mount_that_refuses_devices_is_known(tmp_path: Path, in_child: Callabl
         assert mounts.refuses_devices(str(tmp_path))
 
     in_child(look)
+
+
+def test_a_kernel_without_mount_setattr_gives_mounts_the_same_attributes(
+    inside: Path, host: Path, in_child: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Linux 5.10, Debian 11's."""
+
+    def absent(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(syscalls, "mount_setattr", absent)
+
+    def hook() -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+        subprocess.run(["mount", "--bind", "-o", "noatime", host, host], check=True)
+        subprocess.run(["mount", "--make-shared", host], check=True)
+        with Root(str(inside)) as root:
+            mounts.attach(mounts.clone(str(host)), root, "/x", nodev=True)
+            mounts.attach(
+                mounts.clone(str(host / "run")), root, "/y", read_only=False, nodev=True, noexec=True
+            )
+            assert {"ro", "nosuid", "nodev", "noatime"} <= options(inside / "x")
+            assert {"rw", "nosuid", "nodev", "noexec", "noatime"} <= options(inside / "y")
+            assert not [one for path in "xy" for one in options(inside / path) if ":" in one]
+            root.undo()
+            assert root.listdir("/") == []
+
+    in_child(hook)

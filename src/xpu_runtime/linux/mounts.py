@@ -3,7 +3,7 @@
 The order that this is made for: `clone` what is needed while still in the host's mount namespace,
 `enter_mount_namespace`, open the container's `Root` there, `attach` each. No path of the host is
 looked up after the container's namespace is entered, and no path of the container by name.
-Needs Linux 5.12 (mount_setattr(2)).
+Needs Linux 5.6 (openat2(2)).
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from xpu_runtime.linux import syscalls
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.linux.rootfs import Root
+
+
+# Of statvfs(3)'s flags those that mount(2) and mount_setattr(2) know by the same numbers: read-only, nosuid,
+# nodev, noexec, noatime, nodiratime.
+_KEPT = 1 | 2 | 4 | 8 | 1024 | 2048
 
 
 def clone(path: str) -> int:
@@ -59,7 +64,7 @@ def attach(
     ):
         if wanted:
             attributes |= attribute
-    syscalls.mount_setattr(mount_fd, attr_set=attributes, propagation=syscalls.MS_PRIVATE)
+    late = not _set(mount_fd, attributes)
     is_folder = stat.S_ISDIR(os.fstat(mount_fd).st_mode)
     target = root.make_dirs(destination) if is_folder else root.make_file(destination)
     try:
@@ -68,11 +73,35 @@ def attach(
         root.mounts.refuse_to_mount(target)
         flags = syscalls.MOVE_MOUNT_F_EMPTY_PATH | syscalls.MOVE_MOUNT_T_EMPTY_PATH
         syscalls.move_mount(mount_fd, "", target, "", flags)
+        root.mounted(mount_fd)
+        if late:
+            _remount(mount_fd, attributes)
     except OSError as error:
         raise OSError(error.errno, error.strerror, destination) from None
     finally:
         os.close(target)
-    root.mounted(mount_fd)
+
+
+def _set(mount_fd: int, attributes: int) -> bool:
+    """Gives a detached mount its attributes; False if the kernel, before Linux 5.12, has no such call."""
+    try:
+        syscalls.mount_setattr(mount_fd, attr_set=attributes, propagation=syscalls.MS_PRIVATE)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        return False
+    return True
+
+
+def _remount(mount_fd: int, attributes: int) -> None:
+    """`_set` for an attached mount, by mount(2), which replaces what it has.
+
+    No process of the container runs yet that could use it in between.
+    """
+    kept = os.fstatvfs(mount_fd).f_flag & _KEPT
+    path = f"/proc/self/fd/{mount_fd}"
+    syscalls.mount("", path, "", syscalls.MS_PRIVATE)
+    syscalls.mount("", path, "", syscalls.MS_REMOUNT | syscalls.MS_BIND | kept | attributes)
 
 
 def enter_mount_namespace(pid: int) -> None:

@@ -34,7 +34,7 @@ def failure(root: Root, operation: Operation, error: OSError) -> ApplyError:
     elif error.errno == errno.EXDEV:
         todo = "mount the volume elsewhere, or have the image not lead there"
     elif error.errno == errno.ENOSYS:
-        todo = "hook mode needs Linux 5.12 or newer; set mode: spec in the configuration"
+        todo = "this needs Linux 5.6 or newer"
     elif error.errno == errno.ENOSPC:
         todo = "the disk is full"
     elif error.errno == errno.EFBIG and isinstance(operation, LinkerCache):
