@@ -13,7 +13,8 @@ from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Slice
 from xpu_runtime.linux import ldcache
 from xpu_runtime.linux.rootfs import Root
-from xpu_runtime.plan.operations import DeviceNode, Link, LinkerCache, Mount, Operation
+from xpu_runtime.oci import spec as oci_spec
+from xpu_runtime.plan.operations import DeviceNode, Link, LinkerCache, Mount, Operation, OwnFile
 from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
@@ -27,6 +28,7 @@ _LIB32_FOLDERS = ("/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib")
 _BIN_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin")
 #: Where libraries and programs go when a volume lies over every folder that they should go to.
 _ELSEWHERE = "/opt/xpu"
+_FLAGS = ldcache.flags_for(os.uname().machine)
 
 
 class Layout(Value):
@@ -110,11 +112,20 @@ def build(
     operations: list[Operation] = list(device_nodes(found, slices, capabilities))
     entries = []
     libraries = wanted(found, capabilities, pages)
+    search, newer = None, None
+    if pages is not None and spec is not None:
+        from xpu_runtime.plan import wrapping
+
+        search = wrapping.look(root, spec)
+        if oci_spec.has_namespace(spec, "mount"):  # else the low-level runtime would mount it, by its name
+            newer = wrapping.newer_cuda(search, found, slices)
     for library in libraries:
-        if library.kind in ("lib", "lib32"):
+        if newer is not None and library.name == wrapping.REAL_CUDA:
+            operations.append(OwnFile(newer, library.name))
+        elif library.kind in ("lib", "lib32"):
             folder = layout.lib if library.kind == "lib" else layout.lib32
             operations += _library(library, folder, root)
-            flags = ldcache.flags_for(os.uname().machine if library.kind == "lib" else "i386")
+            flags = _FLAGS if library.kind == "lib" else ldcache.flags_for("i386")
             sonames = {name for name in (library.name, *library.links) if not name.endswith(".so")}
             entries += [ldcache.Entry(name, f"{folder}/{name}", flags) for name in sorted(sonames)]
         elif library.kind == "bin":
@@ -122,10 +133,13 @@ def build(
         else:
             executable, writable = library.kind == "aside", library.kind == "shared"
             operations.append(Mount(library.source, library.name, executable, writable))
-    if pages is not None and spec is not None:
-        from xpu_runtime.plan import wrapping
-
-        operations += wrapping.over_the_images_own(root, spec, layout.lib, libraries, operations)
+    if search is not None:
+        operations += wrapping.over_the_images_own(search, layout.lib, libraries, operations)
+    if search is not None and newer is not None:
+        # Its parts are of its own version, and are asked for by the names that the driver's have.
+        folder, names = os.path.dirname(newer), wrapping.beside(search, newer)
+        entries = [entry for entry in entries if entry.soname not in names]
+        entries += [ldcache.Entry(name, f"{folder}/{name}", _FLAGS) for name in names]
     if entries:
         operations.append(LinkerCache(tuple(entries), layout.needs_cache))
     return operations

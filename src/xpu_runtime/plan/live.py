@@ -21,7 +21,7 @@ from xpu_runtime.linux import cgroups, files, mountinfo, mounts, proc, syscalls
 from xpu_runtime.linux.credentials import MakingFilesAs
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.plan import build, perform
-from xpu_runtime.plan.operations import DeviceNode, Link, Mount, Operation
+from xpu_runtime.plan.operations import DeviceNode, Link, Mount, Operation, OwnFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -177,6 +177,14 @@ def _one(root: Root, operation: Operation, copies: Copies, driver_root: str) -> 
             read_only=not operation.writable,
             noexec=not operation.executable,
         )
+    elif isinstance(operation, OwnFile):
+        # Resolved inside the root, by descriptor: whatever the image has there, it is nothing of the host's.
+        there = root.open(operation.source, os.O_PATH)
+        try:
+            fd = mounts.copy(there)
+        finally:
+            os.close(there)
+        _attach(root, operation.destination, fd)
     elif isinstance(operation, Link):
         perform.make_link(root, operation)
     else:

@@ -36,6 +36,19 @@ class Mount(Value):
         return f"mount {self.source} at {self.destination}"
 
 
+class OwnFile(Value):
+    """A bind mount of a file that the container's own root folder has, at another place in it, read-only.
+
+    It is what lies at `source` before anything is mounted over that.
+    """
+
+    source: str
+    destination: str
+
+    def describe(self) -> str:
+        return f"mount the image's {self.source} at {self.destination}"
+
+
 class Link(Value):
     """A symbolic link in the container, such as a library's SONAME."""
 
@@ -59,4 +72,4 @@ class LinkerCache(Value):
         return f"write {len(self.entries)} libraries into /etc/ld.so.cache"
 
 
-Operation = DeviceNode | Mount | Link | LinkerCache
+Operation = DeviceNode | Mount | OwnFile | Link | LinkerCache

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime.devices.inventory import Library
+from xpu_runtime.devices.inventory import Inventory, Library
+from xpu_runtime.ledger.grants import Slice
 from xpu_runtime.linux import loader
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
@@ -19,8 +20,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.oci.spec import Spec
 
+#: What the wrapper of libcuda names as what it needs.
+REAL_CUDA = library.real("libcuda.so")
 #: CUDA's toolkits are there, each as `cuda` or `cuda-12.8`.
 _TOOLKITS = "/usr/local"
+#: Brands of the cards that take a libcuda newer than their driver, as NVML tells them.
+_FOR_DATA_CENTERS = ("tesla", "nvidia")
+#: A libcuda has seven other libraries beside it (cuda-compat-13-0).
+_PARTS = 50
 #: Where images keep a driver library besides.
 _COMPAT = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/opt/conda/cuda-compat")
 
@@ -50,19 +57,55 @@ def _stem(one: Library) -> str | None:
     return next((stem for stem in library.WRAPPED if library.is_wrapped(one.name, stem)), None)
 
 
-def over_the_images_own(
-    root: Root, spec: Spec, folder: str, libraries: list[Library], planned: list[Operation]
-) -> list[Operation]:
-    """What covers each libcuda and libnvidia-ml that the image's loader may find, but for those of `planned`.
+def look(root: Root, spec: Spec) -> loader.Search:
+    """Each libcuda and libnvidia-ml that the image's loader may find, in its order, for programs of `spec`.
 
-    `libraries` are those of `wrap`, which the plan puts into `folder` of the image. ApplyError where the
-    image has more folders of libraries than can be looked through.
+    ApplyError where the image has more folders of libraries than can be looked through.
     """
     reals = tuple(library.real(stem) for stem in library.WRAPPED)
     search = loader.Search(root, library.WRAPPED, _programs(spec), reals)
+    search.everywhere()
     for top in _compat_folders(search):
         search.folder(top, deep=True)
-    search.everywhere()
+    return search
+
+
+def newer_cuda(search: loader.Search, found: Inventory, slices: tuple[Slice, ...]) -> str | None:
+    """The image's libcuda for newer CUDA than the driver's, for the wrapper to be in front of; None for none.
+
+    As NVIDIA's own runtime does: where its major version is above the driver's. Cards that are not for data
+    centers refuse it (CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE), and serve with the driver's own.
+    """
+    wanted = {part.device_uuid for part in slices}
+    cards = [device for device in found.devices if device.uuid in wanted]
+    if not all(card.is_mig or card.brand in _FOR_DATA_CENTERS for card in cards):
+        return None
+    newest: tuple[str, list[int]] | None = None
+    for path in search.files:
+        folder, _, name = path.rpartition("/")
+        version = name.removeprefix("libcuda.so.").split(".")
+        if "compat" not in folder.lower() or len(version) < 2 or not all(map(str.isdecimal, version)):
+            continue
+        numbers = [int(number) for number in version]
+        if newest is None or (newest[0].rpartition("/")[0] == folder and newest[1] < numbers):
+            newest = path, numbers
+    major = found.driver_version.partition(".")[0]
+    return newest[0] if newest and major.isdecimal() and newest[1][0] > int(major) else None
+
+
+def beside(search: loader.Search, path: str) -> list[str]:
+    """The other libraries in the folder of a libcuda of the image's, which go with it."""
+    names = search.names(os.path.dirname(path))
+    return [name for name in names if ".so." in name and not name.startswith(library.WRAPPED)][:_PARTS]
+
+
+def over_the_images_own(
+    search: loader.Search, folder: str, libraries: list[Library], planned: list[Operation]
+) -> list[Operation]:
+    """What covers each library that was found, but for those of `planned`.
+
+    `libraries` are those of `wrap`, which the plan puts into `folder` of the image.
+    """
     taken = {one.destination for one in planned if isinstance(one, Mount)}
     links = {one.path for one in planned if isinstance(one, Link)}
     over: list[Operation] = [
