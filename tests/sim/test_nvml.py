@@ -252,3 +252,56 @@ def test_handles_come_by_the_names_of_old_too(up: Up) -> None:
     assert nvml.nvmlDeviceGetHandleByIndex(1, ctypes.byref(handle)) == SUCCESS
     assert nvml.nvmlDeviceGetHandleByPciBusId(b"0000:00:11.0", ctypes.byref(other)) == SUCCESS
     assert handle.value == other.value
+
+
+#: What nvtop 3.0 looks up of libnvidia-ml; the simulated one has all of it, and not as stubs.
+NVTOP = """
+nvmlDeviceGetClockInfo nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetCount nvmlDeviceGetCount_v2
+nvmlDeviceGetCurrPcieLinkGeneration nvmlDeviceGetCurrPcieLinkWidth nvmlDeviceGetDecoderUtilization
+nvmlDeviceGetEncoderUtilization nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetFanSpeed
+nvmlDeviceGetGraphicsRunningProcesses nvmlDeviceGetHandleByIndex nvmlDeviceGetHandleByIndex_v2
+nvmlDeviceGetMaxClockInfo nvmlDeviceGetMaxPcieLinkGeneration nvmlDeviceGetMaxPcieLinkWidth
+nvmlDeviceGetMemoryInfo nvmlDeviceGetName nvmlDeviceGetPciInfo nvmlDeviceGetPciInfo_v2 nvmlDeviceGetPciInfo_v3
+nvmlDeviceGetPcieThroughput nvmlDeviceGetPowerUsage nvmlDeviceGetProcessUtilization nvmlDeviceGetTemperature
+nvmlDeviceGetTemperatureThreshold nvmlDeviceGetUtilizationRates nvmlErrorString nvmlInit nvmlInit_v2
+nvmlShutdown
+""".split()  # noqa: SIM905
+
+
+def test_what_nvtop_asks_for_is_simulated() -> None:
+    declared = re.findall(r"\b(nvml[A-Z]\w+)\(", (REPOSITORY / "native/nvml-api/nvml.h").read_text())
+    assert set(NVTOP) <= set(declared)
+
+
+@pytest.mark.parametrize(("topology", "generation"), [("1xT4", 3), ("2xA100-MIG", 4), ("2xH200", 5)])
+def test_a_card_has_a_pcie_link_and_temperatures_to_keep_below(
+    up: Up, process: Start, topology: str, generation: int
+) -> None:
+    one = process(up(topology).root)
+    for kind in ("Curr", "Max"):
+        assert one.nvml(f"nvmlDeviceGet{kind}PcieLinkGeneration", 0) == generation
+        assert one.nvml(f"nvmlDeviceGet{kind}PcieLinkWidth", 0) == 16
+    assert [one.nvml("nvmlDeviceGetPcieThroughput", 0, counter) for counter in (0, 1)] == [0, 0]
+    assert one.nvml("nvmlDeviceGetPcieThroughput", 0, 2) == {"error": NVML_INVALID}
+    thresholds = [one.nvml("nvmlDeviceGetTemperatureThreshold", 0, kind) for kind in (0, 1, 3)]
+    assert thresholds == [96, 93, 85]
+    assert one.nvml("nvmlDeviceGetTemperatureThreshold", 0, 2) == {"error": NVML_NOT_SUPPORTED}
+    assert one.nvml("nvmlDeviceGetTemperatureThreshold", 0, 8) == {"error": NVML_INVALID}
+
+
+@pytest.mark.parametrize(("name", "size"), [("nvmlDeviceGetPciInfo", 32), ("nvmlDeviceGetPciInfo_v2", 52)])
+def test_the_older_pci_information_is_the_newest_s_and_no_longer_than_it_was(
+    up: Up, name: str, size: int
+) -> None:
+    folder = next(Path(up("1xT4").root).glob("usr/lib/*-linux-gnu"))
+    nvml = ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
+    handle, newest = ctypes.c_void_p(), pynvml.nvmlPciInfo_t()
+    assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == SUCCESS
+    assert nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(newest)) == SUCCESS
+    older = (ctypes.c_ubyte * 128)(*[0xEE] * 128)
+    assert getattr(nvml, name)(handle, older) == SUCCESS
+    said = bytes(older)
+    assert said[:16] == bytes(newest)[:16] and said[:16].startswith(b"0000:00:10.0")
+    assert said[16 : min(size, 36)] == bytes(newest)[16 : min(size, 36)]
+    assert said[size:] == b"\xee" * (128 - size)
+    assert getattr(nvml, name)(handle, None) == NVML_INVALID

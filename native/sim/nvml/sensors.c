@@ -100,6 +100,18 @@ NVML_API nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTempera
     return result;
 }
 
+/* By NVML_TEMPERATURE_THRESHOLD_*: where it shuts down, where it slows down, and the highest at work. */
+NVML_API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, unsigned int threshold,
+                                                        unsigned int *degrees) {
+    static const unsigned int known[] = {[0] = 96, [1] = 93, [3] = 85};
+    enum { THRESHOLDS = 8 };
+    CHECK(nvml_check_alive, device, degrees && threshold < THRESHOLDS);
+    if (device->part || threshold >= sizeof known / sizeof *known || !known[threshold])
+        return NVML_ERROR_NOT_SUPPORTED;
+    *degrees = known[threshold];
+    return NVML_SUCCESS;
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts) {
     uint64_t percent = 0;
     CHECK(nvml_check_alive, device, milliwatts);
