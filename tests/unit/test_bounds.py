@@ -10,7 +10,7 @@ import pytest
 from xpu_runtime.devices.inventory import Device, Node
 from xpu_runtime.errors import RequestError
 from xpu_runtime.ledger.grants import Holding, Slice, Use
-from xpu_runtime.ledger.placement import Candidate, place
+from xpu_runtime.ledger.placement import Candidate, below_use, place, resize
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.request import require
 from xpu_runtime.request.parse import MAX_DEVICES, parse
@@ -304,3 +304,33 @@ def test_values_for_each_device_go_by_their_number() -> None:
     assert [(part.device_index, part.memory_bytes) for part in outcome] == [("1", GIB), ("0", 2 * GIB)]
     told = refusal(place(ask(MEM="1G,2G,3G", VISIBLE_DEVICES="all"), PAIR, {}))
     assert told.code == "not-enough-devices"
+
+
+def test_a_limit_can_be_cut_to_what_is_in_use_and_no_further() -> None:
+    part = Slice("0", "GPU-0", 4 * GIB, True, None, Holding())
+    use = Use(4 * GIB, 0, 1)
+    assert below_use(device(0), part, use, GIB, GIB) is None
+    told = below_use(device(0), part, use, GIB, GIB + 1)
+    assert told is not None and told.nearest == {"XPU_MEM": "1025M"}
+    # It is never offered more than it has, though more may be in use since an earlier change.
+    told = below_use(device(0), part, use, GIB, 5 * GIB)
+    assert told is not None and told.nearest == {"XPU_MEM": "4G"}
+
+
+def test_a_limit_can_grow_by_all_that_is_free_and_no_further() -> None:
+    part = Slice("0", "GPU-0", 4 * GIB, True, None, Holding())
+    use = Use(10 * GIB, 0, 2)
+    assert resize(device(0), part, use, Memory(bytes=10 * GIB), 1.0) == 10 * GIB
+    told = resize(device(0), part, use, Memory(bytes=10 * GIB + 1), 1.0)
+    assert isinstance(told, Refusal) and told.nearest == {"XPU_MEM": "10G"}
+    # Granted beyond the device under another configuration: what it has it keeps.
+    full = Use(20 * GIB, 0, 2)
+    assert resize(device(0), part, full, Memory(bytes=4 * GIB), 1.0) == 4 * GIB
+    told = resize(device(0), part, full, Memory(bytes=4 * GIB + 1), 1.0)
+    assert isinstance(told, Refusal) and told.nearest == {"XPU_MEM": "4G"}
+
+
+def test_of_a_device_that_is_another_containers_nothing_is_free() -> None:
+    taken = {"GPU-0": Use(GIB, 0, 1, True)}
+    told = refusal(place(ask(MEM="1G"), candidates(device(0)), taken))
+    assert [each.free_memory_bytes for each in told.devices] == [0]
