@@ -18,7 +18,7 @@ from xpu_runtime.errors import ConfigError, SpecError
 from xpu_runtime.messages import Log, complain, line_of
 from xpu_runtime.oci import argv as oci_argv
 from xpu_runtime.oci import spec as oci_spec
-from xpu_runtime.plan import injection
+from xpu_runtime.plan import injection, kept
 from xpu_runtime.plan import mode as plan_mode
 from xpu_runtime.request import source
 
@@ -51,17 +51,17 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime) -> str | N
         spec_mode.prepare(path, spec, request, invocation, config, runtime, options)
     else:
         injection.add_hooks(spec, runtime, options)
-        oci_spec.write(path, spec)
+        kept.write(path, spec, keep=False)
     return mode
 
 
 def _read_original(path: str) -> Spec:
     """The bundle's spec, as it was before an earlier spec mode edited it."""
-    if os.path.exists(os.path.join(os.path.dirname(path), oci_spec.ORIGINAL)):
-        from xpu_runtime.plan import spec_mode
-
-        spec_mode.restore_original(path)
-    return oci_spec.read(path)
+    if kept.is_kept(path):
+        kept.restore(path)
+    spec = oci_spec.read(path)
+    kept.check(path, spec)
+    return spec
 
 
 def main(arguments: list[str]) -> int:
@@ -108,7 +108,10 @@ def _is_handed_over(path: str) -> bool:
         is_file = stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
         return True
-    return not is_file or not os.access(path, os.R_OK) or source.asks_for_nothing(path)
+    if not is_file or not os.access(path, os.R_OK):
+        return True
+    # With an edit of ours in it that could not be taken back it would get another grant's devices.
+    return not kept.is_kept(path) and source.asks_for_nothing(path)
 
 
 def _last_good_runtime() -> str:

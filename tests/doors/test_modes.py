@@ -96,25 +96,74 @@ def char_links() -> Iterator[Path]:
         folder.rmdir()
 
 
+@pytest.mark.parametrize("booted", [True, False])
 def test_a_cgroup_that_systemd_manages_gets_rules_that_systemd_can_keep(
-    node: Node, bundles: Bundles, char_links: Path
+    node: Node, bundles: Bundles, char_links: Path, booted: bool
 ) -> None:
     node.sim("1xT4")
     char_links.mkdir(exist_ok=True)
-    stale = char_links / "195:0"
-    stale.unlink(missing_ok=True)
-    stale.symlink_to("/run/of/a/driver/that/is/gone")
+    for name in ("195:0", "195:255"):
+        (char_links / name).unlink(missing_ok=True)
+    (char_links / "195:0").symlink_to("/run/of/a/driver/that/is/gone")
     bundle = bundles("XPU_MEM=1G", change=lambda spec: spec["linux"].update(cgroupsPath="a.slice:b:c"))
+    node.xpu("devices")  # what the node has is known by now
+    script = (
+        f"mkdir -p /run/systemd; mount -t tmpfs none /run/systemd; {'mkdir /run/systemd/system;' * booted}"
+    )
+    node.view = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script + ' exec "$0" "$@"']
     # Without systemd runc refuses it, once the spec is prepared.
     done = node.oci("--systemd-cgroup", "create", "--bundle", bundle, bundle.name)
-    assert "systemd" in done.stderr
+    node.view = []
+    assert done.returncode != 0
+    assert "xpu:" not in done.stderr
     rules = spec_of(bundle)["linux"]["resources"]["devices"]
     allowed = [(rule["major"], rule["minor"]) for rule in rules if rule["allow"]]
     for numbers in ((195, 0), (195, 255)):
         assert numbers in allowed
-        found = os.stat(char_links / f"{numbers[0]}:{numbers[1]}").st_rdev
-        assert (os.major(found), os.minor(found)) == numbers
+        link = char_links / f"{numbers[0]}:{numbers[1]}"
+        if booted:
+            found = os.stat(link).st_rdev
+            assert (os.major(found), os.minor(found)) == numbers
+        else:
+            assert not link.exists()  # nobody would read it, and nobody would take it away
     node.xpu("gc")
+    assert node.grants() == []
+
+
+@pytest.fixture
+def mounts_of_its_own(node: Node) -> Iterator[None]:
+    """The node's commands see mounts that the machine does not, and that go when the test ends."""
+    with subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep infinity"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        node.view = ["nsenter", "--mount", "--target", str(holder.pid), "--"]
+        yield
+        node.xpu("sim", "down")
+        node.view = []
+        holder.kill()
+
+
+@pytest.mark.usefixtures("mounts_of_its_own")
+def test_a_container_without_a_mount_namespace_gets_its_slice_by_its_spec(
+    node: Node, bundles: Bundles
+) -> None:
+    """runc mounts such a container's /proc in the host's own namespace, and leaves it there: so with ours."""
+
+    def on_the_host(spec: dict[str, Any]) -> None:
+        spec["linux"]["namespaces"] = [n for n in spec["linux"]["namespaces"] if n["type"] != "mount"]
+        spec["mounts"] = [{"destination": "/proc", "type": "proc", "source": "proc"}]
+        for name in ("maskedPaths", "readonlyPaths"):
+            del spec["linux"][name]
+
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"], change=on_the_host)
+    done = node.run(bundle)
+    assert (done.returncode, done.stdout) == (0, "device 0: 1024 MiB free of 1024 MiB\n"), done.stderr
+    assert "--grant" in spec_of(bundle)["hooks"]["createRuntime"][0]["args"]
     assert node.grants() == []
 
 

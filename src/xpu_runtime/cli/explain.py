@@ -53,7 +53,9 @@ def explain(
       xpu explain -e XPU_MEM=4G -e XPU_CORES=30
       xpu explain --json /run/containerd/io.containerd.runtime.v2.task/default/web
     """
-    spec = oci_spec.read(oci_spec.path_in(bundle)) if bundle else {}
+    spec = (
+        oci_spec.read(oci_spec.path_in(bundle)) if bundle else {"linux": {"namespaces": [{"type": "mount"}]}}
+    )
     _add(spec, variables, privileged)
     config = load()
     mode, why = plan_mode.choose(config, spec, systemd_cgroup)

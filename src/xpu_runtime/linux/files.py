@@ -50,6 +50,59 @@ def write_at(folder_fd: int, name: str, data: bytes, mode: int, fsync: bool = Fa
         os.fsync(folder_fd)
 
 
+def rewrite(path: str, data: bytes) -> None:
+    """Gives the file at `path`, or the one that a symlink there leads to, new bytes at once.
+
+    Owner, mode and extended attributes (ACLs and the security label among them) stay, as far as we may set
+    them. OSError EBUSY, and nothing changed, where replacing the file would undo something: another hard
+    link to it, or a mount on it; `overwrite` is for these.
+    """
+    if os.path.islink(path):
+        path = os.path.realpath(path)
+    there = os.stat(path)
+    if there.st_nlink > 1:
+        raise OSError(errno.EBUSY, "it has another hard link", path)
+    folder, name = os.path.split(path)
+    folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        aside = create_aside(folder_fd, name, data, stat.S_IMODE(there.st_mode))
+        try:
+            _copy_attributes(path, there, os.path.join(folder, aside))
+            os.rename(aside, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+        except BaseException:
+            os.unlink(aside, dir_fd=folder_fd)
+            raise
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+    finally:
+        os.close(folder_fd)
+
+
+def _copy_attributes(path: str, there: os.stat_result, copy: str) -> None:
+    mine = os.stat(copy)
+    try:
+        if (there.st_uid, there.st_gid) != (mine.st_uid, mine.st_gid):
+            os.chown(copy, there.st_uid, there.st_gid)
+            os.chmod(copy, stat.S_IMODE(there.st_mode))
+        for name in os.listxattr(path):
+            os.setxattr(copy, name, os.getxattr(path, name))
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENODATA):
+            raise
+
+
+def overwrite(path: str, data: bytes) -> None:
+    """Writes `data` into the file itself. Whoever reads or kills in between leaves or sees a prefix of it."""
+    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, 0)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
+    finally:
+        os.close(fd)
+
+
 def create_aside(
     folder_fd: int,
     name: str,

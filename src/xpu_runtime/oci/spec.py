@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Engines write a few tens of KiB; a limit keeps a broken bundle from filling the memory.
 MAX_BYTES = 16 << 20
 
-#: The spec as it was before spec mode edited it lies beside config.json under this name.
+#: The spec as it was before spec mode edited it lies beside config.json under this name (plan/kept.py).
 ORIGINAL = "config.json.xpu"
 
 
@@ -36,12 +36,18 @@ def read(path: str) -> Spec:
     """The spec in the file `path`, as runc reads it; SpecError if it cannot be read or is no JSON object.
 
     Like Go's decoder, behind runc: what stands behind the first value is ignored, and bytes that are no
-    UTF-8 are taken (here as lone surrogates, so that `write` gives them back).
+    UTF-8 are taken (here as lone surrogates, so that `encode` gives them back).
     """
     try:
-        spec = jsonlite.loads_first(files.read(path, MAX_BYTES).decode("utf-8", "surrogateescape"))
+        return decode(files.read(path, MAX_BYTES), path)
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
+
+
+def decode(data: bytes, path: str) -> Spec:
+    """`read` for the bytes of the file `path`."""
+    try:
+        spec = jsonlite.loads_first(data.decode("utf-8", "surrogateescape"))
     except ValueError as error:
         raise SpecError(f"cannot read {path}: {error}", "the engine wrote it, or you did by hand") from error
     if not isinstance(spec, dict):
@@ -62,15 +68,6 @@ def encode(spec: Spec) -> bytes:
         return text.encode("ascii")
     except ValueError as error:
         raise SpecError(f"the container's spec cannot be written: {error}") from error
-
-
-def write(path: str, spec: Spec) -> None:
-    """Replaces the file `path` at once by `spec`, keeping its mode; SpecError if that fails."""
-    try:
-        mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o600
-        files.write_atomic(path, encode(spec), mode)
-    except OSError as error:
-        raise SpecError(f"cannot write {path}: {error.strerror}", "the old file is untouched") from error
 
 
 def _get(value: object, *keys: str) -> Any:

@@ -24,12 +24,12 @@ def add_hooks(spec: Spec, runtime: Runtime, options: list[str]) -> None:
         oci_spec.add_hook(spec, stage, paths.HOOK, [os.path.basename(paths.HOOK), stage, *options], env)
 
 
-def has_hooks(spec: Spec) -> bool:
-    """Whether an earlier call has added them."""
+def has_grant(spec: Spec) -> bool:
+    """Whether spec mode has edited this spec: our hooks then name the grant."""
     hooks = spec.get("hooks")
     stages = hooks.values() if isinstance(hooks, dict) else ()
     return any(
-        isinstance(hook, dict) and hook.get("path") == paths.HOOK
+        isinstance(hook, dict) and hook.get("path") == paths.HOOK and "--grant" in (hook.get("args") or ())
         for stage in stages
         if isinstance(stage, list)
         for hook in stage

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 
 from xpu_runtime.devices import inventory
-from xpu_runtime.errors import SpecError
 from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.linux import files, proc
+from xpu_runtime.linux import proc
 from xpu_runtime.messages import Log
 from xpu_runtime.oci import spec as oci_spec
-from xpu_runtime.plan import granting, in_spec, injection
+from xpu_runtime.plan import granting, in_spec, injection, kept
 from xpu_runtime.plan import mode as plan_mode
 from xpu_runtime.quota import library, limits
 
@@ -68,12 +67,12 @@ def prepare(
             request.capabilities,
             rootfs,
             pages=limits.pages(granted),
-            systemd_cgroup=invocation.systemd_cgroup,
+            # As sd_booted(3). Where it does not run nobody reads /dev/char, and runc refuses the container.
+            systemd_cgroup=invocation.systemd_cgroup and os.path.isdir("/run/systemd/system"),
         )
         try:
             injection.add_hooks(spec, runtime, options)
-            _keep_original(path)
-            oci_spec.write(path, spec)
+            kept.write(path, spec, keep=True)
         except BaseException:
             if root is not None:
                 root.undo()
@@ -88,29 +87,3 @@ def prepare(
     if silent:
         log = Log(invocation.log or "", invocation.log_format or "text")
         log.write("warning", f"container {wanted.container_id}: {silent}")
-
-
-def _keep_original(path: str) -> None:
-    """Keeps the spec as the engine wrote it, for the next create of the same bundle."""
-    try:
-        original = files.read(path, oci_spec.MAX_BYTES)
-        files.write_atomic(os.path.join(os.path.dirname(path), oci_spec.ORIGINAL), original, 0o600)
-    except OSError as error:
-        raise SpecError(f"cannot keep a copy of {path}: {error.strerror}") from error
-
-
-def restore_original(path: str) -> None:
-    """Undoes an earlier edit: our devices and mounts were another grant's.
-
-    An engine that wrote a new config.json since has left the copy behind: the newer file wins.
-    """
-    copy = os.path.join(os.path.dirname(path), oci_spec.ORIGINAL)
-    try:
-        if injection.has_hooks(oci_spec.read(path)):
-            os.replace(copy, path)
-        else:
-            os.unlink(copy)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise SpecError(f"cannot restore {path}: {error.strerror}") from error
