@@ -82,6 +82,17 @@ def test_check_of_a_good_file_says_ok(write_config: Write) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: ok\n", "")
 
 
+def test_a_default_of_cores_is_a_multiple_of_the_step(write_config: Write) -> None:
+    file = write_config("cores: {step: 10}\ndefaults:\n  cores: 25\n")
+    done = xpu("config", "check", str(file))
+    assert done.returncode == 1
+    assert done.stdout == (
+        f"{file}:3:3: defaults.cores: 25 is not allowed: give a multiple of cores.step, which is 10\n"
+    )
+    write_config("defaults: {memory: 4G, cores: 25}\n")
+    assert xpu("config", "check").returncode == 0
+
+
 def test_check_prints_every_mistake_on_its_line_and_fails(write_config: Write) -> None:
     file = write_config("mode: hok\nplacment: {}\n")
     done = xpu("config", "check", str(file))
@@ -98,6 +109,15 @@ def test_check_of_the_file_in_use_also_misses_a_runtime_that_is_not_there(write_
     assert done.returncode == 1
     assert done.stdout.startswith(f"{file}:2:1: no low-level runtime found: no-such-runtime")
     assert xpu("config", "check", str(file)).returncode == 0
+
+
+def test_check_says_where_policy_devices_could_not_be_compared_with_the_node_s(
+    tmp_path: Path, write_config: Write
+) -> None:
+    file = write_config(f"driver: {{root: {tmp_path}}}\npolicy: {{devices: [7]}}\n")
+    done = xpu("config", "check")
+    assert (done.returncode, done.stdout) == (0, f"{file}: ok\n")
+    assert done.stderr.startswith("xpu: policy.devices is not checked: no NVIDIA driver found")
 
 
 def test_check_without_a_file_says_that_the_defaults_hold(config_file: Path, run_dir: Path) -> None:

@@ -34,8 +34,9 @@ def test_the_schema_is_a_json_schema() -> None:
 @pytest.mark.parametrize("key", sorted(setting_names().values()))
 def test_every_key_of_the_default_file_has_a_comment_right_above_it(key: str) -> None:
     lines = Path(default_file()).read_text().splitlines()
-    name = key.split(".")[-1] + ":"
-    place = next(i for i, line in enumerate(lines) if line.strip().startswith(name))
+    *section, name = key.split(".")
+    start = lines.index(f"{section[0]}:") + 1 if section else 0
+    place = next(i for i, line in enumerate(lines) if i >= start and line.strip().startswith(f"{name}:"))
     assert lines[place - 1].strip().startswith("#")
 
 

@@ -45,6 +45,8 @@ def test_devices_tell_scripts_what_is_there_and_granted(node: Node, bundles: Cal
         "slices": 1,
         "healthy": True,
         "simulated": True,
+        "memory_backend": "driver",
+        "memory_strength": "hard",
     }
     assert (second["index"], second["slices"]) == (1, 0)
 
@@ -53,6 +55,18 @@ def test_a_mig_device_has_its_own_index(node: Node) -> None:
     node.sim("2xA100-MIG")
     indexes = [device["index"] for device in node.json("devices")]
     assert indexes[:2] == ["0:0", "0:1"]
+
+
+def test_devices_say_for_each_what_would_hold_a_limit_of_its_memory(node: Node) -> None:
+    node.sim("2xA100-MIG")
+    held = {
+        str(each["index"]): (each["memory_backend"], each["memory_strength"]) for each in node.json("devices")
+    }
+    assert held.pop("0:0") == ("library", "soft")
+    assert all(held[index] == ("library" if ":" in index else "driver", "soft" if ":" in index else "hard")
+               for index in held)  # fmt: skip
+    assert "library (soft)" in node.xpu("devices").stdout
+    assert "holds memory limits" not in node.xpu("devices").stdout
 
 
 def explain(node: Node, *words: str) -> tuple[int, dict[str, Any]]:
@@ -118,6 +132,26 @@ def test_release_gives_a_running_containers_slice_back_only_by_force(
     node.xpu("release", "--force", container[:-2])
     assert node.json("ps") == []
     assert "no container" in node.xpu("release", "nope", check=False).stderr
+
+
+def test_an_index_is_not_the_start_of_an_id(node: Node, bundles: Callable[..., Path]) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    for start in ("", container[:1], container[:2]):
+        for command in (["set", start, "--mem", "3G"], ["release", "--force", start], ["inspect", start]):
+            done = node.xpu(*command, check=False)
+            assert done.returncode == 1
+            assert "give at least 3 characters" in done.stderr
+    (entry,) = node.json("ps")
+    assert entry["memory_bytes"] == 4 * GIB
+
+
+def test_set_says_that_cores_cannot_be_changed(node: Node) -> None:
+    done = node.xpu("set", "abc", "--cores", "50", check=False)
+    assert done.returncode == 2
+    assert "cores of a running container cannot be changed" in done.stderr
+    assert "--force" not in done.stderr
+    assert "--cores" not in node.xpu("set", "--help").stdout
 
 
 def test_a_container_runs_as_long_as_any_of_its_processes(node: Node, bundles: Callable[..., Path]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from xpu_runtime.engines import ENGINES, RUNTIME_NAME, engine, textfile
 from xpu_runtime.errors import ConfigError
 
-PROGRAM = "/usr/local/bin/xpu-container-runtime"
+PROGRAM = "/usr/bin/true"
 STARTS = {"docker": '{\n  "debug": true\n}\n', "containerd": "version = 2\n# mine\n"}
 BROKEN = {"docker": '{\n  "debug": true,\n}\n', "containerd": "version = 2\n[plugins\n"}
 
@@ -72,14 +72,46 @@ def test_a_malformed_file_is_refused_with_its_place_and_left_as_it_is(
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_missing_file_is_made_and_unconfigure_makes_none(tmp_path: Path, xpu: Any, name: str) -> None:
-    config = tmp_path / "not/yet/config"
+    config = tmp_path / "config"
     assert xpu("runtime", "unconfigure", name, "--config", config).returncode == 0
-    assert not config.parent.exists()
     shown = configure(xpu, name, config, "--dry-run")
-    assert shown.stdout.startswith(f"--- /dev/null\n+++ {config}\n") and not config.parent.exists()
+    assert shown.stdout.startswith(f"--- /dev/null\n+++ {config}\n") and not config.exists()
     assert configure(xpu, name, config).returncode == 0
     assert stat.S_IMODE(config.stat().st_mode) == 0o644
     assert PROGRAM in config.read_text()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, xpu: Any, name: str) -> None:
+    config = tmp_path / "dokcer/config"
+    done = configure(xpu, name, config)
+    assert done.returncode == 1
+    assert done.stderr == f"xpu: {config}: there is no folder {config.parent}: is the path spelt right?\n"
+    assert not config.parent.exists()
+
+
+def test_where_the_engine_is_not_installed_nothing_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xpu_runtime.cli import runtime
+    from xpu_runtime.engines import docker
+
+    monkeypatch.setattr(docker, "DEFAULT_PATH", str(tmp_path / "docker/daemon.json"))
+    monkeypatch.setattr(docker, "PROGRAM", "no-such-dockerd")
+    with pytest.raises(ConfigError, match="install docker first"):
+        runtime._check_folder("docker", None, docker)  # type: ignore[arg-type]
+    # Engines as they are packaged today make the folder when they first need it, or never.
+    monkeypatch.setattr(docker, "PROGRAM", "true")
+    runtime._check_folder("docker", None, docker)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("program", ["/nope", "/etc/passwd", "/usr/bin"])
+def test_a_runtime_that_cannot_be_started_is_not_configured(tmp_path: Path, xpu: Any, program: str) -> None:
+    config = tmp_path / "config"
+    done = xpu("runtime", "configure", "docker", "--config", config, "--runtime-path", program)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"xpu: --runtime-path {program} is no program that can be started: ")
+    assert not config.exists()
 
 
 def test_mode_and_owner_stay_and_a_symlink_stays_one(tmp_path: Path, xpu: Any) -> None:

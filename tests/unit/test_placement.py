@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from xpu_runtime.devices.inventory import Device, Node
 from xpu_runtime.ledger.grants import Holding, Slice, Use
 from xpu_runtime.ledger.placement import Candidate, place
-from xpu_runtime.ledger.refusal import Refusal
+from xpu_runtime.ledger.refusal import DeviceFigures, Refusal
 from xpu_runtime.request.parse import parse
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import MIB, Memory
@@ -50,10 +50,32 @@ def test_several_devices_are_different_ones() -> None:
     assert sorted(indexes(place(ask(MEM="4G", COUNT="3"), FOUR, {}))) == ["0", "1", "2"]
 
 
-def test_unlike_amounts_find_the_only_arrangement() -> None:
-    small, large = device(0, 8 * GIB), device(1, 16 * GIB)
-    assert indexes(place(ask(MEM="4G,12G"), candidates(large, small), {})) == ["0", "1"]
-    assert indexes(place(ask(MEM="12G,4G"), candidates(small, large), {})) == ["1", "0"]
+def amounts_of(outcome: tuple[Slice, ...] | Refusal) -> list[tuple[str, int]]:
+    assert not isinstance(outcome, Refusal), outcome.line()
+    return [(part.device_index, part.memory_bytes // GIB) for part in outcome]
+
+
+def test_values_go_to_devices_in_the_order_in_which_the_container_sees_them() -> None:
+    uses = {"GPU-2": Use(8 * GIB, 0, 1), "GPU-1": Use(4 * GIB, 0, 1)}
+    # The fullest devices serve, and the first of them has the first value, whichever is the fuller.
+    assert amounts_of(place(ask(MEM="1G,2G"), FOUR, uses)) == [("1", 1), ("2", 2)]
+    assert amounts_of(place(ask(MEM="2G,1G"), FOUR, uses)) == [("1", 2), ("2", 1)]
+    assert amounts_of(place(ask(MEM="1G,2G,3G"), FOUR, {}, policy="spread")) == [("0", 1), ("1", 2), ("2", 3)]
+    assert amounts_of(place(ask(MEM="3G", COUNT="2"), FOUR, uses)) == [("1", 3), ("2", 3)]
+
+
+def test_values_go_with_the_names_where_devices_are_named() -> None:
+    named = candidates(device(3), device(1))
+    assert amounts_of(place(ask(MEM="1G,2G", VISIBLE_DEVICES="3,1"), named, {})) == [("3", 1), ("1", 2)]
+
+
+def test_values_that_fit_in_another_order_only_are_refused_with_that_order() -> None:
+    node = candidates(device(0, 8 * GIB), device(1, 16 * GIB))
+    assert amounts_of(place(ask(MEM="4G,12G"), node, {})) == [("0", 4), ("1", 12)]
+    refused = place(ask(MEM="12G,4G"), node, {})
+    assert isinstance(refused, Refusal)
+    assert refused.nearest == {"XPU_MEM": "4G,12G"}
+    assert "in this order" in refused.line()
 
 
 def test_a_whole_device_is_an_untouched_one_and_then_nobody_elses() -> None:
@@ -89,7 +111,44 @@ def test_a_refusal_tells_each_devices_figures_and_what_would_fit() -> None:
     assert refused.code == "not-enough-memory"
     assert [figures.free_memory_bytes for figures in refused.devices] == [3 * GIB] * 4
     assert refused.nearest == {"XPU_MEM": "3G"}
-    assert "GPU 0: 3G free, 4G asked" in refused.line()
+    # A reason that devices share is told once.
+    assert "(GPU 0-3: 3G free, 4G asked)" in refused.line()
+
+
+def test_devices_of_a_kind_stand_together_in_a_refusal() -> None:
+    figures = tuple(
+        DeviceFigures(index, 0, 0, reason)
+        for index, reason in [
+            ("0", "a"),
+            ("1", "b"),
+            ("2", "a"),
+            ("3", "a"),
+            ("4", "a"),
+            ("6:0", "a"),
+            ("7", "b"),
+        ]
+    )
+    assert "(GPU 0, 2-4, 6:0: a; GPU 1, 7: b)" in Refusal("not-eligible", "no", figures).line()
+
+
+def test_who_has_the_whole_device_is_told_to_whoever_comes_next() -> None:
+    uses = {"GPU-0": Use(15 * GIB, 30, 1, True, "0123456789abcdef", 30)}
+    for wanted in (ask(MEM="1G"), ask(CORES="10")):
+        refused = place(wanted, candidates(device(0)), uses)
+        assert isinstance(refused, Refusal)
+        told = "GPU 0: booked whole by container 0123456789ab (30% cores, no XPU_MEM)"
+        assert told in refused.line()
+
+
+def test_who_asks_for_no_amount_gets_the_default_of_the_device() -> None:
+    small = candidates(device(0))[0].replace(default=4 * GIB)
+    (part,) = outcome if isinstance(outcome := place(ask(CORES="30"), [small], {}), tuple) else ()
+    assert (part.memory_bytes, part.limited) == (4 * GIB, True)
+    beside = {"GPU-0": Use(12 * GIB, 0, 1)}
+    refused = place(ask(COUNT="1"), [small], beside)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "not-enough-memory"
+    assert "no device has 4G of memory free (GPU 0: 3G free, 4G asked)" in refused.line()
 
 
 def test_of_too_many_devices_as_many_as_fit_are_offered() -> None:
@@ -111,7 +170,9 @@ def test_a_device_that_may_not_serve_says_why() -> None:
     refused = place(ask(MEM="1G"), [barred], {})
     assert isinstance(refused, Refusal)
     assert refused.code == "not-eligible"
-    assert "driver 580" in refused.line()
+    assert refused.line().count("driver 580") == 1
+    # Less of anything would not help.
+    assert "nothing smaller" not in refused.line()
 
 
 def test_a_policys_maximum_is_what_can_be_had() -> None:
@@ -186,12 +247,13 @@ def test_a_grant_fits_and_a_refusals_nearest_request_is_granted(
 def test_a_request_is_refused_only_if_no_arrangement_serves_it(
     node: tuple[list[Candidate], dict[str, Use]], request: Request
 ) -> None:
-    from itertools import permutations
+    from itertools import combinations
 
     found, uses = node
     outcome = place(request, found, uses)
     possible = False
-    for chosen in permutations(found, min(request.count, len(found))):
+    # Values go to devices in the devices' order.
+    for chosen in combinations(found, min(request.count, len(found))):
         if len(chosen) < request.count:
             break
         fits = True

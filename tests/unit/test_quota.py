@@ -11,7 +11,7 @@ import pytest
 from xpu_runtime import paths
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.devices.inventory import Device, Inventory, Library, Node
-from xpu_runtime.errors import ApplyError
+from xpu_runtime.errors import ApplyError, RequestError
 from xpu_runtime.ledger.grants import Holding
 from xpu_runtime.linux import cgroups
 from xpu_runtime.quota import choose, driver
@@ -106,11 +106,39 @@ def test_hard_is_refused_unless_every_limit_is(config: Config) -> None:
         assert "XPU_ENFORCE=hard" in reason
 
 
-@pytest.mark.parametrize("name", ["mps", "mig", "broker"])
-def test_a_backend_that_is_not_there_is_refused_by_name(name: str) -> None:
-    _, reason = outcome({"XPU_MEM": "4G", "XPU_ENFORCE": name}, config=ALL_UNHELD)
+@pytest.mark.parametrize("name", ["mps", "broker"])
+def test_a_backend_that_does_not_exist_is_no_choice(name: str) -> None:
+    with pytest.raises(RequestError, match="must be one of auto, hard, driver, library, mig, none"):
+        parse({"XPU_MEM": "4G", "XPU_ENFORCE": name})
+
+
+def test_the_hardware_is_asked_for_by_name_where_a_whole_mig_device_is() -> None:
+    assert outcome({"XPU_ENFORCE": "mig"}, device=MIG) == (Holding("mig", "hard", "mig", "hard"), None)
+    for variables, device in [({}, GPU), ({"XPU_MEM": "1G"}, MIG), ({"XPU_CORES": "30"}, MIG)]:
+        _, reason = outcome({"XPU_ENFORCE": "mig", **variables}, device=device, config=ALL_UNHELD)
+        assert reason is not None
+        assert "whole MIG device" in reason
+
+
+# Who could lift a limit that the driver holds.
+
+
+def test_a_limit_that_the_container_could_lift_is_soft_and_not_hard(wrappers: None) -> None:
+    lifter = parse({"XPU_MEM": "4G"}).replace(can_lift="the container has CAP_SYS_ADMIN")
+    assert choose.holding(R615, GPU, lifter, Config()) == (Holding("driver", "soft"), None)
+    held, reason = choose.holding(R615, GPU, lifter.replace(enforce="hard"), ALL_UNHELD)
+    assert held == Holding()
+    assert reason == (
+        "the container has CAP_SYS_ADMIN, and could lift a limit that the driver holds, "
+        "and XPU_ENFORCE=hard is asked"
+    )
+
+
+def test_all_that_keeps_a_device_from_serving_is_told() -> None:
+    _, reason = outcome({"XPU_MEM": "4G", "XPU_CORES": "30"}, R580, config=NOTHING_UNHELD)
     assert reason is not None
-    assert repr(name) in reason
+    assert "does not list memory" in reason
+    assert "does not list cores" in reason
 
 
 def test_an_image_cannot_lift_its_limit_by_asking_for_none() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import RequestError
+from xpu_runtime.oci.spec import can_lift_limits
 from xpu_runtime.quota import library
 from xpu_runtime.request.parse import VARIABLES
 from xpu_runtime.request.request import Request
@@ -38,6 +39,12 @@ def request(*variables: str, config: Config | None = None) -> Request:
 def refusal(*variables: str, config: Config | None = None) -> str:
     with pytest.raises(RequestError) as caught:
         from_spec(spec(*variables), config or Config())
+    return str(caught.value)
+
+
+def from_spec_refused(wrong: Spec, config: Config) -> str:
+    with pytest.raises(RequestError) as caught:
+        from_spec(wrong, config)
     return str(caught.value)
 
 
@@ -71,6 +78,7 @@ def test_listed_devices_are_counted() -> None:
         (["XPU_MEN=4G"], ["XPU_MEN='4G'", "did you mean XPU_MEM?"]),
         (["XPU_MEM=4096"], ["XPU_MEM='4096'", "has no unit", "4096M"]),
         (["XPU_MEM="], ["XPU_MEM=''", "is empty"]),
+        (["XPU_MEM=1G,2Q,3G", "XPU_COUNT=3"], ["XPU_MEM='1G,2Q,3G': '2Q' has an unknown unit"]),
         (["XPU_MEM=4G,"], ["empty item"]),
         (["XPU_CORES=33"], ["XPU_CORES='33'", "5 to 100 in steps of 5", "did you mean 35?"]),
         (["XPU_CORES=0"], ["did you mean 5?"]),
@@ -95,6 +103,28 @@ def test_listed_devices_are_counted() -> None:
 def test_what_is_wrong_is_told_with_what_is_allowed(variables: list[str], says: list[str]) -> None:
     told = refusal(*variables)
     for part in says:
+        assert part in told
+    assert "\n" not in told
+
+
+def test_an_amount_of_nothing_is_offered_no_unit() -> None:
+    told = refusal("XPU_MEM=0")
+    assert "is no memory at all" in told
+    assert "did you mean" not in told
+
+
+def test_all_that_is_wrong_with_a_request_is_told_at_once() -> None:
+    strict = Config(policy_max_memory="8G", policy_max_count=1, policy_max_cores=50)
+    variables = ["XPU_MEM=9G", "XPU_CORES=60", "XPU_COUNT=2", "XPU_POLICY=x", "LD_PRELOAD=/a/libcuda.real"]
+    told = from_spec_refused(spec(*variables, annotations={"yoyoworks.com/xpu-men": "1"}), strict)
+    for part in (
+        "yoyoworks.com/xpu-men",
+        "XPU_POLICY='x'",
+        "XPU_MEM=9G is more than policy.max_memory=8G",
+        "XPU_CORES=60 is more than policy.max_cores=50",
+        "2 devices are asked for, and policy.max_count=1",
+        "LD_PRELOAD",
+    ):
         assert part in told
     assert "\n" not in told
 
@@ -131,6 +161,42 @@ def test_cuda_images_get_what_they_name() -> None:
 def test_ours_win_over_the_images() -> None:
     found = request("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GPU_MEMORY_LIMIT=1024", "XPU_MEM=4G")
     assert (found.choice, found.memory) == ("auto", (Memory(4 * GIB),))
+
+
+@pytest.mark.parametrize("name", ["GPU-1234-abcd", "1", "0:1", "GPU-1234-abcd,GPU-5678-abcd"])
+def test_devices_that_are_named_the_other_way_are_those_that_are_given(name: str) -> None:
+    found = request(f"NVIDIA_VISIBLE_DEVICES={name}", "XPU_MEM=4G")
+    assert (found.choice, found.selectors) == ("list", tuple(name.split(",")))
+    assert request(f"NVIDIA_VISIBLE_DEVICES={name}", "XPU_VISIBLE_DEVICES=auto").choice == "auto"
+
+
+@pytest.mark.parametrize("value", ["all", "none", "void", ""])
+def test_what_images_set_by_habit_chooses_no_device_beside_ours(value: str) -> None:
+    assert request(f"NVIDIA_VISIBLE_DEVICES={value}", "XPU_MEM=4G").choice == "auto"
+
+
+def test_devices_that_are_named_the_other_way_can_be_too_few() -> None:
+    told = refusal("NVIDIA_VISIBLE_DEVICES=GPU-1234-abcd", "XPU_COUNT=2")
+    assert "XPU_COUNT='2': contradicts NVIDIA_VISIBLE_DEVICES, which names 1" in told
+
+
+def test_the_references_limit_holds_where_ours_is_not_set() -> None:
+    assert request("NVIDIA_GPU_MEMORY_LIMIT=2048", "XPU_CORES=30").memory == (Memory(2 * GIB),)
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ("NVIDIA_VISIBLE_DEVICES=al", "NVIDIA_VISIBLE_DEVICES='al': 'al' is no device"),
+        ("NVIDIA_DRIVER_CAPABILITIES=grafics", "NVIDIA_DRIVER_CAPABILITIES='grafics': 'grafics' is none of"),
+        ("NVIDIA_GPU_MEMORY_LIMIT=lots", "NVIDIA_GPU_MEMORY_LIMIT='lots': 'lots' is not an amount of memory; "
+         "write a number of MiB, as 4096"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_under_the_name_that_was_written(variable: str, says: str) -> None:
+    told = refusal("NVIDIA_VISIBLE_DEVICES=all", variable)
+    assert says in told
+    assert "XPU_" not in told
 
 
 def test_the_references_limit_is_in_mebibytes() -> None:
@@ -170,6 +236,17 @@ def test_an_annotation_wins_over_the_variable() -> None:
     assert found.memory == (Memory(4 * GIB),)
 
 
+def test_a_wrong_annotation_is_told_under_its_own_name() -> None:
+    wrong = spec("XPU_CORES=7", annotations={"yoyoworks.com/xpu-mem": "2Q"})
+    told = from_spec_refused(wrong, Config())
+    assert "yoyoworks.com/xpu-mem: '2Q': '2Q' has an unknown unit" in told
+    assert "XPU_MEM" not in told
+    assert "XPU_CORES='7'" in told
+    large = spec(annotations={"yoyoworks.com/xpu-mem": "9G"})
+    told = from_spec_refused(large, Config(policy_max_memory="8G"))
+    assert told.startswith("yoyoworks.com/xpu-mem: 9G is more than policy.max_memory=8G")
+
+
 def test_an_unknown_annotation_of_ours_is_refused() -> None:
     with pytest.raises(RequestError, match=r"did you mean yoyoworks\.com/xpu-mem"):
         from_spec(spec(annotations={"yoyoworks.com/xpu-men": "4G"}), Config())
@@ -202,7 +279,6 @@ def test_an_unprivileged_container_may_not_ask_by_variables_where_the_policy_say
     [
         ("XPU_MEM=9G", Config(policy_max_memory="8G")),
         ("XPU_CORES=60", Config(policy_max_cores=50)),
-        ("XPU_MEM=1G", Config(policy_max_cores=50)),
         ("XPU_COUNT=3", Config(policy_max_count=2)),
         ("XPU_VISIBLE_DEVICES=0,1,2", Config(policy_max_count=2)),
     ],
@@ -210,6 +286,59 @@ def test_an_unprivileged_container_may_not_ask_by_variables_where_the_policy_say
 def test_a_maximum_holds_for_the_unprivileged(variable: str, config: Config) -> None:
     assert "policy.max_" in refusal(variable, config=config)
     assert from_spec(spec(variable, privileged=True), config) is not None
+
+
+def test_a_maximum_of_cores_is_what_gets_who_asks_for_none() -> None:
+    config = Config(policy_max_cores=52)
+    capped = request("XPU_MEM=1G", config=config)
+    assert (capped.cores, capped.cores_from) == (50, "policy.max_cores")
+    free = from_spec(spec("XPU_MEM=1G", privileged=True), config)
+    assert free is not None
+    assert free.cores is None
+    assert request("XPU_MEM=1G", "XPU_CORES=30", config=config).cores_from == ""
+
+
+def test_a_default_of_cores_serves_who_asks_for_none() -> None:
+    found = request("XPU_MEM=1G", config=Config(defaults_cores=20, policy_max_cores=50))
+    assert (found.cores, found.cores_from) == (20, "defaults.cores")
+    assert request("XPU_MEM=1G", config=Config(defaults_cores=80, policy_max_cores=50)).cores == 50
+    assert request("XPU_VISIBLE_DEVICES=none", config=Config(defaults_cores=20)).cores is None
+
+
+# Who could lift a limit that the driver holds.
+
+
+def test_cap_sys_admin_over_the_host_lifts_limits() -> None:
+    for kind in ("bounding", "effective", "permitted", "ambient"):
+        able: Spec = {"process": {"capabilities": {kind: ["CAP_SYS_ADMIN"]}}}
+        assert "CAP_SYS_ADMIN" in can_lift_limits(able)
+        assert can_lift_limits({**able, "linux": {"namespaces": [{"type": "user"}]}}) == ""
+    assert can_lift_limits({"process": {"capabilities": {"bounding": ["CAP_NET_ADMIN"]}}}) == ""
+    found = from_spec(spec("XPU_MEM=4G", privileged=True), Config())
+    assert found is not None
+    assert found.can_lift
+
+
+@pytest.mark.parametrize(
+    ("mount", "can"),
+    [
+        ({"type": "cgroup", "options": ["nosuid", "ro"]}, False),
+        ({"type": "cgroup2", "options": ["nosuid"]}, True),
+        ({"type": "cgroup"}, True),
+        ({"type": "bind", "source": "/sys/fs/cgroup", "options": ["rbind", "rw"]}, True),
+        ({"type": "bind", "source": "/sys/fs/cgroup/x/", "options": ["bind", "ro"]}, False),
+        ({"type": "bind", "source": "/sys/fs/cgroup", "options": ["rbind", "ro"]}, True),
+        ({"type": "bind", "source": "/", "options": ["rbind", "ro"]}, True),
+        ({"type": "bind", "source": "/", "options": ["rbind", "rro"]}, False),
+        ({"type": "bind", "source": "/sys", "options": ["bind"]}, False),
+        ({"type": "bind", "source": "/system", "options": ["rbind"]}, False),
+        ({"type": "sysfs", "source": "sysfs", "options": ["rw"]}, False),
+        ("odd", False),
+        ({"type": "bind", "source": 1, "options": {"a": 1}}, False),
+    ],
+)
+def test_a_cgroup_file_system_that_can_be_written_lifts_limits(mount: object, can: bool) -> None:
+    assert bool(can_lift_limits({"mounts": [mount]})) == can
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from xpu_runtime import paths
 from xpu_runtime.config import compile as compiler
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import find_runtime, low_level_runtime
-from xpu_runtime.errors import ConfigError
+from xpu_runtime.devices import inventory
+from xpu_runtime.errors import ConfigError, XpuError
 
 
 @click.group()
@@ -32,7 +33,8 @@ def config() -> None:
 def check(context: click.Context, path: str | None) -> None:
     """Say all that is wrong with the configuration, a line each.
 
-    Checks PATH, or the file in use, and for that one also that its low-level runtime is there.
+    Checks PATH, or the file in use, and for that one also that its low-level runtime and the devices that
+    policy.devices lists are there.
     Exit status 1 if anything is wrong.
 
     \b
@@ -51,6 +53,7 @@ def check(context: click.Context, path: str | None) -> None:
             find_runtime(settings.low_level_runtimes)
         except ConfigError as error:
             complaints.append(f"{file}:{lines.get('low_level_runtimes', 1)}:1: {error}")
+        complaints += [f"{file}:{lines['policy_devices']}:1: {what}" for what in _unknown_devices(settings)]
     for complaint in complaints:
         click.echo(complaint)
     if complaints:
@@ -108,6 +111,26 @@ def default() -> None:
     """
     with open(compiler.default_file(), encoding="utf-8") as file:
         click.echo(file.read(), nl=False)
+
+
+def _unknown_devices(settings: Config) -> list[str]:
+    """What policy.devices lists and the node lacks; nothing where its devices are not known."""
+    if settings.policy_devices is None:
+        return []
+    try:
+        found = inventory.load(settings)
+    except XpuError as error:
+        click.echo(f"xpu: policy.devices is not checked: {error}", err=True)
+        return []
+    if not found.devices:
+        click.echo(f"xpu: policy.devices is not checked: {inventory.why_empty(found)}", err=True)
+        return []
+    here = ", ".join(device.index for device in found.devices)
+    return [
+        f"policy.devices: {selector} is no device of this node, which has {here}"
+        for selector in settings.policy_devices
+        if not any(inventory.lists((selector,), device) for device in found.devices)
+    ]
 
 
 def _written(settings: Config, attribute: str) -> Any:

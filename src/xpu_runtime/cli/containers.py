@@ -12,6 +12,9 @@ from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import cgroups, proc
 
+#: Fewer characters are more likely a device's index than the start of an id.
+_SHORTEST_START = 3
+
 
 def named(container: str) -> list[Grant]:
     """The grants of the container whose id is, or starts with, `container`; XpuError if that names not one.
@@ -19,11 +22,13 @@ def named(container: str) -> list[Grant]:
     More than one where runtimes with roots of their own have containers of the same id.
     """
     with Ledger() as ledger:
-        # "" is the start of every id, and names none.
-        grants = [
-            grant for grant in ledger.grants() if container and grant.container_id.startswith(container)
-        ]
+        grants = [grant for grant in ledger.grants() if grant.container_id.startswith(container)]
     exact = [grant for grant in grants if grant.container_id == container]
+    if not exact and len(container) < _SHORTEST_START:
+        raise XpuError(
+            f"{container!r} is no container's id, and too short for the start of one",
+            f"give at least {_SHORTEST_START} characters of it: see `xpu ps`",
+        )
     found = exact or grants
     names = sorted({grant.container_id for grant in found})
     if not found:

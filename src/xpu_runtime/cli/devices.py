@@ -13,6 +13,7 @@ from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.quota import choose
 
 
 @click.command()
@@ -20,7 +21,9 @@ from xpu_runtime.ledger.store import Ledger
 def devices(as_json: bool) -> None:
     """List the devices of this node and what is granted of each.
 
-    Asks the driver anew, so that containers started from now on see a changed MIG layout too.
+    Asks the driver anew, so that containers started from now on see a changed MIG layout too. LIMITS BY
+    names what would hold the limit of a slice of that device's memory, and how strongly; all of a MIG device
+    is held by the hardware.
 
     \b
     Example:
@@ -34,6 +37,7 @@ def devices(as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for device in found.devices:
         use = uses.get(device.uuid, Use())
+        held = choose.for_memory(found, device)
         rows.append(
             {
                 "index": plain_index(device.index),
@@ -45,6 +49,8 @@ def devices(as_json: bool) -> None:
                 "slices": use.slices,
                 "healthy": device.fault is None,
                 "simulated": found.simulated,
+                "memory_backend": held.memory_backend,
+                "memory_strength": held.memory_strength,
             }
         )
     if as_json:
@@ -53,7 +59,7 @@ def devices(as_json: bool) -> None:
     if not rows:
         raise DeviceError(inventory.why_empty(found))
     print_table(
-        ("INDEX", "NAME", "MEMORY", "GRANTED", "CORES", "SLICES", "STATE", "UUID"),
+        ("INDEX", "NAME", "MEMORY", "GRANTED", "CORES", "SLICES", "LIMITS BY", "STATE", "UUID"),
         [
             (
                 row["index"],
@@ -62,6 +68,7 @@ def devices(as_json: bool) -> None:
                 memory(row["memory_granted_bytes"]),
                 percent(row["cores_granted"]),
                 str(row["slices"]),
+                _held_by(row),
                 device.fault or "healthy",
                 row["uuid"],
             )
@@ -69,5 +76,10 @@ def devices(as_json: bool) -> None:
         ],
     )
     kind = "simulated driver" if found.simulated else "driver"
-    limits = "holds memory limits" if found.memory_limits else "leaves memory limits to the wrapper libraries"
-    click.echo(f"\n{kind} {found.driver_version}, CUDA {found.cuda_version}, {limits}")
+    click.echo(f"\n{kind} {found.driver_version}, CUDA {found.cuda_version}")
+
+
+def _held_by(row: dict[str, Any]) -> str:
+    if row["memory_backend"] == choose.NONE:
+        return "nothing"
+    return f"{row['memory_backend']} ({row['memory_strength']})"

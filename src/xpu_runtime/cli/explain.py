@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from xpu_runtime import paths
 from xpu_runtime.cli.table import json_option, print_json
+from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.devices import inventory
+from xpu_runtime.devices.inventory import Inventory
 from xpu_runtime.errors import ApplyError, RequestError
 from xpu_runtime.ledger.grants import Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
@@ -19,8 +22,9 @@ from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.plan import build, granting
 from xpu_runtime.plan import mode as plan_mode
-from xpu_runtime.quota import library
+from xpu_runtime.quota import driver, library
 from xpu_runtime.request import source
+from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import show
 
 _GRANTED, _WRONG, _REFUSED = 0, 2, 3
@@ -63,19 +67,18 @@ def explain(
         request = source.from_spec(spec, config)
     except RequestError as error:
         wrong = Refusal("wrong-request", str(error))
-        _tell(as_json, mode, why, (), wrong, [])
+        _tell(as_json, mode, why, (), wrong)
         context.exit(_WRONG)
     if request is None:
-        _tell(as_json, mode, "the container asks for no XPU and is left alone", (), None, [])
+        _tell(as_json, mode, "the container asks for no XPU and is left alone", (), None)
         context.exit(_GRANTED)
     granting.reap(config)
     found = inventory.load(config)
+    privileged = oci_spec.is_privileged(spec)
     with Ledger() as ledger:
-        outcome = granting.decide(
-            found, request, config, ledger.uses(), privileged=oci_spec.is_privileged(spec)
-        )
+        outcome = granting.decide(found, request, config, ledger.uses(), privileged=privileged)
     if isinstance(outcome, Refusal):
-        _tell(as_json, mode, why, (), outcome, [])
+        _tell(as_json, mode, why, (), outcome)
         context.exit(_REFUSED)
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:
@@ -85,10 +88,35 @@ def explain(
             operations = build.build(found, outcome, request.capabilities, root, _pages(outcome), image)
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
-    _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations])
-    silent = library.why_no_log(outcome) if request.log else None
-    if silent and not as_json:
-        click.echo(f"  note: {silent}")
+    notes = _notes(found, request, config, outcome, privileged)
+    _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
+
+
+def _notes(
+    found: Inventory, request: Request, config: Config, slices: tuple[Slice, ...], privileged: bool
+) -> list[str]:
+    """What the request did not say, and what was made of that."""
+    if request.choice == "none":
+        return ["no device: XPU_VISIBLE_DEVICES=none wins over all else that is asked for"]
+    notes = [] if request.memory else [_unasked(found, config, part, privileged) for part in slices]
+    if request.cores_from:
+        notes.append(f"XPU_CORES is not set: {request.cores}% are of {request.cores_from}")
+    if any(part.held_by(driver.NAME) for part in slices) and request.can_lift:
+        notes.append(f"{request.can_lift}, and could lift the limit that the driver holds: it is soft here")
+    silent = library.why_no_log(slices) if request.log else None
+    return [*notes, silent] if silent else notes
+
+
+def _unasked(found: Inventory, config: Config, part: Slice, privileged: bool) -> str:
+    device = inventory.find(found, part.device_uuid)
+    if part.limited and device is not None:
+        _, origin = granting.unasked(device, config, privileged)
+        return f"XPU_MEM is not set: {show(part.memory_bytes)} of GPU {part.device_index} are of {origin}"
+    alone = " (XPU_CORES alone shares no device)" if part.cores is not None else ""
+    return (
+        f"XPU_MEM is not set: all memory of GPU {part.device_index} is booked, and no other container gets "
+        f"a slice of it{alone}"
+    )
 
 
 def _pages(slices: tuple[Slice, ...]) -> str | None:
@@ -113,7 +141,8 @@ def _tell(
     why: str,
     slices: tuple[Slice, ...],
     refusal: Refusal | None,
-    operations: list[str],
+    operations: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> None:
     if as_json:
         print_json(
@@ -123,14 +152,15 @@ def _tell(
                 "mode_reason": why,
                 "slices": [_plain(part) for part in slices],
                 "refusal": refusal.as_plain() if refusal else None,
-                "operations": operations,
+                "operations": list(operations),
+                "notes": list(notes),
             }
         )
         return
     if refusal is not None:
         click.echo(f"refused: {refusal.line()}")
         return
-    click.echo("granted" if operations else "nothing to do")
+    click.echo("granted" if slices else "granted, without a device" if operations else "nothing to do")
     for part in slices:
         amount = show(part.memory_bytes) if part.limited else f"all {show(part.memory_bytes)}"
         cores = f"{part.cores}% of its cores" if part.cores is not None else "no cap on cores"
@@ -147,6 +177,8 @@ def _tell(
                     else f"held by {backend} ({strength})"
                 )
                 click.echo(f"    {kind}: {held}")
+    for note in notes:
+        click.echo(f"  note: {note}")
     click.echo(f"  {mode} mode: {why}" if operations else f"  {why}")
     for line in operations:
         click.echo(f"    {line}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 import click
 
-from xpu_runtime.engines import ENGINES, RUNTIME_NAME, engine, textfile
+from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine, textfile
 from xpu_runtime.engines.textfile import Edit, TextFile
 from xpu_runtime.errors import ConfigError
 
@@ -52,6 +53,7 @@ def configure(
     """
     program = _program(runtime_path)
     known = engine(name)
+    _check_folder(name, path, known)
     file = textfile.read(path or known.DEFAULT_PATH)
     edit = known.configure(file, program, set_as_default)
     _carry_out(file, edit, dry_run, f"To make {name} take it up: {known.AFTER_CONFIGURE}")
@@ -74,6 +76,24 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
     _carry_out(file, edit, dry_run, f"To make {name} take it up: {known.AFTER_UNCONFIGURE}")
 
 
+def _check_folder(name: str, path: str | None, known: Engine) -> None:
+    """ConfigError where no engine would read the file: a mistyped path, or no such engine here.
+
+    An engine that is installed may not have made the folder of its file yet.
+    """
+    folder = os.path.dirname(os.path.realpath(path or known.DEFAULT_PATH))
+    if os.path.isdir(folder):
+        return
+    if path is not None:
+        raise ConfigError(f"{path}: there is no folder {folder}", "is the path spelt right?")
+    searched = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
+    if shutil.which(known.PROGRAM, path=searched) is None:
+        raise ConfigError(
+            f"there is neither the folder {folder} nor the program {known.PROGRAM}",
+            f"install {name} first, or name its configuration file by --config",
+        )
+
+
 def _carry_out(file: TextFile, edit: Edit, dry_run: bool, then: str) -> None:
     for note in edit.notes:
         click.echo(f"xpu: note: {note}", err=True)
@@ -92,6 +112,11 @@ def _program(given: str | None) -> str:
     if given is not None:
         if not os.path.isabs(given) or not given.isprintable():
             raise click.BadParameter("must be an absolute path", param_hint="--runtime-path")
+        if not os.path.isfile(given) or not os.access(given, os.X_OK):
+            # An engine takes it, and then no container starts with this runtime.
+            raise ConfigError(
+                f"--runtime-path {given} is no program that can be started", f"give the path of {_PROGRAM}"
+            )
         return given
     # A symlink to xpu counts for where it stands first: that is where the runtime's own link would be.
     for me in (os.path.abspath(sys.argv[0]), os.path.realpath(sys.argv[0])):

@@ -27,8 +27,14 @@ def _amount(context: click.Context, param: click.Parameter, value: str) -> Memor
         raise click.BadParameter(f"{value[:60]!r} {error}; write 6G, 6144M or 50%") from None
 
 
+def _no_cores(context: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError("The cores of a running container cannot be changed, only its memory (--mem).")
+
+
 @click.command()
 @click.argument("container", metavar="ID")
+@click.option("--cores", callback=_no_cores, expose_value=False, hidden=True, is_eager=True)
 @click.option(
     "--mem",
     "amount",

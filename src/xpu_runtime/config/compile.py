@@ -115,7 +115,12 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
     for path, value in _settings(document.data or {}, schema):
         values["_".join(path)] = _plain(path, value)
         lines["_".join(path)] = document.places[path][0]
-    return from_plain(values), lines, []
+    config = from_plain(values)
+    if (config.defaults_cores or 0) % config.cores_step:
+        what = f"defaults.cores: {config.defaults_cores} is not allowed: give a multiple of cores.step, "
+        place = document.places[("defaults", "cores")]
+        return DEFAULTS, {}, [Problem(f"{what}which is {config.cores_step}", *place)]
+    return config, lines, []
 
 
 def _settings(data: dict[str, Any], schema: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:

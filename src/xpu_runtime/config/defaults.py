@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Config(Value):
     """The effective configuration; config/config.yaml says what each key means.
 
-    `policy_max_memory` is kept as written ("8G", "50%"), for it can be a share of a device.
+    `policy_max_memory` and `defaults_memory` are kept as written ("8G", "50%"), for they can be a share of
+    a device.
     `policy_devices` is None where all devices may be used.
     """
 
@@ -26,6 +27,8 @@ class Config(Value):
     driver_root: str = "auto"
     placement_policy: str = "binpack"
     cores_step: int = 5
+    defaults_memory: str | None = None
+    defaults_cores: int | None = None
     policy_accept_env_when_unprivileged: bool = True
     policy_max_memory: str | None = None
     policy_max_cores: int | None = None

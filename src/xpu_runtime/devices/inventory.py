@@ -218,6 +218,22 @@ def find(inventory: Inventory, selector: str) -> Device | None:
     return None
 
 
+def lists(selectors: tuple[str, ...], device: Device) -> bool:
+    """Whether a configuration's `selectors` name this device, or the GPU that it is a part of."""
+    gpu = device.index.partition(":")[0]
+    for selector in selectors:
+        if selector in (device.index, device.uuid, device.parent) or (device.is_mig and selector == gpu):
+            return True
+        names = (device.uuid, device.parent or "")
+        if (
+            selector[:4] in ("GPU-", "MIG-")
+            and len(selector) >= 8
+            and any(n.startswith(selector) for n in names)
+        ):
+            return True
+    return False
+
+
 def why_empty(found: Inventory) -> str:
     """Why the node has no device, and what to do about it."""
     why = found.missing or f"the driver in {found.root} reports no device"

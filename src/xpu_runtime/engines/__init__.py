@@ -19,8 +19,9 @@ RUNTIME_NAME = "xpu"
 
 
 class Engine(Protocol):
-    """What a module of this room has: where its file is, what makes it read it, and the two changes."""
+    """What each module here has: the program, where its file is, what makes it read it, the two changes."""
 
+    PROGRAM: str
     DEFAULT_PATH: str
     AFTER_CONFIGURE: str
     AFTER_UNCONFIGURE: str

@@ -19,6 +19,7 @@ from xpu_runtime.engines.textfile import Edit, TextFile, apply, newline_of
 from xpu_runtime.engines.tomltext import Path, Statement, key_text, parse, statements, value_text
 from xpu_runtime.errors import ConfigError
 
+PROGRAM = "containerd"
 DEFAULT_PATH = "/etc/containerd/config.toml"
 AFTER_CONFIGURE = AFTER_UNCONFIGURE = "systemctl restart containerd"
 

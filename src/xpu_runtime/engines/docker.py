@@ -14,6 +14,7 @@ from xpu_runtime.engines.textfile import Edit, TextFile, apply, malformed, newli
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.value import Value
 
+PROGRAM = "dockerd"
 DEFAULT_PATH = "/etc/docker/daemon.json"
 AFTER_CONFIGURE = "systemctl restart docker, or without a restart: kill -HUP $(pidof dockerd)"
 #: At a HUP dockerd keeps what the file no longer mentions.

@@ -60,3 +60,6 @@ class Use(Value):
     slices: int = 0
     #: Someone has the device for himself.
     exclusive: bool = False
+    #: Who that is (a container's id), and the cap on its cores, in percent.
+    holder: str = ""
+    holder_cores: int | None = None

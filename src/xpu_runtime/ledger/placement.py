@@ -1,6 +1,9 @@
 """Placement: which devices serve a request. Pure functions of what is asked and what is free.
 
-binpack fills the fullest device that fits, to keep whole devices free; spread takes the emptiest.
+binpack fills the fullest device that fits, to keep whole devices free; spread takes the emptiest. Values of
+XPU_MEM go to devices in the order in which the container sees them: that of its NVML and `nvidia-smi` (and of
+CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID), which is the inventory's. Where XPU_VISIBLE_DEVICES names devices,
+they go with the names.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ class Candidate(Value):
     holding: Holding
     #: The policy's maximum for one slice, in bytes.
     max_memory: int | None = None
+    #: What a slice gets that asks for no amount, in bytes; None: the whole device.
+    default: int | None = None
 
 
 class Room(Value):
@@ -31,6 +36,8 @@ class Room(Value):
     memory: int
     cores: int
     untouched: bool
+    #: Why nobody else gets any of it.
+    taken: str = ""
 
     @property
     def device(self) -> Device:
@@ -44,11 +51,21 @@ def room_of(candidate: Candidate, use: Use, oversubscribe: float) -> Room:
     free = 0 if use.exclusive else max(capacity - use.memory_bytes, 0)
     if candidate.max_memory is not None:
         free = min(free, candidate.max_memory)
-    return Room(candidate, free, max(100 - use.cores, 0), use.slices == 0)
+    return Room(candidate, free, max(100 - use.cores, 0), use.slices == 0, _taken_by(use))
+
+
+def _taken_by(use: Use) -> str:
+    """Who has the whole device, which takes people by surprise where XPU_CORES alone was asked for."""
+    if not use.exclusive:
+        return ""
+    asked = "no XPU_MEM" if use.holder_cores is None else f"{use.holder_cores}% cores, no XPU_MEM"
+    return f"booked whole by container {use.holder[:12]} ({asked})"
 
 
 def _need(room: Room, memory: Memory | None) -> int:
-    return room.device.memory_bytes if memory is None else memory.on(room.device.memory_bytes)
+    if memory is None:
+        return room.candidate.default or room.device.memory_bytes
+    return memory.on(room.device.memory_bytes)
 
 
 def misfit(room: Room, memory: Memory | None, cores: int | None) -> str | None:
@@ -57,7 +74,9 @@ def misfit(room: Room, memory: Memory | None, cores: int | None) -> str | None:
         return room.candidate.reason
     need = _need(room, memory)
     allowed = room.candidate.max_memory
-    if memory is None and not room.untouched:
+    if room.taken:
+        return room.taken
+    if memory is None and room.candidate.default is None and not room.untouched:
         return "in use, and the whole device is asked for"
     lacks = []
     if need > room.memory:
@@ -70,7 +89,7 @@ def misfit(room: Room, memory: Memory | None, cores: int | None) -> str | None:
 
 
 def _match(rooms: list[Room], asks: list[Memory | None], cores: int | None) -> list[int] | None:
-    """For each ask the position in `rooms` of a device of its own, the first ones preferred; or None.
+    """For each ask the position in `rooms` of a device of its own, in whatever order; or None.
 
     Augmenting paths (Kuhn): shares of unlike devices fit in no simple order.
     """
@@ -94,9 +113,25 @@ def _match(rooms: list[Room], asks: list[Memory | None], cores: int | None) -> l
     return [found[ask] for ask in range(len(asks))]
 
 
-def _ordered(rooms: list[Room], policy: str) -> list[Room]:
+def _in_order(
+    rooms: list[Room], asks: list[Memory | None], cores: int | None, policy: str
+) -> list[int] | None:
+    """For each ask the position in `rooms` of its device, later asks on later devices; None if none serve.
+
+    Of all ways, the one whose devices come first in the policy's order.
+    """
     sign = 1 if policy == "binpack" else -1
-    return sorted(rooms, key=lambda room: (sign * room.memory, sign * room.cores))
+    order = sorted(range(len(rooms)), key=lambda p: (sign * rooms[p].memory, sign * rooms[p].cores))
+    rank = {position: number for number, position in enumerate(order)}
+    # The best way to serve the first n asks with the devices looked at so far: its ranks' sum, its positions.
+    best: list[tuple[int, tuple[int, ...]] | None] = [(0, ())] + [None] * len(asks)
+    for position, room in enumerate(rooms):
+        for n in range(len(asks), 0, -1):
+            before, known = best[n - 1], best[n]
+            if before is not None and misfit(room, asks[n - 1], cores) is None:
+                way = before[0] + rank[position], (*before[1], position)
+                best[n] = way if known is None else min(way, known)
+    return None if best[-1] is None else list(best[-1][1])
 
 
 def place(
@@ -110,8 +145,8 @@ def place(
 ) -> tuple[Slice, ...] | Refusal:
     """The slices of a request, in the order that it asks for devices, or why there are none.
 
-    `candidates` are the devices that the request may choose from, for a list in the list's order;
-    `uses` says by UUID what is granted already.
+    `candidates` are the devices that the request may choose from, in the inventory's order, and for a list
+    in the list's; `uses` says by UUID what is granted already.
     """
     if request.choice == "none":
         return ()
@@ -130,9 +165,8 @@ def place(
         if not rooms or any(misfit(r, ask, request.cores) for r, ask in zip(rooms, asks, strict=True)):
             chosen = None
     else:
-        ordered = _ordered(rooms, policy)
-        positions = _match(ordered, asks, request.cores)
-        chosen = None if positions is None else [ordered[position] for position in positions]
+        positions = _in_order(rooms, asks, request.cores, policy)
+        chosen = None if positions is None else [rooms[position] for position in positions]
     if chosen is None:
         return _refusal(request, rooms, count, fixed, step)
     return tuple(_slice(room, ask, request.cores) for room, ask in zip(chosen, asks, strict=True))
@@ -189,7 +223,8 @@ _NOTHING = Use()
 
 def _slice(room: Room, ask: Memory | None, cores: int | None) -> Slice:
     device = room.device
-    return Slice(device.index, device.uuid, _need(room, ask), ask is not None, cores, room.candidate.holding)
+    limited = ask is not None or room.candidate.default is not None
+    return Slice(device.index, device.uuid, _need(room, ask), limited, cores, room.candidate.holding)
 
 
 def _figures(rooms: list[Room], request: Request, count: int) -> tuple[DeviceFigures, ...]:
@@ -206,48 +241,58 @@ def _refusal(request: Request, rooms: list[Room], count: int, fixed: bool, step:
     figures = _figures(rooms, request, count)
     able = [room for room in rooms if room.candidate.reason is None]
     if not able:
-        reasons = sorted({room.candidate.reason or "" for room in rooms})
-        return Refusal("not-eligible", f"no device serves this request: {'; '.join(reasons)[:400]}", figures)
+        return Refusal("not-eligible", "no device serves this request", figures)
+    nearest = _nearest(request, rooms, count, fixed, step)
     if len(able) < count:
         text = f"{count} devices are asked for, and only {len(able)} of {len(rooms)} may serve"
-        return Refusal("not-enough-devices", text, figures, _nearest(request, rooms, count, fixed, step))
+        return Refusal("not-enough-devices", text, figures, nearest, is_full=not fixed)
+    code, lead = _shortage(request, able, count)
+    if fixed:
+        lead = "a device that was named does not have" if request.choice == "list" else "not every device has"
+    cores = f" and {request.cores}% of its cores" if request.cores else ""
+    message = f"{lead} {_memory_text(request, able)}{cores} free"
+    return Refusal(code, message, figures, nearest, is_full=True)
+
+
+def _shortage(request: Request, able: list[Room], count: int) -> tuple[str, str]:
+    """The code for what the devices lack that may serve, and the words that begin the message."""
     memory_ok = any(_need(room, request.memory_of(0)) <= room.memory for room in able)
     cores_ok = request.cores is None or any(request.cores <= room.cores for room in able)
     fitting = [room for room in able if misfit(room, request.memory_of(0), request.cores) is None]
-    asked = " and ".join(
-        part
-        for part in (
-            f"{_memory_text(request)} of memory" if request.memory else "all of its memory",
-            f"{request.cores}% of its cores" if request.cores else "",
-        )
-        if part
-    )
+    if len(set(request.memory)) > 1:
+        return "not-enough-memory", f"no {count} devices have, in this order,"
     if fitting:
-        code, lead = "not-enough-devices", f"only {len(fitting)} of {count} devices has"
-    elif not request.memory and memory_ok is False:
-        code, lead = "in-use", "no device has"
-    elif memory_ok and cores_ok:
-        code, lead = "not-enough", "no single device has"
-    else:
-        code, lead = "not-enough-memory" if not memory_ok else "not-enough-cores", "no device has"
-    if fixed:
-        lead = "a device that was named does not have" if request.choice == "list" else "not every device has"
-    return Refusal(code, f"{lead} {asked} free", figures, _nearest(request, rooms, count, fixed, step))
+        return "not-enough-devices", f"only {len(fitting)} of {count} devices has"
+    if not request.memory and not memory_ok and any(room.candidate.default is None for room in able):
+        return "in-use", "no device has"
+    if memory_ok and cores_ok:
+        return "not-enough", "no single device has"
+    return "not-enough-memory" if not memory_ok else "not-enough-cores", "no device has"
 
 
-def _memory_text(request: Request) -> str:
-    return ",".join(memory.text() for memory in request.memory)
+def _memory_text(request: Request, able: list[Room]) -> str:
+    if request.memory:
+        return ",".join(memory.text() for memory in request.memory) + " of memory"
+    amounts = {room.candidate.default for room in able}
+    amount = amounts.pop()
+    return "all of its memory" if amounts or amount is None else f"{show(amount)} of memory"
 
 
 def _nearest(
     request: Request, rooms: list[Room], count: int, fixed: bool, step: int
 ) -> dict[str, str] | None:
-    """The request nearest to this one that fits now: less memory, else fewer cores, devices, or all of it.
+    """The request nearest to this one that fits now: its values in another order, less memory, else fewer
+    cores, devices, or all of it.
 
     Every proposal is checked against the rooms themselves, so that what is offered is granted.
     """
     able = [room for room in rooms if room.candidate.reason is None]
     asks = [request.memory_of(position) for position in range(count)]
+    positions = None if fixed or len(set(asks)) == 1 else _match(rooms, asks, request.cores)
+    if positions is not None:
+        order = sorted(range(count), key=positions.__getitem__)
+        found = {"XPU_MEM": ",".join(request.memory[ask].text() for ask in order)}
+        return {**found, "XPU_CORES": str(request.cores)} if request.cores else found
     wanted = max((_need(room, ask) for room in able for ask in asks), default=0)
     for n in [count] if fixed else range(count, 0, -1):
         proposals = []

@@ -26,8 +26,10 @@ CODES = {
     "below-use": "a limit below what the container uses now",
 }
 
-#: Devices named in the one-line message; the value holds all.
+#: Reasons in the one-line message; the value holds each device's.
 _SHOWN = 8
+#: And of indexes, where they are no neighbours.
+_SPANS = 16
 
 
 class DeviceFigures(Value):
@@ -45,6 +47,8 @@ class Refusal(Value):
     devices: tuple[DeviceFigures, ...] = ()
     #: Variables of the nearest request that fits now; None where nothing does.
     nearest: dict[str, str] | None = None
+    #: Whether free memory or free cores are what lacks: then less could fit, or the same later.
+    is_full: bool = False
 
     def as_plain(self) -> dict[str, Any]:
         """The JSON form that scripts may rely on."""
@@ -60,15 +64,16 @@ class Refusal(Value):
     def line(self, spelling: dict[str, str] | None = None) -> str:
         """All of it in one line for people; `spelling`: what stands for `XPU_MEM=` and so on where the door
         that is asked takes no variables."""
-        parts = [f"GPU {d.index}: {d.reason}" for d in self.devices[:_SHOWN]]
-        if len(self.devices) > _SHOWN:
-            parts.append(f"and {len(self.devices) - _SHOWN} more")
+        groups = _by_reason(self.devices)
+        parts = [f"GPU {_indexes(group)}: {reason}" for reason, group in groups[:_SHOWN]]
+        if len(groups) > _SHOWN:
+            parts.append(f"and {sum(len(group) for _, group in groups[_SHOWN:])} more")
         text = f"{self.message} ({'; '.join(parts)})" if parts else self.message
         if self.nearest:
             text += "; the nearest request that fits now: " + " ".join(
                 (spelling or {}).get(name, f"{name}=") + value for name, value in self.nearest.items()
             )
-        elif self.devices:
+        elif self.is_full:
             text += "; nothing smaller fits now either: see `xpu ps` for who holds what"
         return text
 
@@ -81,6 +86,29 @@ class Refused(XpuError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__("refused: " + refusal.line())
         self.refusal = refusal
+
+
+def _by_reason(devices: tuple[DeviceFigures, ...]) -> list[tuple[str, list[str]]]:
+    """Each reason with the indexes of the devices that share it, in the devices' order."""
+    found: dict[str, list[str]] = {}
+    for device in devices:
+        found.setdefault(device.reason, []).append(device.index)
+    return list(found.items())
+
+
+def _indexes(indexes: list[str]) -> str:
+    """`0-3, 5` for neighbours; MIG devices (`0:0`) one by one."""
+    runs: list[list[str]] = []
+    for index in indexes:
+        follows = bool(runs) and runs[-1][-1].isdigit() and index == str(int(runs[-1][-1]) + 1)
+        if follows:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    # Of two neighbours both are named.
+    spans = [[f"{run[0]}-{run[-1]}"] if len(run) > 2 else run for run in runs]
+    shown = [index for span in spans for index in span]
+    return ", ".join(shown[:_SPANS]) + (f" and {len(shown) - _SPANS} more" if len(shown) > _SPANS else "")
 
 
 def plain_index(index: str) -> int | str:

@@ -143,7 +143,17 @@ class Ledger:
             "SELECT device_uuid, SUM(memory_bytes), SUM(COALESCE(cores, 0)), COUNT(*), MIN(limited) "
             "FROM slices GROUP BY device_uuid"
         )
-        return {uuid: Use(memory, cores, count, not limited) for uuid, memory, cores, count, limited in rows}
+        holders: dict[str, tuple[str, int | None]] = {}
+        if any(not limited for *_, limited in rows):
+            whole = self._query(
+                "SELECT device_uuid, container_id, cores FROM slices JOIN grants ON id = grant_id "
+                "WHERE NOT limited"
+            )
+            holders = {uuid: (container, cores) for uuid, container, cores in whole}
+        return {
+            uuid: Use(memory, cores, count, not limited, *holders.get(uuid, ()))
+            for uuid, memory, cores, count, limited in rows
+        }
 
     # What changes it.
 

@@ -110,6 +110,46 @@ def is_privileged(spec: Spec) -> bool:
     return isinstance(bounding, list) and "CAP_SYS_ADMIN" in bounding
 
 
+_CGROUPS = "/sys/fs/cgroup"
+
+
+def can_lift_limits(spec: Spec) -> str:
+    """Why the container could lift a limit on its own cgroup; empty: it cannot.
+
+    CAP_SYS_ADMIN mounts cgroup2 anew and writes to it, and makes a root whom the driver obeys, whatever
+    cgroup namespace the container has; in a user namespace it is no capability over the host's mounts and
+    devices. Without it, a cgroup file system that is mounted writable does as well.
+    """
+    capabilities = _get(spec, "process", "capabilities")
+    sets = capabilities.values() if isinstance(capabilities, dict) else ()
+    has_admin = any(isinstance(each, list) and "CAP_SYS_ADMIN" in each for each in sets)
+    if has_admin and not has_namespace(spec, "user"):
+        return "the container has CAP_SYS_ADMIN"
+    mounts = _get(spec, "mounts")
+    for mount in mounts if isinstance(mounts, list) else ():
+        if _writes_cgroups(mount):
+            return f"the container can write to the cgroups mounted at {_get(mount, 'destination')}"
+    return ""
+
+
+def _writes_cgroups(mount: object) -> bool:
+    options = _get(mount, "options")
+    options = options if isinstance(options, list) else []
+    # `ro` of a recursive bind holds for its top only; `rro` for what is mounted below, too.
+    read_only, all_read_only = "ro" in options, "rro" in options
+    if _get(mount, "type") in ("cgroup", "cgroup2"):
+        return not (read_only or all_read_only)
+    source = _get(mount, "source")
+    if not isinstance(source, str) or not ("bind" in options or "rbind" in options):
+        return False
+    source = os.path.normpath(source)
+    if source == _CGROUPS or source.startswith(_CGROUPS + "/"):
+        # On a hybrid host the hierarchies are mounts of their own below it.
+        return not all_read_only and not (read_only and "rbind" not in options)
+    above = _CGROUPS.startswith(source.rstrip("/") + "/")
+    return above and "rbind" in options and not all_read_only
+
+
 def rootfs(spec: Spec, bundle: str) -> str:
     """The absolute path of the container's root folder on the host."""
     path = _get(spec, "root", "path")

@@ -16,7 +16,7 @@ from xpu_runtime.linux import cgroups
 from xpu_runtime.quota import choose, limits
 from xpu_runtime.request import require
 from xpu_runtime.request.request import Request
-from xpu_runtime.request.units import parse_memory
+from xpu_runtime.request.units import Memory, parse_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,30 +41,53 @@ def candidates(
             devices.append(device)
     else:
         devices = list(found.devices)
+    maximum = config.policy_max_count
+    if request.choice == "all" and not privileged and maximum is not None and len(devices) > maximum:
+        text = f"all {len(devices)} devices are asked for, and policy.max_count={maximum} allows {maximum}"
+        return Refusal("not-eligible", text)
     return [_candidate(found, device, request, config, privileged) for device in devices]
 
 
 def _candidate(
     found: Inventory, device: Device, request: Request, config: Config, privileged: bool
 ) -> Candidate:
-    held, reason = choose.holding(found, device, request, config)
-    allowed = config.policy_devices
-    if device.fault is not None:
-        reason = f"not healthy: {device.fault}"
-    elif not privileged and allowed is not None and not {device.index, device.uuid} & set(allowed):
-        reason = "policy.devices does not list it"
-    elif request.requirements:
+    default, _ = (None, "") if request.enforce == choose.MIG else unasked(device, config, privileged)
+    if default is not None and not request.memory:
+        held, reason = choose.holding(found, device, request.replace(memory=(Memory(default),)), config)
+    else:
+        held, reason = choose.holding(found, device, request, config)
+    reasons = [reason] if reason else []
+    if request.requirements:
         facts = {
             "cuda": found.cuda_version,
             "driver": found.driver_version,
             "arch": device.compute_capability,
             "brand": device.brand,
         }
-        reason = require.unmet(request.requirements, facts) or reason
+        unmet = require.unmet(request.requirements, facts)
+        reasons = [unmet, *reasons] if unmet else reasons
+    if config.policy_devices is not None and not inventory.lists(config.policy_devices, device):
+        reasons.insert(0, "policy.devices does not list it")
+    if device.fault is not None:
+        reasons.insert(0, f"not healthy: {device.fault}")
     maximum = None
     if config.policy_max_memory is not None and not privileged:
         maximum = parse_memory(config.policy_max_memory).on(device.memory_bytes)
-    return Candidate(device, reason, held, maximum)
+    return Candidate(device, "; and ".join(reasons) or None, held, maximum, default)
+
+
+def unasked(device: Device, config: Config, privileged: bool) -> tuple[int | None, str]:
+    """What a container gets of `device` that sets no XPU_MEM, in bytes, and where that is configured.
+
+    (None, "") for the whole device, which a default or a maximum that is no less than it means as well.
+    """
+    amounts = []
+    if config.defaults_memory is not None:
+        amounts.append((parse_memory(config.defaults_memory).on(device.memory_bytes), "defaults.memory"))
+    if config.policy_max_memory is not None and not privileged:
+        amounts.append((parse_memory(config.policy_max_memory).on(device.memory_bytes), "policy.max_memory"))
+    least = min(amounts, default=(device.memory_bytes, ""))
+    return least if least[0] < device.memory_bytes else (None, "")
 
 
 def decide(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 NONE = "none"
 UNENFORCED = "unenforced"
+SOFT = "soft"
+MIG = "mig"
 
 #: Backends that hold memory only: XPU_ENFORCE with such a name says nothing about cores.
 _FOR_MEMORY = (driver.NAME, library.NAME)
@@ -31,27 +33,43 @@ def holding(found: Inventory, device: Device, request: Request, config: Config) 
     memory: _Pair = (None, None)
     cores: _Pair = (None, None)
     reasons: list[str | None] = []
+    capped = request.cores is not None and request.cores < 100
+    if request.enforce == MIG and (request.memory or capped or not device.is_mig):
+        return Holding(), "XPU_ENFORCE=mig asks for a whole MIG device, without XPU_MEM and XPU_CORES"
     if request.memory:
         memory, reason = _memory(found, device, request, config)
         reasons.append(reason)
     elif device.is_mig:
         # All of a MIG device: the hardware keeps its memory apart from its neighbours'.
-        memory = ("mig", "hard")
-    if request.cores is not None and request.cores < 100:
+        memory = (MIG, "hard")
+    if capped:
         cores, reason = _cores(device, request, config)
+        if reason and request.cores_from:
+            reason += f" (the cap is of {request.cores_from})"
         reasons.append(reason)
     elif device.is_mig:
-        cores = ("mig", "hard")
-    return Holding(*memory, *cores), next((reason for reason in reasons if reason), None)
+        cores = (MIG, "hard")
+    return Holding(*memory, *cores), "; and ".join(reason for reason in reasons if reason) or None
+
+
+def for_memory(found: Inventory, device: Device) -> Holding:
+    """What would hold a limit on a part of this device's memory, for a container that cannot lift it."""
+    if driver.unavailable(found, device) is None:
+        return Holding(driver.NAME, driver.STRENGTH)
+    if library.unavailable(found, device) is None:
+        return Holding(library.NAME, library.STRENGTH)
+    return Holding(NONE, UNENFORCED)
 
 
 def _memory(found: Inventory, device: Device, request: Request, config: Config) -> tuple[_Pair, str | None]:
     reasons = []
     if request.enforce in ("auto", "hard", driver.NAME):
         reason = driver.unavailable(found, device)
-        if reason is None:
+        if reason is None and not request.can_lift:
             return (driver.NAME, driver.STRENGTH), None
-        reasons.append(reason)
+        if reason is None and request.enforce != "hard":
+            return (driver.NAME, SOFT), None
+        reasons.append(reason or f"{request.can_lift}, and could lift a limit that the driver holds")
     if request.enforce in ("auto", library.NAME):
         reason = library.unavailable(found, device) or library.cannot_count(request.capabilities)
         if reason is None:

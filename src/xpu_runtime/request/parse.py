@@ -10,6 +10,7 @@ from xpu_runtime.errors import RequestError
 from xpu_runtime.request import require
 from xpu_runtime.request.request import BACKENDS, CAPABILITIES, POLICIES, Condition, Request
 from xpu_runtime.request.units import Memory, parse_memory
+from xpu_runtime.value import Value
 
 VARIABLES = (
     "XPU_MEM",
@@ -32,7 +33,8 @@ _LONGEST_LOG = 511
 #: A list longer than any machine has devices is an attack or a mistake.
 MAX_DEVICES = 256
 _SHOWN = 60
-_TOLD = 8
+#: Problems in one message.
+TOLD = 8
 
 
 def nearest(word: str, words: tuple[str, ...]) -> str | None:
@@ -52,22 +54,40 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
+class Written(Value):
+    """A variable as it stands in the container's spec: an annotation, or the reference's name for it."""
+
+    name: str
+    value: str
+
+
 class _Reader:
     """Reads variables one by one and gathers what is wrong with them."""
 
-    def __init__(self, variables: dict[str, str], step: int) -> None:
+    def __init__(self, variables: dict[str, str], step: int, written: dict[str, Written]) -> None:
         self.variables = variables
         self.step = step
         self.problems: list[str] = []
+        self._written = written
+
+    def name(self, name: str) -> str:
+        """The name under which whoever asks has written this variable."""
+        return self._written[name].name if name in self._written else name
+
+    def is_megabytes(self, name: str) -> bool:
+        """Whether this amount was written as the reference's plain number of MiB."""
+        return self.name(name).startswith("NVIDIA_")
 
     def wrong(self, name: str, allowed: str, hint: str = "") -> None:
-        shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
-        text = f"{shown}={_quote(self.variables[name])}: {allowed}"
+        there = self._written.get(name) or Written(name, self.variables[name])
+        shown = there.name if len(there.name) <= _SHOWN else there.name[:_SHOWN] + "..."
+        # An annotation is a line of YAML where it was written.
+        text = f"{shown}{': ' if '/' in shown else '='}{_quote(there.value)}: {allowed}"
         self.problem(f"{text}; did you mean {hint}?" if hint else text)
 
     def problem(self, text: str) -> None:
         """Adds a problem, once; of very many only as many as a person reads."""
-        if len(self.problems) < _TOLD and text not in self.problems:
+        if len(self.problems) < TOLD and text not in self.problems:
             self.problems.append(text)
 
     def value(self, name: str) -> str | None:
@@ -100,13 +120,15 @@ class _Reader:
 
     def memory(self, name: str = "XPU_MEM") -> tuple[Memory, ...]:
         found = []
-        for text in self.items(name):
+        texts = self.items(name)
+        allowed = "a number of MiB, as 4096" if self.is_megabytes(name) else "4G, 4096M or 50%"
+        for text in texts:
             try:
                 found.append(parse_memory(text))
             except ValueError as error:
                 hint = f"{text}M or {text}G" if "no unit" in str(error) else ""
-                self.wrong(name, f"{_quote(text)} {error}; write 4G, 4096M or 50%", hint)
-        return tuple(found)
+                self.wrong(name, f"{_quote(text)} {error}; write {allowed}", hint)
+        return tuple(found) if len(found) == len(texts) else ()
 
     def cores(self) -> int | None:
         text = self.value("XPU_CORES")
@@ -199,13 +221,34 @@ def is_selector(word: str) -> bool:
     return len(parts) <= 2 and all(_whole(part) is not None for part in parts)
 
 
-def parse(variables: dict[str, str], *, step: int = 5, requirements: dict[str, str] | None = None) -> Request:
-    """The request in `variables` (XPU_* names); `requirements` holds further expressions of the
-    form of XPU_REQUIRE by the name of the variable that they came from. RequestError tells all problems.
+def parse(variables: dict[str, str], *, step: int = 5) -> Request:
+    """The request in `variables` (XPU_* names). RequestError tells all problems."""
+    found, problems = read(variables, step=step)
+    refuse(problems)
+    return found
+
+
+def refuse(problems: list[str]) -> None:
+    """RequestError with all of the problems, if there are any."""
+    if problems:
+        raise RequestError("; ".join(problems[:TOLD]))
+
+
+def read(
+    variables: dict[str, str],
+    *,
+    step: int,
+    requirements: dict[str, str] | None = None,
+    written: dict[str, Written] | None = None,
+) -> tuple[Request, list[str]]:
+    """The request in `variables` (XPU_* names), as far as it can be read, and all that is wrong with it.
+
+    `requirements` holds further expressions of the form of XPU_REQUIRE by the name of the variable that they
+    came from; `written` says of variables that were written under another name which one that was.
     """
-    reader = _Reader(variables, step)
+    reader = _Reader(variables, step, written or {})
     for name in variables:
-        if name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < _TOLD:
+        if name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < TOLD:
             known = (*VARIABLES, *FOR_PROGRAMS)
             hint = nearest(name, known)
             reader.wrong(name, "is no variable of this runtime; known are " + ", ".join(known), hint or "")
@@ -228,9 +271,7 @@ def parse(variables: dict[str, str], *, step: int = 5, requirements: dict[str, s
             found = found.replace(requirements=(*found.requirements, require.parse(text)))
         except ValueError as error:
             reader.problem(f"{name}={_quote(text)}: {error}")
-    if reader.problems:
-        raise RequestError("; ".join(reader.problems))
-    return found
+    return found, reader.problems
 
 
 def _count(reader: _Reader, found: Request, count: int | None) -> int:
@@ -239,12 +280,13 @@ def _count(reader: _Reader, found: Request, count: int | None) -> int:
     if found.choice == "none":
         # It wins over what an image has set: docker cannot unset a variable.
         return 0
+    devices = reader.name("XPU_VISIBLE_DEVICES")
     if found.choice == "list":
         if count is not None and count != len(found.selectors):
-            reader.wrong("XPU_COUNT", f"contradicts XPU_VISIBLE_DEVICES, which names {len(found.selectors)}")
+            reader.wrong("XPU_COUNT", f"contradicts {devices}, which names {len(found.selectors)}")
         count = len(found.selectors)
     if found.choice == "all" and count is not None:
-        reader.wrong("XPU_COUNT", "contradicts XPU_VISIBLE_DEVICES=all; leave one of them out")
+        reader.wrong("XPU_COUNT", f"contradicts {devices}=all; leave one of them out")
     if many is not None and count is not None and many != count:
         reader.wrong("XPU_MEM", f"has {many} values for {count} device{'s' if count != 1 else ''}")
     return count or many or 1

@@ -8,7 +8,7 @@ from xpu_runtime.value import Value
 #: What a request may name, in the order of the README's table.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
 POLICIES = ("binpack", "spread")
-BACKENDS = ("driver", "library", "mps", "mig", "broker", "none")
+BACKENDS = ("driver", "library", "mig", "none")
 
 
 class Condition(Value):
@@ -40,6 +40,10 @@ class Request(Value):
     enforce: str = "auto"
     #: XPU_LOG=debug: the wrapper libraries, where they hold the limit, are to tell what they count.
     log: bool = False
+    #: What `cores` comes from where no XPU_CORES asks for it, as `policy.max_cores`.
+    cores_from: str = ""
+    #: Why the container could lift a limit that the driver holds; empty: it cannot.
+    can_lift: str = ""
 
     def memory_of(self, position: int) -> Memory | None:
         """What is asked of the device at this position; None: all of it."""

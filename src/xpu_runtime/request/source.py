@@ -10,7 +10,7 @@ from __future__ import annotations
 from xpu_runtime.errors import RequestError, SpecError
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import units
-from xpu_runtime.request.parse import FOR_PROGRAMS, VARIABLES, nearest, parse
+from xpu_runtime.request.parse import FOR_PROGRAMS, TOLD, VARIABLES, Written, nearest, read, refuse
 from xpu_runtime.request.request import Request
 
 TYPE_CHECKING = False
@@ -35,14 +35,16 @@ _REQUIRE_PREFIX = "NVIDIA_REQUIRE_"
 def from_spec(spec: Spec, config: Config) -> Request | None:
     """The request of the container with this spec, None if it asks for nothing.
 
-    RequestError where it is wrong or where the policy forbids it.
+    RequestError where it is wrong or where the policy forbids it, with all that is wrong with it.
     """
     if oci_spec.is_sandbox(spec):
         return None
     environment = oci_spec.environment_of(spec)
-    annotations = oci_spec.annotations_of(spec)
     privileged = oci_spec.is_privileged(spec)
-    by_annotation = _annotated(annotations)
+    problems: list[str] = []
+    written: dict[str, Written] = {}
+    by_annotation = _annotated(oci_spec.annotations_of(spec), written, problems)
+    asking = environment
     if not (privileged or config.policy_accept_env_when_unprivileged):
         asked = sorted(name for name in environment if _is_ours(name))
         if asked and not by_annotation:
@@ -51,13 +53,17 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
                 "policy.accept_env_when_unprivileged is false",
                 f"ask with the annotation {ANNOTATION_PREFIX}* instead",
             )
-        environment = {name: environment[name] for name in FOR_PROGRAMS if name in environment}
-    request = from_variables({**environment, **by_annotation}, config.cores_step)
+        asking = {name: environment[name] for name in FOR_PROGRAMS if name in environment}
+    request, more = _from_variables({**asking, **by_annotation}, written, config.cores_step)
+    problems += more
     if request is not None:
-        _check_no_way_round(oci_spec.environment_of(spec))
-    if request is not None and not privileged:
-        check_policy(request, config)
-    return request
+        problems += _ways_round(environment)
+        if not privileged:
+            problems += _against_policy(request, config, written)
+    refuse(problems)
+    if request is None:
+        return None
+    return _capped(request, config, privileged).replace(can_lift=oci_spec.can_lift_limits(spec))
 
 
 def asks(spec: Spec) -> bool:
@@ -68,7 +74,7 @@ def asks(spec: Spec) -> bool:
     return (
         any(_is_ours(name) for name in environment)
         or any(name.startswith(ANNOTATION_PREFIX) for name in oci_spec.annotations_of(spec))
-        or bool(_selection_by_alias(environment))
+        or "XPU_VISIBLE_DEVICES" in _selection_by_alias(environment)
     )
 
 
@@ -93,37 +99,48 @@ def _is_ours(name: str) -> bool:
     return name.startswith("XPU_") and name not in FOR_PROGRAMS
 
 
-def _annotated(annotations: dict[str, str]) -> dict[str, str]:
+def _annotated(
+    annotations: dict[str, str], written: dict[str, Written], problems: list[str]
+) -> dict[str, str]:
     """The annotations that ask for an XPU, as the variables that they stand for."""
     found = {}
     for key, value in annotations.items():
         if key.startswith(ANNOTATION_PREFIX):
             name = "XPU_" + key[len(ANNOTATION_PREFIX) :].upper().replace("-", "_")
             if name not in VARIABLES:
+                if len(problems) >= TOLD:
+                    continue
                 known = tuple(ANNOTATION_PREFIX + v[4:].lower().replace("_", "-") for v in VARIABLES)
                 hint = nearest(key, known)
                 meant = f"; did you mean {hint}?" if hint else ""
-                raise RequestError(f"annotation {key[:80]} is none of {', '.join(known)}{meant}")
+                problems.append(f"annotation {key[:80]} is none of {', '.join(known)}{meant}")
+                continue
             found[name] = value
+            written[name] = Written(key, value)
     return found
 
 
-def from_variables(variables: dict[str, str], step: int) -> Request | None:
-    """The request in a container's variables, None if they ask for nothing; RequestError if wrong.
+def _from_variables(
+    variables: dict[str, str], written: dict[str, Written], step: int
+) -> tuple[Request | None, list[str]]:
+    """The request in a container's variables (None if they ask for nothing), and what is wrong with it.
 
-    Any XPU_* variable makes the selection ours: NVIDIA_VISIBLE_DEVICES and NVIDIA_GPU_MEMORY_LIMIT,
-    which images set, then count for nothing. Capabilities and requirements that an image states for
-    its own programs hold unless an XPU_* variable says otherwise.
+    An NVIDIA_* variable counts where the XPU_* variable of the same meaning is not set, but for
+    NVIDIA_VISIBLE_DEVICES: all and the like, which images set by habit, count only where nothing of ours
+    is set; devices that are named there are meant.
     """
     ours = {name: value for name, value in variables.items() if _is_ours(name)}
-    if not ours:
-        ours = _selection_by_alias(variables)
-        if not ours:
-            return None
-    if "XPU_CAPABILITIES" not in ours:
-        aliased = variables.get("NVIDIA_DRIVER_CAPABILITIES", "").strip()
-        if aliased:
-            ours["XPU_CAPABILITIES"] = aliased
+    selection = _selection_by_alias(variables)
+    devices = selection.get("XPU_VISIBLE_DEVICES")
+    if ours:
+        if devices and devices.value in ("all", "none"):
+            del selection["XPU_VISIBLE_DEVICES"]
+    elif not devices:
+        return None, []
+    for name, alias in selection.items():
+        if name not in ours:
+            written[name] = alias
+            ours[name] = _in_our_terms(name, alias)
     requirements = {}
     if "XPU_REQUIRE" not in ours and variables.get("NVIDIA_DISABLE_REQUIRE", "") not in ("true", "1"):
         requirements = {
@@ -132,37 +149,40 @@ def from_variables(variables: dict[str, str], step: int) -> Request | None:
             if name.startswith(_REQUIRE_PREFIX) and value.strip()
         }
     ours.update((name, variables[name]) for name in FOR_PROGRAMS if name in variables)
-    return parse(ours, step=step, requirements=requirements)
+    return read(ours, step=step, requirements=requirements, written=written)
 
 
-def _selection_by_alias(variables: dict[str, str]) -> dict[str, str]:
-    """What the NVIDIA_* variables select, as XPU_* ones; empty where they ask for nothing."""
+def _in_our_terms(name: str, alias: Written) -> str:
+    # The reference's amount of memory is a number of MiB without a unit.
+    return f"{alias.value}MiB" if name == "XPU_MEM" and alias.value.isdigit() else alias.value
+
+
+def _selection_by_alias(variables: dict[str, str]) -> dict[str, Written]:
+    """What the NVIDIA_* variables ask for, by the XPU_* variable of the same meaning."""
+    found = {}
     devices = variables.get("NVIDIA_VISIBLE_DEVICES")
-    if devices is None:
-        # Images made before the variable existed say only which CUDA they bring.
-        old_image = "CUDA_VERSION" in variables and "NVIDIA_REQUIRE_CUDA" not in variables
-        if not old_image:
-            return {}
-        devices = "all"
-    devices = devices.strip()
-    if devices in ("", "void"):
-        return {}
-    found = {"XPU_VISIBLE_DEVICES": devices}
+    if devices is None and "CUDA_VERSION" in variables and "NVIDIA_REQUIRE_CUDA" not in variables:
+        devices = "all"  # images made before the variable existed say only which CUDA they bring
+    devices = (devices or "").strip()
+    if devices not in ("", "void"):
+        found["XPU_VISIBLE_DEVICES"] = Written("NVIDIA_VISIBLE_DEVICES", devices)
     limit = variables.get(_GPU_MEMORY, "").strip()
     if limit and devices != "none":
-        # The reference's variable is a number of MiB without a unit.
-        found["XPU_MEM"] = f"{limit}MiB" if limit.isdigit() else limit
+        found["XPU_MEM"] = Written(_GPU_MEMORY, limit)
+    capabilities = variables.get("NVIDIA_DRIVER_CAPABILITIES", "").strip()
+    if capabilities:
+        found["XPU_CAPABILITIES"] = Written("NVIDIA_DRIVER_CAPABILITIES", capabilities)
     return found
 
 
-def _check_no_way_round(environment: dict[str, str]) -> None:
-    """RequestError if a variable (LD_PRELOAD, or one of a program) names a library behind the wrappers."""
-    for name, value in environment.items():
-        if any(library in value for library in BEHIND_THE_WRAPPERS) or _may_stand_for_one(name, value):
-            raise RequestError(
-                f"{name[:80]}={value[:80]!r} names a library that would go round the memory limit",
-                f"leave {name[:80]} out",
-            )
+def _ways_round(environment: dict[str, str]) -> list[str]:
+    """What variables (LD_PRELOAD, or one of a program) name a library behind the wrappers."""
+    return [
+        f"{name[:80]}={value[:80]!r} names a library that would go round the memory limit: "
+        f"leave {name[:80]} out"
+        for name, value in environment.items()
+        if any(library in value for library in BEHIND_THE_WRAPPERS) or _may_stand_for_one(name, value)
+    ]
 
 
 def _may_stand_for_one(name: str, value: str) -> bool:
@@ -182,33 +202,49 @@ def _may_stand_for_one(name: str, value: str) -> bool:
     return False
 
 
-def check_policy(request: Request, config: Config) -> None:
-    """RequestError if an unprivileged container may not ask for this.
+def _against_policy(request: Request, config: Config, written: dict[str, Written]) -> list[str]:
+    """What an unprivileged container may not ask for.
 
-    What depends on the device (a maximum as a share of it, a whole device) is checked at placement.
+    What depends on the device (a maximum as a share of it, the number that `all` means) is checked at
+    placement.
     """
-    count = len(request.selectors) if request.choice == "list" else request.count
-    if config.policy_max_count is not None and count > config.policy_max_count:
-        raise RequestError(
-            f"XPU_COUNT={count} is more than policy.max_count={config.policy_max_count} allows",
-            f"ask for at most {config.policy_max_count}",
+
+    def told(name: str, value: str) -> str:
+        name = written[name].name if name in written else name
+        return f"{name}{': ' if '/' in name else '='}{value}"
+
+    found = []
+    maximum = config.policy_max_count
+    if maximum is not None and request.count > maximum:
+        found.append(
+            f"{request.count} devices are asked for, and policy.max_count={maximum} allows {maximum}"
         )
-    if (
-        config.policy_max_cores is not None
-        and (request.cores or 100) > config.policy_max_cores
-        and request.choice != "none"
-    ):
-        raise RequestError(
-            f"XPU_CORES={request.cores or 'not set, which means no cap,'} is more than "
-            f"policy.max_cores={config.policy_max_cores} allows",
-            f"ask for at most XPU_CORES={config.policy_max_cores}",
-        )
+    cores = config.policy_max_cores
+    if cores is not None and (request.cores or 0) > cores:
+        asked = told("XPU_CORES", str(request.cores))
+        found.append(f"{asked} is more than policy.max_cores={cores} allows: ask for at most {cores}")
     if config.policy_max_memory is not None:
         limit = units.parse_memory(config.policy_max_memory)
         for memory in request.memory:
             if limit.bytes is not None and memory.bytes is not None and memory.bytes > limit.bytes:
-                raise RequestError(
-                    f"XPU_MEM={memory.text()} is more than "
-                    f"policy.max_memory={config.policy_max_memory} allows",
-                    f"ask for at most XPU_MEM={config.policy_max_memory}",
+                found.append(
+                    f"{told('XPU_MEM', memory.text())} is more than policy.max_memory={limit.text()} allows: "
+                    f"ask for at most {limit.text()}"
                 )
+                break
+    return found
+
+
+def _capped(request: Request, config: Config, privileged: bool) -> Request:
+    """The request with the cores that it gets where it asks for none: the default, or else the maximum.
+
+    Of memory that depends on the device: see plan/granting.py.
+    """
+    if request.cores is not None or request.choice == "none":
+        return request
+    cores, origin = config.defaults_cores, "defaults.cores"
+    maximum = None if privileged else config.policy_max_cores
+    if maximum is not None and (cores or 100) > maximum:
+        # A multiple of the step, so that what a refusal offers can be asked for.
+        cores, origin = maximum // config.cores_step * config.cores_step or maximum, "policy.max_cores"
+    return request if cores is None else request.replace(cores=cores, cores_from=origin)

@@ -78,6 +78,8 @@ def parse_memory(text: str) -> Memory:
     number = _decimal(body[: len(body) - len(unit)].strip() if unit and body.endswith(unit) else body)
     if number is None:
         raise ValueError("is not an amount of memory")
+    if not number[0]:
+        raise ValueError("is no memory at all")
     if not unit:
         raise ValueError("has no unit")
     power = unit[0] if unit[0] in _SHIFTS else ""
