@@ -134,6 +134,7 @@ struct sim_device {
     uint32_t minor;          /* of /dev/nvidiaN */
     uint32_t healthy, mig_capable, mig_enabled, mig_count;
     uint32_t multicast;        /* 1: a switch connects it with others */
+    uint32_t pageable;         /* 1: its kernels may use any memory of the process, which moves to it */
     uint32_t locality_domains; /* parts that its memory is in; 0: as 1 */
     uint32_t host_pids;        /* 1: processes are listed by the host's ids, in containers too */
     uint32_t domain, bus, slot, pci_device_id, pci_subsystem_id;

@@ -26,7 +26,12 @@ from typing import Any
 #: A version that every driver here is older than: what is looked up is the newest that it has.
 VERSION, PER_THREAD = 13050, 2
 #: Of functions that are looked up as older programs do, as newer ones get another by that name.
-OLDER = {"cuGraphAddNode": 12020, "cuCtxSynchronize": 12020}
+OLDER = {
+    "cuMemAdvise": 12010,
+    "cuMemPrefetchAsync": 12010,
+    "cuGraphAddNode": 12020,
+    "cuCtxSynchronize": 12020,
+}
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
 
 
@@ -133,6 +138,13 @@ def race(threads: int, rounds: int, size: int) -> list[int]:
     return counts
 
 
+def malloc(size: int) -> int:
+    """Memory of the system's, not freed."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = c_void_p
+    return int(libc.malloc(c_size_t(size)))
+
+
 def without_descriptors(name: str, *arguments: Any) -> list[Any]:
     """What a call gets while the program can open nothing."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -155,7 +167,9 @@ def fork(name: str, *arguments: Any) -> list[Any]:
 
 
 def main() -> None:
-    own = {each.__name__: each for each in (start, take_fd, close_fd, race, without_descriptors, fork)}
+    own = {
+        each.__name__: each for each in (start, take_fd, close_fd, race, malloc, without_descriptors, fork)
+    }
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         answer = own[name](*arguments) if name in own else call(name, *arguments)

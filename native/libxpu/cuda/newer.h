@@ -14,4 +14,20 @@ CUDA_API CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUd
                                         CUmemGenericAllocationHandle memory, size_t memory_offset,
                                         size_t size, unsigned long long flags);
 
+CUDA_API CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                          CUmemLocation *locations, size_t *firsts, size_t location_count,
+                                          unsigned long long flags, CUstream stream);
+CUDA_API CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                               CUmemLocation *locations, size_t *firsts,
+                                               size_t location_count, unsigned long long flags,
+                                               CUstream stream);
+CUDA_API CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                                    CUmemLocation *locations, size_t *firsts,
+                                                    size_t location_count, unsigned long long flags,
+                                                    CUstream stream);
+CUDA_API CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                                         CUmemLocation *locations, size_t *firsts,
+                                                         size_t location_count, unsigned long long flags,
+                                                         CUstream stream);
+
 #endif

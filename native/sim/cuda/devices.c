@@ -307,6 +307,8 @@ static int attribute_of(const struct cuda_device *device, int attribute) {
         return (int)info->ecc;
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
         return info->multicast && !device->part;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+        return (int)info->pageable;
     case CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT:
         return inventory.hello.cuda_version < 13040 ? 0
                : info->locality_domains             ? (int)info->locality_domains

@@ -25,6 +25,19 @@ static CUmemLocation location_of(CUdevice device) {
                                    : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
 }
 
+/* Memory of malloc, on a card that may use it: the card has that much less from now on, until the process
+ * ends. With the lock held. */
+static CUresult move_pageable(CUdeviceptr pointer, size_t bytes, CUdevice device) {
+    struct backing *moved;
+    int pageable = 0;
+    if (!pointer || !bytes || cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device != CU_DEVICE_CPU)
+        (void)cuDeviceGetAttribute(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device);
+    return pageable ? cuda_take(NULL, device, round_up(bytes, PAGE), false, &moved)
+                    : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUDA_API CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
                                         unsigned int flags, CUstream stream) {
     CUcontext context;
@@ -39,8 +52,10 @@ CUDA_API CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmem
     struct range *range = managed(pointer, bytes);
     if (range)
         range->prefetched = number;
+    else
+        result = move_pageable(pointer, bytes, number);
     pthread_mutex_unlock(&cuda_memory);
-    return range ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return result;
 }
 
 CUDA_API CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location,

@@ -57,6 +57,7 @@ static const struct key device_keys[] = {
     KEY(NUMBER32, struct sim_device, ecc),
     KEY(NUMBER32, struct sim_device, multicast),
     KEY(NUMBER32, struct sim_device, locality_domains),
+    KEY(NUMBER32, struct sim_device, pageable),
     KEY(NUMBER32, struct sim_device, host_pids),
     KEY(NUMBER32, struct sim_device, power_idle_mw),
     KEY(NUMBER32, struct sim_device, power_limit_mw),

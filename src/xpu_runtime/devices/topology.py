@@ -301,6 +301,7 @@ def _gpu(entry: dict[str, Any], index: int, name: str, where: str) -> Gpu:
         "context_memory": entry.get("context_mib", 0) * _MIB,
         "multicast": int(entry.get("multicast", False)),
         "locality_domains": entry.get("locality_domains", 1),
+        "pageable": int(entry.get("pageable", False)),
         "host_pids": int(entry.get("host_pids", False)),
     }
     if "memory_mib" in entry:
