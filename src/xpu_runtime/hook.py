@@ -62,7 +62,8 @@ def _asking_spec(bundle: str) -> Spec | None:
 def stop(state: State, number: int | None, log: Log) -> list[Grant]:
     """Gives back what the container of `state` held; nothing is no error.
 
-    Where the ledger cannot be had in time, the slices are left for the next start to reap.
+    Where the ledger cannot be had in time, or read at all, the container ends all the same, and its slices
+    are left for the next start to reap.
     """
     if not os.path.exists(paths.in_run_dir("ledger.db")):
         return []
@@ -71,7 +72,7 @@ def stop(state: State, number: int | None, log: Log) -> list[Grant]:
     waiting.allow(waiting.STOP_S)
     try:
         return _give_back(state, number)
-    except waiting.LedgerBusy as error:
+    except waiting.LedgerError as error:
         text = f"{error}; until then container {state.id} keeps its slices"
         log.write("warning", text)
         to_system_log("warning", text)

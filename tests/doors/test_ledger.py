@@ -168,7 +168,7 @@ def test_a_ledger_that_is_lost_while_containers_run_is_made_anew_from_them(
     lose(node)
     node.remove(ended)
     told = refused(node, bundles("XPU_MEM=6G"))
-    assert "no device has 6144 MiB of memory free (GPU 0: 4096 MiB free" in told
+    assert "no device has 6G of memory free (GPU 0: 4G free" in told
     after = node.json("ps")
     assert [entry for entry in before if entry["container_id"] == container] == after
     assert after[0]["memory_bytes"] == 11 * GIB
@@ -198,7 +198,7 @@ def test_where_there_is_no_cgroup_v2_a_lost_ledger_is_made_anew_too(node: Node, 
         node.sim("1xT4-R580")
         container = node.start(bundles("XPU_MEM=12G", args=SLEEP))
         remove(node)
-        assert "3072 MiB free" in refused(node, bundles("XPU_MEM=6G"))
+        assert "3G free" in refused(node, bundles("XPU_MEM=6G"))
         node.remove(container)
         assert node.grants() == []
         node.xpu("sim", "down")
@@ -222,6 +222,18 @@ def test_the_containers_of_another_nodes_ledger_are_not_taken_for_ones_own(
     assert node.json("ps") == []
     node.environ["XPU_RUN_DIR"] = str(node.run_dir)
     assert len(node.json("ps")) == 1
+
+
+def test_a_damaged_ledger_stops_no_container_from_ending(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    first, second = (node.start(bundles("XPU_MEM=4G", args=SLEEP)) for _ in range(2))
+    (node.run_dir / "ledger.db").write_bytes(b"not a database" * 1000)
+    done = node.oci("delete", "--force", first)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = refused(node, bundles("XPU_MEM=1G"))
+    assert "is damaged (file is not a database): remove the file: it is made anew from the" in told
+    remove(node)
+    assert [entry["container_id"] for entry in node.json("ps")] == [second]
 
 
 # From another PID namespace.

@@ -21,7 +21,14 @@ from xpu_runtime.quota import pages
 from .resizing import GIB, UUIDS, Container
 
 #: Whose lines count: where the ledger or the page changes, or what is between.
-_OURS = ("Ledger.resize", "_Transaction.__enter__", "_Transaction.__exit__", "OpenQuota.set_limit")
+_OURS = (
+    "Ledger.resize",
+    "Transaction.__enter__",
+    "Transaction._begin",
+    "Transaction.__exit__",
+    "OpenQuota.set_limit",
+    "keep",
+)
 
 
 def killed_at(line: int, container: Container, amount: int, *positions: int) -> bool:
