@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,32 @@ def test_of_several_the_newest_of_the_folder_that_the_image_names_is_taken(tmp_p
 )
 def test_patterns_of_includes(name: str, pattern: str, fits: bool) -> None:
     assert loader.matches(name, pattern) is fits
+
+
+def files(image: Path, **environment: str) -> set[str]:
+    """What is covered in an image."""
+    with Root(str(image)) as root:
+        spec = {"process": {"env": [f"{name}={value}" for name, value in environment.items()]}}
+        return set(wrapping.look(root, spec).files)
+
+
+@pytest.mark.parametrize("text", ["/opt/one:/opt/two\n", "/opt/one\n/opt/two"])
+def test_the_folders_of_musls_loader_are_looked_through(tmp_path: Path, text: str) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / f"etc/ld-musl-{os.uname().machine}.path").write_text(text)
+    bring(tmp_path, "/opt/two/libnvidia-ml.so.1")
+    bring(tmp_path, "/usr/local/lib/libcuda.so")
+    assert files(tmp_path) == {"/opt/two/libnvidia-ml.so.1", "/usr/local/lib/libcuda.so"}
+
+
+def test_what_no_loader_takes_is_left_alone(tmp_path: Path) -> None:
+    for path in (
+        "/opt/libs/libcuda.sox",
+        "/opt/libs/libcudart.so.13",
+        "/srv/libcuda.so.1",
+        "/usr/bin/libcuda.so",
+    ):
+        bring(tmp_path, path)
+    (tmp_path / "opt/libs/libcuda.so.1").mkdir()
+    os.mkfifo(tmp_path / "opt/libs/libcuda.so.2")
+    assert files(tmp_path, LD_LIBRARY_PATH="/opt/libs", PATH="/usr/bin:/bin") == set()
