@@ -77,7 +77,7 @@ def test_as_many_devices_as_a_request_may_name() -> None:
 
 def test_an_index_is_of_nine_digits_and_a_uuid_of_one_letter_at_least() -> None:
     assert ask(VISIBLE_DEVICES="999999999,0:999999999,GPU-a").count == 3
-    for text in ("1000000000", "0:1000000000", "GPU-", "0:1:2", "MIG-"):
+    for text in ("1000000000", "0:1000000000", "GPU-", "0:1:2", "MIG-", "GPU-a-$"):
         assert "is no device" in wrong(VISIBLE_DEVICES=text)
 
 
@@ -274,6 +274,12 @@ MIXED = {"GPU-0": Use(12 * GIB, 80, 1), "GPU-1": Use(4 * GIB, 20, 1)}
         ({"MEM": "8G", "CORES": "90"}, MIXED, {"XPU_MEM": "8G", "XPU_CORES": "80"}),
         ({"MEM": "8G", "VISIBLE_DEVICES": "0,1"}, MIXED, {"XPU_MEM": "4G", "XPU_VISIBLE_DEVICES": "0,1"}),
         ({"MEM": "8G", "VISIBLE_DEVICES": "all"}, MIXED, {"XPU_MEM": "4G", "XPU_VISIBLE_DEVICES": "all"}),
+        # Neither has all of the memory, nor all of the cores, that two need.
+        ({"MEM": "8G", "CORES": "50", "COUNT": "2"}, MIXED,
+         {"XPU_MEM": "4G", "XPU_CORES": "20", "XPU_COUNT": "2"}),
+        # The one with the most memory has the fewest cores.
+        ({"MEM": "8G", "CORES": "50"}, {"GPU-0": Use(0, 80, 1), "GPU-1": Use(6 * GIB, 60, 1)},
+         {"XPU_MEM": "8G", "XPU_CORES": "40"}),
         # The one device is full: only fewer devices are left to offer.
         ({"MEM": "1G", "COUNT": "2"}, {"GPU-0": Use(16 * GIB, 0, 1)}, {"XPU_MEM": "1G"}),
     ],
@@ -297,6 +303,16 @@ def test_equal_devices_are_taken_in_their_order_and_cores_decide_between_equals(
     uses = {"GPU-0": Use(GIB, 10, 1), "GPU-1": Use(GIB, 20, 1)}
     assert granted(place(ask(MEM="1G"), PAIR, uses))[0].device_index == "1"
     assert granted(place(ask(MEM="1G"), PAIR, uses, policy="spread"))[0].device_index == "0"
+
+
+def test_memory_on_one_and_cores_on_another_are_no_device_with_both() -> None:
+    uses = {"GPU-0": Use(12 * GIB, 0, 1), "GPU-1": Use(0, 80, 1)}
+    assert refusal(place(ask(MEM="8G", CORES="50"), PAIR, uses)).code == "not-enough"
+
+
+def test_whole_devices_by_name_need_no_values() -> None:
+    assert [part.limited for part in granted(place(ask(VISIBLE_DEVICES="0,1"), PAIR, {}))] == [False] * 2
+    assert len(granted(place(ask(VISIBLE_DEVICES="all", MEM="1G"), PAIR, {}))) == 2
 
 
 def test_values_for_each_device_go_by_their_number() -> None:

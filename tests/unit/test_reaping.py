@@ -184,5 +184,9 @@ def test_of_a_device_for_itself_and_shared_cores_the_use_is_the_sum(
     third, _ = ledger.grant(wanted(processes[0], "c"), lambda uses: parts(False, 5))
     assert ledger.uses() == {f"GPU-{n}": Use(3 * GIB, 35, 3, True, "c", 5) for n in range(2)}
     assert third is not None
+    assert [[part.limited for part in each.slices] for each in ledger.grants()][1:] == [
+        [True] * 2,
+        [False] * 2,
+    ]
     ledger.release([third])
     assert ledger.uses() == {f"GPU-{n}": Use(2 * GIB, 30, 2, False) for n in range(2)}
