@@ -55,7 +55,11 @@ def write(path: str, spec: Spec, *, keep: bool) -> None:
                 forget(path)
             raise
     except OSError as error:
-        raise SpecError(f"cannot write {path}: {error.strerror}", "the old file is untouched") from error
+        todo = "the old file is untouched"
+        if error.errno == errno.EROFS:
+            # Shown from elsewhere it would have another path than the engine and other tools' hooks know.
+            todo = "a container with an XPU needs its bundle on a file system that can be written"
+        raise SpecError(f"cannot write {path}: {error.strerror}", todo) from error
 
 
 def _put(path: str, data: bytes) -> bool:
