@@ -30,7 +30,7 @@ def every_name() -> set[str]:
 
 def known_symbols() -> set[str]:
     """What cuGetProcAddress of a real driver knows, by the list in native/sim."""
-    listed = (REPOSITORY / "native/sim/cuda/functions.h").read_text()
+    listed = (REPOSITORY / "native/sim/cuda/functions.def").read_text()
     found = re.findall(r"\b(ONE|PTSZ|PTDS)\((cu\w+), \d+, (\w*)\)", listed)
     assert len(found) > 500
     symbols = {name + suffix for _, name, suffix in found}

@@ -8,15 +8,16 @@
 #define _GNU_SOURCE
 #include "library.h"
 
-#include "functions.h"
-
 #include <string.h>
 
 #define REFER(symbol) extern const char address_of_##symbol[] __asm__(#symbol) __attribute__((weak));
-#define REFER_ONE(name, version, suffix) REFER(name##suffix)
-#define REFER_PTSZ(name, version, suffix) REFER(name##suffix) REFER(name##suffix##_ptsz)
-#define REFER_PTDS(name, version, suffix) REFER(name##suffix) REFER(name##suffix##_ptds)
-CUDA_FUNCTIONS(REFER_ONE, REFER_PTSZ, REFER_PTDS)
+#define ONE(name, version, suffix) REFER(name##suffix)
+#define PTSZ(name, version, suffix) REFER(name##suffix) REFER(name##suffix##_ptsz)
+#define PTDS(name, version, suffix) REFER(name##suffix) REFER(name##suffix##_ptds)
+#include "functions.def"
+#undef ONE
+#undef PTSZ
+#undef PTDS
 
 #define ONE(name, version, suffix) {#name, version, address_of_##name##suffix, NULL, false},
 #define PTSZ(name, version, suffix)                                                                          \
@@ -31,7 +32,9 @@ static const struct function {
     const void *legacy;     /* NULL: not here */
     const void *per_thread; /* with the thread's default stream */
     bool takes_default_stream;
-} functions[] = {CUDA_FUNCTIONS(ONE, PTSZ, PTDS)};
+} functions[] = {
+#include "functions.def"
+};
 
 enum { FUNCTIONS = sizeof functions / sizeof *functions, PER_THREAD_SINCE = 7000 };
 
