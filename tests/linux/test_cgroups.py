@@ -78,6 +78,23 @@ def test_hierarchies_that_another_mount_hides_are_not_there(in_child: Callable[.
     in_child(look)
 
 
+def test_a_mountpoint_with_other_line_ends_in_its_name_hides_no_hierarchy(
+    tmp_path: Path, in_child: Callable[..., None]
+) -> None:
+    place = tmp_path / "a\x0bfolder\x1c of\x85somebody's\u2028"
+    place.mkdir()
+
+    def look() -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+        before = cgroups.mounted()
+        syscalls.mount("none", str(place), "tmpfs", 0)
+        assert before
+        assert cgroups.mounted() == before
+
+    in_child(look)
+
+
 def test_a_v2_mount_over_the_v1_ones_is_the_only_hierarchy(in_child: Callable[..., None]) -> None:
     def look() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNS)

@@ -11,6 +11,7 @@ import errno
 import os
 
 from xpu_runtime.errors import ApplyError
+from xpu_runtime.linux import mountinfo
 from xpu_runtime.value import Value
 
 _READ_LIMIT = 1 << 24
@@ -40,17 +41,11 @@ class DeviceRule(Value):
 def mounted() -> list[Hierarchy]:
     """The hierarchies that are seen in this mount namespace; a mount may hide others (proc(5))."""
     found = []
-    for line in _lines("/proc/self/mountinfo"):
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        if kind not in ("cgroup", "cgroup2"):
-            continue
-        _, _, device, root, mountpoint, *_ = before.split(" ")
-        mountpoint = _unescape(mountpoint)
-        if _device(mountpoint) == device:
+    for each in mountinfo.read().values():
+        if each.kind in ("cgroup", "cgroup2") and _device(each.point) == each.device:
             # A v1 mount's other options, such as rw and xattr, are no controllers' names.
-            controllers = tuple(options.split(",")) if kind == "cgroup" else ()
-            found.append(Hierarchy(1 if controllers else 2, controllers, _unescape(root), mountpoint))
+            controllers = tuple(each.options.split(",")) if each.kind == "cgroup" else ()
+            found.append(Hierarchy(1 if controllers else 2, controllers, each.root, each.point))
     return found
 
 
@@ -211,14 +206,6 @@ def _device(path: str) -> str:
     return f"{os.major(device)}:{os.minor(device)}"
 
 
-def _unescape(field: str) -> str:
-    """mountinfo writes space, tab, newline and backslash in octal."""
-    if "\\" not in field:
-        return field
-    first, *rest = field.split("\\")
-    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
-
-
 def _lines(path: str) -> list[str]:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -228,4 +215,5 @@ def _lines(path: str) -> list[str]:
             data += part
     finally:
         os.close(fd)
-    return os.fsdecode(data).splitlines()
+    # By newlines only: a cgroup's name may hold what else str.splitlines takes for the end of a line.
+    return [line for line in os.fsdecode(data).split("\n") if line]

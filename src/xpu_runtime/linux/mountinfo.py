@@ -13,13 +13,14 @@ _LIMIT = 1 << 26
 
 
 class MountEntry(Value):
-    """One mount: its file system's device ("8:1") and type, where it is attached, how it behaves."""
+    """One mount: its file system's device ("8:1"), type and options, which folder of it, attached where."""
 
     device: str
     kind: str
+    options: str
+    root: str
     point: str
     shared: bool
-    slave: bool
 
 
 def read() -> dict[int, MountEntry]:
@@ -27,11 +28,10 @@ def read() -> dict[int, MountEntry]:
     found = {}
     for line in files.read("/proc/self/mountinfo", _LIMIT).split(b"\n")[:-1]:
         front, _, back = line.decode("utf-8", "surrogateescape").partition(" - ")
-        fields = front.split(" ")
-        tags = [tag.partition(":")[0] for tag in fields[6:]]
-        found[int(fields[0])] = MountEntry(
-            fields[2], back.partition(" ")[0], _unescaped(fields[4]), "shared" in tags, "master" in tags
-        )
+        number, _, device, root, point, _, *tags = front.split(" ")
+        kind, _, options = back.split(" ", 2)
+        shared = any(tag.startswith("shared:") for tag in tags)
+        found[int(number)] = MountEntry(device, kind, options, _unescaped(root), _unescaped(point), shared)
     return found
 
 

@@ -189,12 +189,6 @@ def has_own_dev(spec: Spec) -> bool:
     return own
 
 
-def cgroups_path(spec: Spec) -> str:
-    """linux.cgroupsPath, or the empty text."""
-    path = _get(spec, "linux", "cgroupsPath")
-    return path if isinstance(path, str) else ""
-
-
 def _list(spec: Spec, *keys: str) -> list[Any]:
     """The list at `keys`, made (with the objects on the way) if absent; SpecError if it is no list."""
     place: Any = spec
