@@ -25,6 +25,8 @@ from xpu_runtime.quota import driver
 _START_S = 20.0
 #: Seconds for all calls together while the ledger is locked: less than a container's end waits for it.
 LOCKED_S = 4.0
+#: And for the end of the process, which takes milliseconds unless it hangs.
+_END_S = 1.0
 _MOST_BYTES = 1 << 16
 
 
@@ -54,14 +56,15 @@ class Apart:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._problem is not None:
-            os.kill(self._child, signal.SIGKILL)
         self._socket.close()
-        # One that hangs in the kernel ends when the driver lets it, and is then init's.
-        if self._problem is None:
-            os.waitpid(self._child, 0)
-        else:
+        os.kill(self._child, signal.SIGKILL)
+        ended = os.pidfd_open(self._child)
+        try:
+            # One that hangs in the driver ends when that lets it, and is then init's.
+            select.select([ended], [], [], _END_S)
             os.waitpid(self._child, os.WNOHANG)
+        finally:
+            os.close(ended)
 
     def allow(self, seconds: float) -> None:
         """All calls from here on end within `seconds`."""
@@ -78,7 +81,10 @@ class Apart:
     def _ask(self, *request: object) -> Any:
         if self._problem is not None:
             raise self._problem
-        self._socket.send(json.dumps(request).encode())
+        try:
+            self._socket.send(json.dumps(request).encode())
+        except OSError:
+            raise self._died() from None
         return self._answer()
 
     def _answer(self) -> Any:
@@ -89,14 +95,20 @@ class Apart:
                 "repeat the change when it does: `xpu inspect` shows what is in force",
             )
             raise self._problem
-        answer = self._socket.recv(_MOST_BYTES)
+        try:
+            answer = self._socket.recv(_MOST_BYTES)
+        except OSError:
+            answer = b""
         if not answer:
-            self._problem = DeviceError("the process that asks the driver has died", "repeat the change")
-            raise self._problem
+            raise self._died()
         value, what, todo = json.loads(answer)
         if what:
             raise DeviceError(what, todo)
         return value
+
+    def _died(self) -> DeviceError:
+        self._problem = DeviceError("the process that asks the driver has died", "repeat the change")
+        return self._problem
 
 
 def _serve(found: Inventory, requests: socket.socket) -> None:

@@ -1,0 +1,56 @@
+"""The process that asks the driver: whatever becomes of it, its caller goes on, and says what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.quota import apart, driver
+
+from .resizing import FOUND, GIB, UUIDS
+
+
+def children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_a_change_whose_process_has_died_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "set_limit", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    with apart.Apart(FOUND) as asked:
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="the process that asks the driver has died"):
+                asked.set_limit(UUIDS[0], "/nowhere", GIB)
+
+
+def test_a_process_that_has_died_before_it_is_asked_is_told_too() -> None:
+    before = set(children())
+    with apart.Apart(FOUND) as asked:
+        (child,) = set(children()) - before
+        os.kill(int(child), signal.SIGKILL)
+        os.waitid(os.P_PID, int(child), os.WEXITED | os.WNOWAIT)
+        with pytest.raises(DeviceError, match="the process that asks the driver has died"):
+            asked.set_limit(UUIDS[0], "/nowhere", GIB)
+    assert set(children()) == before
+
+
+def test_who_presses_ctrl_c_does_not_wait_for_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "set_limit", lambda *_: time.sleep(30))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    started = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt), apart.Apart(FOUND) as asked:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            asked.set_limit(UUIDS[0], "/nowhere", GIB)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - started < 15
