@@ -280,6 +280,11 @@ MIXED = {"GPU-0": Use(12 * GIB, 80, 1), "GPU-1": Use(4 * GIB, 20, 1)}
         # The one with the most memory has the fewest cores.
         ({"MEM": "8G", "CORES": "50"}, {"GPU-0": Use(0, 80, 1), "GPU-1": Use(6 * GIB, 60, 1)},
          {"XPU_MEM": "8G", "XPU_CORES": "40"}),
+        # All of the memory is there to the byte, and only cores lack.
+        ({"MEM": "12G", "CORES": "90"}, MIXED, {"XPU_MEM": "12G", "XPU_CORES": "80"}),
+        # One step of cores is left, and less memory than was asked for.
+        ({"MEM": "8G", "CORES": "50"}, {"GPU-0": Use(12 * GIB, 95, 1), "GPU-1": Use(16 * GIB, 0, 1)},
+         {"XPU_MEM": "4G", "XPU_CORES": "5"}),
         # The one device is full: only fewer devices are left to offer.
         ({"MEM": "1G", "COUNT": "2"}, {"GPU-0": Use(16 * GIB, 0, 1)}, {"XPU_MEM": "1G"}),
     ],
@@ -306,8 +311,9 @@ def test_equal_devices_are_taken_in_their_order_and_cores_decide_between_equals(
 
 
 def test_memory_on_one_and_cores_on_another_are_no_device_with_both() -> None:
-    uses = {"GPU-0": Use(12 * GIB, 0, 1), "GPU-1": Use(0, 80, 1)}
-    assert refusal(place(ask(MEM="8G", CORES="50"), PAIR, uses)).code == "not-enough"
+    for cores_used in (0, 50):  # at 50 the other one has just the cores that are asked for
+        uses = {"GPU-0": Use(12 * GIB, cores_used, 1), "GPU-1": Use(0, 80, 1)}
+        assert refusal(place(ask(MEM="8G", CORES="50"), PAIR, uses)).code == "not-enough"
 
 
 def test_whole_devices_by_name_need_no_values() -> None:
