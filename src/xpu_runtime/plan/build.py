@@ -12,13 +12,13 @@ from xpu_runtime.devices.inventory import Inventory, Library
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Slice
 from xpu_runtime.linux import ldcache
-from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.plan.operations import DeviceNode, Link, LinkerCache, Mount, Operation, OwnFile
 from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from xpu_runtime.linux.rootfs import Root
     from xpu_runtime.oci.spec import Spec
 
 _MULTIARCH = f"{os.uname().machine}-linux-gnu"

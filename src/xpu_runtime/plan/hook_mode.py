@@ -45,7 +45,7 @@ def start(state: State, spec: Spec, config: Config, log: Log) -> Grant | None:
             return None
         live.carry_out(found, (), request.capabilities, state.pid, rootfs, None, spec)
         return None
-    return _give(state, request, found, config, log, spec)
+    return _give(state, request, found, config, log, spec, rootfs)
 
 
 def _give(
@@ -55,9 +55,9 @@ def _give(
     config: Config,
     log: Log,
     spec: Spec,
+    rootfs: str,
 ) -> Grant:
     privileged = oci_spec.is_privileged(spec)
-    rootfs = oci_spec.rootfs(spec, state.bundle)
     started = _start_time(state)
     wanted = Grant(0, state.id, state.bundle, state.pid, started, "", "pending", plan_mode.HOOK, 0.0, ())
     granted = granting.grant(found, request, config, wanted, privileged=privileged)
@@ -72,10 +72,7 @@ def _give(
     except BaseException:
         granting.release(config, [bound])
         raise
-    _warn(bound, log)
-    silent = library.why_no_log(bound.slices) if request.log else None
-    if silent:
-        log.write("warning", f"container {bound.container_id}: {silent}")
+    _warn(bound, request, log)
     return bound
 
 
@@ -106,7 +103,7 @@ def bind(state: State, number: int, spec: Spec, config: Config, log: Log) -> Gra
         except BaseException:
             granting.release(config, [bound])
             raise
-    _warn(bound, log)
+    _warn(bound, request, log)
     return bound
 
 
@@ -117,8 +114,12 @@ def _start_time(state: State) -> int:
     return started
 
 
-def _warn(grant: Grant, log: Log) -> None:
-    """Says once a container which limits nothing holds: in the runtime's log, and in the node's."""
+def _warn(grant: Grant, request: Request, log: Log) -> None:
+    """Says once a container which limits nothing holds, in the runtime's log and in the node's, and in the
+    former why the log that it asks for stays empty."""
+    silent = library.why_no_log(grant.slices) if request.log else None
+    if silent:
+        log.write("warning", f"container {grant.container_id}: {silent}")
     unheld = [
         f"{kind} of GPU {part.device_index}"
         for part in grant.slices

@@ -1,7 +1,7 @@
 """The operations of a plan: small values, each saying in one line what it does.
 
-live.py carries the list out in a live container. Of a container without a mount namespace of its own,
-and of device rules in spec mode, in_spec.py writes it into the spec.
+live.py carries the list out in a live container. In spec mode in_spec.py writes the devices into the spec,
+and unshared.py the rest for a container without a mount namespace of its own.
 """
 
 from __future__ import annotations
