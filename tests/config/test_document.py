@@ -89,7 +89,8 @@ def test_what_the_file_sets_is_taken_and_the_rest_is_default(tmp_path: Path) -> 
         ("? [a]\n: 1", "c.yaml:1:3: a key must be a word"),
         ("mode: auto\nx: \x01", "c.yaml:2:4: character 1 is not allowed"),
         (b"mode: auto\nx: \xff", "c.yaml:2:4: not UTF-8 text"),
-        ("a: " + "[" * 3000 + "]" * 3000, "c.yaml:1:1: nested too deeply"),
+        ("a: " + "[" * 3000 + "]" * 3000, "c.yaml:1:53: nested too deeply"),
+        ("a: " + "[" * 60_000, "c.yaml:1:53: nested too deeply"),
         ("cores: {step: " + "9" * 9000 + "}", "cores.step:"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import sqlite3
 import subprocess
@@ -92,6 +94,49 @@ def test_a_record_that_is_not_ours_is_passed_over(
     for end in range(0, len(whole), 7):
         os.setxattr(cgroup, "trusted.xpu.9", whole[:end])
         assert survivors.running(path, proc.pid_namespace()) == [running]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [(0, [1]), (0, "x"), (0, 1 << 63), (0, -1), (3, "1"), (3, {}), (3, True), (4, 1 << 70), (5, 7), (8, "x")],
+)
+def test_a_forged_record_is_passed_over(
+    path: str, running: Grant, cgroup: Path, field: int, value: object
+) -> None:
+    record = json.loads(os.getxattr(cgroup, f"trusted.xpu.{running.id}"))
+    record[4][field] = value
+    os.setxattr(cgroup, "trusted.xpu.8", json.dumps(record).encode())
+    os.unlink(path)
+    with Ledger(path) as ledger:
+        assert ledger.grants() == [running]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(0, 0), (2, "1"), (2, 1 << 63), (2, -1), (3, 1), (4, 1.5), (5, 1)]
+)
+def test_a_forged_slice_is_passed_over(
+    path: str, running: Grant, cgroup: Path, field: int, value: object
+) -> None:
+    record = json.loads(os.getxattr(cgroup, f"trusted.xpu.{running.id}"))
+    record[4][0] = 8
+    record[4][9][0][field] = value
+    os.setxattr(cgroup, "trusted.xpu.8", json.dumps(record).encode())
+    assert survivors.running(path, proc.pid_namespace()) == [running]
+
+
+def test_a_ledger_is_not_made_anew_from_a_part_of_what_runs(
+    path: str, running: Grant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scandir(folder: str) -> object:
+        raise OSError(errno.EMFILE, "Too many open files", folder)
+
+    os.unlink(path)
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(LedgerError, match="Too many open files"), Ledger(path):
+        pass
+    monkeypatch.undo()
+    with Ledger(path) as ledger:
+        assert ledger.grants() == [running]
 
 
 def test_a_grant_that_was_given_up_is_not_written_any_more(path: str, running: Grant) -> None:

@@ -20,6 +20,9 @@ from xpu_runtime.value import Value
 #: Bytes; the default file, comments included, is a tenth of it.
 LARGEST = 64 * 1024
 
+#: Lists and mappings in each other; the schema has three.
+_DEEPEST = 50
+
 #: A key's way from the top, list indexes included: ("policy", "devices", 0).
 Path = tuple[str | int, ...]
 
@@ -84,7 +87,14 @@ class _Reader:
             self._problem("not UTF-8 text", before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
             return None
         try:
+            depth = 0
             for event in yaml.parse(text, Loader=yaml.SafeLoader):
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                if depth > _DEEPEST:
+                    # PyYAML takes a minute for 50,000 brackets, in which every container's start would wait.
+                    self._at("nested too deeply", event.start_mark)
+                    return None
                 if isinstance(event, yaml.AliasEvent):
                     self._at("YAML aliases (*name) are not used here: write the value out", event.start_mark)
             if self.problems:
@@ -97,8 +107,6 @@ class _Reader:
             before_it = text[: error.position]
             column = error.position - before_it.rfind("\n")
             self._problem(f"character {error.character!a} is not allowed", before_it.count("\n") + 1, column)
-        except RecursionError:
-            self._problem("nested too deeply", 1, 1)
         return None
 
     def _value(self, node: Any, path: Path) -> Any:

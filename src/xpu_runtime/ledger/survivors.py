@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _PREFIX = "trusted.xpu."
 _FORMAT = 1
+_TEXT, _NUMBER, _TEXT_OR_NONE = (str,), (int,), (str, type(None))
+#: The types of a record's fields, as Grant and Slice have them.
+_GRANT = (_NUMBER, _TEXT, _TEXT, _NUMBER, _NUMBER, _TEXT, _TEXT, _TEXT, (float,))
+_SLICE = (_TEXT, _TEXT, _NUMBER, (bool,), (int, type(None)), *4 * (_TEXT_OR_NONE,))
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENODATA)
 
 
@@ -98,7 +102,7 @@ def _written() -> Iterator[tuple[str, str]]:
     """Each cgroup folder with the name of each attribute of ours on it."""
     for each in cgroups.mounted():
         if each.version == 2 or "devices" in each.controllers:
-            for folder, _, _ in os.walk(each.mountpoint):
+            for folder, _, _ in os.walk(each.mountpoint, onerror=_unless_gone):
                 try:
                     names = os.listxattr(folder)
                 except OSError as error:
@@ -108,6 +112,12 @@ def _written() -> Iterator[tuple[str, str]]:
                 for name in names:
                     if name.startswith(_PREFIX):
                         yield folder, name
+
+
+def _unless_gone(error: OSError) -> None:
+    """A folder that cannot be listed may hold containers: os.walk alone would step over it."""
+    if error.errno not in _GONE:
+        raise error
 
 
 def foreign(what: str, theirs: int, ours: int) -> LedgerError:
@@ -129,14 +139,26 @@ def _plain(grant: Grant) -> list[Any]:
 
 
 def _grant(plain: list[Any]) -> Any:
-    """ValueError or TypeError for what is no grant."""
+    """ValueError or TypeError for what is no grant.
+
+    A container with CAP_SYS_ADMIN can write anything there, which must not stop the node's other containers.
+    """
     *fields, slices = plain
     parts = []
     for each in slices:
-        *values, memory, memory_strength, cores, cores_strength = each
+        *values, memory, memory_strength, cores, cores_strength = _typed(each, _SLICE)
         holding = Holding(memory, memory_strength, cores, cores_strength)
         parts.append(_value(Slice, [*values, holding]))
-    return _value(Grant, [*fields, tuple(parts)])
+    return _value(Grant, [*_typed(fields, _GRANT), tuple(parts)])
+
+
+def _typed(values: list[Any], types: tuple[tuple[type, ...], ...]) -> list[Any]:
+    for value, allowed in zip(values, types, strict=True):
+        if type(value) not in allowed:
+            raise TypeError(f"{value!r} is none of {allowed}")
+        if type(value) is int and not 0 <= value < 1 << 63:  # what SQLite holds
+            raise ValueError(f"{value} is out of range")
+    return values
 
 
 def _value(kind: Any, fields: list[Any]) -> Any:
