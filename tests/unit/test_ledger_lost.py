@@ -139,6 +139,44 @@ def test_a_ledger_is_not_made_anew_from_a_part_of_what_runs(
         assert ledger.grants() == [running]
 
 
+def test_a_ledger_that_was_away_for_a_while_learns_what_was_granted_meanwhile(
+    path: str, running: Grant, cgroup: Path
+) -> None:
+    os.rename(path, path + ".away")
+    with Ledger(path) as ledger:
+        wanted = running.replace(id=0, container_id="c2", bundle="/c")
+        later, _ = ledger.grant(wanted, lambda uses: SLICES[:1])
+        assert later is not None
+        survivors.keep(later, path)
+    os.replace(path + ".away", path)
+    for _ in range(2):
+        with Ledger(path) as ledger:
+            assert ledger.grants() == [running, later]
+
+
+def test_what_was_reaped_is_not_written_any_more(path: str, running: Grant, cgroup: Path) -> None:
+    os.kill(running.pid, 9)
+    while "populated 0" not in (cgroup / "cgroup.events").read_text():
+        pass  # the test's own time limit ends this
+    with Ledger(path) as ledger:
+        assert ledger.reap() == [running]
+    assert os.listxattr(cgroup) == []
+
+
+def test_what_an_earlier_life_of_a_container_had_is_not_written_any_more(
+    path: str, running: Grant, cgroup: Path
+) -> None:
+    ended = running.replace(id=0, container_id="c2", start_time=running.start_time - 1)
+    with Ledger(path) as ledger:
+        first, _ = ledger.grant(ended, lambda uses: ())
+        assert first is not None
+        survivors.keep(first, path)
+        second, dead = ledger.grant(running.replace(id=0, container_id="c2"), lambda uses: ())
+        assert second is not None
+        assert dead == [first]
+    assert os.listxattr(cgroup) == [f"trusted.xpu.{running.id}"]
+
+
 def test_a_grant_that_was_given_up_is_not_written_any_more(path: str, running: Grant) -> None:
     survivors.forget(running)
     survivors.forget(running)

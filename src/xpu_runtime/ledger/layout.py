@@ -74,9 +74,38 @@ def read_mark(db: Any, path: str) -> Mark | None:
     return Mark(*rows[0]) if rows and len(rows[0]) == len(Mark._fields) else None
 
 
-def is_current(found: Mark | None, own: Mark) -> bool:
-    """Whether a ledger can be used as it is, by whichever PID namespace."""
-    return found is not None and found.replace(pid_namespace=own.pid_namespace) == own
+def is_current(found: Mark | None, own: Mark, path: str) -> bool:
+    """Whether the ledger at `path` can be used as it is, by whichever PID namespace."""
+    if found is None or found.replace(pid_namespace=own.pid_namespace) != own:
+        return False
+    return _last_made(path) == str(own.inode)
+
+
+def note_made(path: str, own: Mark) -> None:
+    """Writes down, in the lock file, which file is the ledger: after it has been made.
+
+    One that was renamed away, and back when another had been made in its place, knows nothing of that one's
+    grants. Where this cannot be written, the ledger is looked through anew each time.
+    """
+    try:
+        fd = os.open(path + ".lock", os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(fd, str(own.inode).encode("ascii"))
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
+
+
+def _last_made(path: str) -> str:
+    try:
+        fd = os.open(path + ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return os.read(fd, 32).decode("ascii", "replace")
+        finally:
+            os.close(fd)
+    except OSError:
+        return ""
 
 
 def make(db: Any, path: str, own: Mark) -> None:

@@ -14,7 +14,7 @@ import os
 import time
 
 from xpu_runtime import paths
-from xpu_runtime.ledger import layout, waiting
+from xpu_runtime.ledger import layout, survivors, waiting
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.layout import GRANT, SLICE
 from xpu_runtime.ledger.sqlite import sqlite
@@ -84,11 +84,16 @@ class Ledger:
 
     def _prepare(self) -> None:
         """Makes the ledger where there is none of this boot, from what runs."""
-        if layout.is_current(layout.read_mark(self._db, self.path), self._own):
+        if self._is_current():
             return
         with self._transaction():
-            if not layout.is_current(layout.read_mark(self._db, self.path), self._own):  # nobody was first
-                layout.make(self._db, self.path, self._own)
+            if self._is_current():  # somebody was first
+                return
+            layout.make(self._db, self.path, self._own)
+        layout.note_made(self.path, self._own)
+
+    def _is_current(self) -> bool:
+        return layout.is_current(layout.read_mark(self._db, self.path), self._own, self.path)
 
     def is_own(self) -> bool:
         """Whether this process is in the PID namespace of the processes that the ledger names."""
@@ -179,6 +184,7 @@ class Ledger:
                     if not proc.is_alive(grant.pid, grant.start_time):
                         # Of an earlier life of this container. Its cgroup's path has processes again:
                         # the ones that are being given this new grant.
+                        survivors.forget(grant)
                         self._delete([grant])
                         dead.append(grant)
                 slices = choose(self.uses())
@@ -273,6 +279,9 @@ class Ledger:
             if not alive and not (cgroup and cgroups.has_processes(cgroup)):
                 dead.append(number)
         found = [grant for number in dead for grant in self._load("WHERE id = ?", (number,))]
+        for grant in found:
+            if grant.cgroup:  # left there, or made again for the container's next life
+                survivors.forget(grant)
         self._delete(found)
         return found
 
