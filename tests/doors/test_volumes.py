@@ -293,3 +293,40 @@ def test_a_dev_folder_of_the_images_own_leads_into_no_volume(
     done = node.run(bundle)
     assert "nvidia" not in str(tree(folder))
     assert ("nvidia0" in done.stdout) == (way == "no mount"), done.stderr
+
+
+@pytest.mark.parametrize("destination", ["/dev/nvidia-caps", "/link"])
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_no_node_is_made_in_a_volume_below_dev(
+    node: Node, bundles: Bundles, volume: Volume, destination: str, mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("2xA100-MIG")
+    folder = volume("")
+    bundle = bundles("XPU_VISIBLE_DEVICES=0:0", change=binds(folder, destination))
+    (bundle / "rootfs/link").symlink_to("/dev/nvidia-caps")
+    assert "it lies on the volume at /dev/nvidia-caps" in refused(node, bundle)
+    assert tree(folder) == {}
+
+
+@pytest.fixture
+def disk(node: Node) -> Iterator[Path]:
+    folder = node.folder / "disk"
+    folder.mkdir()
+    # An overlay's upper folder cannot be on another overlay, which the machine's root may be.
+    subprocess.run(["mount", "-t", "tmpfs", "disk", folder], check=True)
+    for name in ("lower", "upper", "work"):
+        (folder / name).mkdir()
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_nothing_is_made_on_a_file_system_that_outlives_the_container(
+    node: Node, bundles: Bundles, mode: str, disk: Path
+) -> None:
+    """The runtime itself mounts it, so that the host's mounts do not name it."""
+    layers = [f"lowerdir={disk}/lower", f"upperdir={disk}/upper", f"workdir={disk}/work"]
+    mount = {"destination": "/usr/lib/xpu", "type": "overlay", "source": "overlay", "options": layers}
+    bundle = bundles(*ask("library"), change=lambda spec: spec["mounts"].append(mount))
+    assert "it lies on the volume at /usr/lib/xpu" in refused(node, bundle)
+    assert tree(disk / "upper") == {}

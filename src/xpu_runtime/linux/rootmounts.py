@@ -23,14 +23,16 @@ _KERNEL_FILE_SYSTEMS = (
     *("proc", "sysfs", "cgroup", "cgroup2", "securityfs", "selinuxfs", "debugfs", "tracefs"),
     *("bpf", "configfs", "pstore", "efivarfs", "fusectl", "binfmt_misc"),
 )
+#: File systems that keep nothing once they are unmounted.
+_ENDS_WITH_ITS_MOUNT = ("tmpfs", "ramfs")
 
 
 class RootMounts:
     """The mounts that lie below the folder `root` (a descriptor), as they are seen from this mount namespace.
 
-    `host_devices` are the file systems (MountEntry.device) that the host has mounted: any other, such as
-    a tmpfs that the low-level runtime mounted for this container, is the container's own, and so is the
-    mount that the root folder itself lies on. Without them only the latter is.
+    `host_devices` are the file systems (MountEntry.device) that the host has mounted: a tmpfs that is none
+    of them was mounted by the low-level runtime for this container and ends with it, so it is the container's
+    own, and so is the mount that the root folder itself lies on. Without them only the latter is.
     """
 
     def __init__(self, root: int, host_devices: frozenset[str] | None) -> None:
@@ -53,7 +55,11 @@ class RootMounts:
         number = mountinfo.id_of(fd)
         if number == self._root or number in self._attached:
             return True
-        return self._host_devices is not None and self._entry(number).device not in self._host_devices
+        if self._host_devices is None:
+            return False
+        # The runtime mounts whatever the spec names: a disk or an overlay outlives the container.
+        entry = self._entry(number)
+        return entry.kind in _ENDS_WITH_ITS_MOUNT and entry.device not in self._host_devices
 
     def place(self, fd: int) -> str:
         """Where the mount that `fd` lies on is attached, as a path in the container."""

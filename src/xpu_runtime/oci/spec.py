@@ -176,19 +176,6 @@ def has_namespace(spec: Spec, kind: str) -> bool:
     return any(_get(item, "type") == kind for item in _get(spec, "linux", "namespaces") or ())
 
 
-def has_own_dev(spec: Spec) -> bool:
-    """Whether /dev is a file system that the low-level runtime mounts for this container alone.
-
-    Else it is the image's folder or a volume (the last mount at a place is the one that is seen).
-    """
-    own = False
-    for mount in _get(spec, "mounts") or ():
-        place = _get(mount, "destination")
-        if isinstance(place, str) and os.path.normpath(place).lstrip("/") == "dev":
-            own = _get(mount, "type") == "tmpfs"
-    return own
-
-
 def _list(spec: Spec, *keys: str) -> list[Any]:
     """The list at `keys`, made (with the objects on the way) if absent; SpecError if it is no list."""
     place: Any = spec

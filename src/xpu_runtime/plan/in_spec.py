@@ -1,11 +1,11 @@
 """What spec mode writes into the bundle's spec before the low-level runtime starts.
 
-Rules of the device cgroup and device nodes become parts of the spec, so that the runtime (and systemd
-behind it) knows them. Mounts, links and the loader's cache are the hook's in this mode too (live.py): where
-the spec's mounts and the image's links lead is certain only when the volumes are mounted, and in a user
-namespace the runtime cannot make a mountpoint in a folder that belongs to the host's root. Only a
-container without a mount namespace of its own, into which no hook could mount, has them in its spec
-(unshared.py).
+Rules of the device cgroup become parts of the spec, so that the runtime (and systemd behind it) knows them.
+Device nodes, mounts, links and the loader's cache are the hook's in this mode too (live.py): where the spec's
+mounts and the image's links lead is certain only when the volumes are mounted. The runtime would make a node
+in a volume at /dev/nvidia-caps, where it stays; and in a user namespace it cannot make a mountpoint in a
+folder that belongs to the host's root. Only a container without a mount namespace of its own, into which no
+hook could mount, has them in its spec (unshared.py).
 """
 
 from __future__ import annotations
@@ -33,15 +33,12 @@ def add_devices(
     systemd_cgroup: bool,
 ) -> None:
     """Adds the devices of `slices` to `spec`, in memory."""
-    # In the image's own /dev, or in a volume, the runtime would make nodes wherever a link leads: there the
-    # hook makes them, or says why not.
-    by_runtime = oci_spec.has_own_dev(spec) and not oci_spec.has_namespace(spec, "user")
     for wanted in build.device_nodes(found, slices, capabilities):
         node = wanted.node
         oci_spec.add_device_rule(spec, "c", node.major, node.minor, "rw")
         if systemd_cgroup:
             _link_for_systemd(node, found.root)
-        if by_runtime or mode.mounts_are_in_spec(spec):
+        if mode.mounts_are_in_spec(spec):
             oci_spec.add_device(spec, node.path, "c", node.major, node.minor, _NODE_MODE)
 
 
