@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 STARTING = ("createRuntime", "prestart")
 STOPPED = "poststop"
+#: In the paths of bundles of our own (oci/own_bundle.py).
+_MAYBE_OURS = "/bundles/"
 _OPTIONS = ("--log", "--log-format", "--grant")
 
 
@@ -31,12 +33,18 @@ def start(state: State, number: int | None, log: Log) -> Grant | None:
     """Gives the container of `state` its slice, which spec mode has booked as grant `number`."""
     from xpu_runtime.config.load import load
 
+    bundle = state.bundle
+    if _MAYBE_OURS in bundle:
+        from xpu_runtime.oci import own_bundle
+
+        own_bundle.hold(bundle, state.pid)
+        state = state.replace(bundle=own_bundle.engines(bundle))
     if number is not None:
         from xpu_runtime.oci import spec as oci_spec
         from xpu_runtime.plan import hook_mode
 
-        return hook_mode.bind(state, number, oci_spec.read(oci_spec.path_in(state.bundle)), load(), log)
-    spec = _asking_spec(state.bundle)
+        return hook_mode.bind(state, number, oci_spec.read(oci_spec.path_in(bundle)), load(), log)
+    spec = _asking_spec(bundle)
     if spec is None:
         return None
     from xpu_runtime.plan import hook_mode
@@ -65,6 +73,12 @@ def stop(state: State, number: int | None, log: Log) -> list[Grant]:
     Where the ledger cannot be had in time, or read at all, the container ends all the same, and its slices
     are left for the next start to reap.
     """
+    if _MAYBE_OURS in state.bundle:
+        from xpu_runtime.oci import own_bundle
+
+        bundle = state.bundle
+        state = state.replace(bundle=own_bundle.engines(bundle))
+        own_bundle.remove(bundle)
     if not os.path.exists(paths.in_run_dir("ledger.db")):
         return []
     from xpu_runtime.ledger import waiting

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def prepare(invocation: Invocation, config: Config, runtime: Runtime) -> str | None:
     """Prepares the invocation's bundle for the low-level runtime; XpuError if its container must not start.
 
-    Returns the mode that the container gets its slice by, None if it asks for none (and then the
-    bundle is untouched).
+    Returns the bundle that the runtime must be given in the place of the invocation's, where that cannot be
+    written; else None. The bundle of a container that asks for nothing is untouched.
     """
     path = invocation.spec_path
     spec = _read_original(path)
@@ -48,11 +48,9 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime) -> str | N
     if mode == plan_mode.SPEC:
         from xpu_runtime.plan import spec_mode  # brings the ledger, the devices and the plan along
 
-        spec_mode.prepare(path, spec, request, invocation, config, runtime, options)
-    else:
-        injection.add_hooks(spec, runtime, options)
-        kept.write(path, spec, keep=False)
-    return mode
+        return spec_mode.prepare(path, spec, request, invocation, config, runtime, options)
+    injection.add_hooks(spec, runtime, options)
+    return kept.write(path, spec, keep=False)
 
 
 def _read_original(path: str) -> Spec:
@@ -80,7 +78,9 @@ def main(arguments: list[str]) -> int:
             if problem is not None or runtime is None:
                 _refuse_who_asks(invocation, problem)
             else:
-                prepare(invocation, config, runtime)
+                own_bundle = prepare(invocation, config, runtime)
+                if own_bundle is not None:
+                    arguments = oci_argv.with_bundle(arguments, invocation.bundle, own_bundle)
         except Exception as error:
             if not _is_handed_over(invocation.spec_path):
                 complain(log, line_of(error))

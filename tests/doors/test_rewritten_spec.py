@@ -203,28 +203,6 @@ def test_a_config_file_that_is_rewritten_stays_what_it_is(
     assert sorted(path.name for path in bundle.iterdir()) == ["config.json", "rootfs"]
 
 
-@MODES
-def test_a_bundle_that_cannot_be_written_is_refused_with_what_to_do(
-    node: Node, bundles: Bundles, mode: str
-) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
-    bundle = bundles("XPU_MEM=1G")
-    before = (bundle / "config.json").read_bytes()
-    subprocess.run(["mount", "--bind", "-o", "ro", bundle, bundle], check=True)
-    try:
-        done = node.oci("create", "--bundle", bundle, bundle.name)
-    finally:
-        subprocess.run(["umount", bundle], check=True)
-    assert done.returncode == 1
-    assert done.stderr == (
-        f"xpu: cannot write {bundle}/config.json: Read-only file system: "
-        "a container with an XPU needs its bundle on a file system that can be written\n"
-    )
-    assert (bundle / "config.json").read_bytes() == before
-    assert node.grants() == []
-
-
 @pytest.mark.parametrize("written", [0, 1, 100, -1])
 def test_a_write_in_place_that_was_cut_short_is_put_right_by_the_next_create(
     node: Node, bundles: Bundles, config_files: list[ConfigFile], written: int

@@ -200,3 +200,34 @@ def parse(argv: list[str], cwd: str) -> Invocation:
         debug=bool(given.get("debug")),
         creates=bool(container_id) and not given.get("help") and not own.get("help"),
     )
+
+
+#: Names of sockets: the runtime is in the bundle by the time that it connects to them.
+_IN_BUNDLE = ("console-socket=", "pidfd-socket=")
+
+
+def with_bundle(argv: list[str], bundle: str, other: str) -> list[str]:
+    """The words of an invocation that creates, with the bundle `other` in the place of its own, `bundle`."""
+    _, rest = _parsed(argv, _GLOBAL)
+    assert rest
+    known = _OPTIONS[rest[0]]
+    words = _reordered(rest[1:], known)
+    options: list[str] = []
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] != "-":
+        word = words[at]
+        at += 1
+        if word == "--":
+            break
+        name, equals, value = word[2 if word.startswith("--") else 1 :].partition("=")
+        main = known[name]
+        given = [word]
+        if main.endswith("=") and not equals:
+            value = words[at]
+            at += 1
+            given.append(value)
+        if main in _IN_BUNDLE:
+            given = [f"--{name}={os.path.join(bundle, value)}"]
+        if main != "bundle=":
+            options += given
+    return [*argv[: len(argv) - len(rest) + 1], *options, f"--bundle={other}", "--", *words[at:]]

@@ -174,8 +174,10 @@ def release(config: Config, grants: list[Grant]) -> None:
 
 def reap(config: Config) -> list[Grant]:
     """Takes back what dead containers hold, and returns their grants."""
+    from xpu_runtime.oci import own_bundle
     from xpu_runtime.quota import folders
 
+    own_bundle.sweep()
     left = folders.left()
     with Ledger() as ledger:
         dead = ledger.reap()

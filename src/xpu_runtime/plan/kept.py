@@ -36,30 +36,46 @@ _LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 )
 
 
-def write(path: str, spec: Spec, *, keep: bool) -> None:
+#: Of a read-only file system or mount, of chattr +i, of a network file system that does not obey root.
+_MUST_NOT_WRITE = (errno.EROFS, errno.EPERM, errno.EACCES)
+
+
+def write(path: str, spec: Spec, *, keep: bool) -> str | None:
     """Writes our edit into the file `path`, and with `keep` what the next create needs to take it back.
 
     The file keeps its owner, mode, extended attributes, hard links, and a symlink that leads to it.
-    SpecError, and the old bytes are still there, if it cannot be written.
+    Where nobody may write it, the edit goes into a bundle of our own, which is returned, for the low-level
+    runtime to be given. SpecError, and the old bytes are still there, if that cannot be either.
     """
-    data = oci_spec.encode(spec)
     try:
-        original = files.read(path, oci_spec.MAX_BYTES) if keep else None
-        try:
-            if original is not None:
-                _keep(path, original, data)
-            if _put(path, data) and not keep:
-                forget(path)
-        except BaseException:
-            if original is not None and files.read(path, oci_spec.MAX_BYTES) == original:
-                forget(path)
-            raise
+        _write(path, spec, keep)
+        return None
     except OSError as error:
-        todo = "the old file is untouched"
-        if error.errno == errno.EROFS:
-            # Shown from elsewhere it would have another path than the engine and other tools' hooks know.
-            todo = "a container with an XPU needs its bundle on a file system that can be written"
-        raise SpecError(f"cannot write {path}: {error.strerror}", todo) from error
+        if error.errno not in _MUST_NOT_WRITE:
+            raise SpecError(f"cannot write {path}: {error.strerror}", "the old file is untouched") from error
+    from xpu_runtime.oci import own_bundle
+
+    try:
+        return own_bundle.make(os.path.dirname(path), spec)
+    except OSError as error:
+        raise SpecError(
+            f"cannot make a bundle in the place of {os.path.dirname(path)}, which cannot be written: "
+            f"{error.filename}: {error.strerror}"
+        ) from error
+
+
+def _write(path: str, spec: Spec, keep: bool) -> None:
+    data = oci_spec.encode(spec)
+    original = files.read(path, oci_spec.MAX_BYTES) if keep else None
+    try:
+        if original is not None:
+            _keep(path, original, data)
+        if _put(path, data) and not keep:
+            forget(path)
+    except BaseException:
+        if original is not None and files.read(path, oci_spec.MAX_BYTES) == original:
+            forget(path)
+        raise
 
 
 def _put(path: str, data: bytes) -> bool:

@@ -35,8 +35,11 @@ def prepare(
     config: Config,
     runtime: Runtime,
     options: list[str],
-) -> None:
-    """Books the request and writes the plan into the spec at `path`; XpuError, and nothing changed, else."""
+) -> str | None:
+    """Books the request and writes the plan into the spec at `path`; XpuError, and nothing changed, else.
+
+    Returns what `kept.write` does.
+    """
     waiting.allow(waiting.START_S)
     found = inventory.load(config)
     granted = None
@@ -55,9 +58,8 @@ def prepare(
         )
         injection.add_hooks(spec, runtime, options)
         if plan_mode.mounts_are_in_spec(spec):
-            _write_with_mounts(path, spec, found, granted, request, invocation.bundle)
-        else:
-            kept.write(path, spec, keep=True)
+            return _write_with_mounts(path, spec, found, granted, request, invocation.bundle)
+        return kept.write(path, spec, keep=True)
     except BaseException:
         granting.release(config, [granted] if granted else [])
         raise
@@ -81,7 +83,7 @@ def _wanted(invocation: Invocation) -> Grant:
 
 def _write_with_mounts(
     path: str, spec: Spec, found: Inventory, granted: Grant | None, request: Request, bundle: str
-) -> None:
+) -> str | None:
     from xpu_runtime.plan import build, perform, unshared  # most containers have a mount namespace
 
     slices = granted.slices if granted else ()
@@ -90,7 +92,7 @@ def _write_with_mounts(
             pages = limits.pages(granted)
             plan = build.build(found, slices, request.capabilities, root, pages, spec)
             unshared.add_mounts(spec, root, plan)
-            kept.write(path, spec, keep=True)
+            return kept.write(path, spec, keep=True)
         except BaseException:
             root.undo()
             raise
