@@ -126,7 +126,7 @@ def make(db: Any, path: str, own: Mark) -> None:
     elif _has_grants(db):
         namespace = found.pid_namespace
     for grant in survivors.running(path, namespace):
-        _delete(db, grant.id)
+        delete(db, grant.id)
         insert(db, grant)
     db.execute("DELETE FROM meta")
     mark = own.replace(pid_namespace=namespace)
@@ -165,7 +165,8 @@ def insert(db: Any, grant: Grant) -> int:
     return number
 
 
-def _delete(db: Any, number: int) -> None:
+def delete(db: Any, number: int) -> None:
+    """Removes a grant, which may be gone already."""
     db.execute("DELETE FROM slices WHERE grant_id = ?", (number,))
     db.execute("DELETE FROM grants WHERE id = ?", (number,))
 

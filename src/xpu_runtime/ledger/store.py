@@ -264,8 +264,7 @@ class Ledger:
 
     def _delete(self, grants: list[Grant]) -> None:
         for grant in grants:
-            self._db.execute("DELETE FROM slices WHERE grant_id = ?", (grant.id,))
-            self._db.execute("DELETE FROM grants WHERE id = ?", (grant.id,))
+            layout.delete(self._db, grant.id)
 
     def _remove_dead(self, *, thorough: bool) -> list[Grant]:
         """Removes the grants whose process is gone and whose cgroup holds none any more.
