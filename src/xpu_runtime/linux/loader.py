@@ -37,6 +37,8 @@ _CONF_LIMIT = 1 << 20
 _BUDGET = 200_000
 _OPENING = 20
 _TURNS = 40
+#: Of a path with tokens in it, with what they stand for; longer than PATH_MAX, no loader can open it.
+_LONGEST = 8192
 #: There is no such thing for a loader, or none that a program of the container could open.
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EINVAL)
 
@@ -217,8 +219,14 @@ class Search:
         for name, values in (("ORIGIN", self._programs.origins), ("LIB", _LIB), ("PLATFORM", _PLATFORM)):
             for token in (f"${{{name}}}", f"${name}"):
                 if token in path:
-                    found = [each.replace(token, value) for each in found for value in values]
-        self._spend(len(found))
+                    # Before it is done: an image's PATH may have very many folders.
+                    self._spend(len(found) * len(values))
+                    found = [
+                        each.replace(token, value)
+                        for each in found
+                        for value in values
+                        if len(each) + each.count(token) * len(value) <= _LONGEST
+                    ]
         return [each if each.startswith("/") else f"{self._programs.cwd}/{each}" for each in found]
 
     def _configured(self) -> list[str]:

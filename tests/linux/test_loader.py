@@ -1,0 +1,47 @@
+"""What a hostile image's environment may cost on the host, where its loader's folders are looked for."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.errors import ApplyError
+from xpu_runtime.linux.loader import Programs, Search
+from xpu_runtime.linux.rootfs import Root
+
+MEMORY = 1 << 29
+
+
+def test_tokens_that_stand_for_very_many_folders_are_refused_before_they_are_listed(
+    tmp_path: Path, in_child: Callable[..., None]
+) -> None:
+    folders = ":".join(f"/{number}" for number in range(30_000))
+    programs = Programs({"PATH": folders, "LD_LIBRARY_PATH": "${ORIGIN}$ORIGIN/lib"}, "/", "")
+
+    def look() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        with Root(str(tmp_path)) as root, pytest.raises(ApplyError, match="more than can be looked through"):
+            Search(root, ("libcuda.so",), programs).everywhere()
+
+    in_child(look)
+
+
+def test_tokens_that_stand_for_a_path_of_gigabytes_lead_nowhere(
+    tmp_path: Path, in_child: Callable[..., None]
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libcuda.so.1").touch()
+    path = ":".join(["/bin", "/" + "b" * (1 << 20)])
+    programs = Programs({"PATH": path, "LD_LIBRARY_PATH": "$ORIGIN/" * 2000 + ":$ORIGIN/../lib"}, "/", "")
+
+    def look() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        with Root(str(tmp_path)) as root:
+            search = Search(root, ("libcuda.so",), programs)
+            search.everywhere()
+            assert search.files == {"/lib/libcuda.so.1": "libcuda.so"}
+
+    in_child(look)
