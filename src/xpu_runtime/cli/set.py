@@ -12,7 +12,7 @@ from xpu_runtime.devices.inventory import Inventory
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import Refused
-from xpu_runtime.quota import choose
+from xpu_runtime.quota import choose, unaccounted
 from xpu_runtime.quota.resize import resize
 from xpu_runtime.quota.usage import Figures
 from xpu_runtime.request.units import Memory, parse_memory
@@ -117,7 +117,13 @@ def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, 
 def _tell(found: Inventory, grant: Grant, positions: tuple[int, ...], as_json: bool) -> None:
     figures = Figures(found)
     if as_json:
-        print_json([containers.entry(grant, grant.slices[p], figures.in_use(grant, p)) for p in positions])
+        beyond = unaccounted.find(found, [grant])
+        print_json(
+            [
+                containers.entry(grant, grant.slices[p], figures.in_use(grant, p), beyond.get((grant.id, p)))
+                for p in positions
+            ]
+        )
         return
     for position in positions:
         part = grant.slices[position]
