@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import GIB, Node
+from .conftest import CGROUPS, GIB, Node
 from .refusals import log_entries, refused
 
 Bundles = Callable[..., Path]
@@ -321,6 +321,25 @@ def test_an_engine_in_a_pid_namespace_of_its_own_has_a_ledger_of_its_own(
         assert node.json("ps") == []
         node.xpu("sim", "down")
         node.view = []
+
+
+def test_who_was_restarted_in_a_new_pid_namespace_is_told_how_to_go_on(node: Node, bundles: Bundles) -> None:
+    script = (
+        '"$0" sim up --topology 1xT4 && "$1" --root "$2" create --bundle "$3" "${3##*/}" </dev/null '
+        '>/dev/null && "$0" sim down && rm -r "$2/${3##*/}"'
+    )
+    bundle = bundles("XPU_MEM=12G", args=SLEEP)
+    words = [node.prefix / "bin" / "xpu", node.runtime, node.state_root, bundle]
+    ended = [*ELSEWHERE[:-1], "--kill-child", "--", "sh", "-ec", script, *map(str, words)]
+    subprocess.run(ended, env=node.environ, check=True)
+    for folder in CGROUPS.glob(f"*/{bundle.name}"):
+        folder.rmdir()
+    node.sim("1xT4")
+    ledger = node.run_dir / "ledger.db"
+    told = refused(node, bundles("XPU_MEM=12G"))
+    assert f"if that has ended, and they with it, remove {ledger}: it is made anew" in told
+    ledger.unlink()
+    assert node.run(bundles("XPU_MEM=12G")).returncode == 0
 
 
 # Twice the same name.

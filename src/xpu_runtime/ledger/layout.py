@@ -181,5 +181,6 @@ def require_own(db: Any, path: str, own: Mark) -> None:
     if found is not None and found.pid_namespace == own.pid_namespace:
         return
     if _has_grants(db):
-        raise survivors.foreign(f"the ledger {path}", found.pid_namespace if found else 0, own.pid_namespace)
+        theirs = found.pid_namespace if found else 0
+        raise survivors.foreign(f"the ledger {path} is", theirs, own.pid_namespace, path)
     make(db, path, own)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "trusted.xpu."
 _FORMAT = 1
+#: The host's PID namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h), which does not end.
+_HOST = 0xEFFFFFFC
 _TEXT, _NUMBER, _TEXT_OR_NONE = (str,), (int,), (str, type(None))
 #: The types of a record's fields, as Grant and Slice have them.
 _GRANT = (_NUMBER, _TEXT, _TEXT, _NUMBER, _NUMBER, _TEXT, _TEXT, _TEXT, (float,))
@@ -120,12 +122,18 @@ def _unless_gone(error: OSError) -> None:
         raise error
 
 
-def foreign(what: str, theirs: int, ours: int) -> LedgerError:
-    """The error of who is in another PID namespace than the containers."""
+def foreign(what: str, theirs: int, ours: int, ledger: str = "") -> LedgerError:
+    """The error of who is in another PID namespace than the containers; `ledger`: its path if it says so."""
+    todo = "do this on the host itself; in a pod, with hostPID: true"
+    if theirs != _HOST:
+        todo = "do this where they were started"
+        if ledger:
+            # Else an engine in a container, whose /run outlives a restart of that, could start nothing again.
+            todo += f"; if that has ended, and they with it, remove {ledger}: it is made anew"
     return LedgerError(
         f"{what} of another PID namespace (pid:[{theirs}], here is pid:[{ours}]): which of its containers "
         "still run cannot be told from here",
-        "do this on the host itself; in a pod, with hostPID: true",
+        todo,
     )
 
 
