@@ -46,6 +46,20 @@ __attribute__((constructor)) static void remember_stderr(void) {
     errno = before;
 }
 
+/* cudart loads this library at its first call, when number 2 may have been another file for long: neither a
+ * shell nor an engine gives a file that can be read, unless it is appended to, or a connection to others. */
+static bool may_be_stderr(const struct stat *found) {
+    if (S_ISREG(found->st_mode)) {
+        long flags = syscall(SYS_fcntl, STDERR_FILENO, F_GETFL);
+        return flags >= 0 && (flags & O_APPEND || (flags & O_ACCMODE) == O_WRONLY);
+    }
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    return !S_ISSOCK(found->st_mode) ||
+           (syscall(SYS_getsockopt, STDERR_FILENO, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+            domain == AF_UNIX);
+}
+
 /* Whether number 2 is still for people. A daemon that has closed its own gets the number for the next file,
  * pipe or socket that it opens: so it must be what it was when this library came, or a file that is appended
  * to, as logs are. Who puts one there by dup2 has no close-on-exec on it. */
@@ -54,7 +68,7 @@ static bool is_stderr(const struct stat *found) {
     if (flags < 0 || flags & FD_CLOEXEC)
         return false;
     if (found->st_dev == stderr_device && found->st_ino == stderr_inode)
-        return true;
+        return may_be_stderr(found);
     return S_ISREG(found->st_mode) && syscall(SYS_fcntl, STDERR_FILENO, F_GETFL) & O_APPEND;
 }
 

@@ -56,7 +56,7 @@ def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int
     if request.param == "pipe":
         source, sink = os.pipe()
     elif request.param == "file":
-        sink = os.open(tmp_path / "stderr", os.O_RDWR | os.O_CREAT)
+        sink = os.open(tmp_path / "stderr", os.O_WRONLY | os.O_CREAT)
         source = os.open(tmp_path / "stderr", os.O_RDONLY)
     else:
         pair = socket.socketpair()
@@ -169,6 +169,29 @@ def test_a_pipe_of_the_programs_own_gets_no_line(here: Account, tmp_path: Path) 
     with pytest.raises(BlockingIOError):
         os.read(source, 100)
     os.close(source)
+
+
+def test_a_file_that_had_number_2_before_the_library_came_gets_no_line(here: Account, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with data.open("w+") as opened:
+        process = holder(here, stderr=opened)
+        assert ask(process) == "1"
+        process.ask("refuse", "because")
+    assert data.read_text() == ""
+
+
+def test_a_connection_that_had_number_2_before_gets_no_line(here: Account) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+        server.accept()[0] as peer,
+    ):
+        process = holder(here, stderr=client)
+        assert ask(process) == "1"
+        process.ask("refuse", "because")
+        peer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.recv(100)
 
 
 def test_a_closed_stderr_is_no_error(here: Account) -> None:
