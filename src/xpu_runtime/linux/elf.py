@@ -22,8 +22,10 @@ _SEGMENT_LIMIT = 256
 _DYNAMIC_LIMIT = 1 << 16
 _NAME_LIMIT = 256
 _PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NULL, _DT_STRTAB, _DT_SONAME = 0, 5, 14
-_ET_DYN = 3
+_DT_NULL, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 5, 14, 15, 29
+_ET_EXEC, _ET_DYN = 2, 3
+#: Spack's programs name each package that they need.
+_PATH_LIMIT = 1 << 16
 
 
 class Elf(Value):
@@ -31,6 +33,7 @@ class Elf(Value):
 
     machine: str
     soname: str | None
+    search_path: str = ""
 
 
 def read_elf(source: int | str) -> Elf | None:
@@ -53,17 +56,23 @@ def elf_soname(source: int | str) -> str | None:
     return elf.soname if elf else None
 
 
-def _read(fd: int) -> Elf | None:
+def elf_search_path(fd: int) -> str:
+    """The folders that a program tells its loader to search (DT_RUNPATH, DT_RPATH), as they stand in it."""
+    elf = _read(fd, (_ET_EXEC, _ET_DYN))
+    return elf.search_path if elf else ""
+
+
+def _read(fd: int, kinds: tuple[int, ...] = (_ET_DYN,)) -> Elf | None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return None
     try:
-        return _parse(fd)
+        return _parse(fd, kinds)
     except (struct.error, OverflowError, OSError):
         # Cut off, or an offset that no file has.
         return None
 
 
-def _parse(fd: int) -> Elf | None:
+def _parse(fd: int, kinds: tuple[int, ...]) -> Elf | None:
     start = os.pread(fd, _HEAD[2].size, 0)
     if len(start) < _HEAD[1].size or start[:4] != b"\x7fELF" or start[4] not in _HEAD or start[5] != 1:
         return None
@@ -71,12 +80,12 @@ def _parse(fd: int) -> Elf | None:
     head = _HEAD[bits].unpack_from(start)
     kind, number, table, size, count = head[1], head[2], head[5], head[9], head[10]
     machine = _MACHINES.get((number, bits))
-    if machine is None or kind != _ET_DYN or size != _SEGMENT[bits].size or count > _SEGMENT_LIMIT:
+    if machine is None or kind not in kinds or size != _SEGMENT[bits].size or count > _SEGMENT_LIMIT:
         return None
     segments = [_segment(bits, raw) for raw in _SEGMENT[bits].iter_unpack(os.pread(fd, size * count, table))]
     for kind, offset, _, length in segments:
         if kind == _PT_DYNAMIC:
-            return Elf(machine, _soname(fd, bits, segments, offset, length))
+            return _dynamic(machine, fd, bits, segments, offset, length)
     return Elf(machine, None)
 
 
@@ -85,9 +94,9 @@ def _segment(bits: int, raw: tuple[int, ...]) -> tuple[int, int, int, int]:
     return (raw[0], raw[1], raw[2], raw[4]) if bits == 1 else (raw[0], raw[2], raw[3], raw[5])
 
 
-def _soname(
-    fd: int, bits: int, segments: list[tuple[int, int, int, int]], offset: int, length: int
-) -> str | None:
+def _dynamic(
+    machine: str, fd: int, bits: int, segments: list[tuple[int, int, int, int]], offset: int, length: int
+) -> Elf:
     entry = _DYNAMIC[bits]
     data = os.pread(fd, min(length, _DYNAMIC_LIMIT), offset)
     found: dict[int, int] = {}
@@ -95,11 +104,17 @@ def _soname(
         if tag == _DT_NULL:
             break
         found.setdefault(tag, value)
-    if _DT_STRTAB not in found or _DT_SONAME not in found:
+
+    def text(tag: int, limit: int) -> str | None:
+        if _DT_STRTAB not in found or tag not in found:
+            return None
+        address = found[_DT_STRTAB] + found[tag]
+        for kind, offset, start, length in segments:
+            if kind == _PT_LOAD and start <= address < start + length:
+                name, end, _ = os.pread(fd, limit, offset + address - start).partition(b"\0")
+                return os.fsdecode(name) if end and name else None
         return None
-    address = found[_DT_STRTAB] + found[_DT_SONAME]
-    for kind, offset, start, length in segments:
-        if kind == _PT_LOAD and start <= address < start + length:
-            name, end, _ = os.pread(fd, _NAME_LIMIT, offset + address - start).partition(b"\0")
-            return os.fsdecode(name) if end and name else None
-    return None
+
+    # A loader ignores the RPATH of what has a RUNPATH.
+    path = text(_DT_RUNPATH, _PATH_LIMIT) or text(_DT_RPATH, _PATH_LIMIT)
+    return Elf(machine, text(_DT_SONAME, _NAME_LIMIT), path or "")

@@ -39,6 +39,11 @@ _OPENING = 20
 _TURNS = 40
 #: Of a path with tokens in it, with what they stand for; longer than PATH_MAX, no loader can open it.
 _LONGEST = 8192
+#: Scripts are run by what they name, which may be a script in its turn (execve(2)).
+_SCRIPTS = 4
+_SCRIPT_LINE = 256
+#: What entry points that are shell scripts start in the end.
+_INTERPRETERS = ("python3", "python")
 #: There is no such thing for a loader, or none that a program of the container could open.
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EINVAL)
 
@@ -49,6 +54,7 @@ class Programs:
     def __init__(self, environment: dict[str, str], cwd: str, program: str) -> None:
         path = environment.get("PATH", "").split(":")
         self.cwd = cwd or "/"
+        self.program = program
         self.bins = list(dict.fromkeys(folder for folder in path if folder.startswith("/")))
         self.origins = [*([os.path.dirname(program)] if program.startswith("/") else []), *self.bins]
         library_path = environment.get("LD_LIBRARY_PATH", "")
@@ -56,6 +62,8 @@ class Programs:
         self.folders = _unique(library_path.replace(";", ":").split(":")) if library_path else []
         loaded = " ".join(environment.get(name, "") for name in ("LD_PRELOAD", "LD_AUDIT"))
         self.preloaded = _unique(loaded.replace(":", " ").split())
+        #: Files that variables name, such as NUMBA_CUDA_DRIVER.
+        self.named = [value for value in environment.values() if value.startswith("/")]
 
 
 def _unique(items: list[str]) -> list[str]:
@@ -96,13 +104,63 @@ class Search:
         for element in self._programs.preloaded:
             for path in self._expanded(element) if "/" in element else ():
                 self._file(path)
+        for path in self._programs.named:
+            if os.path.basename(path).startswith(self._stems):
+                self._file(path)
+        for name in _unique([self._programs.program, *_INTERPRETERS]):
+            self._run_paths(name)
         # Programs with an RPATH of their own have it lead to the lib beside their bin, as conda's do.
-        for path in self._programs.bins:
-            if path.rstrip("/").endswith("/bin"):
-                lib = path.rstrip("/")[:-3] + "lib"
-                for stem in self._stems:
-                    self._file(f"{lib}/{stem}")
-                    self._file(f"{lib}/{stem}.1")
+        for prefix in self.prefixes():
+            for stem in self._stems:
+                self._file(f"{prefix}/lib/{stem}")
+                self._file(f"{prefix}/lib/{stem}.1")
+
+    def prefixes(self) -> list[str]:
+        """The folders whose `bin` is in the spec's PATH: where whole environments are installed."""
+        paths = [path.rstrip("/") for path in self._programs.bins]
+        return _unique([path[: -len("/bin")] for path in paths if path.endswith("/bin")])
+
+    def _run_paths(self, name: str, depth: int = 0) -> None:
+        """Looks where a program tells its loader to (RPATH, RUNPATH), or what runs it if it is a script."""
+        fd = self._program(name)
+        if fd is None:
+            return
+        try:
+            real = self._real(fd)
+            if real is None or not stat.S_ISREG(os.fstat(fd).st_mode):
+                return
+            readable = os.open(by_fd(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        finally:
+            os.close(fd)
+        try:
+            start = os.pread(readable, _SCRIPT_LINE, 0)
+            if not start.startswith(b"#!"):
+                from xpu_runtime.linux.elf import elf_search_path
+
+                found = elf_search_path(readable)
+                for folder in _unique(found.split(":")) if found else ():
+                    for path in self._expanded(folder, [os.path.dirname(real)]):
+                        self.folder(path)
+                return
+        finally:
+            os.close(readable)
+        words = os.fsdecode(start[2:].partition(b"\n")[0]).split()
+        # `env` runs the first of its words that is neither an option nor a variable.
+        words = words[:1] + [word for word in words[1:] if not word.startswith("-") and "=" not in word][:1]
+        for word in words if depth < _SCRIPTS else ():
+            self._run_paths(word, depth + 1)
+
+    def _program(self, name: str) -> int | None:
+        """Opens the program that a name means (execvp(3)); None if there is none."""
+        if not name or "/" in name:
+            paths = [os.path.join(self._programs.cwd, name)] if name else []
+        else:
+            paths = [f"{folder}/{name}" for folder in self._programs.bins]
+        for path in paths:
+            fd = self._open(path, os.O_PATH)
+            if fd is not None:
+                return fd
+        return None
 
     def folder(self, path: str, *, deep: bool = False) -> None:
         """Looks through a folder with what a loader searches below it, or with `deep` all below it."""
@@ -213,10 +271,11 @@ class Search:
         finally:
             os.close(fd)
 
-    def _expanded(self, path: str) -> list[str]:
+    def _expanded(self, path: str, origins: list[str] | None = None) -> list[str]:
         """The paths that one with tokens of the loader may stand for (ld.so(8), "Dynamic string tokens")."""
         found = [path]
-        for name, values in (("ORIGIN", self._programs.origins), ("LIB", _LIB), ("PLATFORM", _PLATFORM)):
+        origins = self._programs.origins if origins is None else origins
+        for name, values in (("ORIGIN", origins), ("LIB", _LIB), ("PLATFORM", _PLATFORM)):
             for token in (f"${{{name}}}", f"${name}"):
                 if token in path:
                     # Before it is done: an image's PATH may have very many folders.

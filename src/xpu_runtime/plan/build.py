@@ -126,8 +126,9 @@ def build(
             folder = layout.lib if library.kind == "lib" else layout.lib32
             operations += _library(library, folder, root)
             flags = _FLAGS if library.kind == "lib" else ldcache.flags_for("i386")
-            sonames = {name for name in (library.name, *library.links) if not name.endswith(".so")}
-            entries += [ldcache.Entry(name, f"{folder}/{name}", flags) for name in sorted(sonames)]
+            # `libcuda.so` too, as ldconfig does: an image's cache may name another, such as a stub.
+            names = sorted({library.name, *library.links})
+            entries += [ldcache.Entry(name, f"{folder}/{name}", flags) for name in names]
         elif library.kind == "bin":
             operations.append(Mount(library.source, f"{layout.bin}/{library.name}"))
         else:

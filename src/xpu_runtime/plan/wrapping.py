@@ -29,7 +29,12 @@ _FOR_DATA_CENTERS = ("tesla", "nvidia")
 #: A libcuda has seven other libraries beside it (cuda-compat-13-0).
 _PARTS = 50
 #: Where images keep a driver library besides.
-_COMPAT = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/opt/conda/cuda-compat")
+_COMPAT = (
+    *("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/opt/conda/cuda-compat"),
+    "/run/opengl-driver/lib",  # NixOS
+)
+#: NVIDIA's HPC SDK is there, in folders named after its version and CUDA's.
+_HPC_SDK = f"/opt/nvidia/hpc_sdk/Linux_{os.uname().machine}"
 
 
 def wrap(libraries: list[Library], every: tuple[Library, ...], folder: str) -> list[Library]:
@@ -133,4 +138,15 @@ def _programs(spec: Spec) -> loader.Programs:
 def _compat_folders(search: loader.Search) -> list[str]:
     """Where images keep a libcuda for newer CUDA; entry points may name it later."""
     cuda = [name for name in search.names(_TOOLKITS) if name.startswith("cuda")]
-    return [f"{_TOOLKITS}/{name}/compat" for name in cuda] + list(_COMPAT)
+    return [
+        *(f"{_TOOLKITS}/{name}/{folder}" for name in cuda for folder in ("compat", "lib64")),
+        *_COMPAT,
+        # Of conda's environments, whose scripts of activation name it.
+        *(f"{prefix}/cuda-compat" for prefix in search.prefixes()),
+        *(
+            f"{_HPC_SDK}/{release}/cuda/{name}"
+            for release in search.names(_HPC_SDK)
+            for version in search.names(f"{_HPC_SDK}/{release}/cuda")
+            for name in (f"{version}/compat", "compat")
+        ),
+    ]
