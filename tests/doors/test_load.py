@@ -59,7 +59,7 @@ def test_a_hundred_creates_at_once_get_exactly_what_fits(
         for bundle, outcome in outcomes.items():
             told = (bundle / "errors").read_text()
             if outcome:
-                assert "refused: no device has 1G of memory free (GPU 0: 0G free, " in told
+                assert "refused: no device has 1G of memory free (GPU 0-3: 0G free, 1G asked)" in told
             else:
                 assert told == ""
         created = [bundle for bundle, outcome in outcomes.items() if outcome == 0]
