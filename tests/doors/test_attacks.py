@@ -235,7 +235,7 @@ def test_annotations_prove_nothing(node: Node, bundles: Bundles, mode: str) -> N
         ),
         ({f"{prefix}mem": "1G"}, "refused: no device has 1G of memory free"),
         ({f"{prefix}enforce": "none", f"{prefix}mem": "1G"}, "allow_unenforced does not list memory"),
-        ({f"{prefix}mem": "lots"}, "XPU_MEM='lots'"),
+        ({f"{prefix}mem": "lots"}, "yoyoworks.com/xpu-mem: 'lots'"),
     ):
         assert told in refused(node, bundles(change=annotated(**marks)))
     (grant,) = node.grants()

@@ -131,7 +131,8 @@ def test_wrong_words_are_answered_with_the_right_ones(node: Node, words: list[st
         ('{"id": "a", "bundle": "/nowhere", "pid": 1}', "cannot read /nowhere/config.json"),
         ("[" * 100_000, "nested too deeply"),
         ('{"id": "a\\ud83d"}', "no absolute bundle path"),
-        ('{"id": "a", "bundle": "/a\\u0000b", "pid": 1}', "embedded null byte"),
+        ('{"id": "a", "bundle": "/a\\u0000b", "pid": 1}', "has a bundle that no path can be"),
+        ('{"id": "a", "bundle": "/a\\ud83d", "pid": 1}', "has a bundle that no path can be"),
     ],
 )
 def test_a_state_that_makes_no_sense_is_told_in_one_line(node: Node, text: str, told: str) -> None:

@@ -5,6 +5,8 @@ OCI runtime spec, runtime.md "State". Runtimes before 1.0 wrote `bundlePath` for
 
 from __future__ import annotations
 
+import os
+
 from xpu_runtime import jsonlite
 from xpu_runtime.errors import SpecError
 from xpu_runtime.value import Value
@@ -39,6 +41,16 @@ def parse(data: bytes) -> State:
         raise SpecError("the container state on standard input has no id")
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         raise SpecError(f"the state of container {identity} has no absolute bundle path")
+    if not _can_be_a_path(bundle):
+        raise SpecError(f"the state of container {identity} has a bundle that no path can be: {bundle!r}")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 0:
         raise SpecError(f"the state of container {identity} has no valid pid")
     return State(identity, bundle, pid, status if isinstance(status, str) else "")
+
+
+def _can_be_a_path(text: str) -> bool:
+    """Whether the kernel takes it: no NUL in it, and no lone surrogate that stands for no byte."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
