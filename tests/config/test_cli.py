@@ -155,3 +155,10 @@ def test_the_default_file_can_be_used_as_it_is_printed(write_config: Write) -> N
     assert xpu("config", "check").returncode == 0
     before = xpu("config", "show", "--json").stdout
     assert {row["source"] for row in json.loads(before)["settings"]} == {"file"}
+
+
+@pytest.mark.parametrize("group", [[], ["runtime"], ["sim"], ["config"]])
+def test_the_list_of_commands_says_each_in_full(group: list[str]) -> None:
+    listed = xpu(*group, "--help").stdout.partition("Commands:")[2]
+    assert listed
+    assert "..." not in listed

@@ -212,7 +212,7 @@ def test_a_container_without_a_limit_and_a_dead_one_are_shown(node: Node, bundle
     unknown = node.xpu("inspect", "nope", check=False)
     assert (unknown.returncode, unknown.stderr) == (
         1,
-        "xpu: no container 'nope' holds a slice: see `xpu ps --no-trunc`\n",
+        "xpu: no container 'nope' holds a slice: give its id or the start of it, no name: see `xpu ps`\n",
     )
 
 

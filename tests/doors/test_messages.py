@@ -109,7 +109,32 @@ def test_none_with_an_amount_says_that_there_is_no_device(node: Node) -> None:
     status, told = explained(node, *asked("XPU_VISIBLE_DEVICES=none", "XPU_MEM=4G"))
     assert status == 0
     assert told.startswith("granted, without a device\n")
-    assert "no device: XPU_VISIBLE_DEVICES=none wins over all else" in told
+    assert "no device: XPU_VISIBLE_DEVICES is none, which wins over all else" in told
+
+
+def test_a_device_that_is_not_there_is_told_by_the_name_under_which_it_was_asked(node: Node) -> None:
+    node.sim("1xT4")
+    known = "which is not on this node; it has 0 (GPU-"
+    for variable in ("XPU_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        status, told = explained(node, *asked(f"{variable}=3"))
+        assert status == 3
+        assert told.startswith(f"refused: {variable} names '3', {known}")
+    told = explained(node, *asked("NVIDIA_VISIBLE_DEVICES=none"))[1]
+    assert "no device: NVIDIA_VISIBLE_DEVICES is none" in told
+
+
+def test_what_another_view_of_the_machine_sees_of_the_devices_refuses_no_start(
+    node: Node, bundles: Bundles
+) -> None:
+    """In a container the driver may not be loaded for who asks, though all its files are there."""
+    node.sim("1xT4")
+    node.view = ["unshare", "--pid", "--fork", "--mount-proc"]
+    done = node.xpu("devices", check=False)
+    assert "is not loaded" in done.stderr, done
+    node.view = []
+    status, told = explained(node, *asked("XPU_MEM=1G"))
+    assert status == 0, told
+    node.remove(node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"])))
 
 
 def test_the_card_that_is_named_the_other_way_is_the_one_that_is_given(node: Node, bundles: Bundles) -> None:

@@ -286,7 +286,8 @@ MIXED = {"GPU-0": Use(12 * GIB, 80, 1), "GPU-1": Use(4 * GIB, 20, 1)}
         ({"MEM": "8G", "CORES": "50"}, {"GPU-0": Use(12 * GIB, 95, 1), "GPU-1": Use(16 * GIB, 0, 1)},
          {"XPU_MEM": "4G", "XPU_CORES": "5"}),
         # The one device is full: only fewer devices are left to offer.
-        ({"MEM": "1G", "COUNT": "2"}, {"GPU-0": Use(16 * GIB, 0, 1)}, {"XPU_MEM": "1G"}),
+        ({"MEM": "1G", "COUNT": "2"}, {"GPU-0": Use(16 * GIB, 0, 1)},
+         {"XPU_MEM": "1G", "XPU_COUNT": "1"}),
     ],
 )  # fmt: skip
 def test_what_is_offered_fits_and_a_unit_more_does_not(

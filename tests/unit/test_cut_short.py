@@ -123,9 +123,10 @@ from xpu_runtime.devices import inventory
 
 os.environ["XPU_RUN_DIR"] = sys.argv[1]
 os.environ["XPU_CONFIG"] = sys.argv[1] + "/config.yaml"
-empty = inventory.Inventory("/", False, "", "", (), (), (), False, "", ())
+card = inventory.Device("0", "GPU-0", "Tesla T4", 1 << 30, ())
+found = inventory.Inventory("/", False, "", "", (card,), (), (), False, "", ())
 asked = []
-inventory.gather = lambda root, simulated: asked.append(root) or empty
+inventory.gather = lambda root, simulated: asked.append(root) or found
 path = paths.in_run_dir("inventory.json")
 inventory.refresh("/", False)
 with open(path, "rb") as file:
@@ -134,7 +135,7 @@ for end in range(len(whole)):
     with open(path, "wb") as file:
         file.write(whole[:end])
     asked.clear()
-    assert inventory.load(DEFAULTS) == empty
+    assert inventory.load(DEFAULTS) == found
     assert asked == ["/"], whole[:end]
     with open(path, "rb") as file:
         assert file.read() == whole

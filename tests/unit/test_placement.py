@@ -158,6 +158,15 @@ def test_of_too_many_devices_as_many_as_fit_are_offered() -> None:
     assert refused.nearest == {"XPU_MEM": "15G", "XPU_COUNT": "4"}
 
 
+def test_one_device_is_offered_by_its_number_to_who_asked_for_more() -> None:
+    # Beside an XPU_COUNT=2 that stays, XPU_MEM=15G alone would be refused again.
+    node = candidates(device(0))
+    refused = place(ask(MEM="15G", COUNT="2"), node, {})
+    assert isinstance(refused, Refusal)
+    assert refused.nearest == {"XPU_MEM": "15G", "XPU_COUNT": "1"}
+    assert "XPU_COUNT=1" in str(refused.line())
+
+
 def test_a_full_node_offers_nothing() -> None:
     refused = place(ask(MEM="1G"), candidates(device(0)), {"GPU-0": Use(15 * GIB, 0, 1)})
     assert isinstance(refused, Refusal)

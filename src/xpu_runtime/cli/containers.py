@@ -32,7 +32,8 @@ def named(container: str) -> list[Grant]:
     found = exact or grants
     names = sorted({grant.container_id for grant in found})
     if not found:
-        raise XpuError(f"no container {container!r} holds a slice", "see `xpu ps --no-trunc`")
+        todo = "give its id or the start of it, no name: see `xpu ps`"
+        raise XpuError(f"no container {container!r} holds a slice", todo)
     if len(names) > 1:
         raise XpuError(f"{container!r} is the start of {', '.join(names)}", "give more of the id")
     return found

@@ -30,7 +30,7 @@ from xpu_runtime.request.units import show
 _GRANTED, _WRONG, _REFUSED = 0, 2, 3
 
 
-@click.command()
+@click.command(short_help="Show what a request would get now, or why not.")
 @click.argument("bundle", required=False, type=click.Path(exists=True, file_okay=False))
 @click.option(
     "-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable, as for docker run."
@@ -97,7 +97,7 @@ def _notes(
 ) -> list[str]:
     """What the request did not say, and what was made of that."""
     if request.choice == "none":
-        return ["no device: XPU_VISIBLE_DEVICES=none wins over all else that is asked for"]
+        return [f"no device: {request.choice_from} is none, which wins over all else that is asked for"]
     notes = [] if request.memory else [_unasked(found, config, part, privileged) for part in slices]
     if request.cores_from:
         notes.append(f"XPU_CORES is not set: {request.cores}% are of {request.cores_from}")

@@ -19,7 +19,7 @@ from xpu_runtime.quota import library, unaccounted
 def gc(as_json: bool) -> None:
     """Give back the slices of containers that are gone.
 
-    Every new container does this by itself; use it to see free figures at once after a crash. Containers that
+    Every new container does this by itself; use it to see at once what is free after a crash. Containers that
     are seen to go round their limit are told of, here and in the system's log.
 
     \b

@@ -18,7 +18,7 @@ from xpu_runtime.quota.usage import Figures
 _SHOWN = 50
 
 
-@click.command()
+@click.command(short_help="Show what one container holds and uses.")
 @click.argument("container", metavar="ID")
 @json_option
 def inspect(container: str, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.plan import granting
 
 
-@click.command()
+@click.command(short_help="Give back the slices of one container by hand.")
 @click.argument("container", metavar="ID")
 @click.option("--force", is_flag=True, help="Release it although its container runs.")
 def release(container: str, force: bool) -> None:

@@ -33,7 +33,7 @@ _config_option = click.option(
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the change, and write nothing.")
 
 
-@runtime.command()
+@runtime.command(short_help="Add `xpu` to an engine's configuration.")
 @_engine_argument
 @_config_option
 @_dry_run_option
@@ -59,7 +59,7 @@ def configure(
     _carry_out(file, edit, dry_run, f"To make {name} take it up: {known.AFTER_CONFIGURE}")
 
 
-@runtime.command()
+@runtime.command(short_help="Take `xpu` out of it again.")
 @_engine_argument
 @_config_option
 @_dry_run_option

@@ -32,7 +32,7 @@ def _no_cores(context: click.Context, param: click.Parameter, value: str | None)
         raise click.UsageError("The cores of a running container cannot be changed, only its memory (--mem).")
 
 
-@click.command()
+@click.command(short_help="Change the memory limit of a running container.")
 @click.argument("container", metavar="ID")
 @click.option("--cores", callback=_no_cores, expose_value=False, hidden=True, is_eager=True)
 @click.option(

@@ -47,7 +47,7 @@ def up(topology: str, force: bool) -> None:
     click.echo("see the devices with `xpu devices`, end the simulation with `xpu sim down`")
 
 
-@sim.command()
+@sim.command(short_help="Take the simulated devices down.")
 def down() -> None:
     """Take the simulated devices down; what still runs on them gets errors.
 

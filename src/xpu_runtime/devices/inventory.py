@@ -152,8 +152,18 @@ def gather(root: str, is_simulated: bool) -> Inventory:
 
 
 def refresh(root: str, is_simulated: bool) -> Inventory:
-    """Asks the driver, and renews the cache."""
+    """Asks the driver, and renews the cache.
+
+    Without a device nothing is kept: a command in another view of the machine (a container without the
+    driver's nodes) sees that too, from the same files, and what it kept would refuse every start.
+    """
     found = gather(root, is_simulated)
+    if not found.devices:
+        try:
+            os.unlink(_cache_path())
+        except OSError:
+            pass  # none was kept, or the run folder cannot be written
+        return found
     record = {"format": _FORMAT, "boot": proc.boot_id(), "inventory": _plain(found)}
     try:
         os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)

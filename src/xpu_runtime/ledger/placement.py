@@ -338,8 +338,8 @@ def _as_variables(
         found["XPU_VISIBLE_DEVICES"] = "all"
     elif fixed:
         found["XPU_VISIBLE_DEVICES"] = ",".join(room.device.index for room in rooms)
-    elif n > 1:
-        found["XPU_COUNT"] = str(n)
+    elif n > 1 or request.count > 1:
+        found["XPU_COUNT"] = str(n)  # 1 too: else XPU_COUNT=2 would stand beside what is offered
     return found
 
 

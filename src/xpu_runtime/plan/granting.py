@@ -33,10 +33,13 @@ def candidates(
             device = inventory.find(found, selector)
             if device is None:
                 known = ", ".join(f"{d.index} ({d.uuid})" for d in found.devices[:8])
-                return Refusal("unknown-device", f"XPU_VISIBLE_DEVICES names {selector!r}; here are {known}")
+                return Refusal(
+                    "unknown-device",
+                    f"{request.choice_from} names {selector!r}, which is not on this node; it has {known}",
+                )
             if device in devices:
                 return Refusal(
-                    "unknown-device", f"XPU_VISIBLE_DEVICES names {device.label} twice, by {selector!r} too"
+                    "unknown-device", f"{request.choice_from} names {device.label} twice, by {selector!r} too"
                 )
             devices.append(device)
     else:

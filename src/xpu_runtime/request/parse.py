@@ -257,6 +257,7 @@ def read(
     found = Request(
         choice=choice,
         selectors=selectors,
+        choice_from=reader.name("XPU_VISIBLE_DEVICES"),
         memory=memory,
         cores=reader.cores(),
         policy=reader.one_of("XPU_POLICY", POLICIES),

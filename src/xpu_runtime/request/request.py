@@ -28,6 +28,8 @@ class Request(Value):
     #: auto: the ledger chooses `count` devices; all; none: libraries without a device; list: `selectors`.
     choice: str = "auto"
     selectors: tuple[str, ...] = ()
+    #: The variable or the annotation that chose them, as the container's author wrote it.
+    choice_from: str = "XPU_VISIBLE_DEVICES"
     count: int = 1
     #: One for each device, or one for all; empty: the whole device.
     memory: tuple[Memory, ...] = ()
