@@ -22,7 +22,7 @@ def runtime() -> None:
     \b
     Example:
       xpu runtime configure docker --dry-run
-      xpu runtime configure docker && systemctl restart docker
+      xpu runtime configure docker && systemctl reload docker
     """
 
 

@@ -247,4 +247,5 @@ def lists(selectors: tuple[str, ...], device: Device) -> bool:
 def why_empty(found: Inventory) -> str:
     """Why the node has no device, and what to do about it."""
     why = found.missing or f"the driver in {found.root} reports no device"
-    return f"{why}; install the driver, or try `xpu sim up --topology 1xT4` for a simulated device"
+    todo = "install or load the driver, correct driver.root, or try `xpu sim up --topology 1xT4`"
+    return f"{why}; {todo} for a simulated device"

@@ -16,7 +16,7 @@ from xpu_runtime.value import Value
 
 PROGRAM = "dockerd"
 DEFAULT_PATH = "/etc/docker/daemon.json"
-AFTER_CONFIGURE = "systemctl restart docker, or without a restart: kill -HUP $(pidof dockerd)"
+AFTER_CONFIGURE = "systemctl reload docker, or without systemd: kill -HUP $(pidof dockerd)"
 #: At a HUP dockerd keeps what the file no longer mentions.
 AFTER_UNCONFIGURE = "systemctl restart docker"
 
