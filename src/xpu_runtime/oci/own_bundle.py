@@ -21,6 +21,8 @@ from xpu_runtime.oci import spec as oci_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xpu_runtime.oci.spec import Spec
 
 _ENGINES = ".of"
@@ -138,9 +140,9 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _try(call: object, path: str) -> None:
+def _try(call: Callable[[str], None], path: str) -> None:
     try:
-        call(path)  # type: ignore[operator]
+        call(path)
     except OSError:
         pass
 
