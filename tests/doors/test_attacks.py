@@ -134,7 +134,6 @@ def test_a_mountpoint_that_leads_to_the_kernels_files_is_refused(
         (f"{LIBRARIES}/libcuda.so.615.36.02", "/proc/self/attr/exec"),
         (f"{LIBRARIES}/libcuda.so.615.36.02", "/sys/kernel/uevent_helper"),
         ("run/nvidia-sim", "/proc/self/fd"),
-        (LIBRARIES, "/proc"),
     ):
         bundle = bundles("XPU_MEM=1G")
         plant(bundle / "rootfs", place, target)
@@ -143,6 +142,16 @@ def test_a_mountpoint_that_leads_to_the_kernels_files_is_refused(
         assert "internal error" not in done.stderr
         node.xpu("gc")
         assert node.grants() == []
+
+
+def test_a_library_folder_of_the_kernels_is_stepped_over(node: Node, bundles: Bundles, mode: str) -> None:
+    bundle = bundles("XPU_MEM=1G", args=["cat", "/proc/self/mountinfo"])
+    plant(bundle / "rootfs", LIBRARIES, "/proc")
+    done = node.run(bundle)
+    assert done.returncode == 0, done.stderr
+    places = [line.split()[4] for line in done.stdout.splitlines()]
+    libraries = [place for place in places if "libcuda.so" in place]
+    assert len(libraries) == 1 and not libraries[0].startswith("/proc/")
 
 
 # What an image sets, for programs that run with the host's rights.
