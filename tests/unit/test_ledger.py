@@ -215,3 +215,20 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path, holder: Process) 
             assert all(len(grant.slices) == 1 for grant in ledger.grants())
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+def test_who_is_not_root_is_told_whose_slices_are(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    with Ledger(path):
+        pass
+    program = (
+        "import os, sys; from xpu_runtime.ledger.store import Ledger; os.setuid(65534)\n"
+        "try: Ledger(sys.argv[1]).__enter__()\n"
+        "except Exception as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        f"cannot open the ledger {path}: Permission denied: "
+        "slices are root's to give: rootless engines are not supported\n"
+    )

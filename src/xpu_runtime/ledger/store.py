@@ -80,7 +80,8 @@ class Ledger:
                 f"cannot {verb} the ledger {self.path}: {reason}",
                 f"free space on the file system of {os.path.dirname(self.path)}",
             )
-        return LedgerError(f"cannot {verb} the ledger {self.path}: {reason}")
+        todo = "slices are root's to give: rootless engines are not supported" if os.geteuid() else ""
+        return LedgerError(f"cannot {verb} the ledger {self.path}: {reason}", todo)
 
     def _prepare(self) -> None:
         """Makes the ledger where there is none of this boot, from what runs."""
