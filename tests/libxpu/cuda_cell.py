@@ -58,7 +58,9 @@ def program() -> Iterator[Start]:
         cell: Cell, way: str = "symbol", setup: str = "", within: Sequence[str] = (), **environ: str
     ) -> Process:
         script = str(Path(__file__).with_name("cuda_program.py"))
-        command = cell.command([*within, sys.executable, script, way], setup)
+        # pytest's own file for stderr can be read, too, and the wrapper takes no such file for a stderr.
+        appended = "exec 2>>/proc/self/fd/2\n" + setup
+        command = cell.command([*within, sys.executable, script, way], appended)
         one = Process(command, {**cell.environ(REAL_CUDA=REAL_CUDA), **environ}, None)
         started.append(one)
         return one

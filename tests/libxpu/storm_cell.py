@@ -153,7 +153,7 @@ class Storm:
         ]
         return self.cell.start(
             [*arguments, *options],
-            env={"CUDA_MODULE_LOADING": "EAGER", **environ},
+            env={"CUDA_MODULE_LOADING": "EAGER", "XPU_LOG": "off", **environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

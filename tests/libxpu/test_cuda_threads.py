@@ -29,7 +29,7 @@ def storm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_account_is_exact_whatever_threads_do_at_once(cell: Make, storm: Path, what: str) -> None:
     # 80 MiB are less than the threads keep when they can.
     one = cell(2 * CONTEXT + 80 * MIB, topology=HEAVY)
-    done = one.run([str(storm), what, "8", "300"])
+    done = one.run([str(storm), what, "8", "300"], env={"XPU_LOG": "off"})
     assert (done.returncode, done.stdout, done.stderr) == (0, f"left {CONTEXT}\n", "")
     # What it had when it ended has come back.
     assert one.run([str(storm), "retain", "1", "1"]).stdout == f"left {CONTEXT}\n"
@@ -44,7 +44,8 @@ def test_several_processes_at_once_never_pass_the_limit_and_leave_nothing(cell: 
         "stderr": subprocess.PIPE,
         "text": True,
     }
-    users = [one.start([str(storm), "mixed", "4", "200", "wait"], **pipes) for _ in range(4)]
+    command, quiet = [str(storm), "mixed", "4", "200", "wait"], {"XPU_LOG": "off"}
+    users = [one.start(command, env=quiet, **pipes) for _ in range(4)]
     assert [user.stdout.readline() for user in users] == ["ready\n"] * 4
     for user in users:
         user.stdin.write("\n")

@@ -40,7 +40,7 @@ def test_the_line_says_what_is_lacking(cell: Make) -> None:
 import ctypes, resource
 cuda = ctypes.CDLL("libcuda.so.1")
 limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
 codes = [cuda.cuInit(0)]
 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 print(codes + [cuda.cuInit(0)])

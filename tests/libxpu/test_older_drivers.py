@@ -16,6 +16,7 @@ import pytest
 from sim.exports import exported, listed
 
 from .calls import (
+    DEVICE,
     HOST,
     INVALID_VALUE,
     OUT,
@@ -27,6 +28,7 @@ from .calls import (
     kinds,
     location,
     program,  # noqa: F401  (fixture)
+    value,
 )
 from .conftest import GIB, MIB, Cell
 from .nvml_cell import nvml
@@ -168,6 +170,27 @@ def current_pool(user: Program, cell: Cell) -> None:
 
 
 SIZE = 64 * MIB
+GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
+SET_PREFERRED_LOCATION = 3
+
+
+def managed(user: Program) -> int:
+    return user.get("cuMemAllocManaged", OUT, 4 * MIB, GLOBAL)
+
+
+def prefetch(user: Program, cell: Cell, name: str = "cuMemPrefetchAsync_v2") -> None:
+    for kind in (DEVICE, HOST):
+        user.do(name, managed(user), 4 * MIB, value(location(kind).hex()), 0, 0)
+
+
+def prefetch_per_thread(user: Program, cell: Cell) -> None:
+    prefetch(user, cell, "cuMemPrefetchAsync_v2_ptsz")
+
+
+def advise(user: Program, cell: Cell) -> None:
+    for kind in (DEVICE, HOST):
+        place = value(location(kind).hex())
+        user.do("cuMemAdvise_v2", managed(user), 4 * MIB, SET_PREFERRED_LOCATION, place)
 
 
 def team(user: Program) -> tuple[int, int]:
@@ -211,8 +234,11 @@ SERVED: dict[str, tuple[str, Callable[[Program, Cell], None]]] = {
     "cuGraphExecUpdate_v2": ("cuGraphExecUpdate", update),
     "cuGraphInstantiateWithParams": ("cuGraphInstantiateWithFlags", instantiate),
     "cuGraphInstantiateWithParams_ptsz": ("cuGraphInstantiateWithFlags", instantiate_per_thread),
+    "cuMemAdvise_v2": ("cuMemAdvise", advise),
     "cuMemGetDefaultMemPool": ("cuDeviceGetDefaultMemPool", default_pool),
     "cuMemGetMemPool": ("cuDeviceGetMemPool", current_pool),
+    "cuMemPrefetchAsync_v2": ("cuMemPrefetchAsync", prefetch),
+    "cuMemPrefetchAsync_v2_ptsz": ("cuMemPrefetchAsync_ptsz", prefetch_per_thread),
     "cuMulticastBindAddr_v2": ("cuMulticastBindAddr", bind_address),
     "cuMulticastBindMem_v2": ("cuMulticastBindMem", bind_memory),
 }
@@ -227,6 +253,10 @@ ALONE = {
     "cuLogicalEndpointDestroy",
     "cuLogicalEndpointImport",
     "cuLogicalEndpointUnbind",
+    "cuMemDiscardAndPrefetchBatchAsync",
+    "cuMemDiscardAndPrefetchBatchAsync_ptsz",
+    "cuMemPrefetchBatchAsync",
+    "cuMemPrefetchBatchAsync_ptsz",
     "cuMulticastBindAddr",
     "cuMulticastBindMem",
     "cuMulticastCreate",
