@@ -42,7 +42,7 @@ def with_mounts(inside: Path, outside: Path) -> Callable[[], frozenset[str]]:
     def mount() -> frozenset[str]:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
-        host = frozenset(entry.device for entry in mountinfo.read().values())
+        host = mountinfo.devices()
         for name in ("volume", "shared", "own space"):
             (inside / name).mkdir()
         for name in ("volume", "shared"):

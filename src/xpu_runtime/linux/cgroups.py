@@ -11,8 +11,12 @@ import errno
 import os
 
 from xpu_runtime.errors import ApplyError
-from xpu_runtime.linux import mountinfo
+from xpu_runtime.linux import files, mountinfo
 from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _READ_LIMIT = 1 << 24
 
@@ -41,8 +45,8 @@ class DeviceRule(Value):
 def mounted() -> list[Hierarchy]:
     """The hierarchies that are seen in this mount namespace; a mount may hide others (proc(5))."""
     found = []
-    for each in mountinfo.read().values():
-        if each.kind in ("cgroup", "cgroup2") and _device(each.point) == each.device:
+    for each in mountinfo.read("cgroup").values():
+        if _device(each.point) == each.device:
             # A v1 mount's other options, such as rw and xattr, are no controllers' names.
             controllers = tuple(each.options.split(",")) if each.kind == "cgroup" else ()
             found.append(Hierarchy(1 if controllers else 2, controllers, each.root, each.point))
@@ -85,35 +89,28 @@ def has_processes(folder: str) -> bool:
         if error.errno != errno.ENODEV:  # v2: removed while it was read
             raise
         return False
-    folders = [folder]
-    while folders:
-        here = folders.pop()
-        try:
-            if _lines(os.path.join(here, "cgroup.procs")):
-                return True
-            with os.scandir(here) as entries:
-                folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):
-                raise
-    return False
+    return any(_members(folder))
 
 
 def processes(folder: str) -> list[int]:
     """The processes in the cgroup `folder` and below it; none where it is gone."""
-    found: list[int] = []
+    return [int(line) for lines in _members(folder) for line in lines]
+
+
+def _members(folder: str) -> Iterator[list[str]]:
+    """The lines of cgroup.procs of the cgroup `folder` and of each below it."""
     folders = [folder]
     while folders:
-        here = folders.pop()
+        here, lines = folders.pop(), []
         try:
-            found += [int(line) for line in _lines(os.path.join(here, "cgroup.procs"))]
+            lines = _lines(os.path.join(here, "cgroup.procs"))
             with os.scandir(here) as entries:
                 folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
             # EOPNOTSUPP: a threaded cgroup; its processes are in the folder above.
             if error.errno not in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
                 raise
-    return found
+        yield lines
 
 
 def allow_devices(pid: int, rules: list[DeviceRule]) -> list[DeviceRule]:
@@ -207,13 +204,5 @@ def _device(path: str) -> str:
 
 
 def _lines(path: str) -> list[str]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = b""
-        # The kernel makes these files in pieces.
-        while (part := os.read(fd, 1 << 16)) and len(data) < _READ_LIMIT:
-            data += part
-    finally:
-        os.close(fd)
     # By newlines only: a cgroup's name may hold what else str.splitlines takes for the end of a line.
-    return [line for line in os.fsdecode(data).split("\n") if line]
+    return [line for line in os.fsdecode(files.read(path, _READ_LIMIT)).split("\n") if line]

@@ -23,16 +23,32 @@ class MountEntry(Value):
     shared: bool
 
 
-def read() -> dict[int, MountEntry]:
-    """All mounts by their ids."""
+def read(kind: str = "") -> dict[int, MountEntry]:
+    """All mounts by their ids; with `kind`, only those of file systems whose type begins with it.
+
+    A node has thousands of mounts at times, and to take one apart takes 10 µs.
+    """
     found = {}
-    for line in files.read("/proc/self/mountinfo", _LIMIT).split(b"\n")[:-1]:
+    # No field has a space in it: they are escaped.
+    wanted = f" - {kind}".encode("ascii")
+    for line in _lines():
+        if wanted not in line:
+            continue
         front, _, back = line.decode("utf-8", "surrogateescape").partition(" - ")
         number, _, device, root, point, _, *tags = front.split(" ")
-        kind, _, options = back.split(" ", 2)
+        system, _, options = back.split(" ", 2)
         shared = any(tag.startswith("shared:") for tag in tags)
-        found[int(number)] = MountEntry(device, kind, options, _unescaped(root), _unescaped(point), shared)
+        found[int(number)] = MountEntry(device, system, options, _unescaped(root), _unescaped(point), shared)
     return found
+
+
+def devices() -> frozenset[str]:
+    """The file systems (MountEntry.device) that are mounted."""
+    return frozenset(line.split(b" ", 3)[2].decode("ascii") for line in _lines())
+
+
+def _lines() -> list[bytes]:
+    return files.read("/proc/self/mountinfo", _LIMIT).split(b"\n")[:-1]
 
 
 def id_of(fd: int) -> int:

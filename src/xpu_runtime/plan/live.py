@@ -80,7 +80,7 @@ class Copies:
         self._attached: set[str] = set()
         self._host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._run_dir = os.open(paths.run_dir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.host_devices = frozenset(entry.device for entry in mountinfo.read().values())
+        self.host_devices = mountinfo.devices()
         #: In a user namespace nobody can make a device node that can be opened: the host's is mounted.
         self.bind_nodes = not os.path.samefile(f"/proc/{pid}/ns/user", "/proc/self/ns/user")
         self.root_user = proc.root_user(pid) if self.bind_nodes else (0, 0)
