@@ -6,7 +6,13 @@ the door (`str(error)`); code below the doors raises with the parts.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _LONGEST = 3000
+#: A longer word is no slip of the pen, and takes long to compare.
+_LONGEST_WORD = 100
 
 
 class XpuError(Exception):
@@ -25,6 +31,15 @@ class XpuError(Exception):
         # Parts of it can be an image's words: no control sequences, and no megabytes.
         text = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * _LONGEST]).split())
         return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+
+
+def nearest(word: str, words: Iterable[str]) -> str | None:
+    """The one of `words` that was probably meant, in whatever case; None where none is like it."""
+    import difflib  # only ever on the way to an error
+
+    known = {each.lower(): each for each in words}
+    found = difflib.get_close_matches(word[:_LONGEST_WORD].lower(), known, n=1)
+    return known[found[0]] if found else None
 
 
 class ConfigError(XpuError):

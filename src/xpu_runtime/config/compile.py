@@ -7,7 +7,6 @@ runtime that works, so that a mistake in the file stops new containers that ask 
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 from xpu_runtime import jsonlite, paths
 from xpu_runtime.config.defaults import DEFAULTS, Config, from_plain
 from xpu_runtime.config.load import COMPILED, LAUNCHER, config_stamp, find_runtime, keep, last_runtime
-from xpu_runtime.errors import ConfigError
+from xpu_runtime.errors import ConfigError, nearest
 
 try:
     import jsonschema
@@ -162,8 +161,8 @@ def _explained(error: Any, document: Document) -> list[Problem]:
 
 
 def _unknown(name: str, key: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(key, allowed, 1)
-    hint = f"did you mean {near[0]}?" if near else f"the keys here are {', '.join(allowed)}"
+    near = nearest(key, allowed)
+    hint = f"did you mean {near}?" if near else f"the keys here are {', '.join(allowed)}"
     return f"unknown key {name[:80]}: {hint}"
 
 

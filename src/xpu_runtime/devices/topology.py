@@ -6,7 +6,6 @@ is a user's own file. Nothing here is on a container's start path.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import uuid
@@ -16,7 +15,7 @@ import jsonschema
 
 from xpu_runtime import paths
 from xpu_runtime.config.document import dotted, read_document
-from xpu_runtime.errors import ConfigError
+from xpu_runtime.errors import ConfigError, nearest
 from xpu_runtime.value import Value
 
 DEFAULT_DRIVER = "R615"
@@ -229,8 +228,8 @@ def read(topology: str) -> Topology:
 
 def _unknown_name(topology: str, known: list[str]) -> ConfigError:
     choices = [*known, *(f"{name}-{branch}" for name in known for branch in DRIVERS)]
-    near = difflib.get_close_matches(topology, choices, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, each also as NAME-R580"
+    near = nearest(topology, choices)
+    hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}, each also as NAME-R580"
     return ConfigError(f"there is no topology {topology}", hint)
 
 
@@ -264,10 +263,9 @@ def _explained(error: Any, where: tuple[str | int, ...]) -> str:
 
 
 def _nearest(wrong: str, known: list[str]) -> str:
-    lower = {word.lower(): word for word in known}
-    begun = [word for word in lower if wrong and word.startswith(wrong.lower())]
-    near = begun or difflib.get_close_matches(wrong.lower(), lower, 1, 0.5)
-    return f"did you mean {lower[near[0]]}?" if near else f"allowed are {', '.join(known)}"
+    begun = [word for word in known if wrong and word.lower().startswith(wrong.lower())]
+    near = begun[0] if begun else nearest(wrong, known)
+    return f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"
 
 
 def _gpus(entries: list[dict[str, Any]], name: str, path: str) -> list[Gpu]:

@@ -6,7 +6,7 @@ allowed and the nearest correct spelling; all problems are told at once.
 
 from __future__ import annotations
 
-from xpu_runtime.errors import RequestError
+from xpu_runtime.errors import RequestError, nearest
 from xpu_runtime.request import require
 from xpu_runtime.request.request import BACKENDS, CAPABILITIES, POLICIES, Condition, Request
 from xpu_runtime.request.units import Memory, parse_memory
@@ -35,14 +35,6 @@ MAX_DEVICES = 256
 _SHOWN = 60
 #: Problems in one message.
 TOLD = 8
-
-
-def nearest(word: str, words: tuple[str, ...]) -> str | None:
-    """The word that was probably meant, or None."""
-    import difflib  # only ever on the way to a refusal
-
-    found = difflib.get_close_matches(word[:100], words, n=1, cutoff=0.6)
-    return found[0] if found else None
 
 
 def _quote(value: str) -> str:
@@ -115,7 +107,7 @@ class _Reader:
         text = self.value(name)
         if text is None or text in allowed:
             return text
-        self.wrong(name, "must be one of " + ", ".join(allowed), nearest(text.lower(), allowed) or "")
+        self.wrong(name, "must be one of " + ", ".join(allowed), nearest(text, allowed) or "")
         return None
 
     def memory(self, name: str = "XPU_MEM") -> tuple[Memory, ...]:
@@ -168,7 +160,7 @@ class _Reader:
                     name,
                     f"{_quote(word)} is no device; allowed are auto, all, none, or a list of indexes (0), "
                     "UUIDs (GPU-...), GPU:MIG indexes (0:1) and MIG UUIDs (MIG-...)",
-                    nearest(word.lower(), ("auto", "all", "none")) or "",
+                    nearest(word, ("auto", "all", "none")) or "",
                 )
         if len(set(words)) != len(words):
             self.wrong(name, "names a device twice")
@@ -185,7 +177,7 @@ class _Reader:
                 self.wrong(
                     "XPU_CAPABILITIES",
                     f"{_quote(word)} is none of {', '.join(CAPABILITIES)}, all",
-                    nearest(word.lower(), CAPABILITIES) or "",
+                    nearest(word, CAPABILITIES) or "",
                 )
         return tuple(name for name in CAPABILITIES if name in words)
 
@@ -197,7 +189,7 @@ class _Reader:
         word, colon, path = text.partition(":")
         if text not in ("debug", "off") and not (word == "debug" and path.startswith("/")):
             allowed = ("debug", "off")
-            hint = nearest(word.lower(), allowed) or ""
+            hint = nearest(word, allowed) or ""
             if hint == "debug" and colon:
                 hint = f"debug:{path}" if path.startswith("/") else ""
             self.wrong("XPU_LOG", "must be debug, debug:/the/path/of/a/file or off", hint)

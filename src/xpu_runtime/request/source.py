@@ -7,10 +7,10 @@ XPU_MEM and wins over the variable.
 
 from __future__ import annotations
 
-from xpu_runtime.errors import RequestError, SpecError
+from xpu_runtime.errors import RequestError, SpecError, nearest
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import units
-from xpu_runtime.request.parse import FOR_PROGRAMS, TOLD, VARIABLES, Written, nearest, read, refuse
+from xpu_runtime.request.parse import FOR_PROGRAMS, TOLD, VARIABLES, Written, read, refuse
 from xpu_runtime.request.request import Request
 
 TYPE_CHECKING = False
