@@ -56,25 +56,17 @@ def write(file: TextFile, text: str) -> None:
     """Replaces the file's text; a missing one is made with mode 0644. OSError leaves the old one."""
     if text == file.text and file.state is not None:
         return
-    folder, name = os.path.split(file.target)
     if file.state is None:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
+        os.makedirs(os.path.dirname(file.target), mode=0o755, exist_ok=True)
     mode = file.state.st_mode & 0o7777 if file.state else 0o644
-    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        aside = files.create_aside(folder_fd, name, text.encode(), mode, fsync=True)
-        try:
-            if file.state:
-                os.chown(aside, file.state.st_uid, file.state.st_gid, dir_fd=folder_fd)
-            if _state(file.target) != _state_of(file.state):
-                raise ConfigError(f"{file.path} was changed by somebody else meanwhile", "run this again")
-            os.rename(aside, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-        except BaseException:
-            os.unlink(aside, dir_fd=folder_fd)
-            raise
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
+
+    def check(copy: str) -> None:
+        if file.state:
+            os.chown(copy, file.state.st_uid, file.state.st_gid)
+        if _state(file.target) != _state_of(file.state):
+            raise ConfigError(f"{file.path} was changed by somebody else meanwhile", "run this again")
+
+    files.write_atomic(file.target, text.encode(), mode, fsync=True, before=check)
 
 
 def difference(file: TextFile, text: str) -> str:

@@ -14,6 +14,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -22,32 +23,37 @@ if TYPE_CHECKING:
 _WAIT_S = 60.0
 
 
-def write_atomic(path: str, data: bytes, mode: int = 0o644, fsync: bool = False) -> None:
+def write_atomic(
+    path: str,
+    data: bytes,
+    mode: int = 0o644,
+    *,
+    fsync: bool = False,
+    before: Callable[[str], None] | None = None,
+) -> None:
     """Makes `path` a file with `data`, or leaves what was there: a reader sees the one or the other.
 
     A symlink at `path` is replaced, not followed. `mode` is set whatever the umask is. With `fsync` the
-    file and its name have reached the disk on return. OSError with `path` in it, such as ENOSPC.
+    file and its name have reached the disk on return. `before` gets the path that the new file has until it
+    is renamed; if it raises, nothing is changed. OSError with `path` in it, such as ENOSPC.
     """
     folder, name = os.path.split(path)
     folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        write_at(folder_fd, name, data, mode, fsync)
+        aside = create_aside(folder_fd, name, data, mode, fsync)
+        try:
+            if before is not None:
+                before(os.path.join(folder, aside))
+            os.rename(aside, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+        except BaseException:
+            os.unlink(aside, dir_fd=folder_fd)
+            raise
+        if fsync:
+            os.fsync(folder_fd)
     except OSError as error:
         raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
     finally:
         os.close(folder_fd)
-
-
-def write_at(folder_fd: int, name: str, data: bytes, mode: int, fsync: bool = False) -> None:
-    """`write_atomic` for a name in a folder that is open; the folder may belong to somebody hostile."""
-    aside = create_aside(folder_fd, name, data, mode, fsync)
-    try:
-        os.rename(aside, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-    except BaseException:
-        os.unlink(aside, dir_fd=folder_fd)
-        raise
-    if fsync:
-        os.fsync(folder_fd)
 
 
 def rewrite(path: str, data: bytes) -> None:
@@ -62,20 +68,8 @@ def rewrite(path: str, data: bytes) -> None:
     there = os.stat(path)
     if there.st_nlink > 1:
         raise OSError(errno.EBUSY, "it has another hard link", path)
-    folder, name = os.path.split(path)
-    folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        aside = create_aside(folder_fd, name, data, stat.S_IMODE(there.st_mode))
-        try:
-            _copy_attributes(path, there, os.path.join(folder, aside))
-            os.rename(aside, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-        except BaseException:
-            os.unlink(aside, dir_fd=folder_fd)
-            raise
-    except OSError as error:
-        raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
-    finally:
-        os.close(folder_fd)
+    mode = stat.S_IMODE(there.st_mode)
+    write_atomic(path, data, mode, before=lambda copy: _copy_attributes(path, there, copy))
 
 
 def _copy_attributes(path: str, there: os.stat_result, copy: str) -> None:
@@ -103,6 +97,11 @@ def overwrite(path: str, data: bytes) -> None:
         os.close(fd)
 
 
+def aside_name(name: str) -> str:
+    """A name beside `name` that no other writer has, be it a process, a thread, or one of an earlier life."""
+    return f".{name[:200]}.{os.urandom(6).hex()}"
+
+
 def create_aside(
     folder_fd: int,
     name: str,
@@ -116,8 +115,7 @@ def create_aside(
     `owner` is a user's and a group's id, if not the caller's.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    # A name that no other writer has, whether a process, a thread, or one of an earlier life.
-    aside = f".{name[:200]}.{os.urandom(6).hex()}"
+    aside = aside_name(name)
     fd = os.open(aside, flags, 0o600, dir_fd=folder_fd)
     try:
         left = memoryview(data)

@@ -200,7 +200,7 @@ class Root:
                 os.symlink(target, name, dir_fd=folder)
                 self._remember(folder, name)
             else:
-                aside = f".{name[:200]}.{os.urandom(6).hex()}"
+                aside = files.aside_name(name)
                 os.symlink(target, aside, dir_fd=folder)
                 self._replace(folder, aside, name, path)
             return True
