@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,18 @@ GIB = 1 << 30
 CGROUPS = Path("/sys/fs/cgroup")
 
 
+@contextmanager
+def namespace(*command: str) -> Iterator[int]:
+    """Runs `command`, which says `ready` when its namespaces are made, meanwhile; its number."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == "ready\n"
+            yield holder.pid
+        finally:
+            holder.kill()
+
+
 class Node:
     """The runtime as installed, on a node with devices of its own."""
 
@@ -48,6 +61,10 @@ class Node:
         self.environ = {**os.environ, "XPU_RUN_DIR": str(self.run_dir), "XPU_CONFIG": str(self.config)}
         #: Words in front of every command, such as `nsenter` into another view of the machine.
         self.view: list[str] = []
+
+    def command(self, *words: str | Path) -> list[str | Path]:
+        """The runtime's command line with a private `--root`."""
+        return [*self.view, self.runtime, "--root", self.state_root, *words]
 
     def xpu(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs `xpu`; fails the test where it fails, unless told not to."""
@@ -80,9 +97,10 @@ class Node:
         self, *words: str | Path, timeout: float = 60, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Runs the runtime with a private `--root`."""
-        command = [*self.view, self.runtime, "--root", self.state_root, *words]
         options.setdefault("env", self.environ)
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+        return subprocess.run(
+            self.command(*words), capture_output=True, text=True, timeout=timeout, **options
+        )
 
     def run(self, bundle: Path, *options: str) -> subprocess.CompletedProcess[str]:
         """`run` in the foreground: what the container prints, and its exit status."""
@@ -92,7 +110,7 @@ class Node:
         """Creates and starts a container in the background, with global `options`; its id."""
         with (bundle / "output").open("wb") as output:
             for words in (["create", "--bundle", bundle, bundle.name], ["start", bundle.name]):
-                command = [*self.view, self.runtime, "--root", self.state_root, *options, *words]
+                command = self.command(*options, *words)
                 done = subprocess.run(command, env=self.environ, stdout=output, stderr=output, timeout=60)
                 if done.returncode:
                     raise AssertionError((bundle / "output").read_text())
@@ -101,6 +119,20 @@ class Node:
     def remove(self, container: str) -> None:
         done = self.oci("delete", "--force", container)
         assert done.returncode == 0, done.stderr
+
+    @contextmanager
+    def own_mounts(self, script: str = "") -> Iterator[None]:
+        """The commands see what the lines of `script` mount, and the machine does not."""
+        words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec"]
+        with namespace(*words, f"{script}\necho ready; exec sleep infinity") as holder:
+            self.view = ["nsenter", "--mount", "--target", str(holder), "--"]
+            try:
+                yield
+            finally:
+                # What the commands have mounted there is not to be seen, nor unmounted, from the machine.
+                self.close_containers()
+                self.xpu("sim", "down", check=False)
+                self.view = []
 
     def close_containers(self) -> None:
         for state in self.state_root.iterdir():
@@ -170,10 +202,18 @@ def bundles(node: Node, image_root: Path, base_spec: dict[str, Any]) -> Callable
     return make
 
 
+@pytest.fixture(params=["hook", "spec"])
+def driver(node: Node, request: pytest.FixtureRequest) -> Path:
+    """The folder of the libraries of a driver that leaves limits to the wrapper libraries."""
+    node.sim("1xT4-R580")
+    node.configure(f"mode: {request.param}")
+    (library,) = node.run_dir.rglob("libcuda.so.5*")
+    return library.parent
+
+
 #: A /dev of the commands' own, in which /dev/log is the test's.
-_DEV = """set -e
-mkdir $0/dev; mount -t tmpfs none $0/dev; cp -a /dev/null /dev/zero /dev/urandom /dev/tty $0/dev
-ln -s $0/log $0/dev/log; mount --move $0/dev /dev; echo ready; exec sleep infinity"""
+_DEV = """mkdir {0}/dev; mount -t tmpfs none {0}/dev; cp -a /dev/null /dev/zero /dev/urandom /dev/tty {0}/dev
+ln -s {0}/log {0}/dev/log; mount --move {0}/dev /dev"""
 
 
 @pytest.fixture
@@ -182,18 +222,5 @@ def system_log(node: Node) -> Iterator[socket.socket]:
     daemon = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     daemon.bind(str(node.folder / "log"))
     daemon.settimeout(30)
-    with (
-        daemon,
-        subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-c", _DEV, node.folder],
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as holder,
-    ):
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "ready\n"
-        node.view = ["nsenter", "--mount", "--target", str(holder.pid), "--"]
+    with daemon, node.own_mounts(_DEV.format(node.folder)):
         yield daemon
-        node.close_containers()
-        node.view = []
-        holder.kill()

@@ -36,17 +36,8 @@ def refused(node: Node, bundle: Path, *options: str, form: str = "json") -> str:
     """Why `create` of this bundle fails: our one line, which stderr and the log's last error must have."""
     log = bundle / "log"
     log.unlink(missing_ok=True)
-    command: list[str | Path] = [
-        *node.view,
-        node.runtime,
-        "--root",
-        node.state_root,
-        "--log",
-        log,
-        "--log-format",
-        form,
-    ]
-    command += [*options, "create", "--bundle", bundle, bundle.name]
+    options = ("--log", str(log), "--log-format", form, *options)
+    command = node.command(*options, "create", "--bundle", bundle, bundle.name)
     # A file: a container that is not refused would keep a pipe open.
     with (bundle / "stderr").open("w") as file:
         done = subprocess.run(command, env=node.environ, stdout=file, stderr=file, timeout=60)

@@ -12,16 +12,12 @@ from typing import Any
 import pytest
 
 from .conftest import Node
+from .images import ASK, MULTIARCH, REAL, REFUSED, TOO_MUCH, bring
 from .refusals import refused
 
 Bundles = Callable[..., Path]
 Layout = Callable[[Path, Path], tuple[str, ...]]
 
-MULTIARCH = f"{os.uname().machine}-linux-gnu"
-REAL = "/usr/lib/xpu/libcuda.real"
-#: What runs in the container: more than its limit, in one piece.
-TOO_MUCH = ["cuda-probe", "alloc", "2000"]
-REFUSED = "allocating 2000 MiB: CUDA_ERROR_OUT_OF_MEMORY"
 ASKS_FOR_2000_MIB = """
 #include <stdio.h>
 int cuInit(unsigned), cuDeviceGet(int *, int), cuCtxCreate_v2(void **, unsigned, int);
@@ -36,30 +32,6 @@ int main(void) {
     printf("answer %d\\n", cuMemAlloc_v2(&pointer, 2000ul << 20));
 }
 """
-ASK = ("XPU_MEM=1G", "XPU_ENFORCE=library")
-
-
-@pytest.fixture(params=["hook", "spec"])
-def mode(node: Node, request: pytest.FixtureRequest) -> str:
-    node.sim("1xT4-R580")
-    node.configure(f"mode: {request.param}")
-    return str(request.param)
-
-
-@pytest.fixture
-def driver(node: Node, mode: str) -> Path:
-    """The folder of the driver's own libraries: what images bring here is a copy of them."""
-    (library,) = node.run_dir.rglob("libcuda.so.5*")
-    return library.parent
-
-
-def bring(driver: Path, folder: Path, name: str = "libcuda.so") -> Path:
-    """The driver's library in a folder of the image, with its SONAME's link; its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (source,) = driver.glob(f"{name}.5*")
-    shutil.copy(source, folder / source.name)
-    (folder / f"{name}.1").symlink_to(source.name)
-    return folder / source.name
 
 
 def ldconfig(root: Path, *folders: str) -> None:
@@ -305,7 +277,7 @@ def test_a_libnvidia_ml_of_the_images_own_shows_the_slice(node: Node, bundles: B
     ],
 )
 def test_no_token_of_the_loader_hides_the_name_of_the_real_one(
-    node: Node, bundles: Bundles, mode: str, variable: str
+    node: Node, bundles: Bundles, driver: Path, variable: str
 ) -> None:
     told = refused(node, bundles(*ASK, variable))
     assert f"would go round the memory limit: leave {variable.partition('=')[0]} out" in told
@@ -356,80 +328,6 @@ def test_includes_in_a_circle_end(node: Node, bundles: Bundles, driver: Path) ->
     (root / "etc/ld.so.conf").write_text("include ld.so.c*f\ninclude other.conf\n")
     (root / "etc/other.conf").write_text("include ld.so.conf\n/opt/last\n")
     assert REFUSED in node.run(bundle).stdout
-
-
-# A libcuda for newer CUDA than the driver's, which is what images bring one for.
-
-MARK = b"of the image's own"
-#: The end of what the wrapper has behind it, and whether the limit holds.
-WHAT_IS_BEHIND = ["sh", "-c", f"tail -c {len(MARK)} {REAL}; echo; {' '.join(TOO_MUCH)}"]
-
-
-def bring_newer(driver: Path, folder: Path, version: str) -> None:
-    """A libcuda of another version, as cuda-compat packages have it: here the driver's own, with a mark."""
-    path = bring(driver, folder)
-    path.with_name("libcuda.so.1").unlink()
-    newer = path.rename(path.with_name(f"libcuda.so.{version}"))
-    newer.write_bytes(newer.read_bytes() + MARK)
-    newer.with_name("libcuda.so.1").symlink_to(newer.name)
-
-
-@pytest.mark.parametrize("variable", ["LD_LIBRARY_PATH=/usr/local/cuda/compat", "A=b"])
-def test_the_wrapper_stands_in_front_of_a_libcuda_for_newer_cuda(
-    node: Node, bundles: Bundles, driver: Path, variable: str
-) -> None:
-    bundle = bundles(*ASK, variable, args=WHAT_IS_BEHIND)
-    bring_newer(driver, bundle / "rootfs/usr/local/cuda-13.9/compat", "620.11.02")
-    (bundle / "rootfs/usr/local/cuda").symlink_to("cuda-13.9")
-    done = node.run(bundle)
-    assert done.stdout.startswith(MARK.decode()), done.stderr
-    assert REFUSED in done.stdout
-    assert list((node.run_dir / "slices").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("folder", "version"),
-    [
-        ("usr/local/cuda/compat", "570.11.02"),
-        ("usr/local/cuda/compat", "580.999.02"),
-        ("usr/local/cuda/compat", "620"),
-        # No package for newer CUDA, but a driver of another machine, which an image was made on.
-        ("usr/lib/x86_64-linux-gnu", "620.11.02"),
-    ],
-)
-def test_any_other_libcuda_is_hidden(
-    node: Node, bundles: Bundles, driver: Path, folder: str, version: str
-) -> None:
-    bundle = bundles(*ASK, args=WHAT_IS_BEHIND)
-    bring_newer(driver, bundle / "rootfs" / folder, version)
-    done = node.run(bundle)
-    assert MARK.decode() not in done.stdout
-    assert REFUSED in done.stdout
-
-
-def test_the_parts_of_a_newer_libcuda_are_found_beside_it(node: Node, bundles: Bundles, driver: Path) -> None:
-    part = "libnvidia-ptxjitcompiler.so.1"
-    script = f"$(ls /lib*/ld-linux-*.so.*) --preload {part} --list /usr/bin/cuda-probe"
-    bundle = bundles(*ASK, args=["sh", "-c", script])
-    root = bundle / "rootfs"
-    bring_newer(driver, root / "usr/local/cuda/compat", "620.11.02")
-    (root / "none.c").write_text("")
-    made = root / "usr/local/cuda/compat" / part
-    subprocess.run(["gcc", "-shared", f"-Wl,-soname,{part}", "-o", made, root / "none.c"], check=True)
-    done = node.run(bundle)
-    assert f"{part} => /usr/local/cuda/compat/{part}" in done.stdout, done.stderr
-
-
-def test_a_link_that_leads_out_of_the_image_brings_nothing_of_the_host(
-    node: Node, bundles: Bundles, driver: Path
-) -> None:
-    secret = node.folder / "secret"
-    secret.write_text("the host's")
-    bundle = bundles(*ASK, args=["grep", "-c", "the host's", REAL])
-    compat = bundle / "rootfs/usr/local/cuda/compat"
-    compat.mkdir(parents=True)
-    (compat / "libcuda.so.620.11.02").symlink_to(f"{'../' * 30}{secret}")
-    assert node.run(bundle).stdout == "0\n"
 
 
 def test_a_libcuda_in_a_volume_is_covered_and_the_volume_is_as_it_was(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import Node
-from .test_image_libraries import ASK, MULTIARCH, bring
+from .images import ASK, MULTIARCH, bring
 
 Bundles = Callable[..., Path]
 
@@ -32,13 +32,6 @@ int main(int count, char **words) {
 }
 """
 OUT_OF_MEMORY = "answer 2\n"
-
-
-@pytest.fixture
-def driver(node: Node) -> Path:
-    node.sim("1xT4-R580")
-    (library,) = node.run_dir.rglob("libcuda.so.5*")
-    return library.parent
 
 
 def make(root: Path, place: str, *options: str) -> None:

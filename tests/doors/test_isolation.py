@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,8 @@ GPU0, GPU1, CONTROL, MODESET = "195:0", "195:1", "195:255", "195:254"
 @pytest.fixture
 def v2_only(node: Node) -> Iterator[None]:
     """The node's commands see one cgroup hierarchy, a v2 one, and the low-level runtime uses it."""
-    command = "mount -t cgroup2 none /sys/fs/cgroup && echo ready && exec sleep infinity"
-    with subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", command],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "ready\n"
-        node.view = ["nsenter", "--mount", "--target", str(holder.pid), "--"]
+    with node.own_mounts("mount -t cgroup2 none /sys/fs/cgroup"):
         yield
-        node.close_containers()
-        node.view = []
-        holder.kill()
 
 
 @pytest.fixture(params=["v1", "v2"])

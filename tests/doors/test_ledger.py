@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import CGROUPS, GIB, Node
+from .conftest import CGROUPS, GIB, Node, namespace
 from .refusals import log_entries, refused
 
 Bundles = Callable[..., Path]
@@ -181,30 +181,14 @@ def test_a_ledger_that_is_lost_while_containers_run_is_made_anew_from_them(
     assert list(node.run_dir.glob("slices/*")) == []
 
 
-@contextmanager
-def namespace(*command: str) -> Iterator[int]:
-    """Runs `command`, which says `ready` when its namespaces are made, meanwhile; its number."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "ready\n"
-        try:
-            yield holder.pid
-        finally:
-            holder.kill()
-
-
 def test_where_there_is_no_cgroup_v2_a_lost_ledger_is_made_anew_too(node: Node, bundles: Bundles) -> None:
-    script = "umount /sys/fs/cgroup/unified && echo ready && exec sleep infinity"
-    with namespace("unshare", "--mount", "--propagation", "private", "sh", "-c", script) as holder:
-        node.view = ["nsenter", "--mount", "--target", str(holder), "--"]
+    with node.own_mounts("umount /sys/fs/cgroup/unified"):
         node.sim("1xT4-R580")
         container = node.start(bundles("XPU_MEM=12G", args=SLEEP))
         remove(node)
         assert "3G free" in refused(node, bundles("XPU_MEM=6G"))
         node.remove(container)
         assert node.grants() == []
-        node.xpu("sim", "down")
-        node.view = []
 
 
 def test_a_slice_that_was_taken_away_by_hand_does_not_come_back(node: Node, bundles: Bundles) -> None:

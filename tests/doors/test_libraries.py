@@ -198,6 +198,15 @@ def of_many_bytes(cache: Path) -> None:
     cache.write_bytes(head.ljust(28 << 20, b"\0"))
 
 
+def refused_and_left_alone(node: Node, bundle: Path) -> str:
+    """Why the bundle's start is refused, which leaves nothing behind."""
+    before = tree(bundle / "rootfs")
+    told = refused(node, bundle)
+    assert tree(bundle / "rootfs") == before
+    assert node.grants() == []
+    return told
+
+
 @pytest.mark.parametrize("plant", [of_many_entries, of_many_bytes])
 def test_a_cache_larger_than_any_images_is_refused_at_once(
     node: Node, bundles: Bundles, mode: str, plant: Callable[[Path], None]
@@ -205,12 +214,9 @@ def test_a_cache_larger_than_any_images_is_refused_at_once(
     """One of ours in its place would hide what the image's programs need, without a word."""
     bundle = bundles("XPU_MEM=1G")
     plant(bundle / "rootfs/etc/ld.so.cache")
-    before = tree(bundle / "rootfs")
-    told = refused(node, bundle)
+    told = refused_and_left_alone(node, bundle)
     assert "/etc/ld.so.cache: the image's has" in told
     assert "or run ldconfig in the image" in told
-    assert tree(bundle / "rootfs") == before
-    assert node.grants() == []
 
 
 @pytest.mark.parametrize("plant", [fifo, folder])
@@ -219,13 +225,10 @@ def test_something_else_in_the_caches_place_is_named_and_nothing_is_left(
 ) -> None:
     bundle = bundles("XPU_MEM=1G")
     plant(bundle / "rootfs/etc/ld.so.cache")
-    before = tree(bundle / "rootfs")
-    told = refused(node, bundle)
+    told = refused_and_left_alone(node, bundle)
     assert "/etc/ld.so.cache" in told
     assert "the image has something else at that place" in told
     assert told.startswith(("cannot write", "cannot add", "cannot put"))
-    assert tree(bundle / "rootfs") == before
-    assert node.grants() == []
 
 
 # What an image brings under the libraries' names.
@@ -280,12 +283,9 @@ def test_a_folder_in_a_librarys_place_is_named_and_nothing_is_left(
 ) -> None:
     bundle = bundles("XPU_MEM=1G")
     (bundle / "rootfs" / MULTIARCH / name).mkdir()
-    before = tree(bundle / "rootfs")
-    told = refused(node, bundle)
+    told = refused_and_left_alone(node, bundle)
     assert f"/{MULTIARCH}/{name}" in told
     assert "the image has something else at that place" in told
-    assert tree(bundle / "rootfs") == before
-    assert node.grants() == []
 
 
 # Roots that cannot be written.

@@ -32,15 +32,7 @@ def test_a_hundred_creates_at_once_get_exactly_what_fits(
 
     def create(bundle: Path) -> int:
         with (bundle / "errors").open("wb") as errors:
-            command: list[str | Path] = [
-                node.runtime,
-                "--root",
-                node.state_root,
-                "create",
-                "--bundle",
-                bundle,
-                bundle.name,
-            ]
+            command = node.command("create", "--bundle", bundle, bundle.name)
             done = subprocess.run(
                 command, env=node.environ, stdout=subprocess.DEVNULL, stderr=errors, timeout=200
             )

@@ -130,24 +130,6 @@ def test_a_cgroup_that_systemd_manages_gets_rules_that_systemd_can_keep(
     assert node.grants() == []
 
 
-@pytest.fixture
-def mounts_of_its_own(node: Node) -> Iterator[None]:
-    """The node's commands see mounts that the machine does not, and that go when the test ends."""
-    with subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep infinity"],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "ready\n"
-        node.view = ["nsenter", "--mount", "--target", str(holder.pid), "--"]
-        yield
-        node.xpu("sim", "down")
-        node.view = []
-        holder.kill()
-
-
-@pytest.mark.usefixtures("mounts_of_its_own")
 def test_a_container_without_a_mount_namespace_gets_its_slice_by_its_spec(
     node: Node, bundles: Bundles
 ) -> None:
@@ -159,12 +141,13 @@ def test_a_container_without_a_mount_namespace_gets_its_slice_by_its_spec(
         for name in ("maskedPaths", "readonlyPaths"):
             del spec["linux"][name]
 
-    node.sim("1xT4")
-    bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"], change=on_the_host)
-    done = node.run(bundle)
-    assert (done.returncode, done.stdout) == (0, "device 0: 1024 MiB free of 1024 MiB\n"), done.stderr
-    assert "--grant" in spec_of(bundle)["hooks"]["createRuntime"][0]["args"]
-    assert node.grants() == []
+    with node.own_mounts():
+        node.sim("1xT4")
+        bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"], change=on_the_host)
+        done = node.run(bundle)
+        assert (done.returncode, done.stdout) == (0, "device 0: 1024 MiB free of 1024 MiB\n"), done.stderr
+        assert "--grant" in spec_of(bundle)["hooks"]["createRuntime"][0]["args"]
+        assert node.grants() == []
 
 
 @MODES
@@ -264,16 +247,7 @@ def test_every_way_to_start_a_container_gives_and_takes_back(
         if way == "create":
             node.start(bundle)
         else:
-            command: list[str | Path] = [
-                node.runtime,
-                "--root",
-                node.state_root,
-                "run",
-                "-d",
-                "--bundle",
-                bundle,
-                bundle.name,
-            ]
+            command = node.command("run", "-d", "--bundle", bundle, bundle.name)
             subprocess.run(command, env=node.environ, stdout=subprocess.DEVNULL, check=True, timeout=60)
         pid = json.loads(node.oci("state", bundle.name).stdout)["pid"]
         assert [(grant.pid, grant.state) for grant in node.grants()] == [(pid, "running")]

@@ -105,16 +105,7 @@ def test_the_ledger_has_the_engines_bundle_and_hooks_find_its_files(
     change(bundle, relative_volume)
     read_only(bundle)
     with (bundle.parent / "output").open("wb") as output:
-        command: list[str | Path] = [
-            node.runtime,
-            "--root",
-            node.state_root,
-            "run",
-            "--detach",
-            "--bundle",
-            bundle,
-            bundle.name,
-        ]
+        command = node.command("run", "--detach", "--bundle", bundle, bundle.name)
         subprocess.run(command, env=node.environ, stdout=output, stderr=output, check=True)
     assert [grant.bundle for grant in node.grants()] == [str(bundle)]
     assert node.oci("exec", bundle.name, "cuda-probe", "info").stdout == _INFO
@@ -168,17 +159,8 @@ def test_what_a_killed_start_leaves_goes_with_the_next_one(
     waits = {"path": "/bin/sh", "args": ["sh", "-c", f"echo > {fifo}; read line < {fifo}"]}
     change(bundle, lambda spec: spec.update(hooks={"createRuntime": [waits]}))
     read_only(bundle)
-    command: list[str | Path] = [
-        node.runtime,
-        "--root",
-        node.state_root,
-        "create",
-        "--bundle",
-        bundle,
-        bundle.name,
-    ]
     with subprocess.Popen(
-        command,
+        node.command("create", "--bundle", bundle, bundle.name),
         env=node.environ,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

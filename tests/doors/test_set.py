@@ -333,9 +333,8 @@ def test_changes_and_starts_at_once_never_book_more_than_there_is(
     more = [bundles("XPU_MEM=3G", "XPU_VISIBLE_DEVICES=0", args=["sleep", "1000"]) for _ in range(3)]
 
     def start(bundle: Path) -> int:
-        words: list[str | Path] = ["create", "--bundle", bundle, bundle.name]
         with (bundle / "output").open("wb") as output:
-            command = [node.runtime, "--root", node.state_root, *words]
+            command = node.command("create", "--bundle", bundle, bundle.name)
             done = subprocess.run(command, env=node.environ, stdout=output, stderr=output, timeout=60)
         return 0 if done.returncode == 0 else 3
 
