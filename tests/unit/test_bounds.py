@@ -285,6 +285,14 @@ MIXED = {"GPU-0": Use(12 * GIB, 80, 1), "GPU-1": Use(4 * GIB, 20, 1)}
         # One step of cores is left, and less memory than was asked for.
         ({"MEM": "8G", "CORES": "50"}, {"GPU-0": Use(12 * GIB, 95, 1), "GPU-1": Use(16 * GIB, 0, 1)},
          {"XPU_MEM": "4G", "XPU_CORES": "5"}),
+        # All cores are booked, of which nobody asks for any.
+        ({"MEM": "20G"}, {"GPU-0": Use(4 * GIB, 100, 1), "GPU-1": Use(4 * GIB, 100, 1)}, {"XPU_MEM": "12G"}),
+        # Just the cores are left on the one, and more memory on the other.
+        ({"MEM": "10G", "CORES": "50"}, {"GPU-0": Use(8 * GIB, 50, 1), "GPU-1": Use(7 * GIB, 95, 1)},
+         {"XPU_MEM": "8G", "XPU_CORES": "50"}),
+        # Half of both is nearer than all of one and a fifth of the other.
+        ({"MEM": "10G", "CORES": "100"}, {"GPU-0": Use(14 * GIB, 0, 1), "GPU-1": Use(11 * GIB, 50, 1)},
+         {"XPU_MEM": "5G", "XPU_CORES": "50"}),
         # The one device is full: only fewer devices are left to offer.
         ({"MEM": "1G", "COUNT": "2"}, {"GPU-0": Use(16 * GIB, 0, 1)},
          {"XPU_MEM": "1G", "XPU_COUNT": "1"}),

@@ -68,6 +68,16 @@ def test_a_grant_is_read_back_as_it_was_given(path: str, holder: Process) -> Non
     assert os.stat(path).st_mode & 0o777 == 0o600
 
 
+def test_a_missing_folder_is_made_and_a_link_in_the_ledgers_place_refused(path: str, tmp_path: Path) -> None:
+    with Ledger(str(tmp_path / "run" / "xpu" / "ledger.db")):
+        pass
+    assert os.stat(tmp_path / "run" / "xpu").st_mode & 0o777 == 0o755
+    os.symlink(tmp_path / "elsewhere", path)
+    with pytest.raises(LedgerError, match="Too many levels of symbolic links"), Ledger(path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_container_that_asks_twice_is_given_once(path: str, holder: Process) -> None:
     with Ledger(path) as ledger:
         first, _ = ledger.grant(wanted(holder), lambda uses: take(4 * GIB, uses))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from xpu_runtime.ledger import survivors, waiting
+from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.ledger.waiting import LedgerBusy, LedgerError
+from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import cgroups, proc
 
 GIB = 1 << 30
@@ -45,14 +46,14 @@ def cgroup() -> Iterator[Path]:
 def running(path: str, cgroup: Path) -> Iterator[Grant]:
     """A grant whose process runs in that cgroup, and is written there."""
     with subprocess.Popen(["sleep", "600"]) as process:
-        (cgroup / "cgroup.procs").write_text(str(process.pid))
-        started = proc.start_time(process.pid) or 0
-        wanted = Grant(0, "c1", "/b", process.pid, started, str(cgroup), "running", "hook", 0.0, ())
-        with Ledger(path) as ledger:
-            granted, _ = ledger.grant(wanted, lambda uses: SLICES)
-            assert granted is not None
-            survivors.keep(granted, path)
         try:
+            (cgroup / "cgroup.procs").write_text(str(process.pid))
+            started = proc.start_time(process.pid) or 0
+            wanted = Grant(0, "c1", "/b", process.pid, started, str(cgroup), "running", "hook", 0.0, ())
+            with Ledger(path) as ledger:
+                granted, _ = ledger.grant(wanted, lambda uses: SLICES)
+                assert granted is not None
+                survivors.keep(granted, path)
             yield granted
         finally:
             process.kill()
@@ -124,19 +125,75 @@ def test_a_forged_slice_is_passed_over(
     assert survivors.running(path, proc.pid_namespace()) == [running]
 
 
+@pytest.mark.parametrize("call", ["scandir", "listxattr", "getxattr"])
 def test_a_ledger_is_not_made_anew_from_a_part_of_what_runs(
-    path: str, running: Grant, monkeypatch: pytest.MonkeyPatch
+    path: str, running: Grant, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    def scandir(folder: str) -> object:
+    def fail(folder: str, *_: str) -> object:
         raise OSError(errno.EMFILE, "Too many open files", folder)
 
     os.unlink(path)
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, call, fail)
     with pytest.raises(LedgerError, match="Too many open files"), Ledger(path):
         pass
     monkeypatch.undo()
     with Ledger(path) as ledger:
         assert ledger.grants() == [running]
+
+
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        ("scandir", errno.ENOENT),
+        ("listxattr", errno.ENODEV),
+        ("listxattr", errno.ENOTSUP),
+        ("getxattr", errno.ENODATA),
+    ],
+)
+def test_a_container_that_ends_meanwhile_is_no_error(
+    path: str, running: Grant, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    def gone(folder: str, *_: str) -> object:
+        raise OSError(number, "gone", folder)
+
+    monkeypatch.setattr(os, call, gone)
+    assert survivors.running(path, proc.pid_namespace()) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "controllers", "found"),
+    [(2, (), True), (1, ("cpu", "devices"), True), (1, ("cpu", "memory"), False)],
+)
+def test_which_hierarchies_are_looked_through(
+    path: str,
+    running: Grant,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    controllers: tuple[str, ...],
+    found: bool,
+) -> None:
+    there = cgroups.Hierarchy(version, controllers, "/", running.cgroup)
+    monkeypatch.setattr(cgroups, "mounted", lambda: [there])
+    assert survivors.running(path, proc.pid_namespace()) == ([running] if found else [])
+
+
+@pytest.mark.parametrize(("own", "written"), [("/engine", True), (None, True), ("same", False)])
+def test_a_grant_is_not_written_on_the_cgroup_of_who_grants_it(
+    path: str,
+    running: Grant,
+    cgroup: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: str | None,
+    written: bool,
+) -> None:
+    """Where no limit names a folder it is that of the container's process, if that has one of its own."""
+    folders = {running.pid: str(cgroup), os.getpid(): str(cgroup) if own == "same" else own}
+    monkeypatch.setattr(cgroups, "devices_folder_v1", folders.__getitem__)
+    survivors.forget(running)
+    survivors.keep(running.replace(cgroup=""), path)
+    assert os.listxattr(cgroup) == [f"trusted.xpu.{running.id}"] * written
+    survivors.forget(running.replace(cgroup=""))
+    assert os.listxattr(cgroup) == []
 
 
 def test_a_ledger_that_was_away_for_a_while_learns_what_was_granted_meanwhile(
@@ -152,6 +209,42 @@ def test_a_ledger_that_was_away_for_a_while_learns_what_was_granted_meanwhile(
     for _ in range(2):
         with Ledger(path) as ledger:
             assert ledger.grants() == [running, later]
+
+
+def change(path: str, *statements: str) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+
+
+def copy(path: str) -> None:
+    shutil.copy(path, path + ".copy")
+    os.rename(path + ".copy", path)
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda path: None,
+        os.unlink,
+        copy,
+        lambda path: os.truncate(path, 0),
+        lambda path: os.truncate(path + ".lock", 0),
+        lambda path: change(path, "DELETE FROM meta"),
+        lambda path: change(path, "UPDATE meta SET version = 1"),
+        lambda path: change(path, "UPDATE meta SET boot = 'another boot'"),
+    ],
+)
+def test_what_runs_is_looked_through_once_for_each_ledger_that_is_made(
+    path: str, running: Grant, lose: Callable[[str], None]
+) -> None:
+    lose(path)
+    with Ledger(path) as ledger:
+        assert ledger.grants() == [running]
+    survivors.keep(running.replace(id=8), path)
+    with Ledger(path) as ledger:
+        assert ledger.grants() == [running]
 
 
 def test_what_was_reaped_is_not_written_any_more(path: str, running: Grant, cgroup: Path) -> None:
@@ -212,17 +305,3 @@ def test_a_ledger_of_the_first_layout_keeps_its_grants(path: str, running: Grant
     for _ in range(2):
         with Ledger(path) as ledger:
             assert ledger.grants() == [running]
-
-
-def test_all_waits_of_a_process_together_have_one_end(
-    path: str, running: Grant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "_left", None)
-    with Ledger(path) as holder, Ledger(path) as ledger:
-        waiting.allow(0.4)
-        with holder._transaction():
-            for _ in range(2):
-                with pytest.raises(LedgerBusy, match="is locked: waited 0 s for a process that cannot be"):
-                    ledger.reap()
-        assert waiting.left() == 0
-        assert ledger.reap() == []  # free: no wait

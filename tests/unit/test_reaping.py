@@ -45,7 +45,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture(autouse=True)
 def one_cgroup_has_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "has_processes", lambda folder: folder == "/populated")
+    # A grant without a cgroup has no processes there: that is not asked.
+    known = {"/populated": True, "/empty": False}
+    monkeypatch.setattr(cgroups, "has_processes", known.__getitem__)
 
 
 def take(memory: int, uses: dict[str, Use]) -> tuple[Slice, ...] | None:

@@ -98,7 +98,10 @@ class Ledger:
 
     def is_own(self) -> bool:
         """Whether this process is in the PID namespace of the processes that the ledger names."""
-        mark = layout.read_mark(self._db, self.path)
+        try:
+            mark = layout.read_mark(self._db, self.path)
+        except sqlite.Error as error:
+            raise self._failed("read", error) from error
         return mark is not None and mark.pid_namespace == self._own.pid_namespace
 
     def require_own(self) -> None:
