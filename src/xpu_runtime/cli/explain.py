@@ -22,7 +22,7 @@ from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.plan import build, granting
 from xpu_runtime.plan import mode as plan_mode
-from xpu_runtime.quota import driver, library
+from xpu_runtime.quota import choose, driver, library
 from xpu_runtime.request import source
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import show
@@ -165,18 +165,12 @@ def _tell(
         amount = show(part.memory_bytes) if part.limited else f"all {show(part.memory_bytes)}"
         cores = f"{part.cores}% of its cores" if part.cores is not None else "no cap on cores"
         click.echo(f"  GPU {part.device_index} ({part.device_uuid}): {amount}, {cores}")
+        holding = part.holding.as_dict()
         for kind in ("memory", "cores"):
-            backend, strength = (
-                part.holding.as_dict()[f"{kind}_backend"],
-                part.holding.as_dict()[f"{kind}_strength"],
-            )
+            backend, strength = holding[f"{kind}_backend"], holding[f"{kind}_strength"]
             if strength:
-                held = (
-                    "held by nothing (booked only)"
-                    if backend == "none"
-                    else f"held by {backend} ({strength})"
-                )
-                click.echo(f"    {kind}: {held}")
+                held = "nothing (booked only)" if backend == choose.NONE else f"{backend} ({strength})"
+                click.echo(f"    {kind}: held by {held}")
     for note in notes:
         click.echo(f"  note: {note}")
     click.echo(f"  {mode} mode: {why}" if operations else f"  {why}")

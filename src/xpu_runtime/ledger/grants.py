@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from xpu_runtime.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class Holding(Value):
     """What holds a slice's limits: a backend's name and `hard`, `soft` or `unenforced`; None: no limit."""
@@ -30,6 +34,16 @@ class Slice(Value):
     def held_by(self, backend: str) -> bool:
         """Whether `backend` holds a memory limit on this slice."""
         return self.limited and self.holding.memory_backend == backend
+
+    def row(self) -> list[Any]:
+        """The fields as they are written down: those of `holding` one by one, at the end."""
+        *values, holding = self.as_dict().values()
+        return [*values, *holding.as_dict().values()]
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> Slice:
+        """The slice of which that is the `row`."""
+        return cls(**dict(zip(cls._fields, [*row[:5], Holding(*row[5:])], strict=True)))
 
 
 class Grant(Value):

@@ -157,10 +157,9 @@ def insert(db: Any, grant: Grant) -> int:
     )
     number = int(cursor.lastrowid)
     for position, part in enumerate(grant.slices):
-        *values, held = part.as_dict().values()
         db.execute(
             f"INSERT INTO slices (grant_id, position, {SLICE}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            (number, position, *values, *held.as_dict().values()),
+            (number, position, *part.row()),
         )
     return number
 

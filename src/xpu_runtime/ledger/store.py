@@ -15,7 +15,7 @@ import time
 
 from xpu_runtime import paths
 from xpu_runtime.ledger import layout, survivors, waiting
-from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
+from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.layout import GRANT, SLICE
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError, Transaction
@@ -144,7 +144,7 @@ class Ledger:
 
     def _slices(self, grant: int) -> tuple[Slice, ...]:
         rows = self._query(f"SELECT {SLICE} FROM slices WHERE grant_id = ? ORDER BY position", grant)
-        return tuple(Slice(r[0], r[1], r[2], bool(r[3]), r[4], Holding(*r[5:])) for r in rows)
+        return tuple(Slice.of_row([*r[:3], bool(r[3]), *r[4:]]) for r in rows)
 
     def uses(self) -> dict[str, Use]:
         """What is granted of each device that anything is granted of, by UUID."""

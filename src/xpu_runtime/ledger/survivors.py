@@ -13,7 +13,7 @@ import errno
 import os
 
 from xpu_runtime import jsonlite
-from xpu_runtime.ledger.grants import Grant, Holding, Slice
+from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import cgroups, proc
 
@@ -139,25 +139,17 @@ def foreign(what: str, theirs: int, ours: int, ledger: str = "") -> LedgerError:
 
 def _plain(grant: Grant) -> list[Any]:
     *fields, _ = grant.as_dict().values()
-    slices = []
-    for part in grant.slices:
-        *values, holding = part.as_dict().values()
-        slices.append([*values, *holding.as_dict().values()])
-    return [*fields, slices]
+    return [*fields, [part.row() for part in grant.slices]]
 
 
-def _grant(plain: list[Any]) -> Any:
+def _grant(plain: list[Any]) -> Grant:
     """ValueError or TypeError for what is no grant.
 
     A container with CAP_SYS_ADMIN can write anything there, which must not stop the node's other containers.
     """
     *fields, slices = plain
-    parts = []
-    for each in slices:
-        *values, memory, memory_strength, cores, cores_strength = _typed(each, _SLICE)
-        holding = Holding(memory, memory_strength, cores, cores_strength)
-        parts.append(_value(Slice, [*values, holding]))
-    return _value(Grant, [*_typed(fields, _GRANT), tuple(parts)])
+    parts = tuple(Slice.of_row(_typed(each, _SLICE)) for each in slices)
+    return Grant(**dict(zip(Grant._fields, [*_typed(fields, _GRANT), parts], strict=True)))
 
 
 def _typed(values: list[Any], types: tuple[tuple[type, ...], ...]) -> list[Any]:
@@ -167,7 +159,3 @@ def _typed(values: list[Any], types: tuple[tuple[type, ...], ...]) -> list[Any]:
         if type(value) is int and not 0 <= value < 1 << 63:  # what SQLite holds
             raise ValueError(f"{value} is out of range")
     return values
-
-
-def _value(kind: Any, fields: list[Any]) -> Any:
-    return kind(*fields)

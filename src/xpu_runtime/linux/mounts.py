@@ -111,8 +111,3 @@ def enter_mount_namespace(pid: int) -> None:
         syscalls.setns(fd, syscalls.CLONE_NEWNS)
     finally:
         os.close(fd)
-
-
-def refuses_devices(path: str) -> bool:
-    """Whether the mount that holds `path` on this host is nodev: a clone of it serves no device node."""
-    return bool(os.statvfs(path).f_flag & os.ST_NODEV)

@@ -31,7 +31,6 @@ _ITSELF = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a name of one folder, be i
 _ATTEMPTS = 1000
 # How many things that are missing, or links that lead nowhere, one path may have.
 _TURNS = 100
-_LISTING_LIMIT = 100_000
 
 
 class Root:
@@ -148,20 +147,6 @@ class Root:
         fd = self.open(path)
         try:
             return files.read_fd(fd, limit, path)
-        finally:
-            os.close(fd)
-
-    def listdir(self, path: str) -> list[str]:
-        """The names in a folder, sorted; EFBIG where there are more than a hundred thousand."""
-        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            names = []
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    names.append(entry.name)
-                    if len(names) > _LISTING_LIMIT:
-                        raise OSError(errno.EFBIG, f"more than {_LISTING_LIMIT} names", path)
-            return sorted(names)
         finally:
             os.close(fd)
 

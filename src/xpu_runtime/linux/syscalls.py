@@ -53,7 +53,6 @@ _CAPABILITIES_HEAD = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERS
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
-AT_RECURSIVE = 0x8000
 CLONE_NEWNS = 0x20000
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_IN_ROOT = 0x10
@@ -92,13 +91,10 @@ def move_mount(from_dirfd: int, from_path: str, to_dirfd: int, to_path: str, fla
     _syscall(to_path, _MOVE_MOUNT, from_dirfd, _path(from_path), to_dirfd, _path(to_path), flags)
 
 
-def mount_setattr(
-    fd: int, attr_set: int = 0, attr_clr: int = 0, recursive: bool = False, propagation: int = 0
-) -> None:
+def mount_setattr(fd: int, attr_set: int = 0, propagation: int = 0) -> None:
     """mount_setattr(2) on the mount that `fd` is; `propagation` is 0 (as it is) or MS_PRIVATE."""
-    attributes = struct.pack("=QQQQ", attr_set, attr_clr, propagation, 0)
-    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
-    _syscall("", _MOUNT_SETATTR, fd, b"", flags, attributes, len(attributes))
+    attributes = struct.pack("=QQQQ", attr_set, 0, propagation, 0)
+    _syscall("", _MOUNT_SETATTR, fd, b"", AT_EMPTY_PATH, attributes, len(attributes))
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:

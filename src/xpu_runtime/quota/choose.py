@@ -43,7 +43,7 @@ def holding(found: Inventory, device: Device, request: Request, config: Config) 
         # All of a MIG device: the hardware keeps its memory apart from its neighbours'.
         memory = (MIG, "hard")
     if capped:
-        cores, reason = _cores(device, request, config)
+        cores, reason = _cores(request, config)
         if reason and request.cores_from:
             reason += f" (the cap is of {request.cores_from})"
         reasons.append(reason)
@@ -78,7 +78,7 @@ def _memory(found: Inventory, device: Device, request: Request, config: Config) 
     return _unheld("memory", ", and ".join(reasons) or _no_such("memory", request.enforce), request, config)
 
 
-def _cores(device: Device, request: Request, config: Config) -> tuple[_Pair, str | None]:
+def _cores(request: Request, config: Config) -> tuple[_Pair, str | None]:
     if request.enforce in ("auto", "hard", *_FOR_MEMORY):
         reason = "nothing on this node can hold a cap on cores"
     else:

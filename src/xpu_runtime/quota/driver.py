@@ -2,7 +2,8 @@
 
 NVIDIA from R615 on: `nvmlDeviceSetMemoryLimits_v1` on a cgroup v2 folder; beyond the limit an
 allocation gets CUDA_ERROR_OUT_OF_MEMORY. amdgpu: the cgroup's `dmem.max` (Documentation/admin-guide/
-cgroup-v2.rst, "DMEM"). Both are hard: nothing in the container can reach them.
+cgroup-v2.rst, "DMEM"). Both are hard, but for a container that could write to its own cgroup (see
+can_lift_limits in oci/spec.py).
 """
 
 from __future__ import annotations
