@@ -305,3 +305,18 @@ def test_a_ledger_of_the_first_layout_keeps_its_grants(path: str, running: Grant
     for _ in range(2):
         with Ledger(path) as ledger:
             assert ledger.grants() == [running]
+
+
+def test_a_cgroup_that_cannot_be_asked_is_named(
+    path: str, cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = os.listxattr
+
+    def fail(folder: str) -> list[str]:
+        if folder == str(cgroup):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+        return ask(folder)
+
+    monkeypatch.setattr(os, "listxattr", fail)
+    with pytest.raises(LedgerError, match=f"cannot open the ledger {path}: {cgroup}: Input/output error"):
+        Ledger(path).__enter__()

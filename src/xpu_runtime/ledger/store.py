@@ -68,6 +68,9 @@ class Ledger:
 
     def _failed(self, verb: str, error: Exception) -> LedgerError:
         reason = getattr(error, "strerror", None) or str(error)
+        file = getattr(error, "filename", None)
+        if file and not self.path.startswith(str(file)):  # a cgroup, say, that what runs is read from
+            reason = f"{file}: {reason}"
         if waiting.is_locked(error):
             return waiting.busy(self.path, waiting.left())
         if "malformed" in reason or "not a database" in reason:
