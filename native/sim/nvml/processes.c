@@ -4,12 +4,12 @@
 #define _GNU_SOURCE
 #include "library.h"
 
-/* Without MIG there are no instance ids, which the driver says as all ones. */
 struct sim_process *nvml_process_room(void) {
     static _Thread_local struct sim_process room[SIM_MAX_PROCESSES];
     return room;
 }
 
+/* Without MIG there are no instance ids, which the driver says as all ones. */
 nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count) {
     struct sim_reply reply;
     nvmlReturn_t result =
