@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _READ_LIMIT = 1 << 24
+#: In the place of a controller's name, of which the v2 hierarchy has none.
+_V2 = ""
 
 
 class Hierarchy(Value):
@@ -54,12 +56,14 @@ def mounted() -> list[Hierarchy]:
 
 
 def paths(pid: int) -> dict[str, str]:
-    """The absolute folder of `pid` for each v1 controller; ProcessLookupError if it is gone."""
-    hierarchies = [each for each in mounted() if each.version == 1]
+    """The absolute folder of `pid` for each v1 controller, and for _V2; ProcessLookupError if it is gone."""
+    hierarchies = mounted()
     found = {}
     for controllers, path in _memberships(pid):
-        for controller in controllers:
-            folder = _folder([each for each in hierarchies if controller in each.controllers], path)
+        for controller in controllers or (_V2,):
+            folder = _folder(
+                [each for each in hierarchies if controller in (each.controllers or (_V2,))], path
+            )
             if folder:
                 found[controller] = folder
     return found
@@ -67,11 +71,7 @@ def paths(pid: int) -> dict[str, str]:
 
 def v2_folder(pid: int) -> str | None:
     """The absolute folder of `pid` in the v2 hierarchy; None where that is not mounted."""
-    hierarchies = [each for each in mounted() if each.version == 2]
-    for controllers, path in _memberships(pid):
-        if not controllers:
-            return _folder(hierarchies, path)
-    return None
+    return paths(pid).get(_V2)
 
 
 def devices_folder_v1(pid: int) -> str | None:
@@ -128,10 +128,10 @@ def deny_devices(pid: int, rules: list[DeviceRule]) -> None:
 
 
 def _change(pid: int, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:
-    folder = devices_folder_v1(pid)
-    if folder:
-        return _change_v1(folder, rules, allow)
-    folder = v2_folder(pid)
+    folders = paths(pid)
+    if "devices" in folders:
+        return _change_v1(folders["devices"], rules, allow)
+    folder = folders.get(_V2)
     if not folder:
         raise ApplyError(
             f"the device cgroup of process {pid} cannot be found",
