@@ -15,22 +15,6 @@ from xpu_runtime.linux import mountinfo, mounts, syscalls
 from xpu_runtime.linux.rootfs import Root
 
 
-@pytest.fixture
-def outside(tmp_path: Path) -> Path:
-    """A folder of the host's."""
-    folder = tmp_path / "outside"
-    folder.mkdir()
-    (folder / "secret").write_text("secret")
-    return folder
-
-
-@pytest.fixture
-def inside(tmp_path: Path) -> Path:
-    folder = tmp_path / "root"
-    (folder / "etc").mkdir(parents=True)
-    return folder
-
-
 def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 

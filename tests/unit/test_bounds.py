@@ -49,6 +49,7 @@ def test_cores_that_can_be_had(text: str, cores: int) -> None:
         ("8", "10"),
         ("96", "95"),
         ("101", "100"),
+        ("105", "100"),
         ("999", "100"),
     ],
 )
@@ -62,6 +63,7 @@ def test_the_step_of_cores_is_the_configurations() -> None:
     assert parse({"XPU_CORES": "1"}, step=1).cores == 1
     assert parse({"XPU_CORES": "100"}, step=1).cores == 100
     assert "from 1 to 100 in steps of 1; did you mean 1?" in wrong(step=1, CORES="0")
+    assert "did you mean 100?" in wrong(step=1, CORES="101")
     assert "did you mean 20?" in wrong(step=20, CORES="5")
 
 
@@ -280,8 +282,9 @@ MIXED = {"GPU-0": Use(12 * GIB, 80, 1), "GPU-1": Use(4 * GIB, 20, 1)}
         # The one with the most memory has the fewest cores.
         ({"MEM": "8G", "CORES": "50"}, {"GPU-0": Use(0, 80, 1), "GPU-1": Use(6 * GIB, 60, 1)},
          {"XPU_MEM": "8G", "XPU_CORES": "40"}),
-        # All of the memory is there to the byte, and only cores lack.
-        ({"MEM": "12G", "CORES": "90"}, MIXED, {"XPU_MEM": "12G", "XPU_CORES": "80"}),
+        # All of the memory is there to the byte, beside a device with more of it and fewer cores.
+        ({"MEM": "8G", "CORES": "50"}, {"GPU-0": Use(0, 80, 1), "GPU-1": Use(8 * GIB, 60, 1)},
+         {"XPU_MEM": "8G", "XPU_CORES": "40"}),
         # One step of cores is left, and less memory than was asked for.
         ({"MEM": "8G", "CORES": "50"}, {"GPU-0": Use(12 * GIB, 95, 1), "GPU-1": Use(16 * GIB, 0, 1)},
          {"XPU_MEM": "4G", "XPU_CORES": "5"}),
@@ -320,8 +323,9 @@ def test_equal_devices_are_taken_in_their_order_and_cores_decide_between_equals(
 
 
 def test_memory_on_one_and_cores_on_another_are_no_device_with_both() -> None:
-    for cores_used in (0, 50):  # at 50 the other one has just the cores that are asked for
-        uses = {"GPU-0": Use(12 * GIB, cores_used, 1), "GPU-1": Use(0, 80, 1)}
+    # The second time each has just what is asked for.
+    for cores_used, memory_used in ((0, 0), (50, 8 * GIB)):
+        uses = {"GPU-0": Use(12 * GIB, cores_used, 1), "GPU-1": Use(memory_used, 80, 1)}
         assert refusal(place(ask(MEM="8G", CORES="50"), PAIR, uses)).code == "not-enough"
 
 
@@ -359,6 +363,7 @@ def test_a_limit_can_grow_by_all_that_is_free_and_no_further() -> None:
     assert resize(device(0), part, full, Memory(bytes=4 * GIB), 1.0) == 4 * GIB
     told = resize(device(0), part, full, Memory(bytes=4 * GIB + 1), 1.0)
     assert isinstance(told, Refusal) and told.nearest == {"XPU_MEM": "4G"}
+    assert told.devices[0].free_memory_bytes == 0
 
 
 def test_of_a_device_that_is_another_containers_nothing_is_free() -> None:

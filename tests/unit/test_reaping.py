@@ -108,9 +108,10 @@ def test_a_number_used_again_is_looked_into_where_the_request_would_be_refused(
 
 def test_reaping_does_not_make_a_request_fit_that_is_larger(ledger: Ledger, processes: list[Process]) -> None:
     grant(ledger, wanted(processes[0], "stays"))
-    grant(ledger, wanted(processes[2]))
+    grant(ledger, wanted(processes[0]).replace(start_time=processes[0].started - 1))
+    grant(ledger, wanted(processes[2], "dead"))
     granted, dead = ledger.grant(wanted(processes[1], "c2"), lambda uses: take(CAPACITY, uses))
-    assert (granted, [each.container_id for each in dead]) == (None, ["c1"])
+    assert (granted, [each.container_id for each in dead]) == (None, ["dead", "c1"])
     assert [each.container_id for each in ledger.grants()] == ["stays"]
 
 

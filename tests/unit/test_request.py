@@ -334,7 +334,8 @@ def test_cap_sys_admin_over_the_host_lifts_limits() -> None:
         ({"type": "bind", "source": "/system", "options": ["rbind"]}, False),
         ({"type": "sysfs", "source": "sysfs", "options": ["rw"]}, False),
         ("odd", False),
-        ({"type": "bind", "source": 1, "options": {"a": 1}}, False),
+        ({"type": "bind", "source": 1, "options": ["rbind"]}, False),
+        ({"type": "bind", "source": "/", "options": {"rbind": 1}}, False),
     ],
 )
 def test_a_cgroup_file_system_that_can_be_written_lifts_limits(mount: object, can: bool) -> None:
