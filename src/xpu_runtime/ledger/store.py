@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
 
+class _Telling:
+    """Errors of files and of SQLite within it are told as the ledger's."""
+
+    def __init__(self, ledger: Ledger, verb: str) -> None:
+        self._ledger = ledger
+        self._verb = verb
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (OSError, sqlite.Error)):
+            raise self._ledger._failed(self._verb, error) from error
+
+
 class Ledger:
     """An open ledger. Used as a context manager; one thread."""
 
@@ -101,19 +116,14 @@ class Ledger:
 
     def is_own(self) -> bool:
         """Whether this process is in the PID namespace of the processes that the ledger names."""
-        try:
+        with _Telling(self, "read"):
             mark = layout.read_mark(self._db, self.path)
-        except sqlite.Error as error:
-            raise self._failed("read", error) from error
         return mark is not None and mark.pid_namespace == self._own.pid_namespace
 
     def require_own(self) -> None:
         """LedgerError if not `is_own`, and there are grants."""
-        try:
-            with self._transaction():
-                self._require_own()
-        except (OSError, sqlite.Error) as error:
-            raise self._failed("write", error) from error
+        with _Telling(self, "write"), self._transaction():
+            self._require_own()
 
     def _require_own(self) -> None:
         layout.require_own(self._db, self.path, self._own)
@@ -122,10 +132,8 @@ class Ledger:
         return Transaction(self._db, self.path, self._own.inode)
 
     def _query(self, statement: str, *values: object) -> list[Any]:
-        try:
+        with _Telling(self, "read"):
             rows: list[Any] = self._db.execute(statement, values).fetchall()
-        except sqlite.Error as error:
-            raise self._failed("read", error) from error
         return rows
 
     # What is granted.
@@ -180,30 +188,27 @@ class Ledger:
         booked), and the dead grants that were removed, whose quotas are the caller's to clear. A
         container that has a grant already is given the same one again.
         """
-        try:
-            with self._transaction():
-                self._require_own()
-                dead = self._remove_dead(thorough=False)
-                earlier = (wanted.container_id, wanted.bundle)
-                for grant in self._load("WHERE container_id = ? AND bundle = ?", earlier):
-                    if _is_same_start(grant, wanted):
-                        return grant, dead
-                    if not proc.is_alive(grant.pid, grant.start_time):
-                        # Of an earlier life of this container. Its cgroup's path has processes again:
-                        # the ones that are being given this new grant.
-                        survivors.forget(grant)
-                        self._delete([grant])
-                        dead.append(grant)
-                slices = choose(self.uses())
-                if slices is None:
-                    more = self._remove_dead(thorough=True)
-                    dead += more
-                    slices = choose(self.uses()) if more else None
-                if slices is None:
-                    return None, dead
-                return self._insert(wanted.replace(slices=slices)), dead
-        except (OSError, sqlite.Error) as error:
-            raise self._failed("write", error) from error
+        with _Telling(self, "write"), self._transaction():
+            self._require_own()
+            dead = self._remove_dead(thorough=False)
+            earlier = (wanted.container_id, wanted.bundle)
+            for grant in self._load("WHERE container_id = ? AND bundle = ?", earlier):
+                if _is_same_start(grant, wanted):
+                    return grant, dead
+                if not proc.is_alive(grant.pid, grant.start_time):
+                    # Of an earlier life of this container. Its cgroup's path has processes again:
+                    # the ones that are being given this new grant.
+                    survivors.forget(grant)
+                    self._delete([grant])
+                    dead.append(grant)
+            slices = choose(self.uses())
+            if slices is None:
+                more = self._remove_dead(thorough=True)
+                dead += more
+                slices = choose(self.uses()) if more else None
+            if slices is None:
+                return None, dead
+            return self._insert(wanted.replace(slices=slices)), dead
 
     def _insert(self, grant: Grant) -> Grant:
         now = grant.replace(created=time.time())
@@ -212,18 +217,15 @@ class Ledger:
     def bind(self, grant: Grant) -> bool:
         """Binds a grant to the container's process and cgroup; False if there is no such grant."""
         values = (grant.pid, grant.start_time, grant.cgroup, grant.state, grant.id, grant.container_id)
-        try:
-            with self._transaction():
-                self._require_own()
-                # By the container's id too: in a ledger made anew, the number may be another's.
-                done = self._db.execute(
-                    "UPDATE grants SET pid = ?, start_time = ?, cgroup = ?, state = ? "
-                    "WHERE id = ? AND container_id = ?",
-                    values,
-                )
-                return bool(done.rowcount)
-        except (OSError, sqlite.Error) as error:
-            raise self._failed("write", error) from error
+        with _Telling(self, "write"), self._transaction():
+            self._require_own()
+            # By the container's id too: in a ledger made anew, the number may be another's.
+            done = self._db.execute(
+                "UPDATE grants SET pid = ?, start_time = ?, cgroup = ?, state = ? "
+                "WHERE id = ? AND container_id = ?",
+                values,
+            )
+            return bool(done.rowcount)
 
     def resize(
         self, number: int, choose: Callable[[Grant, dict[str, Use]], dict[int, int]]
@@ -236,38 +238,29 @@ class Ledger:
         books; if it raises, the ledger stays as it was. Returns the grant as it became (None: it has ended)
         and the dead grants that were removed, whose quotas are the caller's to clear.
         """
-        try:
-            with self._transaction():
-                self._require_own()
-                dead = self._remove_dead(thorough=True)
-                found = self._load("WHERE id = ?", (number,))
-                if not found:
-                    return None, dead
-                for position, amount in choose(found[0], self.uses()).items():
-                    self._db.execute(
-                        "UPDATE slices SET memory_bytes = ? WHERE grant_id = ? AND position = ?",
-                        (amount, number, position),
-                    )
-                return self._load("WHERE id = ?", (number,))[0], dead
-        except (OSError, sqlite.Error) as error:
-            raise self._failed("write", error) from error
+        with _Telling(self, "write"), self._transaction():
+            self._require_own()
+            dead = self._remove_dead(thorough=True)
+            found = self._load("WHERE id = ?", (number,))
+            if not found:
+                return None, dead
+            for position, amount in choose(found[0], self.uses()).items():
+                self._db.execute(
+                    "UPDATE slices SET memory_bytes = ? WHERE grant_id = ? AND position = ?",
+                    (amount, number, position),
+                )
+            return self._load("WHERE id = ?", (number,))[0], dead
 
     def release(self, grants: list[Grant]) -> None:
         """Removes grants; those that are gone already are no error."""
-        try:
-            with self._transaction():
-                self._delete(grants)
-        except (OSError, sqlite.Error) as error:
-            raise self._failed("write", error) from error
+        with _Telling(self, "write"), self._transaction():
+            self._delete(grants)
 
     def reap(self) -> list[Grant]:
         """Removes every grant whose container is gone, and returns them."""
-        try:
-            with self._transaction():
-                self._require_own()
-                return self._remove_dead(thorough=True)
-        except (OSError, sqlite.Error) as error:
-            raise self._failed("write", error) from error
+        with _Telling(self, "write"), self._transaction():
+            self._require_own()
+            return self._remove_dead(thorough=True)
 
     def _delete(self, grants: list[Grant]) -> None:
         for grant in grants:
