@@ -13,7 +13,7 @@ import sys
 from xpu_runtime import paths
 from xpu_runtime.errors import SpecError
 from xpu_runtime.linux import proc
-from xpu_runtime.messages import Log, complain, line_of, to_system_log
+from xpu_runtime.messages import Log, complain, line_of, warn
 from xpu_runtime.oci import state as oci_state
 from xpu_runtime.oci.state import State
 
@@ -87,9 +87,7 @@ def stop(state: State, number: int | None, log: Log) -> list[Grant]:
     try:
         return _give_back(state, number)
     except waiting.LedgerError as error:
-        text = f"{error}; until then container {state.id} keeps its slices"
-        log.write("warning", text)
-        to_system_log("warning", text)
+        warn(log, f"{error}; until then container {state.id} keeps its slices")
         return []
 
 

@@ -77,6 +77,12 @@ def to_system_log(level: str, text: str) -> None:
         pass  # nobody listens, or its queue is full
 
 
+def warn(log: Log, text: str) -> None:
+    """A warning, for the engine and for whoever runs the node."""
+    log.write("warning", text)
+    to_system_log("warning", text)
+
+
 def complain(log: Log, text: str) -> None:
     """An error, for people and for the engine."""
     log.write("error", text)

@@ -221,11 +221,12 @@ def find(inventory: Inventory, selector: str) -> Device | None:
     for device in inventory.devices:
         if selector in (device.index, device.uuid):
             return device
-    if selector[:4] in ("GPU-", "MIG-") and len(selector) >= 8:
-        found = [device for device in inventory.devices if device.uuid.startswith(selector)]
-        if len(found) == 1:
-            return found[0]
-    return None
+    found = [device for device in inventory.devices if _begins(selector, device.uuid)]
+    return found[0] if len(found) == 1 else None
+
+
+def _begins(selector: str, uuid: str) -> bool:
+    return selector[:4] in ("GPU-", "MIG-") and len(selector) >= 8 and uuid.startswith(selector)
 
 
 def lists(selectors: tuple[str, ...], device: Device) -> bool:
@@ -234,12 +235,7 @@ def lists(selectors: tuple[str, ...], device: Device) -> bool:
     for selector in selectors:
         if selector in (device.index, device.uuid, device.parent) or (device.is_mig and selector == gpu):
             return True
-        names = (device.uuid, device.parent or "")
-        if (
-            selector[:4] in ("GPU-", "MIG-")
-            and len(selector) >= 8
-            and any(n.startswith(selector) for n in names)
-        ):
+        if _begins(selector, device.uuid) or _begins(selector, device.parent or ""):
             return True
     return False
 

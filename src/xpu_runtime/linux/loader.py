@@ -13,11 +13,8 @@ import os
 import stat
 
 from xpu_runtime.errors import ApplyError
+from xpu_runtime.linux.rootfs import Root, names_in
 from xpu_runtime.linux.undo import by_fd
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from xpu_runtime.linux.rootfs import Root
 
 _MACHINE = os.uname().machine
 _MULTIARCH = f"{_MACHINE}-linux-gnu"
@@ -55,7 +52,7 @@ class Programs:
         path = environment.get("PATH", "").split(":")
         self.cwd = cwd or "/"
         self.program = program
-        self.bins = list(dict.fromkeys(folder for folder in path if folder.startswith("/")))
+        self.bins = _unique([folder for folder in path if folder.startswith("/")])
         self.origins = [*([os.path.dirname(program)] if program.startswith("/") else []), *self.bins]
         library_path = environment.get("LD_LIBRARY_PATH", "")
         #: An empty one is the working folder, as for the loader.
@@ -242,7 +239,7 @@ class Search:
 
     def _leads_to(self, path: str) -> str | None:
         """Where a path leads, link by link, of which the end need not exist; None for a loop."""
-        todo = [name for name in reversed(path.split("/")) if name not in ("", ".")]
+        todo = names_in(path)[::-1]
         done: list[str] = []
         turns = 0
         while todo:
@@ -259,7 +256,7 @@ class Search:
                 return None
             if target.startswith("/"):
                 done = []
-            todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+            todo += names_in(target)[::-1]
         return "/" + "/".join(done)
 
     def _readlink(self, path: str) -> str | None:
@@ -322,7 +319,7 @@ class Search:
     def _matching(self, pattern: str) -> list[str]:
         """The files that a pattern of an `include` names."""
         found = ["/"]
-        for part in (part for part in pattern.split("/") if part not in ("", ".")):
+        for part in names_in(pattern):
             if any(letter in part for letter in "*?["):
                 found = [
                     os.path.join(folder, name)

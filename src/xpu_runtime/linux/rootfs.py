@@ -250,7 +250,7 @@ class Root:
 
     def _make(self, path: str, mode: int, file_mode: int | None) -> int:
         """The descriptor of `path`; what is missing is made: folders, and a file last if it has a mode."""
-        todo = _names(path)
+        todo = names_in(path)
         done: list[str] = []
         turns = 0
         here = self._resolve("/", _FOLDER)
@@ -270,7 +270,7 @@ class Root:
                         self._make_one(here, name, file_mode if as_file else None, mode)
                         todo.insert(0, name)
                         continue
-                    todo[:0] = _names(target)
+                    todo[:0] = names_in(target)
                     if target.startswith("/"):
                         done = []
                     there = self._resolve("/".join(done) or "/", _FOLDER)
@@ -353,7 +353,8 @@ class Root:
             os.close(fd)
 
 
-def _names(path: str) -> list[str]:
+def names_in(path: str) -> list[str]:
+    """The names that a path is made of, `..` among them."""
     return [name for name in path.split("/") if name not in ("", ".")]
 
 

@@ -14,7 +14,7 @@ from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import proc
-from xpu_runtime.messages import Log, to_system_log
+from xpu_runtime.messages import Log, warn
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.oci.state import State
 from xpu_runtime.plan import granting, live
@@ -130,9 +130,8 @@ def _warn(grant: Grant, request: Request, log: Log) -> None:
         if strength == UNENFORCED
     ]
     if unheld:
-        text = (
+        warn(
+            log,
             f"container {grant.container_id}: its limit on {', '.join(unheld)} is booked and not enforced: "
-            "nothing on this node can hold it"
+            "nothing on this node can hold it",
         )
-        log.write("warning", text)
-        to_system_log("warning", text)
