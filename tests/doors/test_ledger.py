@@ -204,9 +204,9 @@ def test_the_containers_of_another_nodes_ledger_are_not_taken_for_ones_own(
 ) -> None:
     node.sim("1xT4")
     node.start(bundles("XPU_MEM=12G", args=SLEEP))
-    node.environ["XPU_RUN_DIR"] = str(tmp_path)
-    assert node.json("ps") == []
-    node.environ["XPU_RUN_DIR"] = str(node.run_dir)
+    with pytest.MonkeyPatch.context() as another:
+        another.setitem(node.environ, "XPU_RUN_DIR", str(tmp_path))
+        assert node.json("ps") == []
     assert len(node.json("ps")) == 1
 
 

@@ -74,10 +74,13 @@ def test_a_spec_that_comes_through_a_fifo_is_runc_s_alone(node: Node, bundles: B
     os.mkfifo(config)
     if through == "shim":
         compiled_anew(node)
-    writer = subprocess.Popen(["sh", "-c", 'printf %s "$1" > "$0"', config, text])
-    done = node.run(bundle)
-    assert (done.returncode, done.stdout, done.stderr) == (0, _SAID, "")
-    assert writer.wait(60) == 0
+    with subprocess.Popen(["sh", "-c", 'printf %s "$1" > "$0"', config, text]) as writer:
+        try:
+            done = node.run(bundle)
+            assert (done.returncode, done.stdout, done.stderr) == (0, _SAID, "")
+            assert writer.wait(60) == 0
+        finally:
+            writer.kill()  # it waits for a reader where nobody has opened the FIFO
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
