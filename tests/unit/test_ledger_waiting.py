@@ -40,7 +40,7 @@ def test_all_waits_of_a_process_together_have_one_end(path: str, ledger: Ledger)
         waiting.allow(0.2)
         with holder._transaction():
             for _ in range(2):
-                with pytest.raises(LedgerBusy, match="is locked: waited 0 s for a process that cannot be"):
+                with pytest.raises(LedgerBusy, match=r"is locked: waited \d+ s for a process that cannot"):
                     ledger.reap()
         assert waiting.left() == 0
         assert ledger.reap() == []  # free: no wait
@@ -70,17 +70,16 @@ def test_whoever_has_the_lock_is_named(path: str, ledger: Ledger) -> None:
         with pytest.raises(LedgerBusy) as caught:
             ledger.reap()
         holder.kill()
-    assert str(caught.value).startswith(
-        f"the ledger {path} is locked: waited 0 s for process {holder.pid} ({sys.executable} -c import fcntl"
-    )
+    assert str(caught.value).startswith(f"the ledger {path} is locked: waited ")
+    assert f" s for process {holder.pid} ({sys.executable} -c import fcntl" in str(caught.value)
     assert str(caught.value).endswith(f": if it hangs, end it: kill -9 {holder.pid}")
 
 
 def test_a_program_that_does_not_know_the_lock_file_is_waited_for_too(path: str, ledger: Ledger) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        waiting.allow(0.1)
-        with pytest.raises(LedgerBusy):
+        waiting.allow(0.6)
+        with pytest.raises(LedgerBusy, match=r"is locked: waited [1-9]\d* s"):
             ledger.reap()
         assert waiting.left() == 0
         assert ledger.grants() == []  # who reads does not wait

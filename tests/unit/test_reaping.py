@@ -96,11 +96,14 @@ def test_what_reaping_takes(
     assert ledger.uses()["GPU-0"].memory_bytes == len(left) * GIB
 
 
-@pytest.mark.parametrize(("memory", "reaped"), [(GIB, []), (CAPACITY, ["c1"])])
+@pytest.mark.parametrize(
+    ("process", "memory", "reaped"), [(DEAD, GIB, ["c1"]), (REUSED, GIB, []), (REUSED, CAPACITY, ["c1"])]
+)
 def test_a_number_used_again_is_looked_into_where_the_request_would_be_refused(
-    ledger: Ledger, processes: list[Process], memory: int, reaped: list[str]
+    ledger: Ledger, processes: list[Process], process: str, memory: int, reaped: list[str]
 ) -> None:
-    grant(ledger, wanted(processes[0]).replace(start_time=processes[0].started - 1))
+    holder = processes[2] if process == DEAD else processes[0]
+    grant(ledger, wanted(holder).replace(start_time=holder.started - (process == REUSED)))
     granted, dead = ledger.grant(wanted(processes[1], "c2"), lambda uses: take(memory, uses))
     assert granted is not None
     assert [each.container_id for each in dead] == reaped
