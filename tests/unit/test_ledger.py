@@ -115,10 +115,11 @@ def test_what_does_not_fit_books_nothing(path: str, holder: Process) -> None:
         assert len(ledger.grants()) == 1
 
 
-def test_another_boots_grants_are_forgotten(path: str, holder: Process) -> None:
+@pytest.mark.parametrize("newer", [0, 1])
+def test_another_boots_grants_are_forgotten(path: str, holder: Process, newer: int) -> None:
     with Ledger(path) as ledger:
         ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
-        ledger._db.execute("UPDATE meta SET boot = 'another boot'")
+        ledger._db.execute("UPDATE meta SET boot = 'another boot', version = version + ?", (newer,))
     with Ledger(path) as ledger:
         assert ledger.grants() == []
 

@@ -141,6 +141,28 @@ def test_a_ledger_is_not_made_anew_from_a_part_of_what_runs(
         assert ledger.grants() == [running]
 
 
+def test_a_ledger_is_not_made_anew_where_what_runs_was_granted_elsewhere(
+    path: str, running: Grant, cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.unlink(path)
+    monkeypatch.setattr(proc, "pid_namespace", lambda: 1)
+    with pytest.raises(LedgerError, match="container c1 has a slice of another PID namespace"), Ledger(path):
+        pass
+    # A folder of that name on another file system is another ledger's.
+    name = f"trusted.xpu.{running.id}"
+    whole = os.getxattr(cgroup, name)
+    record = json.loads(whole)
+    record[2] += 1
+    os.setxattr(cgroup, name, json.dumps(record).encode())
+    assert survivors.running(path, 1) == []
+    # Of a container that has ended nothing is left.
+    os.setxattr(cgroup, name, whole)
+    os.kill(running.pid, 9)
+    while "populated 0" not in (cgroup / "cgroup.events").read_text():
+        pass  # the test's own time limit ends this
+    assert survivors.running(path, 1) == []
+
+
 @pytest.mark.parametrize(
     ("call", "number"),
     [
