@@ -84,6 +84,9 @@ def test_a_whole_device_is_an_untouched_one_and_then_nobody_elses() -> None:
     assert indexes(outcome) == ["1"]
     assert isinstance(outcome, tuple)
     assert (outcome[0].memory_bytes, outcome[0].limited) == (15 * GIB, False)
+    refused = place(ask(COUNT="1"), candidates(device(0)), uses)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "in-use"
     taken = {"GPU-0": Use(15 * GIB, 0, 1, True)}
     refused = place(ask(MEM="1G"), candidates(device(0)), taken, oversubscribe=2.0)
     assert isinstance(refused, Refusal)
