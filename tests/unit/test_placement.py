@@ -129,9 +129,21 @@ def test_devices_of_a_kind_stand_together_in_a_refusal() -> None:
             ("4", "a"),
             ("6:0", "a"),
             ("7", "b"),
+            ("8", "a"),
         ]
     )
-    assert "(GPU 0, 2-4, 6:0: a; GPU 1, 7: b)" in Refusal("not-eligible", "no", figures).line()
+    assert "(GPU 0, 2-4, 6:0, 8: a; GPU 1, 7: b)" in Refusal("not-eligible", "no", figures).line()
+
+
+def test_a_refusal_tells_eight_reasons_and_sixteen_devices_of_each_and_counts_the_others() -> None:
+    def line(*reasons: str) -> str:
+        figures = (DeviceFigures(str(2 * n), 0, 0, reason) for n, reason in enumerate(reasons))
+        return Refusal("not-eligible", "no", tuple(figures)).line()
+
+    assert line(*"abcdefgh").endswith("; GPU 14: h)")
+    assert line(*"abcdefghii").endswith("; GPU 14: h; and 2 more)")
+    assert line(*"a" * 16).endswith(", 28, 30: a)")
+    assert line(*"a" * 18).endswith(", 28, 30 and 2 more: a)")
 
 
 def test_who_has_the_whole_device_is_told_to_whoever_comes_next() -> None:
