@@ -7,7 +7,6 @@
 
 #include "../../cuda-api/cuda_api.h"
 
-CUDA_API CUresult cuCtxSynchronize_v2(CUcontext context);
 CUDA_API CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                          CUdeviceptr pointer, size_t size, unsigned long long flags);
 CUDA_API CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
