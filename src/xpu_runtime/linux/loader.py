@@ -33,6 +33,8 @@ _CONF_LIMIT = 1 << 20
 #: The work that one image may be: a name of a folder that is listed is 1. The largest images have 20,000.
 _BUDGET = 200_000
 _OPENING = 20
+#: So many letters that are compared are 1 as well.
+_COMPARED = 4
 _TURNS = 40
 #: Of a path with tokens in it, with what they stand for; longer than PATH_MAX, no loader can open it.
 _LONGEST = 8192
@@ -325,11 +327,16 @@ class Search:
                     os.path.join(folder, name)
                     for folder in found
                     for name in self.names(folder)
-                    if matches(name, part)
+                    if self._matches(name, part)
                 ]
             else:
                 found = [os.path.join(folder, part) for folder in found]
         return found
+
+    def _matches(self, name: str, pattern: str) -> bool:
+        # Before it is done: a pattern may have every letter of a name compared with every one of its own.
+        self._spend(len(name) * len(pattern) // _COMPARED)
+        return matches(name, pattern)
 
     def _open(self, path: str, flags: int) -> int | None:
         self._spend(_OPENING)
