@@ -61,3 +61,16 @@ def test_a_pattern_that_takes_long_to_compare_with_very_many_names_is_refused_at
             Search(root, ("libcuda.so",), Programs({}, "/", "")).everywhere()
 
     in_child(look)
+
+
+@pytest.mark.parametrize("folder", ["/opt/my libraries", "/opt/a,b", "/opt/next\x85line"])
+def test_a_line_of_the_loaders_configuration_is_one_folder(tmp_path: Path, folder: str) -> None:
+    place = tmp_path / folder[1:]
+    place.mkdir(parents=True)
+    (place / "libcuda.so.1").touch()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.conf").write_text(f" {folder} # CUDA\n")
+    with Root(str(tmp_path)) as root:
+        search = Search(root, ("libcuda.so",), Programs({}, "/", ""))
+        search.everywhere()
+        assert search.files == {f"{folder}/libcuda.so.1": "libcuda.so"}

@@ -299,8 +299,11 @@ class Search:
                     for pattern in words[1:]:
                         todo += self._matching(os.path.join(os.path.dirname(path), pattern))
                 elif words and words[0] != "hwcap":
-                    # Old ones name the C library behind a `=`, and names are parted by commas or spaces.
-                    found += [word.partition("=")[0] for word in line.replace(",", " ").split()]
+                    # Old ones name the C library behind a `=`. A line is one folder for glibc's ldconfig, and
+                    # has been several, parted by commas or spaces.
+                    found += [
+                        each.partition("=")[0].strip() for each in (line, *line.replace(",", " ").split())
+                    ]
             read.add(path)
         for line in self._lines(f"/etc/ld-musl-{_MACHINE}.path"):
             found += line.split(":")
@@ -314,7 +317,7 @@ class Search:
             if error.errno == errno.EFBIG:
                 raise self._too_much() from None
             return []
-        lines = [line.partition("#")[0].strip() for line in text.replace(":", "\n").splitlines()]
+        lines = [line.partition("#")[0].strip() for line in text.replace(":", "\n").split("\n")]
         self._spend(len(lines))
         return [line for line in lines if line]
 
