@@ -53,6 +53,23 @@ def test_a_spec_that_we_cannot_read_whole_starts_where_it_asks_for_nothing(
     assert config.read_bytes() == before
 
 
+@pytest.mark.parametrize("change", [padded, nested])
+def test_an_engines_hook_lets_such_a_container_start_too(
+    node: Node, bundles: Bundles, change: Callable[[str], str]
+) -> None:
+    def hooked(spec: dict[str, Any]) -> None:
+        with_annotations(spec)
+        hook = {"path": str(node.hook), "args": [node.hook.name, "createRuntime"]}
+        spec["hooks"] = {"createRuntime": [{**hook, "env": [f"XPU_RUN_DIR={node.run_dir}"]}]}
+
+    bundle = bundles(args=_SAY, change=hooked)
+    config = bundle / "config.json"
+    config.write_text(change(config.read_text()))
+    command: list[str | Path] = ["runc", "--root", node.state_root, "run", "--bundle", bundle, bundle.name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, _SAID, "")
+
+
 def test_a_spec_that_is_too_large_and_asks_is_refused_in_plain_words(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     for asks in ("env", "annotation"):

@@ -107,6 +107,21 @@ def test_a_copy_of_an_edited_spec_is_refused_in_plain_words(node: Node, bundles:
     assert node.run(first).returncode == 0
 
 
+def test_what_cannot_be_taken_back_is_not_handed_over(node: Node, bundles: Bundles) -> None:
+    """It asks for nothing any more, and would start with the devices of the grant before."""
+    node.configure("mode: spec")
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=1G")
+    assert node.run(bundle).returncode == 0
+
+    def too_large(spec: dict[str, Any]) -> None:
+        spec["process"]["env"] = ["PATH=/bin"]
+        spec["annotations"] = {"padding": "x" * (17 << 20)}
+
+    edit(bundle, too_large)
+    assert "cannot take back the last edit of" in refused(node, bundle)
+
+
 class ConfigFile:
     """A config.json of an odd kind; `holds` fails the test where it is no longer of that kind."""
 

@@ -106,6 +106,21 @@ def test_what_we_fail_over_leaves_the_root_folder_as_it_was(node: Node, bundles:
     assert node.grants() == []
 
 
+def test_a_file_in_a_devices_place_is_no_device(node: Node, bundles: Bundles, mode: str) -> None:
+    """Its container would start, and find no card there."""
+    bundle = bundles("XPU_MEM=1G", change=in_user_namespace)
+    spec = json.loads((bundle / "config.json").read_text())
+    file = str(bundle / "config.json")
+    mount = {"destination": "/dev/nvidia0", "type": "bind", "source": file, "options": ["bind"]}
+    spec["mounts"].append(mount)
+    (bundle / "config.json").write_text(json.dumps(spec))
+    open_the_way(node, bundle, MAPPED)
+    told = refused(node, bundle)
+    assert "/dev/nvidia0" in told
+    assert "something else is in the device's place" in told
+    assert node.grants() == []
+
+
 def test_places_on_a_tmpfs_of_its_own_are_made_there(node: Node, bundles: Bundles, mode: str) -> None:
     def change(spec: dict[str, Any]) -> None:
         in_user_namespace(spec)
