@@ -138,6 +138,16 @@ def test_a_damaged_ledger_grants_nothing_and_says_what_to_do(path: str) -> None:
         pass
 
 
+def test_a_grant_is_bound_to_the_process_and_cgroup_of_its_container(path: str, holder: Process) -> None:
+    with Ledger(path) as ledger:
+        first, _ = ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
+        other, _ = ledger.grant(wanted(holder, "c2"), lambda uses: take(GIB, uses))
+        assert first is not None and other is not None
+        bound = first.replace(pid=1, start_time=2, cgroup="/c", state="running")
+        assert ledger.bind(bound)
+        assert ledger.grants() == [bound, other]
+
+
 def test_release_is_safe_to_repeat(path: str, holder: Process) -> None:
     with Ledger(path) as ledger:
         granted, _ = ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
