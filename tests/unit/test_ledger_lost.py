@@ -141,6 +141,17 @@ def test_a_ledger_is_not_made_anew_from_a_part_of_what_runs(
         assert ledger.grants() == [running]
 
 
+def test_what_another_ledger_or_version_has_written_is_passed_over(
+    path: str, running: Grant, cgroup: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    assert survivors.running(str(tmp_path / "other" / "ledger.db"), proc.pid_namespace()) == []
+    record = json.loads(os.getxattr(cgroup, f"trusted.xpu.{running.id}"))
+    record[0] += 1
+    os.setxattr(cgroup, f"trusted.xpu.{running.id}", json.dumps(record).encode())
+    assert survivors.running(path, proc.pid_namespace()) == []
+
+
 def test_a_ledger_is_not_made_anew_where_what_runs_was_granted_elsewhere(
     path: str, running: Grant, cgroup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
