@@ -130,9 +130,10 @@ def test_devices_of_a_kind_stand_together_in_a_refusal() -> None:
             ("6:0", "a"),
             ("7", "b"),
             ("8", "a"),
+            ("9", "a"),
         ]
     )
-    assert "(GPU 0, 2-4, 6:0, 8: a; GPU 1, 7: b)" in Refusal("not-eligible", "no", figures).line()
+    assert "(GPU 0, 2-4, 6:0, 8, 9: a; GPU 1, 7: b)" in Refusal("not-eligible", "no", figures).line()
 
 
 def test_a_refusal_tells_eight_reasons_and_sixteen_devices_of_each_and_counts_the_others() -> None:
