@@ -38,19 +38,46 @@ def test_a_process_that_has_died_before_it_is_asked_is_told_too() -> None:
     assert set(children()) == before
 
 
+def test_a_process_that_dies_with_a_question_unread_is_told_too() -> None:
+    before = set(children())
+    with apart.Apart(FOUND) as asked:
+        (child,) = set(children()) - before
+        os.kill(int(child), signal.SIGSTOP)
+        os.waitid(os.P_PID, int(child), os.WSTOPPED)
+        asked._socket.send(b"[]")
+        os.kill(int(child), signal.SIGKILL)
+        os.waitid(os.P_PID, int(child), os.WEXITED | os.WNOWAIT)
+        with pytest.raises(DeviceError, match="the process that asks the driver has died"):
+            asked._answer()
+
+
 def test_who_presses_ctrl_c_does_not_wait_for_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "set_limit", lambda *_: time.sleep(30))
+    kill = os.kill
+    sent: list[tuple[int, int]] = []
+
+    def hang(*_: object) -> None:  # as in the kernel, where no signal is heard
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        time.sleep(30)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(driver, "set_limit", hang)
+    monkeypatch.setattr(os, "kill", lambda *call: sent.append(call))
+    others = set(children())
     before = signal.signal(signal.SIGALRM, interrupt)
     started = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt), apart.Apart(FOUND) as asked:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             asked.set_limit(UUIDS[0], "/nowhere", GIB)
+        took = time.monotonic() - started
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - started < 15
+        left = [int(child) for child in set(children()) - others]
+        for child in left:
+            kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert took < 15
+    assert sent == [(child, signal.SIGKILL) for child in left]
