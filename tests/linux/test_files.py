@@ -261,16 +261,23 @@ def test_a_lock_file_that_was_replaced_meanwhile_is_not_the_lock(
         assert locked[1:] == [path.stat().st_ino]
 
 
+def opener(path: Path, then: str) -> subprocess.Popen[bytes]:
+    """A process that has opened `path` as `f`, has done `then`, and ends with its standard input."""
+    code = f"import fcntl, sys; f = open(sys.argv[1], 'w'); {then}; print(flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
 def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(flush=True); input()"
-    command: list[str | Path] = [sys.executable, "-c", code, path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        # Who has the file open without a lock is none.
-        with path.open():
-            (holder,) = holders.of(str(path), str(tmp_path / "missing"))
-            assert str(holder).startswith(f"process {process.pid} ({sys.executable} -c import fcntl")
-        process.communicate(b"\n")
+    path, own = tmp_path / "lock", tmp_path / "own"
+    fd = held(own)
+    # Who has the file open without a lock holds none.
+    with opener(path, "fcntl.flock(f, 2)") as process, opener(path, "pass"):
+        (holder,) = holders.of(str(path), str(own), str(tmp_path / "missing"))
+        assert str(holder).startswith(f"process {process.pid} ({sys.executable} -c import fcntl")
     assert holders.of(str(path)) == []
+    os.close(fd)

@@ -32,17 +32,18 @@ def test_tokens_that_stand_for_very_many_folders_are_refused_before_they_are_lis
 def test_tokens_that_stand_for_a_path_of_gigabytes_lead_nowhere(
     tmp_path: Path, in_child: Callable[..., None]
 ) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib/libcuda.so.1").touch()
-    path = ":".join(["/bin", "/" + "b" * (1 << 20)])
-    programs = Programs({"PATH": path, "LD_LIBRARY_PATH": "$ORIGIN/" * 2000 + ":$ORIGIN/../lib"}, "/", "")
+    for folder in ("opt/bin", "opt/cuda"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "opt/cuda/libcuda.so.1").touch()
+    path = ":".join(["/opt/bin", "/" + "b" * (1 << 20)])
+    programs = Programs({"PATH": path, "LD_LIBRARY_PATH": "$ORIGIN/" * 2000 + ":$ORIGIN/../cuda"}, "/", "")
 
     def look() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         with Root(str(tmp_path)) as root:
             search = Search(root, ("libcuda.so",), programs)
             search.everywhere()
-            assert search.files == {"/lib/libcuda.so.1": "libcuda.so"}
+            assert search.files == {"/opt/cuda/libcuda.so.1": "libcuda.so"}
 
     in_child(look)
 

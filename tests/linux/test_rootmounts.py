@@ -21,18 +21,24 @@ def contents(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def with_mounts(inside: Path, outside: Path) -> Callable[[], frozenset[str]]:
-    """Mounts, in a mount namespace of the caller's, a volume, a shared one and a tmpfs; what the host has."""
+    """Mounts a volume, a shared one, a tmpfs and an overlay, in a namespace of the caller's; what the host has."""
 
     def mount() -> frozenset[str]:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         host = mountinfo.devices()
-        for name in ("volume", "shared", "own space"):
+        for name in ("volume", "shared", "own space", "overlay"):
             (inside / name).mkdir()
         for name in ("volume", "shared"):
             subprocess.run(["mount", "--bind", outside, inside / name], check=True)
         subprocess.run(["mount", "--make-shared", inside / "shared"], check=True)
         syscalls.mount("none", str(inside / "own space"), "tmpfs", 0)
+        # It is none of the host's, and outlives its mount all the same.
+        upper, work = inside / "own space/upper", inside / "own space/work"
+        upper.mkdir()
+        work.mkdir()
+        options = f"lowerdir={outside},upperdir={upper},workdir={work}"
+        subprocess.run(["mount", "-t", "overlay", "-o", options, "none", inside / "overlay"], check=True)
         (inside / "link").symlink_to("/volume/deep")
         return host
 
@@ -53,9 +59,12 @@ def test_nothing_is_made_in_a_volume(
                 lambda: root.write_file("/volume/secret", b"mine"),
                 lambda: root.symlink("x", "/volume/new"),
                 lambda: root.make_node("/shared/new", stat.S_IFCHR, 195, 0),
+                lambda: root.make_file("/overlay/new"),
             ]
             for call in calls:
-                with pytest.raises(OSError, match=r"it lies on the volume at /(volume|shared)") as caught:
+                with pytest.raises(
+                    OSError, match=r"it lies on the volume at /(volume|shared|overlay)"
+                ) as caught:
                     call()
                 assert caught.value.errno == errno.EXDEV
                 assert caught.value.filename

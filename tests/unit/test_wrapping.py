@@ -76,6 +76,17 @@ def test_of_several_the_newest_of_the_folder_that_the_image_names_is_taken(tmp_p
     assert behind(tmp_path, "tesla") == f"{COMPAT}/libcuda.so.999.1"
 
 
+def test_the_newest_of_a_folder_is_taken_in_whatever_order_it_lists_its_files(tmp_path: Path) -> None:
+    newest = f"{COMPAT}/libcuda.so.620.10"
+    for path in (newest, f"{COMPAT}/libcuda.so.620.9"):
+        bring(tmp_path, path)
+    with Root(str(tmp_path)) as root:
+        search = wrapping.look(root, {})
+        for _ in range(2):
+            search.files = dict(reversed(search.files.items()))
+            assert wrapping.newer_cuda(search, *node("tesla")) == newest
+
+
 @pytest.mark.parametrize(
     ("name", "pattern", "fits"),
     [
