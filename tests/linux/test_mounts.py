@@ -218,14 +218,14 @@ def test_a_kernel_without_mount_setattr_gives_mounts_the_same_attributes(
     def hook() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
-        subprocess.run(["mount", "--bind", "-o", "noatime", host, host], check=True)
+        subprocess.run(["mount", "--bind", "-o", "noatime,noexec", host, host], check=True)
         subprocess.run(["mount", "--make-shared", host], check=True)
         with Root(str(inside)) as root:
             mounts.attach(mounts.clone(str(host)), root, "/x", nodev=True)
             mounts.attach(
                 mounts.clone(str(host / "run")), root, "/y", read_only=False, nodev=True, noexec=True
             )
-            assert {"ro", "nosuid", "nodev", "noatime"} <= options(inside / "x")
+            assert {"ro", "nosuid", "nodev", "noexec", "noatime"} <= options(inside / "x")
             assert {"rw", "nosuid", "nodev", "noexec", "noatime"} <= options(inside / "y")
             assert not [one for path in "xy" for one in options(inside / path) if ":" in one]
             root.undo()

@@ -21,7 +21,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def with_mounts(inside: Path, outside: Path) -> Callable[[], frozenset[str]]:
-    """Mounts a volume, a shared one, a tmpfs and an overlay, in a namespace of the caller's; what the host has."""
+    """Mounts a volume, a shared one, a tmpfs, an overlay in the caller's namespace; what the host has."""
 
     def mount() -> frozenset[str]:
         syscalls.unshare(syscalls.CLONE_NEWNS)
