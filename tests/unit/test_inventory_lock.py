@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ def test_who_waits_for_another_ones_question_to_the_driver_gives_up_and_names_it
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
+        started = time.monotonic()
         try:
             with pytest.raises(DeviceError, match=f"process {process.pid} .* has been asking the driver"):
                 inventory.load(DEFAULTS)
+            assert time.monotonic() - started < 30
         finally:
             process.communicate(b"\n")
