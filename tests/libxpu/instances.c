@@ -3,7 +3,7 @@
  * tools are loaded. Both use the device; what the account has is asked for outside. Each line on stdin is a
  * step:
  *
- *     NUMBER start | alloc MIB | free | info
+ *     NUMBER start [DEVICE] | alloc MIB | free | info
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,17 +18,17 @@ static struct instance {
 
 #define CALL(name, types, ...) ((int(*) types)dlsym(each->library, #name))(__VA_ARGS__)
 
-static int step(struct instance *each, const char *what, long mib) {
+static int step(struct instance *each, const char *what, long number) {
     void *context;
     size_t free_bytes, total;
     if (strcmp(what, "start") == 0) {
         int result = CALL(cuInit, (unsigned), 0);
         if (!result)
-            result = CALL(cuDevicePrimaryCtxRetain, (void **, int), &context, 0);
+            result = CALL(cuDevicePrimaryCtxRetain, (void **, int), &context, (int)number);
         return result ? result : CALL(cuCtxSetCurrent, (void *), context);
     }
     if (strcmp(what, "alloc") == 0)
-        return CALL(cuMemAlloc_v2, (unsigned long long *, size_t), &each->pointer, (size_t)mib << 20);
+        return CALL(cuMemAlloc_v2, (unsigned long long *, size_t), &each->pointer, (size_t)number << 20);
     if (strcmp(what, "info") == 0)
         return CALL(cuMemGetInfo_v2, (size_t *, size_t *), &free_bytes, &total);
     return CALL(cuMemFree_v2, (unsigned long long), each->pointer);
@@ -36,17 +36,17 @@ static int step(struct instance *each, const char *what, long mib) {
 
 int main(void) {
     char line[80], what[80];
-    int number;
+    int instance;
     for (int i = 0; i < 2; i++)
         if (!(instances[i].library = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW))) {
             fprintf(stderr, "%s\n", dlerror());
             return 1;
         }
     while (fgets(line, sizeof line, stdin)) {
-        long mib = 0;
-        if (sscanf(line, "%d %79s %ld", &number, what, &mib) < 2)
+        long number = 0;
+        if (sscanf(line, "%d %79s %ld", &instance, what, &number) < 2)
             return 1;
-        printf("%d\n", step(&instances[number], what, mib));
+        printf("%d\n", step(&instances[instance], what, number));
         fflush(stdout);
     }
     return 0;

@@ -11,7 +11,7 @@
 
 #include "../../native/cuda-api/cuda_api.h"
 
-enum { ALLOCATIONS = 300, SIZE = 2 << 20 };
+enum { ALLOCATIONS = 300, SIZE = 2 << 20, SIDE = 1024 };
 
 #define DO(call)                                                                                             \
     do {                                                                                                     \
@@ -29,6 +29,29 @@ static void start(void) {
     DO(cuCtxSetCurrent(context));
 }
 
+/* A tile of a sparse array, and memory that is bound to a multicast object. */
+static void attach(void) {
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = SIDE,
+                                     .Height = SIDE,
+                                     .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+                                     .NumChannels = 1,
+                                     .Flags = CUDA_ARRAY3D_SPARSE};
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmulticastObjectProp team = {.numDevices = 1, .size = SIZE};
+    CUmemGenericAllocationHandle object;
+    CUarrayMapInfo tile = {
+        .subresource.sparseLevel = {.extentWidth = SIDE, .extentHeight = 1, .extentDepth = 1},
+        .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+        .deviceBitMask = 1};
+    DO(cuArray3DCreate_v2(&tile.resource.array, &shape));
+    DO(cuMemCreate(&tile.memHandle.memHandle, SIZE, &properties, 0));
+    DO(cuMemMapArrayAsync(&tile, 1, NULL));
+    DO(cuMulticastCreate(&object, &team));
+    DO(cuMulticastAddDevice(object, 0));
+    DO(cuMulticastBindMem(object, 0, tile.memHandle.memHandle, 0, SIZE, 0));
+}
+
 static void use(void) {
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
@@ -40,6 +63,7 @@ static void use(void) {
     DO(cuMemAddressReserve(&place, SIZE, 0, 0, 0));
     DO(cuMemCreate(&handle, SIZE, &properties, 0));
     DO(cuMemMap(place, SIZE, 0, handle, 0));
+    attach();
 }
 
 /* The child's exit status; -1: it was killed. */

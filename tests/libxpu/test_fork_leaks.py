@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .conftest import GIB, Cell, compile_c
 
+#: A card that may be bound to multicast objects.
+CARD: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "H200", "multicast": True}]}
 #: What the simulated driver leaves behind is not looked at.
 SUPPRESSIONS = "leak:libcuda.real\nleak:libnvidia-ml.real\n"
 
@@ -17,7 +20,7 @@ SUPPRESSIONS = "leak:libcuda.real\nleak:libnvidia-ml.real\n"
 def test_children_of_a_program_with_address_sanitizer_end_in_good_order(
     cell: Callable[..., Cell], tmp_path: Path, wrapped: bool
 ) -> None:
-    one = cell(4 * GIB)
+    one = cell(4 * GIB, topology=CARD)
     (driver,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
     program = compile_c(
         Path(__file__).with_name("leak_fork.c"), tmp_path / "program", "-fsanitize=address", str(driver)

@@ -25,14 +25,15 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def step(binary: Path) -> Iterator[Callable[[Cell, str], int]]:
-    """`step(cell, "0 alloc 5")`: the CUresult of a step of the one program in the cell."""
+def step(binary: Path, tmp_path: Path) -> Iterator[Callable[[Cell, str], int]]:
+    """`step(cell, "0 alloc 5")`: the CUresult of a step of the one program in the cell. Its log is
+    `tmp_path / "log"`."""
     started: list[Any] = []
 
     def take(cell: Cell, what: str) -> int:
         if not started:
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            started.append(cell.start([str(binary)], **pipes))
+            started.append(cell.start([str(binary)], env={"XPU_LOG": f"debug:{tmp_path}/log"}, **pipes))
         started[0].stdin.write(f"{what}\n")
         started[0].stdin.flush()
         return int(started[0].stdout.readline())
@@ -67,3 +68,19 @@ def test_an_instance_is_refused_what_the_other_has_taken(
     assert step(one, "1 alloc 200") == out_of_memory
     assert step(one, "1 alloc 100") == 0
     assert one.total() == 2 * CONTEXT + 400 * MIB
+
+
+def test_an_instance_trusts_the_driver_where_the_other_has_a_context(
+    cell: Make, step: Callable[[Cell, str], int], tmp_path: Path
+) -> None:
+    """The driver lists this process before the instance has a context there: it is no other one's id."""
+    one = cell(
+        4 * GIB, topology={"driver": "R580", "gpus": [{"model": "T4", "count": 2, "context_mib": 300}]}
+    )
+    # The context on device 1 makes the second instance ask the driver about device 0 too.
+    for what in ("0 start", "1 start 1", "1 start 0"):
+        assert step(one, what) == 0
+    assert one.total() == 2 * CONTEXT
+    log = (tmp_path / "log").read_text()
+    assert log.count("a context took 300 MiB") == 3, log
+    assert "driver's figures: not used" not in log

@@ -43,6 +43,11 @@ def create(user: Program, size: int, kind: int, number: int) -> int:
     return user.code("cuMemCreate", OUT, size, buffer(allocation_properties(kind, number)), 0)
 
 
+def any_node(node: bytes) -> bytes:
+    """CUgraphNodeParams of a node that allocates."""
+    return struct.pack("<i12x", ALLOC_NODE) + node.ljust(29 * 8, b"\0") + bytes(8)
+
+
 def test_mappable_memory_of_a_part_is_its_device_s(cell: Make, program: Start, way: str) -> None:  # noqa: F811
     one = cell(1 * GIB, topology=DOMAINS)
     user = program(one, way)
@@ -98,8 +103,7 @@ def test_what_a_graph_allocates_there_is_its_device_s(
         if name == "cuGraphAddMemAllocNode":
             user.do(name, OUT, graph, None, 0, buffer(node))
         else:
-            params = struct.pack("<i12x", ALLOC_NODE) + node.ljust(29 * 8, b"\0") + bytes(8)
-            user.do(name, OUT, graph, None, None, 0, buffer(params))
+            user.do(name, OUT, graph, None, None, 0, buffer(any_node(node)))
 
     graphs = [user.get("cuGraphCreate", OUT, 0) for _ in range(2)]
     add(graphs[0], SIZE)
@@ -131,9 +135,13 @@ def test_an_unknown_kind_of_location_is_refused(cell: Make, program: Start, kind
     user = program(one)
     assert create(user, SIZE, kind, 0) == NOT_SUPPORTED
     assert user.code("cuMemPoolCreate", OUT, buffer(pool_properties(kind, 0))) == NOT_SUPPORTED
-    assert user.code("cuMemGetDefaultMemPool", OUT, buffer(location(kind, 0)), 1) == NOT_SUPPORTED
-    graph = user.get("cuGraphCreate", OUT, 0)
-    node = buffer(allocation_node(SIZE, kind, 0))
-    assert user.code("cuGraphAddMemAllocNode", OUT, graph, None, 0, node) == NOT_SUPPORTED
+    for name in ("cuMemGetDefaultMemPool", "cuMemGetMemPool"):
+        assert user.code(name, OUT, buffer(location(kind, 0)), 1) == NOT_SUPPORTED, name
+    graph, node = user.get("cuGraphCreate", OUT, 0), allocation_node(SIZE, kind, 0)
+    assert user.code("cuGraphAddMemAllocNode", OUT, graph, None, 0, buffer(node)) == NOT_SUPPORTED
+    params = buffer(any_node(node))
+    assert user.code("cuGraphAddNode", OUT, graph, None, 0, params) == NOT_SUPPORTED
+    for name in ("cuGraphAddNode_v2", "cuGraphAddNode_v3"):
+        assert user.code(name, OUT, graph, None, None, 0, params) == NOT_SUPPORTED, name
     assert create(user, SIZE, HOST, 0) == SUCCESS
     assert "vmm" not in kinds(one)

@@ -53,6 +53,7 @@ def prefetches(user: Program, pointer: int) -> list[int]:
         user.code("cuMemPrefetchAsync", pointer, SIZE, 0, 0),
         user.code("cuMemPrefetchAsync_v2", pointer, SIZE, value(place.hex()), 0, 0),
         user.code("cuMemAdvise", pointer, SIZE, SET_PREFERRED_LOCATION, 0),
+        user.code("cuMemAdvise_v2", pointer, SIZE, SET_PREFERRED_LOCATION, value(place.hex())),
     ]
 
 
@@ -61,7 +62,7 @@ def test_what_malloc_gave_stays_with_the_host(cell: Make, program: Start, way: s
     user = program(one, way)
     pointer = user.malloc(SIZE)
     before = on_the_card(one)
-    assert prefetches(user, pointer) == [SUCCESS] * 3
+    assert prefetches(user, pointer) == [SUCCESS] * 4
     assert on_the_card(one) == before
     assert user.get("cuDeviceGetAttribute", {"out": 4}, PAGEABLE_MEMORY_ACCESS, 0) == 1
 
@@ -87,18 +88,18 @@ def test_a_batch_with_some_of_it_is_left_undone(cell: Make, program: Start, name
 def test_managed_memory_is_moved_as_ever(cell: Make, program: Start) -> None:  # noqa: F811
     user = program(cell(GIB, topology=card(True)))
     managed = user.get("cuMemAllocManaged", OUT, SIZE, 1)
-    assert prefetches(user, managed) == [SUCCESS] * 3
+    assert prefetches(user, managed) == [SUCCESS] * 4
     for attribute in (LAST_PREFETCH, PREFERRED):
         assert user.get("cuMemRangeGetAttribute", {"out": 4}, 4, attribute, managed, SIZE) == 0
 
 
 def test_to_the_host_and_on_other_cards_the_driver_answers(cell: Make, program: Start) -> None:  # noqa: F811
     user = program(cell(GIB, topology=card(False)))
-    assert prefetches(user, user.malloc(SIZE)) == [INVALID_VALUE] * 3
+    assert prefetches(user, user.malloc(SIZE)) == [INVALID_VALUE] * 4
 
 
 def test_an_older_driver_does_what_it_can(cell: Make, program: Start) -> None:  # noqa: F811
     user = program(cell(GIB, topology=card(True, "R470")))
     managed = user.get("cuMemAllocManaged", OUT, SIZE, 1)
-    assert prefetches(user, managed) == [SUCCESS] * 3
+    assert prefetches(user, managed) == [SUCCESS] * 4
     assert user.get("cuMemRangeGetAttribute", {"out": 4}, 4, LAST_PREFETCH, managed, SIZE) == 0
