@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -27,7 +28,15 @@ TEST_WAIT = 10
 
 def ask(process: Process, *words: object) -> str:
     """`xpu_refused(0, 2.5 MiB)`, in a process that holds half a MiB of two."""
-    return process.ask(*words, "refused", 0, 5 * MIB // 2)
+    return answer(process, *words, "refused", 0, 5 * MIB // 2)
+
+
+def answer(process: Process, *words: object) -> str:
+    """The answer to a command, of a process that a line may have stopped or that may wait for a reader."""
+    assert process.popen.stdin and process.popen.stdout
+    process.popen.stdin.write(" ".join(map(str, words)) + "\n")
+    assert select.select([process.popen.stdout], [], [], TEST_WAIT)[0], "no answer"
+    return str(process.popen.stdout.readline()).rstrip("\n")
 
 
 @pytest.fixture
@@ -117,7 +126,7 @@ def test_a_reader_that_has_gone_does_not_end_the_program(here: Account) -> None:
     process.popen.stderr.close()
     assert ask(process) == "1"
     # Neither does the quota page's line, nor the debug log; and the signal is not left pending.
-    process.ask("refuse", "because")
+    answer(process, "refuse", "because")
     assert process.used() == MIB // 2
     status = Path(f"/proc/{process.popen.pid}/status").read_text()
     pending = [line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
@@ -143,7 +152,7 @@ def test_a_reader_that_has_stopped_does_not_stop_the_program(
         log = {"XPU_LOG": f"debug:{tmp_path / 'log'}"}
     process = holder(here, stderr=sink, env=log)
     assert ask(process) == "1"
-    process.ask("refuse", "because")
+    answer(process, "refuse", "because")
     assert process.used() == MIB // 2
     os.close(source)
     os.close(sink)
@@ -155,7 +164,7 @@ def test_a_file_that_has_got_number_2_gets_no_line(here: Account, tmp_path: Path
     data = tmp_path / "data"
     assert process.ask("stderr", way, data) == "2"
     assert ask(process) == "1"
-    process.ask("refuse", "because")
+    answer(process, "refuse", "because")
     lines = [LINE, "xpu: the device is refused: because\n"] if way == "append" else []
     assert data.read_text() == "".join(lines)
 
@@ -176,7 +185,7 @@ def test_a_file_that_had_number_2_before_the_library_came_gets_no_line(here: Acc
     with data.open("w+") as opened:
         process = holder(here, stderr=opened)
         assert ask(process) == "1"
-        process.ask("refuse", "because")
+        answer(process, "refuse", "because")
     assert data.read_text() == ""
 
 
@@ -188,7 +197,7 @@ def test_a_connection_that_had_number_2_before_gets_no_line(here: Account) -> No
     ):
         process = holder(here, stderr=client)
         assert ask(process) == "1"
-        process.ask("refuse", "because")
+        answer(process, "refuse", "because")
         peer.setblocking(False)
         with pytest.raises(BlockingIOError):
             peer.recv(100)
@@ -196,7 +205,7 @@ def test_a_connection_that_had_number_2_before_gets_no_line(here: Account) -> No
 
 def test_a_closed_stderr_is_no_error(here: Account) -> None:
     process = holder(here, preexec_fn=lambda: os.close(2))
-    assert [ask(process), process.ask("refuse", "because")] == ["1", "ok"]
+    assert [ask(process), answer(process, "refuse", "because")] == ["1", "ok"]
 
 
 def test_a_background_program_is_not_stopped_by_its_terminal(here: Account) -> None:
@@ -212,21 +221,32 @@ def test_a_background_program_is_not_stopped_by_its_terminal(here: Account) -> N
     process = here.start("/usr/bin/python3", "-c", code, stderr=slave)
     assert process.charge(MIB // 2)
     assert ask(process) == "1"
+    assert select.select([master], [], [], TEST_WAIT)[0], "no line"
     assert os.read(master, 4096).decode().replace("\r", "") == LINE
     os.close(slave)
     os.close(master)
 
 
-def test_signals_that_the_program_has_pending_stay(here: Account) -> None:
-    process = holder(here, stderr=subprocess.PIPE, preexec_fn=_block_sigpipe)
+@pytest.mark.parametrize("of", ["thread", "process"])
+def test_signals_that_the_program_has_pending_stay(here: Account, of: str) -> None:
+    """The kernel adds the write's own to the thread's, which are at most one of each number."""
+    process = holder(here, stderr=subprocess.PIPE, preexec_fn=_sigpipe_pending if of == "thread" else _block)
     assert process.popen.stderr
     process.popen.stderr.close()
-    process.popen.send_signal(signal.SIGPIPE)
+    if of == "process":
+        process.popen.send_signal(signal.SIGPIPE)
     assert ask(process) == "1"
     status = Path(f"/proc/{process.popen.pid}/status").read_text()
-    (pending,) = (line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd"))
+    name = "SigPnd" if of == "thread" else "ShdPnd"
+    (pending,) = (line.split()[1] for line in status.splitlines() if line.startswith(name))
     assert int(pending, 16) == 1 << (signal.SIGPIPE - 1)
 
 
-def _block_sigpipe() -> None:
+def _block() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+
+
+def _sigpipe_pending() -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it: one that is ignored is not pending
+    _block()
+    signal.raise_signal(signal.SIGPIPE)
