@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .account import Account, Process, account, place
+from .account import LINEAR, Account, Process, account, place
 from .conftest import MIB
 
 __all__ = ["account", "place"]
@@ -46,7 +46,7 @@ def here(account: Make) -> Account:
 
 def holder(here: Account, **options: Any) -> Process:
     process = here.start(**options)
-    assert process.charge(MIB // 2)
+    assert answer(process, "charge", 0, LINEAR, MIB // 2) == "1"
     return process
 
 
@@ -127,7 +127,7 @@ def test_a_reader_that_has_gone_does_not_end_the_program(here: Account) -> None:
     assert ask(process) == "1"
     # Neither does the quota page's line, nor the debug log; and the signal is not left pending.
     answer(process, "refuse", "because")
-    assert process.used() == MIB // 2
+    assert answer(process, "used", 0) == str(MIB // 2)
     status = Path(f"/proc/{process.popen.pid}/status").read_text()
     pending = [line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
     assert pending == ["0" * 16] * 2
@@ -153,7 +153,7 @@ def test_a_reader_that_has_stopped_does_not_stop_the_program(
     process = holder(here, stderr=sink, env=log)
     assert ask(process) == "1"
     answer(process, "refuse", "because")
-    assert process.used() == MIB // 2
+    assert answer(process, "used", 0) == str(MIB // 2)
     os.close(source)
     os.close(sink)
 
@@ -219,7 +219,7 @@ def test_a_background_program_is_not_stopped_by_its_terminal(here: Account) -> N
         "os.setpgid(0, 0); os.execv(sys.argv[1], sys.argv[1:])\n"
     )
     process = here.start("/usr/bin/python3", "-c", code, stderr=slave)
-    assert process.charge(MIB // 2)
+    assert answer(process, "charge", 0, LINEAR, MIB // 2) == "1"
     assert ask(process) == "1"
     assert select.select([master], [], [], TEST_WAIT)[0], "no line"
     assert os.read(master, 4096).decode().replace("\r", "") == LINE
