@@ -214,10 +214,11 @@ static void in_vfork(char **words) {
 
 static uint64_t number(const char *word) { return strtoull(word, NULL, 0); }
 
-/* Number 2 for a file of the program's own; "append": for a log. */
+/* Number 2 for a file of the program's own; "append": for a log; "close-on-exec": for a log of its own. */
 static void take_stderr(const char *way, const char *path) {
     close(STDERR_FILENO);
-    say("%d", open(path, O_RDWR | O_CREAT | (strcmp(way, "append") == 0 ? O_APPEND : 0), 0600));
+    int more = strcmp(way, "data") == 0 ? 0 : strcmp(way, "append") == 0 ? O_APPEND : O_APPEND | O_CLOEXEC;
+    say("%d", open(path, O_RDWR | O_CREAT | more, 0600));
 }
 
 /* What a line on stderr must leave as it was. */

@@ -160,7 +160,7 @@ def test_a_reader_that_has_stopped_does_not_stop_the_program(
     os.close(sink)
 
 
-@pytest.mark.parametrize("way", ["data", "append"])
+@pytest.mark.parametrize("way", ["data", "append", "close-on-exec"])
 def test_a_file_that_has_got_number_2_gets_no_line(here: Account, tmp_path: Path, way: str) -> None:
     process = holder(here, stderr=subprocess.PIPE)
     data = tmp_path / "data"
