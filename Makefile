@@ -2,8 +2,11 @@
 #
 #   make demo    all set-up, then the main job on real containers
 #   make test    all set-up, then every test
-#   make check   lint and unit tests, under a minute
-#   make bench   what a container's start and the wrapper libraries cost, beside runc and the driver alone
+#   make root    builds, and installs into build/root, which demo, tests and benchmarks run
+#   make check   its set-up, then lint and unit tests: under a minute, and no engine
+#   make deps    what building needs: Debian packages (as root), Python packages below build/
+#   make         builds; like install, it takes what is there and installs nothing on this machine
+#   make bench   what a container's start and the interposers cost, beside runc and the driver alone
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
 # Everything is built below build/.
@@ -21,26 +24,36 @@ PIP_OPTIONS := --quiet --disable-pip-version-check --root-user-action=ignore
 # The tree that demo, tests and benchmarks run: what `make install` leaves, nothing else.
 ROOT    := $(BUILD)/root
 
-# Debian packages: what building needs, what running containers needs, what testing needs besides.
+# Debian packages: what building needs, what lint and unit tests need besides, what running containers needs,
+# what the other tests need besides.
 BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
+CHECK_PACKAGES  := clang-format
 ENGINE_PACKAGES := busybox-static containerd docker.io runc
-TEST_PACKAGES   := bpftool clang-format crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
+TEST_PACKAGES   := bpftool crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
 	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
 
-.PHONY: all build install uninstall clean packages-% demo test check bench
+.PHONY: all deps build install uninstall clean packages-% demo test check bench
 all: build
 
 packages-build:
 	@packaging/install-packages $(BUILD_PACKAGES)
+packages-check: packages-build
+	@packaging/install-packages $(CHECK_PACKAGES)
 packages-engine: packages-build
 	@packaging/install-packages $(ENGINE_PACKAGES)
-packages-test: packages-engine
+packages-test: packages-check packages-engine
 	@packaging/install-packages $(TEST_PACKAGES)
 
-build: packages-build $(BUILD)/vendor.stamp
+deps: $(BUILD)/vendor.stamp
+
+build:
+	@command -v cc > /dev/null || { echo "there is no C compiler: run 'make deps' as root (Debian), or install one" >&2; exit 1; }
+	@[ $(BUILD)/vendor.stamp -nt pyproject.toml ] || \
+		{ echo "build/vendor is missing or older than pyproject.toml: run 'make deps', which makes it with pip" >&2; exit 1; }
 	@$(MAKE) --no-print-directory -s -C native/launcher OUT=$(BUILD)/launcher PYTHON=$(PYTHON)
-	@$(MAKE) --no-print-directory -s -C native/libxpu OUT=$(BUILD)/libxpu
-	@$(MAKE) --no-print-directory -s -C native/sim OUT=$(BUILD)/sim
+	@$(MAKE) --no-print-directory -s -C native/interposer/nvidia OUT=$(BUILD)/interposer/nvidia
+	@# CUDART is for tests alone, and not to be installed, whoever asks for it: see sim/README.md.
+	@$(MAKE) --no-print-directory -s -C sim OUT=$(BUILD)/sim CUDART=
 	@$(MAKE) --no-print-directory -s -C native/probe OUT=$(BUILD)/probe
 
 # What the commands for people need, beside our own package and touched by no other.
@@ -65,17 +78,18 @@ install: build
 .PHONY: install-files
 install-files:
 	@rm -rf $(LIB)
-	@install -d $(BIN) $(LIB)/native/libxpu $(LIB)/native/sim $(LIB)/python
+	@install -d $(BIN) $(LIB)/native/interposer/nvidia $(LIB)/native/sim $(LIB)/python $(LIB)/sim
 	@install -m 755 $(BUILD)/launcher/$(NAME) $(BIN)/$(NAME)
 	@for program in $(NAME)-hook xpu; do \
 		sed -e '1s|.*|#!$(PYTHON) -IS|' hooks/$$program > $(BIN)/$$program && chmod 755 $(BIN)/$$program; \
 	done
-	@cp -R src/xpu_runtime $(LIB)/python/
+	@cp -R src/xpu_runtime sim/python/xpu_simulator $(LIB)/python/
 	@cp -R config $(LIB)/config
+	@cp -R sim/topologies sim/topology.schema.json $(LIB)/sim/
 	@cp -R $(BUILD)/vendor $(LIB)/vendor
 	@install -m 644 hooks/shim.py $(LIB)/shim.py
 	@install -m 644 hooks/xpu_bundle.py $(LIB)/python/xpu_bundle.py
-	@install -m 755 $(BUILD)/libxpu/libcuda.so.1 $(BUILD)/libxpu/libnvidia-ml.so.1 $(LIB)/native/libxpu/
+	@install -m 755 $(BUILD)/interposer/nvidia/libcuda.so.1 $(BUILD)/interposer/nvidia/libnvidia-ml.so.1 $(LIB)/native/interposer/nvidia/
 	@find $(BUILD)/sim -maxdepth 1 -type f -exec install -m 755 {} $(LIB)/native/sim/ \;
 	@find $(LIB) -name __pycache__ -prune -exec rm -rf {} +
 	@$(PYTHON) packaging/bundle.py $(LIB)/python
@@ -88,17 +102,18 @@ uninstall:
 	@rm -rf $(LIB)
 	@rm -f $(BIN)/$(NAME) $(BIN)/$(NAME)-hook $(BIN)/xpu
 
-# The installed tree that the doors' tests, the demo and the benchmarks go through.
+# The installed tree that the integration tests, the demo and the benchmarks go through.
 .PHONY: root
-root:
+root: deps
 	@$(MAKE) --no-print-directory install PREFIX=$(ROOT) DESTDIR=
 
 demo: packages-engine root
 	@$(PYTHON) -IS packaging/demo.py $(ROOT)
 
-check: packages-test $(BUILD)/venv.stamp
-	@packaging/lint $(VENV)
-	@PYTHONPATH=src $(VENV)/bin/pytest -q tests/unit
+# The linters take one processor, the tests another.
+check: packages-check $(BUILD)/venv.stamp
+	@packaging/lint $(VENV) & lint=$$!; \
+		PYTHONPATH=src $(VENV)/bin/pytest -q tests/unit; tests=$$?; wait $$lint && exit $$tests
 
 test: packages-test $(BUILD)/venv.stamp root
 	@packaging/lint $(VENV)
@@ -112,7 +127,7 @@ newer-headers: $(BUILD)/venv.stamp
 bench: packages-engine root
 	@$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
 	@$(PYTHON) bench/container_start.py $(ROOT)
-	@$(PYTHON) bench/wrappers.py $(ROOT)
+	@$(PYTHON) bench/interposers.py $(ROOT)
 
 clean:
 	@rm -rf $(BUILD)

@@ -1,7 +1,7 @@
 """What our part of a container's start costs: create + start + delete, against the low-level runtime alone.
 
 container_start.py PREFIX [RUNS]. Real runc, real bundles, the simulated device; medians of interleaved runs.
-A slice whose memory the driver holds, and one whose memory the wrapper libraries hold, on an older driver.
+A slice whose memory the driver holds, and one whose memory the interposers hold, on an older driver.
 Also the largest resident memory of a shim and of a hook, and what a thousand grants in the ledger add.
 """
 
@@ -19,8 +19,9 @@ from collections.abc import Callable
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "packaging"), os.path.join(HERE, "..", "src"), HERE]
 
-import image  # noqa: E402
 import timing  # noqa: E402
+
+import image  # noqa: E402
 
 RUNC = shutil.which("runc", path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin") or "runc"
 PROBE = os.path.join(HERE, "..", "build", "probe", "cuda-probe")
@@ -120,15 +121,14 @@ def peak_memory(bench: Bench, bundle: str) -> dict[str, float]:
     """MiB of resident memory at most, of the shim up to its exec, and of the hooks below the real runc."""
     found = {}
     shutil.copy(os.path.join(bundle, "engine.json"), os.path.join(bundle, "config.json"))
-    lib = os.path.join(os.path.dirname(os.path.dirname(bench.runtime)), "lib", "xpu-container-runtime")
     # /bin/true in the low-level runtime's place is smaller than what it takes the place of.
     config = os.path.join(bench.folder, "true.yaml")
     with open(config, "w") as file:
         file.write("low_level_runtimes: [/bin/true]\n")
-    words = ["python3", "-I", "-S", f"{lib}/shim.py", "create", "--bundle", bundle, "memory"]
+    words = [bench.runtime, "create", "--bundle", bundle, "memory"]
     environ = {**bench.environ, "XPU_CONFIG": config}
     for _ in range(2):  # the first compiles the configuration
-        shim = os.posix_spawn("/usr/bin/python3", words, environ)
+        shim = os.posix_spawn(bench.runtime, words, environ)  # the launcher becomes it
         found["shim"] = os.wait4(shim, 0)[2].ru_maxrss / 1024
 
     log = os.path.join(bundle, "memory")
@@ -166,7 +166,7 @@ def main() -> None:
             "runc alone": bench.cycle(RUNC, plain),
             "no XPU asked for": bench.cycle(bench.runtime, plain),
             "a slice held by the driver": bench.cycle(bench.runtime, slice_),
-            "a slice held by the wrappers": older.cycle(older.runtime, older.bundle("slice", *wanted)),
+            "a slice held by the interposers": older.cycle(older.runtime, older.bundle("slice", *wanted)),
         }
         print(timing.table("create + start + delete", timing.interleave(cases, runs), "runc alone"))
         for name, amount in peak_memory(bench, slice_).items():

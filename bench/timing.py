@@ -42,8 +42,8 @@ def table(title: str, times: dict[str, list[float]], base: str) -> str:
 
 
 def busy() -> str:
-    """A line on what else the machine did, to judge the figures by."""
+    """A line on what else the machine did, to judge the numbers by."""
     load, processors = os.getloadavg()[0], os.cpu_count() or 1
     return f"load average: {load:.1f} on {processors} processors" + (
-        ": busy, take the figures with care" if load > processors else ""
+        ": busy, take the numbers with care" if load > processors else ""
     )

@@ -1,4 +1,4 @@
-"""What the launcher starts, `python3 -I -S`: the shim with the package that lies beside this file."""
+"""What the launcher starts with `python3 -I -S`: the shim, from the package beside this file."""
 
 import sys
 

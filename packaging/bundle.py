@@ -1,6 +1,7 @@
 """Writes the bundle of the modules that a container's start imports: bundle.py FOLDER (the package's).
 
-Which modules these are is found by importing the doors, so that no list has to be kept.
+Which modules these are is found by importing the entry points, so that no list has to be kept, and the
+backends of limits, which are imported by their names.
 """
 
 from __future__ import annotations
@@ -11,11 +12,20 @@ import os
 import subprocess
 import sys
 
-_DOORS = ("xpu_runtime.shim", "xpu_runtime.hook", "xpu_runtime.plan.hook_mode", "xpu_runtime.plan.spec_mode")
+_ENTRY_POINTS = (
+    "xpu_runtime.shim",
+    "xpu_runtime.hook",
+    "xpu_runtime.start.hook_mode",
+    "xpu_runtime.start.spec_mode",
+    "xpu_runtime.start.spec_mode_hook",
+)
 
 
 def main(folder: str) -> None:
-    imports = f"import sys; sys.path.insert(0, {folder!r}); import {', '.join(_DOORS)}; print(*sys.modules)"
+    backends = os.listdir(os.path.join(folder, "xpu_runtime", "limits", "backends"))
+    names = [f"xpu_runtime.limits.backends.{name[:-3]}" for name in sorted(backends) if name.endswith(".py")]
+    wanted = [*_ENTRY_POINTS, *(name for name in names if not name.endswith(".__init__"))]
+    imports = f"import sys; sys.path.insert(0, {folder!r}); import {', '.join(wanted)}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-B", "-c", imports], stdout=subprocess.PIPE, text=True, check=True
     )

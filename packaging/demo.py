@@ -201,7 +201,7 @@ class Demo:
             "3000 MiB granted, 2000 MiB more refused, 500 MiB granted",
         )
 
-        say("a driver before R615 holds no limit: there the wrapper libraries do (here asked for by name)")
+        say("a driver before R615 holds no limit: there the interposers do (here asked for by name)")
         library = "XPU_MEM=4G XPU_ENFORCE=library"
         done = self.container(library, "nvidia-smi")
         self.expect("4096MiB" in done.stdout.replace(" ", ""), "nvidia-smi inside reports 4096 MiB")
@@ -230,7 +230,7 @@ class Demo:
         self.run([self.xpu, "inspect", named])
         self.run([self.xpu, "set", named, "--mem", f"{total - 4096 - 2048}M"])
 
-        say("a third that does not fit is refused, with the figures and what would fit")
+        say("a third that does not fit is refused, with what is free and what would fit")
         done = self.container("XPU_MEM=4G XPU_CORES=30", "true")
         self.expect(
             done.returncode != 0 and "XPU_MEM=2G XPU_CORES=20" in done.stdout,
@@ -265,7 +265,7 @@ def main() -> int:
     if demo.wrong:
         print("\nthe demo did not go as it should: " + "; ".join(demo.wrong))
         return 1
-    print(f"\nall of it as it should be, in {time.monotonic() - started:.0f} s, and nothing left behind")
+    print(f"\neverything as it should be, in {time.monotonic() - started:.0f} s, and nothing left behind")
     return 0
 
 

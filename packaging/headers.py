@@ -1,4 +1,4 @@
-"""What NVIDIA's headers declare, what the tables of functions have decided about, and which wheels have them.
+"""What NVIDIA's headers declare, what our tables of functions say of it, and which wheels have the headers.
 
 The tests compare the tables with the wheels that pyproject.toml names; newer_headers.py says what newer ones
 have more. Nothing of the wheels is shipped.
@@ -13,8 +13,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLES = {
-    "nvidia-cuda-runtime": REPOSITORY / "native/libxpu/cuda/functions.txt",
-    "nvidia-nvml-dev": REPOSITORY / "native/libxpu/nvml/functions.txt",
+    "nvidia-cuda-runtime": REPOSITORY / "native/interposer/nvidia/cuda/functions.txt",
+    "nvidia-nvml-dev": REPOSITORY / "native/interposer/nvidia/nvml/functions.txt",
 }
 #: Of each wheel, the files that declare the driver's functions.
 FILES = {
@@ -35,7 +35,7 @@ def installed(wheel: str) -> Path:
     """The folder of a wheel's headers in this environment, which has to be the version that is named."""
     found, wanted = importlib.metadata.version(wheel), pinned()[wheel]
     if found != wanted:
-        raise LookupError(f"{wheel} is {found} here, and {wanted} in pyproject.toml: make build/venv anew")
+        raise LookupError(f"{wheel} is {found} here, and {wanted} in pyproject.toml: make build/venv again")
     files = importlib.metadata.files(wheel) or []
     (header,) = (file.locate() for file in files if file.name == FILES[wheel][0])
     return Path(header).parent
@@ -48,8 +48,8 @@ def text_of_installed(wheel: str) -> str:
 
 def decided(table: Path) -> dict[str, list[str]]:
     """A table of functions: what was decided → names."""
-    parts = re.split(r"(?m)^\[(\w+)\]$", re.sub(r"(?m)^#.*", "", table.read_text()))
-    return {name: body.split() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    sections = re.split(r"(?m)^\[(\w+)\]$", re.sub(r"(?m)^#.*", "", table.read_text()))
+    return {name: body.split() for name, body in zip(sections[1::2], sections[2::2], strict=True)}
 
 
 def name_of(symbol: str) -> str:

@@ -3,8 +3,8 @@
 
     packaging/newer_headers.py PIP
 
-A line for each wheel, and always exit status 0: that NVIDIA has a new release, or that there is no network,
-is news and no fault of the change that CI looks at.
+A line for each wheel, and always exit status 0: a new release of NVIDIA's, or a missing network, is not the
+fault of the change that CI checks.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def fill(make: Callable[[int], Any], errors: tuple[type[BaseException], ...], li
         except errors as error:
             refused = type(error).__name__
             break
-    card.figure("arrays that fit", card.mib(len(held) * chunk))
+    card.report("arrays that fit", card.mib(len(held) * chunk))
     card.check(bool(refused), f"{refused or 'no error'} past the limit")
     held.clear()
 
@@ -31,7 +31,7 @@ def cupy() -> None:
         card.skip(f"no CuPy in {sys.executable}: {error}")
     limit = card.limit()
     card.Cuda()
-    card.figure("CuPy", cp.__version__)
+    card.report("CuPy", cp.__version__)
     card.check(cp.cuda.Device().mem_info[1] == limit, f"mem_info shows a card of {card.mib(limit)}")
     fill(lambda size: cp.empty(size, dtype=cp.uint8), (cp.cuda.memory.OutOfMemoryError,), limit)
     cp.get_default_memory_pool().free_all_blocks()
@@ -50,7 +50,7 @@ def jax() -> None:
     card.Cuda()
     if jax.default_backend() != "gpu":
         card.skip(f"this JAX finds no GPU (its backend is {jax.default_backend()})")
-    card.figure("JAX", jax.__version__)
+    card.report("JAX", jax.__version__)
 
     def make(size: int) -> Any:
         return jnp.zeros(size, dtype=jnp.uint8).block_until_ready()

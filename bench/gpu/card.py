@@ -1,7 +1,7 @@
 """What the scripts of this folder share: the slice that they run in, CUDA and NVML by ctypes, and how to say
 what was seen.
 
-A script prints a line for each figure (`name: value`) and each check (`ok: …`, `FAILED: …`), and ends with 0
+A script prints a line for each value (`name: value`) and each check (`ok: …`, `FAILED: …`), and ends with 0
 if all held, 1 if one did not, and 77, after `skipped: …`, where there is nothing to try it on. Python 3.10 or
 newer, so that it runs in the images of frameworks.
 """
@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 SKIPPED = 77
 OUT_OF_MEMORY, NOT_FOUND = 2, 500
 MIB = 1 << 20
-#: In a container, and in a cell (packaging/cell.py).
+#: In a container, and in a sandbox (packaging/sandbox.py).
 FOLDERS = ("/usr/lib/xpu", "/mnt/usr/lib/xpu")
 _LIMIT_AT, _NO_LIMIT = 2048, (1 << 64) - 1
 _failed: list[str] = []
@@ -31,7 +31,7 @@ def skip(why: str) -> NoReturn:
     sys.exit(SKIPPED)
 
 
-def figure(name: str, value: object) -> None:
+def report(name: str, value: object) -> None:
     print(f"{name}: {value}", flush=True)
 
 
@@ -62,7 +62,7 @@ def folder() -> str:
     for path in FOLDERS:
         if os.path.exists(f"{path}/quota"):
             return path
-    skip("this is no container whose memory the wrapper libraries hold: start it by bench/gpu/run")
+    skip("this is no container whose memory the interposers hold: start it by bench/gpu/run")
 
 
 def limit() -> int:
@@ -171,10 +171,10 @@ class Cuda:
         }
         found = {}
         for name, (take, give) in every.items():
-            # The wrapper has a function that the driver may lack: it then says so itself.
+            # The interposer has a function that the driver may lack: it then says so itself.
             one = take(MIB) if self.has(name) else -NOT_FOUND
             if one == -NOT_FOUND:
-                figure(name, "this driver has none")
+                report(name, "this driver has none")
                 continue
             if one > 0:
                 give(one)
@@ -192,7 +192,7 @@ class _Process(ctypes.Structure):
 
 
 class Driver:
-    """What the driver itself says, past the wrappers: the real NVML."""
+    """What the driver itself says, past the interposers: the real NVML."""
 
     def __init__(self, uuid: str) -> None:
         self.library = ctypes.CDLL(f"{folder()}/libnvidia-ml.real")

@@ -17,15 +17,15 @@ for name, (take, give) in cuda.ways().items():
     while len(held) * chunk <= limit and (got := take(chunk)) > 0:
         held.append(got)
     status = -got
-    card.figure(f"{name} gets", card.mib(len(held) * chunk))
+    card.report(f"{name} gets", card.mib(len(held) * chunk))
     card.check(
         status == card.OUT_OF_MEMORY,
         f"{name} past the limit: {cuda.name(status) if status > 0 else 'granted'}",
     )
     card.check(before - len(held) * chunk < chunk + 2 * card.MIB, f"{name}: what fits is given")
-    figure = driver.own()
-    if figure is not None:
-        card.check(figure <= limit + 2 * card.MIB, f"{name}: {card.mib(figure)} by the driver's own figure")
+    reported = driver.own()
+    if reported is not None:
+        card.check(reported <= limit + 2 * card.MIB, f"{name}: {card.mib(reported)} reported by the driver")
     for one in held:
         give(one)
     one = take(chunk)

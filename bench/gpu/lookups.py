@@ -1,7 +1,7 @@
 """Functions by name on a driver's own library: cuGetProcAddress against the exported symbols, past and
-through the wrapper. Needs the library alone, no card.
+through the interposer. Needs the library alone, no card.
 
-lookups.py [FOLDER]: in a slice without an argument; with one in a cell over the driver's libraries there.
+lookups.py [FOLDER]: in a slice without an argument; with one in a sandbox over the driver's libraries there.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ FLAGS = (0, 1, 2)
 _VARIANT = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 
 
-def in_cell(folder: str) -> int:
-    """Runs this script in a cell over the libraries of `folder`."""
+def in_sandbox(folder: str) -> int:
+    """Runs this script in a sandbox over the libraries of `folder`."""
     repository = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
     sys.path[:0] = [os.path.join(repository, "packaging"), os.path.join(repository, "src")]
-    import cell
-
-    from xpu_runtime.quota import pages
+    import sandbox
+    from xpu_runtime.limits import pages
 
     with tempfile.TemporaryDirectory(prefix="xpu-gpu-") as place:
         pages.create(place, "lookups", (pages.Entry(f"GPU-{'0' * 8}-0000-0000-0000-{'0' * 12}", 1 << 30),))
         words = [sys.executable, os.path.realpath(__file__)]
-        command = cell.command(words, pages=place, real=os.path.abspath(folder), wrappers=cell.build())
-        return subprocess.run(command, env=cell.environ()).returncode
+        command = sandbox.command(
+            words, pages=place, real=os.path.abspath(folder), interposers=sandbox.build()
+        )
+        return subprocess.run(command, env=sandbox.environ()).returncode
 
 
 def exported(library: str) -> list[str]:
@@ -62,18 +63,20 @@ def ask(library: ctypes.CDLL, function: str, name: str, version: int, flags: int
 
 def main() -> None:
     path = f"{card.folder()}/libcuda.real"
-    wrapper = ctypes.CDLL("libcuda.so.1")
+    interposer = ctypes.CDLL("libcuda.so.1")
     real = ctypes.CDLL(path)
     with open("/proc/self/maps") as maps:
         loaded = {line.split()[-1] for line in maps if "libcuda" in line}
-    (wrapped_at,) = (name for name in loaded if name != path)
-    names, wrapped = exported(path), set(exported(wrapped_at))
+    (interposed_at,) = (name for name in loaded if name != path)
+    names, interposed = exported(path), set(exported(interposed_at))
     symbols = collections.defaultdict(list)
     for name in names:
         symbols[address(real, name)].append(name)
     bases = sorted({_VARIANT.sub("", name) for name in names})
     functions = [name for name in ("cuGetProcAddress", "cuGetProcAddress_v2") if name in names]
-    card.figure("exported functions", f"{len(names)}, of {len(bases)} names; in the wrapper {len(wrapped)}")
+    card.report(
+        "exported functions", f"{len(names)}, of {len(bases)} names; in the interposer {len(interposed)}"
+    )
 
     answers, variants, ours, strange, wrong = 0, set(), set(), set(), set()
     for function in functions:
@@ -81,7 +84,7 @@ def main() -> None:
             for version in VERSIONS:
                 for flags in FLAGS:
                     there = ask(real, function, name, version, flags)
-                    here = ask(wrapper, function, name, version, flags)
+                    here = ask(interposer, function, name, version, flags)
                     if not there:
                         if here:
                             wrong.add(name)
@@ -91,17 +94,19 @@ def main() -> None:
                     found = symbols.get(there, [])
                     if not found:
                         strange.add(name)
-                    mine = [symbol for symbol in found if symbol in wrapped]
+                    mine = [symbol for symbol in found if symbol in interposed]
                     ours.update(mine)
-                    if here != (address(wrapper, mine[0]) if mine else there):
+                    if here != (address(interposer, mine[0]) if mine else there):
                         wrong.add(name)
-    card.figure("answers", f"{answers} of {', '.join(functions)}, {len(variants)} different addresses")
-    card.figure("of them handed out as the wrapper's", f"{len(ours)} functions")
+    card.report("answers", f"{answers} of {', '.join(functions)}, {len(variants)} different addresses")
+    card.report("of them handed out as the interposer's", f"{len(ours)} functions")
     card.check(not strange, f"each address is that of an exported symbol{_some(strange)}")
-    card.check(not wrong, f"the wrapper hands out its own function for it, or the same address{_some(wrong)}")
-    unasked = sorted(name for name in wrapped & set(names) if name not in ours)
-    card.figure("wrapped, and reached by dlsym alone", ", ".join(unasked) or "none")
-    card.figure("wrapped, and not in this driver", ", ".join(sorted(wrapped - set(names))) or "none")
+    card.check(
+        not wrong, f"the interposer hands out its own function for it, or the same address{_some(wrong)}"
+    )
+    unasked = sorted(name for name in interposed & set(names) if name not in ours)
+    card.report("interposed, and reached by dlsym alone", ", ".join(unasked) or "none")
+    card.report("interposed, and not in this driver", ", ".join(sorted(interposed - set(names))) or "none")
     card.end()
 
 
@@ -111,5 +116,5 @@ def _some(names: set[str]) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        sys.exit(in_cell(sys.argv[1]))
+        sys.exit(in_sandbox(sys.argv[1]))
     main()

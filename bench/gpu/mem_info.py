@@ -1,4 +1,4 @@
-"""cuMemGetInfo against the driver's own figure of this process: equal within 2 MiB, whatever is allocated."""
+"""cuMemGetInfo against what the driver reports of this process: equal within 2 MiB, whatever is allocated."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ worst = 0
 def compare(when: str) -> None:
     global worst
     free, total = cuda.memory()
-    figure = driver.own()
-    if figure is None:
+    reported = driver.own()
+    if reported is None:
         card.skip(
             "the driver does not say what this process has (a pid namespace that it does not know, or MPS)"
         )
-    worst = max(worst, abs(total - free - figure))
-    same = abs(total - free - figure) <= 2 * card.MIB
-    card.check(same, f"{when}: {card.mib(total - free)} used, {card.mib(figure)} by the driver")
+    worst = max(worst, abs(total - free - reported))
+    same = abs(total - free - reported) <= 2 * card.MIB
+    card.check(same, f"{when}: {card.mib(total - free)} used, {card.mib(reported)} reported by the driver")
 
 
 card.check(cuda.memory()[1] == limit, f"the card is as large as the slice, {card.mib(limit)}")
 compare("a context")
-# Managed memory is on the device only where it has been touched, so that the driver's figure lacks it.
+# Managed memory is on the device only where it has been touched, so the driver does not report it.
 for name, (take, give) in cuda.ways().items():
     if name == "cuMemAllocManaged":
         continue
@@ -36,5 +36,5 @@ for name, (take, give) in cuda.ways().items():
     for one in held:
         give(one)
     compare(f"freed by {name}'s way")
-card.figure("largest difference", card.mib(worst))
+card.report("largest difference", card.mib(worst))
 card.end()

@@ -1,4 +1,4 @@
-"""What the wrappers add to calls and to a start on this driver: medians of interleaved runs."""
+"""What the interposers add to calls and to a start on this driver: medians of interleaved runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import card
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 RUNS = 9
-CALLS = ("pair", "info", "total", "wrapped-name", "nvml-info")
+CALLS = ("pair", "info", "total", "interposed-name", "nvml-info")
 STEPS = ("dlopen", "cuInit", "first context")
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     program = build()
     # No search path of a container leads to the real libraries; a folder of links does, for the comparison.
     # It lies in a usr/lib, as some drivers look for their files from where they are.
-    real = os.path.join(os.path.dirname(aside), "unwrapped")
+    real = os.path.join(os.path.dirname(aside), "real")
     if not os.path.isdir(real):
         real = card.temporary()
         for name in ("libcuda", "libnvidia-ml"):
@@ -55,9 +55,10 @@ def main() -> None:
             for name, value in pairs if number else ():
                 seen[libraries].setdefault(name, []).append(float(value))
     for name in seen[""]:
-        with_wrappers, without = (statistics.median(seen[which][name]) for which in ("", real))
-        card.figure(
-            name, f"{without:.0f} ns without, {with_wrappers:.0f} ns with, {with_wrappers - without:+.0f} ns"
+        with_interposers, without = (statistics.median(seen[which][name]) for which in ("", real))
+        card.report(
+            name,
+            f"{without:.0f} ns without, {with_interposers:.0f} ns with, {with_interposers - without:+.0f} ns",
         )
     card.end()
 

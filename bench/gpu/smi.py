@@ -24,7 +24,7 @@ total, used, free = (
         0
     ].split(",")
 )
-card.figure("card as nvidia-smi shows it", f"{card.mib(total)}, {card.mib(used)} used")
+card.report("card as nvidia-smi shows it", f"{card.mib(total)}, {card.mib(used)} used")
 card.check(total == limit // card.MIB * card.MIB, f"the card is as large as the slice, {card.mib(limit)}")
 card.check(used + free <= total, "what is used and free is no more than the whole")
 
@@ -32,11 +32,11 @@ cuda = card.Cuda()
 pointer = cuda.plain(64 * card.MIB)
 card.check(pointer > 0, "64 MiB can be had")
 after = int(ask("--query-gpu=memory.used", "--format=csv,noheader,nounits")[0]) * card.MIB
-card.figure("used with 64 MiB and a context", card.mib(after))
+card.report("used with 64 MiB and a context", card.mib(after))
 card.check(after >= used + 63 * card.MIB, "what this process took is shown as used")
 listed = [
     line for line in ask("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits") if line
 ]
-card.figure("processes shown", len(listed))
+card.report("processes shown", len(listed))
 card.check(len(listed) <= 1, "no process but this one is shown")
 card.end()

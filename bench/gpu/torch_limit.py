@@ -43,12 +43,12 @@ def fill(torch: Any, most: int) -> tuple[list[Any], bool]:
 
 def allocator() -> None:
     torch, limit = load(), card.limit()
-    card.figure("PyTorch", torch.__version__)
+    card.report("PyTorch", torch.__version__)
     _, total = torch.cuda.mem_get_info()
     card.check(total == limit, f"torch.cuda.mem_get_info() shows a card of {card.mib(limit)}")
     held, refused = fill(torch, limit)
     card.check(refused, "OutOfMemoryError past the limit")
-    card.figure("tensors that fit", card.mib(sum(one.numel() for one in held)))
+    card.report("tensors that fit", card.mib(sum(one.numel() for one in held)))
     card.check(torch.cuda.memory_reserved() <= limit, "the allocator has no more than the limit")
     del held
     torch.cuda.empty_cache()
@@ -102,7 +102,7 @@ def processes() -> None:
     try:
         said = [one.stdout.readline().split() for one in started if one.stdout]
         amounts = [int(words[0]) for words in said if len(words) == 2]
-        card.figure("held by each", ", ".join(card.mib(amount) for amount in amounts) or "nothing")
+        card.report("held by each", ", ".join(card.mib(amount) for amount in amounts) or "nothing")
         card.check(len(amounts) > 0, "at least one of the processes works")
         card.check(sum(amounts) <= limit, f"together no more than {card.mib(limit)}")
         card.check(any(words[1:] == ["1"] for words in said), "OutOfMemoryError past the common limit")
@@ -148,7 +148,7 @@ def nccl() -> None:
         for one in started:
             one.kill()
             one.wait()
-    card.figure("devices", world)
+    card.report("devices", world)
     card.check(statuses == [0] * world, f"all_reduce over {world} device(s)")
 
 

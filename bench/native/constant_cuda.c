@@ -1,9 +1,9 @@
 /*
- * A libcuda for benchmarks alone: every call takes a few nanoseconds, so that what a wrapper adds to it can
- * be told. It has one device, the primary context, and memory that is only numbers.
+ * A libcuda for benchmarks alone: every call takes a few nanoseconds, so that what a interposer adds to it
+ * can be told. It has one device, the primary context, and memory that is only numbers.
  */
 #define _GNU_SOURCE
-#include "../../native/cuda-api/cuda_api.h"
+#include "../../native/headers/cuda/cuda_api.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
  * The libnvidia-ml beside constant_cuda.c: one device, on which the calling process is once it has a context.
  */
-#include "../../native/nvml-api/nvml.h"
+#include "../../native/headers/nvml/nvml.h"
 
 #include <stdlib.h>
 #include <string.h>

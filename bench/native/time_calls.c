@@ -1,6 +1,6 @@
 /*
- * What calls of libcuda and libnvidia-ml cost the program that makes them. It knows nothing of wrappers: run
- * it with and without them, and compare.
+ * What calls of libcuda and libnvidia-ml cost the program that makes them. It knows nothing of interposers:
+ * run it with and without them, and compare.
  *
  *   time-calls calls CALL...    nanoseconds a call, a line each: the median of many short batches, so that
  *                               what else the machine does falls out
@@ -131,7 +131,7 @@ static void look_up(const char *name) {
     called(name, &address, 12000, (uint64_t)0, &status);
 }
 
-static void call_wrapped_name(void) { look_up("cuMemAlloc"); }
+static void call_interposed_name(void) { look_up("cuMemAlloc"); }
 static void call_other_name(void) { look_up("cuCtxGetDevice"); }
 
 static void call_nvml_info(void) {
@@ -147,7 +147,7 @@ static const struct call {
     {"init", "cuInit", call_init, 0},
     {"total", "cuDeviceTotalMem_v2", call_total, 0},
     {"device", "cuCtxGetDevice", call_device, 0},
-    {"wrapped-name", "cuGetProcAddress_v2", call_wrapped_name, 0},
+    {"interposed-name", "cuGetProcAddress_v2", call_interposed_name, 0},
     {"other-name", "cuGetProcAddress_v2", call_other_name, 0},
     {"pair", "cuMemAlloc_v2", call_pair, 0},
     {"info", "cuMemGetInfo_v2", call_info, 0},

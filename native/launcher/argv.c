@@ -1,3 +1,7 @@
+/*
+ * One table has every option that runc and crun know. The words of a subcommand are gone through twice, as
+ * urfave/cli does: first its options, which may stand anywhere, then the rest.
+ */
 #include "argv.h"
 
 #include <stddef.h>
@@ -5,7 +9,7 @@
 
 enum { GLOBAL = 1, CREATE = 2, RUN = 4, RESTORE = 8, START = CREATE | RUN, ANY = CREATE | RUN | RESTORE };
 
-enum slot { IGNORED, BUNDLE, CONFIG, LOG, LOG_FORMAT, HELP };
+enum slot { IGNORED, BUNDLE, CONFIG, CONSOLE, PIDFD, LOG, LOG_FORMAT, MANAGER, SYSTEMD, HELP };
 
 struct option {
     const char *name;
@@ -22,8 +26,8 @@ static const struct option options[] = {
     {"log-level", true, GLOBAL, IGNORED},
     {"criu", true, GLOBAL, IGNORED},
     {"rootless", true, GLOBAL, IGNORED},
-    {"cgroup-manager", true, GLOBAL, IGNORED},
-    {"systemd-cgroup", false, GLOBAL, IGNORED},
+    {"cgroup-manager", true, GLOBAL, MANAGER},
+    {"systemd-cgroup", false, GLOBAL, SYSTEMD},
     {"debug", false, GLOBAL, IGNORED},
     {"version", false, GLOBAL, HELP},
     {"v", false, GLOBAL, HELP},
@@ -31,12 +35,12 @@ static const struct option options[] = {
     {"h", false, GLOBAL | ANY, HELP},
     {"bundle", true, ANY, BUNDLE},
     {"b", true, ANY, BUNDLE},
-    {"console-socket", true, ANY, IGNORED},
+    {"console-socket", true, ANY, CONSOLE},
     {"pid-file", true, ANY, IGNORED},
     {"no-pivot", false, ANY, IGNORED},
     {"no-new-keyring", false, START, IGNORED},
     {"preserve-fds", true, START, IGNORED},
-    {"pidfd-socket", true, START, IGNORED},
+    {"pidfd-socket", true, START, PIDFD},
     {"config", true, START, CONFIG},
     {"f", true, START, CONFIG},
     {"detach", false, RUN | RESTORE, IGNORED},
@@ -161,13 +165,23 @@ static void keep(struct invocation *found, enum slot slot, const char *value) {
     case CONFIG:
         found->config = value;
         break;
+    case CONSOLE:
+        found->console_socket = value;
+        break;
+    case PIDFD:
+        found->pidfd_socket = value;
+        break;
     case LOG:
         found->log = value;
         break;
     case LOG_FORMAT:
         found->log_format = value;
         break;
+    case MANAGER:
+        found->cgroup_manager = value;
+        break;
     case IGNORED:
+    case SYSTEMD:
     case HELP:
         break;
     }
@@ -206,6 +220,8 @@ static bool parse_options(struct words *w, struct invocation *found, bool *help,
                 return false;
             if (option->slot == HELP && yes)
                 *help = true;
+            if (option->slot == SYSTEMD)
+                found->systemd_cgroup = yes;
         }
     }
     return true;

@@ -1,8 +1,10 @@
 /*
  * The command line of an OCI runtime, as runc reads it.
  *
- * runc 1.x parses with urfave/cli v1 over Go's flag package. The same rules stand in Python in
- * src/xpu_runtime/oci/argv.py; tests/launcher holds the two together, and both to the real runc.
+ * runc 1.x parses with urfave/cli v1 over Go's flag package: `-x` and `--x` are the same, a value follows an
+ * equals sign or is the next word, and the first word that is no option is the subcommand. This is the only
+ * place that knows these rules: the shim is told what was read here (handover.h). tests/integration/launcher
+ * compares with the real runc and crun.
  */
 #ifndef XPU_LAUNCHER_ARGV_H
 #define XPU_LAUNCHER_ARGV_H
@@ -17,8 +19,11 @@ struct invocation {
     const char *id;         /* of create, run and restore; NULL where there is not exactly one */
     const char *bundle;     /* as given; NULL or "": the working directory */
     const char *config;     /* the spec file, where the runtime can be given one; else NULL */
-    const char *log;        /* as given, or NULL */
-    const char *log_format; /* as given, or NULL */
+    const char *console_socket, *pidfd_socket; /* as given, or NULL */
+    const char *log;                           /* as given, or NULL */
+    const char *log_format;                    /* as given, or NULL */
+    const char *cgroup_manager;                /* crun's, as given, or NULL */
+    bool systemd_cgroup;                       /* runc's */
 };
 
 /* Reads the words after the program's name. The result points into them. */

@@ -1,3 +1,7 @@
+/*
+ * Both forms of runc's log, text and JSON, are printed by hand: they quote alike. A log that cannot be opened
+ * is left out, and never waited for: stderr has the message by then.
+ */
 #include "complain.h"
 
 #include <fcntl.h>

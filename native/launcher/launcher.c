@@ -9,6 +9,7 @@
  */
 #include "argv.h"
 #include "complain.h"
+#include "handover.h"
 #include "runtime.h"
 #include "spec.h"
 
@@ -46,19 +47,21 @@ static bool find_shim(char path[PATH_MAX]) {
     return written > 0 && written < PATH_MAX && access(path, R_OK) == 0;
 }
 
-/* Becomes the shim; returns if that cannot be. */
-static void become_shim(int argc, char **argv) {
-    static char shim[PATH_MAX];
+/* Becomes the shim, which is told what was read of the words; returns if that cannot be. */
+static void become_shim(const struct invocation *line, int argc, char **argv) {
+    static char shim[PATH_MAX], handover[HANDOVER_SIZE];
     if (!find_shim(shim))
         return;
-    char **longer = malloc(((size_t)argc + 4) * sizeof *longer);
+    char **longer = malloc(((size_t)argc + 5) * sizeof *longer);
     if (longer == NULL)
         return;
     longer[0] = (char *)PYTHON;
     longer[1] = (char *)"-I";
     longer[2] = (char *)"-S";
     longer[3] = shim;
-    memcpy(longer + 4, argv + 1, (size_t)argc * sizeof *argv); /* with the NULL at the end */
+    handover_write(handover, line, argc - 1, argv + 1);
+    longer[4] = handover;
+    memcpy(longer + 5, argv + 1, (size_t)argc * sizeof *argv); /* with the NULL at the end */
     execve(PYTHON, longer, environ);
     int reason = errno;
     free(longer);
@@ -82,7 +85,7 @@ int main(int argc, char **argv) {
 
     /* Either the container asks for something, or which runtime it is must be worked out anew. */
     if (source != RUNTIME_NONE)
-        become_shim(argc, argv);
+        become_shim(&line, argc, argv);
     if (source != RUNTIME_NONE && spec == SPEC_ASKS) {
         complain(
             line.log, line.log_format,

@@ -1,3 +1,7 @@
+/*
+ * The compiled answer counts only if it names the configuration file with its time, size and inode, and is
+ * written by nobody but root or us. Whatever is in doubt is RUNTIME_STALE, and Python looks.
+ */
 #include "runtime.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/*
+ * The file is searched for a few words in chunks that overlap, so that none is missed between two. A letter
+ * may be hidden as \u00XX: a spec that hides one counts as asking.
+ */
 #include "spec.h"
 
 #include <errno.h>

@@ -1,7 +1,8 @@
 """The errors that a user can cause, as values with the facts in them.
 
-Each ends in one line for people: what is wrong, where, and what to do. The line is made at
-the door (`str(error)`); code below the doors raises with the parts.
+Each ends in one line for people: what is wrong, where, and what to do. The line is made at the entry point,
+by `str(error)`; all other code raises the error with its facts. Knows nothing of logs and exit statuses
+(messages.py).
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _LONGEST = 3000
-#: A longer word is no slip of the pen, and takes long to compare.
+#: Longer words are no typing mistakes, and take long to compare.
 _LONGEST_WORD = 100
 
 
 class XpuError(Exception):
-    """Something a person can mend: `what` is wrong, and `todo` says how to mend it."""
-
-    code = "error"
+    """A problem that a person can fix: `what` is wrong, and `todo` says how to fix it."""
 
     def __init__(self, what: str, todo: str = "") -> None:
         super().__init__(what, todo)
@@ -26,47 +25,47 @@ class XpuError(Exception):
         self.todo = todo
 
     def __str__(self) -> str:
-        # One line always: docker and containerd show only the last line of an error.
+        # Always one line: docker and containerd show only the last line of an error.
         text = f"{self.what}: {self.todo}" if self.todo else self.what
-        # Parts of it can be an image's words: no control sequences, and no megabytes.
+        # The text may contain an image's strings: no control characters, and a bounded length.
         text = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * _LONGEST]).split())
         return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
 
 
-def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The one of `words` that was probably meant, in whatever case; None where none is like it."""
+def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:
+    """`did you mean …?` for the one of `words` that is like `word`, or begins or ends with it, else
+    `otherwise`."""
     import difflib  # only ever on the way to an error
+    from os.path import commonprefix
 
+    word = word[:_LONGEST_WORD].lower()
     known = {each.lower(): each for each in words}
-    found = difflib.get_close_matches(word[:_LONGEST_WORD].lower(), known, n=1)
-    return known[found[0]] if found else None
+    # What all of them begin with, as XPU_, makes none of them more alike than the others.
+    shared = commonprefix(list(known)) if len(known) > 1 else ""  # noqa: RUF071 - words, not paths
+    if word.startswith(shared):
+        word = word.removeprefix(shared)
+        known = {each.removeprefix(shared): known[each] for each in known}
+    found = [each for each in known if word and len(shared + word) > 1 and each.startswith(word)]
+    found += [each for each in known if len(word) > 2 and each.endswith(word)]
+    found = found or difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {known[found[0]]}?" if found else otherwise
 
 
 class ConfigError(XpuError):
     """The configuration file (or a file made from it) cannot be used."""
 
-    code = "config"
-
 
 class RequestError(XpuError):
     """A container's request is misspelt, out of range, contradictory or against the policy."""
-
-    code = "request"
 
 
 class SpecError(XpuError):
     """A bundle, its config.json or a container state cannot be read or does not make sense."""
 
-    code = "spec"
-
 
 class DeviceError(XpuError):
-    """The devices or the driver cannot be asked, or are not as the request needs them."""
-
-    code = "device"
+    """The devices or the driver cannot be queried, or are not as the request needs them."""
 
 
 class ApplyError(XpuError):
     """A step of a plan could not be carried out in the container."""
-
-    code = "apply"

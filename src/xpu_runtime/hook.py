@@ -1,8 +1,9 @@
 """The hook: what the low-level runtime calls while it creates a container, and after it is gone.
 
-`createRuntime` (or `prestart`) gives the container its slice; in spec mode (`--grant N`) it binds the
-grant to the container that now exists. `poststop` gives everything back. Called by the shim's
-injection, or by an engine's own hooks.d. Runs `python3 -I -S`, and a stage imports only what it needs.
+`createRuntime` (or `prestart`) gives the container its slice; in spec mode (`--grant N`) it binds the grant
+to the container that now exists. `poststop` gives everything back. Called by the shim's hooks in the spec, or
+by an engine's own hooks.d. Runs `python3 -I -S`, and a stage imports only what it needs. How a container gets
+what it asks for is not known here: see start/.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from xpu_runtime.oci.state import State
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.ledger.grants import Grant
+    from xpu_runtime.linux.proc import Caller
     from xpu_runtime.oci.spec import Spec
 
 STARTING = ("createRuntime", "prestart")
@@ -29,7 +31,7 @@ _MAYBE_OURS = "/bundles/"
 _OPTIONS = ("--log", "--log-format", "--grant")
 
 
-def start(state: State, number: int | None, log: Log) -> Grant | None:
+def start(state: State, number: int | None, log: Log, caller: Caller) -> Grant | None:
     """Gives the container of `state` its slice, which spec mode has booked as grant `number`."""
     from xpu_runtime.config.load import load
 
@@ -41,15 +43,16 @@ def start(state: State, number: int | None, log: Log) -> Grant | None:
         state = state.replace(bundle=own_bundle.engines(bundle))
     if number is not None:
         from xpu_runtime.oci import spec as oci_spec
-        from xpu_runtime.plan import hook_mode
+        from xpu_runtime.start import spec_mode_hook
 
-        return hook_mode.bind(state, number, oci_spec.read(oci_spec.path_in(bundle)), load(), log)
+        path = oci_spec.path_in(bundle)
+        return spec_mode_hook.bind(state, number, oci_spec.read(path), load(), log, caller)
     spec = _asking_spec(bundle)
     if spec is None:
         return None
-    from xpu_runtime.plan import hook_mode
+    from xpu_runtime.start import hook_mode
 
-    return hook_mode.start(state, spec, load(), log)
+    return hook_mode.start(state, spec, load(), log, caller)
 
 
 def _asking_spec(bundle: str) -> Spec | None:
@@ -96,12 +99,12 @@ def _give_back(state: State, number: int | None) -> list[Grant]:
 
     with Ledger() as ledger:
         grants = [each for each in ledger.of_container(state.id) if _is_of(each, state, number)]
-        # The low-level runtime removes the cgroup before it calls us, and the driver's quota went with it.
+        # The low-level runtime removes the cgroup before it calls us, and the limits on it went with it.
         if not any(grant.cgroup and os.path.isdir(grant.cgroup) for grant in grants):
-            _remove_pages(grants)
+            _remove_folders(grants)
             ledger.release(grants)
             return grants
-    _release_with_quotas(grants)
+    _release_with_limits(grants)
     return grants
 
 
@@ -115,19 +118,19 @@ def _is_of(grant: Grant, state: State, number: int | None) -> bool:
     return grant.bundle == state.bundle and not proc.is_alive(grant.pid, grant.start_time)
 
 
-def _remove_pages(grants: list[Grant]) -> None:
-    if any(part.held_by("library") for grant in grants for part in grant.slices):
-        from xpu_runtime.quota import folders
+def _remove_folders(grants: list[Grant]) -> None:
+    if os.path.isdir(paths.in_run_dir(paths.GRANT_FOLDERS)):  # else no grant of this boot had one
+        from xpu_runtime.limits import folders
 
         for grant in grants:
             folders.remove(folders.of(grant))
 
 
-def _release_with_quotas(grants: list[Grant]) -> None:
+def _release_with_limits(grants: list[Grant]) -> None:
+    from xpu_runtime import granting
     from xpu_runtime.config.defaults import DEFAULTS
     from xpu_runtime.config.load import load
     from xpu_runtime.errors import ConfigError
-    from xpu_runtime.plan import granting
 
     try:
         config = load()
@@ -137,7 +140,7 @@ def _release_with_quotas(grants: list[Grant]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The hook's door: a stage and options; the container's state on stdin. Returns the exit status."""
+    """The entry point: a stage and options; the container's state on stdin. Returns the exit status."""
     log = Log()
     try:
         stage, options = _parse(arguments)
@@ -147,7 +150,7 @@ def main(arguments: list[str]) -> int:
         if stage == STOPPED:
             stop(state, number, log)
         else:
-            start(state, number, log)
+            start(state, number, log, proc.this_process())
     except Exception as error:  # the low-level runtime shows stderr, and stops the container
         complain(log, line_of(error))
         return 1

@@ -1,8 +1,8 @@
 """JSON for the path of a container's start: the C scanner and encoder of the standard library.
 
-`import json` costs about as much as starting the interpreter (it brings `re` and `enum`);
-`_json`, the accelerator behind it, costs a tenth. Where an interpreter has no `_json`, the
-`json` package is used, with the same results.
+`import json` costs about as much as starting the interpreter (it brings `re` and `enum`); `_json`, the C
+module behind it, costs a tenth. Where an interpreter has no `_json`, the `json` package is used, with the
+same results. Knows nothing of the documents.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 try:
     import _json as _c
-except ImportError:  # an interpreter without the accelerator
+except ImportError:  # an interpreter without the C module
     _c = None  # type: ignore[assignment]
 
 _WHITESPACE = " \t\n\r"
@@ -28,7 +28,7 @@ def loads(text: str) -> Any:
 
 
 def loads_first(text: str) -> Any:
-    """The first value in `text`, whatever stands behind it: what Go's json.Decoder, and so runc, reads."""
+    """The first value in `text`, ignoring the rest, as Go's json.Decoder and so runc does."""
     return _scan(text)[0]
 
 

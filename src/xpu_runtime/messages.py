@@ -1,8 +1,9 @@
-"""What the doors tell: one line on stderr, and one in the log that the engine named, in runc's formats.
+"""What the entry points print: one line on stderr, and one in the engine's log file, in runc's formats.
 
-docker and containerd read the log file that they pass with `--log` for the last error of a runtime
-that failed; a person at a terminal reads stderr. That log is deleted with the container, and nobody
-reads it where the container starts: what whoever runs the node must know goes to the system's log too.
+docker and containerd read the last error of a failed runtime from the log file that they pass with `--log`; a
+person at a terminal reads stderr. That log is deleted with the container, and is not read if the container
+starts. So what the node's administrator must know also goes to the system's log. Knows texts only, not what
+they are about.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Log(Value):
     format: str = "text"
 
     def write(self, level: str, text: str) -> None:
-        """Appends one line; a log that cannot be written is no reason to fail."""
+        """Appends one line; a log that cannot be written is ignored."""
         if not self.path:
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -53,16 +54,16 @@ class Log(Value):
 
 
 def to_system_log(level: str, text: str) -> None:
-    """Tells whoever runs the node: one line in syslog or the journal, in the form of RFC 3164.
+    """Sends one line to syslog or the journal, in the form of RFC 3164. `level`: error, warning or info.
 
-    By hand, for syslog(3) waits where the daemon has stopped reading, and a container's start must not.
-    Where nobody listens (a minimal node), nothing happens. `level`: error, warning or info.
+    Without syslog(3), which blocks if the daemon has stopped reading: a container's start must not. Without a
+    daemon (a minimal node) nothing happens.
     """
     import _socket  # 0.7 ms, paid only where there is something to say
 
     now = time.localtime()
     stamp = f"{time.strftime('%b', now)} {now.tm_mday:2d} {time.strftime('%H:%M:%S', now)}"
-    # Parts of it can be an image's words: they must not begin a line of their own.
+    # The text may contain an image's strings: they must not start a line of their own.
     line = " ".join("".join(c if c.isprintable() else " " for c in _PREFIX + text).split())
     priority = _FACILITY_DAEMON | _SEVERITIES[level]
     message = f"<{priority}>{stamp} {_TAG}[{os.getpid()}]: {line}".encode("utf-8", "replace")
@@ -74,11 +75,11 @@ def to_system_log(level: str, text: str) -> None:
         finally:
             sender.close()
     except OSError:
-        pass  # nobody listens, or its queue is full
+        pass  # there is no daemon, or its queue is full
 
 
 def warn(log: Log, text: str) -> None:
-    """A warning, for the engine and for whoever runs the node."""
+    """A warning, for the engine's log and the system's."""
     log.write("warning", text)
     to_system_log("warning", text)
 
@@ -93,7 +94,7 @@ def complain(log: Log, text: str) -> None:
 
 
 def line_of(error: BaseException) -> str:
-    """The one line of an error; of one that is a fault of ours, what a report needs."""
+    """The one line of an error; for an internal error with what a bug report needs."""
     from xpu_runtime.errors import XpuError
 
     if isinstance(error, XpuError):

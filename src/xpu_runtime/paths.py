@@ -1,8 +1,8 @@
-"""Where things are: our own files, and the files we keep while the node runs.
+"""The paths of our own files, and of the state that is kept until the node reboots.
 
-Two environment variables, read from the engine's environment and never from a container's,
-move them: XPU_CONFIG (the configuration file) and XPU_RUN_DIR (all state; lost at reboot,
-as the containers are).
+Two environment variables, read from the engine's environment and never from a container's, change them:
+XPU_CONFIG (the configuration file) and XPU_RUN_DIR (all state; lost at reboot, as the containers are). Paths
+only: nothing is opened here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ DEFAULT_RUN_DIR = "/run/xpu"
 
 # <lib>/python/xpu_runtime/paths.py when installed, src/xpu_runtime/paths.py in the tree:
 # the data files lie beside the folder that holds the package in both.
-_LIB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LIB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-#: Default configuration, JSON Schemas and topologies.
-DATA_DIR = os.path.join(_LIB, "config")
-#: Compiled parts: the simulated driver's libraries.
-NATIVE_DIR = os.path.join(_LIB, "native")
+#: Default configuration and its JSON Schema.
+DATA_DIR = os.path.join(LIB, "config")
+#: What is compiled: the interposers, and the simulated driver's libraries.
+NATIVE_DIR = os.path.join(LIB, "native")
 #: click, pyyaml, jsonschema and nvidia-ml-py, as `make install` put them beside us.
-VENDOR_DIR = os.path.join(_LIB, "vendor")
+VENDOR_DIR = os.path.join(LIB, "vendor")
+#: In the run folder: the folders of grants (limits/folders.py).
+GRANT_FOLDERS = "slices"
 
 
 def config_file() -> str:
@@ -40,4 +42,4 @@ def in_run_dir(*names: str) -> str:
 
 
 #: The hook that the shim writes into specs: <prefix>/bin beside <prefix>/lib/xpu-container-runtime.
-HOOK = os.path.join(os.path.dirname(os.path.dirname(_LIB)), "bin", "xpu-container-runtime-hook")
+HOOK = os.path.join(os.path.dirname(os.path.dirname(LIB)), "bin", "xpu-container-runtime-hook")

@@ -1,9 +1,10 @@
 """The shim: what `xpu-container-runtime` does for a container that may ask for an XPU.
 
-The launcher execs it for create, run and restore of a bundle that names an accelerator, and where it
-cannot find the low-level runtime by itself. It reads the request, prepares the bundle's spec, and
-execs the low-level runtime with the same arguments. Runs `python3 -I -S`: see tests/unit/test_imports.py
-for the modules that it may import.
+The launcher execs it for create, run and restore of a bundle that names an accelerator, and where it cannot
+find the low-level runtime by itself. It reads the request, prepares the bundle's spec, and execs the
+low-level runtime with the same arguments. Runs `python3 -I -S`: see tests/unit/test_imports.py for the
+modules that it may import. What a request means, and how it is met, is not known here: see request/ and
+start/.
 """
 
 from __future__ import annotations
@@ -12,24 +13,27 @@ import os
 import stat
 import sys
 
-from xpu_runtime.config import load as configuration
+from xpu_runtime.config import low_level_runtime as runtimes
 from xpu_runtime.config.defaults import DEFAULTS, Config
+from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, SpecError
+from xpu_runtime.linux.proc import this_process
 from xpu_runtime.messages import Log, complain, line_of
 from xpu_runtime.oci import argv as oci_argv
 from xpu_runtime.oci import spec as oci_spec
-from xpu_runtime.plan import injection, kept
-from xpu_runtime.plan import mode as plan_mode
 from xpu_runtime.request import source
+from xpu_runtime.start import config_json, hooks_in_spec
+from xpu_runtime.start import mode as start_mode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from xpu_runtime.config.load import Runtime
+    from xpu_runtime.config.low_level_runtime import Runtime
+    from xpu_runtime.linux.proc import Caller
     from xpu_runtime.oci.argv import Invocation
     from xpu_runtime.oci.spec import Spec
 
 
-def prepare(invocation: Invocation, config: Config, runtime: Runtime) -> str | None:
+def prepare(invocation: Invocation, config: Config, runtime: Runtime, caller: Caller) -> str | None:
     """Prepares the invocation's bundle for the low-level runtime; XpuError if its container must not start.
 
     Returns the bundle that the runtime must be given in the place of the invocation's, where that cannot be
@@ -43,34 +47,40 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime) -> str | N
     if path != oci_spec.path_in(invocation.bundle):
         # The hook is told the bundle, and would read another spec.
         raise SpecError(f"a container with an XPU needs its spec in the bundle, not in {path}")
-    mode, _ = plan_mode.choose(config, spec, invocation.systemd_cgroup)
+    mode, _ = start_mode.choose(config, spec, invocation.systemd_cgroup)
     options = ["--log", invocation.log, "--log-format", invocation.log_format] if invocation.log else []
-    if mode == plan_mode.SPEC:
-        from xpu_runtime.plan import spec_mode  # brings the ledger, the devices and the plan along
+    if mode == start_mode.SPEC:
+        from xpu_runtime.start import spec_mode  # brings the ledger, the devices and the plan along
 
-        return spec_mode.prepare(path, spec, request, invocation, config, runtime, options)
-    injection.add_hooks(spec, runtime, options)
-    return kept.write(path, spec, keep=False)
+        return spec_mode.prepare(path, spec, request, invocation, config, runtime, options, caller)
+    hooks_in_spec.add_hooks(spec, runtime, options, caller)
+    return config_json.write(path, spec, caller, keep=False)
 
 
 def _read_original(path: str) -> Spec:
     """The bundle's spec, as it was before an earlier spec mode edited it."""
-    if kept.is_kept(path):
-        kept.restore(path)
+    if config_json.is_kept(path):
+        config_json.restore(path)
     spec = oci_spec.read(path)
-    kept.check(path, spec)
+    config_json.check(path, spec)
     return spec
 
 
-def main(arguments: list[str]) -> int:
-    """The shim's door: `arguments` are the low-level runtime's. Returns only if it cannot be started."""
-    invocation = oci_argv.parse(arguments, _working_directory())
+def main(words: list[str]) -> int:
+    """What the launcher starts, with its word and the low-level runtime's; returns only if that cannot be."""
+    caller = this_process()
+    try:
+        invocation = oci_argv.read(words, caller.working_folder)
+    except SpecError as error:
+        complain(Log("", "text"), line_of(error))
+        return 1
+    arguments = invocation.arguments
     log = Log(invocation.log or "", invocation.log_format or "text")
     problem: Exception | None = None
     config, runtime = DEFAULTS, None
     try:
-        config = configuration.load()
-        runtime = configuration.low_level_runtime(config)
+        config = load()
+        runtime = runtimes.low_level_runtime(config)
     except Exception as error:  # our own files are broken: that stops whoever needs them, and nobody else
         problem = error
     if invocation.creates:
@@ -78,9 +88,9 @@ def main(arguments: list[str]) -> int:
             if problem is not None or runtime is None:
                 _refuse_who_asks(invocation, problem)
             else:
-                own_bundle = prepare(invocation, config, runtime)
+                own_bundle = prepare(invocation, config, runtime, caller)
                 if own_bundle is not None:
-                    arguments = oci_argv.with_bundle(arguments, invocation.bundle, own_bundle)
+                    arguments = oci_argv.with_bundle(invocation, own_bundle)
         except Exception as error:
             if not _is_handed_over(invocation.spec_path):
                 complain(log, line_of(error))
@@ -111,22 +121,15 @@ def _is_handed_over(path: str) -> bool:
     if not is_file or not os.access(path, os.R_OK):
         return True
     # With an edit of ours in it that could not be taken back it would get another grant's devices.
-    return not kept.is_kept(path) and source.asks_for_nothing(path)
+    return not config_json.is_kept(path) and source.asks_for_nothing(path)
 
 
 def _last_good_runtime() -> str:
     """The low-level runtime while the configuration is broken: the last one that worked, or the default."""
-    last = configuration.last_runtime()
+    last = runtimes.last_runtime()
     if last is not None and os.access(last, os.X_OK):
         return last
-    return configuration.find_runtime(DEFAULTS.low_level_runtimes)[0]
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"
+    return runtimes.find_runtime(DEFAULTS.low_level_runtimes)[0]
 
 
 def _exec(path: str, arguments: list[str]) -> None:

@@ -267,9 +267,9 @@ def a_container_in_a_user_namespace_gets_its_slice_in_spec_mode() -> None:
 
 
 @check
-def the_wrapper_libraries_hold_a_limit_with_systemd_and_in_a_user_namespace() -> None:
+def the_interposer_libraries_hold_a_limit_with_systemd_and_in_a_user_namespace() -> None:
     library = (*SLICE, "--env=XPU_ENFORCE=library")
-    with private_engine("wrapped", "--userns-remap=default") as remapped:
+    with private_engine("interposed", "--userns-remap=default") as remapped:
         for engine in (SYSTEM, remapped):
             with engine.container(*library):
                 assert xpu("ps")[0]["memory_backend"] == "library"

@@ -15,15 +15,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "packaging"))
+import image
 
-import image  # noqa: E402
+REPOSITORY = Path(__file__).resolve().parents[2]
+
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -178,7 +177,7 @@ def _product(scratch: Path) -> Path:
 
 
 def _make_disk(folder: Path, disk: Path, *, spare_mib: int) -> None:
-    """An ext4 file system with what is in `folder`, and some room."""
+    """An ext4 file system with what is in `folder`, and some space besides."""
     used = subprocess.run(["du", "-sm", folder], check=True, capture_output=True, text=True).stdout
     size = int(used.split()[0]) * 5 // 4 + spare_mib
     options = ["-O", "^has_journal", "-E", "lazy_itable_init=1", "-m", "0"]

@@ -1,31 +1,13 @@
-"""Containers on a ledger of the test's own."""
+"""What unit tests share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from .resizing import GIB, Container
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
     return tmp_path
-
-
-@pytest.fixture
-def container(run_dir: Path) -> Iterator[Container]:
-    found = Container("c1", 4 * GIB)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def pair(run_dir: Path) -> Iterator[Container]:
-    """One container with a slice on each of two devices."""
-    found = Container("c2", 4 * GIB, 8 * GIB)
-    yield found
-    found.close()

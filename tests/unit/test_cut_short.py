@@ -9,7 +9,9 @@ import json
 import subprocess
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+from support import REPOSITORY, STAND_INS
+
+SOURCE = REPOSITORY / "src"
 
 _BARE = f"import sys; sys.path.insert(0, {str(SOURCE)!r})\n"
 
@@ -117,30 +119,34 @@ def test_no_prefix_of_a_spec_is_read_or_taken_for_one_that_asks_for_nothing(tmp_
 _EVERY_CACHE = """
 import os
 from xpu_runtime import paths
-from xpu_runtime.config import load
+from xpu_runtime.config.low_level_runtime import low_level_runtime
 from xpu_runtime.config.defaults import DEFAULTS
-from xpu_runtime.devices import inventory
+from xpu_runtime.vendors import discovery, inventory, registry
 
 os.environ["XPU_RUN_DIR"] = sys.argv[1]
 os.environ["XPU_CONFIG"] = sys.argv[1] + "/config.yaml"
-card = inventory.Device("0", "GPU-0", "Tesla T4", 1 << 30, ())
-found = inventory.Inventory("/", False, "", "", (card,), (), (), False, "", ())
+node = inventory.Node("/dev/a", 1, 2)
+card = inventory.Device("0", "GPU-0", "Tesla T4", 1 << 30, (node,), "one", None, None, (("a", "b"),))
+library = inventory.Library("lib", "/a", "b", "compute", ("c", "d"))
+driver = inventory.Driver("one", "1", "a driver", (("e", "f"),), (("", node),), (library,), ("driver",))
+found = inventory.Inventory("/", False, (card,), (driver,), (("/nowhere", None),))
 asked = []
-inventory.gather = lambda root, simulated: asked.append(root) or found
+registry.discover = lambda root, simulated: asked.append(root) or found
 path = paths.in_run_dir("inventory.json")
-inventory.refresh("/", False)
+discovery.refresh("/", False)
 with open(path, "rb") as file:
     whole = file.read()
 for end in range(len(whole)):
     with open(path, "wb") as file:
         file.write(whole[:end])
     asked.clear()
-    assert inventory.load(DEFAULTS) == found
+    assert discovery.load(DEFAULTS) == found
     assert asked == ["/"], whole[:end]
     with open(path, "rb") as file:
         assert file.read() == whole
 
-load.low_level_runtime(DEFAULTS)
+config = DEFAULTS.replace(low_level_runtimes=(sys.argv[2],))
+low_level_runtime(config)
 path = paths.in_run_dir("runtimes.json")
 with open(path, "rb") as file:
     whole = file.read()
@@ -149,27 +155,27 @@ probe.knows_create_runtime = lambda path: True
 for end in range(len(whole)):
     with open(path, "wb") as file:
         file.write(whole[:end])
-    assert load.low_level_runtime(DEFAULTS).create_runtime_hooks
+    assert low_level_runtime(config).create_runtime_hooks
     with open(path, "rb") as file:
         assert file.read() == whole, whole[:end]
 """
 
 
 def test_an_inventory_and_a_list_of_runtimes_that_were_cut_short_are_made_anew(tmp_path: Path) -> None:
-    bare(_EVERY_CACHE, tmp_path)
+    bare(_EVERY_CACHE, tmp_path, STAND_INS / "runc")
 
 
 _EVERY_COMPILED = """
 import os
 from xpu_runtime import paths
-from xpu_runtime.config import load
+from xpu_runtime.config import cache, load
 
 os.environ["XPU_RUN_DIR"] = sys.argv[1]
 os.environ["XPU_CONFIG"] = sys.argv[1] + "/config.yaml"
 path = paths.in_run_dir("config.json")
 with open(path, "rb") as file:
     whole = file.read()
-stamp = load.config_stamp(os.environ["XPU_CONFIG"], os.stat(os.environ["XPU_CONFIG"]))
+stamp = cache.config_stamp(os.environ["XPU_CONFIG"], os.stat(os.environ["XPU_CONFIG"]))
 assert load._read_compiled(stamp).mode == "spec"
 for end in range(len(whole)):
     with open(path, "wb") as file:
@@ -184,11 +190,11 @@ def test_no_prefix_of_a_compiled_configuration_is_believed(tmp_path: Path) -> No
     compile_it = """
 import os
 from xpu_runtime import jsonlite
-from xpu_runtime.config import load
+from xpu_runtime.config import cache
 os.environ["XPU_RUN_DIR"] = sys.argv[1]
 os.environ["XPU_CONFIG"] = path = sys.argv[1] + "/config.yaml"
-stamp = load.config_stamp(path, os.stat(path))
-load.keep(load.COMPILED, jsonlite.dumps({"stamp": stamp, "config": {"mode": "spec"}}))
+stamp = cache.config_stamp(path, os.stat(path))
+cache.keep(cache.COMPILED, jsonlite.dumps({"stamp": stamp, "config": {"mode": "spec"}}))
 """
     bare(compile_it, tmp_path)
     bare(_EVERY_COMPILED, tmp_path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+from support import REPOSITORY
+
+SOURCE = REPOSITORY / "src"
 
 #: What the interpreter itself has loaded under -I -S, before any line of ours.
 BARE = """
@@ -31,12 +32,13 @@ LIGHT = {
     [
         "xpu_runtime.shim",
         "xpu_runtime.hook",
-        "xpu_runtime.plan.hook_mode",
-        "xpu_runtime.plan.spec_mode",
+        "xpu_runtime.start.hook_mode",
+        "xpu_runtime.start.spec_mode",
+        "xpu_runtime.start.spec_mode_hook",
         "xpu_runtime.ledger.store",
     ],
 )
-def test_a_door_imports_nothing_heavy(modules: str) -> None:
+def test_an_entry_point_imports_nothing_heavy(modules: str) -> None:
     code = BARE.format(source=str(SOURCE), modules=modules)
     done = subprocess.run(
         ["/usr/bin/python3", "-I", "-S", "-c", code], capture_output=True, text=True, check=True
@@ -51,7 +53,7 @@ def test_the_shim_without_spec_mode_opens_neither_ledger_nor_devices() -> None:
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )
     ours = {name.split(".")[1] for name in done.stdout.split() if name.count(".") >= 1 and "xpu" in name}
-    assert not ours & {"ledger", "devices", "quota"}
+    assert not ours & {"ledger", "vendors", "limits"}
 
 
 def test_what_stops_a_container_imports_no_plan() -> None:
@@ -60,4 +62,4 @@ def test_what_stops_a_container_imports_no_plan() -> None:
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )
     ours = {name.split(".")[1] for name in done.stdout.split() if name.startswith("xpu_runtime.")}
-    assert not ours & {"plan", "quota", "config"}
+    assert not ours & {"start", "granting", "delivery", "limits", "config"}

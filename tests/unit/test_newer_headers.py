@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "packaging"))
-
-import headers  # noqa: E402
+import headers
+from support import REPOSITORY
 
 PINNED = headers.pinned()["nvidia-cuda-runtime"]
 KNOWN = "CUresult CUDAAPI cuMemAlloc(CUdeviceptr *pointer);\n"
@@ -50,7 +48,7 @@ def test_a_newer_one_with_a_new_function(tmp_path: Path) -> None:
     new = "CUresult CUDAAPI cuBrandNew(void);\n"
     (line,) = said(tmp_path, wheel(tmp_path, "99.1.2", KNOWN + new))
     assert line.startswith(f"WARNING: nvidia-cuda-runtime: there is 99.1.2, the tests use {PINNED}; ")
-    assert line.endswith("without a decision in native/libxpu/cuda/functions.txt: cuBrandNew")
+    assert line.endswith("without a decision in native/interposer/nvidia/cuda/functions.txt: cuBrandNew")
 
 
 def test_a_newer_one_without(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""`xpu …`: the commands for people and scripts."""

@@ -1,4 +1,7 @@
-"""`xpu config`: what the configuration says, what is wrong with it, and what it says by default."""
+"""`xpu config`: checks and shows the configuration, and prints the default one.
+
+The only commands that must work with a broken configuration.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import click
 from xpu_runtime import paths
 from xpu_runtime.config import compile as compiler
 from xpu_runtime.config.defaults import DEFAULTS, Config
-from xpu_runtime.config.load import find_runtime, low_level_runtime
-from xpu_runtime.devices import inventory
+from xpu_runtime.config.low_level_runtime import find_runtime, low_level_runtime
 from xpu_runtime.errors import ConfigError, XpuError
+from xpu_runtime.vendors import discovery, inventory
 
 
 @click.group()
@@ -31,11 +34,10 @@ def config() -> None:
 @click.argument("path", required=False, type=click.Path())
 @click.pass_context
 def check(context: click.Context, path: str | None) -> None:
-    """Say all that is wrong with the configuration, a line each.
+    """Print all that is wrong with the configuration.
 
-    Checks PATH, or the file in use, and for that one also that its low-level runtime and the devices that
-    policy.devices lists are there.
-    Exit status 1 if anything is wrong.
+    Checks PATH, or the file in use; of that one also that its low-level runtime and the devices in
+    policy.devices exist. Exit status 1 if anything is wrong.
 
     \b
     Example:
@@ -44,7 +46,7 @@ def check(context: click.Context, path: str | None) -> None:
     file = path or paths.config_file()
     if path is None and not os.path.lexists(file):
         find_runtime(DEFAULTS.low_level_runtimes)
-        click.echo(f"{file}: not there, the defaults hold")
+        click.echo(f"{file}: no such file, so the defaults apply")
         return
     settings, lines, problems = compiler.read_config(file)
     complaints = [problem.at(file) for problem in problems]
@@ -64,7 +66,7 @@ def check(context: click.Context, path: str | None) -> None:
 @config.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(as_json: bool) -> None:
-    """Show what holds, and where each value comes from.
+    """Show the values in effect, and where each comes from.
 
     \b
     Example:
@@ -90,7 +92,7 @@ def show(as_json: bool) -> None:
         document = {"file": file, "found": there, "settings": rows, "low_level_runtime": runtime}
         click.echo(json.dumps(document, indent=2))
         return
-    click.echo(f"# {file}" + ("" if there else " (not there, the defaults hold)"))
+    click.echo(f"# {file}" + ("" if there else " (no such file, so the defaults apply)"))
     texts = [(str(row["key"]), json.dumps(row["value"]), row) for row in rows]
     key_width = max(len(key) for key, _, _ in texts)
     value_width = max(len(value) for _, value, _ in texts)
@@ -114,11 +116,11 @@ def default() -> None:
 
 
 def _unknown_devices(settings: Config) -> list[str]:
-    """What policy.devices lists and the node lacks; nothing where its devices are not known."""
+    """A problem for each entry of policy.devices that the node lacks; none where its devices are unknown."""
     if settings.policy_devices is None:
         return []
     try:
-        found = inventory.load(settings)
+        found = discovery.load(settings)
     except XpuError as error:
         click.echo(f"xpu: policy.devices is not checked: {error}", err=True)
         return []
@@ -127,7 +129,7 @@ def _unknown_devices(settings: Config) -> list[str]:
         return []
     here = ", ".join(device.index for device in found.devices)
     return [
-        f"policy.devices: {selector} is no device of this node, which has {here}"
+        f"policy.devices: {selector} is not a device of this node, which has {here}"
         for selector in settings.policy_devices
         if not any(inventory.lists((selector,), device) for device in found.devices)
     ]

@@ -1,4 +1,7 @@
-"""The containers that hold slices: how commands find one, and how they tell of it."""
+"""The containers that hold slices: how commands find one, and what they print of it.
+
+Reads the ledger and /proc only; what is in use is for the callers to ask.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +15,37 @@ from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import cgroups, proc
 
-#: Fewer characters are more likely a device's index than the start of an id.
+#: Fewer characters are more likely a device's index than the beginning of an id.
 _SHORTEST_START = 3
 
 
 def named(container: str) -> list[Grant]:
-    """The grants of the container whose id is, or starts with, `container`; XpuError if that names not one.
+    """The grants of the container whose id is, or starts with, `container`; XpuError if there is not exactly
+    one.
 
-    More than one where runtimes with roots of their own have containers of the same id.
+    It has several grants where runtimes with different --root have containers with the same id.
     """
     with Ledger() as ledger:
         grants = [grant for grant in ledger.grants() if grant.container_id.startswith(container)]
     exact = [grant for grant in grants if grant.container_id == container]
     if not exact and len(container) < _SHORTEST_START:
         raise XpuError(
-            f"{container!r} is no container's id, and too short for the start of one",
-            f"give at least {_SHORTEST_START} characters of it: see `xpu ps`",
+            f"{container!r} is not a container's id, and too short for the beginning of one",
+            f"give at least {_SHORTEST_START} characters: see `xpu ps`",
         )
     found = exact or grants
     names = sorted({grant.container_id for grant in found})
     if not found:
-        todo = "give its id or the start of it, no name: see `xpu ps`"
+        todo = "give its id or the beginning of it, not its name, or it has already ended: see `xpu ps`"
         raise XpuError(f"no container {container!r} holds a slice", todo)
     if len(names) > 1:
-        raise XpuError(f"{container!r} is the start of {', '.join(names)}", "give more of the id")
+        raise XpuError(f"{container!r} begins several ids: {', '.join(names)}", "give more of it")
     return found
 
 
 @cache
 def processes_are_known() -> bool:
-    """Whether the ledger's processes are of this PID namespace: elsewhere nobody can tell who runs."""
+    """Whether the ledger belongs to this PID namespace, so that its processes can be checked from here."""
     with Ledger() as ledger:
         return ledger.is_own()
 
@@ -64,17 +68,17 @@ def is_alive(grant: Grant) -> bool:
     )
 
 
-def entry(grant: Grant, part: Slice, used: int | None, unaccounted: int | None = None) -> dict[str, Any]:
-    """A slice as scripts see it; `used` and what its account lacks of that (unaccounted.py) in bytes."""
+def entry(grant: Grant, slice_: Slice, used: int | None, unaccounted: int | None = None) -> dict[str, Any]:
+    """The JSON object of a slice; `used` and the unaccounted part of it (unaccounted.py) are in bytes."""
     return {
         "container_id": grant.container_id,
-        "device_index": plain_index(part.device_index),
-        "device_uuid": part.device_uuid,
-        "memory_bytes": part.memory_bytes if part.limited else None,
+        "device_index": plain_index(slice_.device_index),
+        "device_uuid": slice_.device_uuid,
+        "memory_bytes": slice_.memory_bytes if slice_.limited else None,
         "memory_used_bytes": used,
         "memory_unaccounted_bytes": unaccounted,
-        "cores": part.cores,
-        **part.holding.as_dict(),
+        "cores": slice_.cores,
+        **slice_.holding.as_dict(),
         "mode": grant.mode,
         "state": state(grant),
         "pid": grant.pid,
@@ -84,9 +88,9 @@ def entry(grant: Grant, part: Slice, used: int | None, unaccounted: int | None =
 
 def enforced(entry: dict[str, Any]) -> str:
     """`memory: driver (hard), cores: unenforced`; a dash where there is no limit."""
-    parts = []
+    texts = []
     for kind in ("memory", "cores"):
         strength, backend = entry[f"{kind}_strength"], entry[f"{kind}_backend"]
         if strength:
-            parts.append(f"{kind}: {strength if strength == 'unenforced' else f'{backend} ({strength})'}")
-    return ", ".join(parts) or "-"
+            texts.append(f"{kind}: {strength if strength == 'unenforced' else f'{backend} ({strength})'}")
+    return ", ".join(texts) or "-"

@@ -1,4 +1,7 @@
-"""`xpu devices`: what the node has, and how much of it is granted."""
+"""`xpu devices`: what the node has, and how much of it is granted.
+
+Names no vendor and no backend: both say themselves what they are.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ import click
 
 from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table
 from xpu_runtime.config.load import load
-from xpu_runtime.devices import inventory
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.quota import choose
+from xpu_runtime.limits import choose, registry
+from xpu_runtime.vendors import discovery, inventory
 
 
 @click.command()
@@ -21,17 +24,17 @@ from xpu_runtime.quota import choose
 def devices(as_json: bool) -> None:
     """List the devices of this node and what is granted of each.
 
-    Asks the driver anew, so that containers started from now on see a changed MIG layout too. LIMITS BY
-    names what would hold the limit of a slice of that device's memory, and how strongly; all of a MIG device
-    is held by the hardware.
+    Asks the driver again, so that containers started from now on get a changed MIG layout too. LIMITS BY is
+    what would hold the limit of a slice of that device's memory, and how strongly; for a whole MIG device
+    that is the hardware.
 
     \b
     Example:
       xpu devices
       xpu devices --json | jq '.[] | select(.slices == 0).uuid'
     """
-    root, simulated = inventory.driver_root(load())
-    found = inventory.refresh(root, simulated)
+    root, simulated = discovery.driver_root(load())
+    found = discovery.refresh(root, simulated)
     with Ledger() as ledger:
         uses = ledger.uses()
     rows: list[dict[str, Any]] = []
@@ -75,11 +78,13 @@ def devices(as_json: bool) -> None:
             for row, device in zip(rows, found.devices, strict=True)
         ],
     )
-    kind = "simulated driver" if found.simulated else "driver"
-    click.echo(f"\n{kind} {found.driver_version}, CUDA {found.cuda_version}")
+    kind = "simulated " if found.simulated else ""
+    click.echo("\n" + "\n".join(f"{kind}{driver.summary}" for driver in found.drivers))
+    for problem in found.problems:
+        click.echo(f"xpu: {problem}", err=True)
 
 
 def _held_by(row: dict[str, Any]) -> str:
-    if row["memory_backend"] == choose.NONE:
+    if row["memory_backend"] == registry.NONE:
         return "nothing"
     return f"{row['memory_backend']} ({row['memory_strength']})"

@@ -1,4 +1,7 @@
-"""`xpu explain`: what would happen to a request on this node now, and why."""
+"""`xpu explain`: what would happen to a request on this node now, and why.
+
+Runs the same steps as a container's start, from the spec to the plan, and books and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,24 @@ from typing import Any
 
 import click
 
-from xpu_runtime import paths
+from xpu_runtime import granting
 from xpu_runtime.cli.table import json_option, print_json
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
-from xpu_runtime.devices import inventory
-from xpu_runtime.devices.inventory import Inventory
+from xpu_runtime.delivery import plan
 from xpu_runtime.errors import ApplyError, RequestError
-from xpu_runtime.ledger.grants import Slice
+from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.limits import choose, enforce, registry
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
-from xpu_runtime.plan import build, granting
-from xpu_runtime.plan import mode as plan_mode
-from xpu_runtime.quota import choose, driver, library
 from xpu_runtime.request import source
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import show
+from xpu_runtime.start import mode as start_mode
+from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors.inventory import Inventory, find
 
 _GRANTED, _WRONG, _REFUSED = 0, 2, 3
 
@@ -62,7 +65,7 @@ def explain(
     )
     _add(spec, variables, privileged)
     config = load()
-    mode, why = plan_mode.choose(config, spec, systemd_cgroup)
+    mode, why = start_mode.choose(config, spec, systemd_cgroup)
     try:
         request = source.from_spec(spec, config)
     except RequestError as error:
@@ -73,55 +76,53 @@ def explain(
         _tell(as_json, mode, "the container asks for no XPU and is left alone", (), None)
         context.exit(_GRANTED)
     granting.reap(config)
-    found = inventory.load(config)
+    inventory = discovery.load(config)
     privileged = oci_spec.is_privileged(spec)
     with Ledger() as ledger:
-        outcome = granting.decide(found, request, config, ledger.uses(), privileged=privileged)
+        outcome = granting.decide(inventory, request, config, ledger.uses(), privileged=privileged)
     if isinstance(outcome, Refusal):
         _tell(as_json, mode, why, (), outcome)
         context.exit(_REFUSED)
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:
-        # The container's volumes are not there yet, and what is mounted on the host's own /usr is none.
+        # The container's volumes are not mounted yet, and the host's mounts below its own /usr are none of
+        # them.
         with Root(rootfs, host_devices=frozenset()) as root:
-            image = spec if bundle else None
-            operations = build.build(found, outcome, request.capabilities, root, _pages(outcome), image)
+            operations = _planned(inventory, outcome, request).in_image(root, spec if bundle else None)
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
-    notes = _notes(found, request, config, outcome, privileged)
+    notes = _notes(inventory, request, config, outcome, privileged)
     _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
 
 
+def _planned(inventory: Inventory, slices: tuple[Slice, ...], request: Request) -> plan.Plan:
+    grant = Grant(0, "", "", 0, 0, "", "", "", 0.0, slices)  # which is not booked
+    return plan.build(inventory, slices, request.capabilities, enforce.contributions(inventory, grant))
+
+
 def _notes(
-    found: Inventory, request: Request, config: Config, slices: tuple[Slice, ...], privileged: bool
+    inventory: Inventory, request: Request, config: Config, slices: tuple[Slice, ...], privileged: bool
 ) -> list[str]:
-    """What the request did not say, and what was made of that."""
+    """What the request leaves open, and where the values come from that it gets."""
     if request.choice == "none":
-        return [f"no device: {request.choice_from} is none, which wins over all else that is asked for"]
-    notes = [] if request.memory else [_unasked(found, config, part, privileged) for part in slices]
+        return [f"no device: {request.choice_from} is none, which overrides the rest of the request"]
+    notes = [] if request.memory else [_unasked(inventory, config, slice_, privileged) for slice_ in slices]
     if request.cores_from:
-        notes.append(f"XPU_CORES is not set: {request.cores}% are of {request.cores_from}")
-    if any(part.held_by(driver.NAME) for part in slices) and request.can_lift:
-        notes.append(f"{request.can_lift}, and could lift the limit that the driver holds: it is soft here")
-    silent = library.why_no_log(slices) if request.log else None
-    return [*notes, silent] if silent else notes
+        notes.append(f"XPU_CORES is not set: {request.cores}% comes from {request.cores_from}")
+    return notes + choose.notes(slices, request)
 
 
-def _unasked(found: Inventory, config: Config, part: Slice, privileged: bool) -> str:
-    device = inventory.find(found, part.device_uuid)
-    if part.limited and device is not None:
+def _unasked(inventory: Inventory, config: Config, slice_: Slice, privileged: bool) -> str:
+    device = find(inventory, slice_.device_uuid)
+    if slice_.limited and device is not None:
         _, origin = granting.unasked(device, config, privileged)
-        return f"XPU_MEM is not set: {show(part.memory_bytes)} of GPU {part.device_index} are of {origin}"
-    alone = " (XPU_CORES alone shares no device)" if part.cores is not None else ""
+        amount = show(slice_.memory_bytes)
+        return f"XPU_MEM is not set: {amount} of GPU {slice_.device_index} comes from {origin}"
+    alone = " (a device is shared only where XPU_MEM is set)" if slice_.cores is not None else ""
     return (
-        f"XPU_MEM is not set: all memory of GPU {part.device_index} is booked, and no other container gets "
+        f"XPU_MEM is not set: all memory of GPU {slice_.device_index} is booked, and no other container gets "
         f"a slice of it{alone}"
     )
-
-
-def _pages(slices: tuple[Slice, ...]) -> str | None:
-    """Where the pages would be: a grant has the folder, and there is none."""
-    return paths.in_run_dir("slices", "GRANT") if library.holds(slices) else None
 
 
 def _add(spec: dict[str, Any], variables: tuple[str, ...], privileged: bool) -> None:
@@ -150,7 +151,7 @@ def _tell(
                 "granted": refusal is None,
                 "mode": mode,
                 "mode_reason": why,
-                "slices": [_plain(part) for part in slices],
+                "slices": [_plain(slice_) for slice_ in slices],
                 "refusal": refusal.as_plain() if refusal else None,
                 "operations": list(operations),
                 "notes": list(notes),
@@ -161,15 +162,14 @@ def _tell(
         click.echo(f"refused: {refusal.line()}")
         return
     click.echo("granted" if slices else "granted, without a device" if operations else "nothing to do")
-    for part in slices:
-        amount = show(part.memory_bytes) if part.limited else f"all {show(part.memory_bytes)}"
-        cores = f"{part.cores}% of its cores" if part.cores is not None else "no cap on cores"
-        click.echo(f"  GPU {part.device_index} ({part.device_uuid}): {amount}, {cores}")
-        holding = part.holding.as_dict()
+    for slice_ in slices:
+        amount = show(slice_.memory_bytes) if slice_.limited else f"all {show(slice_.memory_bytes)}"
+        click.echo(f"  GPU {slice_.device_index} ({slice_.device_uuid}): {amount}, {_cores(slice_)}")
+        holding = slice_.holding.as_dict()
         for kind in ("memory", "cores"):
             backend, strength = holding[f"{kind}_backend"], holding[f"{kind}_strength"]
             if strength:
-                held = "nothing (booked only)" if backend == choose.NONE else f"{backend} ({strength})"
+                held = "nothing (booked only)" if backend == registry.NONE else f"{backend} ({strength})"
                 click.echo(f"    {kind}: held by {held}")
     for note in notes:
         click.echo(f"  note: {note}")
@@ -178,11 +178,18 @@ def _tell(
         click.echo(f"    {line}")
 
 
-def _plain(part: Slice) -> dict[str, Any]:
+def _cores(slice_: Slice) -> str:
+    if slice_.cores is not None:
+        return f"{slice_.cores}% of its cores"
+    # Held without a cap: the hardware gives the container these cores and no others.
+    return "all cores of the MIG device" if slice_.holding.cores_backend else "no cap on cores"
+
+
+def _plain(slice_: Slice) -> dict[str, Any]:
     return {
-        "device_index": plain_index(part.device_index),
-        "device_uuid": part.device_uuid,
-        "memory_bytes": part.memory_bytes if part.limited else None,
-        "cores": part.cores,
-        **part.holding.as_dict(),
+        "device_index": plain_index(slice_.device_index),
+        "device_uuid": slice_.device_uuid,
+        "memory_bytes": slice_.memory_bytes if slice_.limited else None,
+        "cores": slice_.cores,
+        **slice_.holding.as_dict(),
     }

@@ -1,17 +1,21 @@
-"""`xpu gc`: takes back what containers hold that no longer exist."""
+"""`xpu gc`: gives back the slices of containers that no longer exist.
+
+The same reaping as at a container's start, and a look for running containers that bypass their limit. What is
+dead, and what bypasses, is not decided here.
+"""
 
 from __future__ import annotations
 
 import click
 
+from xpu_runtime import granting
 from xpu_runtime.cli.table import json_option, memory, print_json
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
-from xpu_runtime.devices import inventory
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.plan import granting
-from xpu_runtime.quota import library, unaccounted
+from xpu_runtime.limits import unaccounted
+from xpu_runtime.vendors import discovery
 
 
 @click.command()
@@ -19,8 +23,8 @@ from xpu_runtime.quota import library, unaccounted
 def gc(as_json: bool) -> None:
     """Give back the slices of containers that are gone.
 
-    Every new container does this by itself; use it to see at once what is free after a crash. Containers that
-    are seen to go round their limit are told of, here and in the system's log.
+    The start of every container does this as well; use it to see at once what is free after a crash. Running
+    containers that bypass their memory limit are reported here and in the system's log.
 
     \b
     Example:
@@ -28,24 +32,26 @@ def gc(as_json: bool) -> None:
     """
     config = load()
     dead = granting.reap(config)
-    _look_at_the_living(config)
+    _report_bypasses(config)
     if as_json:
         print_json([{"container_id": grant.container_id, "pid": grant.pid} for grant in dead])
         return
     for grant in dead:
-        what = ", ".join(f"{memory(part.memory_bytes)} of GPU {part.device_index}" for part in grant.slices)
+        what = ", ".join(
+            f"{memory(slice_.memory_bytes)} of GPU {slice_.device_index}" for slice_ in grant.slices
+        )
         click.echo(f"{grant.container_id}: gave back {what}")
     if not dead:
         click.echo("nothing to give back: every grant's container is alive")
 
 
-def _look_at_the_living(config: Config) -> None:
+def _report_bypasses(config: Config) -> None:
     with Ledger() as ledger:
-        grants = [grant for grant in ledger.grants() if library.holds(grant.slices)]
+        grants = unaccounted.with_account(ledger.grants())
     if not grants:
         return
     try:
-        found = inventory.load(config)
+        found = discovery.load(config)
     except XpuError:
         return  # giving back needs no driver
     for line in unaccounted.warn(grants, unaccounted.find(found, grants)):

@@ -1,4 +1,7 @@
-"""`xpu inspect`: all that is known of one container, and what it uses by process and by kind."""
+"""`xpu inspect`: everything that is known of one container, and what it uses by process and by kind.
+
+Only shows: what only one backend has to tell is that backend's own (`details`), and none is named here.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ import click
 from xpu_runtime.cli import containers
 from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table, timestamp, used_of
 from xpu_runtime.config.load import load
-from xpu_runtime.devices import inventory
-from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.quota import library, limits, pages, unaccounted
-from xpu_runtime.quota.usage import Figures
+from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant
+from xpu_runtime.limits import registry, unaccounted
+from xpu_runtime.limits.backend import Detail
+from xpu_runtime.limits.usage import Usage
+from xpu_runtime.vendors import discovery
 
 #: Rows of a device's table; --json has all.
 _SHOWN = 50
@@ -24,11 +28,11 @@ _SHOWN = 50
 def inspect(container: str, as_json: bool) -> None:
     """Show what the container ID (its id or the start of it) holds and uses.
 
-    For each device: the limit, what holds it, and what each process has. USED and KINDS are what the
-    container's own account says (the `library` backend keeps one), DRIVER is what the driver says of the
-    process. PID is the process on the host, INSIDE the same as the container sees it. `ended` marks what is
-    still counted of a process that is gone, or freed: what no other process has open is given back when
-    the next one needs the room, or asks how much is used.
+    For each device: the limit, what holds it, and what each process uses. USED and KINDS are from the
+    container's own account (the `library` backend keeps one), DRIVER is what the driver reports of the
+    process. PID is the process id on the host, INSIDE that in the container. `ended` marks memory of a
+    process that has ended, or that it has freed: it is not in the total, and will be given back at the next
+    request, unless another process has it open.
 
     \b
     --json prints one object:
@@ -37,14 +41,15 @@ def inspect(container: str, as_json: bool) -> None:
         pages     null, or the folder on the host, the quota page's abi, and valid
         slices    a list, each as `xpu ps --json` has it, and besides
           limit_in_force_bytes   what the quota page or the driver says; null: no limit, or not known
+          cores_in_force         in percent, where a backend holds a cap on cores
           device_memory_bytes    all of the device
-          driver_used_bytes      the driver's figure for the container
+          driver_used_bytes      what the driver reports for the container
           memory_unaccounted_bytes  of that, what its account has not, if more than 256 MiB a process
           processes              pid, container_pid, name, used_bytes, driver_used_bytes, ended,
                                  kept_bytes (of one that has ended: open in another process),
                                  kinds: bytes by linear, managed, pool, vmm, array, graph, external,
-                                 orphan (freed, and open elsewhere), overhead (contexts, modules)
-      problems: sentences on what could not be read
+                                 orphan (freed, open elsewhere), overhead (contexts, modules)
+      problems: what could not be read, as sentences
     Unknown is null.
 
     \b
@@ -53,42 +58,52 @@ def inspect(container: str, as_json: bool) -> None:
       xpu inspect 3f2a91 --json | jq '.grants[].slices[].processes[] | {pid, used_bytes}'
     """
     grants = containers.named(container)
-    found = inventory.load(load())
-    figures = Figures(found)
+    found = discovery.load(load())
+    usage = Usage(found)
     beyond = unaccounted.find(found, grants)
     problems: list[str] = unaccounted.warn(grants, beyond)
+    details = [_details(grant) for grant in grants]
     told = {
         "container_id": grants[0].container_id,
-        "grants": [_grant(grant, figures, beyond, problems) for grant in grants],
+        "grants": [
+            _grant(grant, usage, beyond, each, problems) for grant, each in zip(grants, details, strict=True)
+        ],
         "problems": problems,
     }
-    problems += figures.problems
+    problems += usage.problems
     if as_json:
         print_json(told)
     else:
-        _print(told)
+        _print(told, [[detail for detail in each if detail.line] for each in details])
 
 
 def _grant(
-    grant: Grant, figures: Figures, beyond: unaccounted.Amounts, problems: list[str]
+    grant: Grant,
+    usage: Usage,
+    beyond: unaccounted.Amounts,
+    details: list[Detail],
+    problems: list[str],
 ) -> dict[str, Any]:
-    page = _pages(grant, problems)
+    problems += [each.problem for each in details if each.problem]
     slices = []
-    for position, part in enumerate(grant.slices):
-        known, limit = _in_force(grant, position, page, figures)
-        if known and limit != part.memory_bytes:
-            problems.append(
-                f"GPU {part.device_index}: {'no limit' if limit is None else memory(limit)} is in force and "
-                f"{memory(part.memory_bytes)} is booked, as if an `xpu set` had been cut short: repeat it"
-            )
+    for position, slice_ in enumerate(grant.slices):
+        in_force = {kind: usage.in_force(grant, position, kind) for kind in KINDS}
+        problems += [
+            f"GPU {slice_.device_index}: {_amount(kind, held.limit)} in force and "
+            f"{_amount(kind, slice_.limit(kind))} booked: an `xpu set` was probably interrupted, repeat it"
+            for kind, held in in_force.items()
+            if held is not None and held.limit != slice_.limit(kind)
+        ]
+        memory_held, cores_held = in_force[MEMORY], in_force[CORES]
         slices.append(
             {
                 **containers.entry(
-                    grant, part, figures.in_use(grant, position), beyond.get((grant.id, position))
+                    grant, slice_, usage.in_use(grant, position), beyond.get((grant.id, position))
                 ),
-                "device_memory_bytes": figures.device_memory(grant, position),
-                "limit_in_force_bytes": limit,
-                "driver_used_bytes": figures.by_driver(grant, position),
+                "device_memory_bytes": usage.device_memory(grant, position),
+                "limit_in_force_bytes": memory_held.limit if memory_held else None,
+                "cores_in_force": cores_held.limit if cores_held else None,
+                "driver_used_bytes": usage.by_driver(grant, position),
                 "processes": [
                     {
                         "pid": each.pid,
@@ -100,7 +115,7 @@ def _grant(
                         "kept_bytes": each.kept,
                         "kinds": each.kinds,
                     }
-                    for each in figures.processes(grant, position)
+                    for each in usage.processes(grant, position)
                 ],
             }
         )
@@ -111,61 +126,50 @@ def _grant(
         "mode": grant.mode,
         "state": containers.state(grant),
         "created": timestamp(grant.created),
-        "pages": {"folder": limits.pages(grant), "abi": page.abi, "valid": page.valid} if page else None,
+        **{each.key: each.value for each in details},
         "slices": slices,
     }
 
 
-def _in_force(
-    grant: Grant, position: int, page: pages.Quota | None, figures: Figures
-) -> tuple[bool, int | None]:
-    """Whether a slice's limit is known where it is held, and the limit in bytes (None: none)."""
-    if grant.slices[position].held_by(library.NAME):
-        known = page is not None and position < len(page.limits)
-        return known, page.limits[position] if page and known else None
-    held = figures.driver_limit(grant, position)
-    return held is not None, held.limit if held else None
+def _details(grant: Grant) -> list[Detail]:
+    """What the backends tell of the container, those that hold none of its limits included."""
+    holding = registry.known(grant.slices)
+    return [detail for each in registry.every() for detail in each.details(grant, holds=each in holding)]
 
 
-def _pages(grant: Grant, problems: list[str]) -> pages.Quota | None:
-    folder = limits.pages(grant)
-    if folder is None:
-        return None
-    try:
-        return pages.quota(folder)
-    except (OSError, ValueError) as error:
-        problems.append(
-            f"the quota page in {folder} cannot be read: {getattr(error, 'strerror', None) or error}"
-        )
-    return None
+def _amount(kind: str, limit: int | None) -> str:
+    if limit is None:
+        return "no limit is"
+    return f"{memory(limit)} is" if kind == MEMORY else f"a cap of {limit}% is"
 
 
-def _print(told: dict[str, Any]) -> None:
-    for grant in told["grants"]:
+def _print(told: dict[str, Any], details: list[list[Detail]]) -> None:
+    for grant, lines in zip(told["grants"], details, strict=True):
         click.echo(f"container  {told['container_id']}")
         click.echo(f"bundle     {grant['bundle']}")
         click.echo(
             f"state      {grant['state']}, {grant['mode']} mode, process {grant['pid']}, {grant['created']}"
         )
         click.echo(f"cgroup     {grant['cgroup'] or '-'}")
-        if grant["pages"]:
-            damaged = "" if grant["pages"]["valid"] else ", damaged"
-            click.echo(f"pages      {grant['pages']['folder']} (ABI {grant['pages']['abi']}{damaged})")
-        for part in grant["slices"]:
-            _print_slice(part)
+        for detail in lines:
+            click.echo(f"{detail.key:<10} {detail.line}")
+        for slice_ in grant["slices"]:
+            _print_slice(slice_)
     for problem in told["problems"]:
         click.echo(f"note       {problem}")
 
 
-def _print_slice(part: dict[str, Any]) -> None:
-    limit = part["memory_bytes"]
-    whole = f"the whole device, {memory(part['device_memory_bytes'])}"
-    click.echo(f"\nGPU {part['device_index']} ({part['device_uuid']})")
-    click.echo(f"  limit    {whole if limit is None else memory(limit)}, cores {percent(part['cores'])}")
-    click.echo(f"  held by  {containers.enforced(part)}")
-    whole_limit = limit or part["device_memory_bytes"]
-    used = used_of(part["memory_used_bytes"], whole_limit, part["memory_unaccounted_bytes"])
-    click.echo(f"  used     {used}, {memory(part['driver_used_bytes'])} by the driver's figure")
+def _print_slice(slice_: dict[str, Any]) -> None:
+    limit = slice_["memory_bytes"]
+    whole = f"the whole device, {memory(slice_['device_memory_bytes'])}"
+    click.echo(f"\nGPU {slice_['device_index']} ({slice_['device_uuid']})")
+    click.echo(f"  limit    {whole if limit is None else memory(limit)}, cores {percent(slice_['cores'])}")
+    click.echo(f"  held by  {containers.enforced(slice_)}")
+    whole_limit = limit or slice_["device_memory_bytes"]
+    used = used_of(slice_["memory_used_bytes"], whole_limit, slice_["memory_unaccounted_bytes"])
+    by_driver = slice_["driver_used_bytes"]
+    reported = "" if by_driver is None else f", {memory(by_driver)} reported by the driver"
+    click.echo(f"  used     {used}{reported}")
     rows = [
         (
             "ended" if each["ended"] else str(each["pid"] or "-"),
@@ -175,7 +179,7 @@ def _print_slice(part: dict[str, Any]) -> None:
             memory(each["driver_used_bytes"]),
             ", ".join(f"{kind} {memory(amount)}" for kind, amount in each["kinds"].items()) or "-",
         )
-        for each in part["processes"]
+        for each in slice_["processes"]
     ]
     if rows:
         print_table(

@@ -1,7 +1,7 @@
-"""`xpu`, the door for people: finds the command, and tells errors in one line.
+"""`xpu`, the entry point for people: finds the command, and prints errors in one line.
 
-A command's module is imported when the command is used (or listed), so that one that is broken or
-missing takes no other with it: who repairs a node must not be stopped by what is to be repaired.
+A command's module is imported only when the command is used or listed. If one is broken or missing, the
+others still work, and the node can be repaired with them. What a command does is not known here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERSION = "0.1.0"
 COMMANDS = ("config", "devices", "explain", "gc", "inspect", "ps", "release", "runtime", "set", "sim")
 
 
-class _Told(click.ClickException):
+class _OneLine(click.ClickException):
     """An error as one line on stderr, after the program's name; exit status 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
@@ -40,7 +40,7 @@ class _Unusable(click.Command):
         self._error = error
 
     def invoke(self, ctx: click.Context) -> NoReturn:
-        raise _Told(f"the command {self.name} cannot be loaded ({_brief(self._error)}): install again")
+        raise _OneLine(f"the command {self.name} cannot be loaded ({_brief(self._error)}): install again")
 
 
 class _Commands(click.Group):
@@ -56,7 +56,7 @@ class _Commands(click.Group):
             command = getattr(importlib.import_module(f"xpu_runtime.cli.{cmd_name}"), cmd_name)
             if not isinstance(command, click.Command):
                 raise TypeError(f"{cmd_name} in xpu_runtime.cli.{cmd_name} is no command")
-        except Exception as error:  # whatever is wrong with one command must not reach the others
+        except Exception as error:  # a broken command must not break the others
             return _Unusable(cmd_name, error)
         return command
 
@@ -73,13 +73,13 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except XpuError as error:
-            raise _Told(str(error)) from None
+            raise _OneLine(str(error)) from None
         except BrokenPipeError:
             raise
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             todo = ": run it as root" if isinstance(error, PermissionError) else ""
-            raise _Told(f"{where}{error.strerror or error}{todo}") from None
+            raise _OneLine(f"{where}{error.strerror or error}{todo}") from None
 
 
 def _brief(error: Exception) -> str:
@@ -89,7 +89,7 @@ def _brief(error: Exception) -> str:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="xpu", message="%(prog)s %(version)s")
 def xpu() -> None:
-    """See and set up the slices of GPUs that containers get.
+    """Show and manage the GPU slices of containers.
 
     \b
     Example:

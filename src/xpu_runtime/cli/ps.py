@@ -1,4 +1,7 @@
-"""`xpu ps`: who holds which slice, and what holds its limits."""
+"""`xpu ps`: who holds which slice, and what holds its limits.
+
+Only shows what the ledger and the backends tell; names no backend.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import click
 from xpu_runtime.cli import containers
 from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table, used_of
 from xpu_runtime.config.load import load
-from xpu_runtime.devices import inventory
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.quota import unaccounted
-from xpu_runtime.quota.usage import Figures
+from xpu_runtime.limits import unaccounted
+from xpu_runtime.limits.usage import Usage
+from xpu_runtime.vendors import discovery
 
 
 @click.command()
@@ -23,7 +26,7 @@ def ps(no_trunc: bool, as_json: bool) -> None:
 
     USED is what the container's processes have, of what they may have; `(2G unaccounted)` is what the driver
     counts and the container's account has not, where that is more than 256M a process: a program goes round
-    the wrapper libraries. ENFORCED BY names what holds each
+    the interposer libraries. ENFORCED BY names what holds each
     limit and how strongly: hard (the container cannot get round it) or soft; `unenforced` is booked and
     held by nothing.
 
@@ -37,10 +40,10 @@ def ps(no_trunc: bool, as_json: bool) -> None:
     if grants and not containers.processes_are_known():
         click.echo("xpu: which of these still run is not known in this PID namespace", err=True)
     used, beyond = _used(grants)
-    slices = [(grant, position, part) for grant in grants for position, part in enumerate(grant.slices)]
+    slices = [(grant, position, slice_) for grant in grants for position, slice_ in enumerate(grant.slices)]
     entries = [
-        containers.entry(grant, part, used.get((grant.id, position)), beyond.get((grant.id, position)))
-        for grant, position, part in slices
+        containers.entry(grant, slice_, used.get((grant.id, position)), beyond.get((grant.id, position)))
+        for grant, position, slice_ in slices
     ]
     if as_json:
         print_json(entries)
@@ -52,7 +55,7 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 e["container_id"] if no_trunc else e["container_id"][:12],
                 e["device_index"],
                 "whole device" if e["memory_bytes"] is None else memory(e["memory_bytes"]),
-                used_of(e["memory_used_bytes"], part.memory_bytes, e["memory_unaccounted_bytes"]),
+                used_of(e["memory_used_bytes"], slice_.memory_bytes, e["memory_unaccounted_bytes"]),
                 percent(e["cores"]),
                 containers.enforced(e),
                 e["mode"],
@@ -60,27 +63,27 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 str(e["pid"]),
                 e["created"],
             )
-            for e, (_, _, part) in zip(entries, slices, strict=True)
+            for e, (_, _, slice_) in zip(entries, slices, strict=True)
         ],
     )
 
 
 def _used(grants: list[Grant]) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
-    """Bytes in use by grant and slice, None where nobody tells; and what accounts lack."""
+    """Bytes in use by grant and slice, None where it is not known; and what accounts lack."""
     if not grants:
         return {}, {}
     try:
-        found = inventory.load(load())
+        found = discovery.load(load())
     except XpuError as error:
         click.echo(f"xpu: memory in use is not known: {error}", err=True)
         return {}, {}
-    figures = Figures(found)
+    usage = Usage(found)
     used = {
-        (grant.id, position): figures.in_use(grant, position)
+        (grant.id, position): usage.in_use(grant, position)
         for grant in grants
         for position in range(len(grant.slices))
     }
-    for problem in figures.problems:
+    for problem in usage.problems:
         click.echo(f"xpu: memory in use is not known: {problem}", err=True)
     beyond = unaccounted.find(found, grants)
     for line in unaccounted.warn(grants, beyond):

@@ -1,23 +1,26 @@
-"""`xpu release`: takes a grant back by hand."""
+"""`xpu release`: gives a grant back by hand.
+
+For what no hook and no reaping has given back; the container itself is not touched.
+"""
 
 from __future__ import annotations
 
 import click
 
+from xpu_runtime import granting
 from xpu_runtime.cli import containers
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
-from xpu_runtime.plan import granting
 
 
 @click.command(short_help="Give back the slices of one container by hand.")
 @click.argument("container", metavar="ID")
-@click.option("--force", is_flag=True, help="Release it although its container runs.")
+@click.option("--force", is_flag=True, help="Release it even if its container is running.")
 def release(container: str, force: bool) -> None:
     """Give back the slices of container ID (its id or the start of it).
 
-    A running container keeps its devices, and loses the memory limits that the driver holds: that needs
-    --force.
+    A container that is still running keeps its devices, without the memory limits that the driver holds: that
+    needs --force.
 
     \b
     Example:
@@ -25,12 +28,12 @@ def release(container: str, force: bool) -> None:
     """
     if not force:
         containers.require_known_processes()
-    found = containers.named(container)
-    name = found[0].container_id
-    if not force and any(containers.is_alive(grant) for grant in found):
+    grants = containers.named(container)
+    name = grants[0].container_id
+    if not force and any(containers.is_alive(grant) for grant in grants):
         raise XpuError(
-            f"container {name} still runs (process {found[0].pid})",
-            "stop it, or give --force and know that it goes on using the device beside whoever gets it next",
+            f"container {name} still runs (process {grants[0].pid})",
+            "stop it first, or give --force: it then keeps using the device beside the next container there",
         )
-    granting.release(load(), found)
+    granting.release(load(), grants)
     click.echo(f"{name}: released")

@@ -1,4 +1,7 @@
-"""`xpu runtime`: enters us in an engine's configuration file, and takes us out again."""
+"""`xpu runtime`: adds the runtime to an engine's configuration, and removes it again.
+
+What the files look like is known by engines/ only.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ import sys
 
 import click
 
-from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine, textfile
-from xpu_runtime.engines.textfile import Edit, TextFile
+from xpu_runtime import textfile
+from xpu_runtime.engines import ENGINES, Engine, engine
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.textfile import Edit, TextFile
 
 _PROGRAM = "xpu-container-runtime"
 
 
 @click.group()
 def runtime() -> None:
-    """Make an engine know the runtime `xpu`.
+    """Add the runtime `xpu` to an engine, or remove it.
 
     \b
     Example:
@@ -37,8 +41,10 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the change,
 @_engine_argument
 @_config_option
 @_dry_run_option
-@click.option("--set-as-default", is_flag=True, help="For containers that name no runtime as well.")
-@click.option("--runtime-path", type=click.Path(), help="Where xpu-container-runtime is; else beside xpu.")
+@click.option("--set-as-default", is_flag=True, help="Use it also for containers that name no runtime.")
+@click.option(
+    "--runtime-path", type=click.Path(), help="Path of xpu-container-runtime (default: beside xpu)."
+)
 def configure(
     name: str, path: str | None, dry_run: bool, set_as_default: bool, runtime_path: str | None
 ) -> None:
@@ -55,16 +61,16 @@ def configure(
     known = engine(name)
     _check_folder(name, path, known)
     file = textfile.read(path or known.DEFAULT_PATH)
-    edit = known.configure(file, program, set_as_default)
-    _carry_out(file, edit, dry_run, f"To make {name} take it up: {known.AFTER_CONFIGURE}")
+    edits = known.configure(file, program, set_as_default)
+    _carry_out(file, edits, dry_run, f"For the change to take effect: {known.AFTER_CONFIGURE}")
 
 
-@runtime.command(short_help="Take `xpu` out of it again.")
+@runtime.command(short_help="Remove `xpu` from an engine's configuration.")
 @_engine_argument
 @_config_option
 @_dry_run_option
 def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
-    """Take the runtime `xpu` out of the configuration of ENGINE: docker or containerd.
+    """Remove the runtime `xpu` from the configuration of ENGINE: docker or containerd.
 
     \b
     Example:
@@ -72,8 +78,8 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
     """
     known = engine(name)
     file = textfile.read(path or known.DEFAULT_PATH)
-    edit = known.unconfigure(file)
-    _carry_out(file, edit, dry_run, f"To make {name} take it up: {known.AFTER_UNCONFIGURE}")
+    edits = known.unconfigure(file)
+    _carry_out(file, edits, dry_run, f"For the change to take effect: {known.AFTER_UNCONFIGURE}")
 
 
 def _check_folder(name: str, path: str | None, known: Engine) -> None:
@@ -94,28 +100,32 @@ def _check_folder(name: str, path: str | None, known: Engine) -> None:
         )
 
 
-def _carry_out(file: TextFile, edit: Edit, dry_run: bool, then: str) -> None:
-    for note in edit.notes:
+def _carry_out(file: TextFile, edits: tuple[Edit, ...], dry_run: bool, then: str) -> None:
+    for note in (note for edit in edits for note in edit.notes):
         click.echo(f"xpu: note: {note}", err=True)
-    if edit.text == file.text:
+    changes = [edit for edit in edits if edit.text != edit.file.text]
+    if not changes:
         # A dry run's stdout is a patch, or empty.
         click.echo(f"{file.path}: nothing to change", err=dry_run)
-    elif dry_run:
-        click.echo(textfile.difference(file, edit.text), nl=False)
-    else:
-        textfile.write(file, edit.text)
-        click.echo(f"{file.path}: changed\n{then}")
+    for edit in changes:
+        if dry_run:
+            click.echo(textfile.difference(edit.file, edit.text), nl=False)
+        else:
+            textfile.write(edit.file, edit.text)
+            click.echo(f"{edit.file.path}: {'removed' if edit.text is None else 'changed'}")
+    if changes and not dry_run:
+        click.echo(then)
 
 
 def _program(given: str | None) -> str:
-    """The absolute path of our runtime: as given, or beside this `xpu`, as it was installed."""
+    """The absolute path of our runtime: as given, or beside this `xpu`, where the installation has it."""
     if given is not None:
         if not os.path.isabs(given) or not given.isprintable():
             raise click.BadParameter("must be an absolute path", param_hint="--runtime-path")
         if not os.path.isfile(given) or not os.access(given, os.X_OK):
-            # An engine takes it, and then no container starts with this runtime.
+            # The engine would accept it, and then no container would start with this runtime.
             raise ConfigError(
-                f"--runtime-path {given} is no program that can be started", f"give the path of {_PROGRAM}"
+                f"--runtime-path {given} is not an executable file", f"give the path of {_PROGRAM}"
             )
         return given
     # A symlink to xpu counts for where it stands first: that is where the runtime's own link would be.
@@ -125,5 +135,5 @@ def _program(given: str | None) -> str:
             return beside
     raise ConfigError(
         f"{_PROGRAM} is not beside {os.path.realpath(sys.argv[0])}",
-        f"install it there, or say where {RUNTIME_NAME}'s runtime is with --runtime-path",
+        "install it there, or give its path with --runtime-path",
     )

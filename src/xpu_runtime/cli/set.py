@@ -1,48 +1,42 @@
-"""`xpu set`: changes a running container's memory limit."""
+"""`xpu set`: changes a running container's limits.
+
+Reads the words and prints the outcome: what a change does, and in which order, is limits/resize.py's to know.
+"""
 
 from __future__ import annotations
 
 import click
 
 from xpu_runtime.cli import containers
-from xpu_runtime.cli.table import json_option, memory, print_json
+from xpu_runtime.cli.table import json_option, memory, percent, print_json
 from xpu_runtime.config.load import load
-from xpu_runtime.devices import inventory
-from xpu_runtime.devices.inventory import Inventory
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import MEMORY, Grant
 from xpu_runtime.ledger.refusal import Refused
-from xpu_runtime.quota import choose, unaccounted
-from xpu_runtime.quota.resize import resize
-from xpu_runtime.quota.usage import Figures
-from xpu_runtime.request.units import Memory, parse_memory
+from xpu_runtime.limits import unaccounted
+from xpu_runtime.limits.registry import NONE
+from xpu_runtime.limits.resize import Wanted, resize
+from xpu_runtime.limits.usage import Usage
+from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
+from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors.inventory import Inventory
 
 _REFUSED = 3
 
 
-def _amount(context: click.Context, param: click.Parameter, value: str) -> Memory:
+def _amount(context: click.Context, param: click.Parameter, value: str | None) -> Memory | None:
+    if value is None:
+        return None
     try:
         return parse_memory(value)
     except ValueError as error:
         raise click.BadParameter(f"{value[:60]!r} {error}; write 6G, 6144M or 50%") from None
 
 
-def _no_cores(context: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise click.UsageError("The cores of a running container cannot be changed, only its memory (--mem).")
-
-
-@click.command(short_help="Change the memory limit of a running container.")
+@click.command(short_help="Change the limits of a running container.")
 @click.argument("container", metavar="ID")
-@click.option("--cores", callback=_no_cores, expose_value=False, hidden=True, is_eager=True)
-@click.option(
-    "--mem",
-    "amount",
-    callback=_amount,
-    required=True,
-    metavar="AMOUNT",
-    help="6G, 6144M, or 50% of the device.",
-)
+@click.option("--mem", "amount", callback=_amount, metavar="AMOUNT", help="6G, 6144M, or 50% of the device.")
+@click.option("--cores", "cores", metavar="PERCENT", help="30, or 30%: of each device's compute.")
 @click.option("--device", metavar="INDEX", help="Only the slice of this device: its index or UUID.")
 @click.option("--force", is_flag=True, help="Even below what is in use: nothing more is given until it fits.")
 @json_option
@@ -50,17 +44,19 @@ def _no_cores(context: click.Context, param: click.Parameter, value: str | None)
 def set(
     context: click.Context,
     container: str,
-    amount: Memory,
+    amount: Memory | None,
+    cores: str | None,
     device: str | None,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Change the memory limit of the running container ID (its id or the start of it), at once.
+    """Change the limits of the running container ID (its id or the start of it), at once.
 
-    As with XPU_MEM, each of the container's devices gets this limit, unless --device names one. It is
-    booked like a new request, but policy.max_memory does not bind it: that is for what containers ask,
-    and this is for who has root on the host. It holds until the container ends: a restart asks for what
-    its XPU_MEM says. A change that was cut short is completed by repeating it.
+    As with XPU_MEM and XPU_CORES, each of the container's devices gets the limit, unless --device names one.
+    Cores can change where something holds a cap on them: see ENFORCED BY in `xpu ps`. A change is
+    booked like a new request, but policy.max_memory and policy.max_cores do not bind it: they are for what
+    containers ask, and this is for who has root on the host. It holds until the container ends: a restart
+    asks for what its variables say. A change that was cut short is completed by repeating it.
 
     --json prints the changed slices as `xpu ps --json` does.
     Exit status: 0 changed, 3 refused (not enough is free, or more is in use), 2 wrong usage, 1 any other
@@ -70,21 +66,33 @@ def set(
     Example:
       xpu set 3f2a91 --mem 6G
       xpu set 3f2a91 --mem 50% --device 1
+      xpu set 3f2a91 --cores 30
     """
+    if amount is None and cores is None:
+        raise click.UsageError("Say what is to change: --mem, --cores, or both.")
+    config = load()
+    wanted = Wanted(amount, None if cores is None else _percent(cores, config.cores_step))
     containers.require_known_processes()
     grant, positions = _slices(containers.named(container), device)
-    config = load()
-    found = inventory.load(config)
+    inventory = discovery.load(config)
     try:
         after = resize(
-            found, grant, positions, amount, oversubscribe=config.oversubscribe_memory, force=force
+            inventory, grant, positions, wanted, oversubscribe=config.oversubscribe_memory, force=force
         )
     except Refused as refused:
-        line = refused.refusal.line({"XPU_MEM": "--mem "})
+        line = refused.refusal.line({"XPU_MEM": "--mem ", "XPU_CORES": "--cores "})
         more = ", or give --force" if refused.refusal.code == "below-use" else ""
         click.echo(f"xpu: refused: {line}{more}", err=True)
         context.exit(_REFUSED)
-    _tell(found, after, positions, as_json)
+    _tell(inventory, after, positions, wanted, as_json)
+
+
+def _percent(text: str, step: int) -> int:
+    try:
+        return parse_cores(text, step)
+    except ValueError as error:
+        hint = f"; did you mean {error.nearest}?" if isinstance(error, NearMiss) else ""
+        raise click.BadParameter(f"{text[:60]!r} {error}{hint}", param_hint="'--cores'") from None
 
 
 def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, ...]]:
@@ -98,15 +106,15 @@ def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, 
             grant,
             tuple(
                 p
-                for p, part in enumerate(grant.slices)
-                if device in (None, part.device_index, part.device_uuid)
+                for p, slice_ in enumerate(grant.slices)
+                if device in (None, slice_.device_index, slice_.device_uuid)
             ),
         )
         for grant in live
     ]
     chosen = [(grant, positions) for grant, positions in chosen if positions]
     if not chosen:
-        held = sorted({part.device_index for grant in live for part in grant.slices})
+        held = sorted({slice_.device_index for grant in live for slice_ in grant.slices})
         raise XpuError(f"container {name} has no slice of device {device}; it has one of {', '.join(held)}")
     if len(chosen) > 1:
         bundles = ", ".join(grant.bundle for grant, _ in chosen)
@@ -114,19 +122,26 @@ def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, 
     return chosen[0]
 
 
-def _tell(found: Inventory, grant: Grant, positions: tuple[int, ...], as_json: bool) -> None:
-    figures = Figures(found)
+def _tell(
+    inventory: Inventory, grant: Grant, positions: tuple[int, ...], wanted: Wanted, as_json: bool
+) -> None:
+    usage = Usage(inventory)
     if as_json:
-        beyond = unaccounted.find(found, [grant])
+        beyond = unaccounted.find(inventory, [grant])
         print_json(
             [
-                containers.entry(grant, grant.slices[p], figures.in_use(grant, p), beyond.get((grant.id, p)))
+                containers.entry(grant, grant.slices[p], usage.in_use(grant, p), beyond.get((grant.id, p)))
                 for p in positions
             ]
         )
         return
     for position in positions:
-        part = grant.slices[position]
-        unheld = part.holding.memory_backend == choose.NONE
+        slice_ = grant.slices[position]
+        now = []
+        if wanted.memory is not None:
+            now.append(memory(slice_.memory_bytes))
+        if wanted.cores is not None:
+            now.append(f"{percent(slice_.cores)} of the cores")
+        unheld = wanted.memory is not None and slice_.holder(MEMORY) == NONE
         more = " (booked only: nothing on this node holds it)" if unheld else ""
-        click.echo(f"{grant.container_id}: {memory(part.memory_bytes)} of GPU {part.device_index}{more}")
+        click.echo(f"{grant.container_id}: {' and '.join(now)} of GPU {slice_.device_index}{more}")

@@ -1,11 +1,17 @@
-"""`xpu sim`: simulated devices, for machines that have no GPU."""
+"""`xpu sim`: simulated devices, for machines that have no GPU.
+
+Only starts, stops and shows them, by the simulator's own package, which may be left out of an installation;
+nothing else of the runtime knows that package.
+"""
 
 from __future__ import annotations
+
+import importlib.util
 
 import click
 
 from xpu_runtime.cli.table import json_option, print_json, print_table
-from xpu_runtime.devices import simulated
+from xpu_runtime.errors import XpuError
 
 
 @click.group()
@@ -20,6 +26,8 @@ def sim() -> None:
       xpu devices
       xpu sim down
     """
+    if importlib.util.find_spec("xpu_simulator") is None:
+        raise XpuError("the simulator is not installed", "`make install` puts it beside the runtime")
 
 
 @sim.command()
@@ -29,7 +37,9 @@ def sim() -> None:
     metavar="NAME|FILE",
     help="One of `xpu sim list`, perhaps with a driver branch (4xT4-R580), or a YAML file of your own.",
 )
-@click.option("--force", is_flag=True, help="Even beside a real driver, or while processes use what is up.")
+@click.option(
+    "--force", is_flag=True, help="Also beside a real driver, or while processes use the devices that are up."
+)
 def up(topology: str, force: bool) -> None:
     """Bring simulated devices up.
 
@@ -39,8 +49,10 @@ def up(topology: str, force: bool) -> None:
       xpu sim up --topology 4xT4-R580
       xpu sim up --topology ./mine.yaml
     """
-    before = simulated.status()
-    state = simulated.up(topology, force=force)
+    from xpu_simulator import simulator
+
+    before = simulator.status()
+    state = simulator.up(topology, force=force)
     what = f"{state.topology}: {state.gpus} device{'s' if state.gpus > 1 else ''}"
     news = "is already up" if before == state else "is up"
     click.echo(f"{what} with driver {state.driver} (CUDA {state.cuda}) {news}, driver root {state.root}")
@@ -55,9 +67,11 @@ def down() -> None:
     Example:
       xpu sim down
     """
-    state = simulated.status()
-    users = simulated.users()
-    there = simulated.down()
+    from xpu_simulator import simulator
+
+    state = simulator.status()
+    users = simulator.users()
+    there = simulator.down()
     if not there:
         click.echo("nothing is up")
         return
@@ -75,18 +89,21 @@ def list_(as_json: bool) -> None:
     Example:
       xpu sim list
     """
-    state = simulated.status()
-    known = simulated.topologies()
+    from xpu_simulator import simulator
+
+    state = simulator.status()
+    known = simulator.topologies()
     if as_json:
         print_json(
             {
                 "topologies": [entry.as_dict() for entry in known],
                 "up": state.as_dict() if state else None,
-                "processes": simulated.users(),
+                "processes": simulator.users(),
             }
         )
         return
     rows = [[entry.name, str(entry.gpus), entry.description] for entry in known]
     print_table(["TOPOLOGY", "GPUS", "DESCRIPTION"], rows)
     click.echo("Each also with a driver branch, such as 2xT4-R580; R615, the default, has memory limits.")
+    click.echo(f"Driver branches: {', '.join(simulator.branches())}")
     click.echo(f"Up: {state.topology} (driver {state.driver}, {state.root})" if state else "Up: nothing")

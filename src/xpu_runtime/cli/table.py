@@ -1,4 +1,7 @@
-"""Tables for people, JSON for scripts, and how both write amounts."""
+"""Tables for people, JSON for scripts, and how both write amounts.
+
+Knows nothing of what it prints.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Left-aligned columns, two spaces apart; nothing is cut."""
     widths = [max(len(str(line[at])) for line in [heads, *rows]) for at in range(len(heads))]
     for line in [heads, *rows]:
-        cells = (str(cell).ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        texts = (str(text).ljust(width) for text, width in zip(line, widths, strict=True))
+        click.echo("  ".join(texts).rstrip())
 
 
 def memory(amount: int | None) -> str:
@@ -33,7 +36,7 @@ def memory(amount: int | None) -> str:
 
 
 def used_of(used: int | None, limit: int, unaccounted: int | None = None) -> str:
-    """`1.5G/4G`, or a dash for unknown; `1.5G/4G (2G unaccounted)` where the account lacks some of it."""
+    """`1.5G/4G`, or a dash for unknown; `1.5G/4G (2G unaccounted)` where the account lacks that much."""
     beyond = f" ({show(unaccounted)} unaccounted)" if unaccounted else ""
     return ("-" if used is None else f"{show(used)}/{show(limit)}") + beyond
 

@@ -1,0 +1,1 @@
+"""The configuration: read, checked, and compiled for the start of containers."""

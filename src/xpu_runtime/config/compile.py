@@ -1,8 +1,9 @@
-"""Checks config.yaml against its schema and compiles it, for the few calls that meet a changed file.
+"""Checks config.yaml against its schema and compiles it, after the file has changed.
 
-What passes is written to the run folder as JSON (for `load`) and as launcher.conf (for the C
-launcher, which must not wait for Python). What does not pass still leaves a launcher.conf with a
-runtime that works, so that a mistake in the file stops new containers that ask for an XPU and nothing else.
+A valid file is written to the run folder as JSON (for load.py) and as launcher.conf (for the C launcher,
+which does not start Python). For an invalid file launcher.conf still gets a low-level runtime that works: a
+mistake in the file must stop new containers that ask for an XPU, and nothing else. What the settings mean is
+not known here.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import time
 from typing import Any
 
 from xpu_runtime import jsonlite, paths
+from xpu_runtime.config.cache import COMPILED, LAUNCHER, config_stamp, keep
 from xpu_runtime.config.defaults import DEFAULTS, Config, from_plain
-from xpu_runtime.config.load import COMPILED, LAUNCHER, config_stamp, find_runtime, keep, last_runtime
-from xpu_runtime.errors import ConfigError, nearest
+from xpu_runtime.config.low_level_runtime import find_runtime, last_runtime
+from xpu_runtime.errors import ConfigError, did_you_mean
 
 try:
     import jsonschema
 
     from xpu_runtime.config.document import Document, Problem, dotted, read_document
 except ImportError:
-    # The shim runs `-I -S`: no site-packages, only what `make install` put beside us.
+    # The shim runs with `-I -S`, without site-packages: the vendored copies of `make install` are used.
     sys.path.append(paths.VENDOR_DIR)
     try:
         import jsonschema
@@ -35,7 +37,7 @@ except ImportError:
             f"install again, or put them into {paths.VENDOR_DIR}",
         ) from None
 
-#: A file changed so lately could change again within the same tick of its clock, and keep its stamp.
+#: A file that changed so recently could change again in the same clock tick, with the same stamp.
 _UNSETTLED_NS = 20_000_000
 
 
@@ -60,7 +62,7 @@ def load_schema() -> dict[str, Any]:
 
 
 def read_config(path: str) -> tuple[Config, dict[str, int], list[Problem]]:
-    """The configuration in `path`, the line of each attribute that it sets, and all that is wrong with it.
+    """The configuration in `path`, the line of each attribute that it sets, and all problems.
 
     With problems, the Config is the defaults. ConfigError if the file cannot be read at all.
     """
@@ -105,7 +107,7 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
         return DEFAULTS, {}, list(document.problems)
     schema = load_schema()
     errors = jsonschema.Draft202012Validator(schema).iter_errors(document.data)
-    # A set: a value that fits neither type nor range is one mistake, told once.
+    # A set: a value that violates both type and range is one problem.
     problems = {problem for error in errors for problem in _explained(error, document)}
     if problems:
         return DEFAULTS, {}, sorted(problems, key=lambda problem: (problem.line, problem.column))
@@ -123,7 +125,7 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
 
 
 def _settings(data: dict[str, Any], schema: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
-    """The keys that a checked file sets, sections opened, with their values."""
+    """(path, value) of each key that a checked file sets, those in sections one by one."""
     found: list[tuple[tuple[str, ...], Any]] = []
     for key, value in data.items():
         if "properties" in schema["properties"][key]:
@@ -134,17 +136,17 @@ def _settings(data: dict[str, Any], schema: dict[str, Any]) -> list[tuple[tuple[
 
 
 def _plain(path: tuple[str, ...], value: Any) -> Any:
-    """A checked value in the type that Config promises."""
+    """A checked value in the type of its attribute in Config."""
     if path == ("policy", "devices"):
         return None if value == "all" else [str(device) for device in value]
     if path == ("oversubscribe", "memory"):
         return float(value)
-    # JSON Schema takes 5.0 for an integer.
+    # JSON Schema accepts 5.0 as an integer.
     return int(value) if isinstance(value, float) else value
 
 
 def _explained(error: Any, document: Document) -> list[Problem]:
-    """A schema error as lines for people: the key, the value, what is allowed."""
+    """A schema error as problems for people: the key, the value, what is allowed."""
     path = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
         allowed = list(error.schema["properties"])
@@ -161,8 +163,7 @@ def _explained(error: Any, document: Document) -> list[Problem]:
 
 
 def _unknown(name: str, key: str, allowed: list[str]) -> str:
-    near = nearest(key, allowed)
-    hint = f"did you mean {near}?" if near else f"the keys here are {', '.join(allowed)}"
+    hint = did_you_mean(key, allowed, f"the keys here are {', '.join(allowed)}")
     return f"unknown key {name[:80]}: {hint}"
 
 
@@ -171,7 +172,8 @@ def _settled(state: os.stat_result) -> bool:
 
 
 def _keep_launcher(path: str, config: Config | None, state: os.stat_result) -> None:
-    """Tells the launcher which runtime to start while config.yaml stays as it is; None: it is broken."""
+    """Writes launcher.conf: the runtime to start while config.yaml is unchanged. `config` is None if it is
+    invalid."""
     if "\n" in path or not _settled(state):
         return
     runtime = _usable_runtime(config)
@@ -181,7 +183,8 @@ def _keep_launcher(path: str, config: Config | None, state: os.stat_result) -> N
 
 
 def _usable_runtime(config: Config | None) -> str | None:
-    """The configured runtime; where there is none, what the launcher used last, else a default one."""
+    """The configured runtime; if it does not exist, the one that the launcher used last, else a default
+    one."""
     candidates = [config.low_level_runtimes] if config else []
     last = last_runtime()
     candidates += [(last,)] if last else []

@@ -1,8 +1,8 @@
-"""The configuration as a value, and what holds where no file says otherwise.
+"""The configuration as a value, with the defaults.
 
-Read by the shim and the hook for every container that asks for an XPU, so it imports next to
-nothing. An attribute is named as its key in config.yaml, sections joined by underscores:
-`driver: {root: auto}` is `driver_root`.
+The shim and the hook import it for every container that asks for an XPU, so it imports next to nothing, and
+knows no YAML. An attribute is named as its key in config.yaml, with sections joined by underscores: `driver:
+{root: auto}` is `driver_root`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 class Config(Value):
     """The effective configuration; config/config.yaml says what each key means.
 
-    `policy_max_memory` and `defaults_memory` are kept as written ("8G", "50%"), for they can be a share of
-    a device.
-    `policy_devices` is None where all devices may be used.
+    `policy_max_memory` and `defaults_memory` are kept as written ("8G", "50%"), as they can be a share of a
+    device. `policy_devices` is None where all devices may be used.
     """
 
     low_level_runtimes: tuple[str, ...] = ("runc", "crun")

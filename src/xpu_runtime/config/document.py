@@ -1,12 +1,13 @@
-"""config.yaml as plain data, each value with its place, and no surprises of YAML's own.
+"""config.yaml as plain data, each value with its line and column, in a safe subset of YAML.
 
-YAML 1.1 reads `1:30` as 90 and `010` as 8, takes the last of two equal keys, and lets a kilobyte of
-aliases stand for a gigabyte. Here only decimal numbers are numbers, a key may appear once, and
-aliases and tags are refused. Every problem is reported, with its line and column.
+YAML 1.1 reads `1:30` as 90 and `010` as 8, takes the last of two equal keys, and lets a kilobyte of aliases
+expand to a gigabyte. Here only decimal numbers are numbers, a key may appear only once, and aliases and tags
+are refused. All problems are reported. Knows no key of the configuration.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from typing import Any
@@ -20,14 +21,14 @@ from xpu_runtime.value import Value
 #: Bytes; the default file, comments included, is a tenth of it.
 LARGEST = 64 * 1024
 
-#: Lists and mappings in each other; the schema has three.
+#: The deepest nesting; the schema has three levels.
 _DEEPEST = 50
 
-#: A key's way from the top, list indexes included: ("policy", "devices", 0).
+#: The path to a key from the top, with list indexes: ("policy", "devices", 0).
 Path = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
-#: Tags that YAML gives to plain words by their look, and which mean just text here.
+#: Tags that YAML infers for plain words, and that are just text here.
 _TEXT_TAGS = {_TAG + name for name in ("str", "timestamp", "merge", "value")}
 
 
@@ -45,7 +46,7 @@ class Problem(Value):
 
 
 class Document(Value):
-    """What the file says: `data` as Python has it, the place of each key and value, the problems met."""
+    """The content of the file: plain data, the line and column of each key and value, the problems."""
 
     data: Any
     places: dict[Path, tuple[int, int]]
@@ -64,16 +65,15 @@ def read_document(path: str) -> Document:
         finally:
             os.close(fd)
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read ({error.strerror})", "name a YAML file of at most 64 KiB"
-        ) from None
+        todo = "shorten it" if error.errno == errno.EFBIG else "name a YAML file"
+        raise ConfigError(f"{path} cannot be read ({error.strerror})", todo) from None
     reader = _Reader()
     data = reader.parse(raw)
     return Document(data, reader.places, tuple(reader.problems), state)
 
 
 class _Reader:
-    """One reading of one file: collects places and problems while it turns YAML nodes into data."""
+    """Turns the YAML nodes of one file into data, and collects places and problems."""
 
     def __init__(self) -> None:
         self.places: dict[Path, tuple[int, int]] = {}
@@ -92,7 +92,8 @@ class _Reader:
                 depth += isinstance(event, yaml.CollectionStartEvent)
                 depth -= isinstance(event, yaml.CollectionEndEvent)
                 if depth > _DEEPEST:
-                    # PyYAML takes a minute for 50,000 brackets, in which every container's start would wait.
+                    # PyYAML takes a minute for 50,000 brackets, and every container's start would wait for
+                    # it.
                     self._at("nested too deeply", event.start_mark)
                     return None
                 if isinstance(event, yaml.AliasEvent):

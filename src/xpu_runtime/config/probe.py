@@ -1,7 +1,8 @@
-"""Asks a low-level runtime which version of the runtime-spec it follows.
+"""Asks a low-level runtime which version of the OCI runtime-spec it follows.
 
-Done once for each program, off the path of a container's start; `load.low_level_runtime` keeps
-the answer. Written without `subprocess`, since the first container after an update comes here.
+Done once for each program; `low_level_runtime` keeps the answer. Does not use `subprocess`, which is slow to
+import, as the first container after an update of the program waits for this. Trusts no output: time and
+length are bounded.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import time
 
 _PATIENCE_SECONDS = 5.0
 _LONGEST_ANSWER = 16 * 1024
-_SIGKILL = 9  # the signal module brings enum, functools and more
+_SIGKILL = 9  # the signal module imports enum, functools and more
 
 
 def knows_create_runtime(path: str) -> bool:
     """Whether the runtime at `path` runs createRuntime hooks, which came with runtime-spec 1.0.2.
 
-    False where it does not say so: prestart, which it then gets, is known to all of them.
+    False if it does not say: it then gets prestart hooks, which all runtimes support.
     """
     return spec_version(_version_text(path)) >= (1, 0, 2)
 
@@ -32,9 +33,9 @@ def spec_version(text: str) -> tuple[int, int, int]:
         word, colon, rest = line.partition(":")
         if word.strip() != "spec" or not colon:
             continue
-        parts = rest.strip().replace("+", "-").partition("-")[0].split(".")
-        if len(parts) == 3 and all(part.isascii() and part.isdigit() and len(part) < 6 for part in parts):
-            return int(parts[0]), int(parts[1]), int(parts[2])
+        numbers = rest.strip().replace("+", "-").partition("-")[0].split(".")
+        if len(numbers) == 3 and all(each.isascii() and each.isdigit() and len(each) < 6 for each in numbers):
+            return int(numbers[0]), int(numbers[1]), int(numbers[2])
     return 0, 0, 0
 
 

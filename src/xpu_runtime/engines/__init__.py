@@ -1,8 +1,7 @@
 """The engines whose configuration we know: a module each, with the same few names.
 
-A new engine is one new file here and its name in ENGINES. Its functions turn the text of a
-configuration file into the text that it should be, and touch nothing; `textfile` does the reading
-and writing.
+A new engine is one new file or folder here. Its functions say of which files the text should become what, and
+write nothing; textfile.py, below this layer, does the reading and writing.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import Protocol, cast
 
-from xpu_runtime.engines.textfile import Edit, TextFile
+from xpu_runtime import registered
+from xpu_runtime.textfile import Edit, TextFile
 
-ENGINES = ("docker", "containerd")
+ENGINES = registered.names("engines")
 
 #: The name under which an engine knows us: `docker run --runtime=xpu`.
 RUNTIME_NAME = "xpu"
@@ -27,10 +27,10 @@ class Engine(Protocol):
     AFTER_UNCONFIGURE: str
 
     @staticmethod
-    def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> Edit: ...
+    def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[Edit, ...]: ...
 
     @staticmethod
-    def unconfigure(file: TextFile) -> Edit: ...
+    def unconfigure(file: TextFile) -> tuple[Edit, ...]: ...
 
 
 def engine(name: str) -> Engine:

@@ -1,7 +1,7 @@
 """docker's /etc/docker/daemon.json: our entry in `runtimes`, and `default-runtime` if asked.
 
-The file is changed where our entry is and nowhere else: its order, indentation, spacing and way of
-writing numbers are its owner's.
+The file is changed where our entry is and nowhere else: its order, indentation, spacing and way of writing
+numbers are its owner's. Nothing is written here: see textfile.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from xpu_runtime.engines import RUNTIME_NAME
-from xpu_runtime.engines.textfile import Edit, TextFile, apply, malformed, newline_of
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.textfile import Edit, TextFile, apply, malformed, newline_of
 from xpu_runtime.value import Value
 
 PROGRAM = "dockerd"
@@ -32,7 +32,7 @@ class _Member(Value):
     end: int
 
 
-def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> Edit:
+def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[Edit, ...]:
     """The file with our runtime at `runtime_path`; ConfigError if it is malformed."""
     text = file.text
     if not text.strip():
@@ -51,18 +51,18 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> Edit:
     elif runtimes[RUNTIME_NAME]["path"] != runtime_path:
         text = _set(text, _find(text, "runtimes", RUNTIME_NAME, "path"), runtime_path)
     if not set_as_default or data.get("default-runtime") == RUNTIME_NAME:
-        return Edit(text)
+        return (Edit(file, text),)
     if "default-runtime" not in data:
-        return Edit(_add(text, _start(text), "default-runtime", RUNTIME_NAME))
+        return (Edit(file, _add(text, _start(text), "default-runtime", RUNTIME_NAME)),)
     note = f"default-runtime was {json.dumps(data['default-runtime'])}; unconfigure will not bring that back"
-    return Edit(_set(text, _find(text, "default-runtime"), RUNTIME_NAME), (note,))
+    return (Edit(file, _set(text, _find(text, "default-runtime"), RUNTIME_NAME), (note,)),)
 
 
-def unconfigure(file: TextFile) -> Edit:
+def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     """The file without our runtime, and without `runtimes` if nothing else is in it."""
     text = file.text
     if not text.strip():
-        return Edit(text)
+        return (Edit(file, text),)
     data = _parse(file.path, text)
     if data.get("default-runtime") == RUNTIME_NAME:
         text = _remove(text, _start(text), "default-runtime")
@@ -72,7 +72,7 @@ def unconfigure(file: TextFile) -> Edit:
             text = _remove(text, _start(text), "runtimes")
         else:
             text = _remove(text, _find(text, "runtimes").value_start, RUNTIME_NAME)
-    return Edit(text)
+    return (Edit(file, text),)
 
 
 def _parse(path: str, text: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _object(path: str, data: dict[str, Any], key: str) -> dict[str, Any] | None:
 
 
 def _wrong_type(path: str, key: str) -> ConfigError:
-    return ConfigError(f"{path}: {key} is not a JSON object", "mend it first; nothing was changed")
+    return ConfigError(f"{path}: {key} is not a JSON object", "fix it first; nothing was changed")
 
 
 def _skip(text: str, at: int) -> int:

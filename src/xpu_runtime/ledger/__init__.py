@@ -1,0 +1,1 @@
+"""The record of who holds what on this node, and the choice of devices."""

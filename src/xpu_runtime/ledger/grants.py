@@ -1,4 +1,7 @@
-"""Grants and slices: what the ledger writes down."""
+"""Grants and slices: what the ledger records, as values.
+
+Knows nothing of SQLite, of devices or of the backends: `Holding` has a backend by its name only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ from xpu_runtime.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+
+#: The kinds of limits: memory in bytes, cores in percent of the device.
+MEMORY, CORES = "memory", "cores"
+KINDS = (MEMORY, CORES)
 
 
 class Holding(Value):
@@ -19,7 +27,7 @@ class Holding(Value):
 
 
 class Slice(Value):
-    """A part of one device. `memory_bytes` is booked always; `limited` says whether it is also a limit.
+    """A slice of one device. `memory_bytes` is always booked; `limited` says whether it is also a limit.
 
     `cores` is in percent, None: no cap. A slice without a memory limit has its device for itself.
     """
@@ -31,24 +39,33 @@ class Slice(Value):
     cores: int | None
     holding: Holding
 
-    def held_by(self, backend: str) -> bool:
-        """Whether `backend` holds a memory limit on this slice."""
-        return self.limited and self.holding.memory_backend == backend
+    def limit(self, kind: str) -> int | None:
+        """The limit of that kind, in bytes or percent; None for none."""
+        if kind == MEMORY:
+            return self.memory_bytes if self.limited else None
+        return self.cores if self.holding.cores_backend else None
+
+    def holder(self, kind: str) -> str | None:
+        """The name of the backend that holds the limit of that kind (`none`: nothing does); None: no limit"""
+        if self.limit(kind) is None:
+            return None
+        return self.holding.memory_backend if kind == MEMORY else self.holding.cores_backend
 
     def row(self) -> list[Any]:
-        """The fields as they are written down: those of `holding` one by one, at the end."""
+        """The fields in the order of a database row; those of `holding` follow one by one."""
         *values, holding = self.as_dict().values()
         return [*values, *holding.as_dict().values()]
 
     @classmethod
     def of_row(cls, row: list[Any]) -> Slice:
-        """The slice of which that is the `row`."""
+        """The slice of a `row`."""
         return cls(**dict(zip(cls._fields, [*row[:5], Holding(*row[5:])], strict=True)))
 
 
 class Grant(Value):
-    """Who holds which slices. `pid` and `start_time` (clock ticks since boot) name the process whose end
-    ends the grant: the container's init, or in spec mode, until it exists, the runtime that creates it.
+    """Which container holds which slices. `pid` and `start_time` (clock ticks since boot) name the process
+    whose end ends the grant: the container's init or, in spec mode until that exists, the runtime that
+    creates it.
     """
 
     id: int
@@ -72,8 +89,8 @@ class Use(Value):
     memory_bytes: int = 0
     cores: int = 0
     slices: int = 0
-    #: Someone has the device for himself.
+    #: One container has the whole device.
     exclusive: bool = False
-    #: Who that is (a container's id), and the cap on its cores, in percent.
+    #: The id of that container, and the cap on its cores in percent (None: no cap).
     holder: str = ""
     holder_cores: int | None = None

@@ -1,8 +1,9 @@
 """The ledger's tables, and what is checked of them each time they are opened.
 
-A ledger of this boot that is missing, empty, or another file than the one that was made does not mean that
-nothing is granted: it is filled with what runs (survivors.py) before anybody can grant from it. The numbers
-of processes in it mean something in one PID namespace only, whose name it has.
+A ledger that is missing, empty, or not the file that was made on this boot does not mean that nothing is
+granted: it is filled from the containers that run (survivors.py) before a grant can be made from it. Its
+process ids are valid in one PID namespace only, so it also records which. Knows SQL and the file; what the
+rows are used for is store.py's.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SLICE = (
 
 
 class Mark(Value):
-    """Which ledger it is: of one boot and layout, one PID namespace, and one file."""
+    """What identifies a ledger: its boot, its layout, its PID namespace and its file."""
 
     boot: str
     version: int
@@ -54,12 +55,13 @@ class Mark(Value):
 
 
 def own_mark(path: str) -> Mark:
-    """What a ledger that this process makes at `path` is marked with."""
+    """The mark of a ledger that this process makes at `path`."""
     return Mark(proc.boot_id(), _VERSION, proc.pid_namespace(), os.stat(path).st_ino)
 
 
 def read_mark(db: Any, path: str) -> Mark | None:
-    """The mark of the ledger in `db`, None where it has none or is of a former layout; LedgerError."""
+    """The mark of the ledger in `db`; None where it has none or has an older layout. LedgerError: a newer
+    one."""
     try:
         rows = db.execute("SELECT * FROM meta").fetchall()
     except sqlite.OperationalError as error:
@@ -68,24 +70,26 @@ def read_mark(db: Any, path: str) -> Mark | None:
         return None
     if rows and rows[0][0] == proc.boot_id() and rows[0][1] > _VERSION:
         raise LedgerError(
-            f"the ledger {path} is of a newer version (layout {rows[0][1]}, not {_VERSION})",
-            "install that version again, or stop the containers and remove the file",
+            f"the ledger {path} was written by a newer version of this runtime (layout {rows[0][1]}, "
+            f"this one knows {_VERSION})",
+            "install that version again, or stop all containers that have a slice and remove the file",
         )
     return Mark(*rows[0]) if rows and len(rows[0]) == len(Mark._fields) else None
 
 
 def is_current(found: Mark | None, own: Mark, path: str) -> bool:
-    """Whether the ledger at `path` can be used as it is, by whichever PID namespace."""
+    """Whether the ledger at `path` can be used as it is, whatever its PID namespace."""
     if found is None or found.replace(pid_namespace=own.pid_namespace) != own:
         return False
     return _last_made(path) == str(own.inode)
 
 
 def note_made(path: str, own: Mark) -> None:
-    """Writes down, in the lock file, which file is the ledger: after it has been made.
+    """Records in the lock file which file is the ledger, after it has been made.
 
-    One that was renamed away, and back when another had been made in its place, knows nothing of that one's
-    grants. Where this cannot be written, the ledger is looked through anew each time.
+    If the ledger is renamed away, another is made, and the first is renamed back, the first knows nothing of
+    the grants of the second; the inode in the lock file shows that. Where it cannot be written, every opening
+    takes the ledger for an unknown one and fills it again.
     """
     try:
         fd = os.open(path + ".lock", os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -109,9 +113,9 @@ def _last_made(path: str) -> str:
 
 
 def make(db: Any, path: str, own: Mark) -> None:
-    """Makes the ledger in `db` one with the mark `own`; within a transaction.
+    """Turns `db` into a ledger with the mark `own`; within a transaction.
 
-    Grants of this boot that are in it stay, and those of containers that run and are not in it are added.
+    Grants of this boot stay, and those of running containers that are missing are added.
     """
     found = read_mark(db, path)
     namespace = own.pid_namespace
@@ -138,7 +142,7 @@ def _has_grants(db: Any) -> bool:
 
 
 def _boot_of_layout_1(db: Any) -> str:
-    """The boot of a ledger of the first layout, whose grants are written down as they are now; "" if none."""
+    """The boot of a ledger of layout 1, whose grants have the same form as now; "" if it is none."""
     try:
         rows = db.execute("SELECT boot, version FROM meta").fetchall()
     except sqlite.OperationalError:
@@ -147,7 +151,7 @@ def _boot_of_layout_1(db: Any) -> str:
 
 
 def insert(db: Any, grant: Grant) -> int:
-    """Writes a grant down, under its number or, where that is 0, a new one; returns the number."""
+    """Inserts a grant under its number or, where that is 0, a new one; returns the number."""
     fields = grant.as_dict()
     del fields["slices"]
     fields["id"] = grant.id or None
@@ -156,30 +160,30 @@ def insert(db: Any, grant: Grant) -> int:
         tuple(fields.values()),
     )
     number = int(cursor.lastrowid)
-    for position, part in enumerate(grant.slices):
+    for position, slice_ in enumerate(grant.slices):
         db.execute(
             f"INSERT INTO slices (grant_id, position, {SLICE}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            (number, position, *part.row()),
+            (number, position, *slice_.row()),
         )
     return number
 
 
 def delete(db: Any, number: int) -> None:
-    """Removes a grant, which may be gone already."""
+    """Removes a grant; no error if there is none."""
     db.execute("DELETE FROM slices WHERE grant_id = ?", (number,))
     db.execute("DELETE FROM grants WHERE id = ?", (number,))
 
 
 def require_own(db: Any, path: str, own: Mark) -> None:
-    """LedgerError where the processes that the ledger names are of another PID namespace than this one.
+    """LedgerError where the ledger belongs to another PID namespace than this process.
 
-    Which of them have ended cannot be told from here, and what would be written down here would mean nothing
-    there. A ledger without grants changes hands.
+    It cannot be told from here which of its processes have ended, and process ids recorded here would be
+    wrong there. A ledger without grants is taken over.
     """
     found = read_mark(db, path)
     if found is not None and found.pid_namespace == own.pid_namespace:
         return
     if _has_grants(db):
         theirs = found.pid_namespace if found else 0
-        raise survivors.foreign(f"the ledger {path} is", theirs, own.pid_namespace, path)
+        raise survivors.foreign(f"the ledger {path} belongs to", theirs, own.pid_namespace, path)
     make(db, path, own)

@@ -1,134 +1,144 @@
-"""Placement: which devices serve a request. Pure functions of what is asked and what is free.
+"""Placement: which devices serve a request. Pure functions of what is requested and what is free.
 
 binpack fills the fullest device that fits, to keep whole devices free; spread takes the emptiest. Values of
 XPU_MEM go to devices in the order in which the container sees them: that of its NVML and `nvidia-smi` (and of
 CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID), which is the inventory's. Where XPU_VISIBLE_DEVICES names devices,
-they go with the names.
+they go with the names. Reads no ledger, no driver and no configuration: callers pass all of it as values.
 """
 
 from __future__ import annotations
 
-from xpu_runtime.devices.inventory import Device
 from xpu_runtime.ledger.grants import Holding, Slice, Use
-from xpu_runtime.ledger.refusal import DeviceFigures, Refusal
-from xpu_runtime.request.request import Request
+from xpu_runtime.ledger.refusal import DeviceStatus, Refusal
+from xpu_runtime.request.request import Request, wrong_number
 from xpu_runtime.request.units import MIB, Memory, as_variable, show, show_apart
 from xpu_runtime.value import Value
+from xpu_runtime.vendors.inventory import Device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.ledger.refusal import Code
 
 
 class Candidate(Value):
-    """A device with what decides whether it may serve the request at hand."""
+    """A device, and what decides whether it may serve this request."""
 
     device: Device
-    #: None: it may serve; else why not.
+    #: Why it may not serve the request; None: it may.
     reason: str | None
     holding: Holding
     #: The policy's maximum for one slice, in bytes.
     max_memory: int | None = None
-    #: What a slice gets that asks for no amount, in bytes; None: the whole device.
+    #: What a slice gets where no amount is requested, in bytes; None: the whole device.
     default: int | None = None
 
 
-class Room(Value):
-    """What is left of one candidate."""
+class AvailableDevice(Value):
+    """A candidate, with what is free of it: bytes that a slice may have, and percent of its cores."""
 
     candidate: Candidate
-    memory: int
-    cores: int
-    untouched: bool
-    #: Why nobody else gets any of it.
-    taken: str = ""
-
-    @property
-    def device(self) -> Device:
-        return self.candidate.device
+    free_memory: int
+    free_cores: int
+    #: No slice of it is granted.
+    unused: bool
+    #: Why no other container gets any of it, if one container has the whole device.
+    exclusive: str = ""
 
 
-def room_of(candidate: Candidate, use: Use, oversubscribe: float) -> Room:
-    """What is left of a candidate, after what is granted and what the policy withholds."""
+def _available(candidate: Candidate, use: Use, oversubscribe: float) -> AvailableDevice:
+    """What is free of a candidate: less what is granted, and no more than the policy allows one slice."""
     total = candidate.device.memory_bytes
     capacity = total if oversubscribe == 1.0 else int(total * oversubscribe)
     free = 0 if use.exclusive else max(capacity - use.memory_bytes, 0)
     if candidate.max_memory is not None:
         free = min(free, candidate.max_memory)
-    return Room(candidate, free, max(100 - use.cores, 0), use.slices == 0, _taken_by(use))
+    return AvailableDevice(candidate, free, max(100 - use.cores, 0), use.slices == 0, _exclusive_holder(use))
 
 
-def _taken_by(use: Use) -> str:
-    """Who has the whole device, which takes people by surprise where XPU_CORES alone was asked for."""
+def _exclusive_holder(use: Use) -> str:
+    """Which container has the whole device, and what it set: many do not expect XPU_CORES alone to take
+    it."""
     if not use.exclusive:
         return ""
-    asked = "no XPU_MEM" if use.holder_cores is None else f"{use.holder_cores}% cores, no XPU_MEM"
-    return f"booked whole by container {use.holder[:12]} ({asked})"
+    asked = "no XPU_MEM" if use.holder_cores is None else f"XPU_CORES={use.holder_cores}, no XPU_MEM"
+    return f"all of it is held by container {use.holder[:12]} ({asked})"
 
 
-def _need(room: Room, memory: Memory | None) -> int:
+def _footprint(device: AvailableDevice, memory: Memory | None) -> int:
+    """The bytes that a slice of this device takes."""
     if memory is None:
-        return room.candidate.default or room.device.memory_bytes
-    return memory.on(room.device.memory_bytes)
+        return device.candidate.default or device.candidate.device.memory_bytes
+    return memory.on(device.candidate.device.memory_bytes)
 
 
-def misfit(room: Room, memory: Memory | None, cores: int | None) -> str | None:
-    """Why this much does not fit there; None if it does."""
-    if room.candidate.reason is not None:
-        return room.candidate.reason
-    need = _need(room, memory)
-    allowed = room.candidate.max_memory
-    if room.taken:
-        return room.taken
-    if memory is None and room.candidate.default is None and not room.untouched:
-        return "in use, and the whole device is asked for"
+def _shortfall(device: AvailableDevice, memory: Memory | None, cores: int | None) -> str | None:
+    """Why a slice of this size does not fit on the device; None if it does."""
+    if device.candidate.reason is not None:
+        return device.candidate.reason
+    footprint = _footprint(device, memory)
+    allowed = device.candidate.max_memory
+    if device.exclusive:
+        return device.exclusive
+    if memory is None and device.candidate.default is None and not device.unused:
+        return "in use, and the whole device is requested"
     lacks = []
-    if need > room.memory:
-        limited = allowed is not None and need > allowed
-        free, asked = show_apart(room.memory, need, memory.unit if memory else "")
-        lacks.append(f"{free} {'allowed by the policy' if limited else 'free'}, {asked} asked")
-    if cores is not None and cores > room.cores:
-        lacks.append(f"{room.cores}% cores free, {cores}% asked")
+    if footprint > device.free_memory:
+        limited = allowed is not None and footprint > allowed
+        free, asked = show_apart(device.free_memory, footprint, memory.unit if memory else "")
+        lacks.append(f"{free} {'allowed by the policy' if limited else 'free'}, {asked} requested")
+    if cores is not None and cores > device.free_cores:
+        lacks.append(f"{device.free_cores}% cores free, {cores}% requested")
     return " and ".join(lacks) or None
 
 
-def _match(rooms: list[Room], asks: list[Memory | None], cores: int | None) -> list[int] | None:
-    """For each ask the position in `rooms` of a device of its own, in whatever order; or None.
+def _match(
+    devices: list[AvailableDevice], amounts: list[Memory | None], cores: int | None
+) -> list[int] | None:
+    """For each amount the position in `devices` of a device of its own, in any order; None if there is none.
 
-    Augmenting paths (Kuhn): shares of unlike devices fit in no simple order.
+    Devices of different sizes cannot be matched greedily, as a percentage is another amount on each: this is
+    bipartite matching by augmenting paths (Kuhn).
     """
-    fits = [[p for p, room in enumerate(rooms) if misfit(room, ask, cores) is None] for ask in asks]
-    taken: dict[int, int] = {}
+    fits = [
+        [p for p, device in enumerate(devices) if _shortfall(device, amount, cores) is None]
+        for amount in amounts
+    ]
+    assigned: dict[int, int] = {}
 
-    def give(ask: int, seen: set[int]) -> bool:
-        for position in fits[ask]:
+    def assign(index: int, seen: set[int]) -> bool:
+        for position in fits[index]:
             if position not in seen:
                 seen.add(position)
-                if position not in taken or give(taken[position], seen):
-                    taken[position] = ask
+                if position not in assigned or assign(assigned[position], seen):
+                    assigned[position] = index
                     return True
         return False
 
-    # The most demanding ask chooses first.
-    for ask in sorted(range(len(asks)), key=lambda a: len(fits[a])):
-        if not give(ask, set()):
+    # The amount with the fewest choices goes first.
+    for index in sorted(range(len(amounts)), key=lambda a: len(fits[a])):
+        if not assign(index, set()):
             return None
-    found = {ask: position for position, ask in taken.items()}
-    return [found[ask] for ask in range(len(asks))]
+    found = {index: position for position, index in assigned.items()}
+    return [found[index] for index in range(len(amounts))]
 
 
 def _in_order(
-    rooms: list[Room], asks: list[Memory | None], cores: int | None, policy: str
+    devices: list[AvailableDevice], amounts: list[Memory | None], cores: int | None, policy: str
 ) -> list[int] | None:
-    """For each ask the position in `rooms` of its device, later asks on later devices; None if none serve.
-
-    Of all ways, the one whose devices come first in the policy's order.
+    """For each amount the position in `devices` of its device, later amounts on later devices; None if there
+    is no such assignment. Of several, the one whose devices come first in the policy's order.
     """
     sign = 1 if policy == "binpack" else -1
-    order = sorted(range(len(rooms)), key=lambda p: (sign * rooms[p].memory, sign * rooms[p].cores))
+    order = sorted(
+        range(len(devices)), key=lambda p: (sign * devices[p].free_memory, sign * devices[p].free_cores)
+    )
     rank = {position: number for number, position in enumerate(order)}
-    # The best way to serve the first n asks with the devices looked at so far: its ranks' sum, its positions.
-    best: list[tuple[int, tuple[int, ...]] | None] = [(0, ())] + [None] * len(asks)
-    for position, room in enumerate(rooms):
-        for n in range(len(asks), 0, -1):
+    # For each n the best assignment of n amounts to the devices seen so far: (sum of ranks, positions).
+    best: list[tuple[int, tuple[int, ...]] | None] = [(0, ())] + [None] * len(amounts)
+    for position, device in enumerate(devices):
+        for n in range(len(amounts), 0, -1):
             before, known = best[n - 1], best[n]
-            if before is not None and misfit(room, asks[n - 1], cores) is None:
+            if before is not None and _shortfall(device, amounts[n - 1], cores) is None:
                 way = before[0] + rank[position], (*before[1], position)
                 best[n] = way if known is None else min(way, known)
     return None if best[-1] is None else list(best[-1][1])
@@ -143,193 +153,225 @@ def place(
     oversubscribe: float = 1.0,
     step: int = 5,
 ) -> tuple[Slice, ...] | Refusal:
-    """The slices of a request, in the order that it asks for devices, or why there are none.
+    """The slices of a request, in the order in which it asks for devices, or why there are none.
 
     `candidates` are the devices that the request may choose from, in the inventory's order, and for a list
     in the list's; `uses` says by UUID what is granted already.
     """
     if request.choice == "none":
         return ()
-    rooms = [room_of(c, uses.get(c.device.uuid, _NOTHING), oversubscribe) for c in candidates]
+    devices = [_available(c, uses.get(c.device.uuid, _NOTHING), oversubscribe) for c in candidates]
     fixed = request.choice in ("list", "all")
-    count = len(rooms) if fixed else request.count
+    count = len(devices) if fixed else request.count
     if fixed and len(request.memory) not in (0, 1, count):
         return Refusal(
             "not-enough-devices",
-            f"XPU_MEM has {len(request.memory)} values for {count} devices",
-            _figures(rooms, request, count),
+            f"XPU_MEM has {wrong_number(len(request.memory), count)}",
+            _statuses(devices, request, count),
         )
-    asks = [request.memory_of(position) for position in range(count)]
+    amounts = [request.memory_of(position) for position in range(count)]
     if fixed:
-        chosen: list[Room] | None = rooms
-        if not rooms or any(misfit(r, ask, request.cores) for r, ask in zip(rooms, asks, strict=True)):
+        chosen: list[AvailableDevice] | None = devices
+        if not devices or any(
+            _shortfall(device, amount, request.cores) for device, amount in zip(devices, amounts, strict=True)
+        ):
             chosen = None
     else:
-        positions = _in_order(rooms, asks, request.cores, policy)
-        chosen = None if positions is None else [rooms[position] for position in positions]
+        positions = _in_order(devices, amounts, request.cores, policy)
+        chosen = None if positions is None else [devices[position] for position in positions]
     if chosen is None:
-        return _refusal(request, rooms, count, fixed, step)
-    return tuple(_slice(room, ask, request.cores) for room, ask in zip(chosen, asks, strict=True))
+        return _refusal(request, devices, count, fixed, step)
+    return tuple(
+        _slice(device, amount, request.cores) for device, amount in zip(chosen, amounts, strict=True)
+    )
 
 
 def below_use(
-    device: Device, part: Slice, use: Use, wanted: int, used: int, unit: str = ""
+    device: Device, slice_: Slice, use: Use, wanted: int, used: int, unit: str = ""
 ) -> Refusal | None:
-    """Why `part`, of which `used` bytes are in use, cannot be cut to `wanted` bytes (asked for in `unit`);
+    """Why `slice_`, of which `used` bytes are in use, cannot be cut to `wanted` bytes (asked for in `unit`);
     None if it can."""
     if used <= wanted:
         return None
-    free = room_of(Candidate(device, None, part.holding), use, 1.0)
+    now = _available(Candidate(device, None, slice_.holding), use, 1.0)
     in_use, asked = show_apart(used, wanted, unit)
-    reason = f"{in_use} in use, {asked} asked"
-    # More may be in use than the limit allows, after an earlier change: the limit as it is then stays one.
-    least = min(-(-used // MIB) * MIB, part.memory_bytes)
+    reason = f"{in_use} in use, {asked} requested"
+    # More may be in use than the limit allows, after an earlier change. What is offered must be no increase.
+    least = min(-(-used // MIB) * MIB, slice_.memory_bytes)
     return Refusal(
         "below-use",
         f"the container uses more of {device.label} than that",
-        (DeviceFigures(device.index, free.memory, free.cores, reason),),
+        (DeviceStatus(device.index, now.free_memory, now.free_cores, reason),),
         {"XPU_MEM": as_variable(least)},
     )
 
 
-def resize(device: Device, part: Slice, use: Use, wanted: Memory, oversubscribe: float) -> int | Refusal:
-    """The bytes that a limit of `wanted` would book for `part` of `device`, or why it cannot grow so far.
+def resize(device: Device, slice_: Slice, use: Use, wanted: Memory, oversubscribe: float) -> int | Refusal:
+    """The bytes that a limit of `wanted` would book for `slice_` of `device`, or why it cannot grow so far.
 
-    `use` is what is granted of the device now, `part` included. No policy binds here: it is for containers'
-    own requests, and this is the operator's.
+    `use` is what is granted of the device now, `slice_` included. The policy does not apply: it restricts
+    what containers request, and this is a request of the operator.
     """
-    need = wanted.on(device.memory_bytes)
-    if need <= part.memory_bytes:
-        return need
-    candidate = Candidate(device, None, part.holding)
-    free = room_of(candidate, use, oversubscribe)
-    beside = use.replace(memory_bytes=use.memory_bytes - part.memory_bytes)
-    most = max(room_of(candidate, beside, oversubscribe).memory, part.memory_bytes)
-    if need <= most:
-        return need
+    footprint = wanted.on(device.memory_bytes)
+    if footprint <= slice_.memory_bytes:
+        return footprint
+    candidate = Candidate(device, None, slice_.holding)
+    now = _available(candidate, use, oversubscribe)
+    beside = use.replace(memory_bytes=use.memory_bytes - slice_.memory_bytes)
+    most = max(_available(candidate, beside, oversubscribe).free_memory, slice_.memory_bytes)
+    if footprint <= most:
+        return footprint
     unit = wanted.unit
-    has, asked = show_apart(part.memory_bytes, need, unit)
-    reason = f"{show(free.memory, unit)} free beside the {has} that it has, {asked} asked"
+    has, asked = show_apart(slice_.memory_bytes, footprint, unit)
+    reason = f"{show(now.free_memory, unit)} free and {has} already its own, {asked} requested"
     return Refusal(
         "not-enough-memory",
-        f"{device.label} has not enough free memory to give this container {asked}",
-        (DeviceFigures(device.index, free.memory, free.cores, reason),),
+        f"{device.label} does not have enough free memory for a limit of {asked}",
+        (DeviceStatus(device.index, now.free_memory, now.free_cores, reason),),
         {"XPU_MEM": as_variable(most)},
+    )
+
+
+def resize_cores(device: Device, slice_: Slice, use: Use, wanted: int) -> int | Refusal:
+    """The percent of cores that a cap of `wanted` would book for `slice_` of `device`, or why it cannot grow
+    so far; `use` as for `resize`. The caps on a device add up to at most 100 %, whatever its memory is."""
+    had = slice_.cores or 0
+    most = max(100 - (use.cores - had), had)
+    if wanted <= most:
+        return wanted
+    now = _available(Candidate(device, None, slice_.holding), use, 1.0)
+    reason = f"{now.free_cores}% cores free and {had}% already its own, {wanted}% requested"
+    return Refusal(
+        "not-enough-cores",
+        f"{device.label} does not have enough free cores for a cap of {wanted}%",
+        (DeviceStatus(device.index, now.free_memory, now.free_cores, reason),),
+        {"XPU_CORES": str(most)},
     )
 
 
 _NOTHING = Use()
 
 
-def _slice(room: Room, ask: Memory | None, cores: int | None) -> Slice:
-    device = room.device
-    limited = ask is not None or room.candidate.default is not None
-    return Slice(device.index, device.uuid, _need(room, ask), limited, cores, room.candidate.holding)
+def _slice(device: AvailableDevice, amount: Memory | None, cores: int | None) -> Slice:
+    limited = amount is not None or device.candidate.default is not None
+    physical = device.candidate.device
+    return Slice(
+        physical.index, physical.uuid, _footprint(device, amount), limited, cores, device.candidate.holding
+    )
 
 
-def _figures(rooms: list[Room], request: Request, count: int) -> tuple[DeviceFigures, ...]:
-    """Each device's figures, and why it does not serve; one that would is named as too few."""
+def _statuses(devices: list[AvailableDevice], request: Request, count: int) -> tuple[DeviceStatus, ...]:
+    """Each device, what is free of it, and why it is not enough."""
     found = []
-    for position, room in enumerate(rooms):
-        ask = request.memory_of(position if position < max(len(request.memory), 1) else 0)
-        reason = misfit(room, ask, request.cores) or f"would fit, but {count} are needed"
-        found.append(DeviceFigures(room.device.index, room.memory, room.cores, reason))
+    for position, device in enumerate(devices):
+        amount = request.memory_of(position if position < max(len(request.memory), 1) else 0)
+        reason = _shortfall(device, amount, request.cores) or f"fits, but {count} devices are needed"
+        found.append(
+            DeviceStatus(device.candidate.device.index, device.free_memory, device.free_cores, reason)
+        )
     return tuple(found)
 
 
-def _refusal(request: Request, rooms: list[Room], count: int, fixed: bool, step: int) -> Refusal:
-    figures = _figures(rooms, request, count)
-    able = [room for room in rooms if room.candidate.reason is None]
-    if not able:
-        return Refusal("not-eligible", "no device serves this request", figures)
-    nearest = _nearest(request, rooms, count, fixed, step)
-    if len(able) < count:
-        text = f"{count} devices are asked for, and only {len(able)} of {len(rooms)} may serve"
-        return Refusal("not-enough-devices", text, figures, nearest, is_full=not fixed)
-    code, lead = _shortage(request, able, count)
+def _refusal(request: Request, devices: list[AvailableDevice], count: int, fixed: bool, step: int) -> Refusal:
+    statuses = _statuses(devices, request, count)
+    eligible = [device for device in devices if device.candidate.reason is None]
+    if not eligible:
+        return Refusal("not-eligible", "no device can serve this request", statuses)
+    nearest = _nearest(request, devices, count, fixed, step)
+    if len(eligible) < count:
+        text = f"{count} devices are requested, and only {len(eligible)} of {len(devices)} can serve them"
+        return Refusal("not-enough-devices", text, statuses, nearest, is_full=not fixed)
+    code, sentence = _shortage(request, eligible, count)
     if fixed:
-        lead = "a device that was named does not have" if request.choice == "list" else "not every device has"
+        sentence = f"not every {'named ' if request.choice == 'list' else ''}device has {{}} free"
     cores = f" and {request.cores}% of its cores" if request.cores else ""
-    message = f"{lead} {_memory_text(request, able)}{cores} free"
-    return Refusal(code, message, figures, nearest, is_full=True)
+    message = sentence.format(_memory_text(request, eligible) + cores)
+    return Refusal(code, message, statuses, nearest, is_full=True)
 
 
-def _shortage(request: Request, able: list[Room], count: int) -> tuple[str, str]:
-    """The code for what the devices lack that may serve, and the words that begin the message."""
-    memory_ok = any(_need(room, request.memory_of(0)) <= room.memory for room in able)
-    cores_ok = request.cores is None or any(request.cores <= room.cores for room in able)
-    fitting = [room for room in able if misfit(room, request.memory_of(0), request.cores) is None]
+def _shortage(request: Request, eligible: list[AvailableDevice], count: int) -> tuple[Code, str]:
+    """The code for what the eligible devices lack, and the message, with `{}` for the requested amount."""
+    memory_ok = any(_footprint(device, request.memory_of(0)) <= device.free_memory for device in eligible)
+    cores_ok = request.cores is None or any(request.cores <= device.free_cores for device in eligible)
+    fitting = [
+        device for device in eligible if _shortfall(device, request.memory_of(0), request.cores) is None
+    ]
     if len(set(request.memory)) > 1:
-        return "not-enough-memory", f"no {count} devices have, in this order,"
+        return "not-enough-memory", f"no {count} devices have {{}} free in this order"
     if fitting:
-        return "not-enough-devices", f"only {len(fitting)} of {count} devices has"
-    if not request.memory and not memory_ok and any(room.candidate.default is None for room in able):
-        return "in-use", "no device has"
+        return "not-enough-devices", f"{count} devices are requested, and only {len(fitting)} has {{}} free"
+    if not request.memory and not memory_ok and any(device.candidate.default is None for device in eligible):
+        return "in-use", "no device has {} free"
     if memory_ok and cores_ok:
-        return "not-enough", "no single device has"
-    return "not-enough-memory" if not memory_ok else "not-enough-cores", "no device has"
+        return "not-enough", "no single device has {} free"
+    return "not-enough-memory" if not memory_ok else "not-enough-cores", "no device has {} free"
 
 
-def _memory_text(request: Request, able: list[Room]) -> str:
+def _memory_text(request: Request, eligible: list[AvailableDevice]) -> str:
     if request.memory:
         return ",".join(memory.text() for memory in request.memory) + " of memory"
-    amounts = {room.candidate.default for room in able}
+    amounts = {device.candidate.default for device in eligible}
     amount = amounts.pop()
     return "all of its memory" if amounts or amount is None else f"{show(amount)} of memory"
 
 
 def _nearest(
-    request: Request, rooms: list[Room], count: int, fixed: bool, step: int
+    request: Request, devices: list[AvailableDevice], count: int, fixed: bool, step: int
 ) -> dict[str, str] | None:
     """The request nearest to this one that fits now: its values in another order, less memory, else fewer
     cores, devices, or all of it.
 
-    Every proposal is checked against the rooms themselves, so that what is offered is granted.
+    Every proposal is checked against the devices, so that what is offered would be granted.
     """
-    able = [room for room in rooms if room.candidate.reason is None]
-    asks = [request.memory_of(position) for position in range(count)]
-    positions = None if fixed or len(set(asks)) == 1 else _match(rooms, asks, request.cores)
+    eligible = [device for device in devices if device.candidate.reason is None]
+    amounts = [request.memory_of(position) for position in range(count)]
+    positions = None if fixed or len(set(amounts)) == 1 else _match(devices, amounts, request.cores)
     if positions is not None:
         order = sorted(range(count), key=positions.__getitem__)
-        found = {"XPU_MEM": ",".join(request.memory[ask].text() for ask in order)}
+        found = {"XPU_MEM": ",".join(request.memory[amount].text() for amount in order)}
         return {**found, "XPU_CORES": str(request.cores)} if request.cores else found
-    wanted = max((_need(room, ask) for room in able for ask in asks), default=0)
+    wanted = max((_footprint(device, amount) for device in eligible for amount in amounts), default=0)
     for n in [count] if fixed else range(count, 0, -1):
         proposals = []
-        for memory, cores in _proposals(request, able, wanted, n, step):
+        for memory, cores in _proposals(request, eligible, wanted, n, step):
             kept = memory / wanted * (cores / request.cores if request.cores else 1.0)
-            if memory >= MIB and (cores or not request.cores) and _serves(rooms, memory, cores, n, fixed):
+            if memory >= MIB and (cores or not request.cores) and _serves(devices, memory, cores, n, fixed):
                 proposals.append((kept, memory, cores))
         if proposals:
             _, memory, cores = max(proposals)
-            return _as_variables(request, rooms, memory, cores, n, fixed)
+            return _as_variables(request, devices, memory, cores, n, fixed)
     return None
 
 
-def _proposals(request: Request, able: list[Room], wanted: int, n: int, step: int) -> list[tuple[int, int]]:
+def _proposals(
+    request: Request, eligible: list[AvailableDevice], wanted: int, n: int, step: int
+) -> list[tuple[int, int]]:
     """(bytes, cores) that n devices might have: all cores and less memory, the reverse, or less of both."""
     cores = request.cores or 0
-    most = min(_nth([room.memory for room in able if room.cores >= cores], n), wanted)
+    most = min(_nth([device.free_memory for device in eligible if device.free_cores >= cores], n), wanted)
     found = [(most // MIB * MIB, cores)]
     if request.cores:
         whole = wanted // MIB * MIB
-        roomy = [room.cores for room in able if room.memory >= whole]
-        found.append((whole, min(_nth(roomy, n) // step * step, cores)))
-        some = sorted((room for room in able if room.cores >= step), key=lambda room: -room.memory)[:n]
+        cores_left = [device.free_cores for device in eligible if device.free_memory >= whole]
+        found.append((whole, min(_nth(cores_left, n) // step * step, cores)))
+        some = sorted(
+            (device for device in eligible if device.free_cores >= step),
+            key=lambda device: -device.free_memory,
+        )[:n]
         if len(some) == n:
-            least = min(min(room.cores for room in some) // step * step, cores)
-            found.append((min(some[-1].memory, wanted) // MIB * MIB, least))
+            least = min(min(device.free_cores for device in some) // step * step, cores)
+            found.append((min(some[-1].free_memory, wanted) // MIB * MIB, least))
     return found
 
 
-def _serves(rooms: list[Room], memory: int, cores: int, n: int, fixed: bool) -> bool:
-    ask = Memory(bytes=memory)
-    fitting = [room for room in rooms if misfit(room, ask, cores or None) is None]
-    return len(fitting) == len(rooms) if fixed else len(fitting) >= n
+def _serves(devices: list[AvailableDevice], memory: int, cores: int, n: int, fixed: bool) -> bool:
+    amount = Memory(bytes=memory)
+    fitting = [device for device in devices if _shortfall(device, amount, cores or None) is None]
+    return len(fitting) == len(devices) if fixed else len(fitting) >= n
 
 
 def _as_variables(
-    request: Request, rooms: list[Room], memory: int, cores: int, n: int, fixed: bool
+    request: Request, devices: list[AvailableDevice], memory: int, cores: int, n: int, fixed: bool
 ) -> dict[str, str]:
     found = {"XPU_MEM": as_variable(memory)}
     if request.cores:
@@ -337,9 +379,9 @@ def _as_variables(
     if request.choice == "all":
         found["XPU_VISIBLE_DEVICES"] = "all"
     elif fixed:
-        found["XPU_VISIBLE_DEVICES"] = ",".join(room.device.index for room in rooms)
+        found["XPU_VISIBLE_DEVICES"] = ",".join(device.candidate.device.index for device in devices)
     elif n > 1 or request.count > 1:
-        found["XPU_COUNT"] = str(n)  # 1 too: else XPU_COUNT=2 would stand beside what is offered
+        found["XPU_COUNT"] = str(n)  # 1 as well: the request has another XPU_COUNT
     return found
 
 

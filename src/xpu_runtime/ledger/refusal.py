@@ -1,7 +1,7 @@
 """A refusal: why a request is not granted, as a value.
 
-One vocabulary of codes; the same value prints in docker's error line, in `xpu explain`, and later in
-a scheduler's answer.
+It has one vocabulary of codes. The same value prints in docker's error line, in `xpu explain`, and later in a
+scheduler's answer; so it knows neither the ledger nor the devices, only what was found of them.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal
 
-#: Every code, and the phrase that it stands for.
-CODES = {
-    "no-device": "the node has no device",
-    "unknown-device": "a device that was named does not exist",
-    "not-eligible": "no device may or can serve this request",
-    "not-enough-devices": "fewer devices than asked for",
-    "not-enough-memory": "not enough free memory",
-    "not-enough-cores": "not enough free cores",
-    "not-enough": "no device has enough free memory and cores at once",
-    "in-use": "a whole device was asked for, and each is in use",
-    "below-use": "a limit below what the container uses now",
-}
+    Code = Literal[
+        "no-device",  # the node has none
+        "unknown-device",  # a named one does not exist
+        "not-eligible",  # none can serve this request
+        "not-enough-devices",
+        "not-enough-memory",
+        "not-enough-cores",
+        "not-enough",  # none has the memory and the cores at once
+        "in-use",  # a whole device is requested, and every one is in use
+        "wrong-request",  # the request itself is wrong (xpu explain)
+        "below-use",  # a limit below what the container uses now
+    ]
 
 #: Reasons in the one-line message; the value holds each device's.
 _SHOWN = 8
-#: And of indexes, where they are no neighbours.
+#: The same for indexes that are not consecutive.
 _SPANS = 16
 
 
-class DeviceFigures(Value):
-    """One device at the time of the refusal; `reason` says why it does not serve."""
+class DeviceStatus(Value):
+    """One device at the time of the refusal, and the reason why it cannot serve the request."""
 
     index: str
     free_memory_bytes: int
@@ -42,12 +42,12 @@ class DeviceFigures(Value):
 
 
 class Refusal(Value):
-    code: str
+    code: Code
     message: str
-    devices: tuple[DeviceFigures, ...] = ()
-    #: Variables of the nearest request that fits now; None where nothing does.
+    devices: tuple[DeviceStatus, ...] = ()
+    #: The variables of the nearest request that fits now; None: nothing fits.
     nearest: dict[str, str] | None = None
-    #: Whether free memory or free cores are what lacks: then less could fit, or the same later.
+    #: Whether memory or cores are short: a smaller request could fit, or the same one later.
     is_full: bool = False
 
     def as_plain(self) -> dict[str, Any]:
@@ -55,15 +55,13 @@ class Refusal(Value):
         return {
             "code": self.code,
             "message": self.message,
-            "devices": [
-                {**figures.as_dict(), "index": plain_index(figures.index)} for figures in self.devices
-            ],
+            "devices": [{**status.as_dict(), "index": plain_index(status.index)} for status in self.devices],
             "nearest": self.nearest,
         }
 
     def line(self, spelling: dict[str, str] | None = None) -> str:
-        """All of it in one line for people; `spelling`: what stands for `XPU_MEM=` and so on where the door
-        that is asked takes no variables."""
+        """All of it in one line for people; `spelling` has what replaces `XPU_MEM=` and the like for a
+        command that takes options instead of variables."""
         groups = _by_reason(self.devices)
         parts = [f"GPU {_indexes(group)}: {reason}" for reason, group in groups[:_SHOWN]]
         if len(groups) > _SHOWN:
@@ -79,16 +77,14 @@ class Refusal(Value):
 
 
 class Refused(XpuError):
-    """A refusal on its way to a door."""
-
-    code = "refused"
+    """A refusal as an error, on its way to an entry point."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__("refused: " + refusal.line())
         self.refusal = refusal
 
 
-def _by_reason(devices: tuple[DeviceFigures, ...]) -> list[tuple[str, list[str]]]:
+def _by_reason(devices: tuple[DeviceStatus, ...]) -> list[tuple[str, list[str]]]:
     """Each reason with the indexes of the devices that share it, in the devices' order."""
     found: dict[str, list[str]] = {}
     for device in devices:
@@ -97,7 +93,7 @@ def _by_reason(devices: tuple[DeviceFigures, ...]) -> list[tuple[str, list[str]]
 
 
 def _indexes(indexes: list[str]) -> str:
-    """`0-3, 5` for neighbours; MIG devices (`0:0`) one by one."""
+    """`0-3, 5`: three or more consecutive indexes as a range; MIG devices (`0:0`) one by one."""
     runs: list[list[str]] = []
     for index in indexes:
         follows = bool(runs) and runs[-1][-1].isdigit() and index == str(int(runs[-1][-1]) + 1)
@@ -105,7 +101,6 @@ def _indexes(indexes: list[str]) -> str:
             runs[-1].append(index)
         else:
             runs.append([index])
-    # Of two neighbours both are named.
     spans = [[f"{run[0]}-{run[-1]}"] if len(run) > 2 else run for run in runs]
     shown = [index for span in spans for index in span]
     return ", ".join(shown[:_SPANS]) + (f" and {len(shown) - _SPANS} more" if len(shown) > _SPANS else "")

@@ -2,7 +2,8 @@
 
 `sqlite3` brings `datetime` and `collections`; `_sqlite3` itself imports `functools` for one thing, the
 cache of prepared statements, and `functools` costs twice as much as SQLite (2 ms of a hook's 20). A
-transaction of ours prepares a dozen statements once each, so it does without the cache.
+transaction of ours prepares a dozen statements once each, so it does without the cache. Knows nothing of the
+ledger.
 """
 
 from __future__ import annotations

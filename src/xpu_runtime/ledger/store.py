@@ -1,10 +1,11 @@
 """The ledger: the node's record of grants, in one SQLite file, one transaction a grant.
 
-A `kill -9` at any instant leaves either the whole grant or none of it (SQLite's rollback journal). A
-power cut ends the boot and with it every container, so a ledger of another boot counts as empty, and
-nothing need be flushed to the disk: `synchronous` is off. Writers queue on a lock file, which the
-kernel hands over in order and takes back from the dead; SQLite's own locks poll. No wait is without end
-(waiting.py), and a ledger that has vanished is made anew from what runs (layout.py).
+A `kill -9` at any instant leaves either the whole grant or none of it (SQLite's rollback journal). A power
+cut ends the boot and with it every container, so a ledger of another boot counts as empty, and nothing need
+be flushed to the disk: `synchronous` is off. Writers queue on a lock file, which the kernel serves in order
+and frees when its holder dies; SQLite's own locks poll. Every wait is bounded (waiting.py), and a ledger that
+has vanished is made anew from the running containers (layout.py). Knows no device and no driver: what fits is
+decided by a function that the caller passes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 
 from xpu_runtime import paths
 from xpu_runtime.ledger import layout, survivors, waiting
-from xpu_runtime.ledger.grants import Grant, Slice, Use
+from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.layout import GRANT, SLICE
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError, Transaction
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
 
-class _Telling:
-    """Errors of files and of SQLite within it are told as the ledger's."""
+#: Where the value of a limit is booked, by its kind.
+_COLUMNS = {MEMORY: "memory_bytes", CORES: "cores"}
+
+
+class _LedgerErrors:
+    """A context in which an OSError or an error of SQLite becomes a LedgerError."""
 
     def __init__(self, ledger: Ledger, verb: str) -> None:
         self._ledger = ledger
@@ -84,7 +89,7 @@ class Ledger:
     def _failed(self, verb: str, error: Exception) -> LedgerError:
         reason = getattr(error, "strerror", None) or str(error)
         file = getattr(error, "filename", None)
-        if file and not self.path.startswith(str(file)):  # a cgroup, say, that what runs is read from
+        if file and not self.path.startswith(str(file)):  # such as a cgroup, when grants are read from there
             reason = f"{file}: {reason}"
         if waiting.is_locked(error):
             return waiting.busy(self.path, waiting.left())
@@ -98,15 +103,15 @@ class Ledger:
                 f"cannot {verb} the ledger {self.path}: {reason}",
                 f"free space on the file system of {os.path.dirname(self.path)}",
             )
-        todo = "slices are root's to give: rootless engines are not supported" if os.geteuid() else ""
+        todo = "run it as root: rootless engines are not supported" if os.geteuid() else ""
         return LedgerError(f"cannot {verb} the ledger {self.path}: {reason}", todo)
 
     def _prepare(self) -> None:
-        """Makes the ledger where there is none of this boot, from what runs."""
+        """Makes the ledger from the running containers, where there is none of this boot."""
         if self._is_current():
             return
         with self._transaction():
-            if self._is_current():  # somebody was first
+            if self._is_current():  # another process was first
                 return
             layout.make(self._db, self.path, self._own)
         layout.note_made(self.path, self._own)
@@ -115,14 +120,14 @@ class Ledger:
         return layout.is_current(layout.read_mark(self._db, self.path), self._own, self.path)
 
     def is_own(self) -> bool:
-        """Whether this process is in the PID namespace of the processes that the ledger names."""
-        with _Telling(self, "read"):
+        """Whether the ledger belongs to the PID namespace of this process."""
+        with _LedgerErrors(self, "read"):
             mark = layout.read_mark(self._db, self.path)
         return mark is not None and mark.pid_namespace == self._own.pid_namespace
 
     def require_own(self) -> None:
-        """LedgerError if not `is_own`, and there are grants."""
-        with _Telling(self, "write"), self._transaction():
+        """LedgerError if the ledger has grants and belongs to another PID namespace."""
+        with _LedgerErrors(self, "write"), self._transaction():
             self._require_own()
 
     def _require_own(self) -> None:
@@ -132,18 +137,18 @@ class Ledger:
         return Transaction(self._db, self.path, self._own.inode)
 
     def _query(self, statement: str, *values: object) -> list[Any]:
-        with _Telling(self, "read"):
+        with _LedgerErrors(self, "read"):
             rows: list[Any] = self._db.execute(statement, values).fetchall()
         return rows
 
-    # What is granted.
+    # Reading
 
     def grants(self) -> list[Grant]:
         """Every grant, oldest first."""
         return self._load("", ())
 
     def of_container(self, container_id: str) -> list[Grant]:
-        """The grants of all containers of this id; runtimes with roots of their own may share one."""
+        """The grants of all containers with this id; runtimes with different --root may use one twice."""
         return self._load("WHERE container_id = ?", (container_id,))
 
     def _load(self, where: str, values: tuple[object, ...]) -> list[Grant]:
@@ -158,7 +163,7 @@ class Ledger:
         return tuple(Slice.of_row([*r[:3], bool(r[3]), *r[4:]]) for r in rows)
 
     def uses(self) -> dict[str, Use]:
-        """What is granted of each device that anything is granted of, by UUID."""
+        """What is granted of each device, by UUID; devices without a grant are left out."""
         rows = self._query(
             "SELECT device_uuid, SUM(memory_bytes), SUM(COALESCE(cores, 0)), COUNT(*), MIN(limited) "
             "FROM slices GROUP BY device_uuid"
@@ -175,20 +180,20 @@ class Ledger:
             for uuid, memory, cores, count, limited in rows
         }
 
-    # What changes it.
+    # Changing
 
     def grant(
         self,
         wanted: Grant,
         choose: Callable[[dict[str, Use]], tuple[Slice, ...] | None],
     ) -> tuple[Grant | None, list[Grant]]:
-        """One grant in one transaction: reaps the dead, lets `choose` take of what is free, books it.
+        """One grant in one transaction: reaps dead grants, lets `choose` pick slices, books them.
 
         Returns the grant with its id and slices, or None where `choose` returned None (then nothing is
-        booked), and the dead grants that were removed, whose quotas are the caller's to clear. A
-        container that has a grant already is given the same one again.
+        booked), and the dead grants that were removed, whose limits the caller must lift. A container that
+        has a grant already gets the same one again.
         """
-        with _Telling(self, "write"), self._transaction():
+        with _LedgerErrors(self, "write"), self._transaction():
             self._require_own()
             dead = self._remove_dead(thorough=False)
             earlier = (wanted.container_id, wanted.bundle)
@@ -196,8 +201,8 @@ class Ledger:
                 if _is_same_start(grant, wanted):
                     return grant, dead
                 if not proc.is_alive(grant.pid, grant.start_time):
-                    # Of an earlier life of this container. Its cgroup's path has processes again:
-                    # the ones that are being given this new grant.
+                    # Of an earlier run of this container. The cgroup has processes again: those that this
+                    # new grant is for.
                     survivors.forget(grant)
                     self._delete([grant])
                     dead.append(grant)
@@ -217,9 +222,9 @@ class Ledger:
     def bind(self, grant: Grant) -> bool:
         """Binds a grant to the container's process and cgroup; False if there is no such grant."""
         values = (grant.pid, grant.start_time, grant.cgroup, grant.state, grant.id, grant.container_id)
-        with _Telling(self, "write"), self._transaction():
+        with _LedgerErrors(self, "write"), self._transaction():
             self._require_own()
-            # By the container's id too: in a ledger made anew, the number may be another's.
+            # By the container's id too: in a ledger that was made anew the number may be another grant's.
             done = self._db.execute(
                 "UPDATE grants SET pid = ?, start_time = ?, cgroup = ?, state = ? "
                 "WHERE id = ? AND container_id = ?",
@@ -228,37 +233,36 @@ class Ledger:
             return bool(done.rowcount)
 
     def resize(
-        self, number: int, choose: Callable[[Grant, dict[str, Use]], dict[int, int]]
+        self, number: int, choose: Callable[[Grant, dict[str, Use]], dict[tuple[int, str], int]]
     ) -> tuple[Grant | None, list[Grant]]:
-        """Changes what slices of grant `number` book of memory, in one transaction, in which the dead are
-        reaped too.
+        """Changes what the slices of grant `number` book, in one transaction that also reaps dead grants.
 
-        `choose` gets the grant as it is now and what is granted of each device, and returns the new bytes by
-        the slice's position. What it does besides happens before the change is booked and while nobody else
-        books; if it raises, the ledger stays as it was. Returns the grant as it became (None: it has ended)
-        and the dead grants that were removed, whose quotas are the caller's to clear.
+        `choose` gets the grant as it is now and what is granted of each device, and returns the new values by
+        the slice's position and the limit's kind. It runs before the change is booked and while the ledger is
+        locked; if it raises, the ledger stays as it was. Returns the changed grant (None: it has ended) and
+        the dead grants that were removed, whose limits the caller must lift.
         """
-        with _Telling(self, "write"), self._transaction():
+        with _LedgerErrors(self, "write"), self._transaction():
             self._require_own()
             dead = self._remove_dead(thorough=True)
             found = self._load("WHERE id = ?", (number,))
             if not found:
                 return None, dead
-            for position, amount in choose(found[0], self.uses()).items():
+            for (position, kind), value in choose(found[0], self.uses()).items():
                 self._db.execute(
-                    "UPDATE slices SET memory_bytes = ? WHERE grant_id = ? AND position = ?",
-                    (amount, number, position),
+                    f"UPDATE slices SET {_COLUMNS[kind]} = ? WHERE grant_id = ? AND position = ?",
+                    (value, number, position),
                 )
             return self._load("WHERE id = ?", (number,))[0], dead
 
     def release(self, grants: list[Grant]) -> None:
-        """Removes grants; those that are gone already are no error."""
-        with _Telling(self, "write"), self._transaction():
+        """Removes grants; no error for those that are gone already."""
+        with _LedgerErrors(self, "write"), self._transaction():
             self._delete(grants)
 
     def reap(self) -> list[Grant]:
         """Removes every grant whose container is gone, and returns them."""
-        with _Telling(self, "write"), self._transaction():
+        with _LedgerErrors(self, "write"), self._transaction():
             self._require_own()
             return self._remove_dead(thorough=True)
 
@@ -267,10 +271,10 @@ class Ledger:
             layout.delete(self._db, grant.id)
 
     def _remove_dead(self, *, thorough: bool) -> list[Grant]:
-        """Removes the grants whose process is gone and whose cgroup holds none any more.
+        """Removes the grants whose process has ended and whose cgroup is empty.
 
-        The quick pass asks only whether the process number is in use, which costs nothing at a thousand
-        grants; the thorough one, before anything is refused, also sees numbers that were used again.
+        The quick pass only checks whether the process id is in use, which is cheap even for a thousand
+        grants; the thorough one, made before a request is refused, also recognises ids that were reused.
         """
         dead = []
         for number, pid, start_time, cgroup in self._query("SELECT id, pid, start_time, cgroup FROM grants"):
@@ -279,17 +283,17 @@ class Ledger:
                 dead.append(number)
         found = [grant for number in dead for grant in self._load("WHERE id = ?", (number,))]
         for grant in found:
-            if grant.cgroup:  # left there, or made again for the container's next life
+            if grant.cgroup:  # it may be left over, or made again for the container's next run
                 survivors.forget(grant)
         self._delete(found)
         return found
 
 
 def _is_same_start(grant: Grant, wanted: Grant) -> bool:
-    """Whether `grant` was given for the very start of the container that `wanted` is for.
+    """Whether `grant` was made for the same start of the container as `wanted`.
 
-    By the same process, or by spec mode for a runtime that is creating it now (where a hook of the
-    engine's own asks besides the one that the shim has put in).
+    That is so for the same process, and for spec mode's grant of a container that is being created now: an
+    engine's own hook may ask for it again, besides the hook that the shim has injected.
     """
     if (grant.pid, grant.start_time) == (wanted.pid, wanted.start_time):
         return True

@@ -1,10 +1,11 @@
-"""What the ledger is made anew from: the grant of each running container, written on its cgroup as well.
+"""A second record of each running container's grant, on its cgroup, from which a lost ledger is made anew.
 
-The ledger is a file, which can be removed or emptied while containers run; then their memory would be
-granted twice. So the hook writes the grant into an extended attribute `trusted.xpu.NUMBER` of the
-container's own cgroup folder (v2, or v1's devices hierarchy). It ends with the cgroup, needs no cleaning up,
-lies in no folder of ours, and only CAP_SYS_ADMIN of the host's user namespace can write it (xattr(7)). One
-write takes some 20 µs, reading them all some 10 µs a cgroup, once for each ledger that is made.
+The ledger is a file, which can be removed or emptied while containers run; their memory would then be granted
+twice. So the hook also writes the grant into an extended attribute `trusted.xpu.NUMBER` of the container's
+cgroup folder (v2, or v1's devices hierarchy). It ends with the cgroup, lies in none of our folders, and can
+be written only with CAP_SYS_ADMIN in the host's user namespace (xattr(7)); what is read is checked all the
+same. Cost: about 20 µs for one write, and 10 µs for each cgroup when a ledger is made. Knows no backend and
+no device.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from xpu_runtime.linux.proc import Caller
+
 _PREFIX = "trusted.xpu."
 _FORMAT = 1
-#: The host's PID namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h), which does not end.
+#: The host's PID namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h), which lasts as long as the boot.
 _HOST = 0xEFFFFFFC
 _TEXT, _NUMBER, _TEXT_OR_NONE = (str,), (int,), (str, type(None))
 #: The types of a record's fields, as Grant and Slice have them.
@@ -33,21 +36,31 @@ _SLICE = (_TEXT, _TEXT, _NUMBER, (bool,), (int, type(None)), *4 * (_TEXT_OR_NONE
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENODATA)
 
 
-def keep(grant: Grant, ledger: str) -> None:
-    """Writes a grant of the ledger at that path on the cgroup of its process; nothing where the container has
-    no cgroup of its own."""
+def keep(grant: Grant, ledger: str, caller: Caller) -> None:
+    """Records a grant of the ledger at path `ledger` on the cgroup of its process; does nothing where that
+    is the caller's cgroup, since the container then has none of its own."""
     folder = _folder(grant)
-    if folder is None:
-        return
+    if folder is not None and (grant.cgroup or folder != _folder_v1(caller.pid)):
+        _write(folder, grant, ledger, 0)
+
+
+def renew(grant: Grant, ledger: str) -> None:
+    """Records a grant that has changed; does nothing where it has no record."""
+    folder = _folder(grant)
+    if folder is not None:
+        _write(folder, grant, ledger, os.XATTR_REPLACE)
+
+
+def _write(folder: str, grant: Grant, ledger: str, flags: int) -> None:
     record = [_FORMAT, *_home(ledger), proc.pid_namespace(), _plain(grant)]
     try:
-        os.setxattr(folder, _PREFIX + str(grant.id), jsonlite.dumps(record).encode("ascii"))
+        os.setxattr(folder, _PREFIX + str(grant.id), jsonlite.dumps(record).encode("ascii"), flags)
     except OSError:
         pass
 
 
 def forget(grant: Grant) -> None:
-    """Takes the grant off its cgroup; no error where it is not there."""
+    """Removes the record of a grant from its cgroup; no error where there is none."""
     folder = _folder(grant)
     if folder is not None:
         try:
@@ -63,19 +76,20 @@ def _home(ledger: str) -> tuple[str, int]:
 
 
 def _folder(grant: Grant) -> str | None:
-    """Where the grant is written: the folder of its limit, or that of its process."""
-    if grant.cgroup:
-        return grant.cgroup
+    """The cgroup folder for the record: that of the limit, else that of the process."""
+    return grant.cgroup or _folder_v1(grant.pid)
+
+
+def _folder_v1(pid: int) -> str | None:
     try:
-        folder = cgroups.devices_folder_v1(grant.pid)
-        return None if folder == cgroups.devices_folder_v1(os.getpid()) else folder
+        return cgroups.devices_folder_v1(pid)
     except ProcessLookupError:
         return None
 
 
 def running(ledger: str, pid_namespace: int) -> list[Grant]:
-    """The grants from the ledger at that path of all containers that run; LedgerError where they have been
-    given out from another PID namespace."""
+    """The grants of all running containers that the ledger at path `ledger` made; LedgerError where one was
+    made from another PID namespace."""
     home, home_device = _home(ledger)
     found = {}
     for folder, number in _written():
@@ -95,13 +109,13 @@ def running(ledger: str, pid_namespace: int) -> list[Grant]:
             if proc.is_alive(grant.pid, grant.start_time) or cgroups.has_processes(folder):
                 found[grant.id] = grant
         elif device == home_device and cgroups.has_processes(folder):
-            # The same name elsewhere, as in a container with an engine of its own, is another folder.
-            raise foreign(f"container {grant.container_id} has a slice", namespace, pid_namespace)
+            # On another file system the same path is another ledger, as for an engine inside a container.
+            raise foreign(f"container {grant.container_id} got its slice from", namespace, pid_namespace)
     return sorted(found.values(), key=lambda grant: grant.id)
 
 
 def _written() -> Iterator[tuple[str, str]]:
-    """Each cgroup folder with the name of each attribute of ours on it."""
+    """(cgroup folder, name) of each of our attributes."""
     for each in cgroups.mounted():
         if each.version == 2 or "devices" in each.controllers:
             for folder, _, _ in os.walk(each.mountpoint, onerror=_unless_gone):
@@ -117,39 +131,40 @@ def _written() -> Iterator[tuple[str, str]]:
 
 
 def _unless_gone(error: OSError) -> None:
-    """A folder that cannot be listed may hold containers: os.walk alone would step over it."""
+    """Raises unless the folder is gone: os.walk would silently skip one that may hold containers."""
     if error.errno not in _GONE:
         raise error
 
 
 def foreign(what: str, theirs: int, ours: int, ledger: str = "") -> LedgerError:
-    """The error of who is in another PID namespace than the containers; `ledger`: its path if it says so."""
+    """The error for a process in another PID namespace than the containers. `what` is the subject of the
+    sentence; `ledger` is the path of the ledger, if that is what shows it."""
     todo = "do this on the host itself; in a pod, with hostPID: true"
     if theirs != _HOST:
-        todo = "do this where they were started"
+        todo = "do this in the namespace where they were started"
         if ledger:
-            # Else an engine in a container, whose /run outlives a restart of that, could start nothing again.
-            todo += f"; if that has ended, and they with it, remove {ledger}: it is made anew"
+            # An engine in a container whose /run survives its restart could otherwise never start one again.
+            todo += f"; if that has ended, and the containers with it, remove {ledger}: it is made anew"
     return LedgerError(
-        f"{what} of another PID namespace (pid:[{theirs}], here is pid:[{ours}]): which of its containers "
-        "still run cannot be told from here",
+        f"{what} another PID namespace (pid:[{theirs}]; this is pid:[{ours}]), so it cannot be told from "
+        "here which of its containers still run",
         todo,
     )
 
 
 def _plain(grant: Grant) -> list[Any]:
     *fields, _ = grant.as_dict().values()
-    return [*fields, [part.row() for part in grant.slices]]
+    return [*fields, [slice_.row() for slice_ in grant.slices]]
 
 
 def _grant(plain: list[Any]) -> Grant:
-    """ValueError or TypeError for what is no grant.
+    """The grant in a record; ValueError or TypeError if it is malformed.
 
-    A container with CAP_SYS_ADMIN can write anything there, which must not stop the node's other containers.
+    A container with CAP_SYS_ADMIN can write anything there, which must not stop other containers.
     """
     *fields, slices = plain
-    parts = tuple(Slice.of_row(_typed(each, _SLICE)) for each in slices)
-    return Grant(**dict(zip(Grant._fields, [*_typed(fields, _GRANT), parts], strict=True)))
+    rows = tuple(Slice.of_row(_typed(each, _SLICE)) for each in slices)
+    return Grant(**dict(zip(Grant._fields, [*_typed(fields, _GRANT), rows], strict=True)))
 
 
 def _typed(values: list[Any], types: tuple[tuple[type, ...], ...]) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Waiting for the ledger's lock, with an end, and the name of whoever has it.
+"""The ledger's lock: every wait for it is bounded, and an error names the process that holds it.
 
-One stuck holder must not stop every container's start and end on the node. Who waits in vain learns which
-process it is; a start is refused then, and an end leaves its slices to reaping.
+One hanging process must not block every container on the node. When the time is over, a start is refused, and
+the end of a container leaves its slices to be reaped later. Knows locks and SQLite's transactions, and
+nothing of grants.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Seconds that a command for people waits, each time. It may meet a hundred starts at once.
+#: Seconds that each wait of an `xpu` command may take: a hundred starts may be ahead of it.
 _WAIT_S = 30.0
-#: Seconds in which a start, from the shim's first step to the hook's last, gets the lock or fails: each of
-#: the two has this much, and the failed container's end comes after them. Together less than a minute.
+#: Seconds that all waits of the shim, and again all of the hook, may take. With the end of a container whose
+#: start has failed, that is less than a minute.
 START_S = 25.0
-#: The same for a container's end, of which an engine expects that it is quick.
+#: The same for the end of a container, which engines expect to be quick.
 STOP_S = 8.0
 
 _left: float | None = None
@@ -31,17 +32,13 @@ _left: float | None = None
 class LedgerError(XpuError):
     """The ledger cannot be read or written; nothing is granted then."""
 
-    code = "ledger"
-
 
 class LedgerBusy(LedgerError):
-    """Somebody else has had the ledger locked for too long."""
-
-    code = "ledger-busy"
+    """Another process has held the ledger's lock for too long."""
 
 
 def allow(seconds: float) -> None:
-    """From here on this process waits no longer than `seconds`, all its waits together."""
+    """Limits all further waits of this process together to `seconds`."""
     global _left
     _left = seconds
 
@@ -58,7 +55,7 @@ def _spend(seconds: float) -> None:
 
 
 def busy(path: str, waited: float) -> LedgerBusy:
-    """The error of who has waited in vain for the ledger at `path`."""
+    """The error for a wait of `waited` seconds that was not long enough."""
     from xpu_runtime.linux import holders  # only where something is wrong
 
     names = holders.of(path, path + ".lock")
@@ -100,7 +97,7 @@ class Transaction:
         lock = files.Lock(self._path + ".lock", left())
         lock.__enter__()
         try:
-            # SQLite's own lock is free, unless a program has it that does not know the lock file.
+            # SQLite's own lock is free, unless a program holds it that does not use the lock file.
             remaining = max(0.0, left() - (time.monotonic() - started))
             self._db.execute(f"PRAGMA busy_timeout = {int(remaining * 1000)}")
             self._db.execute("BEGIN IMMEDIATE")
@@ -111,7 +108,8 @@ class Transaction:
         self._lock = lock
 
     def _check_file(self) -> None:
-        """LedgerError where the open file is no longer the ledger: nobody else would see the change."""
+        """LedgerError where the open file is no longer the ledger, so that no other process would see the
+        change."""
         try:
             inode = os.stat(self._path).st_ino
         except FileNotFoundError:

@@ -1,0 +1,1 @@
+"""What the kernel and the C library offer, without a policy."""

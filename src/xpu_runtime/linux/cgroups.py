@@ -1,8 +1,8 @@
 """Where a process is in the cgroup hierarchies, and which devices it may open there.
 
-Knows cgroup v1, v2 and both at once (cgroups(7)): a controller's mount may be anywhere and show
-only a part of the hierarchy. Everything is read anew at each call, in the caller's mount and
-cgroup namespace, which must be the host's.
+Handles cgroup v1, v2 and hybrid hosts (cgroups(7)): a controller may be mounted anywhere, and a mount may
+show only a subtree of the hierarchy. Nothing is cached: each call reads the mounts in the caller's mount and
+cgroup namespace, which must be the host's. Knows devices only by their numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 
 from xpu_runtime.errors import ApplyError
 from xpu_runtime.linux import files, mountinfo
+from xpu_runtime.linux.device_rule import DeviceRule
 from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _READ_LIMIT = 1 << 24
-#: In the place of a controller's name, of which the v2 hierarchy has none.
+#: Stands for the controller's name in the v2 hierarchy, whose membership has none.
 _V2 = ""
 
 
@@ -32,27 +33,20 @@ class Hierarchy(Value):
     mountpoint: str
 
 
-class DeviceRule(Value):
-    """One device that may be used: `kind` is "c" or "b", `access` one or more of "r", "w" and "m" (mknod)."""
-
-    kind: str
-    major: int
-    minor: int
-    access: str = "rw"
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.major}:{self.minor} {self.access}"
-
-
 def mounted() -> list[Hierarchy]:
-    """The hierarchies that are seen in this mount namespace; a mount may hide others (proc(5))."""
+    """The hierarchies that are visible in this mount namespace: one mount may cover another (proc(5))."""
     found = []
     for each in mountinfo.read("cgroup").values():
         if _device(each.point) == each.device:
-            # A v1 mount's other options, such as rw and xattr, are no controllers' names.
+            # The list also has a v1 mount's other options (rw, xattr), which are no controller's name.
             controllers = tuple(each.options.split(",")) if each.kind == "cgroup" else ()
             found.append(Hierarchy(1 if controllers else 2, controllers, each.root, each.point))
     return found
+
+
+def v2_mountpoint() -> str | None:
+    """Where cgroup v2 is mounted, on a hybrid host too; None where it is not."""
+    return next((each.mountpoint for each in mounted() if each.version == 2), None)
 
 
 def paths(pid: int) -> dict[str, str]:
@@ -114,7 +108,7 @@ def _members(folder: str) -> Iterator[list[str]]:
 
 
 def allow_devices(pid: int, rules: list[DeviceRule]) -> list[DeviceRule]:
-    """Lets the cgroup of `pid` use the devices too; returns the rules that were not there before.
+    """Allows the cgroup of `pid` to use the devices; returns the rules that were not there before.
 
     On v1 by devices.allow; on v2 by replacing each device program that is attached to the cgroup. Doing it
     again changes nothing. ApplyError where it cannot be done.
@@ -123,7 +117,7 @@ def allow_devices(pid: int, rules: list[DeviceRule]) -> list[DeviceRule]:
 
 
 def deny_devices(pid: int, rules: list[DeviceRule]) -> None:
-    """Takes back what `allow_devices` returned."""
+    """Removes the rules that `allow_devices` returned."""
     _change(pid, rules, False)
 
 
@@ -137,7 +131,7 @@ def _change(pid: int, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:
             f"the device cgroup of process {pid} cannot be found",
             "mount /sys/fs/cgroup where the engine runs, whole and writable",
         )
-    from xpu_runtime.linux import device_bpf  # only where it is needed: this is a container's start
+    from xpu_runtime.linux import device_bpf  # rarely needed, and this is a container's start
 
     return device_bpf.allow(folder, rules) if allow else device_bpf.deny(folder, rules)
 
@@ -186,7 +180,7 @@ def _memberships(pid: int) -> list[tuple[tuple[str, ...], str]]:
 
 
 def _folder(hierarchies: list[Hierarchy], path: str) -> str | None:
-    """Where `path` of a hierarchy is seen; a mount may show a part of the hierarchy only."""
+    """The folder at which `path` of a hierarchy is visible; a mount may show only a subtree."""
     for each in hierarchies:
         root = "" if each.root == "/" else each.root
         if path == root or path.startswith(root + "/"):
@@ -204,5 +198,5 @@ def _device(path: str) -> str:
 
 
 def _lines(path: str) -> list[str]:
-    # By newlines only: a cgroup's name may hold what else str.splitlines takes for the end of a line.
+    # By newlines only: a cgroup's name may contain other characters at which str.splitlines splits.
     return [line for line in os.fsdecode(files.read(path, _READ_LIMIT)).split("\n") if line]

@@ -1,9 +1,9 @@
-"""Making files for somebody else: a container's root user is another user of the host in a user namespace.
+"""Making files as another user: in a user namespace a container's root is another user of the host.
 
-What root makes in such a container's root folder would belong to nobody whom the container knows, and
-on a file system that is mounted in the user namespace root cannot make anything (EOVERFLOW). Setting
-the owner afterwards would have to name a file again that may be exchanged by then. With setfsuid(2)
-each file belongs to the right user from its first instant.
+A file that the host's root makes in such a container's root folder has an owner that the container does not
+know, and on a file system that is mounted in the user namespace the host's root cannot make files at all
+(EOVERFLOW). Changing the owner afterwards is a race, as the name may lead to another file by then. With
+setfsuid(2) each file has the right owner from the start. Knows no container: the ids are the caller's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MakingFilesAs:
-    """While it is entered this thread makes files as user `uid` and group `gid`, with root's rights."""
+    """A context in which this thread makes files as user `uid` and group `gid`, and keeps root's rights."""
 
     def __init__(self, uid: int, gid: int) -> None:
         self._ids = uid, gid
@@ -34,5 +34,5 @@ class MakingFilesAs:
             return
         capabilities = syscalls.capget()
         syscalls.setfsgid(gid)
-        syscalls.setfsuid(uid)  # takes the rights over others' files away
+        syscalls.setfsuid(uid)  # drops the capabilities over files of other users
         syscalls.capset(capabilities)

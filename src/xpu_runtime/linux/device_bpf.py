@@ -1,9 +1,9 @@
-"""Device rules on cgroup v2: the eBPF programs on a cgroup are replaced by ones that also allow ours.
+"""Device rules on cgroup v2: the eBPF programs of a cgroup are replaced by ones that also allow our devices.
 
-The low-level runtime has attached a program that allows the spec's devices; it cannot be changed,
-but its instructions can be read, and loaded again behind a prefix that says yes to our devices. The
-prefix has a mark, by which a program that has one already is known again.
-Structures and numbers: linux/bpf.h; what a program is given: struct bpf_cgroup_dev_ctx there.
+The low-level runtime attaches a program that allows the spec's devices. A loaded program cannot be changed,
+but its instructions can be read, and loaded again behind a prefix that allows more devices. Marks in the
+prefix show whether a program has one already. Structures and numbers: linux/bpf.h; a program's argument:
+struct bpf_cgroup_dev_ctx. Knows devices only by their numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xpu_runtime.linux.cgroups import DeviceRule
+    from xpu_runtime.linux.device_rule import DeviceRule
 
 _PROG_LOAD, _PROG_ATTACH, _PROG_DETACH = 5, 8, 9
 _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _PROG_QUERY = 13, 15, 16
@@ -40,8 +40,9 @@ def _code(code: int, destination: int = 0, source: int = 0, offset: int = 0, imm
     return _INSTRUCTION.pack(code, source << 4 | destination, offset, immediate)
 
 
-# Register 1 is the context, which the program behind the prefix finds unchanged; at the start it may rely on
-# no other register. The values moved to register 0 do nothing: they are the mark.
+# Register 1 is the context, and stays unchanged for the program behind the prefix; the verifier lets a
+# program rely on no other register at its start. The values that are moved to register 0 have no effect: they
+# are the mark.
 _HEAD = (
     _code(_MOVE, 0, immediate=0x00555058)
     + _code(_LOAD_WORD, 2, 1, 0)  # access << 16 | kind
@@ -60,9 +61,10 @@ class _Program(Value):
 
 
 def allow(folder: str, rules: list[DeviceRule]) -> list[DeviceRule]:
-    """Has every device program of the cgroup `folder` allow `rules` too; returns those that one did not have.
+    """Makes every device program of the cgroup `folder` allow `rules`; returns the rules that one of them
+    lacked.
 
-    A cgroup without a program restricts nothing and stays so. The change is atomic for each program.
+    A cgroup without a program has no restriction, and stays so. The change is atomic for each program.
     ApplyError where one of them cannot be rewritten.
     """
     added: list[DeviceRule] = []
@@ -77,14 +79,15 @@ def allow(folder: str, rules: list[DeviceRule]) -> list[DeviceRule]:
 
 
 def deny(folder: str, rules: list[DeviceRule]) -> list[DeviceRule]:
-    """Takes `rules` out of the prefixes again; what the programs themselves allow stays allowed."""
+    """Removes `rules` from the prefixes; what the programs behind them allow stays allowed."""
     unwanted = [_block(rule) for rule in rules]
     _rewrite(folder, lambda blocks: [block for block in blocks if block not in unwanted])
     return rules
 
 
 def _block(rule: DeviceRule) -> bytes:
-    """Returns 1 for this device and no more than this access, else goes on behind itself."""
+    """Instructions that return 1 for this device and at most this access, and else go on with the next
+    block."""
     access = 0
     for letter in rule.access:
         access |= _ACCESS[letter]
@@ -104,7 +107,7 @@ _BLOCK_SIZE = 7 * _INSTRUCTION.size
 
 
 def _split(code: bytes) -> tuple[list[bytes], bytes]:
-    """The blocks of our prefix, if there is one, and the program behind it."""
+    """The blocks of the prefix, if there is one, and the program behind it."""
     if not code.startswith(_HEAD):
         return [], code
     at = len(_HEAD)
@@ -124,7 +127,7 @@ def _rewrite(folder: str, change: Callable[[list[bytes]], list[bytes]]) -> None:
         cgroup = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             flags, ids = _attached(cgroup)
-            # All are loaded before one is replaced: what can be refused is refused here.
+            # All are loaded before the first is replaced: loading is the step that can be refused.
             for number in ids:
                 old.append(syscalls.bpf(_PROG_GET_FD_BY_ID, bytearray(struct.pack("=III", number, 0, 0))))
                 code = _changed(_read(old[-1], number), change)
@@ -143,7 +146,7 @@ def _rewrite(folder: str, change: Callable[[list[bytes]], list[bytes]]) -> None:
 
 
 def _changed(program: _Program, change: Callable[[list[bytes]], list[bytes]]) -> tuple[bytes, bool] | None:
-    """The instructions after the change, and whether they may say GPL; None if nothing changes."""
+    """The changed instructions, and whether they are loaded as GPL; None if nothing changes."""
     blocks, body = _split(program.code)
     changed = change(blocks)
     if changed == blocks:
@@ -153,7 +156,7 @@ def _changed(program: _Program, change: Callable[[list[bytes]], list[bytes]]) ->
 
 
 def _attached(cgroup: int) -> tuple[int, list[int]]:
-    """(attach flags, ids) of the device programs attached to this very cgroup."""
+    """(attach flags, ids) of the device programs that are attached to this cgroup itself."""
     ids = bytearray(4 * _PROGRAMS_LIMIT)
     query = bytearray(
         struct.pack(
@@ -193,7 +196,8 @@ def _information(program: int, length: int, address: int) -> tuple[int, ...]:
 
 
 def _refuse_unmovable(program: _Program) -> None:
-    """Maps and calls are shown as the kernel's own numbers, which cannot be loaded again."""
+    """OSError for maps and calls: they are shown with the kernel's own numbers, which cannot be loaded
+    again."""
     for code, registers, _, _ in _INSTRUCTION.iter_unpack(program.code):
         if code == _CALL or (code == _LOAD_DOUBLE and registers >> 4):
             raise OSError(errno.EOPNOTSUPP, f"program {program.id} uses maps or calls functions")
@@ -226,7 +230,7 @@ def _load(code: bytes, gpl: bool) -> int:
     try:
         return syscalls.bpf(_PROG_LOAD, attributes(0))
     except OSError as error:
-        # Once more for the verifier's words; it may even succeed (EAGAIN: a signal came).
+        # Again, for the verifier's log. It may succeed this time (EAGAIN: a signal came).
         try:
             return syscalls.bpf(_PROG_LOAD, attributes(1))
         except OSError:
@@ -235,7 +239,7 @@ def _load(code: bytes, gpl: bool) -> int:
 
 
 def _replace(cgroup: int, flags: int, old: int, new: int) -> None:
-    """Puts `new` in the place of `old`, with no moment in which neither is there."""
+    """Replaces `old` by `new`; at every moment one of them is attached."""
 
     def attach(how: int, replaced: int = 0) -> None:
         attributes = struct.pack("=IIIII", cgroup, new, _CGROUP_DEVICE_ATTACH, how, replaced)

@@ -1,7 +1,7 @@
-"""Files that are always whole: written aside and renamed, read up to a limit, locked by flock.
+"""Files that are never half-written: replaced by a rename, read up to a limit, locked by flock(2).
 
-For files of ours and of the bundle, in folders that only root writes to. What lies inside a
-container's root goes through `rootfs.Root`.
+For our own files and those of the bundle, in folders that only root can write to. Not for files inside a
+container's root, which may be hostile: those go through `rootfs.Root`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-#: Seconds that a lock is waited for, unless its user says otherwise.
+#: Seconds to wait for a lock, by default.
 _WAIT_S = 60.0
 
 
@@ -31,22 +31,22 @@ def write_atomic(
     fsync: bool = False,
     before: Callable[[str], None] | None = None,
 ) -> None:
-    """Makes `path` a file with `data`, or leaves what was there: a reader sees the one or the other.
+    """Makes `path` a file with `data`, or leaves what was there: a reader sees one or the other.
 
-    A symlink at `path` is replaced, not followed. `mode` is set whatever the umask is. With `fsync` the
-    file and its name have reached the disk on return. `before` gets the path that the new file has until it
-    is renamed; if it raises, nothing is changed. OSError with `path` in it, such as ENOSPC.
+    A symlink at `path` is replaced, not followed. `mode` is set whatever the umask is. With `fsync` the file
+    and its name have reached the disk on return. `before` is called with the temporary path of the new file;
+    if it raises, nothing is changed. OSError with `path` in it, such as ENOSPC.
     """
     folder, name = os.path.split(path)
     folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        aside = create_aside(folder_fd, name, data, mode, fsync)
+        temporary = create_aside(folder_fd, name, data, mode, fsync)
         try:
             if before is not None:
-                before(os.path.join(folder, aside))
-            os.rename(aside, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+                before(os.path.join(folder, temporary))
+            os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
         except BaseException:
-            os.unlink(aside, dir_fd=folder_fd)
+            os.unlink(temporary, dir_fd=folder_fd)
             raise
         if fsync:
             os.fsync(folder_fd)
@@ -57,11 +57,11 @@ def write_atomic(
 
 
 def rewrite(path: str, data: bytes) -> None:
-    """Gives the file at `path`, or the one that a symlink there leads to, new bytes at once.
+    """Replaces the content of the file at `path`, or of the target of a symlink there, in one step.
 
-    Owner, mode and extended attributes (ACLs and the security label among them) stay, as far as we may set
-    them. OSError EBUSY, and nothing changed, where replacing the file would undo something: another hard
-    link to it, or a mount on it; `overwrite` is for these.
+    Owner, mode and extended attributes (including ACLs and the security label) are kept as far as permitted.
+    OSError EBUSY, with nothing changed, where a rename would cut off another hard link or a mount on the
+    file; `overwrite` is for these.
     """
     if os.path.islink(path):
         path = os.path.realpath(path)
@@ -86,7 +86,7 @@ def _copy_attributes(path: str, there: os.stat_result, copy: str) -> None:
 
 
 def overwrite(path: str, data: bytes) -> None:
-    """Writes `data` into the file itself. Whoever reads or kills in between leaves or sees a prefix of it."""
+    """Writes `data` into the file itself. A reader meanwhile, and a kill, see only the beginning of it."""
     fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         os.ftruncate(fd, 0)
@@ -97,8 +97,8 @@ def overwrite(path: str, data: bytes) -> None:
         os.close(fd)
 
 
-def aside_name(name: str) -> str:
-    """A name beside `name` that no other writer has, be it a process, a thread, or one of an earlier life."""
+def temporary_name(name: str) -> str:
+    """A name for a temporary file beside `name`, different for each process, thread and call."""
     return f".{name[:200]}.{os.urandom(6).hex()}"
 
 
@@ -110,13 +110,13 @@ def create_aside(
     fsync: bool = False,
     owner: tuple[int, int] | None = None,
 ) -> str:
-    """A new file with `data` beside `name`; returns its own name. Leaves none behind on an error.
+    """Makes a new file with `data` beside `name`, and returns its name. On an error no file is left.
 
-    `owner` is a user's and a group's id, if not the caller's.
+    `owner` is a user id and a group id, by default the caller's.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    aside = aside_name(name)
-    fd = os.open(aside, flags, 0o600, dir_fd=folder_fd)
+    temporary = temporary_name(name)
+    fd = os.open(temporary, flags, 0o600, dir_fd=folder_fd)
     try:
         left = memoryview(data)
         while left:
@@ -127,17 +127,18 @@ def create_aside(
         if fsync:
             os.fsync(fd)
     except BaseException:
-        os.unlink(aside, dir_fd=folder_fd)
+        os.unlink(temporary, dir_fd=folder_fd)
         raise
     finally:
         os.close(fd)
-    return aside
+    return temporary
 
 
 def read(path: str, limit: int) -> bytes:
-    """The bytes of a regular file; OSError EFBIG where it has more than `limit`, EINVAL if it is no file.
+    """The bytes of a regular file; OSError EFBIG where it has more than `limit`, EINVAL for another kind of
+    file.
 
-    A FIFO is not opened: its writer would go on, and die of SIGPIPE when it is closed again.
+    A FIFO is not opened: that would let its writer go on, and closing it would kill the writer by SIGPIPE.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
@@ -149,28 +150,29 @@ def read(path: str, limit: int) -> bytes:
 
 
 def read_fd(fd: int, limit: int, path: str) -> bytes:
-    """`read` for a descriptor opened with O_NONBLOCK; `path` is for the error."""
+    """`read` for a descriptor that was opened with O_NONBLOCK; `path` is for the error only."""
     there = os.fstat(fd)
     if not stat.S_ISREG(there.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
     if there.st_size > limit:
         raise OSError(errno.EFBIG, f"more than {limit} bytes", path)
-    # What /proc holds says that it has no bytes, and a file may grow while it is read.
-    parts = []
+    # Files of /proc have st_size 0, and a file may grow while it is read.
+    chunks = []
     left = limit + 1
-    while left and (part := os.read(fd, min(left, 1 << 20))):
-        parts.append(part)
-        left -= len(part)
+    while left and (chunk := os.read(fd, min(left, 1 << 20))):
+        chunks.append(chunk)
+        left -= len(chunk)
     if not left:
         raise OSError(errno.EFBIG, f"more than {limit} bytes", path)
-    return b"".join(parts)
+    return b"".join(chunks)
 
 
 class Lock:
-    """An exclusive flock on a file that is made where it is missing; dropped when its holder dies.
+    """An exclusive flock(2) on a file, which is made if it is missing; the kernel drops it when its holder
+    dies.
 
-    Each `with` opens the file anew, so that threads of one process exclude each other as well. TimeoutError
-    for who would wait longer than `wait_s` seconds.
+    Each `with` opens the file again, so that threads of one process exclude each other as well. TimeoutError
+    after `wait_s` seconds.
     """
 
     def __init__(self, path: str, wait_s: float = _WAIT_S) -> None:
@@ -190,7 +192,7 @@ class Lock:
         return self
 
     def _take(self, until: float) -> bool:
-        """Locks the file that has the path; False where the path has become another file's meanwhile."""
+        """Locks the file at the path; False if there is another file at the path by then."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(self._path, flags, 0o600)
         try:
@@ -207,7 +209,7 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Closing is not enough where a child that was forked meanwhile has the descriptor too.
+        # Closing is not enough: a child that was forked meanwhile has the descriptor as well.
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
         self._fd = -1
@@ -232,14 +234,14 @@ def _flock(fd: int, until: float) -> None:
     if left > 0:
         try:
             _flock_with_alarm(fd, left)
-        except ValueError:  # a handler can be set by the main thread only
-            _flock_by_asking(fd, until)
+        except ValueError:  # only the main thread can set a signal handler
+            _flock_by_polling(fd, until)
         return
     raise TimeoutError
 
 
 def _flock_with_alarm(fd: int, seconds: float) -> None:
-    # In the kernel's queue, which is served in order: who only asks now and then may never be served.
+    # Waits in the kernel's queue, which is served in order: a process that polls may never get the lock.
     import _signal
 
     waits = True
@@ -252,7 +254,7 @@ def _flock_with_alarm(fd: int, seconds: float) -> None:
     mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
     try:
         try:
-            # Again and again: an alarm that rings just before the call would not end it.
+            # Repeated, as a signal just before the call would not interrupt it.
             _signal.setitimer(_signal.ITIMER_REAL, seconds, 0.2)
             fcntl.flock(fd, fcntl.LOCK_EX)
         finally:
@@ -264,7 +266,7 @@ def _flock_with_alarm(fd: int, seconds: float) -> None:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
 
-def _flock_by_asking(fd: int, until: float) -> None:
+def _flock_by_polling(fd: int, until: float) -> None:
     while time.monotonic() < until:
         time.sleep(0.005)
         try:

@@ -1,7 +1,8 @@
-"""Which processes have a file locked: for the message of who has waited for it in vain.
+"""Which processes hold a lock on a file: for the message when waiting for the lock took too long.
 
-/proc/PID/fdinfo/FD tells of each lock on an open file, whoever took it (proc(5)): a child that has the
-descriptor from its parent is seen too, and so is a file system whose devices /proc/locks names otherwise.
+/proc/PID/fdinfo/FD shows each lock on an open file, whichever process took it (proc(5)). Unlike /proc/locks
+this also shows a child that has inherited the descriptor, and works on file systems whose device number
+/proc/locks shows differently. Knows nothing of what the file is for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ _TEXT_LIMIT = 200
 
 
 class Holder(Value):
-    """A process with a lock; `command` is its own choice of words, cut to a line."""
+    """A process that holds a lock; `command` is its command line, which it can set itself, cut to one
+    line."""
 
     pid: int
     command: str
@@ -25,7 +27,7 @@ class Holder(Value):
 
 
 def of(*paths: str) -> list[Holder]:
-    """The other processes that have a lock on one of these files, as far as this /proc shows them."""
+    """The other processes that hold a lock on one of these files, as far as this /proc shows them."""
     names = tuple(os.path.basename(path) for path in paths)
     wanted = set()
     for path in paths:
@@ -44,13 +46,13 @@ def of(*paths: str) -> list[Holder]:
 def _has_lock(pid: str, names: tuple[str, ...], wanted: set[tuple[int, int]]) -> bool:
     try:
         for fd in os.listdir(f"/proc/{pid}/fd"):
-            # The name first: a stat of somebody's file on a server that is gone would wait for it.
+            # The name first: a stat of any other file could hang, for example on a dead network server.
             if os.path.basename(os.readlink(f"/proc/{pid}/fd/{fd}")) not in names:
                 continue
             there = os.stat(f"/proc/{pid}/fd/{fd}")
             if (there.st_dev, there.st_ino) in wanted:
                 with open(f"/proc/{pid}/fdinfo/{fd}", "rb") as lines:
-                    # A line with "->" is a request that waits itself.
+                    # A line with "->" is a request that is waiting.
                     if any(line.startswith(b"lock:") and b"->" not in line for line in lines):
                         return True
     except OSError:

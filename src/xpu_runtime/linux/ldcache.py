@@ -1,9 +1,9 @@
-"""The dynamic loader's cache (/etc/ld.so.cache): read it, merge ours into it, write it.
+"""The dynamic loader's cache (/etc/ld.so.cache): parse it, merge our entries into it, build it.
 
-A driver library lies in a folder of our choosing, and the container's own loader finds it
-through this file, so that no program of the image (its ldconfig least of all) is ever run.
-The image controls the file that is read: every size in it is checked against the file's own.
-The format is glibc's sysdeps/generic/dl-cache.h; strings are file system text (fsdecode).
+With it the container's loader finds the driver libraries in any folder, and no program of the image, such as
+its ldconfig, has to be run. The image controls the file that is parsed: every size in it is checked against
+the size of the file. Format: glibc's sysdeps/generic/dl-cache.h; strings are file system text (fsdecode).
+Works on bytes only: no file is opened here.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ _SECTION = struct.Struct("<IIII")  # tag, flags, offset, size
 _HWCAP_NAMED = 1 << 62
 _HWCAP_HIGH = ~0xFFFFFFFF & (1 << 64) - 1
 _HWCAP_ISA_LEVELS = 0x3FF << 32
-# Longer than PATH_MAX is no path.
+# PATH_MAX: nothing longer can be opened.
 _STRING_LIMIT = 4096
-# Strings may overlap in the file, so that a small file can name gigabytes of them. ldconfig shares only
-# common tails, which stays far below this many times the file's size.
+# Strings may overlap, so that a small file could stand for gigabytes of them. ldconfig shares only common
+# tails, which is far below this many times the file's size.
 _SHARING_LIMIT = 16
-# With a limit on entries, the average length of their names: what they cost to compare grows with it.
+# Where the number of entries is limited, the average length of their names: the cost of sorting grows with
+# it.
 _LONGEST_NAMES = 64
 
 #: What `flags` says of a library for glibc 2 on each machine (as in `uname -m`).
@@ -81,10 +82,11 @@ def has_magic(start: bytes) -> bool:
 def parse(data: bytes, most: int | None = None) -> list[Entry]:
     """The entries of a cache file, in its order; ValueError says what is malformed.
 
-    TooLarge where there are more than `most` of them, or their names are such that they take as long to sort.
+    TooLarge where there are more than `most` of them, or their names are so long that sorting takes as much
+    time.
 
-    Takes the new format, the old one, and the new one behind the old one; of the last, as the loader
-    does, the new part.
+    Accepts the new format, the old one, and the new one behind the old one; of the latter only the new is
+    used, as by the loader.
     """
     if data.startswith(_MAGIC):
         return _parse_new(data, 0, most)
@@ -107,7 +109,8 @@ def parse(data: bytes, most: int | None = None) -> list[Entry]:
 
 
 def merge(existing: Iterable[Entry], ours: Iterable[Entry]) -> list[Entry]:
-    """`existing` with `ours` in place of what the loader would find under the same names and flags."""
+    """`existing`, with `ours` replacing the entries that the loader would find under the same names and
+    flags."""
     ours = list(ours)
     letters = {_letters(entry.soname) for entry in ours}
     taken = {(entry.flags, _order(entry.soname)) for entry in ours}
@@ -121,7 +124,7 @@ def merge(existing: Iterable[Entry], ours: Iterable[Entry]) -> list[Entry]:
 def build(entries: Iterable[Entry]) -> bytes:
     """A cache file in the new format, sorted as the loader's binary search needs it.
 
-    Where entries differ in their path only, the loader takes the one given first.
+    Of entries that differ only in their path, the loader takes the one that is given first.
     """
     ordered = sorted(dict.fromkeys(entries), key=_sort_key, reverse=True)
     if any(entry.hwcaps for entry in ordered):
@@ -166,21 +169,12 @@ def build(entries: Iterable[Entry]) -> bytes:
     )
 
 
-def lookup(entries: Iterable[Entry], soname: str, flags: int) -> Entry | None:
-    """The first entry, hardware-specific ones aside, that a loader of these flags finds under `soname`."""
-    letters, wanted = _letters(soname), _order(soname)
-    for entry in entries:
-        if entry.flags != flags or entry.hwcap or _letters(entry.soname) != letters:
-            continue
-        if _order(entry.soname) == wanted:
-            return entry
-    return None
-
-
 def _table_end(data: bytes, start: int, count: int, size: int) -> int:
     end = start + count * size
     if end > len(data):
-        raise ValueError(f"ld cache says {count} entries and has room for {(len(data) - start) // size}")
+        raise ValueError(
+            f"ld cache says {count} entries and is long enough for {(len(data) - start) // size}"
+        )
     return end
 
 
@@ -203,16 +197,16 @@ def _parse_new(data: bytes, base: int, most: int | None) -> list[Entry]:
             number = hwcap & 0xFFFFFFFF
             name = string(names[number] - base) if number < len(names) else ""
             if not name:
-                continue  # no loader takes such an entry either
+                continue  # loaders skip such an entry as well
             hwcap &= _HWCAP_HIGH
         entries.append(Entry(sonames.counted(string(soname)), string(path), flags, osversion, hwcap, name))
     return entries
 
 
 def _hwcaps_names(data: bytes, extensions: int) -> tuple[int, ...]:
-    """Offsets of the glibc-hwcaps names; as in the loader, extensions that make no sense are as none.
+    """Offsets of the glibc-hwcaps names; malformed extensions are ignored, as by the loader.
 
-    They are counted from the file's start, also in a file that begins with the old format.
+    Offsets count from the start of the file, also in one that begins with the old format.
     """
     if not extensions or extensions % 4 or extensions + 8 > len(data):
         return ()
@@ -228,7 +222,7 @@ def _hwcaps_names(data: bytes, extensions: int) -> tuple[int, ...]:
 
 
 class _Names:
-    """The names of `count` entries, of which there may be `most`, and their length."""
+    """Checks the number and the total length of names against the limit `most`."""
 
     def __init__(self, count: int, most: int | None) -> None:
         if most is not None and count > most:
@@ -266,8 +260,8 @@ class _strings:
         return text
 
 
-# glibc compares `char`, which is signed on x86 and unsigned on ARM: with the top bit flipped, the bytes of
-# a signed one, the final NUL among them, sort as bytes do.
+# glibc compares `char`, which is signed on x86 and unsigned on ARM. With the top bit flipped, signed values,
+# and the final NUL, sort like bytes.
 _FLIP = 0x80 if os.uname().machine in ("x86_64", "i686") else 0
 _SORTABLE = bytes(byte ^ _FLIP for byte in range(256))
 _END = chr(_FLIP)
@@ -276,9 +270,8 @@ _ONLY_DIGITS = bytes(byte if byte in _DIGITS else 32 for byte in range(256))
 
 
 def _order(soname: str) -> str:
-    """`soname` as a key that sorts as in glibc's _dl_cache_libcmp: digits are one number, above letters.
-
-    Such a number is an int in glibc, and wraps as one.
+    """`soname` as a key that sorts as in glibc's _dl_cache_libcmp: a run of digits is one number, and sorts
+    above letters. glibc keeps the number in an int, which wraps.
     """
     rest = os.fsencode(soname)
     key = ""
@@ -291,11 +284,12 @@ def _order(soname: str) -> str:
 
 
 def _letters(soname: str) -> bytes:
-    """What names that are equal to the loader have in common, at a fraction of the cost of `_order`."""
+    """A cheap key that is the same for all names that `_order` finds equal."""
     return os.fsencode(soname).translate(None, _DIGITS)
 
 
 def _sort_key(entry: Entry) -> tuple[object, ...]:
-    """As ldconfig's compare(): by name, flags, then the most specific hardware; the table is descending."""
+    """The order of ldconfig's compare(): name, flags, then hardware; the table is sorted in descending
+    order."""
     hwcap = 0 if entry.hwcaps else entry.hwcap
     return _order(entry.soname), entry.flags, bool(entry.hwcaps), hwcap.bit_count(), hwcap, entry.osversion

@@ -1,7 +1,7 @@
-"""Calls into a shared library with numbers and buffers, by the C half of ctypes as in syscalls.py.
+"""Calls into a shared library with numbers and buffers, through `_ctypes` as in syscalls.py.
 
-For the few driver calls on a container's start; whoever needs structures and many functions uses
-the library's own binding.
+For the few driver calls on the path of a container's start, where `import ctypes` is too slow. Code that
+needs structures and many functions uses the library's own Python binding. Knows no library by name.
 """
 
 from __future__ import annotations

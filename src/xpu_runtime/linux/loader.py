@@ -1,9 +1,11 @@
-"""Where programs of an image find a library of some name: the folders that its dynamic loader searches.
+"""Where programs of an image may find a library: a search through the folders that its dynamic loader
+searches.
 
-glibc's loader takes a program's own RPATH, LD_LIBRARY_PATH, the cache that ldconfig makes of the folders in
-/etc/ld.so.conf, and folders of its own, each with subfolders for the hardware (ld.so(8), ldconfig(8)); musl's
-takes /etc/ld-musl-ARCH.path instead of a cache. The image may be hostile: everything is looked up inside its
-root, by descriptor, and one budget bounds the work.
+glibc's loader uses a program's RPATH, LD_LIBRARY_PATH, the cache that ldconfig makes of the folders in
+/etc/ld.so.conf, and default folders, each with subfolders for hardware levels (ld.so(8), ldconfig(8)); musl's
+uses /etc/ld-musl-ARCH.path instead of a cache. The image may be hostile: every path is resolved inside its
+root, by descriptor, and one budget bounds all work. Which libraries are searched for, and why, is not known
+here.
 """
 
 from __future__ import annotations
@@ -18,37 +20,38 @@ from xpu_runtime.linux.undo import by_fd
 
 _MACHINE = os.uname().machine
 _MULTIARCH = f"{_MACHINE}-linux-gnu"
-#: Folders that loaders search by themselves: Debian's, Red Hat's, and musl's.
+#: The loaders' default folders: Debian's, Red Hat's, and musl's.
 _DEFAULT = tuple(
     f"{top}/{name}" for top in ("/usr", "") for name in (f"lib/{_MULTIARCH}", "lib64", "lib")
 ) + ("/usr/local/lib",)
-#: Of each of them: the one with a folder for each level of hardware, and those of loaders before glibc 2.37.
+#: Their subfolders: the one with a folder for each hardware level, and those that glibc before 2.37 knows.
 _LEVELS = "glibc-hwcaps"
 _FOR_HARDWARE = ("tls", "x86_64", "haswell", "xeon_phi", "avx512_1", "atomics", _LEVELS)
-#: What `$LIB` and `$PLATFORM` of a path may stand for in an image's loader; `$ORIGIN` is a program's folder.
+#: What `$LIB` and `$PLATFORM` may expand to in an image's loader; `$ORIGIN` is the program's folder.
 _LIB = (f"lib/{_MULTIARCH}", "lib64", "lib")
 _PLATFORM = ("x86_64", "haswell", "xeon_phi") if _MACHINE == "x86_64" else (_MACHINE,)
 _CONF = "/etc/ld.so.conf"
 _CONF_LIMIT = 1 << 20
-#: The work that one image may be: a name of a folder that is listed is 1. The largest images have 20,000.
+#: The work that one image may cause: each directory entry that is listed costs 1. The largest images have
+#: 20,000.
 _BUDGET = 200_000
 _OPENING = 20
-#: So many letters that are compared are 1 as well.
+#: Comparing so many letters costs 1.
 _COMPARED = 4
-_TURNS = 40
-#: Of a path with tokens in it, with what they stand for; longer than PATH_MAX, no loader can open it.
+_MAX_LINKS = 40
+#: The longest expanded path; above PATH_MAX, so that no loader can open a longer one.
 _LONGEST = 8192
-#: Scripts are run by what they name, which may be a script in its turn (execve(2)).
+#: How many interpreters are followed: a script's interpreter may be a script itself (execve(2)).
 _SCRIPTS = 4
 _SCRIPT_LINE = 256
-#: What entry points that are shell scripts start in the end.
+#: What shell scripts that are entry points often start in the end.
 _INTERPRETERS = ("python3", "python")
-#: There is no such thing for a loader, or none that a program of the container could open.
+#: Errors which mean that a program of the container could not open the file either.
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EINVAL)
 
 
 class Programs:
-    """What a container's spec says of how its programs find libraries."""
+    """What a container's spec says about how its programs find libraries."""
 
     def __init__(self, environment: dict[str, str], cwd: str, program: str) -> None:
         path = environment.get("PATH", "").split(":")
@@ -57,7 +60,7 @@ class Programs:
         self.bins = _unique([folder for folder in path if folder.startswith("/")])
         self.origins = [*([os.path.dirname(program)] if program.startswith("/") else []), *self.bins]
         library_path = environment.get("LD_LIBRARY_PATH", "")
-        #: An empty one is the working folder, as for the loader.
+        #: An empty entry is the working folder, as for the loader.
         self.folders = _unique(library_path.replace(";", ":").split(":")) if library_path else []
         loaded = " ".join(environment.get(name, "") for name in ("LD_PRELOAD", "LD_AUDIT"))
         self.preloaded = _unique(loaded.replace(":", " ").split())
@@ -72,8 +75,8 @@ def _unique(items: list[str]) -> list[str]:
 class Search:
     """The files of an image that its loader may find under a name that starts with one of `stems`.
 
-    `files` has the path of each, without a link in it, and the stem. `links` has those under such names that
-    lead to one of the paths `hidden`, at which there need be nothing yet, and which it is.
+    `files` maps the resolved path of each to its stem. `links` maps each link with such a name that leads to
+    one of the paths `hidden` to that path, at which nothing needs to exist yet.
     """
 
     def __init__(
@@ -85,14 +88,14 @@ class Search:
         self._stems = stems
         self._programs = programs
         self._top = os.readlink(by_fd(root.fd)).rstrip("/")
-        #: Names of libraries that every program is told to load, which are searched for like others.
+        #: Libraries that every program is made to load, if given by name: they are searched for as well.
         self._preloaded = {name for name in programs.preloaded if "/" not in name}
         self._seen: set[str] = set()
         self._left = _BUDGET
         self._hidden = {self._leads_to(path) or path: path for path in hidden}
 
     def everywhere(self) -> None:
-        """Looks wherever a loader of the image does; ApplyError if that is more than an image can have."""
+        """Searches wherever a loader of the image does; ApplyError where the budget is exceeded."""
         for folder in self._programs.folders:
             for path in self._expanded(folder):
                 self.folder(path)
@@ -108,7 +111,7 @@ class Search:
                 self._file(path)
         for name in _unique([self._programs.program, *_INTERPRETERS]):
             self._run_paths(name)
-        # Programs with an RPATH of their own have it lead to the lib beside their bin, as conda's do.
+        # The RPATH of programs often leads to the lib beside their bin, as with conda.
         for prefix in self.prefixes():
             for stem in self._stems:
                 self._file(f"{prefix}/lib/{stem}")
@@ -120,7 +123,7 @@ class Search:
         return _unique([path[: -len("/bin")] for path in paths if path.endswith("/bin")])
 
     def _run_paths(self, name: str, depth: int = 0) -> None:
-        """Looks where a program tells its loader to (RPATH, RUNPATH), or what runs it if it is a script."""
+        """Searches the RPATH or RUNPATH of a program; if it is a script, those of its interpreter."""
         fd = self._program(name)
         if fd is None:
             return
@@ -144,13 +147,13 @@ class Search:
         finally:
             os.close(readable)
         words = os.fsdecode(start[2:].partition(b"\n")[0]).split()
-        # `env` runs the first of its words that is neither an option nor a variable.
+        # `env` runs its first argument that is neither an option nor a variable.
         words = words[:1] + [word for word in words[1:] if not word.startswith("-") and "=" not in word][:1]
         for word in words if depth < _SCRIPTS else ():
             self._run_paths(word, depth + 1)
 
     def _program(self, name: str) -> int | None:
-        """Opens the program that a name means (execvp(3)); None if there is none."""
+        """Opens the program with this name as execvp(3) does; None if there is none."""
         if not name or "/" in name:
             paths = [os.path.join(self._programs.cwd, name)] if name else []
         else:
@@ -162,10 +165,10 @@ class Search:
         return None
 
     def folder(self, path: str, *, deep: bool = False) -> None:
-        """Looks through a folder with what a loader searches below it, or with `deep` all below it."""
+        """Searches a folder and the subfolders that a loader searches; with `deep` everything below it."""
         todo = [(path, deep)]
         while todo:
-            here, all_of_it = todo.pop()
+            here, everything = todo.pop()
             fd = self._open(here, os.O_RDONLY | os.O_DIRECTORY)
             if fd is None:
                 continue
@@ -181,14 +184,14 @@ class Search:
                         if name.startswith(self._stems) or name in self._preloaded:
                             self._file(f"{real}/{name}")
                         elif name in _FOR_HARDWARE:
-                            todo.append((f"{real}/{name}", all_of_it or name == _LEVELS))
-                        elif all_of_it and not entry.is_file(follow_symlinks=False):
+                            todo.append((f"{real}/{name}", everything or name == _LEVELS))
+                        elif everything and not entry.is_file(follow_symlinks=False):
                             todo.append((f"{real}/{name}", True))
             finally:
                 os.close(fd)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder; none where there is none."""
+        """The names in a folder, sorted; empty where there is no such folder."""
         fd = self._open(folder, os.O_RDONLY | os.O_DIRECTORY)
         if fd is None:
             return []
@@ -203,7 +206,8 @@ class Search:
             os.close(fd)
 
     def _file(self, path: str) -> None:
-        """Takes a file that a loader would load for one of the stems, be it by its name or its SONAME."""
+        """Adds the file at `path` if a loader would load it for one of the stems, by its name or its
+        SONAME."""
         fd = self._open(path, os.O_PATH)
         if fd is None:
             self._link(path, self._leads_to(path))
@@ -220,7 +224,7 @@ class Search:
 
                 readable = os.open(by_fd(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
-                    stem = self._stem(elf_soname(readable) or "")
+                    stem = self._stem(elf_soname(readable))
                 finally:
                     os.close(readable)
             if stem is not None:
@@ -232,7 +236,7 @@ class Search:
         return next((stem for stem in self._stems if name == stem or name.startswith(stem + ".")), None)
 
     def _link(self, path: str, leads_to: str | None) -> bool:
-        """Notes a path that leads to a hidden one; whether it does."""
+        """Adds a link that leads to a hidden path; returns whether it does."""
         hidden = self._hidden.get(leads_to or "")
         if hidden is None or path == leads_to:
             return False
@@ -240,10 +244,10 @@ class Search:
         return True
 
     def _leads_to(self, path: str) -> str | None:
-        """Where a path leads, link by link, of which the end need not exist; None for a loop."""
+        """The path with all links resolved, whose end need not exist; None for a loop."""
         todo = names_in(path)[::-1]
         done: list[str] = []
-        turns = 0
+        links = 0
         while todo:
             name = todo.pop()
             if name == "..":
@@ -253,8 +257,8 @@ class Search:
             if target is None:
                 done.append(name)
                 continue
-            turns += 1
-            if turns > _TURNS:
+            links += 1
+            if links > _MAX_LINKS:
                 return None
             if target.startswith("/"):
                 done = []
@@ -271,13 +275,13 @@ class Search:
             os.close(fd)
 
     def _expanded(self, path: str, origins: list[str] | None = None) -> list[str]:
-        """The paths that one with tokens of the loader may stand for (ld.so(8), "Dynamic string tokens")."""
+        """All paths that one with dynamic string tokens may expand to (ld.so(8))."""
         found = [path]
         origins = self._programs.origins if origins is None else origins
         for name, values in (("ORIGIN", origins), ("LIB", _LIB), ("PLATFORM", _PLATFORM)):
             for token in (f"${{{name}}}", f"${name}"):
                 if token in path:
-                    # Before it is done: an image's PATH may have very many folders.
+                    # Charged before the work is done: an image's PATH may have very many folders.
                     self._spend(len(found) * len(values))
                     found = [
                         each.replace(token, value)
@@ -288,7 +292,8 @@ class Search:
         return [each if each.startswith("/") else f"{self._programs.cwd}/{each}" for each in found]
 
     def _configured(self) -> list[str]:
-        """The folders of /etc/ld.so.conf, for an ldconfig in the container, and of musl's file."""
+        """The folders of /etc/ld.so.conf, which an ldconfig in the container would use, and of musl's
+        file."""
         found: list[str] = []
         todo, read = [_CONF], set()
         while todo:
@@ -299,8 +304,8 @@ class Search:
                     for pattern in words[1:]:
                         todo += self._matching(os.path.join(os.path.dirname(path), pattern))
                 elif words and words[0] != "hwcap":
-                    # Old ones name the C library behind a `=`. A line is one folder for glibc's ldconfig, and
-                    # has been several, parted by commas or spaces.
+                    # Old files have the C library's name behind a `=`. Today's ldconfig takes a line for one
+                    # folder, older ones for several, separated by commas or spaces.
                     found += [
                         each.partition("=")[0].strip() for each in (line, *line.replace(",", " ").split())
                     ]
@@ -322,22 +327,22 @@ class Search:
         return [line for line in lines if line]
 
     def _matching(self, pattern: str) -> list[str]:
-        """The files that a pattern of an `include` names."""
+        """The files that the pattern of an `include` matches."""
         found = ["/"]
-        for part in names_in(pattern):
-            if any(letter in part for letter in "*?["):
+        for name_pattern in names_in(pattern):
+            if any(letter in name_pattern for letter in "*?["):
                 found = [
                     os.path.join(folder, name)
                     for folder in found
                     for name in self.names(folder)
-                    if self._matches(name, part)
+                    if self._matches(name, name_pattern)
                 ]
             else:
-                found = [os.path.join(folder, part) for folder in found]
+                found = [os.path.join(folder, name_pattern) for folder in found]
         return found
 
     def _matches(self, name: str, pattern: str) -> bool:
-        # Before it is done: a pattern may have every letter of a name compared with every one of its own.
+        # Charged before the work is done: the worst case compares every letter with every letter.
         self._spend(len(name) * len(pattern) // _COMPARED)
         return matches(name, pattern)
 
@@ -353,7 +358,7 @@ class Search:
             return None  # a NUL in it
 
     def _real(self, fd: int) -> str | None:
-        """Where an open file lies in the root, without a link; None for one that is not there any more."""
+        """The resolved path of an open file in the root; None if it is no longer there."""
         path = os.readlink(by_fd(fd))
         inside = path.startswith(self._top + "/") and not path.endswith(" (deleted)")
         return path[len(self._top) :] if inside else None
@@ -365,14 +370,15 @@ class Search:
 
     def _too_much(self) -> ApplyError:
         return ApplyError(
-            "the folders where the image's programs look for libraries hold more than can be looked through: "
-            "a limit that the wrapper libraries hold would not be safe",
+            "the folders in which the image's programs look for libraries have too many entries "
+            "to be checked, so the memory limit of the interposer libraries could be bypassed",
             f"shorten LD_LIBRARY_PATH, or {_CONF} and the folders that it names",
         )
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern with `*` and `?` fits a name; `[` fits anything: too many fit, not too few."""
+    """Whether a pattern with `*` and `?` matches a name; a `[` matches anything, so too many names, never too
+    few."""
     if "[" in pattern:
         pattern = pattern.partition("[")[0] + "*"
     at = start = 0

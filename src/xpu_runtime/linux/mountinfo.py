@@ -1,7 +1,8 @@
 """The mounts of this process's mount namespace, as /proc/self/mountinfo lists them (proc(5)).
 
-A file descriptor tells the id of the mount that it lies on, and stays on that mount whatever is
-renamed, linked or mounted afterwards: what is asked of a descriptor here holds until it is used.
+The id of a mount is read from a file descriptor, which stays on its mount whatever is renamed, linked or
+mounted afterwards: the answer is still valid when the descriptor is used. Only reads; rootmounts.py decides
+what it means.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ _LIMIT = 1 << 26
 
 
 class MountEntry(Value):
-    """One mount: its file system's device ("8:1"), type and options, which folder of it, attached where."""
+    """One mount: its file system's device ("8:1"), type and options, the mounted folder in it, and the
+    mountpoint."""
 
     device: str
     kind: str
@@ -26,7 +28,7 @@ class MountEntry(Value):
 def read(kind: str = "") -> dict[int, MountEntry]:
     """All mounts by their ids; with `kind`, only those of file systems whose type begins with it.
 
-    A node has thousands of mounts at times, and to take one apart takes 10 µs.
+    A node may have thousands of mounts, and parsing one takes 10 µs.
     """
     found = {}
     # No field has a space in it: they are escaped.
@@ -52,7 +54,7 @@ def _lines() -> list[bytes]:
 
 
 def id_of(fd: int) -> int:
-    """The id of the mount that the file of `fd` was reached through."""
+    """The id of the mount through which the file of `fd` was opened."""
     for line in files.read(f"/proc/self/fdinfo/{fd}", 1 << 16).split(b"\n"):
         if line.startswith(b"mnt_id:"):
             return int(line[7:])

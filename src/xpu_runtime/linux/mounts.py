@@ -1,9 +1,9 @@
 """Mounts into a container: copied on the host as detached mounts, attached by descriptor inside.
 
-The order that this is made for: `clone` what is needed while still in the host's mount namespace,
-`enter_mount_namespace`, open the container's `Root` there, `attach` each. No path of the host is
-looked up after the container's namespace is entered, and no path of the container by name.
-Needs Linux 5.6 (openat2(2)).
+The intended order: `clone` what is needed in the host's mount namespace, `enter_mount_namespace`, open the
+container's `Root` there, `attach` each clone. No path of the host is resolved after the container's namespace
+is entered, and no path of the container by name. Needs Linux 5.6 (openat2(2)). What is mounted, and why, is
+not known here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xpu_runtime.linux.rootfs import Root
 
 
-# Of statvfs(3)'s flags those that mount(2) and mount_setattr(2) know by the same numbers: read-only, nosuid,
+# The flags of statvfs(3) that have the same values in mount(2) and mount_setattr(2): read-only, nosuid,
 # nodev, noexec, noatime, nodiratime.
 _KEPT = 1 | 2 | 4 | 8 | 1024 | 2048
 
@@ -49,9 +49,9 @@ def attach(
     nodev: bool,
     noexec: bool = False,
 ) -> None:
-    """Mounts a clone at `destination` in `root`, which makes a mountpoint if there is none, and can undo it.
+    """Mounts a clone at `destination` in `root`, which makes a missing mountpoint, and can undo both.
 
-    The mount gets the attributes named, besides those that its origin has, and propagates nowhere.
+    The mount gets the given attributes in addition to those of its origin, and is private.
     `mount_fd` stays the caller's to close. OSError if `destination` is a folder and the clone a file, or
     the other way round.
     """
@@ -94,9 +94,9 @@ def _set(mount_fd: int, attributes: int) -> bool:
 
 
 def _remount(mount_fd: int, attributes: int) -> None:
-    """`_set` for an attached mount, by mount(2), which replaces what it has.
+    """The same for an attached mount by mount(2), which replaces all attributes.
 
-    No process of the container runs yet that could use it in between.
+    The mount is briefly without them, but no process of the container runs yet.
     """
     kept = os.fstatvfs(mount_fd).f_flag & _KEPT
     path = f"/proc/self/fd/{mount_fd}"

@@ -1,16 +1,42 @@
-"""Which process is which: a process id alone comes back after its owner is gone.
+"""Identity and state of processes, from /proc (proc(5)).
 
-The boot id, the pid and the start time together name one process of one boot. Facts are read
-from /proc (proc(5)).
+A process id is reused after its process has ended; together with the start time and the boot id it identifies
+one process. Knows nothing of containers.
 """
 
 from __future__ import annotations
 
 import os
 
+from xpu_runtime.value import Value
+
 _STAT_LIMIT = 4096
-#: Of a process that has ended, and that its parent may never wait for: Z zombie, X and x dead.
+#: States of a process that has ended, even if its parent never waits for it: Z zombie, X and x dead.
 _ENDED = b"ZXx"
+
+
+class Caller(Value):
+    """The process that a container is created for: an entry point asks for it once, in its `main`.
+
+    What is behind takes the value, so that a resident agent can serve another process. `start_time` (clock
+    ticks since boot) tells the process from a later one of the same number.
+    """
+
+    pid: int
+    start_time: int
+    environment: dict[str, str]
+    #: "/" where it has none any more.
+    working_folder: str
+
+
+def this_process() -> Caller:
+    """The calling process itself."""
+    pid = os.getpid()
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = "/"
+    return Caller(pid, start_time(pid) or 0, dict(os.environ), folder)
 
 
 def boot_id() -> str:
@@ -45,9 +71,9 @@ def name(pid: int) -> str:
 
 
 def innermost_pid(pid: int) -> int | None:
-    """What `pid` is called in the PID namespace that it lives in; None if there is no such process."""
+    """The id of process `pid` in its own PID namespace; None if there is no such process."""
     try:
-        # A process may have 65536 groups, and they stand before the line in question.
+        # Read by lines: the groups before the NSpid line may be 65536.
         with open(f"/proc/{pid}/status", "rb") as lines:
             for line in lines:
                 if line.startswith(b"NSpid:"):
@@ -58,7 +84,8 @@ def innermost_pid(pid: int) -> int | None:
 
 
 def root_user(pid: int) -> tuple[int, int]:
-    """Which user and group of ours the root user of the user namespace of `pid` is; 0, 0 for our own root."""
+    """The user and group ids here of root in the user namespace of `pid`; (0, 0) if it is the same
+    namespace."""
     return _first_mapped(f"/proc/{pid}/uid_map"), _first_mapped(f"/proc/{pid}/gid_map")
 
 
@@ -72,7 +99,7 @@ def _first_mapped(path: str) -> int:
 
 
 def in_pid_namespace_of(pid: int) -> list[int] | None:
-    """All processes of the PID namespace of `pid`; None where that is our own, none where `pid` is gone."""
+    """All processes of the PID namespace of `pid`; None if that is our own, empty if `pid` has ended."""
     try:
         theirs = os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
@@ -97,7 +124,7 @@ def _stat(pid: int) -> list[bytes]:
         data = _read(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
         return []
-    # The name before them is the process's own choice: it may hold spaces and brackets.
+    # The name before them is set by the process: it may contain spaces and brackets.
     return data[data.rindex(b")") + 2 :].split()
 
 

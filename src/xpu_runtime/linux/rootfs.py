@@ -1,11 +1,11 @@
-"""A container's root folder, whose whole content may be hostile, as one object held by descriptor.
+"""A container's root folder, whose content may be hostile, as one object that holds it by descriptor.
 
-Every path is resolved by openat2(2) with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS, so that no link
-and no `..` leads out, and is used by the descriptor that came of it, so that nothing changes between
-looking and doing. Nothing but a regular file is ever opened for reading: an open of a FIFO would
-block, and one of a device node may do something.
-What a Root makes it remembers, and `undo` takes exactly that away again. It makes things on the
-container's own mounts only (rootmounts.py), with their modes and owner from the first instant.
+Every path is resolved by openat2(2) with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS, so that no link and no
+`..` leads out of it, and is used by the resulting descriptor, so that nothing can change between check and
+use. Only regular files are opened for reading: opening a FIFO would block, and opening a device node may have
+effects. A Root remembers what it makes, and `undo` removes exactly that. It makes files only on the
+container's own mounts (rootmounts.py), with mode and owner from the start. What is put into a container is
+not known here.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY
-_ITSELF = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a name of one folder, be it a link
-# The kernel gives EAGAIN when a rename anywhere raced with a `..`; each attempt is as likely to succeed.
+_ITSELF = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # the name in a folder itself, even if it is a link
+# openat2(2) fails with EAGAIN if a rename on the system raced with a `..`; a repetition is likely to succeed.
 _ATTEMPTS = 1000
-# How many things that are missing, or links that lead nowhere, one path may have.
-_TURNS = 100
+# How many missing names and dangling links one path may have.
+_MAX_MISSING = 100
 
 
 class Root:
-    """The folder `path` of this host as a root; OSError if it is no folder.
+    """The folder `path` of this host as a root; OSError if it is not a folder.
 
-    Paths are the container's: absolute or not makes no difference. OSErrors carry them.
+    Paths are relative to the root, with or without a leading slash. OSErrors contain them.
     `host_devices` as for RootMounts.
     """
 
@@ -55,7 +55,7 @@ class Root:
         self.close()
 
     def close(self) -> None:
-        """Closes what is held; what was made stays, and can no longer be undone."""
+        """Closes all descriptors; what was made stays, and can no longer be undone."""
         while self._journal:
             self._journal.pop().close()
         if self.fd >= 0:
@@ -63,7 +63,7 @@ class Root:
             self.fd = -1
 
     def undo(self) -> None:
-        """Takes away what was made, last first, and leaves what somebody else has put in its place.
+        """Removes what was made, in reverse order, except where another file is in its place by now.
 
         Never raises: what cannot be undone stays.
         """
@@ -80,7 +80,7 @@ class Root:
         self._journal.append(Mounted(mount))
         self.mounts.attached(mount)
 
-    # Looking
+    # Reading
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> int:
         """A descriptor of an existing file or folder; EINVAL where it is neither and `flags` lacks O_PATH."""
@@ -97,7 +97,7 @@ class Root:
             os.close(fd)
 
     def exists(self, path: str) -> bool:
-        """Whether `path` leads to something, whatever it is; a link that leads nowhere does not."""
+        """Whether `path` leads to a file of any kind; a dangling link does not."""
         try:
             os.close(self._resolve(path, os.O_PATH))
         except OSError as error:
@@ -107,7 +107,8 @@ class Root:
         return True
 
     def takes_files(self, folder: str) -> bool:
-        """Whether files may be made below `folder`, which need not exist: it is on one of its own mounts."""
+        """Whether files may be made below `folder`, which need not exist: whether it is on one of our own
+        mounts."""
         while True:
             try:
                 fd = self._resolve(folder, _FOLDER)
@@ -122,7 +123,7 @@ class Root:
                 os.close(fd)
 
     def mountpoint_of(self, path: str) -> str:
-        """Where the mount is attached that `path`, or the part of it that exists, lies on."""
+        """The mountpoint of the mount that `path`, or its deepest existing parent, lies on."""
         while True:
             try:
                 fd = self._resolve(path, os.O_PATH)
@@ -143,7 +144,8 @@ class Root:
             os.close(fd)
 
     def read(self, path: str, limit: int) -> bytes:
-        """The bytes of a regular file; EFBIG where it has more than `limit`, EINVAL if it is no file."""
+        """The bytes of a regular file; EFBIG where it has more than `limit`, EINVAL for another kind of
+        file."""
         fd = self.open(path)
         try:
             return files.read_fd(fd, limit, path)
@@ -155,14 +157,14 @@ class Root:
     def make_dirs(self, path: str, mode: int = 0o755) -> int:
         """A descriptor (O_PATH) of the folder `path`, made where it is missing, with its parents.
 
-        A link that leads nowhere is followed, and what it names is made.
+        A dangling link is followed, and its target is made.
         """
         return self._make(path, mode, None)
 
     def make_file(self, path: str, mode: int = 0o644) -> int:
         """A descriptor (O_PATH) of `path`, made as an empty file where it is missing: a mountpoint.
 
-        What exists is left as it is; EISDIR if it is a folder.
+        An existing file is left as it is; EISDIR if it is a folder.
         """
         fd = self._make(path, 0o755, mode)
         if stat.S_ISDIR(os.fstat(fd).st_mode):
@@ -171,7 +173,7 @@ class Root:
         return fd
 
     def symlink(self, target: str, path: str) -> bool:
-        """Makes `path` a link to `target`; returns whether it did.
+        """Makes `path` a link to `target`; remissing whether it did.
 
         A link with another target is replaced; anything else that exists stays.
         """
@@ -185,15 +187,15 @@ class Root:
                 os.symlink(target, name, dir_fd=folder)
                 self._remember(folder, name)
             else:
-                aside = files.aside_name(name)
-                os.symlink(target, aside, dir_fd=folder)
-                self._replace(folder, aside, name, path)
+                temporary = files.temporary_name(name)
+                os.symlink(target, temporary, dir_fd=folder)
+                self._replace(folder, temporary, name, path)
             return True
         finally:
             os.close(folder)
 
     def make_node(self, path: str, mode: int, major: int, minor: int) -> bool:
-        """Makes a device node; `mode` has S_IFCHR or S_IFBLK and the permissions. Returns whether it did.
+        """Makes a device node; `mode` has S_IFCHR or S_IFBLK and the permissions. Remissing whether it did.
 
         The same device under that name stays as it is; FileExistsError if something else is there.
         """
@@ -231,7 +233,7 @@ class Root:
         finally:
             os.close(folder)
 
-    # How
+    # Implementation
 
     def _resolve(self, path: str, flags: int) -> int:
         for _ in range(_ATTEMPTS):
@@ -239,10 +241,10 @@ class Root:
                 return syscalls.openat2(self.fd, path or ".", flags, resolve=_RESOLVE)
             except BlockingIOError:
                 continue
-        raise OSError(errno.EAGAIN, "its folders are renamed all the time", path)
+        raise OSError(errno.EAGAIN, "its folders are being renamed all the time", path)
 
     def _parent(self, path: str) -> tuple[int, str]:
-        """The folder of `path`, made where it is missing, and the last name, which is no link's."""
+        """The folder of `path`, made where it is missing, and the last name, which is not resolved."""
         folder, _, name = path.rstrip("/").rpartition("/")
         if name in ("", ".", ".."):
             raise OSError(errno.EINVAL, "not the path of a file", path)
@@ -252,7 +254,7 @@ class Root:
         """The descriptor of `path`; what is missing is made: folders, and a file last if it has a mode."""
         todo = names_in(path)
         done: list[str] = []
-        turns = 0
+        missing = 0
         here = self._resolve("/", _FOLDER)
         try:
             while todo:
@@ -261,8 +263,8 @@ class Root:
                 try:
                     there = self._resolve("/".join([*done, name]), os.O_PATH if as_file else _FOLDER)
                 except FileNotFoundError:
-                    turns += 1
-                    if turns > _TURNS:
+                    missing += 1
+                    if missing > _MAX_MISSING:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
                     target = _readlink(here, name)
                     if target is None:
@@ -293,7 +295,7 @@ class Root:
             raise OSError(error.errno, error.strerror, path) from None
 
     def _make_one(self, folder: int, name: str, file_mode: int | None, mode: int) -> None:
-        """Makes a file or a folder, unless somebody is quicker."""
+        """Makes a file or a folder; no error if another process has made it meanwhile."""
         try:
             if file_mode is None:
                 _without_umask(os.mkdir, name, mode, dir_fd=folder)
@@ -315,13 +317,13 @@ class Root:
         finally:
             os.close(made)
 
-    def _replace(self, folder: int, aside: str, name: str, path: str) -> None:
-        """Renames `aside` to `name`, and remembers what was there."""
+    def _replace(self, folder: int, temporary: str, name: str, path: str) -> None:
+        """Renames `temporary` to `name`, and remembers what it replaces."""
         try:
             earlier, restore = self._replaced(folder, name, path)
-            made = os.open(aside, _ITSELF, dir_fd=folder)
+            made = os.open(temporary, _ITSELF, dir_fd=folder)
             try:
-                os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
                 if earlier is not None:
                     earlier.became(made)
                 else:
@@ -330,15 +332,16 @@ class Root:
                 os.close(made)
         except BaseException:
             try:
-                os.unlink(aside, dir_fd=folder)
+                os.unlink(temporary, dir_fd=folder)
             except FileNotFoundError:
-                pass  # it has its name already
+                pass  # it has been renamed already
             raise
 
     def _replaced(
         self, folder: int, name: str, path: str
     ) -> tuple[Made | None, Callable[[int], None] | None]:
-        """What we made there earlier, or what brings back what is there now; neither if nothing is."""
+        """Our earlier change of that name, or a function that restores what is there now; both None if
+        nothing is."""
         try:
             fd = os.open(name, _ITSELF, dir_fd=folder)
         except FileNotFoundError:
@@ -354,7 +357,7 @@ class Root:
 
 
 def names_in(path: str) -> list[str]:
-    """The names that a path is made of, `..` among them."""
+    """The components of a path, including `..`."""
     return [name for name in path.split("/") if name not in ("", ".")]
 
 
@@ -377,7 +380,7 @@ def _lexists(folder: int, name: str) -> bool:
 
 
 def _without_umask(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """`make` with all of the mode that it is given: a chmod later might hit what was put in its place."""
+    """Calls `make` with umask 0. A chmod afterwards could hit a file that was put in its place."""
     old = os.umask(0)
     try:
         return make(*arguments, **options)

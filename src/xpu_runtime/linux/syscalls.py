@@ -1,9 +1,9 @@
 """System calls that Python's `os` does not have: one thin function each, named as the system call.
 
-Every one raises OSError(errno, message, path). They go through libc's syscall(2), called by
-`_ctypes`, the C half of ctypes: `import ctypes` costs a container's start four milliseconds, and
-the C half less than one.
-Numbers and structures: linux/fs.h, linux/mount.h, linux/openat2.h, linux/bpf.h.
+Each raises OSError(errno, message, path). They use libc's syscall(2) through `_ctypes`, the C half of ctypes,
+which imports in less than 1 ms instead of 4 ms for `ctypes`: that is on the path of each container's start.
+Numbers and structures: linux/fs.h, linux/mount.h, linux/openat2.h, linux/bpf.h. No policy: a call does what
+the kernel does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ try:
     _libc_syscall: Any = _Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall"))  # type: ignore[arg-type]
     _get_errno: Any = _ctypes.get_errno
     _addressof: Any = _ctypes.addressof
-except (ImportError, AttributeError):  # an interpreter whose halves fit together differently
+except (ImportError, AttributeError):  # an interpreter in which _ctypes differs
     import ctypes
 
     _Char, Long = ctypes.c_char, ctypes.c_long  # type: ignore[assignment,misc]
@@ -39,12 +39,12 @@ except (ImportError, AttributeError):  # an interpreter whose halves fit togethe
     _libc_syscall.restype = Long
     _get_errno, _addressof = ctypes.get_errno, ctypes.addressof
 
-# One table for all architectures since Linux 5.1; what is older differs.
+# Since Linux 5.1 new calls have one number on all architectures; older calls differ.
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
-_SETNS, _UNSHARE, _UMOUNT2, _MOUNT, _BPF = {
-    "x86_64": (308, 272, 166, 165, 321),
-    "aarch64": (268, 97, 39, 40, 280),
-}.get(os.uname().machine, (-1,) * 5)
+_SETNS, _UMOUNT2, _MOUNT, _BPF = {
+    "x86_64": (308, 166, 165, 321),
+    "aarch64": (268, 39, 40, 280),
+}.get(os.uname().machine, (-1,) * 4)
 _SETFSUID, _SETFSGID, _CAPGET, _CAPSET = {
     "x86_64": (122, 123, 125, 126),
     "aarch64": (151, 152, 90, 91),
@@ -71,7 +71,6 @@ MS_NODEV = 4
 MS_NOEXEC = 8
 MS_REMOUNT = 32
 MS_BIND = 4096
-MS_REC = 0x4000
 MS_PRIVATE = 1 << 18
 
 
@@ -112,13 +111,8 @@ def setns(fd: int, kind: int) -> None:
     _syscall("", _SETNS, fd, kind)
 
 
-def unshare(flags: int) -> None:
-    """unshare(2)."""
-    _syscall("", _UNSHARE, flags)
-
-
 def setfsuid(uid: int) -> None:
-    """setfsuid(2), which says nothing of a failure; root's does not fail."""
+    """setfsuid(2), which does not report failures; root's call does not fail."""
     _syscall("", _SETFSUID, uid)
 
 
@@ -146,7 +140,7 @@ def bpf(command: int, attributes: bytearray) -> int:
 
 
 def address_of(buffer: bytearray) -> int:
-    """Where the bytes of `buffer` are, for a structure; holds until it is resized or freed."""
+    """The address of the bytes of `buffer`, valid until it is resized or freed."""
     return int(_addressof(shared(buffer)))
 
 
@@ -163,7 +157,7 @@ def _path(path: str) -> bytes:
 
 
 def _syscall(path: str, number: int, *arguments: Any) -> int:
-    """Bytes go as a pointer to them (the kernel only reads them), numbers as a long."""
+    """Passes bytes as a pointer (the kernel only reads them) and numbers as a long."""
     result = int(_libc_syscall(Long(number), *(Long(a) if isinstance(a, int) else a for a in arguments)))
     if result < 0:
         number = _get_errno()

@@ -1,7 +1,7 @@
-"""What was made in a folder that somebody hostile may change, and taking away exactly that.
+"""Undoing changes in folders that a hostile process may change at the same time.
 
-Each change holds its folder and what was made by descriptor: a name that leads elsewhere by then
-is left alone.
+Each change holds its folder and the file that was made by descriptor. If the name leads to another file by
+the time of the undo, that file is left alone. Knows single changes only; rootfs.py keeps them in order.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A file that is replaced is kept in memory until it is known that it need not come back.
+# The largest file whose content is kept in memory while its replacement may still be undone.
 _REPLACED_LIMIT = 16 << 20
 
 
 class Made:
-    """Something made under a name; its open descriptor keeps its inode number from being given to another."""
+    """A file made under a name; the open descriptor keeps its inode number from being reused."""
 
     def __init__(self, folder: int, name: str, made: int, restore: Callable[[int], None] | None) -> None:
         self._folder = os.dup(folder)
@@ -33,7 +33,7 @@ class Made:
         return os.path.samestat(os.fstat(self._made), there)
 
     def became(self, made: int) -> None:
-        """We have put `made` in its place: that is what is to be taken away now."""
+        """Records that we have replaced the file by `made`, which is what an undo must remove now."""
         os.dup2(made, self._made, inheritable=False)
 
     def undo(self) -> None:
@@ -66,7 +66,8 @@ class Mounted:
 
 
 def restorer(fd: int, old: os.stat_result, name: str, path: str) -> Callable[[int], None]:
-    """What makes the file or link that `fd` is anew in a folder; of a file too large to keep, nothing."""
+    """A function that restores the file or link of `fd` in a folder; a file too large to keep is only
+    removed."""
     if stat.S_ISLNK(old.st_mode):
         target = os.readlink("", dir_fd=fd)
         return lambda folder: os.symlink(target, name, dir_fd=folder)
@@ -86,12 +87,12 @@ def restorer(fd: int, old: os.stat_result, name: str, path: str) -> Callable[[in
 
     def restore(folder: int) -> None:
         owner = old.st_uid, old.st_gid
-        aside = files.create_aside(folder, name, data, stat.S_IMODE(old.st_mode), owner=owner)
-        os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        temporary = files.create_aside(folder, name, data, stat.S_IMODE(old.st_mode), owner=owner)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     return restore
 
 
 def by_fd(fd: int) -> str:
-    """The path of an open descriptor for the calls that take no descriptor made with O_PATH."""
+    """A path of an open descriptor, for calls that do not accept a descriptor opened with O_PATH."""
     return f"/proc/self/fd/{fd}"

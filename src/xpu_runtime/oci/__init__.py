@@ -1,0 +1,1 @@
+"""What the OCI runtime specification defines: command lines, specs, states, bundles."""

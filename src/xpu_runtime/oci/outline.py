@@ -1,8 +1,8 @@
-"""Which environment and annotations a spec has, where it is too large or nested too deeply to be read whole.
+"""The environment and annotations of a spec that is too large or too deeply nested to be parsed whole.
 
-runc reads a config.json of any size, and nested 10,000 deep. Whether such a container asks for an XPU must be
-known without reading all of it: only the process's environment and the annotations are taken. Imports `re`
-(7 ms), and only such specs come here.
+runc reads a config.json of any size, nested up to 10,000 deep. Whether the container of such a spec asks for
+an XPU must be known all the same, so only these two members are parsed. Imports `re` (7 ms), which only such
+specs pay for. Knows nothing of what the variables mean.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read(path: str) -> Spec:
 
 
 def _members(data: bytes, start: int) -> dict[str, tuple[int, int]]:
-    """Where the members of the object at `start` have their values; ValueError where there is none."""
+    """(start, end) of each member's value of the object at `start`; ValueError where there is no object."""
     members: dict[str, tuple[int, int]] = {}
     first = _TOKEN.search(data, start)
     if first is None or first[0] != b"{" or data[start : first.start()].strip(b" \t\n\r"):

@@ -1,13 +1,15 @@
-"""A bundle of our own in the place of one that cannot be written, as on a read-only file system.
+"""A substitute bundle below the run folder, for a bundle that cannot be written (a read-only file system).
 
-The low-level runtime must see our edit of config.json, and cannot write it into the bundle either. So it is
-given a folder below the run folder instead, with the edited spec and a symlink to each other entry of the
-engine's bundle. The container's state and other tools' hooks name that folder; its last component is the same
-as the engine's bundle has, as some take the container's id from it. The ledger has the engine's.
+The low-level runtime must read the edited config.json, which cannot be put into the engine's bundle. So it is
+given a folder of ours instead, with the edited spec and a symlink to each other entry of the engine's bundle.
+The container's state and the hooks of other tools then name that folder. Its last component is that of the
+engine's bundle, as some tools take the container's id from it. The ledger has the path of the engine's
+bundle.
 
-Beside the folder two symlinks say what it is of, and which process keeps it: until the hook runs, the one
-that made it and became the low-level runtime (its name has that), and then the container's own. The poststop
-hook removes it. Where that never ran, whoever comes next does: another such start, or `xpu gc`.
+Two symlinks beside the folder record the engine's bundle, and the process that keeps the folder: first the
+one that made it and became the low-level runtime (it is part of the folder's name), from the hook on the
+container's own. The poststop hook removes the folder; if that never runs, the next such start or `xpu gc`
+does. What the edit is, is not known here.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xpu_runtime.linux.proc import Caller
     from xpu_runtime.oci.spec import Spec
 
 _ENGINES = ".of"
@@ -30,22 +33,23 @@ _HOLDER = ".held-by"
 
 
 def _top() -> str:
-    # As the low-level runtime tells hooks its working directory.
+    # Resolved, as the low-level runtime resolves the bundle's path that it passes to hooks.
     return os.path.realpath(paths.in_run_dir("bundles"))
 
 
-def make(bundle: str, spec: Spec) -> str:
-    """A new bundle with this spec, for the calling process; OSError, and nothing is left, if it cannot be."""
+def make(bundle: str, spec: Spec, caller: Caller) -> str:
+    """Makes a bundle with this spec, kept by the caller's process; OSError, leaving nothing, if that
+    fails."""
     sweep()
     real = os.path.realpath(bundle)
-    top, pid = _top(), os.getpid()
-    place = os.path.join(top, f"{proc.pid_namespace()}-{pid}-{proc.start_time(pid)}")
+    top = _top()
+    place = os.path.join(top, f"{proc.pid_namespace()}-{caller.pid}-{caller.start_time}")
     made = os.path.join(place, os.path.basename(real) or "bundle")
     _make_absolute(spec, real)
     data = oci_spec.encode(spec)
     try:
-        # Hooks of the container's own namespaces pass here as its root user. What may be read is up to the
-        # modes of the engine's bundle.
+        # Hooks that run in the container's namespaces pass through here as its root user. What they may read
+        # is decided by the modes of the engine's bundle.
         _make_folder(top, 0o711)
         os.symlink(real, place + _ENGINES)
         _make_folder(place, 0o711)
@@ -69,14 +73,14 @@ def _make_folder(path: str, mode: int) -> None:
 
 
 def _copy_access(path: str, copy: str) -> None:
-    """Who may read `path` may read its copy; who may write is root alone."""
+    """Gives `copy` the group and the read permissions of `path`; only root may write it."""
     there = os.stat(path)
     os.chown(copy, -1, there.st_gid)
     os.chmod(copy, stat.S_IMODE(there.st_mode) & 0o755 | 0o600)
 
 
 def _make_absolute(spec: Spec, bundle: str) -> None:
-    """Names the root folder and what is mounted by paths that do not start at the bundle."""
+    """Makes the paths of the root folder and of bind mounts absolute, which are relative to the bundle."""
     if isinstance(spec.get("root"), dict):
         spec["root"]["path"] = oci_spec.rootfs(spec, bundle)
     mounts = spec.get("mounts")
@@ -89,13 +93,13 @@ def _make_absolute(spec: Spec, bundle: str) -> None:
 
 
 def _place(bundle: str) -> str | None:
-    """Our folder that the bundle of a container's state is in; None where it is the engine's."""
+    """The folder of ours that holds this bundle; None where it is an engine's bundle."""
     place = os.path.dirname(bundle)
     return place if os.path.dirname(place) == _top() else None
 
 
 def engines(bundle: str) -> str:
-    """The engine's bundle that this one stands for, or itself."""
+    """The engine's bundle that this one replaces; an engine's bundle itself."""
     place = _place(bundle)
     try:
         return os.readlink(place + _ENGINES) if place is not None else bundle
@@ -104,7 +108,7 @@ def engines(bundle: str) -> str:
 
 
 def hold(bundle: str, pid: int) -> None:
-    """Keeps a bundle of ours until the container's process `pid` has ended."""
+    """Records that the container's process `pid` keeps a bundle of ours until it ends."""
     place = _place(bundle)
     if place is not None:
         try:
@@ -114,14 +118,14 @@ def hold(bundle: str, pid: int) -> None:
 
 
 def remove(bundle: str) -> None:
-    """Removes a bundle of ours; nothing for an engine's, or where it is gone."""
+    """Removes a bundle of ours; does nothing for an engine's bundle or one that is gone."""
     place = _place(bundle)
     if place is not None:
         _remove(place)
 
 
 def _remove(place: str) -> None:
-    # Only what lies in it, never what a hook may have mounted there.
+    # Not recursively: a hook may have mounted something below it.
     for name in _names(place):
         made = os.path.join(place, name)
         for entry in _names(made):
@@ -148,7 +152,7 @@ def _try(call: Callable[[str], None], path: str) -> None:
 
 
 def sweep() -> None:
-    """Removes the bundles of ours that no process keeps any more, of this PID namespace."""
+    """Removes the bundles of ours that no process of this PID namespace keeps any more."""
     top = _top()
     for name in sorted({name.partition(".")[0] for name in _names(top)}):
         place = os.path.join(top, name)
@@ -159,7 +163,7 @@ def sweep() -> None:
 def _is_kept(place: str) -> bool:
     try:
         namespace, maker = os.path.basename(place).split("-", 1)
-        # Nobody can tell from here whether a process of another namespace runs.
+        # Whether a process of another namespace runs cannot be told from here.
         if int(namespace) != proc.pid_namespace() or _runs(maker):
             return True
     except ValueError:

@@ -1,9 +1,9 @@
 """The bundle's config.json: what the shim and the hook read from it and write into it.
 
-A spec is the plain JSON object, so that whatever we do not know is kept as it is; the functions
-here are the only ones that know where things lie in it (OCI runtime spec, config.md and
-config-linux.md). The engine writes this file, but parts of it (environment, annotations) are the
-image's or the user's words: every type is checked before it is used.
+A spec is the plain JSON object, so that unknown members are kept as they are. Only the functions here know
+where things are in it (OCI runtime spec, config.md and config-linux.md). The engine writes this file, but
+parts of it (environment, annotations) come from the image or the user: every type is checked before it is
+used. What the variables mean, and what a container is given, is not known here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Engines write a few tens of KiB; a limit keeps a broken bundle from filling the memory.
 MAX_BYTES = 16 << 20
 
-#: The spec as it was before spec mode edited it lies beside config.json under this name (plan/kept.py).
+#: The spec as it was before spec mode edited it, beside config.json (start/config_json.py).
 ORIGINAL = "config.json.xpu"
 
 
@@ -35,8 +35,8 @@ def path_in(bundle: str) -> str:
 def read(path: str) -> Spec:
     """The spec in the file `path`, as runc reads it; SpecError if it cannot be read or is no JSON object.
 
-    Like Go's decoder, behind runc: what stands behind the first value is ignored, and bytes that are no
-    UTF-8 are taken (here as lone surrogates, so that `encode` gives them back).
+    As with the Go decoder that runc uses, text behind the first value is ignored, and bytes that are not
+    UTF-8 are accepted (here as lone surrogates, so that `encode` gives them back).
     """
     try:
         return decode(files.read(path, MAX_BYTES), path)
@@ -61,10 +61,11 @@ def encode(spec: Spec) -> bytes:
         text = jsonlite.dumps(spec)
         if "\\udc" in text:
             try:
-                # Bytes that were no UTF-8. As escapes runc would read them the same, but crun keeps them.
+                # Bytes that were not UTF-8. runc reads them and their escapes alike, but crun keeps the
+                # bytes.
                 return jsonlite.dumps(spec, ascii_only=False).encode("utf-8", "surrogateescape")
             except UnicodeEncodeError:
-                pass  # escapes of lone surrogates were there, too
+                pass  # the spec also had escapes of lone surrogates
         return text.encode("ascii")
     except ValueError as error:
         raise SpecError(f"the container's spec cannot be written: {error}") from error
@@ -79,7 +80,7 @@ def _get(value: object, *keys: str) -> Any:
 
 
 def environment_of(spec: Spec) -> dict[str, str]:
-    """The process's variables; of a name that stands twice the last counts, as with runc."""
+    """The process's variables; the last one of a name counts, as with runc."""
     found = {}
     for item in _get(spec, "process", "env") or ():
         if isinstance(item, str):
@@ -105,7 +106,7 @@ def is_sandbox(spec: Spec) -> bool:
 
 
 def is_privileged(spec: Spec) -> bool:
-    """Whether the container may have CAP_SYS_ADMIN: only who runs the engine can give that."""
+    """Whether the container may have CAP_SYS_ADMIN, which only the engine's user can give it."""
     bounding = _get(spec, "process", "capabilities", "bounding")
     return isinstance(bounding, list) and "CAP_SYS_ADMIN" in bounding
 
@@ -116,9 +117,9 @@ _CGROUPS = "/sys/fs/cgroup"
 def can_lift_limits(spec: Spec) -> str:
     """Why the container could lift a limit on its own cgroup; empty: it cannot.
 
-    CAP_SYS_ADMIN mounts cgroup2 anew and writes to it, and makes a root whom the driver obeys, whatever
-    cgroup namespace the container has; in a user namespace it is no capability over the host's mounts and
-    devices. Without it, a cgroup file system that is mounted writable does as well.
+    With CAP_SYS_ADMIN it can mount cgroup2 again and write to it, and the driver accepts its root's requests,
+    whatever cgroup namespace it has. In a user namespace CAP_SYS_ADMIN has no power over the host's mounts
+    and devices. Without CAP_SYS_ADMIN, a cgroup file system that is mounted writable is enough.
     """
     capabilities = _get(spec, "process", "capabilities")
     sets = capabilities.values() if isinstance(capabilities, dict) else ()
@@ -135,7 +136,7 @@ def can_lift_limits(spec: Spec) -> str:
 def _writes_cgroups(mount: object) -> bool:
     options = _get(mount, "options")
     options = options if isinstance(options, list) else []
-    # `ro` of a recursive bind holds for its top only; `rro` for what is mounted below, too.
+    # `ro` of a recursive bind applies to its top mount only, `rro` also to the mounts below it.
     read_only, all_read_only = "ro" in options, "rro" in options
     if _get(mount, "type") in ("cgroup", "cgroup2"):
         return not (read_only or all_read_only)
@@ -144,7 +145,7 @@ def _writes_cgroups(mount: object) -> bool:
         return False
     source = os.path.normpath(source)
     if source == _CGROUPS or source.startswith(_CGROUPS + "/"):
-        # On a hybrid host the hierarchies are mounts of their own below it.
+        # On a hybrid host each hierarchy is a separate mount below it.
         return not all_read_only and not (read_only and "rbind" not in options)
     above = _CGROUPS.startswith(source.rstrip("/") + "/")
     return above and "rbind" in options and not all_read_only
@@ -186,7 +187,8 @@ def _list(spec: Spec, *keys: str) -> list[Any]:
 
 
 def _kept(place: dict[str, Any], key: str, made: Any, keys: tuple[str, ...]) -> Any:
-    """What stands at `key`, of the type of `made`, which is put there where it is absent or null."""
+    """The value at `key`, which must have the type of `made`; where it is absent or null, `made` is put
+    there."""
     if place.get(key) is None:
         place[key] = made
     if not isinstance(place[key], type(made)):
@@ -196,10 +198,10 @@ def _kept(place: dict[str, Any], key: str, made: Any, keys: tuple[str, ...]) -> 
 
 
 def add_hook(spec: Spec, stage: str, path: str, args: list[str], env: list[str]) -> None:
-    """Adds a hook, once: one of the same path in that stage is replaced.
+    """Adds a hook as the first of its stage, so that the hooks of other tools find the devices in place.
 
-    `env` is always written: a hook without it can inherit the image's variables (CVE-2025-23266).
-    Ours is the first of its stage, so that other tools' hooks find the devices in place.
+    A hook with the same path in that stage is replaced. `env` is always written: a hook without it can
+    inherit the image's variables (CVE-2025-23266).
     """
     hooks = _list(spec, "hooks", stage)
     hooks[:] = [hook for hook in hooks if _get(hook, "path") != path]

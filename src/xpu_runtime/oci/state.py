@@ -1,6 +1,7 @@
 """The container state that a low-level runtime writes to a hook's standard input.
 
-OCI runtime spec, runtime.md "State". Runtimes before 1.0 wrote `bundlePath` for `bundle`.
+OCI runtime spec, runtime.md "State". Runtimes before 1.0 wrote `bundlePath` for `bundle`. Only parses and
+checks it: what a hook does with it is not known here.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def parse(data: bytes) -> State:
 
 
 def _can_be_a_path(text: str) -> bool:
-    """Whether the kernel takes it: no NUL in it, and no lone surrogate that stands for no byte."""
+    """Whether it can be passed to the kernel: without a NUL and without a lone surrogate that is no byte."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

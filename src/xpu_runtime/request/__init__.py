@@ -1,0 +1,1 @@
+"""From variables and annotations to a request that is checked."""

@@ -1,15 +1,23 @@
-"""From variables to a request: the meaning of every XPU_* variable and of its NVIDIA_* alias.
+"""From variables to a request: the meaning of every XPU_* variable.
 
-Anything misspelt, out of range or contradictory is refused with the variable, the value, what is
-allowed and the nearest correct spelling; all problems are told at once.
+Anything misspelt, out of range or contradictory is refused with the variable, the value, what is allowed and
+the nearest correct spelling; all problems are reported at once. Knows nothing of specs and annotations
+(source.py), nor of the devices that the node has.
 """
 
 from __future__ import annotations
 
-from xpu_runtime.errors import RequestError, nearest
+from xpu_runtime.errors import RequestError, did_you_mean
 from xpu_runtime.request import require
-from xpu_runtime.request.request import BACKENDS, CAPABILITIES, POLICIES, Condition, Request
-from xpu_runtime.request.units import Memory, parse_memory
+from xpu_runtime.request.request import (
+    CAPABILITIES,
+    POLICIES,
+    Condition,
+    Request,
+    devices_in_words,
+    wrong_number,
+)
+from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
 from xpu_runtime.value import Value
 
 VARIABLES = (
@@ -23,18 +31,18 @@ VARIABLES = (
     "XPU_ENFORCE",
 )
 
-#: Read by the wrapper libraries in the container; they ask the runtime for nothing, and are checked where
-#: something else does.
+#: Read by the interposers in the container. They request nothing, and are checked only where another variable
+#: requests something.
 FOR_PROGRAMS = ("XPU_LOG",)
 
-#: The longest path of XPU_LOG=debug:PATH in bytes, that of native/libxpu/log.c.
+#: The longest path of XPU_LOG=debug:PATH in bytes, that of native/account/log.c.
 _LONGEST_LOG = 511
 
-#: A list longer than any machine has devices is an attack or a mistake.
+#: No machine has more devices: a longer list is an attack or a mistake.
 MAX_DEVICES = 256
 _SHOWN = 60
-#: Problems in one message.
-TOLD = 8
+#: Problems that one message reports.
+MAX_PROBLEMS = 8
 
 
 def _quote(value: str) -> str:
@@ -46,44 +54,45 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
-class Written(Value):
-    """A variable as it stands in the container's spec: an annotation, or the reference's name for it."""
+class Spelling(Value):
+    """A value as it is written in the container's spec: the name of the annotation or variable, and its
+    text."""
 
     name: str
     value: str
 
 
 class _Reader:
-    """Reads variables one by one and gathers what is wrong with them."""
+    """Reads variables one by one and collects the problems."""
 
-    def __init__(self, variables: dict[str, str], step: int, written: dict[str, Written]) -> None:
+    def __init__(self, variables: dict[str, str], step: int, spellings: dict[str, Spelling]) -> None:
         self.variables = variables
         self.step = step
         self.problems: list[str] = []
-        self._written = written
+        self._spellings = spellings
 
     def name(self, name: str) -> str:
-        """The name under which whoever asks has written this variable."""
-        return self._written[name].name if name in self._written else name
+        """The name under which the request has this variable."""
+        return self._spellings[name].name if name in self._spellings else name
 
     def is_megabytes(self, name: str) -> bool:
-        """Whether this amount was written as the reference's plain number of MiB."""
+        """Whether this amount is NVIDIA's variable, a plain number of MiB."""
         return self.name(name).startswith("NVIDIA_")
 
     def wrong(self, name: str, allowed: str, hint: str = "") -> None:
-        there = self._written.get(name) or Written(name, self.variables[name])
+        there = self._spellings.get(name) or Spelling(name, self.variables[name])
         shown = there.name if len(there.name) <= _SHOWN else there.name[:_SHOWN] + "..."
-        # An annotation is a line of YAML where it was written.
+        # Annotations are quoted in the YAML form in which they are written.
         text = f"{shown}{': ' if '/' in shown else '='}{_quote(there.value)}: {allowed}"
-        self.problem(f"{text}; did you mean {hint}?" if hint else text)
+        self.problem(f"{text}; {hint}" if hint else text)
 
     def problem(self, text: str) -> None:
-        """Adds a problem, once; of very many only as many as a person reads."""
-        if len(self.problems) < TOLD and text not in self.problems:
+        """Adds a problem, once, up to MAX_PROBLEMS."""
+        if len(self.problems) < MAX_PROBLEMS and text not in self.problems:
             self.problems.append(text)
 
     def value(self, name: str) -> str | None:
-        """The variable's trimmed value; None where it is not set, a problem where it is empty."""
+        """The variable's trimmed value; None where it is not set or, which is a problem, empty."""
         if name not in self.variables:
             return None
         text = self.variables[name].strip()
@@ -94,20 +103,21 @@ class _Reader:
 
     def items(self, name: str) -> list[str]:
         text = self.value(name)
-        parts = [part.strip() for part in text.split(",")] if text else []
-        if any(not part for part in parts):
+        items = [item.strip() for item in text.split(",")] if text else []
+        if any(not item for item in items):
             self.wrong(name, "has an empty item in its list")
             return []
-        if len(parts) > MAX_DEVICES:
-            self.wrong(name, f"names more than {MAX_DEVICES} items")
+        if len(items) > MAX_DEVICES:
+            self.wrong(name, f"has more than {MAX_DEVICES} items")
             return []
-        return parts
+        return items
 
-    def one_of(self, name: str, allowed: tuple[str, ...]) -> str | None:
+    def one_of(self, name: str, allowed: tuple[str, ...], otherwise: str = "") -> str | None:
+        """The variable's value, one of `allowed`; `otherwise` is the hint where none of them is near."""
         text = self.value(name)
         if text is None or text in allowed:
             return text
-        self.wrong(name, "must be one of " + ", ".join(allowed), nearest(text, allowed) or "")
+        self.wrong(name, "must be one of " + ", ".join(allowed), did_you_mean(text, allowed, otherwise))
         return None
 
     def memory(self, name: str = "XPU_MEM") -> tuple[Memory, ...]:
@@ -118,7 +128,7 @@ class _Reader:
             try:
                 found.append(parse_memory(text))
             except ValueError as error:
-                hint = f"{text}M or {text}G" if "no unit" in str(error) else ""
+                hint = _with_unit(text, texts) if "no unit" in str(error) else ""
                 self.wrong(name, f"{_quote(text)} {error}; write {allowed}", hint)
         return tuple(found) if len(found) == len(texts) else ()
 
@@ -126,15 +136,12 @@ class _Reader:
         text = self.value("XPU_CORES")
         if text is None:
             return None
-        number = _whole(text.removesuffix("%").strip())
-        allowed = f"must be a percentage from {self.step} to 100 in steps of {self.step}"
-        if number is None:
-            self.wrong("XPU_CORES", allowed)
-        elif not 1 <= number <= 100 or number % self.step:
-            close = min(max((number + self.step // 2) // self.step * self.step, self.step), 100)
-            self.wrong("XPU_CORES", allowed, str(close))
-        else:
-            return number
+        try:
+            return parse_cores(text, self.step)
+        except NearMiss as error:
+            self.wrong("XPU_CORES", str(error), f"did you mean {error.nearest}?")
+        except ValueError as error:
+            self.wrong("XPU_CORES", str(error), "one value holds for all devices" if "," in text else "")
         return None
 
     def count(self) -> int | None:
@@ -154,13 +161,15 @@ class _Reader:
             return words[0], ()
         for word in words:
             if word in ("auto", "all", "none"):
-                self.wrong(name, f"{word!r} stands alone or not at all")
+                self.wrong(
+                    name, f"{word!r} cannot be combined with anything else; give it alone or leave it out"
+                )
             elif not is_selector(word):
                 self.wrong(
                     name,
-                    f"{_quote(word)} is no device; allowed are auto, all, none, or a list of indexes (0), "
+                    f"{_quote(word)} is not a device; allowed are auto, all, none, or a list of indexes (0), "
                     "UUIDs (GPU-...), GPU:MIG indexes (0:1) and MIG UUIDs (MIG-...)",
-                    nearest(word, ("auto", "all", "none")) or "",
+                    did_you_mean(word, ("auto", "all", "none")),
                 )
         if len(set(words)) != len(words):
             self.wrong(name, "names a device twice")
@@ -176,25 +185,35 @@ class _Reader:
             if word not in CAPABILITIES:
                 self.wrong(
                     "XPU_CAPABILITIES",
-                    f"{_quote(word)} is none of {', '.join(CAPABILITIES)}, all",
-                    nearest(word, CAPABILITIES) or "",
+                    f"{_quote(word)} is not a capability; allowed are {', '.join(CAPABILITIES)}, all",
+                    did_you_mean(word, CAPABILITIES),
                 )
         return tuple(name for name in CAPABILITIES if name in words)
 
+    def enforce(self) -> str:
+        """auto, hard, none, or the name of a backend that is registered."""
+        if "XPU_ENFORCE" not in self.variables:
+            return "auto"
+        from xpu_runtime import registered  # few ask for it
+
+        allowed = ("auto", "hard", *registered.backends(), "none")
+        return (
+            self.one_of("XPU_ENFORCE", allowed, "auto takes the strongest there is, hard or soft") or "auto"
+        )
+
     def log(self) -> bool:
-        """Whether XPU_LOG asks for the wrapper libraries' log."""
+        """Whether XPU_LOG asks for the interposers' log."""
         text = self.value("XPU_LOG")
         if text is None:
             return False
         word, colon, path = text.partition(":")
         if text not in ("debug", "off") and not (word == "debug" and path.startswith("/")):
-            allowed = ("debug", "off")
-            hint = nearest(word, allowed) or ""
-            if hint == "debug" and colon:
-                hint = f"debug:{path}" if path.startswith("/") else ""
-            self.wrong("XPU_LOG", "must be debug, debug:/the/path/of/a/file or off", hint)
+            hint = did_you_mean(word, ("debug", "off"))
+            if "debug" in hint and colon:
+                hint = f"did you mean debug:{path}?" if path.startswith("/") else ""
+            self.wrong("XPU_LOG", "must be debug, debug:/PATH/OF/A/FILE or off", hint)
         elif len(path.encode("utf-8", "surrogateescape")) > _LONGEST_LOG:
-            self.wrong("XPU_LOG", f"names a file by more than {_LONGEST_LOG} bytes")
+            self.wrong("XPU_LOG", f"the path is longer than {_LONGEST_LOG} bytes")
         return word == "debug"
 
     def requirement(self, name: str) -> tuple[tuple[Condition, ...], ...]:
@@ -203,6 +222,18 @@ class _Reader:
         except ValueError as error:
             self.wrong(name, str(error))
             return ()
+
+
+def _with_unit(text: str, items: list[str]) -> str:
+    """What an amount without a unit may be meant to be; `1,5G` may be a decimal with a comma."""
+    if len(items) == 2 and text == items[0]:
+        try:
+            parse_memory(decimal := ".".join(items))
+        except ValueError:
+            pass
+        else:
+            return f"did you mean {decimal}?"
+    return f"did you mean {text}M or {text}G?"
 
 
 def is_selector(word: str) -> bool:
@@ -214,7 +245,7 @@ def is_selector(word: str) -> bool:
 
 
 def parse(variables: dict[str, str], *, step: int = 5) -> Request:
-    """The request in `variables` (XPU_* names). RequestError tells all problems."""
+    """The request in `variables` (XPU_* names). RequestError reports all problems."""
     found, problems = read(variables, step=step)
     refuse(problems)
     return found
@@ -223,7 +254,7 @@ def parse(variables: dict[str, str], *, step: int = 5) -> Request:
 def refuse(problems: list[str]) -> None:
     """RequestError with all of the problems, if there are any."""
     if problems:
-        raise RequestError("; ".join(problems[:TOLD]))
+        raise RequestError("; ".join(problems[:MAX_PROBLEMS]))
 
 
 def read(
@@ -231,19 +262,19 @@ def read(
     *,
     step: int,
     requirements: dict[str, str] | None = None,
-    written: dict[str, Written] | None = None,
+    spellings: dict[str, Spelling] | None = None,
 ) -> tuple[Request, list[str]]:
     """The request in `variables` (XPU_* names), as far as it can be read, and all that is wrong with it.
 
     `requirements` holds further expressions of the form of XPU_REQUIRE by the name of the variable that they
-    came from; `written` says of variables that were written under another name which one that was.
+    came from; `spellings` has the original name and text of variables that were written under another name.
     """
-    reader = _Reader(variables, step, written or {})
+    reader = _Reader(variables, step, spellings or {})
     for name in variables:
-        if name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < TOLD:
+        if name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < MAX_PROBLEMS:
             known = (*VARIABLES, *FOR_PROGRAMS)
-            hint = nearest(name, known)
-            reader.wrong(name, "is no variable of this runtime; known are " + ", ".join(known), hint or "")
+            allowed = "unknown variable; known are " + ", ".join(known)
+            reader.wrong(name, allowed, did_you_mean(name, known))
     memory, count = reader.memory(), reader.count()
     choice, selectors = reader.devices()
     found = Request(
@@ -254,7 +285,7 @@ def read(
         cores=reader.cores(),
         policy=reader.one_of("XPU_POLICY", POLICIES),
         capabilities=reader.capabilities(),
-        enforce=reader.one_of("XPU_ENFORCE", ("auto", "hard", *BACKENDS)) or "auto",
+        enforce=reader.enforce(),
         requirements=(reader.requirement("XPU_REQUIRE"),) if reader.value("XPU_REQUIRE") else (),
         log=reader.log(),
     )
@@ -268,18 +299,22 @@ def read(
 
 
 def _count(reader: _Reader, found: Request, count: int | None) -> int:
-    """How many devices the request adds up to, with its contradictions told."""
+    """How many devices the request is for; contradictions are problems."""
     many = len(found.memory) if len(found.memory) > 1 else None
     if found.choice == "none":
-        # It wins over what an image has set: docker cannot unset a variable.
+        # It overrides what an image has set: docker cannot unset a variable.
         return 0
     devices = reader.name("XPU_VISIBLE_DEVICES")
     if found.choice == "list":
-        if count is not None and count != len(found.selectors):
-            reader.wrong("XPU_COUNT", f"contradicts {devices}, which names {len(found.selectors)}")
-        count = len(found.selectors)
+        named = len(found.selectors)
+        if count is not None and count != named:
+            reader.wrong(
+                "XPU_COUNT",
+                f"contradicts {devices}, which names {devices_in_words(named)}: leave XPU_COUNT out",
+            )
+        count = named
     if found.choice == "all" and count is not None:
         reader.wrong("XPU_COUNT", f"contradicts {devices}=all; leave one of them out")
     if many is not None and count is not None and many != count:
-        reader.wrong("XPU_MEM", f"has {many} values for {count} device{'s' if count != 1 else ''}")
+        reader.wrong("XPU_MEM", f"has {wrong_number(many, count)}")
     return count or many or 1

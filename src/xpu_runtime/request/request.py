@@ -1,4 +1,7 @@
-"""A request: what a container asks for, parsed and checked, before any device is looked at."""
+"""A request: what a container asks for, parsed and checked.
+
+A value without behaviour: which devices the node has, and what can hold the limits, is not known here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from xpu_runtime.value import Value
 #: What a request may name, in the order of the README's table.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
 POLICIES = ("binpack", "spread")
-BACKENDS = ("driver", "library", "mig", "none")
 
 
 class Condition(Value):
@@ -40,15 +42,34 @@ class Request(Value):
     #: All of these must hold; each is a list of alternatives, each of which is a list of conditions.
     requirements: tuple[tuple[tuple[Condition, ...], ...], ...] = ()
     enforce: str = "auto"
-    #: XPU_LOG=debug: the wrapper libraries, where they hold the limit, are to tell what they count.
+    #: XPU_LOG=debug: the interposers, where they hold the limit, log what they count.
     log: bool = False
-    #: What `cores` comes from where no XPU_CORES asks for it, as `policy.max_cores`.
+    #: Where `cores` comes from if not from XPU_CORES, such as `policy.max_cores`.
     cores_from: str = ""
-    #: Why the container could lift a limit that the driver holds; empty: it cannot.
+    #: Why the container could lift a limit that the driver or the kernel holds on its cgroup; empty: it could
+    #: not.
     can_lift: str = ""
+    #: The vendor for whose devices the image is made, by its own variables; empty: they do not tell.
+    vendor: str = ""
+
+    @property
+    def caps_cores(self) -> bool:
+        """Whether the cap on cores is one: 100 % is none."""
+        return self.cores is not None and self.cores < 100
 
     def memory_of(self, position: int) -> Memory | None:
-        """What is asked of the device at this position; None: all of it."""
+        """The memory of the device at this position; None: all of it."""
         if not self.memory:
             return None
         return self.memory[position] if len(self.memory) > 1 else self.memory[0]
+
+
+def devices_in_words(count: int) -> str:
+    """`1 device`, `2 devices`."""
+    return f"{count} device{'s' if count != 1 else ''}"
+
+
+def wrong_number(values: int, devices: int) -> str:
+    """What is wrong with a list of so many values of XPU_MEM for so many devices, and what to do."""
+    right = f"one value, or {devices}" if devices != 1 else "one value"
+    return f"{values} values for {devices_in_words(devices)}: give {right}"

@@ -1,16 +1,16 @@
-"""Where a request comes from: a container's environment and annotations, and who may ask that way.
+"""The request of a container: from its environment and annotations, checked against the policy.
 
-An image sets variables; whoever runs the engine can set annotations as well (in Kubernetes a pod's
-author can: they say what is wanted, and prove nothing). An annotation `yoyoworks.com/xpu-mem` means
-XPU_MEM and wins over the variable.
+Any image can set variables. Annotations are set through the engine; in Kubernetes by the author of the pod,
+so that they prove no privilege either. An annotation `yoyoworks.com/xpu-mem` means XPU_MEM and overrides the
+variable. Knows specs and the configuration, and neither the devices nor the ledger.
 """
 
 from __future__ import annotations
 
-from xpu_runtime.errors import RequestError, SpecError, nearest
+from xpu_runtime.errors import RequestError, SpecError, did_you_mean
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import units
-from xpu_runtime.request.parse import FOR_PROGRAMS, TOLD, VARIABLES, Written, read, refuse
+from xpu_runtime.request.parse import FOR_PROGRAMS, MAX_PROBLEMS, VARIABLES, Spelling, read, refuse
 from xpu_runtime.request.request import Request
 
 TYPE_CHECKING = False
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 
 ANNOTATION_PREFIX = "yoyoworks.com/xpu-"
 
-#: Names that only the driver's own libraries have, in a container whose limit the wrappers of them hold
-#: (quota/library.py): a loader or a program that is told to take one of these takes no wrapper.
-BEHIND_THE_WRAPPERS = ("libcuda.real", "libnvidia-ml.real")
+#: Names that the driver's own libraries have in a container whose limit the interposers hold
+#: (limits/interposed.py): a loader or program that is told to load one of these bypasses the interposers.
+REAL_LIBRARIES = ("libcuda.real", "libnvidia-ml.real")
 
-#: What the loader replaces in a path, and the variables by which it is told to load libraries.
+#: What the loader expands in a path, and the variables that make it load libraries.
 _TOKENS = ("${ORIGIN}", "${LIB}", "${PLATFORM}", "$ORIGIN", "$LIB", "$PLATFORM")
-_LOADED = ("LD_PRELOAD", "LD_AUDIT")
+_LOADED_BY = ("LD_PRELOAD", "LD_AUDIT")
 
+#: The vendor whose devices the NVIDIA_* variables mean.
+_NVIDIA = "nvidia"
 _GPU_MEMORY = "NVIDIA_GPU_MEMORY_LIMIT"
 _REQUIRE_PREFIX = "NVIDIA_REQUIRE_"
 
@@ -35,16 +37,16 @@ _REQUIRE_PREFIX = "NVIDIA_REQUIRE_"
 def from_spec(spec: Spec, config: Config) -> Request | None:
     """The request of the container with this spec, None if it asks for nothing.
 
-    RequestError where it is wrong or where the policy forbids it, with all that is wrong with it.
+    RequestError, with all problems, where it is wrong or the policy does not allow it.
     """
     if oci_spec.is_sandbox(spec):
         return None
     environment = oci_spec.environment_of(spec)
     privileged = oci_spec.is_privileged(spec)
     problems: list[str] = []
-    written: dict[str, Written] = {}
-    by_annotation = _annotated(oci_spec.annotations_of(spec), written, problems)
-    asking = environment
+    spellings: dict[str, Spelling] = {}
+    by_annotation = _annotated(oci_spec.annotations_of(spec), spellings, problems)
+    requesting = environment
     if not (privileged or config.policy_accept_env_when_unprivileged):
         asked = sorted(name for name in environment if _is_ours(name))
         if asked and not by_annotation:
@@ -53,13 +55,13 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
                 "policy.accept_env_when_unprivileged is false",
                 f"ask with the annotation {ANNOTATION_PREFIX}* instead",
             )
-        asking = {name: environment[name] for name in FOR_PROGRAMS if name in environment}
-    request, more = _from_variables({**asking, **by_annotation}, written, config.cores_step)
+        requesting = {name: environment[name] for name in FOR_PROGRAMS if name in environment}
+    request, more = _from_variables({**requesting, **by_annotation}, spellings, config.cores_step)
     problems += more
     if request is not None:
-        problems += _ways_round(environment)
+        problems += _bypasses(environment)
         if not privileged:
-            problems += _against_policy(request, config, written)
+            problems += _policy_violations(request, config, spellings)
     refuse(problems)
     if request is None:
         return None
@@ -67,7 +69,7 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
 
 
 def asks(spec: Spec) -> bool:
-    """Whether the spec names anything of ours at all, rightly or wrongly; needs no configuration."""
+    """Whether the spec has any of our variables or annotations, correct or not; needs no configuration."""
     if oci_spec.is_sandbox(spec):
         return False
     environment = oci_spec.environment_of(spec)
@@ -79,9 +81,10 @@ def asks(spec: Spec) -> bool:
 
 
 def asks_for_nothing(path: str) -> bool:
-    """Whether the spec in the file `path` certainly names nothing of ours.
+    """Whether the spec in the file `path` certainly has none of our variables and annotations.
 
-    For a spec that could not be read or used: its container may have no use for what went wrong.
+    For a spec that could not be read or used: a container that asks for nothing must not fail because of
+    that.
     """
     try:
         try:
@@ -91,7 +94,7 @@ def asks_for_nothing(path: str) -> bool:
 
             spec = outline.read(path)
         return not asks(spec)
-    except Exception:  # whatever it is: not certain
+    except Exception:  # whatever it is, the answer is not certain
         return False
 
 
@@ -100,38 +103,42 @@ def _is_ours(name: str) -> bool:
 
 
 def _annotated(
-    annotations: dict[str, str], written: dict[str, Written], problems: list[str]
+    annotations: dict[str, str], spellings: dict[str, Spelling], problems: list[str]
 ) -> dict[str, str]:
-    """The annotations that ask for an XPU, as the variables that they stand for."""
+    """Our annotations, as the variables that they stand for."""
     found = {}
     for key, value in annotations.items():
         if key.startswith(ANNOTATION_PREFIX):
             name = "XPU_" + key[len(ANNOTATION_PREFIX) :].upper().replace("-", "_")
             if name not in VARIABLES:
-                if len(problems) >= TOLD:
+                if len(problems) >= MAX_PROBLEMS:
                     continue
                 known = tuple(ANNOTATION_PREFIX + v[4:].lower().replace("_", "-") for v in VARIABLES)
-                hint = nearest(key, known)
-                meant = f"; did you mean {hint}?" if hint else ""
-                problems.append(f"annotation {key[:80]} is none of {', '.join(known)}{meant}")
+                told = (
+                    f"unknown annotation {key[:80]}; known are {', '.join(known)}",
+                    did_you_mean(key, known),
+                )
+                problems.append("; ".join(filter(None, told)))
                 continue
             found[name] = value
-            written[name] = Written(key, value)
+            spellings[name] = Spelling(key, value)
     return found
 
 
 def _from_variables(
-    variables: dict[str, str], written: dict[str, Written], step: int
+    variables: dict[str, str], spellings: dict[str, Spelling], step: int
 ) -> tuple[Request | None, list[str]]:
     """The request in a container's variables (None if they ask for nothing), and what is wrong with it.
 
-    An NVIDIA_* variable counts where the XPU_* variable of the same meaning is not set, but for
-    NVIDIA_VISIBLE_DEVICES: all and the like, which images set by habit, count only where nothing of ours
-    is set; devices that are named there are meant.
+    An NVIDIA_* variable counts where the XPU_* variable of the same meaning is not set. The values `all` and
+    `none` of NVIDIA_VISIBLE_DEVICES, which many images set, count only where no XPU_* variable is set; a list
+    of devices counts always. Both mean that the image is made for NVIDIA's devices.
     """
     ours = {name: value for name, value in variables.items() if _is_ours(name)}
     selection = _selection_by_alias(variables)
     devices = selection.get("XPU_VISIBLE_DEVICES")
+    vendor = _NVIDIA if devices and devices.value != "none" else ""
+    chosen = "XPU_VISIBLE_DEVICES" in ours
     if ours:
         if devices and devices.value in ("all", "none"):
             del selection["XPU_VISIBLE_DEVICES"]
@@ -139,7 +146,7 @@ def _from_variables(
         return None, []
     for name, alias in selection.items():
         if name not in ours:
-            written[name] = alias
+            spellings[name] = alias
             ours[name] = _in_our_terms(name, alias)
     requirements = {}
     if "XPU_REQUIRE" not in ours and variables.get("NVIDIA_DISABLE_REQUIRE", "") not in ("true", "1"):
@@ -149,15 +156,17 @@ def _from_variables(
             if name.startswith(_REQUIRE_PREFIX) and value.strip()
         }
     ours.update((name, variables[name]) for name in FOR_PROGRAMS if name in variables)
-    return read(ours, step=step, requirements=requirements, written=written)
+    request, problems = read(ours, step=step, requirements=requirements, spellings=spellings)
+    # A list in XPU_VISIBLE_DEVICES names its devices, whatever vendor the image was made for.
+    return request.replace(vendor="" if chosen and request.choice == "list" else vendor), problems
 
 
-def _in_our_terms(name: str, alias: Written) -> str:
-    # The reference's amount of memory is a number of MiB without a unit.
+def _in_our_terms(name: str, alias: Spelling) -> str:
+    # NVIDIA's variable is a number of MiB without a unit.
     return f"{alias.value}MiB" if name == "XPU_MEM" and alias.value.isdigit() else alias.value
 
 
-def _selection_by_alias(variables: dict[str, str]) -> dict[str, Written]:
+def _selection_by_alias(variables: dict[str, str]) -> dict[str, Spelling]:
     """What the NVIDIA_* variables ask for, by the XPU_* variable of the same meaning."""
     found = {}
     devices = variables.get("NVIDIA_VISIBLE_DEVICES")
@@ -165,70 +174,69 @@ def _selection_by_alias(variables: dict[str, str]) -> dict[str, Written]:
         devices = "all"  # images made before the variable existed say only which CUDA they bring
     devices = (devices or "").strip()
     if devices not in ("", "void"):
-        found["XPU_VISIBLE_DEVICES"] = Written("NVIDIA_VISIBLE_DEVICES", devices)
+        found["XPU_VISIBLE_DEVICES"] = Spelling("NVIDIA_VISIBLE_DEVICES", devices)
     limit = variables.get(_GPU_MEMORY, "").strip()
     if limit and devices != "none":
-        found["XPU_MEM"] = Written(_GPU_MEMORY, limit)
+        found["XPU_MEM"] = Spelling(_GPU_MEMORY, limit)
     capabilities = variables.get("NVIDIA_DRIVER_CAPABILITIES", "").strip()
     if capabilities:
-        found["XPU_CAPABILITIES"] = Written("NVIDIA_DRIVER_CAPABILITIES", capabilities)
+        found["XPU_CAPABILITIES"] = Spelling("NVIDIA_DRIVER_CAPABILITIES", capabilities)
     return found
 
 
-def _ways_round(environment: dict[str, str]) -> list[str]:
-    """What variables (LD_PRELOAD, or one of a program) name a library behind the wrappers."""
+def _bypasses(environment: dict[str, str]) -> list[str]:
+    """A problem for each variable (LD_PRELOAD, or one of a program) that names a library behind an
+    interposer."""
     return [
-        f"{name[:80]}={value[:80]!r} names a library that would go round the memory limit: "
-        f"leave {name[:80]} out"
+        f"{name[:80]}={value[:80]!r} names a library that bypasses the memory limit: leave {name[:80]} out"
         for name, value in environment.items()
-        if any(library in value for library in BEHIND_THE_WRAPPERS) or _may_stand_for_one(name, value)
+        if any(library in value for library in REAL_LIBRARIES) or _may_expand_to_one(name, value)
     ]
 
 
-def _may_stand_for_one(name: str, value: str) -> bool:
-    """Whether a token of the loader's can be the beginning of such a name: `${LIB}cuda.real` (ld.so(8)).
+def _may_expand_to_one(name: str, value: str) -> bool:
+    """Whether a token that the loader expands can be the beginning of such a name: `${LIB}cuda.real`
+    (ld.so(8)).
 
-    What a token stands for differs by loader, so that any will do. A path that ends with one is a folder, but
-    not where the loader is told what to load.
+    Loaders expand a token differently, so any expansion is assumed. A path that ends with a token is taken
+    for a folder, except in a variable that lists libraries to load.
     """
     for token in _TOKENS if "$" in value else ():
         for rest in value.split(token)[1:]:
             for separator in ":; \t\n":
                 rest = rest.partition(separator)[0]
-            if "/" in rest or not (rest or name in _LOADED):
+            if "/" in rest or not (rest or name in _LOADED_BY):
                 continue
-            if any(library.endswith(rest) for library in BEHIND_THE_WRAPPERS):
+            if any(library.endswith(rest) for library in REAL_LIBRARIES):
                 return True
     return False
 
 
-def _against_policy(request: Request, config: Config, written: dict[str, Written]) -> list[str]:
-    """What an unprivileged container may not ask for.
+def _policy_violations(request: Request, config: Config, spellings: dict[str, Spelling]) -> list[str]:
+    """What the policy does not allow an unprivileged container.
 
-    What depends on the device (a maximum as a share of it, the number that `all` means) is checked at
-    placement.
+    Limits that depend on the device (a share of its memory, the number of devices that `all` means) are
+    checked at placement.
     """
 
     def told(name: str, value: str) -> str:
-        name = written[name].name if name in written else name
+        name = spellings[name].name if name in spellings else name
         return f"{name}{': ' if '/' in name else '='}{value}"
 
     found = []
     maximum = config.policy_max_count
     if maximum is not None and request.count > maximum:
-        found.append(
-            f"{request.count} devices are asked for, and policy.max_count={maximum} allows {maximum}"
-        )
+        found.append(f"{request.count} devices are requested, and policy.max_count allows {maximum}")
     cores = config.policy_max_cores
     if cores is not None and (request.cores or 0) > cores:
         asked = told("XPU_CORES", str(request.cores))
-        found.append(f"{asked} is more than policy.max_cores={cores} allows: ask for at most {cores}")
+        found.append(f"{asked} exceeds policy.max_cores={cores}: ask for at most {cores}")
     if config.policy_max_memory is not None:
         limit = units.parse_memory(config.policy_max_memory)
         for memory in request.memory:
             if limit.bytes is not None and memory.bytes is not None and memory.bytes > limit.bytes:
                 found.append(
-                    f"{told('XPU_MEM', memory.text())} is more than policy.max_memory={limit.text()} allows: "
+                    f"{told('XPU_MEM', memory.text())} exceeds policy.max_memory={limit.text()}: "
                     f"ask for at most {limit.text()}"
                 )
                 break
@@ -236,15 +244,15 @@ def _against_policy(request: Request, config: Config, written: dict[str, Written
 
 
 def _capped(request: Request, config: Config, privileged: bool) -> Request:
-    """The request with the cores that it gets where it asks for none: the default, or else the maximum.
+    """The request with the default cap on cores, or else the policy's maximum, where it sets none.
 
-    Of memory that depends on the device: see plan/granting.py.
+    The same for memory depends on the device: see granting.py.
     """
     if request.cores is not None or request.choice == "none":
         return request
     cores, origin = config.defaults_cores, "defaults.cores"
     maximum = None if privileged else config.policy_max_cores
     if maximum is not None and (cores or 100) > maximum:
-        # A multiple of the step, so that what a refusal offers can be asked for.
+        # A multiple of the step, so that the request that a refusal offers is a valid one.
         cores, origin = maximum // config.cores_step * config.cores_step or maximum, "policy.max_cores"
     return request if cores is None else request.replace(cores=cores, cores_from=origin)

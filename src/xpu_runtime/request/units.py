@@ -1,8 +1,8 @@
-"""Amounts of memory, in and out: the only parser and the only printer of sizes.
+"""Amounts of memory: the only parser and the only printer of sizes.
 
-Suffixes are binary, as with `docker run -m`: 4G, 4GB, 4Gi and 4GiB are all 4 x 2^30 bytes.
-Decimals are exact (1.5G); no floating point takes part. Sizes are printed as XPU_MEM has them (20G, 512M),
-in a refusal in the unit that was asked for: who asks for 20G is told of 15.9G, and not of 16281.5 MiB.
+Suffixes are binary, as with `docker run -m`: 4G, 4GB, 4Gi and 4GiB are all 4 x 2^30 bytes. Decimals are exact
+(1.5G), without floating point. Sizes are printed as XPU_MEM has them (20G, 512M), and in a refusal in the
+unit of the request: 15.9G for a request of 20G, not 16281.5 MiB. Knows no variable and no device.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ MIB = 1 << 20
 
 _SHIFTS = {"B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
-#: No device comes near it; it keeps a long number from becoming an expensive one.
+#: More than any amount needs: very long numbers are expensive to parse.
 _MAX_DIGITS = 18
 
 
 class Memory(Value):
-    """An amount of device memory: bytes, or a share of whatever device it lands on."""
+    """An amount of device memory: bytes, or a share of the device that it is placed on."""
 
     bytes: int | None = None
     #: Millionths of the device, 1 to 1,000,000; set where `bytes` is None.
     millionths: int | None = None
-    #: The unit that it was written in, a key of _SHIFTS ("" for a share): how to speak of it, and no more.
+    #: The unit that it was written in, a key of _SHIFTS ("" for a share): only for printing.
     unit: str = ""
 
     def __eq__(self, other: object) -> bool:
@@ -62,6 +62,29 @@ def _decimal(text: str) -> tuple[int, int] | None:
     return int(digits), len(fraction)
 
 
+class NearMiss(ValueError):
+    """A value that is not allowed; `nearest` is the nearest one that is."""
+
+    def __init__(self, text: str, nearest: str) -> None:
+        super().__init__(text)
+        self.nearest = nearest
+
+
+def parse_cores(text: str, step: int) -> int:
+    """The percentage in `30` or `30%`, a multiple of `step` from 1 to 100.
+
+    ValueError says what is allowed, and is a NearMiss for a number that is not.
+    """
+    digits = text.strip().removesuffix("%").strip()
+    allowed = f"must be a percentage from {step} to 100 in steps of {step}"
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
+        raise ValueError(allowed)
+    number = int(digits)
+    if 1 <= number <= 100 and not number % step:
+        return number
+    raise NearMiss(allowed, str(min(max((number + step // 2) // step * step, step), 100)))
+
+
 def parse_memory(text: str) -> Memory:
     """`4G`, `4096MiB`, `1.5g`, `50%`; ValueError says what is wrong with anything else."""
     text = text.strip()
@@ -79,7 +102,7 @@ def parse_memory(text: str) -> Memory:
     if number is None:
         raise ValueError("is not an amount of memory")
     if not number[0]:
-        raise ValueError("is no memory at all")
+        raise ValueError("is zero")
     if not unit:
         raise ValueError("has no unit")
     power = unit[0] if unit[0] in _SHIFTS else ""
@@ -87,7 +110,7 @@ def parse_memory(text: str) -> Memory:
         raise ValueError(f"has an unknown unit {unit!r}")
     amount = (number[0] << _SHIFTS[power]) // 10 ** number[1]
     if amount <= 0:
-        raise ValueError("is no memory at all")
+        raise ValueError("is zero")
     return Memory(bytes=amount, unit=power)
 
 
@@ -105,24 +128,24 @@ def show(amount: int, unit: str = "", decimals: int = 1) -> str:
     whole, rest = amount >> shift, amount & ((1 << shift) - 1)
     if not rest or not decimals:
         return f"{whole}{letter}"
-    # 15.9G is no whole number of bytes: the byte that reading it rounded off is not to make it 15.8G.
+    # 15.9G is no whole number of bytes: parsing rounded it down, and it must not print as 15.8G.
     fraction = (rest * 10**decimals + 10**decimals - 1) >> shift
     return f"{whole}.{fraction:0{decimals}}{letter}"
 
 
 def show_exactly(amount: int, unit: str = "") -> str:
-    """Bytes that somebody asked for, with as many decimals as it takes: `1.25G`."""
+    """Requested bytes, with as many decimals as necessary: `1.25G`."""
     texts = [show(amount, unit, decimals) for decimals in range(4)]
     return next((text for text in texts if parse_memory(text).bytes == amount), texts[1])
 
 
-def show_apart(amount: int, asked: int, unit: str = "") -> tuple[str, str]:
-    """What there is and what is asked for, in one unit, a smaller one where they would look alike."""
-    first, second = show(amount, unit), show_exactly(asked, unit)
+def show_apart(amount: int, requested: int, unit: str = "") -> tuple[str, str]:
+    """The available and the requested amount in one unit, a smaller one where both would look the same."""
+    first, second = show(amount, unit), show_exactly(requested, unit)
     for smaller in ("M", "K", "B"):
-        if first != second or amount == asked:
+        if first != second or amount == requested:
             break
-        first, second = show(amount, smaller), show_exactly(asked, smaller)
+        first, second = show(amount, smaller), show_exactly(requested, smaller)
     return first, second
 
 

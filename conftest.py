@@ -1,0 +1,6 @@
+"""The fixtures that tests in several folders share: pytest reads such a list only at the top of the tree."""
+
+import pytest
+
+pytest.register_assert_rewrite("support")
+pytest_plugins = ["support.bundles", "support.cgroups", "support.simulation", "support.cudart"]

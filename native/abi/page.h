@@ -1,0 +1,135 @@
+/*
+ * The two pages of a grant that the host and the libraries in its container share: an interface between
+ * programs of different versions. docs/account.md says how they are used, and what may change here.
+ *
+ * The quota page is written by the host and read-only in the container: what each slice may have. The usage
+ * page belongs to the container alone: what each of its processes has. Both are files of one tmpfs of the
+ * grant's own. src/xpu_runtime/limits/pages.py is the host's view of the same bytes, and tests/unit compares
+ * the two. Integers are little-endian, as on every machine that this is built for.
+ */
+#ifndef XPU_PAGE_H
+#define XPU_PAGE_H
+
+#include <stdint.h>
+
+/* Where everything lies in a container. A build for tests names another folder. */
+#ifndef XPU_FOLDER
+#define XPU_FOLDER "/usr/lib/xpu"
+#endif
+#define XPU_QUOTA_PATH XPU_FOLDER "/quota"
+#define XPU_USAGE_PATH XPU_FOLDER "/usage"
+/* Not under their own names: a loader that searches the folder must not find them. */
+#define XPU_REAL_CUDA XPU_FOLDER "/libcuda.real"
+#define XPU_REAL_NVML XPU_FOLDER "/libnvidia-ml.real"
+
+enum {
+    XPU_ABI = 1, /* of both pages */
+    XPU_DEVICES = 16,
+    XPU_QUOTA_SIZE = 4096,   /* bytes of the file */
+    XPU_QUOTA_FIXED = 2048,  /* bytes from the start that never change, and that the CRC is of */
+    XPU_USAGE_HEADER = 2048, /* bytes before the marks */
+    XPU_GRAIN = 512,         /* bytes: the unit of totals; every charge is rounded up to it */
+    XPU_KINDS = 10,
+    XPU_SLOTS_MAX = 4095, /* as XPU_TOTAL_SLOT_BITS has it */
+};
+
+/* No limit. */
+#define XPU_NO_LIMIT UINT64_MAX
+
+/* ---- the quota page ---- */
+
+struct xpu_quota_device {
+    uint8_t uuid[16]; /* of the GPU or the MIG device, as cuDeviceGetUuid_v2 gives it */
+    uint8_t mig;      /* 1: a MIG device */
+    uint8_t zero[47];
+};
+
+/* What may change while the container runs: each a plain 64-bit load. */
+struct xpu_quota_limit {
+    uint64_t memory;      /* bytes, or XPU_NO_LIMIT */
+    uint64_t reserved[7]; /* of compute limits */
+};
+
+struct xpu_quota {
+    char magic[8]; /* "XPUQUOTA" */
+    uint32_t abi;
+    uint32_t crc; /* CRC-32 (IEEE 802.3, as zlib's) of the first XPU_QUOTA_FIXED bytes with this field 0 */
+    uint32_t device_count;
+    uint32_t slot_count;                          /* of the usage page; at most XPU_SLOTS_MAX */
+    uint64_t usage_size;                          /* bytes of the usage page */
+    char container[128];                          /* its id, NUL-padded, for messages */
+    uint8_t zero[864];                            /* to 1024 */
+    struct xpu_quota_device devices[XPU_DEVICES]; /* 1024 bytes */
+    struct xpu_quota_limit limits[XPU_DEVICES];   /* 1024 bytes, from XPU_QUOTA_FIXED on */
+    uint8_t reserved[1024];
+};
+
+/* ---- the usage page ----
+ *
+ *   struct xpu_usage       XPU_USAGE_HEADER bytes
+ *   uint8_t marks[slots]   rounded up to 64; 1: the slot has had an owner since it was last cleaned
+ *   slots                  each a struct xpu_slot, then a struct xpu_slot_device for each device
+ *
+ * Slot s belongs to the process that holds an OFD write lock on byte s of the file; the lock of byte
+ * slot_count is held by a process that cleans up after dead ones.
+ *
+ * A total is a counter that tells its last change: the word names the slot that made it and the low bits of
+ * that change's number.
+ */
+struct xpu_usage_total {
+    uint64_t word;    /* XPU_TOTAL_* below; atomic */
+    uint64_t context; /* bytes that a context is known to take; 0: none seen; atomic */
+    uint64_t guess;   /* the same, by the last context whose size the card's free memory told, + 1; atomic */
+    uint64_t reserved[5];
+};
+
+struct xpu_usage {
+    char magic[8]; /* "XPUUSAGE" */
+    uint32_t abi;
+    uint32_t zero32;
+    uint8_t zero[1008];
+    struct xpu_usage_total totals[XPU_DEVICES]; /* 1024 bytes */
+};
+
+/* word = grains << 31 | (slot + 1) << 19 | low bits of the change's number; slot + 1 = 0: no change yet */
+enum { XPU_TOTAL_NUMBER_BITS = 19, XPU_TOTAL_SLOT_BITS = 12, XPU_TOTAL_GRAIN_BITS = 33 };
+
+struct xpu_slot {
+    uint32_t pid;     /* as the process itself sees it */
+    uint32_t imports; /* allocations of other processes that it has open */
+    char name[16];    /* of the program, NUL-padded */
+    uint32_t listed;  /* the id by which the driver lists it, where that is known not to be `pid`; else 0 */
+    uint32_t pid_namespace; /* inode number of the one that `pid` is of; 0: not known */
+    uint8_t reserved[32];
+};
+
+/* What memory is counted as. The order is the layout's. */
+enum xpu_kind {
+    XPU_LINEAR,         /* cuMemAlloc, Pitch, and whatever is like it */
+    XPU_MANAGED,        /* cuMemAllocManaged */
+    XPU_POOL,           /* what stream-ordered pools hold, used or not */
+    XPU_VMM,            /* cuMemCreate */
+    XPU_ARRAY,          /* arrays and mipmapped arrays */
+    XPU_GRAPH,          /* what graphs' memory nodes hold */
+    XPU_EXTERNAL,       /* imports from outside CUDA */
+    XPU_FREED_EXPORTED, /* freed here, but still open in another process */
+    XPU_OVERHEAD,       /* contexts, modules: what the driver reports beyond all these */
+    XPU_KIND_RESERVED,
+};
+
+struct xpu_slot_device {
+    uint64_t used;     /* bytes charged; limits rest on this alone */
+    uint64_t started;  /* number of the change that was begun last */
+    uint64_t finished; /* number of the change that is complete */
+    uint64_t after;    /* `used` once change `started` is complete */
+    uint64_t seen;     /* number of the last change that another one has replaced in the total's word */
+    uint64_t exported; /* bytes of `used` that other processes may have open */
+    uint64_t kinds[XPU_KINDS]; /* bytes, for people; their sum is `used` when nothing is under way */
+};
+
+_Static_assert(sizeof(struct xpu_quota) == XPU_QUOTA_SIZE, "layout");
+_Static_assert(__builtin_offsetof(struct xpu_quota, limits) == XPU_QUOTA_FIXED, "layout");
+_Static_assert(sizeof(struct xpu_usage) == XPU_USAGE_HEADER, "layout");
+_Static_assert(sizeof(struct xpu_slot) == 64 && sizeof(struct xpu_slot_device) == 128, "layout");
+
+#endif

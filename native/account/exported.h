@@ -1,0 +1,18 @@
+/*
+ * Memory that several processes have open. It is charged to the process that made it, and stays charged after
+ * that process freed it or died, while any process of the container has imports.
+ */
+#ifndef XPU_ACCOUNT_EXPORTED_H
+#define XPU_ACCOUNT_EXPORTED_H
+
+#include "abi/page.h"
+
+/* Bytes of this process's memory that others may have open (exported handles), more or fewer. */
+void xpu_exported(int device, int64_t change);
+/* Allocations of others that this process has open, more or fewer. */
+void xpu_imported(int change);
+/* Uncharges what this process has of XPU_FREED_EXPORTED if nobody has imports any more; else lets it outlive
+ * this process. */
+void xpu_exported_settle(int device);
+
+#endif

@@ -1,0 +1,54 @@
+/*
+ * The container's two pages: opened and checked once, then read in place. Where they are missing or not to be
+ * trusted, callers get a sentence for people and refuse the device. It knows nothing of slots and totals.
+ */
+#ifndef XPU_ACCOUNT_PAGES_H
+#define XPU_ACCOUNT_PAGES_H
+
+#include "abi/page.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The container's pages, once they are open and found valid. */
+struct xpu_pages {
+    const struct xpu_quota *quota;
+    struct xpu_usage *usage;
+};
+
+/* Maps and checks the pages at the first call in this process; NULL with `*why` (a sentence for people: what
+ * is wrong and what to do) if the container has none that this library can trust. The answer does not change,
+ * unless it was that this process lacks descriptors or memory: then the next call tries again. */
+const struct xpu_pages *xpu_pages_find(const char **why);
+/* quota: NULL until they are open; atomic */
+extern struct xpu_pages xpu_pages_opened __attribute__((visibility("hidden")));
+
+static inline const struct xpu_pages *xpu_pages_open(const char **why) {
+    return __builtin_expect(__atomic_load_n(&xpu_pages_opened.quota, __ATOMIC_ACQUIRE) != NULL, 1)
+               ? &xpu_pages_opened
+               : xpu_pages_find(why);
+}
+/* The same, only after xpu_pages_open has succeeded in this process. */
+static inline const struct xpu_pages *xpu_pages(void) { return &xpu_pages_opened; }
+
+/* Index of a device in the pages by its 16-byte UUID; -1: not granted to this container. */
+int xpu_device_index(const uint8_t uuid[16]);
+/* Whether it is such an index. */
+bool xpu_is_device(int device);
+
+/* Bytes, read now: XPU_NO_LIMIT for none, 0 for a device that is not granted or without valid pages. */
+static inline uint64_t xpu_limit(int device) {
+    const struct xpu_quota *quota = __atomic_load_n(&xpu_pages_opened.quota, __ATOMIC_ACQUIRE);
+    return quota && device >= 0 && (unsigned)device < quota->device_count
+               ? __atomic_load_n(&quota->limits[device].memory, __ATOMIC_RELAXED)
+               : 0;
+}
+
+/* Whether this process can open no file at the moment. */
+bool xpu_lacks_descriptors(void);
+/* An open description of the usage page, which the caller closes with xpu_close; -1 where the path does not
+ * lead to it any more. */
+int xpu_usage_descriptor(void);
+void xpu_close(int fd);
+
+#endif

@@ -1,0 +1,32 @@
+/*
+ * The state of this process that a forked child must not inherit: its lock, the number of its slot, and what
+ * signal handlers have left to be freed. It knows nothing of the shared pages.
+ */
+#ifndef XPU_ACCOUNT_PROCESS_STATE_H
+#define XPU_ACCOUNT_PROCESS_STATE_H
+
+#include "abi/page.h"
+
+#include <stdbool.h>
+
+/* The lock on all changes that this process makes to its slot. False, without waiting, if this very thread
+ * holds it already: a signal handler has interrupted a call of ours. False too where another thread holds it
+ * for half a minute: it may have been killed (process_state.c says how). */
+bool xpu_lock(void);
+void xpu_unlock(void);
+#define XPU_NO_LOCK                                                                                          \
+    "this program's first call is not over: a signal handler has interrupted it, or it was killed in vfork"
+
+/* This process's slot, or -1. Set it with the lock held. */
+int xpu_process_slot(void);
+void xpu_process_slot_set(unsigned slot);
+
+/* A deferred free: a signal handler that frees memory while its thread holds the lock cannot change the slot.
+ * What it frees is remembered here, and the holder of the lock frees it when it is done. */
+void xpu_defer_free(int device, enum xpu_kind kind, uint64_t bytes);
+/* True, once, where there are deferred frees. */
+bool xpu_deferred_frees(void);
+/* Bytes of them; the caller frees them. */
+uint64_t xpu_deferred_take(int device, enum xpu_kind kind);
+
+#endif

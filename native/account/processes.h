@@ -1,0 +1,27 @@
+/*
+ * What each process of the container has, for NVML's process lists and for diagnosis. It changes nothing but
+ * what the dead have left.
+ */
+#ifndef XPU_ACCOUNT_PROCESSES_H
+#define XPU_ACCOUNT_PROCESSES_H
+
+#include "abi/page.h"
+
+#include <stdbool.h>
+
+struct xpu_process {
+    uint32_t pid;
+    uint32_t listed; /* the id by which the driver lists it; 0 where that is not known to differ from `pid` */
+    const char *name;
+    const uint64_t *used; /* bytes, of each device */
+};
+
+/* Calls `each` for every live slot. */
+void xpu_each_process(void (*each)(const struct xpu_process *process, void *data), void *data);
+/* Bytes that other instances of this library (dlmopen) hold in this very process, each of which has a slot of
+ * its own: the driver counts them together. False: there are none. */
+bool xpu_other_instances(int device, uint64_t *bytes);
+/* Tells the others by which id the driver lists this process. */
+void xpu_listed_as(uint32_t id);
+
+#endif

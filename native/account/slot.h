@@ -1,0 +1,25 @@
+/*
+ * The slots of the usage page: where they lie, and the locks on them that tell the living from the dead. It
+ * knows nothing of totals, and not which slot is this process's. All of it needs open pages (xpu_pages_open).
+ */
+#ifndef XPU_ACCOUNT_SLOT_H
+#define XPU_ACCOUNT_SLOT_H
+
+#include "pages.h"
+
+uint8_t *xpu_mark(unsigned slot);
+struct xpu_slot *xpu_slot_at(unsigned slot);
+struct xpu_slot_device *xpu_slot_device_at(unsigned slot, int device);
+
+/* Locks a slot that is free, the first from `start` on; -1 if there is none. A marked slot is not free,
+ * whether its owner is dead or not: it is xpu_reap's. */
+int xpu_slot_find(int fd, unsigned start);
+
+/* Locks on bytes of the usage page: a slot's, or the cleaner's (byte slot_count). Taken without waiting; held
+ * as long as the open file description that `fd` refers to. */
+bool xpu_byte_lock(int fd, unsigned byte);
+void xpu_byte_unlock(int fd, unsigned byte, unsigned count);
+/* Whether another open file description has it; true where that cannot be told. */
+bool xpu_byte_held(int fd, unsigned byte);
+
+#endif

@@ -1,0 +1,45 @@
+/*
+ * Memory that is bound to an object of several devices: a multicast object or a logical endpoint. It lives
+ * until it is unbound or the object ends, whatever becomes of its own handles: so each binding is a reference
+ * to it, as a mapping is. Other processes may have the object open: bound memory counts as exported.
+ */
+#ifndef XPU_INTERPOSER_BINDINGS_H
+#define XPU_INTERPOSER_BINDINGS_H
+
+#include "table.h"
+
+struct xpu_binding {
+    enum xpu_space space; /* of the object: XPU_ALLOCATIONS, XPU_ENDPOINTS */
+    uint64_t object;      /* its key there */
+    CUmemGenericAllocationHandle memory;
+    uint64_t serial; /* of the memory's entry */
+    CUdevice device; /* of the memory */
+    uint64_t offset, size;
+    bool marked; /* as exported, by this binding */
+    struct xpu_binding *next;
+};
+
+/* Where in which object. */
+struct xpu_binding_place {
+    enum xpu_space space;
+    uint64_t object, offset, size;
+};
+
+/* Before the driver binds: a reference, so that a release in another thread is not the last. NULL: the memory
+ * is not known, thus not counted, or (*result is not CUDA_SUCCESS) there is no memory for it. */
+struct xpu_binding *xpu_binding_begin(const struct xpu_binding_place *place,
+                                      CUmemGenericAllocationHandle memory, CUresult *result);
+/* The same for what is mapped at an address. A pool's memory has no handle, and stays its pool's. */
+struct xpu_binding *xpu_binding_begin_at(const struct xpu_binding_place *place, CUdeviceptr pointer,
+                                         CUresult *result);
+/* After it; returns `result`. */
+CUresult xpu_binding_end(CUresult result, struct xpu_binding *binding);
+
+/* Before the driver unbinds what lies in the place (NULL: all of the object's): taken out, as another thread
+ * may bind something else there once it has. */
+struct xpu_binding *xpu_unbind_begin(enum xpu_space space, uint64_t object, CUdevice device,
+                                     const struct xpu_binding_place *place);
+/* After it; returns `result`. */
+CUresult xpu_unbind_end(CUresult result, struct xpu_binding *taken);
+
+#endif

@@ -1,0 +1,21 @@
+/*
+ * What a forked child has of its parent's lists. It may use none of it, nor free it, as another thread of the
+ * parent may have been in the midst of changing it. It stays known: a child that looks for leaks when it ends
+ * (LeakSanitizer) would find it otherwise, and fail.
+ */
+#ifndef XPU_INTERPOSER_FORK_H
+#define XPU_INTERPOSER_FORK_H
+
+/* Empties the list `head_`, whose elements have a `next`, into the list `left_` of what earlier forks have
+ * left. */
+#define XPU_LEAVE_BEHIND(head_, left_)                                                                       \
+    do {                                                                                                     \
+        __typeof__(&(left_)) end_ = &(head_);                                                                \
+        while (*end_)                                                                                        \
+            end_ = &(*end_)->next;                                                                           \
+        *end_ = left_;                                                                                       \
+        left_ = head_;                                                                                       \
+        head_ = NULL;                                                                                        \
+    } while (0)
+
+#endif

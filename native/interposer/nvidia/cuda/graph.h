@@ -1,0 +1,17 @@
+/*
+ * Graphs' memory: nodes that allocate.
+ */
+#ifndef XPU_INTERPOSER_GRAPH_H
+#define XPU_INTERPOSER_GRAPH_H
+
+#include "headers/cuda/cuda_api.h"
+
+#include <stdbool.h>
+
+/* Work on the stream becomes part of a graph. */
+bool xpu_is_capturing(CUstream stream);
+/* Some graph of this process has, or may have, a node that allocates. */
+void xpu_graph_gets_memory(void);
+bool xpu_graphs_with_memory(void);
+
+#endif

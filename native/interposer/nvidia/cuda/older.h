@@ -1,0 +1,27 @@
+/*
+ * What the driver lacks, by what it has.
+ *
+ * dlsym of an interposed function finds ours on every driver, of whatever branch. A program that takes
+ * that for the driver's having it (Numba up to 0.61 looks for name_v2 before name) is served by the older
+ * function that does the same: XPU_OLDER(name, by) says that older_name, of name's type, does it with the
+ * function `by`. REAL(name) is then older_name where the driver has `by` and no `name`, so that the account
+ * sees no difference. cuGetProcAddress asks the driver, and hands out what that has.
+ */
+#ifndef XPU_INTERPOSER_OLDER_H
+#define XPU_INTERPOSER_OLDER_H
+
+#include "real.h"
+
+struct xpu_older {
+    const char *name;
+    void *function;
+    struct xpu_function *by;
+};
+
+#define XPU_OLDER(name_, by_)                                                                                \
+    static __typeof__(name_) older_##name_;                                                                  \
+    static const struct xpu_older xpu_older_##name_                                                          \
+        __attribute__((section("xpu_older"), used, aligned(8))) = {#name_, (void *)older_##name_,            \
+                                                                   &xpu_function_##by_};
+
+#endif

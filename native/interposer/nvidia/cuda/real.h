@@ -1,0 +1,55 @@
+/*
+ * How this library reaches the functions of the real libcuda, and how those that it interposes are known.
+ *
+ * A file that interposes a function says XPU_INTERPOSE(name) and defines it under its exported name; one that
+ * only calls a function of the real library says XPU_NEED(name). REAL(name)(…) then calls the real one. The
+ * linker gathers these lines in one table, from which cuGetProcAddress takes what it hands out; there is no
+ * list to keep beside it.
+ *
+ * REAL is never NULL. Where the driver is older than the function, it is one that does the same by what the
+ * driver has (older.h), or, where nothing does, returns CUDA_ERROR_NOT_SUPPORTED; XPU_HAS(name) tells of the
+ * latter. dlsym of an interposed function finds ours on every driver, while cuGetProcAddress, which newer
+ * programs and cudart use, says what the driver says. (An IFUNC that resolves to NULL would make dlsym say it
+ * too, but crashes programs that take dlsym's NULL for an error with a text.) So newer functions are
+ * interposed only where memory depends on them.
+ */
+#ifndef XPU_INTERPOSER_REAL_H
+#define XPU_INTERPOSER_REAL_H
+
+#include "account/account.h"
+#include "headers/cuda/cuda_api.h"
+#include "newer.h"
+
+struct xpu_function {
+    const char *name; /* as exported */
+    void *interposed; /* NULL: only called */
+    void *real;       /* atomic; NULL: not looked up yet */
+};
+
+#define XPU_FUNCTION(name_, interposed_)                                                                     \
+    static struct xpu_function xpu_function_##name_                                                          \
+        __attribute__((section("xpu_functions"), used, aligned(8))) = {#name_, interposed_, NULL};
+#define XPU_INTERPOSE(name_) XPU_FUNCTION(name_, (void *)&name_)
+#define XPU_NEED(name_) XPU_FUNCTION(name_, NULL)
+
+/* The real function of the same type. */
+#define REAL(name_) ((__typeof__(&name_))xpu_real(&xpu_function_##name_))
+#define XPU_HAS(name_) xpu_has(&xpu_function_##name_)
+
+void *xpu_real_find(struct xpu_function *function);
+bool xpu_has(struct xpu_function *function);
+/* Our function in the place of this address of the real library, or the address itself. */
+void *xpu_interposed(void *address);
+
+static inline void *xpu_real(struct xpu_function *function) {
+    void *real = __atomic_load_n(&function->real, __ATOMIC_RELAXED);
+    return __builtin_expect(real != NULL, 1) ? real : xpu_real_find(function);
+}
+
+/* XPU_AT_FORK(f): f() runs in a forked child, with one thread, before anything else of ours. It makes its
+ * file's locks new and forgets what the parent had; it takes no lock and allocates nothing. */
+#define XPU_AT_FORK(function_)                                                                               \
+    static void (*const xpu_at_fork_##function_)(void)                                                       \
+        __attribute__((section("xpu_at_fork"), used, aligned(8))) = function_;
+
+#endif

@@ -1,0 +1,52 @@
+/*
+ * The overhead of a process on a device: what the driver counts to it beyond what the table knows, thus its
+ * contexts, modules and fragmentation. It knows nothing of what upper files reserve or make.
+ */
+#ifndef XPU_INTERPOSER_RECONCILE_H
+#define XPU_INTERPOSER_RECONCILE_H
+
+#include "account/account.h"
+
+/* Around each call that changes what this process has: between begin and end a reading of the driver is not
+ * compared with the account. */
+void xpu_operation_begin(void);
+void xpu_operation_end(void);
+
+/* Asks the driver now and charges or frees the difference, whatever the limit says. */
+void xpu_reconcile(int device);
+/* The same for a caller with one operation under way, which changes nothing meanwhile. */
+void xpu_reconcile_within(int device);
+/* The same if a second has passed since the last time. */
+void xpu_reconcile_sometimes(int device);
+/* After a free: the same, and also if nothing is left but an overhead that was read while there was more. */
+void xpu_reconcile_freed(int device);
+/* After small allocations have become more or less by `change` bytes: the same if that adds up. */
+void xpu_reconcile_small(int device, int64_t change);
+/* The next xpu_reconcile_sometimes asks the driver; or the first one of this process waits for its second. */
+void xpu_reconcile_soon(int device);
+void xpu_reconcile_not_now(int device);
+
+/* After the end of something that took `taken`: the overhead becomes what the driver says, or falls by that
+ * much where it says nothing; `last`: nothing of this process is left on the device. */
+void xpu_shrunk(int device, uint64_t taken, bool last);
+/* A context or a module was seen to take that much. */
+void xpu_overhead_made(int device, uint64_t taken);
+
+/* One thread at a time changes a device's overhead; false: another one is at it, and there is nothing to wait
+ * for. */
+bool xpu_overhead_enter(int device);
+void xpu_overhead_leave(int device);
+/* The overhead lies within [low, high]; or only `low` is known, where the reading was disturbed. */
+struct xpu_overhead_reading {
+    uint64_t low, high;
+    bool quiet;
+};
+/* `mine`: operations of the caller's own that are under way and change nothing meanwhile. False: the driver
+ * reports nothing of this process. */
+bool xpu_overhead_read(int device, uint64_t mine, struct xpu_overhead_reading *reading);
+/* The value nearest to `value` that the reading allows. */
+uint64_t xpu_overhead_within(const struct xpu_overhead_reading *reading, uint64_t value);
+
+static inline uint64_t xpu_beyond(uint64_t all, uint64_t less) { return all > less ? all - less : 0; }
+
+#endif

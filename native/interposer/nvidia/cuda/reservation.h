@@ -1,0 +1,63 @@
+/*
+ * A reservation: memory is charged before the driver is asked, then kept in the table or uncharged.
+ *
+ *     struct xpu_reservation it;
+ *     CUresult result = xpu_reserve_here(&it, XPU_LINEAR, bytes);
+ *     if (result == CUDA_SUCCESS) {
+ *         result = REAL(cuMemAlloc_v2)(pointer, bytes);
+ *         result = xpu_reservation_end(&it, result, XPU_POINTERS, result == CUDA_SUCCESS ? *pointer : 0);
+ *     }
+ *
+ * From a reservation that succeeded to its end an operation is under way, and what the driver reports
+ * meanwhile cannot be compared with the account: each reservation must end. What is freed is uncharged after
+ * the driver has freed it: xpu_free_begin, the real call, xpu_free_end. All calls may be made by any thread
+ * and hold no lock over a call of the driver.
+ */
+#ifndef XPU_INTERPOSER_RESERVATION_H
+#define XPU_INTERPOSER_RESERVATION_H
+
+#include "sizes.h"
+#include "table.h"
+
+enum { XPU_STEP = 2 << 20 }; /* bytes in which the driver takes memory */
+
+/* What the driver will take for one allocation of that size: from 2 MiB on whole steps of 2 MiB. What is
+ * smaller shares such a step with others, and is reserved as it is. */
+static inline uint64_t xpu_whole_steps(uint64_t bytes) {
+    return bytes < XPU_STEP ? bytes : xpu_whole(bytes, XPU_STEP);
+}
+
+struct xpu_reservation {
+    uint64_t bytes;
+    CUcontext context;
+    int device; /* index in the pages */
+    enum xpu_kind kind;
+};
+
+/* Charges on the device of the thread's current context, to which the memory will belong. Errors:
+ * CUDA_ERROR_OUT_OF_MEMORY beyond the limit; CUDA_ERROR_NOT_PERMITTED; the driver's own without a context. */
+CUresult xpu_reserve_here(struct xpu_reservation *reservation, enum xpu_kind kind, uint64_t bytes);
+/* Charges on a device, for memory that belongs to no context. */
+CUresult xpu_reserve_on(struct xpu_reservation *reservation, CUdevice device, enum xpu_kind kind,
+                        uint64_t bytes);
+/* The same by the pages' index. */
+CUresult xpu_reserve_at(struct xpu_reservation *reservation, int device, enum xpu_kind kind, uint64_t bytes);
+/* Brings it to what the driver has really taken; CUDA_ERROR_OUT_OF_MEMORY, with the reservation unchanged,
+ * where more does not fit. */
+CUresult xpu_reservation_resize(struct xpu_reservation *reservation, uint64_t bytes);
+
+/* Ends it. With CUDA_SUCCESS the bytes are kept in the table under `key`; else they are uncharged. Returns
+ * `result`, or CUDA_ERROR_OUT_OF_MEMORY where there is no memory for the table: the caller then frees at the
+ * driver. */
+CUresult xpu_reservation_end(struct xpu_reservation *reservation, CUresult result, enum xpu_space space,
+                             uint64_t key);
+/* The same with flags, count and extra of one's own: only these are taken from `own`. */
+CUresult xpu_reservation_end_with(struct xpu_reservation *reservation, CUresult result, enum xpu_space space,
+                                  uint64_t key, const struct xpu_entry *own);
+
+/* Before the driver frees `key`. What is unknown is known by entry->serial == 0, and changes nothing. */
+void xpu_free_begin(struct xpu_entry *entry, enum xpu_space space, uint64_t key);
+/* After it: releases the entry if the driver has freed it and no other thread has released it. */
+void xpu_free_end(struct xpu_entry *entry, CUresult result);
+
+#endif

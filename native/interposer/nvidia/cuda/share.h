@@ -1,0 +1,24 @@
+/*
+ * Memory that other processes have open, or that is theirs.
+ */
+#ifndef XPU_INTERPOSER_SHARE_H
+#define XPU_INTERPOSER_SHARE_H
+
+#include "reservation.h"
+
+/* Marks an entry of the table as one that other processes may have open, before the driver gives them the
+ * means. True: it was not marked yet; if the driver then refuses, unmark. */
+bool xpu_share_mark(enum xpu_space space, uint64_t key);
+void xpu_share_unmark(enum xpu_space space, uint64_t key);
+
+/* One more reference to an entry; false: unknown. */
+bool xpu_share_hold(enum xpu_space space, uint64_t key, uint64_t *serial);
+/* One less, if it still is the entry with this serial; at the last, what it stands for is released. */
+void xpu_share_drop(enum xpu_space space, uint64_t key, uint64_t serial);
+
+/* Around a call that opens another process's memory: begin; then what came of it. An entry that was opened
+ * before under the same key gets a reference. */
+void xpu_share_open_begin(void);
+void xpu_share_open_end(CUresult result, struct xpu_entry *entry);
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * Memory that the driver keeps unused, to be read again or given back before memory is refused. The files
+ * that know of such memory (pools, graphs) are above those that must call for it: they register here how.
+ */
+#ifndef XPU_INTERPOSER_SHRINKER_H
+#define XPU_INTERPOSER_SHRINKER_H
+
+#include <stdbool.h>
+
+struct xpu_shrinker {
+    void (*refresh)(int device);
+    bool (*trim)(int device);
+    void (*freed_unknown)(void);
+};
+
+/* At file level, once in a file. */
+#define XPU_SHRINKER(refresh_, trim_, freed_unknown_)                                                        \
+    static const struct xpu_shrinker xpu_shrinker                                                            \
+        __attribute__((section("xpu_shrinkers"), used, aligned(8))) = {refresh_, trim_, freed_unknown_};
+
+/* Sets the account to what the driver keeps on a device (index in the pages). Called where the total is
+ * looked at: reconciling, views. Cheap where there is nothing. */
+void xpu_unused_refresh(int device);
+/* Has the driver give back what it keeps unused, and refreshes; true if that brought something. */
+bool xpu_unused_trim(int device);
+/* A pointer was freed that the table does not know: it may be one of memory that the driver keeps. */
+void xpu_unknown_freed(void);
+
+#endif

@@ -1,0 +1,65 @@
+/*
+ * What this process holds of the device memory that is charged: by pointer or handle.
+ *
+ * Its locks are held for a few memory accesses, never over a call of the driver or of the account.
+ */
+#ifndef XPU_INTERPOSER_TABLE_H
+#define XPU_INTERPOSER_TABLE_H
+
+#include "account/account.h"
+#include "headers/cuda/cuda_api.h"
+
+/* What a key is. The same number may be a pointer and a handle. */
+enum xpu_space {
+    XPU_POINTERS,    /* CUdeviceptr */
+    XPU_ARRAYS,      /* CUarray */
+    XPU_MIPMAPS,     /* CUmipmappedArray */
+    XPU_ALLOCATIONS, /* CUmemGenericAllocationHandle */
+    XPU_POOLS,       /* CUmemoryPool */
+    XPU_GRAPHS,      /* CUgraph, CUgraphExec */
+    XPU_EXTERNALS,   /* CUexternalMemory; extra: what of XPU_IMPORTS it holds */
+    XPU_IMPORTS,     /* external memory, by a number of its own */
+    XPU_CONTEXTS,    /* CUcontext; extra: what it took as overhead; count: uses beyond the first */
+    XPU_MODULES,     /* CUmodule, CUlibrary; extra: the same */
+    XPU_MAPPINGS,    /* CUdeviceptr to which cuMemCreate's memory is mapped */
+    XPU_ENDPOINTS,   /* CUlogicalEndpointId, of imported ones */
+};
+
+/* What every way to free has to know of an entry. */
+enum xpu_entry_flag {
+    XPU_EXPORTED = 0x8000, /* another process may have it open: freed by xpu_uncharge_exported */
+    XPU_IMPORTED =
+        0x4000, /* another process's, of which nothing is charged here: its end is xpu_imported(-1) */
+};
+
+struct xpu_entry {
+    uint64_t key;
+    uint64_t serial;   /* of this entry; never used again for another */
+    CUcontext context; /* with whose end the memory ends; NULL: it outlives contexts */
+    uint64_t bytes;    /* charged */
+    uint64_t extra;    /* the owner's own */
+    uint32_t count;    /* the owner's own */
+    uint16_t flags;    /* enum xpu_entry_flag, and the owner's own from 1 on */
+    int8_t device;     /* index in the pages */
+    uint8_t kind;      /* enum xpu_kind */
+    uint8_t space;     /* enum xpu_space */
+};
+
+/* Puts it in and sets its serial. An entry that was there under the same key is stale (the driver has handed
+ * the address out again): it goes to *replaced, whose serial is 0 if there was none. False: no memory. */
+bool xpu_table_put(struct xpu_entry *entry, struct xpu_entry *replaced);
+/* A copy of the entry; false: unknown. */
+bool xpu_table_find(enum xpu_space space, uint64_t key, struct xpu_entry *entry);
+/* Takes the entry out if it is still the one with this serial (0: any). Of several callers one gets it. */
+bool xpu_table_take(enum xpu_space space, uint64_t key, uint64_t serial, struct xpu_entry *entry);
+/* Calls `change` with the entry under its lock; false from it takes the entry out, which then is in *entry
+ * as `change` left it. Returns false if unknown. */
+bool xpu_table_change(enum xpu_space space, uint64_t key, bool (*change)(struct xpu_entry *, void *),
+                      void *data, struct xpu_entry *entry);
+/* Takes out, one after another, the entries that `which` chooses (under a lock), and hands each to `each`. */
+void xpu_table_sweep(bool (*which)(const struct xpu_entry *, void *), void *data,
+                     void (*each)(const struct xpu_entry *, void *));
+/* The last serial given: entries made from now on have greater ones. */
+uint64_t xpu_table_serial(void);
+
+#endif

@@ -1,0 +1,200 @@
+/*
+ * Utilisation. Where the driver has samples for each process, a device is as
+ * busy as this container's processes make it; where it has none for them, its own answer stands.
+ */
+#define _GNU_SOURCE
+#include "view.h"
+
+#include <string.h>
+#include <time.h>
+
+/* Percent. */
+struct busy {
+    unsigned int gpu, memory, encoder, decoder;
+};
+
+/* ---- samples of processes ---- */
+
+typedef nvmlProcessUtilizationSample_t sample;
+
+/* The driver's samples since `since` (µs), those of our processes kept; *samples is to be freed. */
+static nvmlReturn_t samples_of_ours(nvmlDevice_t device, unsigned long long since, sample **samples,
+                                    unsigned int *count) {
+    struct processes own;
+    nvmlReturn_t result = ASK(nvmlDeviceGetProcessUtilization, device, NULL, count, since);
+    *samples = NULL;
+    if (result != NVML_ERROR_INSUFFICIENT_SIZE)
+        return result;
+    *count += 64;
+    sample *all = calloc(*count, sizeof *all);
+    if (!all || !view_processes(-1, &own)) {
+        free(all);
+        return NVML_ERROR_MEMORY;
+    }
+    result = ASK(nvmlDeviceGetProcessUtilization, device, all, count, since);
+    if (result == NVML_SUCCESS)
+        *count = view_keep(&own, all, *count, sizeof *all, __builtin_offsetof(sample, pid));
+    free(own.found);
+    *samples = all;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, sample *samples, unsigned int *count,
+                                             unsigned long long since) {
+    sample *ours;
+    unsigned int there = 0;
+    if (!count)
+        return ASK(nvmlDeviceGetProcessUtilization, device, samples, count, since);
+    nvmlReturn_t result = samples_of_ours(device, since, &ours, &there);
+    if (result == NVML_SUCCESS && there == 0)
+        result = NVML_ERROR_NOT_FOUND;
+    if (result == NVML_SUCCESS)
+        result = view_fits(count, there, samples);
+    else
+        *count = 0;
+    if (result == NVML_SUCCESS)
+        memcpy(samples, ours, there * sizeof *ours);
+    free(ours);
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                   nvmlProcessesUtilizationInfo_v1_t *info) {
+    struct processes own;
+    if (!info || info->version != NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1))
+        return ASK(nvmlDeviceGetProcessesUtilizationInfo, device, info);
+    nvmlProcessesUtilizationInfo_v1_t real = {.version = info->version,
+                                              .lastSeenTimeStamp = info->lastSeenTimeStamp};
+    nvmlReturn_t result = ASK(nvmlDeviceGetProcessesUtilizationInfo, device, &real);
+    if (result != NVML_ERROR_INSUFFICIENT_SIZE)
+        return result;
+    real.processSamplesCount += 64;
+    real.procUtilArray = calloc(real.processSamplesCount, sizeof *real.procUtilArray);
+    if (!real.procUtilArray || !view_processes(-1, &own)) {
+        free(real.procUtilArray);
+        return NVML_ERROR_MEMORY;
+    }
+    result = ASK(nvmlDeviceGetProcessesUtilizationInfo, device, &real);
+    unsigned int there = 0;
+    if (result == NVML_SUCCESS) {
+        there = view_keep(&own, real.procUtilArray, real.processSamplesCount, sizeof *real.procUtilArray,
+                          __builtin_offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
+        result =
+            there ? view_fits(&info->processSamplesCount, there, info->procUtilArray) : NVML_ERROR_NOT_FOUND;
+    }
+    if (result == NVML_SUCCESS) {
+        memcpy(info->procUtilArray, real.procUtilArray, there * sizeof *real.procUtilArray);
+        info->lastSeenTimeStamp = real.lastSeenTimeStamp;
+    }
+    free(own.found);
+    free(real.procUtilArray);
+    return result;
+}
+
+/* ---- of the container as a whole ---- */
+
+/* Samples come once a second or more often: those of two seconds have one of each process. */
+enum { WINDOW = 2000000 /* µs */ };
+
+static unsigned int percent(unsigned int sum) { return sum < 100 ? sum : 100; }
+
+/* The newest sample of each process, added up. */
+static void add_up(const sample *samples, unsigned int count, struct busy *busy) {
+    for (unsigned int i = 0; i < count; i++) {
+        bool newest = true;
+        for (unsigned int j = 0; j < count && newest; j++)
+            newest =
+                samples[j].pid != samples[i].pid || (j > i ? samples[j].timeStamp < samples[i].timeStamp
+                                                           : samples[j].timeStamp <= samples[i].timeStamp);
+        if (!newest)
+            continue;
+        busy->gpu = percent(busy->gpu + samples[i].smUtil);
+        busy->memory = percent(busy->memory + samples[i].memUtil);
+        busy->encoder = percent(busy->encoder + samples[i].encUtil);
+        busy->decoder = percent(busy->decoder + samples[i].decUtil);
+    }
+}
+
+/* False where the driver knows our processes by no pid of ours, so that it has no samples of them either. */
+static bool known(nvmlDevice_t device, bool *none) {
+    struct processes own;
+    if (view_listed(device, NVML_PROCESS_MODE_COMPUTE, &own) != NVML_SUCCESS)
+        return false;
+    bool is = own.known;
+    *none = !is;
+    for (unsigned int i = 0; i < own.count; i++)
+        *none = *none && own.found[i].used == 0;
+    free(own.found);
+    return is;
+}
+
+/* How busy this container keeps the device; false where that cannot be told. */
+static bool busy_of_ours(nvmlDevice_t device, struct busy *busy) {
+    struct timespec now;
+    sample *samples;
+    unsigned int count = 0;
+    bool none = false;
+    *busy = (struct busy){0};
+    if (!known(device, &none))
+        return none && xpu_nvml_index(device) >= 0;
+    clock_gettime(CLOCK_REALTIME, &now);
+    unsigned long long stamp =
+        (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+    nvmlReturn_t result = samples_of_ours(device, stamp - WINDOW, &samples, &count);
+    if (result == NVML_SUCCESS)
+        add_up(samples, count, busy);
+    free(samples);
+    return result == NVML_SUCCESS || result == NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
+    struct busy busy;
+    nvmlReturn_t result = ASK(nvmlDeviceGetUtilizationRates, device, rates);
+    if (result == NVML_SUCCESS && busy_of_ours(device, &busy))
+        *rates = (nvmlUtilization_t){busy.gpu, busy.memory};
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *rate, unsigned int *period) {
+    struct busy busy;
+    nvmlReturn_t result = ASK(nvmlDeviceGetEncoderUtilization, device, rate, period);
+    if (result == NVML_SUCCESS && busy_of_ours(device, &busy))
+        *rate = busy.encoder;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *rate, unsigned int *period) {
+    struct busy busy;
+    nvmlReturn_t result = ASK(nvmlDeviceGetDecoderUtilization, device, rate, period);
+    if (result == NVML_SUCCESS && busy_of_ours(device, &busy))
+        *rate = busy.decoder;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info) {
+    struct busy busy;
+    nvmlReturn_t result = ASK(nvmlDeviceGetDynamicPstatesInfo, device, info);
+    if (result != NVML_SUCCESS || !busy_of_ours(device, &busy))
+        return result;
+    info->utilization[0].percentage = busy.gpu;
+    info->utilization[1].percentage = busy.memory;
+    info->utilization[2].percentage = busy.encoder > busy.decoder ? busy.encoder : busy.decoder;
+    return result;
+}
+
+/* The card's samples of the past cannot be taken apart: none is above what this container makes now. */
+nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
+                                  nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
+    struct busy busy;
+    nvmlReturn_t result = ASK(nvmlDeviceGetSamples, device, type, since, value_type, count, samples);
+    if (result != NVML_SUCCESS || !samples || type < NVML_GPU_UTILIZATION_SAMPLES ||
+        type > NVML_DEC_UTILIZATION_SAMPLES || *value_type != NVML_VALUE_TYPE_UNSIGNED_INT ||
+        !busy_of_ours(device, &busy))
+        return result;
+    const unsigned int rates[] = {busy.gpu, busy.memory, busy.encoder, busy.decoder};
+    unsigned int rate = rates[type - NVML_GPU_UTILIZATION_SAMPLES];
+    for (unsigned int i = 0; i < *count; i++)
+        if (samples[i].sampleValue.uiVal > rate)
+            samples[i].sampleValue.uiVal = rate;
+    return result;
+}

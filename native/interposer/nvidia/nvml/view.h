@@ -1,0 +1,57 @@
+/*
+ * Inside the interposer of libnvidia-ml: what its files share.
+ *
+ * Each function asks the real library first, so that handles, arguments and errors are judged where they
+ * belong, and then makes the answer one about this container's slice. The pages are only read; nothing here
+ * takes a slot, holds a lock or keeps a descriptor, so that threads and forks need no care.
+ */
+#ifndef XPU_NVML_VIEW_H
+#define XPU_NVML_VIEW_H
+
+#include "account/account.h"
+#include "client/nvml.h"
+
+#include <stdlib.h>
+
+/* What the real function answers; NVML_ERROR_NO_PERMISSION without valid pages, whoever let NVML start. */
+#define ASK(function, ...)                                                                                   \
+    __extension__({                                                                                          \
+        __typeof__(&(function)) real_function = XPU_NVML(function);                                          \
+        !real_function    ? NVML_ERROR_FUNCTION_NOT_FOUND                                                    \
+        : !view_allowed() ? NVML_ERROR_NO_PERMISSION                                                         \
+                          : real_function(__VA_ARGS__);                                                      \
+    })
+/* True with valid pages. If not, one line on stderr says so. */
+bool view_allowed(void);
+
+/* A process of this container, as one device sees it. */
+struct process {
+    unsigned int pid, listed_as; /* here, and by the driver; 0: not known */
+    unsigned long long used;     /* bytes: by the driver, or by the account where the driver reports none */
+    unsigned int gi, ci;         /* all ones without MIG */
+    bool twice;                  /* two processes of this pid: one is in a pid namespace of its own */
+    bool listed;                 /* by the driver, as a process of the kind that was asked for */
+    char name[16];
+};
+
+struct processes {
+    struct process *found; /* to be freed by the caller */
+    unsigned int count;
+    bool known; /* the driver lists at least one of ours */
+    bool host;  /* it lists them by other ids than they have here */
+};
+
+/* All processes of the container (view_processes), and with what the driver says of them as processes of a
+ * kind (NVML_PROCESS_MODE_*). view_processes is false when there is no memory for the list. */
+bool view_processes(int index, struct processes *own);
+nvmlReturn_t view_listed(nvmlDevice_t device, unsigned int mode, struct processes *own);
+const struct process *view_find(const struct processes *own, unsigned int pid);
+/* Keeps those entries of a driver's list whose pid, a 32-bit integer at `pid_at`, is one of ours, by the pid
+ * that it has here; how many those are. */
+unsigned int view_keep(const struct processes *own, void *entries, unsigned int count, size_t size,
+                       size_t pid_at);
+
+/* NVML's convention for lists: *count is the caller's room, and becomes what there is. */
+nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *infos);
+
+#endif

@@ -1,0 +1,22 @@
+/*
+ * Included before everything else: names the oldest version of each libc function that has several, so that
+ * the interposers load in images as old as CentOS 7 (glibc 2.17) and Ubuntu 18.04.
+ * tests/interposer/test_symbols.py checks what comes out.
+ */
+#ifndef XPU_SYMBOLS_H
+#define XPU_SYMBOLS_H
+
+#if defined(__x86_64__)
+#define XPU_OLDEST "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define XPU_OLDEST "GLIBC_2.17"
+#else
+#error "no interposer library for this machine"
+#endif
+
+/* In libc since glibc 2.34, in libdl before. */
+__asm__(".symver dlopen, dlopen@" XPU_OLDEST);
+__asm__(".symver dlsym, dlsym@" XPU_OLDEST);
+__asm__(".symver dlclose, dlclose@" XPU_OLDEST);
+
+#endif

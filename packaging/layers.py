@@ -1,0 +1,130 @@
+"""Checks that no arrow in the graphs of imports and includes goes upwards or in a circle; a part of `lint`.
+
+For Python these are the imports between the modules of src and of sim/python, those for types alone
+included; which package may import which is import-linter's to say (pyproject.toml). For C they are the
+includes between files, in the order of folders below. Every module must open with what it is for. Calls
+between C files are not seen here; a test compares those of the account and the interposers with the order
+of the files.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import os
+import re
+import subprocess
+import sys
+
+import grimp
+
+#: Folders of C, the lowest first: each may include from itself and from those named.
+ORDER = {
+    "native/headers/cuda": (),
+    "native/headers/nvml": (),
+    "native/abi": (),
+    "native/account": ("native/abi",),
+    "native/interposer/nvidia": (),
+    "native/interposer/nvidia/client": ("native/account", "native/headers/nvml"),
+    "native/interposer/nvidia/cuda": (
+        "native/account",
+        "native/headers/cuda",
+        "native/headers/nvml",
+        "native/interposer/nvidia/client",
+    ),
+    "native/interposer/nvidia/nvml": (
+        "native/account",
+        "native/headers/nvml",
+        "native/interposer/nvidia/client",
+    ),
+    "native/launcher": (),
+    "native/probe": ("native/headers/cuda",),
+    "sim": (),
+    "sim/exports": (),
+    "sim/client": ("sim",),
+    "sim/driver": ("sim",),
+    "sim/cuda": ("sim/client", "native/headers/cuda"),
+    "sim/cudart": ("sim/cuda",),
+    "sim/nvml": ("sim/client", "native/headers/nvml"),
+    "sim/smi": ("native/headers/nvml",),
+}
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+#: Where the compilers are told to look, besides beside the file (the Makefiles' -I).
+_INCLUDE_PATH = ("native", "native/interposer/nvidia")
+#: Lines that may stand before the opening comment.
+_BEFORE_COMMENT = re.compile(r"(?:#(?:define|include)[^\n]*\n|\n)*/\*")
+_HERE = "packaging/layers.py"
+
+Graph = dict[str, set[str]]
+
+
+def main() -> int:
+    files = subprocess.run(
+        ["git", "ls-files", "src", "native", "sim"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.split()
+    sources = {
+        path: _read(path) for path in files if path.endswith((".py", ".c", ".h")) and os.path.exists(path)
+    }
+    problems = [
+        f"{path}: does not open with what it is for" for path in sources if not _opens_well(path, sources)
+    ]
+    problems += _circles(_imports(), "imports")
+    includes, upwards = _includes({path: text for path, text in sources.items() if not path.endswith(".py")})
+    problems += upwards + _circles(includes, "includes")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _opens_well(path: str, sources: dict[str, str]) -> bool:
+    """Whether a file begins with a docstring or comment; a .c file's may be that of its header."""
+    text = sources[path]
+    if path.endswith(".py"):
+        return not text or ast.get_docstring(ast.parse(text)) is not None
+    header = os.path.splitext(path)[0] + ".h"
+    return _BEFORE_COMMENT.match(text) is not None or (header != path and header in sources)
+
+
+def _imports() -> Graph:
+    graph = grimp.build_graph("xpu_runtime", "xpu_simulator", cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def _includes(sources: dict[str, str]) -> tuple[Graph, list[str]]:
+    """The includes between files of C, and what is wrong with single ones."""
+    graph: Graph = {}
+    problems = []
+    for path, text in sources.items():
+        folder = os.path.dirname(path)
+        for name in _INCLUDE.findall(text):
+            places = [os.path.normpath(os.path.join(root, name)) for root in (folder, *_INCLUDE_PATH)]
+            target = next((place for place in places if os.path.exists(place)), None)
+            if target is None:
+                problems.append(f"{path}: includes {name}, which is not there")
+                continue
+            other = os.path.dirname(target)
+            if folder in ORDER and other != folder and other not in ORDER[folder]:
+                problems.append(f"{path}: includes {target}, which is not below it: see ORDER in {_HERE}")
+            graph.setdefault(path, set()).add(target)
+    folders = {os.path.dirname(path) for path in sources if "/tests" not in path}
+    problems += [f"{folder}: has no place in ORDER of {_HERE}" for folder in sorted(folders - ORDER.keys())]
+    return graph, problems
+
+
+def _circles(graph: Graph, verb: str) -> list[str]:
+    """A line for a circle, if there is one."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return [f"a circle of {verb}: {' -> '.join(reversed(error.args[1]))}"]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

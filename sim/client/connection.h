@@ -1,0 +1,33 @@
+/*
+ * One process's connection to the simulated driver, shared by its threads.
+ *
+ * Threads send their requests as they come; whichever of them waits first reads for all, so that a wait for
+ * a long kernel holds up nobody else. After a fork the child starts without a connection.
+ */
+#ifndef XPU_SIM_CONNECTION_H
+#define XPU_SIM_CONNECTION_H
+
+#include "../protocol.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Connects where this library's own place says the driver is; SIM_OK if there already is a connection. */
+enum sim_status sim_connect(void);
+void sim_disconnect(void);
+bool sim_connected(void);
+/* Called in the child after a fork, so that the library forgets what belonged to the parent. */
+void sim_on_fork(void (*forget)(void));
+
+/*
+ * One request and its reply. `request` needs its operation and arguments only; `path` is NULL but for the
+ * limit operations. At most `capacity` bytes of the reply's payload go to `payload`.
+ */
+enum sim_status sim_call(struct sim_request *request, const char *path, struct sim_reply *reply,
+                         void *payload, size_t capacity);
+/* The same with descriptors: `passed` (-1: none) goes along and stays the caller's; the one that comes with
+ * the reply (-1: none) is the caller's too. */
+enum sim_status sim_call_fd(struct sim_request *request, int passed, void *payload, size_t capacity,
+                            int *received);
+
+#endif

@@ -1,0 +1,363 @@
+/*
+ * libcuda: start, and the devices as CUDA_VISIBLE_DEVICES and MIG leave them.
+ */
+#define _GNU_SOURCE
+#include "library.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sim_inventory inventory;
+static struct cuda_device devices[SIM_MAX_DEVICES];
+static int device_count;
+static bool initialized; /* set with the lock held and all else in place, read without */
+
+CUresult cuda_result(enum sim_status status) {
+    switch (status) {
+    case SIM_OK:
+        return CUDA_SUCCESS;
+    case SIM_INVALID:
+        return CUDA_ERROR_INVALID_VALUE;
+    case SIM_NO_MEMORY:
+    case SIM_EXHAUSTED:
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    case SIM_NO_PERMISSION:
+        return CUDA_ERROR_NOT_PERMITTED;
+    case SIM_NOT_FOUND:
+        return CUDA_ERROR_NOT_FOUND;
+    case SIM_NOT_SUPPORTED:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    case SIM_PENDING:
+        return CUDA_ERROR_NOT_READY;
+    case SIM_LOST:
+    case SIM_GONE:
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    }
+    return CUDA_ERROR_UNKNOWN;
+}
+
+static bool is_ready(void) { return __atomic_load_n(&initialized, __ATOMIC_ACQUIRE); }
+
+CUresult cuda_ready(void) { return is_ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+
+CUresult cuda_device(CUdevice number, const struct cuda_device **device) {
+    if (!is_ready())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (number < 0 || number >= device_count)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *device = &devices[number];
+    return CUDA_SUCCESS;
+}
+
+/* A forked child has no CUDA until it calls cuInit itself. */
+static void renew(void) {
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    initialized = false;
+    cuda_forget_contexts();
+    cuda_forget_memory(NULL);
+}
+
+static bool is_listed(const struct cuda_device *device) {
+    for (int i = 0; i < device_count; i++)
+        if (devices[i].gpu == device->gpu && devices[i].mig == device->mig)
+            return true;
+    return false;
+}
+
+static bool add(const struct sim_gpu *gpu, uint32_t mig) {
+    struct cuda_device device = {gpu, mig == SIM_NO_MIG ? NULL : &gpu->info.mig[mig], mig};
+    if (is_listed(&device) || device_count == SIM_MAX_DEVICES)
+        return false; /* named twice: the list is void, as with the real one */
+    devices[device_count++] = device;
+    return true;
+}
+
+/* A card in MIG mode stands for the first of its MIG devices, and for nothing if it has none. */
+static bool add_gpu(const struct sim_gpu *gpu) {
+    if (!gpu->info.mig_enabled)
+        return add(gpu, SIM_NO_MIG);
+    return gpu->mig_count == 0 || add(gpu, gpu->mig_id[0]);
+}
+
+/* "MIG-<uuid>" (R470 on) or "MIG-GPU-<uuid>/<gi>/<ci>" (before). */
+static bool add_mig(const char *name, size_t length) {
+    for (uint32_t i = 0; i < inventory.count; i++) {
+        const struct sim_gpu *gpu = &inventory.gpus[i];
+        for (uint32_t j = 0; j < gpu->mig_count; j++) {
+            const struct sim_mig *mig = &gpu->info.mig[gpu->mig_id[j]];
+            char old[96];
+            snprintf(old, sizeof old, "MIG-%s/%u/%u", gpu->info.uuid, mig->gi, mig->ci);
+            if (strncasecmp(mig->uuid, name, length) == 0 ||
+                (strlen(old) == length && strncmp(old, name, length) == 0))
+                return add(gpu, gpu->mig_id[j]);
+        }
+    }
+    return false;
+}
+
+/* One entry: an index, or a UUID or the start of one that only one card has. */
+static bool add_named(const char *name, size_t length) {
+    const struct sim_gpu *match = NULL;
+    if (length >= 4 && strncasecmp(name, "MIG-", 4) == 0)
+        return add_mig(name, length);
+    if (length >= 4 && strncasecmp(name, "GPU-", 4) == 0) {
+        for (uint32_t i = 0; i < inventory.count; i++)
+            if (strncasecmp(inventory.gpus[i].info.uuid, name, length) == 0) {
+                if (match)
+                    return false;
+                match = &inventory.gpus[i];
+            }
+        return match && add_gpu(match);
+    }
+    uint64_t index = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (name[i] < '0' || name[i] > '9' || index > SIM_MAX_DEVICES)
+            return false;
+        index = index * 10 + (uint64_t)(name[i] - '0');
+    }
+    return length > 0 && index < inventory.count && add_gpu(&inventory.gpus[index]);
+}
+
+/* What CUDA_VISIBLE_DEVICES names, up to the first entry that names nothing. */
+static void add_listed(const char *list) {
+    for (;;) {
+        list += strspn(list, " \t");
+        size_t length = strcspn(list, ",");
+        size_t name = length;
+        while (name > 0 && (list[name - 1] == ' ' || list[name - 1] == '\t'))
+            name--;
+        if (!add_named(list, name) || !list[length])
+            return;
+        list += length + 1;
+    }
+}
+
+static void choose_devices(void) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    device_count = 0;
+    if (list)
+        add_listed(list);
+    for (uint32_t i = 0; !list && i < inventory.count; i++)
+        add_gpu(&inventory.gpus[i]);
+    /* CUDA enumerates one MIG device and then nothing else (MIG user guide, "CUDA Device Enumeration"). */
+    for (int i = 0; i < device_count; i++)
+        if (devices[i].instance) {
+            devices[0] = devices[i];
+            device_count = 1;
+        }
+}
+
+CUDA_API CUresult cuInit(unsigned int flags) {
+    CUresult result = CUDA_SUCCESS;
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    if (!initialized) {
+        sim_on_fork(renew);
+        if (sim_connect() != SIM_OK || sim_inventory(&inventory) != SIM_OK) {
+            sim_disconnect();
+            result = CUDA_ERROR_NO_DEVICE;
+        } else {
+            choose_devices();
+            __atomic_store_n(&initialized, device_count > 0, __ATOMIC_RELEASE);
+            result = device_count > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int cuda_driver_version(void) {
+    struct sim_request request = {.operation = SIM_HELLO};
+    struct sim_hello hello = {0};
+    if (is_ready())
+        return inventory.hello.cuda_version;
+    if (sim_connect() != SIM_OK || sim_call(&request, NULL, NULL, &hello, sizeof hello) != SIM_OK)
+        return 0;
+    return hello.cuda_version;
+}
+
+CUDA_API CUresult cuDriverGetVersion(int *version) {
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = cuda_driver_version(); /* 0: no driver, as cudart says it */
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuDeviceGetCount(int *count) {
+    if (!is_ready())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!count)
+        return CUDA_ERROR_INVALID_VALUE;
+    *count = device_count;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    const struct cuda_device *found;
+    CUresult result = cuda_device(ordinal, &found);
+    if (result == CUDA_SUCCESS && !device)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *device = ordinal;
+    return result;
+}
+
+/* Opens a function on a device. */
+#define DEVICE(number, argument)                                                                             \
+    const struct cuda_device *device;                                                                        \
+    do {                                                                                                     \
+        CUresult device_result = cuda_device(number, &device);                                               \
+        if (device_result != CUDA_SUCCESS)                                                                   \
+            return device_result;                                                                            \
+        if (!(argument))                                                                                     \
+            return CUDA_ERROR_INVALID_VALUE;                                                                 \
+    } while (0)
+
+CUDA_API CUresult cuDeviceGetName(char *name, int length, CUdevice number) {
+    DEVICE(number, name && length > 0);
+    if (device->instance)
+        snprintf(name, (size_t)length, "%s MIG %s", device->gpu->info.name, device->instance->profile);
+    else
+        snprintf(name, (size_t)length, "%s", device->gpu->info.name);
+    return CUDA_SUCCESS;
+}
+
+/* The 16 bytes of "GPU-xxxxxxxx-xxxx-..." */
+static void parse_uuid(const char *text, CUuuid *uuid) {
+    const char *at = strchr(text, '-');
+    memset(uuid, 0, sizeof *uuid);
+    for (int i = 0; at && *at && i < 32; at++) {
+        if (*at == '-')
+            continue;
+        int digit = *at <= '9' ? *at - '0' : (*at | 32) - 'a' + 10;
+        uuid->bytes[i / 2] = (char)((uuid->bytes[i / 2] << 4) | (digit & 15));
+        i++;
+    }
+}
+
+CUDA_API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice number) {
+    DEVICE(number, uuid);
+    parse_uuid(device->gpu->info.uuid, uuid);
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice number) {
+    DEVICE(number, uuid);
+    parse_uuid(device->instance ? device->instance->uuid : device->gpu->info.uuid, uuid);
+    return CUDA_SUCCESS;
+}
+
+/* What the device has; what a cgroup's limit leaves of it is cuMemGetInfo's to say. */
+CUDA_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice number) {
+    DEVICE(number, bytes);
+    *bytes = device->instance ? device->instance->memory : device->gpu->info.memory;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice number) {
+    DEVICE(number, major && minor);
+    *major = (int)device->gpu->info.cc_major;
+    *minor = (int)device->gpu->info.cc_minor;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice number) {
+    DEVICE(number, id && length > 0);
+    const struct sim_device *info = &device->gpu->info;
+    snprintf(id, (size_t)length, "%04x:%02x:%02x.0", info->domain, info->bus, info->slot);
+    return CUDA_SUCCESS;
+}
+
+static int attribute_of(const struct cuda_device *device, int attribute) {
+    const struct sim_device *info = &device->gpu->info;
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+        return 1024;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+        return 64;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
+        return 2147483647;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+        return 65535;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+        return 49152;
+    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+        return 65536;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+        return 32;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+        return (int)info->sm_clock_mhz * 1000;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+        return (int)info->memory_clock_mhz * 1000;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
+        return 512;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        return (int)(device->instance ? device->instance->sm_count : info->sm_count);
+    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
+        return (int)info->ecc;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+        return info->multicast && !device->instance;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+        return (int)info->pageable;
+    case CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT:
+        return inventory.hello.cuda_version < 13040 ? 0
+               : info->locality_domains             ? (int)info->locality_domains
+                                                    : 1;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+        return (int)info->bus;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
+        return (int)info->slot;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
+        return (int)info->domain;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+        return (int)info->memory_bus_bits;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+        return (int)info->l2_bytes;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+        return info->cc_major == 7 && info->cc_minor == 5 ? 1024 : 2048;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+        return 3;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        return (int)info->cc_major;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        return (int)info->cc_minor;
+    case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES: /* bits: descriptors */
+    case CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        return 1;
+    default:
+        return cuda_constant_attribute(attribute); /* 0: a feature that it does not have */
+    }
+}
+
+CUDA_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice number) {
+    DEVICE(number, value && (int)attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX);
+    *value = attribute_of(device, (int)attribute);
+    return CUDA_SUCCESS;
+}

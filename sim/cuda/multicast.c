@@ -1,0 +1,206 @@
+/*
+ * libcuda: multicast objects, to which memory of several devices is bound. Cards have them where a switch
+ * connects them (the topology says so). The object itself takes nothing of a device here; its mappings show
+ * host memory, as kernels touch nothing.
+ *
+ * Where NVIDIA's waits until another process has added its devices, this says CUDA_ERROR_NOT_READY: objects
+ * cannot be given to other processes.
+ */
+#define _GNU_SOURCE
+#include "vmm.h"
+
+#include <stdlib.h>
+
+struct bound {
+    struct allocation *memory;
+    size_t offset, size; /* in the object */
+    struct bound *next;
+};
+
+struct multicast {
+    uint32_t devices, added; /* how many, and which, by bit */
+    struct bound *bound;
+};
+
+static bool has_multicast(CUdevice number) {
+    int supported = 0;
+    return cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, number) ==
+               CUDA_SUCCESS &&
+           supported;
+}
+
+static bool any_has_multicast(void) {
+    int count = 0;
+    (void)cuDeviceGetCount(&count);
+    for (CUdevice number = 0; number < count; number++)
+        if (has_multicast(number))
+            return true;
+    return false;
+}
+
+static void unbind(struct bound **link) {
+    struct bound *bound = *link;
+    *link = bound->next;
+    cuda_allocation_unmapped(bound->memory);
+    free(bound);
+}
+
+CUresult cuda_unbind(struct bound **list, CUdevice device, size_t offset, size_t size) {
+    for (struct bound **link = list; *link; link = &(*link)->next)
+        if ((*link)->memory->backing->device == device && (*link)->offset == offset &&
+            (*link)->size == size) {
+            unbind(link);
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+void cuda_bound_end(struct bound **list) {
+    while (*list)
+        unbind(list);
+}
+
+void cuda_multicast_end(struct multicast *multicast) {
+    if (multicast)
+        cuda_bound_end(&multicast->bound);
+    free(multicast);
+}
+
+static CUresult is_possible(const CUmulticastObjectProp *properties) {
+    if (!properties || !properties->numDevices || properties->flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    return any_has_multicast() && !properties->handleTypes ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUDA_API CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties,
+                                            CUmulticastGranularity_flags option) {
+    CUresult result = cuda_ready();
+    if (result == CUDA_SUCCESS && (!granularity || option > CU_MULTICAST_GRANULARITY_RECOMMENDED))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = is_possible(properties);
+    if (result == CUDA_SUCCESS)
+        *granularity = PAGE;
+    return result;
+}
+
+CUDA_API CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
+                                    const CUmulticastObjectProp *properties) {
+    const CUmemAllocationProp none = {0};
+    struct backing *backing = NULL;
+    CUresult result = cuda_ready();
+    if (result == CUDA_SUCCESS)
+        result = is_possible(properties);
+    if (result == CUDA_SUCCESS && (!handle || !properties->size || properties->size % PAGE))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct multicast *made = calloc(1, sizeof *made);
+    pthread_mutex_lock(&cuda_memory);
+    result = made ? cuda_take(NULL, 0, properties->size, true, &backing) : CUDA_ERROR_OUT_OF_MEMORY;
+    struct allocation *allocation = result == CUDA_SUCCESS ? cuda_allocation_new(backing, &none) : NULL;
+    if (!allocation) {
+        cuda_drop(backing);
+        free(made);
+        return cuda_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    made->devices = properties->numDevices;
+    allocation->multicast = made;
+    *handle = (uintptr_t)allocation;
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+/* Takes the lock if it is an object; else CUDA_ERROR_INVALID_VALUE. */
+static CUresult enter(CUmemGenericAllocationHandle handle, struct allocation **object) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&cuda_memory);
+    *object = cuda_allocation(handle);
+    return *object && (*object)->multicast ? CUDA_SUCCESS : cuda_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUDA_API CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device) {
+    struct allocation *object;
+    if (!has_multicast(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = enter(handle, &object);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct multicast *multicast = object->multicast;
+    if ((multicast->added >> device & 1) ||
+        (uint32_t)__builtin_popcount(multicast->added) == multicast->devices)
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    multicast->added |= 1u << device;
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+static bool is_free(const struct bound *list, CUdevice device, size_t offset, size_t size) {
+    for (const struct bound *bound = list; bound; bound = bound->next)
+        if (bound->memory->backing->device == device && offset < bound->offset + bound->size &&
+            bound->offset < offset + size)
+            return false;
+    return true;
+}
+
+static bool lies_in(size_t whole, size_t offset, size_t size) {
+    return offset % PAGE == 0 && size <= whole && offset <= whole - size;
+}
+
+CUresult cuda_bind(struct bound **list, size_t whole, size_t offset, struct allocation *memory,
+                   size_t memory_offset, size_t size) {
+    if (!memory || memory->multicast || memory->backing->host || !size || size % PAGE ||
+        !lies_in(whole, offset, size) || !lies_in(memory->backing->size, memory_offset, size) ||
+        !is_free(*list, memory->backing->device, offset, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct bound *made = malloc(sizeof *made);
+    if (!made)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (struct bound){memory, offset, size, *list};
+    *list = made;
+    cuda_allocation_mapped(memory);
+    return CUDA_SUCCESS;
+}
+
+/* With the lock held. */
+static CUresult bind(struct allocation *object, size_t offset, struct allocation *memory,
+                     size_t memory_offset, size_t size) {
+    struct multicast *multicast = object->multicast;
+    if (memory && !memory->backing->host && !(multicast->added >> memory->backing->device & 1) &&
+        (uint32_t)__builtin_popcount(multicast->added) == multicast->devices)
+        return CUDA_ERROR_INVALID_VALUE;
+    return (uint32_t)__builtin_popcount(multicast->added) < multicast->devices
+               ? CUDA_ERROR_NOT_READY
+               : cuda_bind(&multicast->bound, object->backing->size, offset, memory, memory_offset, size);
+}
+
+CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
+                                     CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                                     unsigned long long flags) {
+    struct allocation *object;
+    CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : enter(handle, &object);
+    return result == CUDA_SUCCESS
+               ? cuda_leave(bind(object, offset, cuda_allocation(memory), memory_offset, size))
+               : result;
+}
+
+CUDA_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
+                                      size_t size, unsigned long long flags) {
+    struct allocation *object;
+    CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : enter(handle, &object);
+    if (result != CUDA_SUCCESS)
+        return result;
+    const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, size);
+    if (!range || !range->allocation)
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    return cuda_leave(bind(object, offset, range->allocation, (uintptr_t)pointer - range->start, size));
+}
+
+CUDA_API CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                                    size_t size) {
+    struct allocation *object;
+    CUresult result = enter(handle, &object);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return cuda_leave(cuda_unbind(&object->multicast->bound, device, offset, size));
+}

@@ -1,0 +1,290 @@
+/*
+ * libcuda: pools as things: made, asked, trimmed, handed to other processes.
+ */
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A part of a device's memory, which drivers know from CUDA 13.4 on. */
+static CUresult locality_domain(int id, CUdevice *device, bool *host) {
+    int count = 0;
+    *device = id & 0xff;
+    *host = false;
+    if (cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT, *device) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return (id >> 8 & 0xff) < count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuda_location(const CUmemLocation *location, CUdevice *device, bool *host) {
+    const struct cuda_device *found;
+    CUresult result = cuda_ready();
+    *device = 0;
+    *host = true;
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!location)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        *device = location->id;
+        *host = false;
+        return cuda_device(location->id, &found) == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+        return location->id >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        return locality_domain(location->id, device, host);
+    case CU_MEM_LOCATION_TYPE_INVALID:
+    case CU_MEM_LOCATION_TYPE_INVISIBLE:
+        break;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    CUdevice device;
+    bool host;
+    CUresult result = cuda_location(properties ? &properties->location : NULL, &device, &host);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!pool || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (properties->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&cuda_memory);
+    *pool = cuda_pool_new(properties, device, host);
+    pthread_mutex_unlock(&cuda_memory);
+    return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Takes the lock if it is a pool; else CUDA_ERROR_INVALID_VALUE. */
+static CUresult enter(CUmemoryPool pool) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&cuda_memory);
+    if (cuda_is_pool(pool))
+        return CUDA_SUCCESS;
+    return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUDA_API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    CUresult result = enter(pool);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (pool->permanent)
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    cuda_pool_replace(pool);
+    pool->destroyed = true;
+    if (pool->live == 0)
+        cuda_pool_delete(pool);
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+CUDA_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    CUresult result = enter(pool);
+    if (result != CUDA_SUCCESS)
+        return result;
+    cuda_heap_refresh(&pool->heap);
+    cuda_heap_trim(&pool->heap, keep, CUDA_NOBODY, 0);
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+/* The value of the attributes that are of 64 bits. */
+static uint64_t attribute_value(const struct CUmemPoolHandle_st *pool, CUmemPool_attribute attribute,
+                                bool *known) {
+    *known = true;
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        return pool->threshold;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        return pool->heap.reserved;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        return pool->heap.reserved_high;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        return pool->heap.used;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        return pool->heap.used_high;
+    default:
+        *known = false;
+        return 0;
+    }
+}
+
+static bool is_reuse(CUmemPool_attribute attribute) {
+    return attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
+           attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+}
+
+CUDA_API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    bool known;
+    CUresult result = value ? enter(pool) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t found = attribute_value(pool, attribute, &known);
+    if (known)
+        *(uint64_t *)value = found;
+    else if (is_reuse(attribute))
+        *(int *)value = pool->reuse[attribute - 1];
+    else
+        result = CUDA_ERROR_INVALID_VALUE;
+    return cuda_leave(result);
+}
+
+CUDA_API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    CUresult result = value ? enter(pool) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool high = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+    if (is_reuse(attribute))
+        pool->reuse[attribute - 1] = *(int *)value;
+    else if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        pool->threshold = *(uint64_t *)value;
+    else if (!high || *(uint64_t *)value != 0) /* a mark can be reset, to what is now */
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+        pool->heap.reserved_high = pool->heap.reserved;
+    else
+        pool->heap.used_high = pool->heap.used;
+    return cuda_leave(result);
+}
+
+CUDA_API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
+    CUdevice device;
+    bool host;
+    unsigned access = 0, denied = 0;
+    for (size_t i = 0; i < count; i++) {
+        CUresult result = cuda_location(map ? &map[i].location : NULL, &device, &host);
+        if (result != CUDA_SUCCESS)
+            return result;
+        if (host)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(map[i].flags ? &access : &denied) |= 1u << device;
+    }
+    CUresult result = enter(pool);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!pool->heap.host && (denied >> pool->heap.device & 1)) /* its own device's cannot be taken away */
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    pool->access = (pool->access & ~denied) | access;
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+CUDA_API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location) {
+    CUdevice device;
+    bool host;
+    CUresult result = flags ? cuda_location(location, &device, &host) : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = enter(pool);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool own = pool->heap.host == host && (host || pool->heap.device == device);
+    *flags = own || (!host && (pool->access >> device & 1)) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+/* ---- across processes ---- */
+
+enum { TOKEN_SIZE = 1 }; /* no allocation is so small: by that a pool's descriptor is known */
+
+CUDA_API CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool,
+                                                   CUmemAllocationHandleType type, unsigned long long flags) {
+    CUresult result = handle && !flags ? enter(pool) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || pool->imported ||
+        !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    if (!pool->token)
+        result = cuda_take(NULL, pool->heap.device, TOKEN_SIZE, true, &pool->token);
+    if (result == CUDA_SUCCESS)
+        result = cuda_export(pool->token, handle);
+    return cuda_leave(result);
+}
+
+CUDA_API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle,
+                                                     CUmemAllocationHandleType type,
+                                                     unsigned long long flags) {
+    struct backing *token = NULL;
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!pool || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&cuda_memory);
+    result = cuda_open(NULL, (int)(intptr_t)handle, &token, NULL);
+    if (result == CUDA_SUCCESS && token->size != TOKEN_SIZE)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                     .location = {CU_MEM_LOCATION_TYPE_DEVICE, token->device}};
+        *pool = cuda_pool_new(&properties, token->device, false);
+        result = *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS) {
+        (*pool)->imported = true;
+        (*pool)->token = token;
+    } else {
+        cuda_drop(token);
+    }
+    return cuda_leave(result);
+}
+
+/* What CUmemPoolPtrExportData has in it. */
+struct pointer {
+    uint64_t key[2], offset, size;
+};
+
+CUDA_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr pointer) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS || !data)
+        return data ? result : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&cuda_memory);
+    const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
+    if (!range || range->kind != RANGE_POOL || !range->pool->token)
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    struct backing *backing = range->span->segment->backing;
+    result = cuda_share(backing);
+    if (result != CUDA_SUCCESS)
+        return cuda_leave(result);
+    struct pointer told = {{backing->key[0], backing->key[1]}, range->span->offset, range->size};
+    memset(data, 0, sizeof *data);
+    memcpy(data, &told, sizeof told);
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+CUDA_API CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
+                                         CUmemPoolPtrExportData *data) {
+    struct pointer told;
+    struct range made = {.kind = RANGE_POOL_IMPORT, .pool = pool};
+    CUresult result = pointer && data ? enter(pool) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    memcpy(&told, data, sizeof told);
+    if (!pool->imported)
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    result = cuda_open(told.key, -1, &made.backing, NULL);
+    if (result != CUDA_SUCCESS)
+        return cuda_leave(result);
+    made.device = made.backing->device;
+    made.size = told.size;
+    result = told.size && told.size <= made.backing->size && told.offset <= made.backing->size - told.size
+                 ? cuda_map_part(&made, told.offset)
+                 : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS && !cuda_range_add(&cuda_ranges, &made)) {
+        cuda_unmap(made.mapping, made.mapped);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS) {
+        pool->live++;
+        *pointer = made.start;
+    } else {
+        cuda_drop(made.backing);
+    }
+    return cuda_leave(result);
+}

@@ -1,0 +1,194 @@
+/*
+ * libcuda: memory and addresses apart (cuMemCreate, cuMemAddressReserve, cuMemMap). Memory is the device's,
+ * and not a context's.
+ */
+#define _GNU_SOURCE
+#include "vmm.h"
+
+#include <search.h>
+#include <stdlib.h>
+
+static void *allocations; /* tree, by address */
+
+static int compare(const void *one, const void *other) { return one < other ? -1 : one > other; }
+
+struct allocation *cuda_allocation(CUmemGenericAllocationHandle handle) {
+    struct allocation *const *found = tfind((void *)(uintptr_t)handle, &allocations, compare);
+    return found && (*found)->handles ? *found : NULL;
+}
+
+struct allocation *cuda_allocation_new(struct backing *backing, const CUmemAllocationProp *properties) {
+    struct allocation *made = malloc(sizeof *made);
+    if (!made)
+        return NULL;
+    *made = (struct allocation){.backing = backing, .properties = *properties, .handles = 1};
+    if (!tsearch(made, &allocations, compare)) {
+        free(made);
+        return NULL;
+    }
+    return made;
+}
+
+static void drop_unused(struct allocation *allocation) {
+    if (allocation->handles || allocation->maps)
+        return;
+    tdelete(allocation, &allocations, compare);
+    cuda_multicast_end(allocation->multicast);
+    cuda_drop(allocation->backing);
+    free(allocation);
+}
+
+void cuda_allocation_mapped(struct allocation *allocation) { allocation->maps++; }
+
+void cuda_allocation_unmapped(struct allocation *allocation) {
+    if (!tfind(allocation, &allocations, compare))
+        return; /* in a forked child all end at once, in any order */
+    allocation->maps--;
+    drop_unused(allocation);
+}
+
+void cuda_allocation_released(struct allocation *allocation) {
+    allocation->handles--;
+    drop_unused(allocation);
+}
+
+void cuda_forget_allocations(void) {
+    while (allocations) {
+        struct allocation *first = *(struct allocation **)allocations;
+        first->handles = first->maps = 0;
+        drop_unused(first);
+    }
+    while (cuda_reservations.first) {
+        struct range *range = cuda_reservations.first;
+        cuda_unmap(range->start, range->size);
+        cuda_range_remove(&cuda_reservations, range);
+    }
+}
+
+unsigned cuda_handle_types(const struct range *range) {
+    return range->allocation ? range->allocation->properties.requestedHandleTypes : 0;
+}
+
+CUDA_API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
+                                                CUmemAllocationGranularity_flags option) {
+    CUdevice device;
+    bool host;
+    CUresult result = cuda_location(properties ? &properties->location : NULL, &device, &host);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!granularity || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+        return CUDA_ERROR_INVALID_VALUE;
+    *granularity = PAGE;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                              const CUmemAllocationProp *properties, unsigned long long flags) {
+    CUdevice device;
+    bool host;
+    struct backing *backing;
+    CUresult result = cuda_location(properties ? &properties->location : NULL, &device, &host);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!handle || flags || size == 0 || size % PAGE || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (properties->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&cuda_memory);
+    result = cuda_take(NULL, device, size, host, &backing);
+    if (result != CUDA_SUCCESS)
+        return cuda_leave(result);
+    struct allocation *made = cuda_allocation_new(backing, properties);
+    if (!made) {
+        cuda_drop(backing);
+        return cuda_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    *handle = (uintptr_t)made;
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+/* Takes the lock if it is a handle; else CUDA_ERROR_INVALID_VALUE. */
+static CUresult enter(CUmemGenericAllocationHandle handle, struct allocation **allocation) {
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&cuda_memory);
+    *allocation = cuda_allocation(handle);
+    return *allocation ? CUDA_SUCCESS : cuda_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUDA_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    struct allocation *allocation;
+    CUresult result = enter(handle, &allocation);
+    if (result != CUDA_SUCCESS)
+        return result;
+    cuda_allocation_released(allocation);
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+CUDA_API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
+                                                         CUmemGenericAllocationHandle handle) {
+    struct allocation *allocation;
+    CUresult result = properties ? enter(handle, &allocation) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    *properties = allocation->properties;
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+CUDA_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *pointer) {
+    CUresult result = handle ? cuda_ready() : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&cuda_memory);
+    const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
+    if (!range || !range->allocation)
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    range->allocation->handles++;
+    *handle = (uintptr_t)range->allocation;
+    return cuda_leave(CUDA_SUCCESS);
+}
+
+/* ---- across processes ---- */
+
+CUDA_API CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
+                                               CUmemAllocationHandleType type, unsigned long long flags) {
+    struct allocation *allocation;
+    CUresult result = shareable && !flags ? enter(handle, &allocation) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        !(allocation->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    return cuda_leave(cuda_export(allocation->backing, shareable));
+}
+
+CUDA_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
+                                                 CUmemAllocationHandleType type) {
+    struct backing *backing = NULL;
+    struct allocation *made = NULL;
+    CUresult result = cuda_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&cuda_memory);
+    result = cuda_open(NULL, (int)(intptr_t)shareable, &backing, NULL);
+    if (result == CUDA_SUCCESS && backing->size % PAGE)
+        result = CUDA_ERROR_INVALID_VALUE; /* a pool's */
+    if (result == CUDA_SUCCESS) {
+        CUmemAllocationProp properties = {
+            .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+            .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            .location = {backing->host ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
+                         backing->device}};
+        made = cuda_allocation_new(backing, &properties);
+        result = made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS)
+        *handle = (uintptr_t)made;
+    else
+        cuda_drop(backing);
+    return cuda_leave(result);
+}

@@ -1,0 +1,163 @@
+/*
+ * Inside libcuda: streams, what is captured from them, kernels, and graphs.
+ *
+ * A function that gives a stream something to do asks cuda_captured first. Its node is described with
+ * CUgraphNodeParams, as for cuGraphAddNode.
+ */
+#ifndef XPU_SIM_CUDA_WORK_H
+#define XPU_SIM_CUDA_WORK_H
+
+#include "memory.h"
+
+enum {
+    GRAPH_MAGIC = 0x47525031,
+    NODE_MAGIC = 0x4e4f4431,
+    EXEC_MAGIC = 0x45584331,
+};
+
+struct capture {
+    uint64_t id;
+    CUgraph graph;
+    CUstream origin;
+    CUstreamCaptureMode mode;
+    bool invalid;
+    bool into_existing; /* the caller's graph, which an end of the capture leaves
+                           alone */
+    CUstream streams;   /* all that take part, by next_captured */
+};
+
+struct CUevent_st {
+    uint32_t magic;
+    uint32_t number; /* the driver's */
+    CUcontext context;
+    unsigned int flags;
+    bool interprocess;       /* its latest record may be another process's */
+    uint64_t position;       /* of its latest record; 0: none */
+    uint64_t captured;       /* id of the capture that its latest record was in; 0: none */
+    struct capture *capture; /* that one, while it goes on */
+    struct tail tail;
+};
+
+/* A kernel of a module. A CUkernel is the same with a library instead, so that
+ * it can be launched as it is. */
+struct CUfunc_st {
+    uint32_t magic;
+    uint64_t ns; /* of a busy_... kernel; 0: by its size */
+    CUmodule module;
+    CUlibrary library;
+    char *name;
+    int dynamic_shared, carveout;
+    struct CUfunc_st *next;
+};
+
+struct graph_block;
+
+struct CUgraphNode_st {
+    uint32_t magic;
+    CUgraph graph;
+    CUgraphNodeParams params;
+    CUgraphNode *before; /* what it depends on */
+    size_t before_count;
+    CUgraphNode original;       /* of a node of a clone */
+    size_t mark;                /* of one walk through the graph */
+    struct graph_block *memory; /* of an alloc node */
+};
+
+struct CUgraph_st {
+    uint32_t magic;
+    CUgraphNode *nodes;
+    size_t count, capacity;
+};
+
+#define PER_THREAD(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
+
+/* stream.c */
+/* The stream behind a handle; NULL for the legacy default stream, which is the
+ * context itself. */
+CUresult cuda_stream(CUstream handle, CUstream *stream, CUcontext *context);
+/* Gives the device something to do; *position: where in the context's work it
+ * stands. */
+CUresult cuda_submit(CUstream stream, uint32_t operation, uint64_t argument, uint64_t *position);
+/* Waits for all that the stream was given. */
+CUresult cuda_stream_wait(CUstream stream);
+
+/* fill_rows.c: at once */
+CUresult cuda_fill_rows(const CUDA_MEMSET_NODE_PARAMS_v2 *fill, CUstream stream);
+
+/* event.c */
+CUresult cuda_event_check(CUevent event);
+
+/* capture.c */
+/* False: the stream is not captured, go on. True: *result is what to return;
+ * the node may be filled in. */
+bool cuda_captured(CUstream stream, CUgraphNodeParams *params, CUresult *result);
+/* A copy between addresses. */
+bool cuda_captured_copy(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUresult *result);
+/* The same for what cannot be captured, and breaks the capture. */
+bool cuda_capture_forbids(CUstream stream, CUresult *result);
+CUresult cuda_capture_record(CUstream stream, CUevent event, bool *captured);
+CUresult cuda_capture_wait(CUstream stream, CUevent event, bool *captured);
+void cuda_capture_drop(CUstream stream);
+bool cuda_tail_set(struct tail *tail, const CUgraphNode *nodes, size_t count);
+bool cuda_tail_add(struct tail *tail, const CUgraphNode *nodes, size_t count);
+
+/* module.c */
+/* The kernel behind a CUfunction or CUkernel, with its code on the device; NULL
+ * and *result: why not. */
+const struct CUfunc_st *cuda_kernel(CUfunction function, CUresult *result);
+CUresult cuda_module_load(CUmodule *module, const void *image, CUlibrary library);
+struct CUfunc_st *cuda_function_of(struct CUfunc_st **functions, const char *name);
+void cuda_functions_free(struct CUfunc_st *functions);
+/* Followed by a zero byte. */
+CUresult cuda_file_read(const char *path, void **image, size_t *size);
+CUresult cuda_module_ready(CUmodule module);
+
+/* library_objects.c */
+CUresult cuda_library_module(CUlibrary library, CUmodule *module);
+
+/* execute.c */
+CUresult cuda_kernel_check(const CUDA_KERNEL_NODE_PARAMS *kernel);
+CUresult cuda_kernel_run(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream stream);
+
+/* graph.c */
+bool cuda_is_graph(CUgraph graph);
+bool cuda_is_node(CUgraphNode node);
+/* For an alloc node the pointer is filled into params. */
+CUresult cuda_graph_add(CUgraph graph, const CUgraphNode *before, size_t count, CUgraphNodeParams *params,
+                        CUgraphNode *node);
+/* A copy with its nodes in an order that their dependencies allow;
+ * CUDA_ERROR_INVALID_VALUE: there is none. */
+CUresult cuda_graph_copy(CUgraph graph, CUgraph *copy);
+bool cuda_graph_has_memory(CUgraph graph);
+
+/* graph_exec.c: the graph that an executable one runs; NULL: it is none */
+CUgraph cuda_exec_graph(CUgraphExec exec);
+
+/* graph_memory.c */
+CUresult graph_memory_add(CUgraphNode node);
+void graph_memory_hold(struct graph_block *block);
+void graph_memory_release(struct graph_block *block);
+bool graph_memory_is_start(CUdeviceptr pointer);
+/* Is there an executable graph already that has these nodes' memory? */
+bool graph_memory_instantiated(CUgraph graph);
+struct graph_launch {
+    CUgraph graph; /* of the executable one */
+    CUcontext context;
+    uint64_t stream; /* its id */
+    bool legacy, blocking;
+};
+
+/* Makes sure that the device has what one run of the nodes needs. */
+CUresult graph_memory_reserve(const struct graph_launch *launch);
+/* It has been given to its stream, whose last work is at that position. */
+void graph_memory_launched(const struct graph_launch *launch, uint64_t position);
+/* What an earlier run has left allocated: freed if told so, or
+ * CUDA_ERROR_INVALID_VALUE. */
+CUresult graph_memory_leftover(CUgraph graph, bool freed);
+CUresult graph_memory_run(CUgraphNode node);
+/* Frees what a graph has allocated, outside of one; CUDA_ERROR_NOT_FOUND: it is
+ * not a graph's. */
+CUresult graph_memory_free(CUdeviceptr pointer);
+void graph_memory_forget(void); /* in a forked child */
+
+#endif

@@ -1,0 +1,381 @@
+/*
+ * xpu-sim-driver: the "kernel driver" of the simulated device.
+ *
+ * A daemon and not shared memory, for only another process can know a client's true pid and cgroup, and see
+ * it die: the peer's credentials and a pidfd come with each connection, and whatever a process held is
+ * freed when either end of it is gone. One thread, one epoll, nothing but libc.
+ *
+ *     xpu-sim-driver --config FILE [--ready-fd N] [--foreground]
+ *
+ * On the ready descriptor it writes "ok\n" once it listens, or a line that says why it cannot.
+ */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+struct state state;
+
+static int ready_fd = -1, epoll_fd, timer_fd, signal_fd, listen_fd;
+static uint32_t connection_limit = MAX_CONNECTIONS;
+
+void say(const char *format, ...) {
+    char when[32];
+    time_t now = time(NULL);
+    struct tm parts;
+    va_list arguments;
+    strftime(when, sizeof when, "%FT%TZ", gmtime_r(&now, &parts));
+    fprintf(stderr, "%s xpu-sim-driver: ", when);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
+static void report(const char *line) {
+    if (ready_fd < 0)
+        return;
+    if (write(ready_fd, line, strlen(line)) < 0)
+        say("nobody waits for: %s", line);
+    close(ready_fd);
+    ready_fd = -1;
+}
+
+static void give_up(const char *what, const char *where) {
+    char line[SIM_MAX_PATH + 256];
+    snprintf(line, sizeof line, "%s %s: %s\n", what, where, strerror(errno));
+    say("%.*s", (int)strcspn(line, "\n"), line);
+    report(line);
+    exit(1);
+}
+
+bool watch(int fd, void *what, unsigned kind) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = (char *)what + kind};
+    return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+/* Binds with the folder as working directory, for its path may be longer than a socket's address holds. */
+static void listen_at(const char *folder) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = SIM_SOCKET_NAME};
+    listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listen_fd < 0 || chdir(folder) < 0)
+        give_up("cannot listen in", folder);
+    (void)unlink(
+        SIM_SOCKET_NAME); /* left by a driver that was killed: the pid file's lock says that none runs */
+    if (bind(listen_fd, (struct sockaddr *)&name, sizeof name) < 0 || chmod(SIM_SOCKET_NAME, 0666) < 0 ||
+        listen(listen_fd, 128) < 0)
+        give_up("cannot listen in", folder);
+    if (chdir("/") < 0)
+        give_up("cannot go to", "/");
+}
+
+/* "PID START\n", START as in /proc/PID/stat: who reads it later can tell this process from a later one
+ * of the same pid. The lock is held as long as the driver lives. */
+static void write_pid_file(const char *path) {
+    char text[2048] = "", line[64];
+    int stat_fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    ssize_t length = stat_fd < 0 ? -1 : read(stat_fd, text, sizeof text - 1);
+    close(stat_fd);
+    if (length <= 0)
+        give_up("cannot read", "/proc/self/stat");
+    const char *field = strrchr(text, ')');
+    for (int i = 0; field && i < 20; i++)
+        field = strchr(field + 1, ' ');
+    if (!field)
+        give_up("cannot understand", "/proc/self/stat");
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0)
+        give_up("another driver holds", path);
+    int size = snprintf(line, sizeof line, "%d %llu\n", (int)getpid(), strtoull(field + 1, NULL, 10));
+    if (ftruncate(fd, 0) < 0 || write(fd, line, (size_t)size) != size)
+        give_up("cannot write", path);
+}
+
+static void become_daemon(void) {
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (child < 0)
+            give_up("cannot start", "a process");
+        if (child > 0)
+            _exit(0);
+        if (i == 0 && setsid() < 0)
+            give_up("cannot start", "a session");
+    }
+    int null = open("/dev/null", O_RDWR);
+    int log = open(state.log_file, O_WRONLY | O_CREAT | O_APPEND, 0644);
+    if (null < 0 || log < 0)
+        give_up("cannot write", state.log_file);
+    if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(log, 2) < 0)
+        give_up("cannot use", state.log_file);
+    if (ready_fd >= 0 && ready_fd != 3) {
+        if (dup2(ready_fd, 3) < 0)
+            give_up("cannot use", "the ready descriptor");
+        ready_fd = 3;
+    }
+    if (syscall(SYS_close_range, ready_fd >= 0 ? 4 : 3, ~0u, 0) < 0)
+        give_up("cannot close", "the caller's descriptors");
+    if (ready_fd >= 0)
+        (void)fcntl(ready_fd, F_SETFD, FD_CLOEXEC);
+}
+
+static int pidfd_of(int socket, pid_t pid) {
+    int fd = -1;
+    socklen_t size = sizeof fd;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0)
+        return fd;
+    /* Linux before 6.5. Any other error means that the peer is dead, and its pid perhaps another's by now. */
+    return errno == ENOPROTOOPT ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+static void accept_one(void) {
+    static bool turned_away;
+    int socket = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (socket < 0)
+        return;
+    uint32_t of_process = 0;
+    bool known = getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.pid > 0;
+    for (struct client *other = state.clients; known && other; other = other->next)
+        of_process += other->pid == peer.pid;
+    struct client *client = NULL;
+    if (known && state.client_count < connection_limit && of_process < MAX_CONNECTIONS_PER_PROCESS)
+        client = calloc(1, sizeof *client);
+    int pidfd = client ? pidfd_of(socket, peer.pid) : -1;
+    if (pidfd < 0 || !watch(socket, client, WATCH_CLIENT) || !watch(pidfd, client, WATCH_DEATH)) {
+        if (!turned_away)
+            say("a client was turned away, pid %d", known ? (int)peer.pid : 0);
+        turned_away = true; /* logged once in a row, so that clients cannot fill the disk */
+        free(client);
+        if (pidfd >= 0)
+            close(pidfd);
+        close(socket);
+        return;
+    }
+    turned_away = false;
+    client->socket = socket;
+    client->pidfd = pidfd;
+    client->pid = peer.pid;
+    client->uid = peer.uid;
+    client->next = state.clients;
+    state.clients = client;
+    state.client_count++;
+}
+
+/* Frees what a client holds at once, so that whoever has seen it die finds its memory free. The struct itself
+ * is freed at the end of the round, for events of this round may still point to it. */
+static void let_go(struct client *client) {
+    waits_drop_client(client); /* dooms it */
+    for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++)
+        if (client->contexts[i])
+            context_destroy(client, i);
+    memory_free_client(client);
+    share_forget_client(client);
+}
+
+static void drop(struct client *client) {
+    let_go(client);
+    cgroup_release(client->cgroup);
+    free(client->cgroup_path);
+    free(client->slots);
+    close(client->socket);
+    close(client->pidfd);
+    state.client_count--;
+    free(client);
+}
+
+/* The descriptor that came with a message, or -1; of several, none is kept. */
+static int received(struct msghdr *message) {
+    int fd = -1, count = 0;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t at = 0; at + CMSG_LEN(sizeof fd) <= part->cmsg_len; at += sizeof fd, count++) {
+            if (fd >= 0)
+                close(fd);
+            memcpy(&fd, CMSG_DATA(part) + at, sizeof fd);
+        }
+    }
+    if (count > 1) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+/* One message, so that no client keeps the others waiting. */
+static void serve(struct client *client) {
+    static char message[sizeof(struct sim_request) + SIM_MAX_PATH];
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
+    struct iovec part = {message, sizeof message};
+    struct msghdr head = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ssize_t size = recvmsg(client->socket, &head, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    int fd = size < 0 ? -1 : received(&head);
+    if (size > 0 && (size_t)size <= sizeof message) {
+        request_handle(client, message, (size_t)size, fd);
+        return;
+    }
+    if (fd >= 0)
+        close(fd);
+    let_go(client);
+}
+
+static void drop_doomed(void) {
+    struct client **link = &state.clients;
+    while (*link) {
+        struct client *client = *link;
+        if (client->doomed) {
+            *link = client->next;
+            drop(client);
+        } else {
+            link = &client->next;
+        }
+    }
+}
+
+static void arm_timer(uint64_t due, uint64_t now) {
+    struct itimerspec when = {0};
+    if (due) {
+        /* A wait's due time moves on while other contexts get their slices: look again, but not too often. */
+        uint64_t soonest = now + 20000;
+        due = due < soonest ? soonest : due;
+        when.it_value.tv_sec = (time_t)(due / 1000000000ull);
+        when.it_value.tv_nsec = (long)(due % 1000000000ull);
+    }
+    (void)timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+/* A process that has the descriptor may write into the pipe: what it writes is thrown away. */
+static void handle_event(struct handle *handle, uint32_t events) {
+    char text[4096];
+    if (read(handle->fd, text, sizeof text) <= 0 && (events & EPOLLHUP))
+        share_hangup(handle);
+}
+
+/* Returns when a signal asks for the end. */
+static void serve_all(void) {
+    struct epoll_event events[64];
+    for (;;) {
+        int count = epoll_wait(epoll_fd, events, 64, -1);
+        for (int i = 0; i < count; i++) {
+            unsigned kind = (uintptr_t)events[i].data.ptr & 3;
+            void *what = (char *)events[i].data.ptr - kind;
+            uint64_t ticks;
+            if (what == &signal_fd)
+                return;
+            if (what == &listen_fd)
+                accept_one();
+            else if (what == &timer_fd)
+                (void)!read(timer_fd, &ticks, sizeof ticks);
+            else if (kind == WATCH_HANDLE)
+                handle_event(what, events[i].events);
+            else if (kind == WATCH_DEATH)
+                let_go(what);
+            else if (!((struct client *)what)->doomed)
+                serve(what);
+        }
+        drop_doomed();
+        uint64_t now = clock_now();
+        arm_timer(waits_resolve(now), now);
+        drop_doomed();
+    }
+}
+
+static void set_up(void) {
+    struct rlimit files;
+    sigset_t ending;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+        /* Three descriptors for each connection (socket, pidfd, data), one for each handle. */
+        if (files.rlim_cur < 3 * MAX_CONNECTIONS + MAX_HANDLES + 64)
+            connection_limit = files.rlim_cur > 256 ? (uint32_t)(files.rlim_cur - 128) / 4 : 32;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    sigprocmask(SIG_BLOCK, &ending, NULL);
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    signal_fd = signalfd(-1, &ending, SFD_CLOEXEC);
+    if (epoll_fd < 0 || timer_fd < 0 || signal_fd < 0)
+        give_up("cannot set up", "events");
+    if (!watch(timer_fd, &timer_fd, 0) || !watch(signal_fd, &signal_fd, 0))
+        give_up("cannot watch", "events");
+}
+
+int main(int argc, char **argv) {
+    const char *config = NULL;
+    bool foreground = false;
+    char problem[SIM_MAX_PATH + 256];
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--foreground") == 0)
+            foreground = true;
+        else if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+            config = argv[++i];
+        else if (strcmp(argv[i], "--ready-fd") == 0 && i + 1 < argc)
+            ready_fd = atoi(argv[++i]);
+        else
+            config = NULL, i = argc;
+    }
+    if (!config) {
+        fputs("usage: xpu-sim-driver --config FILE [--ready-fd N] [--foreground]\n", stderr);
+        return 2;
+    }
+    if (!config_read(config, problem, sizeof problem)) {
+        say("%s", problem);
+        report(problem);
+        return 1;
+    }
+    if (!foreground)
+        become_daemon();
+    umask(022);
+    write_pid_file(state.pid_file);
+    set_up();
+    cgroup_setup();
+    for (uint32_t i = 0; i < state.device_count; i++)
+        for (uint32_t j = 0; j < UNITS_PER_DEVICE; j++)
+            state.devices[i].units[j].clock = clock_now();
+    listen_at(state.socket_dir);
+    if (!watch(listen_fd, &listen_fd, 0))
+        give_up("cannot watch", "the socket");
+    say("driver %s with %u devices listens in %s", state.driver_version, state.device_count,
+        state.socket_dir);
+    report("ok\n");
+    serve_all();
+    if (chdir(state.socket_dir) == 0)
+        (void)unlink(SIM_SOCKET_NAME);
+    (void)unlink(state.pid_file);
+    say("ended");
+    while (state.clients) {
+        state.clients->doomed = true;
+        drop_doomed();
+    }
+    return 0;
+}

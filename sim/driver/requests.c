@@ -1,0 +1,307 @@
+/*
+ * What clients ask. A client may be any process of any container: everything it sends is checked here
+ * before anything else sees it, it is answered without waiting for it, and what it can make the driver
+ * remember is bounded.
+ */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+void answer(struct client *client, uint64_t seq, enum sim_status status, const struct answer *said) {
+    struct sim_reply head = {.seq = seq, .status = status};
+    union {
+        struct cmsghdr header;
+        char buffer[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    struct iovec parts[2] = {{&head, sizeof head}, {NULL, 0}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1};
+    if (status == SIM_OK && said) {
+        memcpy(head.value, said->value, sizeof head.value);
+        head.payload = (uint32_t)said->size;
+        parts[1] = (struct iovec){(void *)said->payload, said->size};
+        message.msg_iovlen = said->size ? 2 : 1;
+        if (said->fd >= 0) {
+            memcpy(CMSG_DATA(&control.header), &said->fd, sizeof said->fd);
+            message.msg_control = &control;
+            message.msg_controllen = sizeof control.buffer;
+        }
+    }
+    /* A client that does not read its replies is not waited for. */
+    if (sendmsg(client->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        client->doomed = true;
+}
+
+static bool is_alive(const struct client *client) {
+    struct pollfd death = {.fd = client->pidfd, .events = POLLIN};
+    return poll(&death, 1, 0) == 0;
+}
+
+static enum sim_status limit_set(struct client *client, const struct sim_request *request, const char *path) {
+    const struct sim_device *info = &state.devices[request->device].info;
+    uint64_t soft = request->argument[0], hard = request->argument[1];
+    /* Alive after /proc was asked: so what was read was the client's, not a later process's of that pid. */
+    if (client->uid != 0 || !process_on_host(client->pid) || !is_alive(client))
+        return SIM_NO_PERMISSION;
+    if (!state.memory_limits || info->mig_enabled)
+        return SIM_NOT_SUPPORTED;
+    if (!info->healthy)
+        return SIM_LOST;
+    if (soft > hard || soft > info->memory || (hard > info->memory && hard != SIM_LIMIT_MAX))
+        return SIM_INVALID;
+    struct cgroup *group = NULL;
+    enum sim_status status = cgroup_named(path, true, &group);
+    if (status == SIM_OK)
+        status = cgroup_set_limits(group, request->device, soft, hard);
+    return status;
+}
+
+static enum sim_status limit_get(struct client *client, const struct sim_request *request, const char *path,
+                                 uint64_t *value) {
+    const struct sim_device *info = &state.devices[request->device].info;
+    if (!process_on_host(client->pid) || !is_alive(client))
+        return SIM_NO_PERMISSION;
+    if (!state.memory_limits || info->mig_enabled)
+        return SIM_NOT_SUPPORTED;
+    if (!info->healthy)
+        return SIM_LOST;
+    struct cgroup *group = NULL;
+    enum sim_status status = cgroup_named(path, false, &group);
+    value[0] = group ? group->soft[request->device] : 0;
+    value[1] = group ? group->hard[request->device] : SIM_LIMIT_MAX;
+    value[2] = group ? group->used[request->device] : 0;
+    return status;
+}
+
+/* Queues work, or leaves SIM_PENDING behind where the queue is full and the caller must wait. */
+static enum sim_status launch(struct client *client, struct context *context,
+                              const struct sim_request *request, uint64_t ns, uint32_t event,
+                              uint64_t *value) {
+    uint64_t now = clock_now();
+    unit_advance(context->unit, now);
+    if (context->accepted - context->completed >= SIM_QUEUE_DEPTH)
+        return wait_for(client, context, request, context->accepted - SIM_QUEUE_DEPTH + 1, event, ns);
+    if (!context_enqueue(context, ns, event, now))
+        return SIM_EXHAUSTED;
+    value[0] = context->accepted;
+    return SIM_OK;
+}
+
+/* Those that have their reply later where it is not SIM_OK yet. */
+static bool waits(uint32_t operation) {
+    return operation == SIM_LAUNCH || operation == SIM_EVENT_RECORD || operation == SIM_SYNC ||
+           operation == SIM_EVENT_SYNC;
+}
+
+/* Is all done up to a position of a context's work? */
+static enum sim_status reach(struct client *client, struct context *context,
+                             const struct sim_request *request, uint64_t position) {
+    unit_advance(context->unit, clock_now());
+    if (position > context->accepted)
+        return SIM_INVALID;
+    if (position <= context->completed)
+        return SIM_OK;
+    return waits(request->operation) ? wait_for(client, context, request, position, 0, 0) : SIM_PENDING;
+}
+
+/* The operations on a context's events. */
+static enum sim_status on_event(struct client *client, struct context *context,
+                                const struct sim_request *request, uint64_t *value) {
+    uint64_t number = request->argument[0], position;
+    struct context *recorder;
+    switch (request->operation) {
+    case SIM_EVENT_CREATE:
+        return event_create(context, value);
+    case SIM_EVENT_OPEN:
+        return event_open(context, request->argument, value);
+    case SIM_EVENT_DESTROY:
+        return event_destroy(context, number);
+    case SIM_EVENT_SHARE:
+        return event_share(context, number, value);
+    case SIM_EVENT_TIME:
+        unit_advance(context->unit, clock_now());
+        return event_time(context, number, value);
+    case SIM_EVENT_RECORD:
+        return event_exists(context, number) ? launch(client, context, request, 0, (uint32_t)number, value)
+                                             : SIM_INVALID;
+    case SIM_EVENT_SYNC:
+    case SIM_EVENT_QUERY:
+        if (!event_exists(context, number))
+            return SIM_INVALID;
+        recorder = event_latest(context, number, &position);
+        return recorder ? reach(client, recorder, request, position) : SIM_OK;
+    }
+    return SIM_INVALID;
+}
+
+/* The operations on a context; *late: the reply comes later. */
+static enum sim_status on_context(struct client *client, const struct sim_request *request, uint64_t *value,
+                                  bool *late) {
+    struct context *context = context_of(client, request->context);
+    uint64_t argument = request->argument[0];
+    enum sim_status status = SIM_INVALID;
+    if (!context)
+        return SIM_INVALID;
+    if (!state.devices[context->device].info.healthy)
+        return SIM_LOST;
+    if (request->operation == SIM_SYNC || request->operation == SIM_QUERY)
+        status = reach(client, context, request, argument);
+    else if (request->operation != SIM_LAUNCH)
+        status = on_event(client, context, request, value);
+    else if (argument <= SIM_MAX_KERNEL_NS)
+        status = launch(client, context, request, argument, 0, value);
+    *late = status == SIM_PENDING && waits(request->operation);
+    return status;
+}
+
+static void hello(const struct client *client, struct sim_hello *hello) {
+    *hello = (struct sim_hello){.device_count = state.device_count,
+                                .host = process_on_host(client->pid),
+                                .memory_limits = state.memory_limits,
+                                .cuda_version = state.cuda_version};
+    memcpy(hello->driver_version, state.driver_version, sizeof hello->driver_version);
+    memcpy(hello->nvml_version, state.nvml_version, sizeof hello->nvml_version);
+}
+
+/* The operations that name a device (and perhaps a part of it). */
+static enum sim_status on_device(struct client *client, const struct sim_request *request, const char *path,
+                                 uint64_t *value, void *payload, size_t *size) {
+    if (request->device >= state.device_count)
+        return SIM_INVALID;
+    struct device *device = &state.devices[request->device];
+    bool lost = !device->info.healthy;
+    if (request->mig != SIM_NO_MIG && request->mig >= device->info.mig_count)
+        return SIM_INVALID;
+    switch (request->operation) {
+    case SIM_DEVICE:
+        memcpy(payload, &device->info, sizeof device->info);
+        *size = sizeof device->info;
+        return SIM_OK;
+    case SIM_MEMORY:
+        if (!lost)
+            memory_report(client, request->device, request->mig, &value[0], &value[1]);
+        break;
+    case SIM_SENSORS: {
+        uint64_t now = clock_now();
+        struct unit *unit = unit_of(request->device, request->mig);
+        unit_advance(unit, now);
+        value[0] = meter_percent(&unit->meter, now);
+        break;
+    }
+    case SIM_PROCESSES:
+        if (!lost)
+            *size = process_list(client, request->device, request->mig, payload) * sizeof(struct sim_process);
+        break;
+    case SIM_LIMIT_SET:
+        return limit_set(client, request, path);
+    case SIM_LIMIT_GET:
+        return limit_get(client, request, path, value);
+    case SIM_CTX_CREATE:
+        return context_create(client, request->device, request->mig, &value[0]);
+    }
+    return lost ? SIM_LOST : SIM_OK;
+}
+
+/* The operations on memory; `fd` is taken. */
+static enum sim_status on_memory(struct client *client, const struct sim_request *request, int fd,
+                                 struct answer *said, struct sim_opened *opened) {
+    const uint64_t *argument = request->argument;
+    bool shared = false;
+    enum sim_status status = SIM_INVALID;
+    switch (request->operation) {
+    case SIM_ALLOCATE:
+        return memory_allocate(client, request, said->value);
+    case SIM_FREE:
+        status = memory_free(client, argument[0], &shared);
+        said->value[0] = shared;
+        return status;
+    case SIM_DATA:
+        return share_data(client, fd);
+    case SIM_SHARE:
+        return share_block(client, argument[0], argument[1], said->value);
+    case SIM_EXPORT:
+        status = share_export(client, argument[0], &said->fd);
+        said->close = true; /* ours is only for the way: the client is to have the last one */
+        return status;
+    case SIM_OPEN:
+        status = share_open(client, argument, opened, &said->fd);
+        break;
+    case SIM_IMPORT:
+        status = share_import(client, fd, opened, &said->fd);
+        break;
+    }
+    said->payload = opened;
+    said->size = sizeof *opened;
+    return status;
+}
+
+/* Is it one of our libraries that speaks? */
+static bool is_well_formed(const struct sim_request *request, const char *path, size_t path_size, int fd) {
+    bool takes_path = request->operation == SIM_LIMIT_SET || request->operation == SIM_LIMIT_GET;
+    bool takes_fd = request->operation == SIM_DATA || request->operation == SIM_IMPORT;
+    if (request->version != SIM_VERSION || request->zero != 0 || takes_fd != (fd >= 0))
+        return false;
+    if (!takes_path)
+        return path_size == 0;
+    return path_size > 0 && memchr(path, 0, path_size) == path + path_size - 1;
+}
+
+void request_handle(struct client *client, const char *message, size_t size, int fd) {
+    static struct sim_process payload[SIM_MAX_PROCESSES];
+    struct sim_opened opened;
+    struct sim_hello greeting;
+    struct sim_request request;
+    struct answer said = {.payload = payload, .fd = -1};
+    enum sim_status status = SIM_OK;
+    bool late = false;
+
+    if (size >= sizeof request)
+        memcpy(&request, message, sizeof request);
+    const char *path = message + sizeof request;
+    if (size < sizeof request || !is_well_formed(&request, path, size - sizeof request, fd)) {
+        client->doomed = true;
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    switch (request.operation) {
+    case SIM_HELLO:
+        hello(client, &greeting);
+        said = (struct answer){.payload = &greeting, .size = sizeof greeting, .fd = -1};
+        break;
+    case SIM_USERS:
+        said.size = process_users((uint32_t *)(void *)payload) * sizeof(uint32_t);
+        break;
+    case SIM_DEVICE:
+    case SIM_MEMORY:
+    case SIM_SENSORS:
+    case SIM_PROCESSES:
+    case SIM_LIMIT_SET:
+    case SIM_LIMIT_GET:
+    case SIM_CTX_CREATE:
+        status = on_device(client, &request, path, said.value, payload, &said.size);
+        break;
+    case SIM_CTX_DESTROY:
+        status = context_destroy(client, request.context);
+        break;
+    case SIM_ALLOCATE:
+    case SIM_FREE:
+    case SIM_DATA:
+    case SIM_SHARE:
+    case SIM_OPEN:
+    case SIM_EXPORT:
+    case SIM_IMPORT:
+        status = on_memory(client, &request, fd, &said, &opened);
+        break;
+    default:
+        status = on_context(client, &request, said.value, &late);
+    }
+    if (!late)
+        answer(client, request.seq, status, &said);
+    if (said.close && said.fd >= 0)
+        close(said.fd);
+}

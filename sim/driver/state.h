@@ -1,0 +1,277 @@
+/*
+ * The state of xpu-sim-driver. One thread owns all of it; nothing here is shared with a client.
+ *
+ * A unit is what memory and kernels are accounted to: a device, or one MIG device of it. A context is a
+ * client's work on one unit. A block is memory, booked on the unit and on the cgroup that the process was in
+ * when it allocated; it lives until the last slot (a client's hold on it) and the last handle (a file
+ * descriptor on its way somewhere) are gone. It is in a process's reported usage only as long as its
+ * allocator has it.
+ */
+#ifndef XPU_SIM_STATE_H
+#define XPU_SIM_STATE_H
+
+#include "../protocol.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+enum {
+    MAX_CONNECTIONS = 8192,
+    MAX_CONNECTIONS_PER_PROCESS = 16,
+    MAX_WAITS_PER_CONNECTION = 64,
+    MAX_SLOTS = 1 << 20,
+    MAX_ALL_CONTEXTS = 16384,
+    MAX_HANDLES = 4096,
+    MAX_HANDLES_PER_CONNECTION = 256,
+    UNITS_PER_DEVICE = 1 + SIM_MAX_MIG,
+    METER_BUCKETS = 64,
+    METER_WINDOW = 50, /* buckets: one second */
+};
+#define METER_BUCKET_NS 20000000ull
+
+/* Busy time in buckets of 20 ms, of which the last second counts. */
+struct meter {
+    uint64_t newest; /* number of the newest bucket, counted from the clock's zero */
+    uint32_t ns[METER_BUCKETS];
+};
+
+struct context;
+
+struct unit {
+    uint64_t used;           /* bytes */
+    struct context *running; /* head of the ring of contexts with work; NULL: idle */
+    uint64_t clock;          /* up to when its work is simulated, ns */
+    uint64_t slice_left;     /* of the running context, ns */
+    struct meter meter;
+};
+
+struct device {
+    struct sim_device info;
+    struct unit units[UNITS_PER_DEVICE];
+};
+
+/* One entry of a context's queue: a kernel, or (event != 0, no time) an event's record. */
+struct launch {
+    uint64_t end; /* in ns of the context's own work, when it is done */
+    uint32_t event;
+};
+
+struct shared_event;
+
+struct event {
+    bool taken;
+    uint64_t position; /* of its latest record here; 0: none */
+    uint64_t time;     /* when that one completed */
+    struct shared_event *shared;
+};
+
+struct client;
+
+struct context {
+    struct client *client;
+    struct unit *unit;
+    uint32_t device, mig;
+    uint64_t accepted, completed; /* launches so far: positions */
+    uint64_t work, executed;      /* ns so far */
+    struct launch *queue;         /* SIM_QUEUE_DEPTH entries, by position; made at the first launch */
+    struct event *events;         /* by number */
+    uint32_t event_count;
+    struct context *next, *previous; /* in the unit's ring */
+    bool in_ring;
+    struct meter meter;
+};
+
+struct cgroup {
+    struct cgroup *parent, *children, *sibling;
+    uint64_t inode;
+    uint32_t references; /* charges, limits and clients; children hold their parents by being there */
+    bool dead;           /* its folder is gone, or is another one now */
+    uint64_t used[SIM_MAX_DEVICES]; /* bytes, with all below it */
+    uint64_t soft[SIM_MAX_DEVICES], hard[SIM_MAX_DEVICES];
+    bool limited; /* at least one limit is set; holds one reference */
+    char name[];
+};
+
+/* The file that the bytes of a client's memory lie in. */
+struct data {
+    int fd;
+    uint32_t references; /* the client, and its shared blocks */
+};
+
+struct block {
+    uint64_t size;
+    struct cgroup *cgroup; /* NULL: host memory, which nobody is charged for */
+    uint32_t device, mig;
+    struct client *owner;          /* in whose reported usage it is; NULL: in nobody's any more */
+    uint32_t owned;                /* slots of the owner's */
+    uint32_t references;           /* slots and handles */
+    struct data *data;             /* NULL: not shared */
+    uint64_t offset, key[2];       /* of a shared one */
+    struct block *next, *previous; /* among the shared ones */
+};
+
+struct slot {
+    struct block *block; /* NULL: free */
+    uint32_t context;    /* which it goes with; SIM_NO_CONTEXT: with the client */
+    uint32_t generation;
+};
+
+/* A descriptor that stands for a block, wherever it is: its other end. */
+struct handle {
+    int fd;
+    ino_t inode;          /* of both ends */
+    struct client *maker; /* NULL: gone */
+    struct block *block;
+    struct handle *next;
+};
+
+struct client {
+    int socket, pidfd;
+    pid_t pid;
+    uid_t uid;
+    bool doomed; /* closed at the end of this round of events */
+    struct context *contexts[SIM_MAX_CONTEXTS];
+    struct slot *slots;
+    uint32_t slot_count, slot_capacity, waits, handles;
+    uint32_t first_free;                               /* slots below it are taken */
+    uint64_t usage[SIM_MAX_DEVICES][UNITS_PER_DEVICE]; /* bytes: its reported usage */
+    struct data *data;
+    struct cgroup *cgroup; /* where the process was last seen */
+    char *cgroup_path;
+    struct client *next;
+};
+
+/* A request whose reply is due later. */
+struct wait {
+    struct client *client;
+    struct context *context;
+    uint64_t seq, position;    /* due when `completed` reaches it */
+    uint32_t operation, event; /* a launch or record that waits for a place is carried out first */
+    uint64_t ns;
+    struct wait *next;
+};
+
+struct state {
+    uint32_t device_count;
+    struct device devices[SIM_MAX_DEVICES];
+    char driver_version[32], nvml_version[32];
+    int32_t cuda_version;
+    uint32_t memory_limits;
+    uint64_t time_slice; /* ns */
+    char socket_dir[SIM_MAX_PATH], pid_file[SIM_MAX_PATH], log_file[SIM_MAX_PATH];
+    struct client *clients;
+    uint32_t client_count, slot_count, context_count, handle_count;
+    struct wait *waits;
+    struct handle *handles;
+};
+
+extern struct state state;
+
+/* config.c: fills `state` from a file of key=value lines; false: `problem` says why not. */
+bool config_read(const char *path, char *problem, size_t size);
+
+/* cgroup.c */
+void cgroup_setup(void);
+/* The node of the cgroup that a client's process is in now (of the root, where that cannot be known). */
+struct cgroup *cgroup_of(struct client *client);
+enum sim_status cgroup_named(const char *path, bool create, struct cgroup **found);
+void cgroup_hold(struct cgroup *group);
+void cgroup_release(struct cgroup *group);
+/* The nearest limited cgroup at or above `group`, or NULL. */
+struct cgroup *cgroup_limit(struct cgroup *group, uint32_t device);
+enum sim_status cgroup_set_limits(struct cgroup *group, uint32_t device, uint64_t soft, uint64_t hard);
+bool cgroup_charge(struct cgroup *group, uint32_t device, uint64_t size);
+void cgroup_uncharge(struct cgroup *group, uint32_t device, uint64_t size);
+
+/* memory.c */
+struct unit *unit_of(uint32_t device, uint32_t mig);
+/* For a context, or (SIM_NO_CONTEXT) for the client on a unit. */
+enum sim_status memory_allocate(struct client *client, const struct sim_request *request, uint64_t *id);
+enum sim_status memory_take(struct client *client, uint32_t context, struct block *wanted, uint64_t *id);
+/* *shared: somebody still has it. */
+enum sim_status memory_free(struct client *client, uint64_t id, bool *shared);
+struct block *memory_block(struct client *client, uint64_t id);
+/* One more hold of a client on a block. */
+enum sim_status memory_join(struct client *client, uint32_t context, struct block *block, uint64_t *id);
+void memory_unref(struct block *block);
+void memory_free_context(struct client *client, uint32_t context);
+void memory_free_client(struct client *client);
+void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_t *total, uint64_t *used);
+
+/* share.c; descriptors that they are given are theirs to close, unless taken */
+enum sim_status share_data(struct client *client, int fd);
+enum sim_status share_block(struct client *client, uint64_t id, uint64_t offset, uint64_t *key);
+enum sim_status share_open(struct client *client, const uint64_t *key, struct sim_opened *opened, int *data);
+enum sim_status share_export(struct client *client, uint64_t id, int *handle);
+enum sim_status share_import(struct client *client, int fd, struct sim_opened *opened, int *data);
+void share_forget(struct block *block);
+void share_forget_client(struct client *client);
+/* Nobody has the descriptor any more. */
+void share_hangup(struct handle *handle);
+
+/* context.c */
+enum sim_status context_create(struct client *client, uint32_t device, uint32_t mig, uint64_t *id);
+enum sim_status context_destroy(struct client *client, uint32_t id);
+struct context *context_of(struct client *client, uint32_t id);
+
+/* event.c; a number that is no event of the context: SIM_INVALID */
+bool event_exists(const struct context *context, uint64_t number);
+enum sim_status event_create(struct context *context, uint64_t *number);
+enum sim_status event_destroy(struct context *context, uint64_t number);
+void event_forget_context(struct context *context);
+/* The latest of the context's accepted work is a record of it. */
+void event_recorded(struct context *context, uint32_t number);
+/* SIM_PENDING: its latest record here is not complete. */
+enum sim_status event_time(const struct context *context, uint64_t number, uint64_t *time);
+enum sim_status event_share(struct context *context, uint64_t number, uint64_t *key);
+/* *number 0: it is the client's own. */
+enum sim_status event_open(struct context *context, const uint64_t *key, uint64_t *number);
+/* In whose work its latest record stands, and where; NULL: it is complete. */
+struct context *event_latest(struct context *context, uint64_t number, uint64_t *position);
+
+/* schedule.c */
+uint64_t clock_now(void);
+void unit_advance(struct unit *unit, uint64_t now);
+/* Queues one launch or event record. The caller has advanced the unit, and the queue is not full. */
+bool context_enqueue(struct context *context, uint64_t ns, uint32_t event, uint64_t now);
+void context_leave(struct context *context);
+/* The earliest time at which `position` can be done, ns. */
+uint64_t context_due(const struct context *context, uint64_t position);
+uint32_t meter_percent(const struct meter *meter, uint64_t now);
+
+/* process.c: what /proc says of a client. */
+bool process_on_host(pid_t pid);
+bool process_same_namespace(pid_t a, pid_t b, const char *kind);
+uint32_t process_pid_inside(pid_t pid);
+uint32_t process_list(struct client *asker, uint32_t device, uint32_t mig, struct sim_process *found);
+uint32_t process_users(uint32_t *pids);
+
+/* requests.c */
+/* `fd` came with it, or is -1; it is closed here. */
+void request_handle(struct client *client, const char *message, size_t size, int fd);
+/* What a reply says beside its status; the payload need not outlive the call. */
+struct answer {
+    uint64_t value[3];
+    const void *payload;
+    size_t size;
+    int fd;     /* -1: none */
+    bool close; /* fd, once it is sent */
+};
+void answer(struct client *client, uint64_t seq, enum sim_status status, const struct answer *said);
+
+/* waits.c */
+enum sim_status wait_for(struct client *client, struct context *context, const struct sim_request *request,
+                         uint64_t position, uint32_t event, uint64_t ns);
+/* Answers every wait that is due; returns when to look again, ns (0: never). */
+uint64_t waits_resolve(uint64_t now);
+void waits_drop_context(struct context *context, enum sim_status status);
+void waits_drop_client(struct client *client);
+
+/* main.c */
+/* What an event's pointer means is told by its lowest bits. */
+enum { WATCH_CLIENT = 0, WATCH_DEATH = 1, WATCH_HANDLE = 2 };
+bool watch(int fd, void *what, unsigned kind);
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

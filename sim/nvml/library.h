@@ -1,0 +1,52 @@
+/*
+ * Inside libnvidia-ml: what a handle is, and the checks that every function begins with.
+ */
+#ifndef XPU_SIM_NVML_LIBRARY_H
+#define XPU_SIM_NVML_LIBRARY_H
+
+#include "../../native/headers/nvml/nvml.h"
+#include "../client/inventory.h"
+
+/* A handle points to one of these; they stay where they are as long as the library is loaded. */
+struct nvmlDevice_st {
+    const struct sim_gpu *gpu;
+    const struct sim_mig *instance; /* NULL: the whole device */
+    uint32_t index;                 /* of the device, or of the MIG device on it */
+    uint32_t mig;                   /* as in requests */
+    struct nvmlDevice_st *parent;
+};
+
+/* The device of a valid handle, with faults of `function` taken into account. */
+nvmlReturn_t nvml_check(nvmlDevice_t device, const char *function);
+/* As nvml_check, and the card must answer: everything but its identity needs that. */
+nvmlReturn_t nvml_check_alive(nvmlDevice_t device, const char *function);
+nvmlReturn_t nvml_ready(void);
+nvmlReturn_t nvml_result(enum sim_status status);
+nvmlReturn_t nvml_copy(const char *text, char *to, unsigned int length);
+nvmlReturn_t nvml_ask(nvmlDevice_t device, uint32_t operation, struct sim_reply *reply, void *payload,
+                      size_t size);
+nvmlDevice_t nvml_device(uint32_t index);
+nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index);
+const struct sim_inventory *nvml_inventory(void);
+
+unsigned long long nvml_now(void); /* µs, as time stamps are */
+/* NVML's convention for lists: *count is the capacity, and becomes what there is. */
+nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *infos);
+/* A buffer for SIM_MAX_PROCESSES, one for each thread: 24 KiB are too much for a small stack. */
+struct sim_process *nvml_process_buffer(void);
+/* The processes that use a device; `found` holds SIM_MAX_PROCESSES. */
+nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count);
+/* Of the last second. */
+nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
+
+/* Opens a function: returns from it when the handle, an argument or a fault says so. */
+#define CHECK(condition, device, argument)                                                                   \
+    do {                                                                                                     \
+        nvmlReturn_t check_result = condition(device, __func__);                                             \
+        if (check_result != NVML_SUCCESS)                                                                    \
+            return check_result;                                                                             \
+        if (!(argument))                                                                                     \
+            return NVML_ERROR_INVALID_ARGUMENT;                                                              \
+    } while (0)
+
+#endif

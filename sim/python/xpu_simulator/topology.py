@@ -1,0 +1,386 @@
+"""Topologies of simulated devices: the YAML files, checked, as the driver's settings.
+
+A name such as `4xT4-R580` is the file sim/topologies/4xT4.yaml with the driver branch R580; a path
+is a user's own file. Nothing here is on a container's start path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from typing import Any
+
+import jsonschema
+
+from xpu_runtime import paths
+from xpu_runtime.config.document import dotted, read_document
+from xpu_runtime.errors import ConfigError, did_you_mean
+from xpu_runtime.value import Value
+
+#: Topologies and their JSON Schema: sim/ of the tree, and of what is installed.
+_DATA = os.path.join(paths.LIB, "sim")
+
+DEFAULT_DRIVER = "R615"
+
+#: Branch → driver version, CUDA version. Memory limits of a cgroup came with R615.
+DRIVERS = {
+    "R470": ("470.256.02", "11.4"),
+    "R535": ("535.274.02", "12.2"),
+    "R550": ("550.163.01", "12.4"),
+    "R570": ("570.195.03", "12.8"),
+    "R580": ("580.105.08", "13.0"),
+    "R590": ("590.48.01", "13.1"),
+    "R595": ("595.58.03", "13.2"),
+    "R610": ("610.43.02", "13.3"),
+    "R615": ("615.36.02", "13.4"),
+}
+_FIRST_WITH_LIMITS = 615
+
+_MIB = 1 << 20
+#: The driver's limits (sim/protocol.h).
+_MOST_GPUS = 16
+_MOST_SLICES = 7
+
+#: Minor numbers of /dev/nvidia-caps as the driver hands them out (/proc/driver/nvidia-caps/mig-minors):
+#: config, monitor, then per card 15 GPU instances of one and their 8 compute instances.
+_FIRST_CAP, _CAPS_OF_INSTANCE, _CAPS_OF_GPU = 3, 9, 135
+
+#: What the cards are, from their data sheets and nvidia-smi; the keys are the driver's (driver/config.c).
+_MODELS: dict[str, dict[str, int | str]] = {
+    "T4": {
+        "name": "Tesla T4",
+        "memory": 15360 * _MIB,
+        "pci_device_id": 0x1EB810DE,
+        "pci_subsystem_id": 0x12A210DE,
+        "cc_major": 7,
+        "cc_minor": 5,
+        "architecture": 6,
+        "brand": 2,
+        "sm_count": 40,
+        "ecc": 1,
+        "power_idle_mw": 9000,
+        "power_limit_mw": 70000,
+        "sm_clock_mhz": 1590,
+        "memory_clock_mhz": 5001,
+        "memory_bus_bits": 256,
+        "l2_bytes": 4 * _MIB,
+        "vbios": "90.04.A7.00.01",
+    },
+    "A100-SXM4-80GB": {
+        "name": "NVIDIA A100-SXM4-80GB",
+        "memory": 81920 * _MIB,
+        "mig_capable": 1,
+        "pci_device_id": 0x20B210DE,
+        "pci_subsystem_id": 0x147F10DE,
+        "cc_major": 8,
+        "cc_minor": 0,
+        "architecture": 7,
+        "brand": 14,
+        "sm_count": 108,
+        "ecc": 1,
+        "power_idle_mw": 60000,
+        "power_limit_mw": 400000,
+        "sm_clock_mhz": 1410,
+        "memory_clock_mhz": 1593,
+        "memory_bus_bits": 5120,
+        "l2_bytes": 40 * _MIB,
+        "vbios": "92.00.36.00.10",
+    },
+    "H200": {
+        "name": "NVIDIA H200",
+        "memory": 143771 * _MIB,
+        "mig_capable": 1,
+        "pci_device_id": 0x233510DE,
+        "pci_subsystem_id": 0x18BE10DE,
+        "cc_major": 9,
+        "cc_minor": 0,
+        "architecture": 9,
+        "brand": 14,
+        "sm_count": 132,
+        "ecc": 1,
+        "power_idle_mw": 75000,
+        "power_limit_mw": 700000,
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 3201,
+        "memory_bus_bits": 6144,
+        "l2_bytes": 50 * _MIB,
+        "vbios": "96.00.A4.00.07",
+    },
+}
+
+
+class Profile(Value):
+    """A MIG profile: its compute slices (of 7), memory slices (of 8), memory, and engines."""
+
+    slices: int
+    memory_slices: int
+    memory_mib: int
+    sm_count: int
+    copy_engines: int
+    decoders: int
+    jpegs: int
+    ofas: int
+
+
+#: By model, from the MIG user guide's tables and what `nvidia-smi` reports of such devices.
+_PROFILES = {
+    "A100-SXM4-80GB": {
+        "1g.10gb": Profile(1, 1, 9728, 14, 1, 0, 0, 0),
+        "1g.20gb": Profile(1, 2, 19968, 14, 1, 1, 0, 0),
+        "2g.20gb": Profile(2, 2, 19968, 28, 2, 1, 0, 0),
+        "3g.40gb": Profile(3, 4, 40192, 42, 3, 2, 0, 0),
+        "4g.40gb": Profile(4, 4, 40192, 56, 4, 2, 0, 0),
+        "7g.80gb": Profile(7, 8, 80640, 98, 7, 5, 1, 1),
+    },
+}
+#: The first GPU instance id that the driver gives a profile of so many slices.
+_FIRST_INSTANCE = {7: 0, 4: 1, 3: 1, 2: 3, 1: 7}
+
+
+#: The schema's types, as a YAML file has them.
+_TYPES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "boolean": "true or false",
+}
+
+
+class Gpu(Value):
+    """One card: the driver's settings of it, of its MIG devices, and the functions that fail."""
+
+    settings: dict[str, int | str]
+    mig: tuple[dict[str, int | str], ...]
+    faults: dict[str, int]
+
+    @property
+    def bus_id(self) -> str:
+        """As the kernel writes it: 0000:00:1e.0."""
+        return f"{self.settings['domain']:04x}:{self.settings['bus']:02x}:{self.settings['slot']:02x}.0"
+
+
+class Topology(Value):
+    """A checked topology; `name` is what the user called it."""
+
+    name: str
+    description: str
+    driver: str
+    cuda: str
+    time_slice_us: int
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def branch(self) -> str:
+        """The driver's branch, such as R535."""
+        return f"R{self.driver.partition('.')[0]}"
+
+    @property
+    def memory_limits(self) -> bool:
+        """Whether this driver holds memory limits of a cgroup."""
+        return int(self.branch[1:]) >= _FIRST_WITH_LIMITS
+
+    def conf(self, **places: str) -> str:
+        """The driver's configuration, `places` being its files (sim/driver/config.c)."""
+        major, minor = (int(part) for part in self.cuda.split("."))
+        top: dict[str, int | str] = {
+            **places,
+            "driver_version": self.driver,
+            "nvml_version": f"{major}.{self.driver}",
+            "cuda_version": 1000 * major + 10 * minor,
+            "memory_limits": int(self.memory_limits),
+            "time_slice": self.time_slice_us * 1000,
+        }
+        lines = [f"{key}={value}" for key, value in top.items()]
+        for index, gpu in enumerate(self.gpus):
+            lines += [f"gpu.{index}.{key}={value}" for key, value in gpu.settings.items()]
+            lines += [f"gpu.{index}.fault.{name}={error}" for name, error in gpu.faults.items()]
+            for number, part in enumerate(gpu.mig):
+                lines += [f"gpu.{index}.mig.{number}.{key}={value}" for key, value in part.items()]
+        return "\n".join(lines) + "\n"
+
+
+def names() -> list[str]:
+    """The topologies that come with us, each also to be had with a driver branch: NAME-R580."""
+    folder = os.path.join(_DATA, "topologies")
+    try:
+        found = os.listdir(folder)
+    except FileNotFoundError:
+        found = []
+    return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
+
+
+def read(topology: str) -> Topology:
+    """The topology of that name, or in that file.
+
+    ConfigError with the nearest name, key or value where there is no such, or where it makes no sense.
+    """
+    name, branch = topology, ""
+    if "/" in topology or topology.endswith((".yaml", ".yml")):
+        path = topology
+        name = os.path.basename(topology).rpartition(".")[0] or topology
+    else:
+        known = names()
+        if topology not in known:
+            name, _, branch = topology.rpartition("-")
+        if name not in known or (branch and branch not in DRIVERS):
+            raise _unknown_name(topology, known)
+        path = os.path.join(_DATA, "topologies", f"{name}.yaml")
+    data = _checked(path)
+    driver, cuda = DRIVERS[branch or data.get("driver", DEFAULT_DRIVER)]
+    return Topology(
+        topology,
+        data.get("description", ""),
+        driver,
+        cuda,
+        data.get("time_slice_us", 2000),
+        tuple(_gpus(data["gpus"], name, path)),
+    )
+
+
+def _unknown_name(topology: str, known: list[str]) -> ConfigError:
+    name, _, branch = topology.rpartition("-")
+    if name in known:
+        return ConfigError(f"{name} has no driver branch {branch}", f"there are {', '.join(DRIVERS)}")
+    choices = [*known, *(f"{name}-{branch}" for name in known for branch in DRIVERS)]
+    there = f"there are {', '.join(known)}, each also as NAME-R580"
+    return ConfigError(f"there is no topology {topology}", did_you_mean(topology, choices, there))
+
+
+def _checked(path: str) -> dict[str, Any]:
+    """The file's data, of which the schema holds."""
+    with open(os.path.join(_DATA, "topology.schema.json"), "rb") as file:
+        schema = json.load(file)
+    document = read_document(path)
+    if document.problems:
+        raise ConfigError(document.problems[0].at(path))
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(document.data)
+    for error in sorted(errors, key=lambda error: list(map(str, error.absolute_path))):
+        where = tuple(error.absolute_path)
+        line, column = document.places.get(where, (0, 0))
+        place = f"{path}:{line}:{column}" if line else path
+        raise ConfigError(f"{place}: {_explained(error, where)}")
+    data: dict[str, Any] = document.data
+    return data
+
+
+def _explained(error: Any, where: tuple[str | int, ...]) -> str:
+    """A schema error for people: the key, what is wrong, what it could be."""
+    name = dotted(where) or "the topology"
+    if error.validator == "additionalProperties":
+        known = list(error.schema["properties"])
+        wrong = next(key for key in error.instance if key not in known)
+        return f"unknown key {dotted((*where, wrong))}: {_meant(wrong, known)}"
+    if error.validator == "enum":
+        return f"{name} is {error.instance!r}: {_meant(str(error.instance), error.validator_value)}"
+    if error.validator == "type":
+        example = os.path.join(_DATA, "topologies", "1xT4.yaml")
+        return f"{name} must be {_TYPES[error.validator_value]}; see {example}"
+    return f"{name}: {error.message}"
+
+
+def _meant(wrong: str, known: list[str]) -> str:
+    return did_you_mean(wrong, known, f"allowed are {', '.join(known)}")
+
+
+def _gpus(entries: list[dict[str, Any]], name: str, path: str) -> list[Gpu]:
+    gpus: list[Gpu] = []
+    for number, entry in enumerate(entries):
+        where = f"{path}: gpus[{number}]"
+        if "uuid" in entry and entry.get("count", 1) > 1:
+            raise ConfigError(
+                f"{where}.uuid is for one card and count says {entry['count']}", "list each card"
+            )
+        for _ in range(entry.get("count", 1)):
+            gpus.append(_gpu(entry, len(gpus), name, where))
+    if len(gpus) > _MOST_GPUS:
+        raise ConfigError(f"{path}: there are {len(gpus)} cards", f"a node has at most {_MOST_GPUS}")
+    uuids = [gpu.settings["uuid"] for gpu in gpus]
+    if len(set(uuids)) != len(uuids):
+        raise ConfigError(f"{path}: two cards have the same uuid", "leave uuid out, or give each its own")
+    return gpus
+
+
+def _gpu(entry: dict[str, Any], index: int, name: str, where: str) -> Gpu:
+    settings: dict[str, int | str] = {
+        **_MODELS[entry["model"]],
+        "uuid": entry.get("uuid") or f"GPU-{_made_uuid(name, index)}",
+        "serial": f"13256{index:08d}",
+        "minor": index,
+        "domain": 0,
+        "bus": 0,
+        "slot": 0x10 + index,
+        "healthy": int(entry.get("healthy", True)),
+        "context_memory": entry.get("context_mib", 0) * _MIB,
+        "multicast": int(entry.get("multicast", False)),
+        "locality_domains": entry.get("locality_domains", 1),
+        "pageable": int(entry.get("pageable", False)),
+        "host_pids": int(entry.get("host_pids", False)),
+    }
+    if "memory_mib" in entry:
+        settings["memory"] = entry["memory_mib"] * _MIB
+    parts: list[dict[str, int | str]] = []
+    if "mig" in entry:
+        settings["mig_enabled"] = 1
+        parts = _mig(entry, index, name, where)
+    faults = {function: _nvml_error(error) for function, error in entry.get("fail", {}).items()}
+    return Gpu(settings, tuple(parts), faults)
+
+
+def _mig(entry: dict[str, Any], index: int, name: str, where: str) -> list[dict[str, int | str]]:
+    profiles = _PROFILES.get(entry["model"])
+    if profiles is None:
+        raise ConfigError(
+            f"{where}.mig: the MIG profiles of {entry['model']} are not simulated", "leave mig out"
+        )
+    if "memory_mib" in entry:
+        raise ConfigError(f"{where}.memory_mib: a card in MIG mode has the model's memory", "leave it out")
+    taken: set[int] = set()
+    parts: list[dict[str, int | str]] = []
+    for number, word in enumerate(entry["mig"]):
+        if word not in profiles:
+            raise ConfigError(f"{where}.mig[{number}] is {word!r}: {_meant(word, list(profiles))}")
+        profile = profiles[word]
+        instance = _FIRST_INSTANCE[profile.slices]
+        while instance in taken:
+            instance += 1
+        taken.add(instance)
+        minor = _FIRST_CAP + index * _CAPS_OF_GPU + instance * _CAPS_OF_INSTANCE
+        parts.append(
+            {
+                "uuid": f"MIG-{_made_uuid(name, index, number)}",
+                "profile": word,
+                "memory": profile.memory_mib * _MIB,
+                "gi": instance,
+                "ci": 0,
+                "gi_minor": minor,
+                "ci_minor": minor + 1,
+                "gi_slices": profile.slices,
+                "ci_slices": profile.slices,
+                "sm_count": profile.sm_count,
+                "copy_engines": profile.copy_engines,
+                "decoders": profile.decoders,
+                "encoders": 0,
+                "jpegs": profile.jpegs,
+                "ofas": profile.ofas,
+            }
+        )
+    used = [profiles[word] for word in entry["mig"]]
+    if sum(part.slices for part in used) > _MOST_SLICES or sum(part.memory_slices for part in used) > 8:
+        raise ConfigError(
+            f"{where}.mig: {', '.join(entry['mig'])} do not fit on one card",
+            "a card has 7 compute slices and 8 memory slices",
+        )
+    return parts
+
+
+def _made_uuid(*parts: object) -> uuid.UUID:
+    """The same for the same card of the same topology, whenever it comes up, and under every driver."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, "xpu simulated device " + "/".join(map(str, parts)))
+
+
+def _nvml_error(name: str) -> int:
+    import pynvml
+
+    return int(getattr(pynvml, name))

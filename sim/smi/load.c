@@ -1,0 +1,89 @@
+/*
+ * nvidia-smi: how it starts and finds its library, on any glibc since 2.17.
+ *
+ * The linker takes the newest version of a symbol that this machine's glibc has, and the result would not
+ * start in an image with an older one. dlopen, dlsym and __libc_start_main got new versions with glibc 2.34;
+ * the old ones are still there and are asked for by name.
+ */
+#define _GNU_SOURCE
+#include "smi.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#if defined(__x86_64__) && !defined(XPU_SIM_COMMON_START)
+__asm__(".symver dlopen,dlopen@GLIBC_2.2.5\n"
+        ".symver dlsym,dlsym@GLIBC_2.2.5\n"
+        ".symver __libc_start_main,__libc_start_main@GLIBC_2.2.5\n"
+        /* As crt1.o: the stack is main's argc and argv, rdx what is to be called at exit. There are no
+         * constructors of our own, so init and fini are none. */
+        ".globl _start\n"
+        ".type _start,@function\n"
+        "_start:\n"
+        "    xorl %ebp, %ebp\n"
+        "    movq %rdx, %r9\n"
+        "    popq %rsi\n"
+        "    movq %rsp, %rdx\n"
+        "    andq $-16, %rsp\n"
+        "    pushq %rax\n"
+        "    pushq %rsp\n"
+        "    xorl %r8d, %r8d\n"
+        "    xorl %ecx, %ecx\n"
+        "    movq main@GOTPCREL(%rip), %rdi\n"
+        "    call *__libc_start_main@GOTPCREL(%rip)\n"
+        "    hlt\n");
+#elif defined(__aarch64__)
+__asm__(".symver dlopen,dlopen@GLIBC_2.17\n"
+        ".symver dlsym,dlsym@GLIBC_2.17\n");
+#endif
+
+struct nvml nvml;
+
+/* Called in place of a function that this driver does not have. */
+static nvmlReturn_t missing(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+
+bool smi_load(void) {
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (!library)
+        return false;
+#define SMI_FIND(name)                                                                                       \
+    do {                                                                                                     \
+        void *found = dlsym(library, #name);                                                                 \
+        if (!found)                                                                                          \
+            return false;                                                                                    \
+        memcpy(&nvml.name, &found, sizeof found);                                                            \
+    } while (0);
+    SMI_FUNCTIONS(SMI_FIND)
+#define SMI_FIND_NEWER(name)                                                                                 \
+    do {                                                                                                     \
+        void *found = dlsym(library, #name);                                                                 \
+        if (!found)                                                                                          \
+            found = (void *)missing;                                                                         \
+        memcpy(&nvml.name, &found, sizeof found);                                                            \
+    } while (0);
+    SMI_NEWER_FUNCTIONS(SMI_FIND_NEWER)
+    return true;
+}
+
+nvmlReturn_t smi_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    nvmlMemory_t old = {0};
+    *memory = (nvmlMemory_v2_t){.version = NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2)};
+    nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo_v2(device, memory);
+    if (result != NVML_ERROR_FUNCTION_NOT_FOUND)
+        return result;
+    result = nvml.nvmlDeviceGetMemoryInfo(device, &old);
+    memory->total = old.total;
+    memory->used = old.used;
+    memory->free = old.free;
+    return result;
+}
+
+nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsigned int *count) {
+    *count = SMI_MAX_PROCESSES;
+    nvmlReturn_t result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, count, found);
+    if (result == NVML_ERROR_FUNCTION_NOT_FOUND) /* before R510 */
+        result = nvml.nvmlDeviceGetComputeRunningProcesses_v2(device, count, found);
+    if (result != NVML_SUCCESS)
+        *count = 0;
+    return result;
+}

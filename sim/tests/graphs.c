@@ -1,0 +1,299 @@
+/*
+ * Streams, their capture, graphs, modules and launches by the driver API: `graphs CHECK` says "ok", or what
+ * was otherwise than it must be. sim/tests/cudart has what the runtime API reaches of it.
+ */
+#define _GNU_SOURCE
+#include "../../native/headers/cuda/cuda_api.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPECT(wanted, call)                                                                                 \
+    do {                                                                                                     \
+        long long expect_got = (long long)(call), expect_wanted = (long long)(wanted);                       \
+        if (expect_got != expect_wanted) {                                                                   \
+            printf("line %d: %s: %lld, not %lld\n", __LINE__, #call, expect_got, expect_wanted);             \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+#define MUST(call) EXPECT(CUDA_SUCCESS, call)
+#define HOLDS(condition) EXPECT(1, !!(condition))
+#define LAUNCH(kernel, stream) cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL)
+
+enum { MIB = 1 << 20 };
+
+static CUstream one, two;
+static CUmodule module;
+static CUfunction kernel;
+static CUevent event, back;
+
+static size_t free_bytes(void) {
+    size_t now, total;
+    MUST(cuMemGetInfo_v2(&now, &total));
+    return now;
+}
+
+static void begin(CUstream stream) { MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED)); }
+
+static size_t nodes_of(CUgraph graph) {
+    size_t count;
+    MUST(cuGraphGetNodes(graph, NULL, &count));
+    return count;
+}
+
+/* A second stream comes in by an event and must be back at the end. */
+static void check_fork(void) {
+    CUgraph graph;
+    CUgraphExec exec;
+    CUstreamCaptureStatus status;
+    size_t edges, roots, count;
+    const CUgraphNode *tail;
+    begin(one);
+    MUST(LAUNCH(kernel, one));
+    MUST(cuEventRecord(event, one));
+    MUST(cuStreamWaitEvent(two, event, 0));
+    MUST(cuStreamIsCapturing(two, &status));
+    EXPECT(CU_STREAM_CAPTURE_STATUS_ACTIVE, status);
+    MUST(LAUNCH(kernel, two));
+    MUST(LAUNCH(kernel, one));
+    MUST(cuEventRecord(back, two));
+    MUST(cuStreamWaitEvent(one, back, 0));
+    MUST(cuStreamGetCaptureInfo_v3(one, &status, NULL, &graph, &tail, NULL, &count));
+    EXPECT(2, count);
+    MUST(LAUNCH(kernel, one));
+    EXPECT(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(event));
+    MUST(cuStreamEndCapture(one, &graph));
+    EXPECT(4, nodes_of(graph));
+    MUST(cuGraphGetEdges(graph, NULL, NULL, &edges));
+    EXPECT(4, edges);
+    MUST(cuGraphGetRootNodes(graph, NULL, &roots));
+    EXPECT(1, roots);
+    MUST(cuStreamIsCapturing(two, &status));
+    EXPECT(CU_STREAM_CAPTURE_STATUS_NONE, status);
+    MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    MUST(cuGraphLaunch(exec, one));
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(one));
+    MUST(cuStreamSynchronize(one));
+    MUST(cuGraphExecDestroy(exec));
+    MUST(cuGraphDestroy(graph));
+}
+
+static void check_broken_captures(void) {
+    CUgraph graph;
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+           cuStreamBeginCapture_v2(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(one, &graph));
+    begin(one); /* the second stream does not come back */
+    MUST(LAUNCH(kernel, one));
+    MUST(cuEventRecord(event, one));
+    MUST(cuStreamWaitEvent(two, event, 0));
+    MUST(LAUNCH(kernel, two));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(two, &graph));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(one, &graph));
+    HOLDS(!graph);
+    begin(one); /* to wait for what has only been written down */
+    MUST(LAUNCH(kernel, one));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(one));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, LAUNCH(kernel, one));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(one, &graph));
+    MUST(LAUNCH(kernel, one));
+    MUST(cuStreamSynchronize(one));
+    begin(CU_STREAM_PER_THREAD); /* the thread's own default stream can be captured */
+    MUST(cuLaunchKernel_ptsz(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    MUST(cuStreamEndCapture_ptsz(NULL, &graph));
+    EXPECT(1, nodes_of(graph));
+    MUST(cuGraphDestroy(graph));
+}
+
+static void add_two(void *number) { *(int *)number += 2; }
+
+/* Every kind of node, one after the other, and what they did. */
+static void check_nodes(void) {
+    int called = 0;
+    char text[16] = "";
+    CUdeviceptr memory;
+    CUgraph graph, child, clone;
+    CUgraphNode node[6], found;
+    CUgraphNodeType type;
+    CUgraphExec exec;
+    CUgraphExecUpdateResultInfo info;
+    MUST(cuMemAlloc_v2(&memory, 4096));
+    MUST(cuMemcpyHtoD_v2(memory, "0123456789", 11));
+    CUDA_KERNEL_NODE_PARAMS launch = {kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL, NULL};
+    CUDA_MEMSET_NODE_PARAMS set = {memory + 2, 0, 'x', 1, 3, 1};
+    CUDA_HOST_NODE_PARAMS host = {add_two, &called};
+    CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = memory,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstHost = text,
+                          .WidthInBytes = 11,
+                          .Height = 1,
+                          .Depth = 1};
+    MUST(cuGraphCreate(&child, 0));
+    MUST(cuGraphAddHostNode(&found, child, NULL, 0, &host));
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphAddEmptyNode(&node[0], graph, NULL, 0));
+    MUST(cuGraphAddKernelNode_v2(&node[1], graph, &node[0], 1, &launch));
+    MUST(cuGraphAddMemsetNode(&node[2], graph, &node[1], 1, &set, NULL));
+    MUST(cuGraphAddMemcpyNode(&node[3], graph, &node[2], 1, &copy, NULL));
+    MUST(cuGraphAddHostNode(&node[4], graph, &node[3], 1, &host));
+    MUST(cuGraphAddChildGraphNode(&node[5], graph, &node[4], 1, child));
+    MUST(cuGraphDestroy(child)); /* the node has a copy */
+    MUST(cuGraphNodeGetType(node[5], &type));
+    EXPECT(CU_GRAPH_NODE_TYPE_GRAPH, type);
+    MUST(cuGraphClone(&clone, graph));
+    MUST(cuGraphNodeFindInClone(&found, node[3], clone));
+    MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    MUST(cuGraphLaunch(exec, one));
+    MUST(cuStreamSynchronize(one));
+    EXPECT(0, strcmp(text, "01xxx56789"));
+    EXPECT(4, called);
+    set.value = 'y'; /* the executable graph takes over what has changed */
+    MUST(cuGraphMemsetNodeSetParams(node[2], &set));
+    MUST(cuGraphExecUpdate_v2(exec, graph, &info));
+    MUST(cuGraphLaunch(exec, two));
+    MUST(cuStreamSynchronize(two));
+    EXPECT(0, strcmp(text, "01yyy56789"));
+    set.value = 'z'; /* or by itself */
+    MUST(cuGraphExecMemsetNodeSetParams(exec, node[2], &set, NULL));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(exec, node[3], &set, NULL));
+    MUST(cuGraphLaunch(exec, two));
+    MUST(cuStreamSynchronize(two));
+    EXPECT(0, strcmp(text, "01zzz56789"));
+    MUST(cuGraphDestroyNode(node[5]));
+    EXPECT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate_v2(exec, graph, &info));
+    EXPECT(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, info.result);
+    MUST(cuGraphAddDependencies(graph, &node[4], &node[1], 1)); /* a circle */
+    CUgraphExec none;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiateWithFlags(&none, graph, 0));
+    MUST(cuGraphExecDestroy(exec));
+    MUST(cuGraphDestroy(clone));
+    MUST(cuGraphDestroy(graph));
+    MUST(cuMemFree_v2(memory));
+}
+
+/* 6 MiB by a node with no one to free them. */
+static CUgraph leaving(CUdeviceptr *pointer) {
+    CUgraph graph;
+    CUgraphNode node;
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+                                        .bytesize = 6 * MIB};
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &alloc));
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuGraphDestroyNode(node));
+    *pointer = alloc.dptr;
+    return graph;
+}
+
+static uint64_t graph_memory(CUgraphMem_attribute attribute) {
+    uint64_t value;
+    MUST(cuDeviceGetGraphMemAttribute(0, attribute, &value));
+    return value;
+}
+
+static void check_memory(void) {
+    CUdeviceptr first, second;
+    CUgraph graph = leaving(&first), other = leaving(&second), clone;
+    CUgraphExec exec, again;
+    uint64_t zero = 0;
+    size_t before = free_bytes();
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuGraphClone(&clone, graph));
+    MUST(cuGraphInstantiateWithFlags(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuGraphInstantiateWithFlags(&again, graph, 0));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemsetD8_v2(first, 1, 1)); /* addresses, and nothing behind them */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(first));
+    MUST(cuGraphUpload(exec, one));
+    EXPECT(6 * MIB, before - free_bytes());
+    EXPECT(0, graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT));
+    MUST(cuGraphLaunch(exec, one));
+    MUST(cuMemsetD8_v2(first, 1, 6 * MIB));
+    MUST(cuGraphLaunch(exec, one)); /* which frees what the launch before has left */
+    EXPECT(6 * MIB, before - free_bytes());
+    MUST(cuGraphInstantiateWithFlags(&again, other, 0));
+    MUST(cuGraphLaunch(again, one));
+    EXPECT(12 * MIB, graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT));
+    EXPECT(12 * MIB, before - free_bytes());
+    MUST(cuMemFreeAsync(first, one));
+    MUST(cuDeviceGraphMemTrim(0));
+    EXPECT(6 * MIB, graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT));
+    MUST(cuGraphExecDestroy(again));
+    MUST(cuGraphDestroy(other));
+    MUST(cuMemsetD8_v2(second, 1, 6 * MIB)); /* it is allocated still */
+    MUST(cuMemFree_v2(second));
+    EXPECT(12 * MIB, graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH));
+    MUST(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &zero));
+    EXPECT(6 * MIB, graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH));
+    MUST(cuDeviceGraphMemTrim(0));
+    EXPECT(before, free_bytes());
+    MUST(cuGraphExecDestroy(exec));
+    MUST(cuGraphDestroy(graph));
+}
+
+static void check_libraries(void) {
+    CUlibrary library;
+    CUkernel shared;
+    CUfunction function;
+    CUdeviceptr pointer;
+    size_t bytes, before = free_bytes();
+    int value;
+    CUlaunchConfig config = {.gridDimX = 1,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 32,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .hStream = one};
+    MUST(cuLibraryLoadData(&library, "// PTX in name only", NULL, NULL, 0, NULL, NULL, 0));
+    EXPECT(before, free_bytes());
+    MUST(cuLibraryGetKernel(&shared, library, "busy_200ms"));
+    MUST(cuKernelGetFunction(&function, shared));
+    EXPECT(2 * MIB, before - free_bytes()); /* its code, now that it is used */
+    MUST(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function));
+    EXPECT(1024, value);
+    MUST(cuLaunchKernelEx(&config, (CUfunction)(void *)shared, NULL, NULL)); /* a CUkernel will do, too */
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(one));
+    MUST(cuStreamSynchronize(one));
+    EXPECT(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+           cuLaunchCooperativeKernel(function, 1 << 20, 1, 1, 1024, 1, 1, 0, one, NULL));
+    MUST(cuLibraryGetGlobal(&pointer, &bytes, library, "variable"));
+    MUST(cuMemsetD8_v2(pointer, 7, bytes));
+    MUST(cuLibraryUnload(library));
+    EXPECT(before, free_bytes());
+    EXPECT(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "/nowhere/at/all"));
+}
+
+int main(int count, char **words) {
+    static const struct {
+        const char *name;
+        void (*function)(void);
+    } checks[] = {{"fork", check_fork},
+                  {"broken-captures", check_broken_captures},
+                  {"nodes", check_nodes},
+                  {"memory", check_memory},
+                  {"libraries", check_libraries}};
+    CUcontext context;
+    MUST(cuInit(0));
+    MUST(cuCtxCreate_v2(&context, 0, 0));
+    MUST(cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreateWithPriority(&two, CU_STREAM_NON_BLOCKING, -1));
+    MUST(cuEventCreate(&event, 0));
+    MUST(cuEventCreate(&back, 0));
+    MUST(cuModuleLoadData(&module, "image"));
+    MUST(cuModuleGetFunction(&kernel, module, "busy_50ms"));
+    size_t run = 0;
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
+        if (count == 2 && strcmp(words[1], checks[i].name) == 0) {
+            checks[i].function();
+            run++;
+        }
+    EXPECT(1, run);
+    MUST(cuEventDestroy_v2(event));
+    MUST(cuEventDestroy_v2(back));
+    MUST(cuStreamDestroy_v2(one));
+    MUST(cuStreamDestroy_v2(two));
+    MUST(cuCtxDestroy_v2(context));
+    puts("ok");
+    return 0;
+}

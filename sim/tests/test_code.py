@@ -1,0 +1,53 @@
+"""Code that is linked, maps of tensors, and waits for values: what libraries of NVIDIA look for and call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support import MIB
+from support.simulation import SUCCESS, Process
+
+from .test_memory import INVALID, used
+
+FILE_NOT_FOUND, NOT_SUPPORTED = 301, 801
+
+
+def test_what_is_linked_is_loaded_as_an_image_of_its_size(
+    pair: tuple[Process, Process], tmp_path: Path
+) -> None:
+    one, _ = pair
+    file = tmp_path / "code"
+    file.write_bytes(bytes(2 * MIB))
+    before = used(one)
+    result, size = one.linked(3 * MIB, str(file))
+    assert result == SUCCESS
+    assert 8 * MIB < size < 8 * MIB + 4096
+    assert used(one) - before == 10 * MIB, "in pages of 2 MiB"
+
+
+def test_what_cannot_be_linked_is_refused(pair: tuple[Process, Process]) -> None:
+    one, _ = pair
+    assert one.link_wrongly("/nowhere") == [INVALID, INVALID, FILE_NOT_FOUND, INVALID, SUCCESS]
+
+
+def test_a_tensor_is_mapped_within_the_hardwares_bounds(pair: tuple[Process, Process]) -> None:
+    one, _ = pair
+    result, told = one.tensor_map(1 << 20, [64, 64], [64], [8, 8])
+    assert result == SUCCESS
+    assert told > 0
+    for wrong in (
+        (8, [64, 64], [64], [8, 8]),
+        (1 << 20, [64, 0], [64], [8, 8]),
+        (1 << 20, [64, 64], [8], [8, 8]),
+        (1 << 20, [64, 64], [1 << 40], [8, 8]),
+        (1 << 20, [64, 64], [64], [8, 257]),
+        (1 << 20, [64] * 6, [64] * 5, [8] * 6),
+    ):
+        assert one.tensor_map(*wrong)[0] == INVALID, wrong
+
+
+def test_waiting_for_values_needs_the_administrators_leave_that_nobody_gave(
+    pair: tuple[Process, Process],
+) -> None:
+    one, _ = pair
+    assert one.await_values(one.alloc(4096)[1]) == [NOT_SUPPORTED] * 3

@@ -1,0 +1,235 @@
+"""libnvidia-ml as nvidia-ml-py, which the inventory is made with, finds it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from support import MIB, REPOSITORY, exports
+from support.simulation import NVML_INVALID, NVML_LOST, NVML_NOT_SUPPORTED, SUCCESS, UNAVAILABLE, Process
+from xpu_simulator import simulator
+from xpu_simulator.simulator import SimState
+
+Start = Callable[..., Process]
+Up = Callable[..., SimState]
+
+
+def test_a_card_is_described_in_full(up: Up, process: Start) -> None:
+    one = process(up("2xT4").root)
+    assert one.nvml("nvmlDeviceGetName", 1) == "Tesla T4"
+    assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", one.nvml("nvmlDeviceGetUUID", 1))
+    assert one.nvml("nvmlDeviceGetIndex", 1) == one.nvml("nvmlDeviceGetMinorNumber", 1) == 1
+    assert one.nvml("nvmlDeviceGetBrand") == pynvml.NVML_BRAND_TESLA
+    assert one.nvml("nvmlDeviceGetArchitecture") == pynvml.NVML_DEVICE_ARCH_TURING
+    assert one.nvml("nvmlDeviceGetCudaComputeCapability") == [7, 5]
+    pci = one.nvml("nvmlDeviceGetPciInfo", 1)
+    assert (pci["busId"], pci["busIdLegacy"]) == ("00000000:00:11.0", "0000:00:11.0")
+    assert one.nvml("nvmlDeviceGetMemoryInfo")["total"] == 15360 * MIB
+    assert one.nvml("nvmlDeviceGetMigMode") == {"error": NVML_NOT_SUPPORTED}
+    assert one.nvml("nvmlDeviceGetMaxMigDeviceCount") == 0
+    assert one.nvml("nvmlDeviceGetFanSpeed") == {"error": NVML_NOT_SUPPORTED}
+    assert one.nvml("nvmlDeviceGetTemperature", 0, 0) == one.nvml("nvmlDeviceGetTemperatureV1", 0, 0) == 30
+    assert one.nvml("nvmlDeviceGetEnforcedPowerLimit") == 70000
+    assert one.nvml("nvmlDeviceGetPowerUsage") == 9000
+    assert one.nvml("nvmlDeviceGetClockInfo", 0, pynvml.NVML_CLOCK_MEM) == 5001
+    assert one.nvml("nvmlDeviceGetPerformanceState") == 8
+    assert one.nvml("nvmlDeviceGetEccMode") == [1, 1]
+    assert one.nvml("nvmlDeviceGetTotalEccErrors", 0, 1, 0) == 0
+    assert one.nvml("nvmlDeviceGetComputeMode") == 0
+    assert one.nvml("nvmlDeviceGetGraphicsRunningProcesses") == []
+    assert one.nvml("nvmlDeviceGetBAR1MemoryInfo")["bar1Total"] == 256 * MIB
+
+
+def test_a_mig_layout_is_described_in_full(up: Up, native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = next(Path(up("2xA100-MIG").root).glob("usr/lib/*-linux-gnu"))
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(folder / "libnvidia-ml.so.1")))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    pynvml.nvmlInit()
+    try:
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        assert pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
+        assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
+        parts = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, at) for at in range(5)]
+        with pytest.raises(pynvml.NVMLError_NotFound):
+            pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 5)
+        assert [pynvml.nvmlDeviceGetGpuInstanceId(part) for part in parts] == [1, 7, 8, 9, 10]
+        assert [pynvml.nvmlDeviceGetComputeInstanceId(part) for part in parts] == [0] * 5
+        assert [pynvml.nvmlDeviceGetMemoryInfo(part).total // MIB for part in parts] == [40192] + [9728] * 4
+        attributes = pynvml.nvmlDeviceGetAttributes_v2(parts[0])
+        assert (attributes.multiprocessorCount, attributes.gpuInstanceSliceCount) == (42, 3)
+        assert attributes.memorySizeMB == 40192
+        assert pynvml.nvmlDeviceGetName(parts[0]) == "NVIDIA A100-SXM4-80GB MIG 3g.40gb"
+        assert pynvml.nvmlDeviceIsMigDeviceHandle(parts[0]).value == 1
+        assert pynvml.nvmlDeviceIsMigDeviceHandle(gpu).value == 0
+        parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(parts[4])
+        assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(gpu)
+        by_uuid = pynvml.nvmlDeviceGetHandleByUUID(pynvml.nvmlDeviceGetUUID(parts[3]))
+        assert pynvml.nvmlDeviceGetGpuInstanceId(by_uuid) == 9
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetUtilizationRates(gpu)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def test_handles_are_found_by_every_name(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = next(Path(up("4xT4-R580").root).glob("usr/lib/*-linux-gnu"))
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(folder / "libnvidia-ml.so.1")))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
+    pynvml.nvmlInit()
+    try:
+        assert pynvml.nvmlSystemGetDriverVersion() == "580.105.08"
+        assert pynvml.nvmlSystemGetNVMLVersion() == "13.580.105.08"
+        assert pynvml.nvmlSystemGetCudaDriverVersion_v2() == 13000
+        third = pynvml.nvmlDeviceGetHandleByIndex(2)
+        uuid = pynvml.nvmlDeviceGetUUID(third)
+        for name in ("00000000:00:12.0", "0000:00:12.0", "00:12.0", "00:12"):
+            assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByPciBusId(name)) == uuid
+        serial = pynvml.nvmlDeviceGetSerial(third)
+        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleBySerial(serial)) == uuid
+        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == 2
+        for wrong in ("00:12.1", "00:zz", "x"):
+            with pytest.raises(pynvml.NVMLError_InvalidArgument):
+                pynvml.nvmlDeviceGetHandleByPciBusId(wrong)
+        place = pynvml.nvmlPciInfoExt_v1_t()
+        with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
+            pynvml.nvmlDeviceGetPciInfoExt(third, ctypes.byref(place))
+        place.version = pynvml.nvmlPciInfoExt_v1
+        pynvml.nvmlDeviceGetPciInfoExt(third, ctypes.byref(place))
+        assert (place.busId, place.baseClass) == ("00000000:00:12.0", 3)
+        with pytest.raises(pynvml.NVMLError_NotFound):
+            pynvml.nvmlDeviceGetHandleByUUID("GPU-0")
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            pynvml.nvmlDeviceGetHandleByIndex(4)
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            pynvml.nvmlDeviceGetName(ctypes.c_void_p(1234))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def test_a_lost_card_has_its_identity_and_nothing_else(up: Up, process: Start) -> None:
+    root = up({"gpus": [{"model": "T4"}, {"model": "T4", "healthy": False}]}).root
+    one = process(root)
+    assert len(one.count()) == 2
+    assert one.nvml("nvmlDeviceGetName", 1) == "Tesla T4"
+    for function in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"):
+        assert one.nvml(function, 1) == {"error": NVML_LOST}
+    assert one.nvml("nvmlDeviceGetMemoryInfo")["used"] == 0
+    assert one.limit("/sys/fs/cgroup", 0, 1, 1) == NVML_LOST
+    assert one.start(1) == UNAVAILABLE
+    assert one.start(0) == SUCCESS
+
+
+def test_a_function_that_the_topology_lets_fail_fails_for_that_card(up: Up, process: Start) -> None:
+    fail = {
+        "nvmlDeviceSetMemoryLimits_v1": "NVML_ERROR_UNKNOWN",
+        "nvmlDeviceGetHandleByIndex_v2": "NVML_ERROR_GPU_IS_LOST",
+    }
+    root = up({"gpus": [{"model": "T4", "fail": fail}, {"model": "T4"}]}).root
+    one = process(root)
+    assert one.nvml("nvmlDeviceGetName", 0) == {"error": NVML_LOST}
+    assert one.nvml("nvmlDeviceGetName", 1) == "Tesla T4"
+    only = {"nvmlDeviceGetMemoryInfo": "NVML_ERROR_UNKNOWN"}
+    two = process(up({"gpus": [{"model": "T4", "fail": only}]}).root)
+    assert two.nvml("nvmlDeviceGetMemoryInfo") == {"error": pynvml.NVML_ERROR_UNKNOWN}
+    assert two.nvml("nvmlDeviceGetUUID").startswith("GPU-")
+
+
+def test_error_texts_are_the_binding_s(native: Path) -> None:
+    library = ctypes.CDLL(str(native / "libnvidia-ml-R615.so"))
+    library.nvmlErrorString.restype = ctypes.c_char_p
+    texts = pynvml.NVMLError._errcode_to_string
+    assert {number: library.nvmlErrorString(number).decode() for number in texts} == texts
+
+
+def test_every_function_that_nvidia_smi_and_the_binding_call_exists(native: Path) -> None:
+    declared = re.findall(
+        r"NVML_API [^;]*?\b(nvml\w+)\(", (REPOSITORY / "native/headers/nvml/nvml.h").read_text()
+    )
+    assert set(declared) <= exports.listed("libnvidia-ml")["R615"]
+
+
+def test_devices_reach_each_other_over_pci_and_those_in_parts_do_not(up: Up, process: Start) -> None:
+    one = process(up("2xT4").root)
+    by_pci = (
+        pynvml.NVML_P2P_CAPS_INDEX_READ[0],
+        pynvml.NVML_P2P_CAPS_INDEX_WRITE,
+        pynvml.NVML_P2P_CAPS_INDEX_PCI,
+    )
+    assert [one.p2p(0, 1, kind) for kind in by_pci] == [pynvml.NVML_P2P_STATUS_OK] * 3
+    assert one.p2p(0, 1, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) == pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
+    assert one.p2p(0, 1, pynvml.NVML_P2P_CAPS_INDEX_UNKNOWN) == {"error": NVML_INVALID}
+    assert one.nvml("nvmlDeviceGetNvLinkCapability", 0, 0, 0) == {"error": NVML_NOT_SUPPORTED}
+    simulator.down()
+    parts = process(up("2xA100-MIG").root)
+    assert parts.p2p(0, 1, by_pci[0]) == pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
+
+
+def test_handles_come_by_the_names_of_old_too(up: Up) -> None:
+    folder = next(Path(up("2xT4").root).glob("usr/lib/*-linux-gnu"))
+    nvml = ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
+    count, handle, other = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_void_p()
+    assert nvml.nvmlInit() == nvml.nvmlDeviceGetCount(ctypes.byref(count)) == SUCCESS
+    assert count.value == 2
+    assert nvml.nvmlDeviceGetHandleByIndex(1, ctypes.byref(handle)) == SUCCESS
+    assert nvml.nvmlDeviceGetHandleByPciBusId(b"0000:00:11.0", ctypes.byref(other)) == SUCCESS
+    assert handle.value == other.value
+
+
+#: What nvtop 3.0 looks up of libnvidia-ml; the simulated one has all of it, and not as stubs.
+NVTOP = """
+nvmlDeviceGetClockInfo nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetCount nvmlDeviceGetCount_v2
+nvmlDeviceGetCurrPcieLinkGeneration nvmlDeviceGetCurrPcieLinkWidth nvmlDeviceGetDecoderUtilization
+nvmlDeviceGetEncoderUtilization nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetFanSpeed
+nvmlDeviceGetGraphicsRunningProcesses nvmlDeviceGetHandleByIndex nvmlDeviceGetHandleByIndex_v2
+nvmlDeviceGetMaxClockInfo nvmlDeviceGetMaxPcieLinkGeneration nvmlDeviceGetMaxPcieLinkWidth
+nvmlDeviceGetMemoryInfo nvmlDeviceGetName nvmlDeviceGetPciInfo nvmlDeviceGetPciInfo_v2 nvmlDeviceGetPciInfo_v3
+nvmlDeviceGetPcieThroughput nvmlDeviceGetPowerUsage nvmlDeviceGetProcessUtilization nvmlDeviceGetTemperature
+nvmlDeviceGetTemperatureThreshold nvmlDeviceGetUtilizationRates nvmlErrorString nvmlInit nvmlInit_v2
+nvmlShutdown
+""".split()  # noqa: SIM905
+
+
+def test_what_nvtop_asks_for_is_simulated() -> None:
+    declared = re.findall(r"\b(nvml[A-Z]\w+)\(", (REPOSITORY / "native/headers/nvml/nvml.h").read_text())
+    assert set(NVTOP) <= set(declared)
+
+
+@pytest.mark.parametrize(("topology", "generation"), [("1xT4", 3), ("2xA100-MIG", 4), ("2xH200", 5)])
+def test_a_card_has_a_pcie_link_and_temperatures_to_keep_below(
+    up: Up, process: Start, topology: str, generation: int
+) -> None:
+    one = process(up(topology).root)
+    for kind in ("Curr", "Max"):
+        assert one.nvml(f"nvmlDeviceGet{kind}PcieLinkGeneration", 0) == generation
+        assert one.nvml(f"nvmlDeviceGet{kind}PcieLinkWidth", 0) == 16
+    assert [one.nvml("nvmlDeviceGetPcieThroughput", 0, counter) for counter in (0, 1)] == [0, 0]
+    assert one.nvml("nvmlDeviceGetPcieThroughput", 0, 2) == {"error": NVML_INVALID}
+    thresholds = [one.nvml("nvmlDeviceGetTemperatureThreshold", 0, kind) for kind in (0, 1, 3)]
+    assert thresholds == [96, 93, 85]
+    assert one.nvml("nvmlDeviceGetTemperatureThreshold", 0, 2) == {"error": NVML_NOT_SUPPORTED}
+    assert one.nvml("nvmlDeviceGetTemperatureThreshold", 0, 8) == {"error": NVML_INVALID}
+
+
+@pytest.mark.parametrize(("name", "size"), [("nvmlDeviceGetPciInfo", 32), ("nvmlDeviceGetPciInfo_v2", 52)])
+def test_the_older_pci_information_is_the_newest_s_and_no_longer_than_it_was(
+    up: Up, name: str, size: int
+) -> None:
+    folder = next(Path(up("1xT4").root).glob("usr/lib/*-linux-gnu"))
+    nvml = ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
+    handle, newest = ctypes.c_void_p(), pynvml.nvmlPciInfo_t()
+    assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == SUCCESS
+    assert nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(newest)) == SUCCESS
+    older = (ctypes.c_ubyte * 128)(*[0xEE] * 128)
+    assert getattr(nvml, name)(handle, older) == SUCCESS
+    said = bytes(older)
+    assert said[:16] == bytes(newest)[:16] and said[:16].startswith(b"0000:00:10.0")
+    assert said[16 : min(size, 36)] == bytes(newest)[16 : min(size, 36)]
+    assert said[size:] == b"\xee" * (128 - size)
+    assert getattr(nvml, name)(handle, None) == NVML_INVALID

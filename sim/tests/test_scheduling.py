@@ -1,0 +1,152 @@
+"""Simulated device time: kernels take it, and contexts share it.
+
+Nothing here measures how fast the machine is: simulated durations are exact, and real ones only have a
+least value.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from support.simulation import NOT_READY, SUCCESS, Process
+from xpu_simulator.simulator import SimState
+
+Start = Callable[..., Process]
+Up = Callable[..., SimState]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for what must come, and fails where it does not."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+
+
+def test_a_kernel_takes_its_time_and_a_launch_does_not_wait_for_it(up: Up, process: Start) -> None:
+    one = process(up("1xT4").root)
+    one.start()
+    assert one.timed("busy_20ms", 5) == [SUCCESS, 100.0]
+    assert one.timed("busy_500us", 7) == [SUCCESS, 3.5]
+    assert one.launch("busy_3600s") == SUCCESS, "an hour is accepted at once"
+    assert one.query() == NOT_READY
+
+
+def test_synchronize_waits_for_all_that_was_launched(up: Up, process: Start) -> None:
+    one = process(up("1xT4").root)
+    one.start()
+    begun = time.monotonic()
+    one.launch("busy_500us", 100)
+    assert one.synchronize() == SUCCESS
+    assert time.monotonic() - begun >= 0.05
+    assert one.query() == SUCCESS
+
+
+def test_an_event_that_is_still_to_come_has_no_time(up: Up, process: Start) -> None:
+    one = process(up("1xT4").root)
+    one.start()
+    before = one.event()
+    one.launch("busy_3600s")
+    assert one.elapsed(before, one.event()) == [NOT_READY, 0.0]
+
+
+def test_names_without_a_time_take_a_few_microseconds(up: Up, process: Start) -> None:
+    one = process(up("1xT4").root)
+    one.start()
+    for name in ("vectorAdd", "busy_", "busy_5", "busy_5m", "busy_5ms2"):
+        result, milliseconds = one.timed(name, 10)
+        assert result == SUCCESS
+        assert 0.01 <= milliseconds <= 0.1
+
+
+def test_a_full_queue_lets_the_launcher_wait_and_loses_nothing(up: Up, process: Start) -> None:
+    one = process(up("1xT4").root)
+    one.start()
+    begun = time.monotonic()
+    assert one.launch("busy_100us", 3000) == SUCCESS
+    assert one.synchronize() == SUCCESS
+    assert time.monotonic() - begun >= 0.3
+
+
+def test_two_processes_do_not_run_at_the_same_time_on_one_device(up: Up, process: Start) -> None:
+    root = up("1xT4").root
+    one, two = process(root), process(root)
+    one.start(), two.start()
+    begun = time.monotonic()
+    for worker in (one, two):
+        worker.launch("busy_10ms", 20)
+    for worker in (one, two):
+        worker.send("synchronize")
+    assert [one.result(), two.result()] == [SUCCESS, SUCCESS]
+    assert time.monotonic() - begun >= 0.4
+
+
+def test_a_long_kernel_does_not_keep_others_from_the_device(up: Up, process: Start) -> None:
+    root = up("1xT4").root
+    long, short = process(root), process(root)
+    long.start(), short.start()
+    long.launch("busy_3600s")
+    before = short.event()
+    short.launch("busy_10ms")
+    after = short.event()
+    assert short.synchronize() == SUCCESS
+    assert long.query() == NOT_READY
+    _, milliseconds = short.elapsed(before, after)
+    assert milliseconds >= 17, "five slices of 2 ms, and the other's four or five between them"
+
+
+def test_mig_devices_run_beside_each_other(up: Up, process: Start) -> None:
+    root = up("2xA100-MIG").root
+    first, second = process(root).mig()[:2]
+    one = process(root, {"CUDA_VISIBLE_DEVICES": first})
+    two = process(root, {"CUDA_VISIBLE_DEVICES": second})
+    one.start(), two.start()
+    one.launch("busy_3600s")
+    assert two.timed("busy_10ms") == [SUCCESS, 10.0]
+
+
+def test_utilisation_is_busy_time_of_the_last_second(up: Up, process: Start) -> None:
+    root = up("2xT4").root
+    one, two, observer = process(root), process(root), process(root)
+    for worker in (one, two):
+        worker.start()
+        worker.launch("busy_3600s")
+
+    def rates() -> dict[str, int]:
+        found: dict[str, int] = observer.nvml("nvmlDeviceGetUtilizationRates")
+        return found
+
+    def shares() -> dict[int, int]:
+        samples = observer.nvml("nvmlDeviceGetProcessUtilization", 0, 0)
+        return {sample["pid"]: sample["smUtil"] for sample in samples}
+
+    until(lambda: rates()["gpu"] == 100)
+    assert shares().keys() == {one.pid(), two.pid()}
+    until(lambda: all(45 <= share <= 55 for share in shares().values()))
+    assert observer.nvml("nvmlDeviceGetUtilizationRates", 1) == {"gpu": 0, "memory": 0}
+    assert observer.nvml("nvmlDeviceGetPowerUsage") == 70000
+    two.kill()
+    until(lambda: shares() == {one.pid(): 100})
+    one.kill()
+    until(lambda: rates()["gpu"] == 0)
+
+
+def test_what_waits_for_a_context_ends_with_it(up: Up, process: Start) -> None:
+    root = up("1xT4").root
+    one, two = process(root), process(root)
+    one.start(), two.start()
+    one.launch("busy_3600s")
+    two.launch("busy_10ms", 50)
+    two.send("synchronize")
+    one.kill()
+    assert two.result() == SUCCESS
+
+
+def test_an_event_that_is_recorded_again_has_no_time_until_that_is_done(up: Up, process: Start) -> None:
+    one = process(up("1xT4").root)
+    one.start()
+    event = one.event()
+    assert one.event_synchronize(event) == SUCCESS
+    assert one.elapsed(event, event) == [SUCCESS, 0]
+    assert one.event_record(event) == one.launch("busy_3600s") == one.event_record(event) == SUCCESS
+    assert one.elapsed(event, event)[0] == NOT_READY

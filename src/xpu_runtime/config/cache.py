@@ -1,0 +1,52 @@
+"""Results that are kept in the run folder for later calls.
+
+All of it is only a cache: where a file is missing, damaged or of another version of this program, each call
+computes the result again. Knows nothing of what the files mean.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import jsonlite, paths
+from xpu_runtime.linux import files, proc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Files of the run folder: the compiled configuration, and what is known of the low-level runtimes.
+COMPILED = "config.json"
+LAUNCHER = "launcher.conf"
+RUNTIMES = "runtimes.json"
+
+#: Part of every stamp: a version of this program with another format does not use what this one compiled.
+_FORMAT = 1
+
+
+def config_stamp(path: str, found: os.stat_result) -> list[Any]:
+    """What identifies a compiled configuration: the file, its state, and this boot."""
+    # With the change time, which cannot be set: `cp -p` and the like restore the others.
+    state = [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_dev, found.st_ino]
+    return [_FORMAT, path, *state, proc.boot_id()]
+
+
+def keep(name: str, text: str) -> None:
+    """Writes a file of the run folder for later calls; no error if the run folder cannot be written."""
+    folder = paths.run_dir()
+    try:
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
+            os.chmod(folder, 0o755)  # noqa: S103 - whatever the engine's umask is
+        files.write_atomic(os.path.join(folder, name), text.encode(), mode=0o644)
+    except OSError:
+        pass
+
+
+def read(name: str) -> dict[str, Any]:
+    """A JSON object of the run folder; empty if it is missing or damaged, as it is only a cache."""
+    try:
+        document = jsonlite.loads(files.read(paths.in_run_dir(name), 1 << 20).decode())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,93 @@
+"""The low-level runtime: the OCI runtime that does the work, runc or crun, and what it knows.
+
+Names are looked up in the system's folders and never in PATH. What a program answered is kept while it stays
+the same, so that no container's start runs it a second time. Knows no command line (oci/argv.py) and no
+container.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from xpu_runtime import jsonlite, paths
+from xpu_runtime.config import cache
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.linux import files
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.defaults import Config
+
+#: Where the name of a low-level runtime is looked up: the engine's PATH may be anything.
+RUNTIME_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+#: The launcher's own name: as the low-level runtime it would start itself forever.
+_OURSELVES = "xpu-container-runtime"
+
+
+class Runtime(Value):
+    """The OCI runtime that does the work: its absolute path, its name, and what it supports.
+
+    `create_runtime_hooks`: it runs createRuntime hooks (runtime-spec 1.0.2); older ones have prestart.
+    """
+
+    path: str
+    name: str
+    create_runtime_hooks: bool
+
+
+def low_level_runtime(config: Config) -> Runtime:
+    """The first of the configured runtimes that exists here.
+
+    It is run once with `--version` to find out which hooks it supports; the answer is kept as
+    long as the program is unchanged. Raises ConfigError where none exists.
+    """
+    path, found = find_runtime(config.low_level_runtimes)
+    identity = [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
+    known = cache.read(cache.RUNTIMES)
+    entry = known.get(path)
+    if not (isinstance(entry, dict) and entry.get("identity") == identity):
+        from xpu_runtime.config.probe import knows_create_runtime
+
+        entry = {"identity": identity, "create_runtime_hooks": knows_create_runtime(path)}
+        cache.keep(cache.RUNTIMES, jsonlite.dumps({**known, path: entry}))
+    return Runtime(path, os.path.basename(path), entry.get("create_runtime_hooks") is True)
+
+
+def find_runtime(names: tuple[str, ...]) -> tuple[str, os.stat_result]:
+    """The path of the first runtime that can be executed, and its stat.
+
+    Names are looked up in RUNTIME_FOLDERS, absolute paths are taken as they are. Raises ConfigError.
+    """
+    for name in names:
+        for path in (name,) if name.startswith("/") else [f"{f}/{name}" for f in RUNTIME_FOLDERS]:
+            try:
+                found = os.stat(path)
+            except OSError:
+                continue
+            if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
+                continue
+            if os.path.basename(os.path.realpath(path)) == _OURSELVES:
+                if not name.startswith("/"):
+                    continue  # we are installed under runc's name for an engine: look for the real one
+                raise ConfigError(
+                    f"low_level_runtimes in {paths.config_file()} names {path}, which is this runtime itself",
+                    "name the one that does the work, such as runc",
+                )
+            return path, found
+    raise ConfigError(
+        f"no low-level runtime found: {', '.join(names)} (names are looked up in "
+        f"{', '.join(RUNTIME_FOLDERS)})",
+        f"install one, such as runc, or name it in low_level_runtimes in {paths.config_file()}",
+    )
+
+
+def last_runtime() -> str | None:
+    """The low-level runtime in launcher.conf; None if there is none."""
+    try:
+        lines = files.read(paths.in_run_dir(cache.LAUNCHER), 1 << 16).decode().splitlines()
+    except (OSError, ValueError):
+        return None
+    return next((line.removeprefix("runtime=") for line in lines if line.startswith("runtime=/")), None)

@@ -1,0 +1,229 @@
+"""config.toml as text: what `configure` writes into it, and how all else in it stays byte for byte.
+
+Ours is a block at the end, or where a table is the file's own, a line with a mark. What tomllib reads decides
+what is there; tomlkit changes tables that the file wrote itself. Whatever was changed is read again and
+compared (`check`). Which table is meant is the caller's to say: nothing here knows a version of containerd.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from xpu_runtime.engines import RUNTIME_NAME
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.textfile import malformed, newline_of
+
+#: The keys that lead to a table.
+Path = tuple[str, ...]
+
+DEFAULT = "default_runtime_name"
+
+BEGIN = "# xpu: what follows is by `xpu runtime configure`; `xpu runtime unconfigure` takes it away."
+_END = "# xpu: end"
+BLOCK = re.compile(rf"(?:^|\r?\n){re.escape(BEGIN)}\r?\n(.*?){re.escape(_END)}(?:\r?\n|\Z)", re.DOTALL)
+_MARK = "# by `xpu runtime configure`"
+#: In a table of the file's own, with the line that stood there before, if one did.
+_LINE = f'{DEFAULT} = "{RUNTIME_NAME}" {_MARK}'
+_OUR_LINE = re.compile(
+    rf'(\r?\n|\A)[^\r\n=]*{DEFAULT}["\']?[ \t]*=[ \t]*"{RUNTIME_NAME}" {_MARK}(?:, before: ([^\r\n]*))?'
+)
+_ANY_DEFAULT = re.compile(rf"""^([^\r\n=#]*{DEFAULT}["']?[ \t]*=[ \t]*)[^\r\n]*""", re.MULTILINE)
+
+#: Before there were blocks, each key and table at the end of the file bore a mark; lines below them did not,
+#: nor did a default runtime below a header that was there. A default runtime of the user's became a comment.
+_EARLIER_LINES = re.compile(
+    rf"((?:^|\r?\n))((?:\[|version|imports)[^\r\n]*{_MARK}(?:\r?\n|\Z)(?:"
+    rf"(?:[ \t]*(?:#[^\r\n]*)?\r?\n)*"
+    rf"(?:\[[^\r\n]*{_MARK}|[ \t]*(?:\[[^\r\n]*\.{RUNTIME_NAME}[.\]]|[^\s\[#])[^\r\n]*)(?:\r?\n|\Z))*)"
+)
+_EARLIER_DEFAULT = re.compile(rf'^([^\r\n]*"{RUNTIME_NAME}" {_MARK})\r?\n#xpu# ', re.MULTILINE)
+_EARLIER_ADDED = re.compile(
+    rf'^([ \t]*)(\[[^\r\n]*[^\r\n`]\r?\n)\1  {DEFAULT} = "{RUNTIME_NAME}"(?=\r?\n|\Z)', re.MULTILINE
+)
+_PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
+
+
+def parse(path: str, text: str) -> dict[str, Any]:
+    """The data of `text`; ConfigError with line and column if it is not TOML."""
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # TOMLDecodeError, and int()'s for a number that is too long
+        place = _PLACE.fullmatch(str(error))
+        what = place.group(1) if place else str(error)
+        if place and place.group(2):
+            line, column = int(place.group(2)), int(place.group(3))
+        else:
+            line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
+        raise malformed(path, line, column, f"not TOML: {what}") from None
+    except RecursionError:
+        raise malformed(path, 1, 1, "nested too deeply") from None
+
+
+def below(path: str, data: dict[str, Any], keys: Path, make: bool = False) -> Any:
+    """The table at `keys`; where it is missing None, or a new one with `make`."""
+    table = data
+    for index, key in enumerate(keys):
+        if key not in table and not make:
+            return None
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            name = ".".join(keys[: index + 1])
+            raise ConfigError(f"{path}: {name} is not a table", "fix it first; nothing was changed")
+    return table
+
+
+def with_default(text: str, containerd: Path, default: Any) -> str | None:
+    """`text` with us as the default runtime in the place of `default`, or in a table that names none.
+
+    None where that table has no header of its own.
+    """
+    if default is not None:
+        # A line in a string can look like the statement; what it changes is not the default.
+        for line in _ANY_DEFAULT.finditer(text):
+            ours = f'{line[1]}"{RUNTIME_NAME}" {_MARK}, before: {line[0]}'
+            changed = text[: line.start()] + ours + text[line.end() :]
+            if default_of(changed, containerd) == RUNTIME_NAME:
+                return changed
+        return text
+    header: dict[str, Any] = {}
+    for key in reversed(containerd):
+        header = {key: header}
+    for line in re.finditer(r"^[ \t]*\[[^\r\n]*", text, re.MULTILINE):
+        changed = text[: line.end()] + newline_of(text) + _LINE + text[line.end() :]
+        try:
+            if tomllib.loads(line[0]) == header and tomllib.loads(changed):
+                return changed
+        except ValueError:
+            continue
+    return None
+
+
+def without_default(path: str, text: str, containerd: Path) -> str:
+    """`text` with another default runtime than ours: the one of before, or none."""
+    if default_of(text, containerd) != RUNTIME_NAME:
+        return text
+    for line in _OUR_LINE.finditer(text):
+        changed = text[: line.start()] + (line[1] + line[2] if line[2] else "") + text[line.end() :]
+        if default_of(changed, containerd) != RUNTIME_NAME:
+            return changed
+    return changed_at(path, text, (*containerd, DEFAULT), None)
+
+
+def default_of(text: str, containerd: Path) -> Any:
+    try:
+        return below("", tomllib.loads(text), containerd)[DEFAULT]
+    except (ValueError, TypeError, KeyError, ConfigError):
+        return None
+
+
+def with_block(text: str, added: dict[str, Any]) -> str:
+    """`text` with a block of ours at its end, or with more in the one that it has."""
+    if not added:
+        return text
+    newline, lines = newline_of(text), tomlkit.dumps(added).removesuffix("\n").split("\n")
+    block = BLOCK.search(text)
+    if block is not None:
+        # Above the tables that are there, where the table that holds them has to stand.
+        table = re.search(r"^[ \t]*\[", block[1], re.MULTILINE)
+        at = block.start(1) + table.start() if table else block.end(1)
+        return text[:at] + newline.join([*lines, ""]) + text[at:]
+    # One line end comes before the block: a blank line, or the end that the last line lacks.
+    return text + (newline if text else "") + newline.join([BEGIN, *lines, _END, ""])
+
+
+def without_blocks(text: str, kept: dict[str, Any]) -> str:
+    """`text` with what must be `kept` in the place of our block."""
+    newline = newline_of(text)
+    lines = tomlkit.dumps(kept).removesuffix("\n").split("\n") if kept else []
+    while (block := BLOCK.search(text)) is not None:
+        before, after = text[: block.start()], text[block.end() :]
+        if before and not before.endswith("\n") and (lines or after):
+            before += newline
+        text = before + "".join(line + newline for line in lines) + after
+        lines = []
+    return text
+
+
+def with_blocks_for_marks(text: str) -> str:
+    """`text` with what bears the marks of the time before blocks as it is written now."""
+    if _MARK not in text:
+        return text
+    newline = newline_of(text)
+
+    def block(found: re.Match[str]) -> str:
+        lines = found[2].replace(f" {_MARK}", "").removesuffix(newline)
+        return found[1] + newline.join([BEGIN, lines, _END, ""])
+
+    text = _EARLIER_DEFAULT.sub(r"\1, before: ", text)
+    if _EARLIER_LINES.search(text):
+        text = _EARLIER_ADDED.sub(rf"\1\2{_LINE}", text)
+    return _EARLIER_LINES.sub(block, text)
+
+
+def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None) -> str:
+    """`text` with what is at `keys`, however it is written, holding what `ours` does; None removes it.
+
+    Our block and what is around it are changed apart: tomlkit garbles a table that goes on further below.
+    """
+    block = BLOCK.search(text)
+    cuts = (0, *block.span(1), len(text)) if block else (0, len(text))
+    for start, end in reversed(list(itertools.pairwise(cuts))):
+        part = text[start:end]
+        if keys[-1] in (below(path, parse(path, part), keys[:-1]) or {}):
+            text = text[:start] + _changed_part(path, part, keys, ours) + text[end:]
+    return text
+
+
+def _changed_part(path: str, text: str, keys: Path, ours: dict[str, Any] | None) -> str:
+    try:
+        document = tomlkit.parse(text)
+        above: Any = document
+        for key in keys[:-1]:
+            above = above[key]
+        if ours is None:
+            del above[keys[-1]]
+            return tomlkit.dumps(document)
+        table = above[keys[-1]]
+        for key, value in ours.items():
+            if isinstance(value, dict):
+                # Inline, because tomlkit puts a table's header into the middle of dotted keys.
+                inner = table.setdefault(key, tomlkit.inline_table())
+                for name in value:
+                    if inner.get(name) != value[name]:
+                        inner[name] = value[name]
+            elif table.get(key) != value:
+                table[key] = value
+        return tomlkit.dumps(document)
+    except (TOMLKitError, KeyError, RecursionError):
+        raise _by_hand(path, keys[:3]) from None
+
+
+def check(path: str, text: str, wanted: dict[str, Any], containerd: Path) -> None:
+    """The last word before anything is written: the new text must say what was meant, and nothing else."""
+    try:
+        data = parse(path, text)
+    except ConfigError:
+        raise _by_hand(path, containerd) from None
+    if _without_empty_tables(data) != _without_empty_tables(wanted):
+        raise _by_hand(path, containerd)
+
+
+def _by_hand(path: str, containerd: Path) -> ConfigError:
+    header = f"[{tomlkit.key(containerd).as_string()}]"
+    return ConfigError(
+        f"{path} has the CRI plugin's tables as inline tables or dotted keys, which are not safe to change",
+        f"write the line {header} first, and below it what that table holds; nothing was changed",
+    )
+
+
+def _without_empty_tables(data: Any) -> Any:
+    if not isinstance(data, dict):
+        return data
+    inner = {key: _without_empty_tables(value) for key, value in data.items()}
+    return {key: value for key, value in inner.items() if value != {}}

@@ -1,0 +1,227 @@
+"""From a request to a grant: candidates, backends and placement, in one ledger transaction.
+
+Here a grant is given, bound to its container and taken back. What a container gets of it is delivery's, and
+how its limits are held is the backends'. No backend, vendor or engine is named here.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.errors import ApplyError
+from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger.grants import Grant, Slice, Use
+from xpu_runtime.ledger.placement import Candidate, place
+from xpu_runtime.ledger.refusal import Refusal, Refused
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.limits import choose, enforce
+from xpu_runtime.linux import cgroups
+from xpu_runtime.request import require
+from xpu_runtime.request.request import Request
+from xpu_runtime.request.units import Memory, parse_memory
+from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors import inventory as node
+from xpu_runtime.vendors.inventory import Device, Inventory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.defaults import Config
+    from xpu_runtime.linux.proc import Caller
+
+
+def candidates(
+    inventory: Inventory, request: Request, config: Config, privileged: bool
+) -> list[Candidate] | Refusal:
+    """The devices to choose from, each with what holds its limits or why it cannot serve."""
+    devices: list[Device] = []
+    if request.choice == "list":
+        for selector in request.selectors:
+            device = node.find(inventory, selector)
+            if device is None:
+                why = node.why_not_found(inventory, selector)
+                return Refusal("unknown-device", f"{request.choice_from} names {selector!r}, {why}")
+            if device in devices:
+                return Refusal(
+                    "unknown-device", f"{request.choice_from} names {device.label} twice, by {selector!r} too"
+                )
+            if request.vendor not in ("", device.vendor):
+                return Refusal(
+                    "unknown-device",
+                    f"{request.choice_from} names {selector!r}, which is a device of {device.vendor}: "
+                    "list it in XPU_VISIBLE_DEVICES",
+                )
+            devices.append(device)
+    else:
+        devices = _of_one_vendor(inventory, request)
+        if not devices:
+            return Refusal("no-device", _no_device_of(inventory, request))
+    maximum = config.policy_max_count
+    if request.choice == "all" and not privileged and maximum is not None and len(devices) > maximum:
+        text = f"all {len(devices)} devices are requested, and policy.max_count allows {maximum}"
+        return Refusal("not-eligible", text)
+    return [_candidate(inventory, device, request, config, privileged) for device in devices]
+
+
+def _of_one_vendor(inventory: Inventory, request: Request) -> list[Device]:
+    """The devices for a request that lists none: one vendor's, for a program is made for one.
+
+    Whose, XPU_REQUIRE says with `vendor`, else the image's variables; else it is the node's first devices'.
+    """
+    vendors = list(dict.fromkeys(device.vendor for device in inventory.devices))
+    if require.names_vendor(request.requirements):
+        # Of a vendor that is not allowed, each device then says so.
+        vendors = require.vendors(request.requirements, vendors) or vendors
+    elif request.vendor:
+        vendors = [request.vendor]
+    return [device for device in inventory.devices if device.vendor == vendors[0]]
+
+
+def _no_device_of(inventory: Inventory, request: Request) -> str:
+    others = ", ".join(dict.fromkeys(device.vendor for device in inventory.devices))
+    why = f" ({'; '.join(inventory.problems)})" if inventory.problems else ""
+    return (
+        f"the image asks for {request.vendor.upper()} devices, and this node has only {others} ones{why}; "
+        f"XPU_REQUIRE=vendor={inventory.devices[0].vendor} asks for those"
+    )
+
+
+def _candidate(
+    inventory: Inventory, device: Device, request: Request, config: Config, privileged: bool
+) -> Candidate:
+    default, _ = unasked(device, config, privileged) if choose.takes_default(request) else (None, "")
+    if default is not None and not request.memory:
+        held, reason = choose.holding(inventory, device, request.replace(memory=(Memory(default),)), config)
+    else:
+        held, reason = choose.holding(inventory, device, request, config)
+    reasons = [reason] if reason else []
+    if request.requirements:
+        unmet = require.unmet(request.requirements, inventory.facts(device))
+        reasons = [unmet, *reasons] if unmet else reasons
+    if config.policy_devices is not None and not node.lists(config.policy_devices, device):
+        reasons.insert(0, "policy.devices does not list it")
+    if device.fault is not None:
+        reasons.insert(0, f"not healthy: {device.fault}")
+    maximum = None
+    if config.policy_max_memory is not None and not privileged:
+        maximum = parse_memory(config.policy_max_memory).on(device.memory_bytes)
+    return Candidate(device, "; and ".join(reasons) or None, held, maximum, default)
+
+
+def unasked(device: Device, config: Config, privileged: bool) -> tuple[int | None, str]:
+    """What a container gets of `device` that sets no XPU_MEM, in bytes, and where that is configured.
+
+    (None, "") for the whole device, which a default or a maximum that is no less than it means as well.
+    """
+    amounts = []
+    if config.defaults_memory is not None:
+        amounts.append((parse_memory(config.defaults_memory).on(device.memory_bytes), "defaults.memory"))
+    if config.policy_max_memory is not None and not privileged:
+        amounts.append((parse_memory(config.policy_max_memory).on(device.memory_bytes), "policy.max_memory"))
+    least = min(amounts, default=(device.memory_bytes, ""))
+    return least if least[0] < device.memory_bytes else (None, "")
+
+
+def decide(
+    inventory: Inventory, request: Request, config: Config, uses: dict[str, Use], *, privileged: bool
+) -> tuple[Slice, ...] | Refusal:
+    """What the request would get if `uses` is what is granted; changes nothing."""
+    if request.choice == "none":
+        return ()
+    if not inventory.devices:
+        return Refusal("no-device", node.why_empty(inventory))
+    choice = candidates(inventory, request, config, privileged)
+    if isinstance(choice, Refusal):
+        return choice
+    return place(
+        request,
+        choice,
+        uses,
+        policy=request.policy or config.placement_policy,
+        oversubscribe=config.oversubscribe_memory,
+        step=config.cores_step,
+    )
+
+
+def grant(
+    inventory: Inventory, request: Request, config: Config, wanted: Grant, *, privileged: bool
+) -> Grant:
+    """Books a grant for the container described by `wanted`; Refused says why there is none."""
+    refusals: list[Refusal] = []
+
+    def choose_slices(uses: dict[str, Use]) -> tuple[Slice, ...] | None:
+        outcome = decide(inventory, request, config, uses, privileged=privileged)
+        if isinstance(outcome, Refusal):
+            refusals.append(outcome)
+            return None
+        return outcome
+
+    with Ledger() as ledger:
+        granted, dead = ledger.grant(wanted, choose_slices)
+    enforce.clear(inventory, dead, wanted)
+    if granted is None:
+        raise Refused(refusals[-1])
+    try:
+        enforce.prepare(granted)
+    except BaseException:
+        release(config, [granted])
+        raise
+    return granted
+
+
+def impose(inventory: Inventory, granted: Grant, pid: int, start_time: int, caller: Caller) -> Grant:
+    """Puts the grant's limits into force on the live container `pid`, and marks the grant as running.
+
+    XpuError, with no limit left set, if one cannot be set.
+    """
+    cgroup = cgroups.v2_folder(pid)
+    if cgroup is not None and cgroup == cgroups.v2_folder(caller.pid):
+        cgroup = None  # not the container's own: a limit there would hold for the engine too
+    bound = granted.replace(pid=pid, start_time=start_time, cgroup=cgroup or "", state="running")
+    enforce.impose(inventory, bound)
+    try:
+        with Ledger() as ledger:
+            # Before the ledger says that it runs: a ledger that vanishes is rebuilt from these.
+            survivors.keep(bound, ledger.path, caller)
+            if not ledger.bind(bound):
+                raise ApplyError(
+                    f"grant {granted.id} was released while the container was being created",
+                    "start the container again",
+                )
+    except BaseException:
+        survivors.forget(bound)
+        enforce.clear(inventory, [bound])
+        raise
+    return bound
+
+
+def release(config: Config, grants: list[Grant]) -> None:
+    """Lifts the limits of grants and gives their slices back; safe to repeat."""
+    if not grants:
+        return
+    _clear(config, grants)
+    with Ledger() as ledger:
+        for grant in grants:
+            survivors.forget(grant)
+        ledger.release(grants)
+
+
+def reap(config: Config) -> list[Grant]:
+    """Takes back what dead containers hold, and returns their grants."""
+    from xpu_runtime.limits import folders
+    from xpu_runtime.oci import own_bundle
+
+    own_bundle.sweep()
+    left = folders.left()
+    with Ledger() as ledger:
+        dead = ledger.reap()
+        # A call that was killed can leave a folder without a grant. One that was listed before and has no
+        # grant now never gets one again.
+        known = {folders.of(grant) for grant in ledger.grants()}
+    _clear(config, dead)
+    for folder in left:
+        if folder not in known:
+            folders.remove(folder)
+    return dead
+
+
+def _clear(config: Config, grants: list[Grant]) -> None:
+    needed = any(enforce.must_lift(grant) for grant in grants)
+    enforce.clear(discovery.load(config) if needed else None, grants)

@@ -1,0 +1,1 @@
+"""How limits are held: the protocol of the backends, and what is common to them."""

@@ -1,0 +1,1 @@
+"""The backends: each file here is one, and is registered by that."""

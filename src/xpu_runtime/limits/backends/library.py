@@ -1,0 +1,177 @@
+"""The `library` backend: interposers in the container hold a memory limit, on any driver from R470 on.
+
+Instead of the driver's libcuda.so.1 and libnvidia-ml.so.1 a container finds ours, which count what its
+processes allocate and refuse what would pass the limit. Soft: a program that means to can go round them. The
+limit stands in a page in the grant's folder, which the container cannot write (pages.py). Every start imports
+this file to ask for an offer: what only some starts need is imported where it is used. Which files an image
+gets for it is interposers.py's to say.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime.errors import ApplyError
+from xpu_runtime.ledger.grants import MEMORY
+from xpu_runtime.limits import folders, interposed
+from xpu_runtime.limits.backend import SOFT, Backend, Change, Detail, InForce, Offer, device_memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.delivery.contribution import Contribution
+    from xpu_runtime.ledger.grants import Grant
+    from xpu_runtime.limits.pages import OpenQuota, ProcessUsage
+    from xpu_runtime.request.request import Request
+    from xpu_runtime.vendors.inventory import Device, Inventory
+
+NAME = "library"
+
+_OLDEST_DRIVER = 470
+
+
+class Library(Backend):
+    NAME = NAME
+    KINDS = (MEMORY,)
+    STRONGEST = SOFT
+    OF_DRIVER = True
+    WRITES_LOG = True
+    KEEPS_ACCOUNT = True
+
+    def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
+        reason = unavailable(inventory, device) or cannot_count(request.capabilities)
+        return Offer(SOFT) if reason is None else Offer(None, reason)
+
+    def folder_size(self, grant: Grant) -> int:
+        from xpu_runtime.limits import pages
+
+        return pages.QUOTA_SIZE + pages.usage_size(len(grant.slices))
+
+    def prepare(self, grant: Grant) -> None:
+        from xpu_runtime.limits import pages
+
+        place = folders.of(grant)
+        # A limit that something else holds may change there without our knowing.
+        entries = tuple(
+            pages.Entry(
+                slice_.device_uuid,
+                slice_.memory_bytes if slice_.holder(MEMORY) == NAME else None,
+                is_partition=":" in slice_.device_index,
+            )
+            for slice_ in grant.slices
+        )
+        try:
+            pages.create(place, grant.container_id, entries)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ApplyError(f"cannot make the quota page in {place}: {reason}") from error
+
+    def contribution(self, inventory: Inventory, grant: Grant) -> Contribution:
+        from xpu_runtime.limits.interposers import Interposers
+
+        return Interposers(inventory, grant.slices, folders.of(grant))
+
+    def open(self, inventory: Inventory, grant: Grant) -> Change:
+        return _Change(inventory, grant)
+
+    def in_force(self, inventory: Inventory, grant: Grant, position: int, kind: str) -> InForce | None:
+        from xpu_runtime.limits import pages
+
+        try:
+            limits = pages.quota(folders.of(grant)).limits
+        except (OSError, ValueError):
+            return None
+        return InForce(limits[position]) if position < len(limits) else None
+
+    def account(self, grant: Grant) -> list[ProcessUsage]:
+        from xpu_runtime.limits import pages
+
+        return pages.slots(folders.of(grant), len(grant.slices))
+
+    def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
+        if not holds:
+            return [Detail("pages", None)]
+        from xpu_runtime.limits import pages
+
+        place = folders.of(grant)
+        try:
+            page = pages.quota(place)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            return [Detail("pages", None, "", f"the quota page in {place} cannot be read: {reason}")]
+        damaged = "" if page.valid else ", damaged"
+        value = {"folder": place, "abi": page.abi, "valid": page.valid}
+        return [Detail("pages", value, f"{place} (ABI {page.abi}{damaged})")]
+
+
+BACKEND = Library()
+
+
+class _Change(Change):
+    """The quota page of one grant.
+
+    Opening it can take 45 s, where a process of the container has put a lease on it (pages.OpenQuota).
+    """
+
+    def __init__(self, inventory: Inventory, grant: Grant) -> None:
+        self._inventory = inventory
+        self._grant = grant
+        self._page: OpenQuota | None = None
+
+    def __enter__(self) -> _Change:
+        from xpu_runtime.limits import pages
+
+        place = folders.of(self._grant)
+        try:
+            self._page = pages.OpenQuota(place)
+        except OSError as error:
+            raise ApplyError(
+                f"cannot open the quota page in {place}: {error.strerror}", "start the container again"
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._page is not None:
+            self._page.__exit__()
+
+    def set(self, position: int, kind: str, value: int) -> None:
+        assert self._page is not None
+        self._page.set_limit(position, value)
+
+    def in_use(self, position: int, kind: str) -> int:
+        from xpu_runtime.limits import pages
+
+        try:
+            account = pages.slots(folders.of(self._grant), len(self._grant.slices))
+        except OSError:
+            return 0
+        return pages.in_use(account, position, device_memory(self._inventory, self._grant.slices[position]))
+
+
+def unavailable(inventory: Inventory, device: Device) -> str | None:
+    """Why this backend cannot hold a memory limit on `device`; None if it can."""
+    known = inventory.driver(device.vendor)
+    major = known.version.partition(".")[0]
+    if major.isdigit() and int(major) < _OLDEST_DRIVER:
+        return f"the interposer libraries need driver R{_OLDEST_DRIVER} or newer, not {known.version}"
+    there = {interposed.stem_of(library.name) for library in known.libraries if library.kind == "lib"}
+    for stem in known.interposed:
+        ours = interposed.interposer(stem)
+        if not os.path.exists(ours):
+            return f"{ours} is missing: install the runtime again"
+        if stem not in there:
+            return f"the driver root {inventory.root} has no {stem}.1"
+    return None
+
+
+def cannot_count(capabilities: tuple[str, ...]) -> str | None:
+    """Why the interposers cannot hold a limit on a container with these capabilities; None if they can.
+
+    Images say `all` by habit: it means all but these.
+    """
+    asked = [name for name in capabilities if name in interposed.UNSEEN]
+    if not asked or set(capabilities) >= interposed.UNSEEN:
+        return None
+    return (
+        f"XPU_CAPABILITIES asks for {', '.join(asked)}, whose memory the interposer libraries do not see "
+        "(compute, utility and video can be had)"
+    )

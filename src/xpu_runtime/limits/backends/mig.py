@@ -1,0 +1,39 @@
+"""The `mig` backend: the hardware keeps a MIG device apart from its neighbours, memory and cores alike.
+
+There is nothing to set: a container that has a whole MIG device cannot leave it. A limit on a share of a MIG
+device is another backend's to hold. Which devices are such is the inventory's to say: no driver is asked
+here.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.ledger.grants import CORES, MEMORY
+from xpu_runtime.limits.backend import HARD, Backend, Offer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.request.request import Request
+    from xpu_runtime.vendors.inventory import Device, Inventory
+
+
+class Mig(Backend):
+    NAME = "mig"
+    KINDS = (MEMORY, CORES)
+    STRONGEST = HARD
+    WHOLE_DEVICES = True
+
+    def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
+        return Offer(None)  # a part of a device is asked for
+
+    def unasked(self, kind: str, device: Device) -> str | None:
+        return HARD if device.is_mig else None
+
+    def objection(self, device: Device, request: Request) -> str | None:
+        if not device.is_mig:
+            return "not a MIG device, and XPU_ENFORCE=mig needs one"
+        if request.memory or request.caps_cores:
+            return "XPU_ENFORCE=mig asks for a whole MIG device, without XPU_MEM and XPU_CORES"
+        return None
+
+
+BACKEND = Mig()

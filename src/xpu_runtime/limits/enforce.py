@@ -1,0 +1,101 @@
+"""Limits put into force and lifted, for whole grants, through the backends that its slices name.
+
+The order in a container's life is prepare, contributions, impose; clear ends it, or what has become of it
+when a call was killed. No backend is named here, and only those that hold limits of a grant are imported.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.limits import registry
+from xpu_runtime.linux import cgroups, proc
+from xpu_runtime.vendors.inventory import Inventory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xpu_runtime.delivery.contribution import Contribution
+    from xpu_runtime.limits.backend import Backend
+
+
+def prepare(grant: Grant) -> None:
+    """Makes what must be there before the container is; XpuError, and nothing is left, if that fails."""
+    backends = registry.holding(grant.slices)
+    size = sum(backend.folder_size(grant) for backend in backends)
+    if not size:
+        for backend in backends:
+            backend.prepare(grant)
+        return
+    from xpu_runtime.limits import folders
+
+    if folders.is_complete(grant):
+        return  # the hook is called twice
+    folders.create(grant, size)
+    try:
+        for backend in backends:
+            backend.prepare(grant)
+        folders.complete(grant)
+    except BaseException:
+        folders.remove(folders.of(grant))
+        raise
+
+
+def contributions(inventory: Inventory, grant: Grant) -> tuple[Contribution, ...]:
+    """What the backends put into the grant's container."""
+    made = [backend.contribution(inventory, grant) for backend in registry.holding(grant.slices)]
+    return tuple(each for each in made if each is not None)
+
+
+def impose(inventory: Inventory, grant: Grant) -> None:
+    """Puts every limit of the grant into force on its container; XpuError, and none is, if one cannot be."""
+    done: list[Backend] = []
+    try:
+        for backend in registry.holding(grant.slices):
+            backend.impose(inventory, grant)
+            done.append(backend)
+    except BaseException:
+        for backend in done:
+            backend.lift(inventory, grant, lambda: False)
+        raise
+
+
+def must_lift(grant: Grant) -> bool:
+    """Whether limits of the grant may be in force that do not end by themselves."""
+    return any(backend.must_lift(grant) for backend in registry.known(grant.slices))
+
+
+def clear(inventory: Inventory | None, grants: list[Grant], starting: Grant | None = None) -> None:
+    """Lifts the limits of grants that have ended, and removes what was made for them.
+
+    `inventory` may be None where `must_lift` is false for each. `starting` is the container that the caller
+    is about to give its limits: an earlier life's are lifted for it.
+    """
+    for grant in grants:
+        if inventory is not None:
+            earlier = starting is not None and _is_earlier_life(grant, starting)
+            for backend in registry.known(grant.slices):
+                if backend.must_lift(grant):
+                    backend.lift(inventory, grant, _never if earlier else _lives_again(grant))
+        from xpu_runtime.limits import folders
+
+        folders.remove(folders.of(grant))
+
+
+def _is_earlier_life(grant: Grant, starting: Grant) -> bool:
+    return (grant.container_id, grant.bundle) == (starting.container_id, starting.bundle)
+
+
+def _never() -> bool:
+    return False
+
+
+def _lives_again(grant: Grant) -> Callable[[], bool]:
+    """Asks whether the grant's cgroup is that of the container's next life by now."""
+
+    def asked() -> bool:
+        if proc.is_alive(grant.pid, grant.start_time):
+            return False
+        return cgroups.has_processes(grant.cgroup)
+
+    return asked

@@ -1,0 +1,276 @@
+"""The quota page and the usage page of a grant: the host's view of native/abi/page.h.
+
+The quota page says what a container may have, and the container cannot write it. The usage page is the
+container's own, so that nothing in it is trusted here: it is read whole, and every amount is bounded. Both
+lie in the grant's folder, a small tmpfs of its own (folders.py). No driver and no vendor is known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from binascii import crc32
+
+from xpu_runtime.value import Value
+
+ABI = 1
+QUOTA, USAGE = "quota", "usage"
+NO_LIMIT = (1 << 64) - 1
+MAX_DEVICES = 16
+#: Processes that may use the devices of one container at once.
+SLOTS = 4095
+
+QUOTA_SIZE = 4096
+_FIXED = 2048
+_DEVICES_AT, _DEVICE_SIZE = 1024, 64
+_LIMIT_SIZE = 64
+_USAGE_HEADER = 2048
+_SLOT_SIZE, _SLOT_DEVICE_SIZE = 64, 128
+#: What memory is counted as, in the layout's order.
+KINDS = (
+    "linear",
+    "managed",
+    "pool",
+    "vmm",
+    "array",
+    "graph",
+    "external",
+    "orphan",
+    "overhead",
+)
+_EXPORTED_AT, _KINDS_AT = 40, 48
+_IMPORTS_AT = 4
+#: O_NONBLOCK: a lease that a process of the container holds makes this an error instead of a wait of 45 s. It
+#: can put one on the quota page too, which it may only read.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+_LOOK_S = 1.0
+
+
+class Entry(Value):
+    """One device of a quota page: its UUID, with any prefix, and its limit in bytes (None: none)."""
+
+    uuid: str
+    memory_limit: int | None
+    #: A hardware partition of a device, whose UUID is then its own.
+    is_partition: bool = False
+
+
+class Quota(Value):
+    """What a quota page says; `valid`: its fixed part is as it was made."""
+
+    abi: int
+    valid: bool
+    limits: tuple[int | None, ...]
+
+
+class ProcessUsage(Value):
+    """What one process of a container has on one device, as it says itself; bytes."""
+
+    slot: int
+    pid: int  # in the container's own numbering
+    name: str
+    device: int  # index in the page
+    used: int
+    kinds: dict[str, int]
+    #: No process holds the slot's lock: its process has ended, or the slot counts memory that was freed while
+    #: another process had it open.
+    dead: bool = False
+    #: Of `used`, what other processes may have open.
+    exported: int = 0
+    #: Allocations of other processes that it has open, on any device.
+    imports: int = 0
+
+
+def usage_size(device_count: int) -> int:
+    """Bytes of a usage page for that many devices."""
+    return _slots_at() + SLOTS * _slot_stride(device_count)
+
+
+def _slots_at() -> int:
+    return _USAGE_HEADER + (SLOTS + 63) // 64 * 64
+
+
+def _slot_stride(device_count: int) -> int:
+    return _SLOT_SIZE + device_count * _SLOT_DEVICE_SIZE
+
+
+def _u32(value: int) -> bytes:
+    return value.to_bytes(4, "little")
+
+
+def _u64(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+def raw_uuid(uuid: str) -> bytes:
+    """The 16 bytes behind a UUID's prefix, as CUDA gives them; ValueError where there are none."""
+    return bytes.fromhex(uuid.partition("-")[2].replace("-", "")[:32].ljust(32, "x"))
+
+
+def quota_page(container: str, entries: tuple[Entry, ...]) -> bytes:
+    """A whole quota page."""
+    page = bytearray(QUOTA_SIZE)
+    page[0:8] = b"XPUQUOTA"
+    page[8:12] = _u32(ABI)
+    page[16:20] = _u32(len(entries))
+    page[20:24] = _u32(SLOTS)
+    page[24:32] = _u64(usage_size(len(entries)))
+    page[32:160] = container.encode()[:127].ljust(128, b"\0")
+    for number, entry in enumerate(entries):
+        at = _DEVICES_AT + number * _DEVICE_SIZE
+        page[at : at + 16] = raw_uuid(entry.uuid)
+        page[at + 16] = entry.is_partition
+        at = _FIXED + number * _LIMIT_SIZE
+        page[at : at + 8] = _u64(NO_LIMIT if entry.memory_limit is None else entry.memory_limit)
+    page[12:16] = _u32(crc32(page[:_FIXED]))
+    return bytes(page)
+
+
+def create(folder: str, container: str, entries: tuple[Entry, ...]) -> None:
+    """Makes both pages in `folder`. OSError; ValueError for more than 16 devices or a strange UUID."""
+    if len(entries) > MAX_DEVICES:
+        raise ValueError(f"a quota page has room for {MAX_DEVICES} devices, not {len(entries)}")
+    header = b"XPUUSAGE" + _u32(ABI)
+    # Every user of the container may have processes that use the devices.
+    _write(os.path.join(folder, USAGE), header, 0o666, usage_size(len(entries)))
+    page = quota_page(container, entries)
+    _write(os.path.join(folder, QUOTA), page, 0o644, len(page))
+
+
+def _write(path: str, content: bytes, mode: int, size: int) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(fd, mode)  # whatever the umask is
+        os.ftruncate(fd, size)
+        os.pwrite(fd, content, 0)
+    finally:
+        os.close(fd)
+
+
+class OpenQuota:
+    """A quota page, open to change limits.
+
+    Opening can take 45 s (/proc/sys/fs/lease-break-time) where a process of the container has put a lease on
+    the file (fcntl(2)), as any process of the file's owner may: do it before anything is locked.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """OSError, also where the file is no quota page."""
+        import mmap  # never on a container's start
+
+        fd = os.open(os.path.join(folder, QUOTA), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(fd).st_size != QUOTA_SIZE:
+                raise OSError(errno.EINVAL, "not a quota page", os.path.join(folder, QUOTA))
+            self._page = mmap.mmap(fd, QUOTA_SIZE)
+        finally:
+            os.close(fd)
+
+    def __enter__(self) -> OpenQuota:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._page.close()
+
+    def set_limit(self, device: int, limit: int | None) -> None:
+        """Changes a limit in bytes (None: none) for every process of the container at once."""
+        # One aligned 64-bit store: a reader sees the old limit or the new one.
+        with memoryview(self._page) as page, page.cast("Q") as words:
+            words[(_FIXED + device * _LIMIT_SIZE) // 8] = NO_LIMIT if limit is None else limit
+
+
+def quota(folder: str) -> Quota:
+    """What the quota page says; OSError, ValueError if it is no quota page."""
+    fd = os.open(os.path.join(folder, QUOTA), _READ)
+    try:
+        page = bytearray(os.pread(fd, QUOTA_SIZE, 0))
+    finally:
+        os.close(fd)
+    count = int.from_bytes(page[16:20], "little")
+    if len(page) != QUOTA_SIZE or page[:8] != b"XPUQUOTA" or count > MAX_DEVICES:
+        raise ValueError(f"{folder}/{QUOTA} is not a quota page")
+    places = range(_FIXED, _FIXED + count * _LIMIT_SIZE, _LIMIT_SIZE)
+    raw = [int.from_bytes(page[at : at + 8], "little") for at in places]
+    check = page[12:16]
+    page[12:16] = bytes(4)
+    return Quota(
+        abi=int.from_bytes(page[8:12], "little"),
+        valid=check == _u32(crc32(page[:_FIXED])),
+        limits=tuple(None if limit == NO_LIMIT else limit for limit in raw),
+    )
+
+
+def held(entries: list[ProcessUsage], device: int) -> dict[int, int]:
+    """Bytes in use of a device by slot: what living processes have, and what they have open of ended ones.
+
+    The rest of what ended processes had is free, although the account keeps it until it is reaped
+    (native/account/reap.c).
+    """
+    shared = any(entry.imports for entry in entries if not entry.dead)
+    return {
+        entry.slot: min(entry.used, entry.exported if shared else 0) if entry.dead else entry.used
+        for entry in entries
+        if entry.device == device
+    }
+
+
+def in_use(entries: list[ProcessUsage], device: int, most: int) -> int:
+    """Bytes in use of a device together, and no more than `most`: a container can write anything there."""
+    return min(sum(held(entries, device).values()), most)
+
+
+def slots(folder: str, device_count: int) -> list[ProcessUsage]:
+    """What each process with a slot says that it has, the dead too that nobody has cleaned up yet. OSError.
+
+    A container can write what it likes there, or cut the file: amounts are its own claims, names are made
+    printable, and what is not there is left out. It can also put so many locks on the file that each question
+    takes the kernel long: after a second of questions, the remaining processes count as living.
+    """
+    fd = os.open(os.path.join(folder, USAGE), _READ)
+    until = time.monotonic() + _LOOK_S
+    try:
+        marks = os.pread(fd, SLOTS, _USAGE_HEADER)
+        stride = _slot_stride(device_count)
+        found = []
+        for slot, mark in enumerate(marks):
+            if mark:
+                content = os.pread(fd, stride, _slots_at() + slot * stride)
+                if len(content) == stride:
+                    dead = time.monotonic() < until and not _is_locked(fd, slot)
+                    found += _slot(slot, content, device_count, dead=dead)
+        return found
+    finally:
+        os.close(fd)
+
+
+def _is_locked(fd: int, slot: int) -> bool:
+    """Whether a process holds the OFD lock on byte `slot`, thus lives."""
+    import fcntl
+    import struct
+
+    # struct flock: l_type, l_whence, l_start, l_len, l_pid, which F_OFD_GETLK wants to be 0.
+    layout = "@hhqqi4x"
+    asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0)
+    answer = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
+    return bool(answer[0] != fcntl.F_UNLCK)
+
+
+def _slot(slot: int, content: bytes, device_count: int, *, dead: bool) -> list[ProcessUsage]:
+    """What a slot's bytes say, an entry a device."""
+    pid, imports = (int.from_bytes(content[at : at + 4], "little") for at in (0, _IMPORTS_AT))
+    name = content[8:24].partition(b"\0")[0].decode("ascii", "replace")
+    printable = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name)
+    found = []
+    for device in range(device_count):
+        place = _SLOT_SIZE + device * _SLOT_DEVICE_SIZE
+        used, exported = (
+            int.from_bytes(content[at : at + 8], "little") for at in (place, place + _EXPORTED_AT)
+        )
+        kinds = {}
+        for number, kind in enumerate(KINDS):
+            at = place + _KINDS_AT + 8 * number
+            if amount := int.from_bytes(content[at : at + 8], "little"):
+                kinds[kind] = amount
+        found.append(ProcessUsage(slot, pid, printable, device, used, kinds, dead, exported, imports))
+    return found

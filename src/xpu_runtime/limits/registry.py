@@ -1,0 +1,68 @@
+"""The backends that are registered, by name: each file in backends/ is one.
+
+A backend is imported when it is asked for by its name, so that a container's path pays for those that its
+grant names only. What each can hold is not known here.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime import registered
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.ledger.grants import KINDS
+from xpu_runtime.limits.backend import HARD, Backend
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xpu_runtime.ledger.grants import Slice
+
+#: In the place of a backend's name: the limit is booked, and nothing holds it.
+NONE = "none"
+
+
+def load(name: str) -> Backend:
+    """The backend of that name; DeviceError where none is registered (any more)."""
+    if name not in registered.backends():
+        raise DeviceError(f"there is no backend {name!r} on this node", "install the runtime again")
+    # importlib itself is not on a container's path.
+    backend: Backend = __import__(f"{__package__}.backends.{name}", fromlist=["BACKEND"]).BACKEND
+    return backend
+
+
+def every() -> list[Backend]:
+    """All registered backends, the strongest first."""
+    found = [load(name) for name in registered.backends()]
+    return sorted(found, key=lambda backend: backend.STRONGEST != HARD)
+
+
+def holder(slice_: Slice, kind: str) -> Backend | None:
+    """The backend that holds the limit of that kind; None where none does. DeviceError as `load`."""
+    name = _name(slice_, kind)
+    return None if name is None else load(name)
+
+
+def holding(slices: Iterable[Slice]) -> list[Backend]:
+    """The backends that hold limits of these slices; DeviceError as `load`."""
+    return [load(name) for name in _named(slices)]
+
+
+def known(slices: Iterable[Slice]) -> list[Backend]:
+    """As `holding`, without those that are not registered any more.
+
+    After a downgrade the ledger may name a backend of the newer version: what only shows or ends containers
+    goes on with the others.
+    """
+    there = registered.backends()
+    return [load(name) for name in _named(slices) if name in there]
+
+
+def _named(slices: Iterable[Slice]) -> list[str]:
+    names = {_name(slice_, kind) for slice_ in slices for kind in KINDS}
+    return sorted(name for name in names if name is not None)
+
+
+def _name(slice_: Slice, kind: str) -> str | None:
+    """The name of the backend that holds the limit of that kind; None where none does."""
+    name = slice_.holder(kind)
+    return None if name == NONE else name

@@ -1,0 +1,266 @@
+"""Changes the limits of a running container: in the ledger, and where they are held.
+
+At no instant, that of a `kill -9` included, does the ledger say less than a backend allows: what shrinks is
+put into force before it is booked, and what grows after. Both happen while the ledger is locked and read
+it anew, so that of two changes at once, or of one and the container's end, none mixes with the other. The
+lock is held for a bounded time all the same: see `Change` in backend.py. A change that was cut short is
+completed by repeating it. Memory and cores go the same way, and no backend is named here.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from xpu_runtime.errors import ApplyError, DeviceError, XpuError
+from xpu_runtime.ledger import placement, survivors
+from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Slice, Use
+from xpu_runtime.ledger.refusal import Refusal, Refused
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.limits import enforce, registry
+from xpu_runtime.limits.backend import Change
+from xpu_runtime.limits.usage import Usage
+from xpu_runtime.request.units import Memory
+from xpu_runtime.value import Value
+from xpu_runtime.vendors.inventory import Device, Inventory, find
+
+#: A limit of a grant: the position of its slice, and its kind.
+_Limit = tuple[int, str]
+
+
+class Wanted(Value):
+    """What each slice is to get; None: it keeps what it has."""
+
+    memory: Memory | None = None
+    #: Percent.
+    cores: int | None = None
+
+    def kinds(self) -> list[str]:
+        """The kinds of limits that change."""
+        return [
+            kind for kind, value in zip(KINDS, (self.memory, self.cores), strict=True) if value is not None
+        ]
+
+
+def resize(
+    inventory: Inventory,
+    grant: Grant,
+    positions: tuple[int, ...],
+    wanted: Wanted,
+    *,
+    oversubscribe: float,
+    force: bool,
+) -> Grant:
+    """Gives the slices of `grant` at `positions` the limits of `wanted` each, or none of them; the new grant.
+
+    Refused where a device has not enough free, or, unless `force`, where the container uses more than
+    that; XpuError where there is no limit to change, or where it cannot be changed.
+    """
+    if grant.state != "running":
+        raise ApplyError(f"container {grant.container_id} is still being created", "try again when it runs")
+    limits = [(position, kind) for position in positions for kind in wanted.kinds()]
+    for position, kind in limits:
+        _check(inventory, grant.slices[position], kind)
+    with _Backends(inventory, grant, limits) as backends, Ledger() as ledger:
+        change = _Resize(inventory, limits, wanted, oversubscribe, backends)
+        if not force and wanted.memory is not None:
+            usage = Usage(inventory)
+            change.in_use = {p: usage.larger(grant, p) for p in positions}
+            change.problems = usage.problems
+        try:
+            after, dead = ledger.resize(grant.id, change.book)
+        except BaseException:
+            _restore(inventory, ledger, grant.id, change)
+            raise
+        enforce.clear(inventory, dead)
+        if after is not None:
+            survivors.renew(after, ledger.path)  # before more than it said until now is in force
+        if after is not None and change.grown:
+            after, dead = _raise(ledger, grant.id, change)
+            enforce.clear(inventory, dead)
+    if after is None:
+        raise ApplyError(f"container {grant.container_id} has ended", "see `xpu ps`")
+    return after
+
+
+def _check(inventory: Inventory, slice_: Slice, kind: str) -> None:
+    """XpuError where this slice has no limit that could be changed."""
+    where = f"GPU {slice_.device_index}"
+    device = find(inventory, slice_.device_uuid)
+    if slice_.limit(kind) is None:
+        raise _no_limit(slice_, device, kind)
+    if kind == CORES and slice_.holder(kind) == registry.NONE:
+        raise ApplyError(
+            f"the cap of {slice_.cores}% on the cores of {where} is booked and nothing on this node holds "
+            "it: it cannot change while the container runs",
+            "start the container again with another XPU_CORES",
+        )
+    if device is None:
+        raise DeviceError(f"{where} ({slice_.device_uuid}) is no longer there", "see `xpu devices`")
+
+
+def _no_limit(slice_: Slice, device: Device | None, kind: str) -> ApplyError:
+    if kind == CORES:
+        return ApplyError(
+            f"the container has no cap on the cores of GPU {slice_.device_index}",
+            "start it again with XPU_CORES",
+        )
+    if device is not None and device.is_mig:
+        return ApplyError(
+            f"the container has all of {device.label}, whose memory the hardware fixes",
+            "start it again on a MIG device of another size",
+        )
+    return ApplyError(
+        f"the container has no memory limit on GPU {slice_.device_index}: the whole device is its own",
+        "start it again with XPU_MEM",
+    )
+
+
+def _restore(inventory: Inventory, ledger: Ledger, number: int, change: _Resize) -> None:
+    """Puts what has shrunk back to what is booked, after a change that failed."""
+    if change.shrunk:
+        try:
+            _, dead = ledger.resize(number, lambda now, _: change.enforce(now, change.shrunk))
+            enforce.clear(inventory, dead)
+        except XpuError:
+            pass  # the limit stays tighter than what is booked, and the first error is told
+
+
+def _raise(ledger: Ledger, number: int, change: _Resize) -> tuple[Grant | None, list[Grant]]:
+    """Puts into force what has grown, as the ledger has it now."""
+    try:
+        return ledger.resize(number, lambda now, _: change.enforce(now, change.grown))
+    except XpuError as error:
+        raise ApplyError(
+            f"the larger limit is booked and not yet in force: {error}",
+            "run the same command again, or set the limit back",
+        ) from error
+
+
+class _Resize:
+    """One change, as the ledger's transaction calls it."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        limits: list[_Limit],
+        wanted: Wanted,
+        oversubscribe: float,
+        backends: _Backends,
+    ) -> None:
+        self._inventory = inventory
+        self._limits = limits
+        self._wanted = wanted
+        self._oversubscribe = oversubscribe
+        self._backends = backends
+        #: Bytes in use by position, below which no limit goes (None: not known); empty: it may.
+        self.in_use: dict[int, int | None] = {}
+        #: Why it is not known.
+        self.problems: list[str] = []
+        self.shrunk: list[_Limit] = []
+        self.grown: list[_Limit] = []
+
+    def book(self, now: Grant, uses: dict[str, Use]) -> dict[_Limit, int]:
+        """What to book of each limit; what is less than before is in force on return."""
+        self._backends.locked()
+        values = {each: self._value(now.slices[each[0]], each[1], uses) for each in self._limits}
+        for (position, kind), value in values.items():
+            slice_ = now.slices[position]
+            if value >= (slice_.limit(kind) or 0):
+                self.grown.append((position, kind))
+                continue
+            if kind == MEMORY:
+                self._refuse_below(slice_, uses, value, self._known_use(slice_, position))
+            self.shrunk.append((position, kind))
+            self._backends.set(position, kind, value)
+            if kind == MEMORY and position in self.in_use:
+                # From here on it cannot grow past the limit; it may have before.
+                self._refuse_below(slice_, uses, value, self._backends.in_use(position, kind))
+        return values
+
+    def enforce(self, now: Grant, limits: list[_Limit]) -> dict[_Limit, int]:
+        """Puts into force what the ledger says now; nothing is booked."""
+        self._backends.locked()
+        for position, kind in limits:
+            self._backends.set(position, kind, now.slices[position].limit(kind) or 0)
+        return {}
+
+    def _value(self, slice_: Slice, kind: str, uses: dict[str, Use]) -> int:
+        device, use = self._device(slice_), uses[slice_.device_uuid]
+        outcome: int | Refusal
+        if kind == CORES:
+            assert self._wanted.cores is not None
+            outcome = placement.resize_cores(device, slice_, use, self._wanted.cores)
+        else:
+            assert self._wanted.memory is not None
+            outcome = placement.resize(device, slice_, use, self._wanted.memory, self._oversubscribe)
+        if isinstance(outcome, Refusal):
+            raise Refused(outcome)
+        return outcome
+
+    def _refuse_below(self, slice_: Slice, uses: dict[str, Use], amount: int, used: int) -> None:
+        unit = self._wanted.memory.unit if self._wanted.memory else ""
+        use = uses[slice_.device_uuid]
+        refusal = placement.below_use(self._device(slice_), slice_, use, amount, used, unit)
+        if refusal is not None:
+            raise Refused(refusal)
+
+    def _known_use(self, slice_: Slice, position: int) -> int:
+        amount = self.in_use.get(position, 0)
+        if amount is None:
+            why = f" ({self.problems[0]})" if self.problems else ""
+            raise DeviceError(
+                f"what the container uses of GPU {slice_.device_index} is not known{why}",
+                "give --force to set the limit all the same",
+            )
+        return amount
+
+    def _device(self, slice_: Slice) -> Device:
+        device = find(self._inventory, slice_.device_uuid)
+        assert device is not None  # _check
+        return device
+
+
+class _Backends:
+    """What holds the limits that change, opened before the ledger is locked: opening can take long."""
+
+    def __init__(self, inventory: Inventory, grant: Grant, limits: list[_Limit]) -> None:
+        self._inventory = inventory
+        self._grant = grant
+        self._limits = limits
+        self._open = ExitStack()
+        self._changes: dict[_Limit, Change] = {}
+
+    def __enter__(self) -> _Backends:
+        try:
+            opened: dict[str, Change] = {}
+            for position, kind in self._limits:
+                backend = registry.holder(self._grant.slices[position], kind)
+                if backend is None:
+                    continue
+                if backend.NAME not in opened:
+                    change = backend.open(self._inventory, self._grant)
+                    opened[backend.NAME] = self._open.enter_context(change)
+                self._changes[position, kind] = opened[backend.NAME]
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def locked(self) -> None:
+        """The ledger is locked from here on: what the backends are asked has an end."""
+        for change in set(self._changes.values()):
+            change.locked()
+
+    def set(self, position: int, kind: str, value: int) -> None:
+        """Puts a limit into force at once; XpuError. One that nothing holds is only booked."""
+        change = self._changes.get((position, kind))
+        if change is not None:
+            change.set(position, kind, value)
+
+    def in_use(self, position: int, kind: str) -> int:
+        """What the backend itself has counted, now; 0 where it does not count."""
+        change = self._changes.get((position, kind))
+        return change.in_use(position, kind) if change is not None else 0

@@ -1,0 +1,130 @@
+"""Device memory that the driver reports and a container's account lacks: a program bypasses the interposers.
+
+For commands that people run; never on the start path. The driver's list of processes is compared with the
+usage page, which the container can write: a program that means to can hide here as well. No backend is named
+here.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import messages
+from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger.grants import MEMORY, Grant, Slice
+from xpu_runtime.limits import folders, pages, registry
+from xpu_runtime.limits.usage import processes
+from xpu_runtime.request.units import show
+from xpu_runtime.vendors.inventory import Inventory
+from xpu_runtime.vendors.registry import memory_by_process
+
+#: So much more may the driver count of each process. The account has what contexts and modules take as it was
+#: at the program's last allocation; what kernels take that are loaded or launched since can be 100 MiB.
+ALLOWANCE = 256 << 20
+#: A program may take and free memory between two questions: all readings in a row must show it.
+_READINGS = 3
+_TOLD = "told"
+
+#: By grant and position of the slice in it: bytes.
+Amounts = dict[tuple[int, int], int]
+
+
+def find(inventory: Inventory, grants: list[Grant]) -> Amounts:
+    """What each slice has beyond its account; 0 for as good as nothing.
+
+    Only slices whose backend keeps an account have one; what cannot be told is left out.
+    """
+    held = with_account(grants)
+    least: Amounts = {}
+    for number in range(_READINGS if held else 0):
+        now = _reading(inventory, held)
+        least = now if not number else {key: min(least[key], now[key]) for key in least.keys() & now.keys()}
+        if not any(least.values()):
+            break
+    return least
+
+
+def _reading(inventory: Inventory, grants: list[Grant]) -> Amounts:
+    before = {grant.id: _account(grant) for grant in grants}
+    try:
+        by_device = memory_by_process(inventory)
+    except XpuError:
+        return {}
+    amounts: Amounts = {}
+    for grant in grants:
+        # The first account still has what was freed meanwhile, the second has what was allocated meanwhile.
+        accounts = [account for account in (before[grant.id], _account(grant)) if account is not None]
+        theirs = processes(grant)
+        for position, slice_ in enumerate(grant.slices):
+            listed = by_device.get(slice_.device_uuid)
+            if listed is None or theirs is None or not accounts or not _is_accounted(slice_):
+                continue
+            known = [amount for pid in theirs if (amount := listed.get(pid)) is not None]
+            counted = max(_counted(account, position) for account in accounts)
+            beyond = sum(known) - counted
+            amounts[grant.id, position] = beyond if beyond > ALLOWANCE * len(known) else 0
+    return amounts
+
+
+def with_account(grants: list[Grant]) -> list[Grant]:
+    """Those grants whose limit is held by a backend that keeps an account."""
+    return [grant for grant in grants if any(_is_accounted(slice_) for slice_ in grant.slices)]
+
+
+def _is_accounted(slice_: Slice) -> bool:
+    return any(
+        backend.KEEPS_ACCOUNT and slice_.holder(MEMORY) == backend.NAME
+        for backend in registry.known([slice_])
+    )
+
+
+def _account(grant: Grant) -> list[pages.ProcessUsage] | None:
+    backend = next(each for each in registry.known(grant.slices) if each.KEEPS_ACCOUNT)
+    try:
+        return backend.account(grant)
+    except OSError:
+        return None
+
+
+def _counted(account: list[pages.ProcessUsage], position: int) -> int:
+    """What the account has of a device; what is open in several processes the driver may count for each."""
+    importers = {slot.slot for slot in account if slot.imports and not slot.dead}
+    shared = sum(slot.exported for slot in account if slot.device == position)
+    return sum(pages.held(account, position).values()) + shared * len(importers)
+
+
+def warning(grant: Grant, position: int, amount: int) -> str:
+    """One line for people."""
+    return (
+        f"container {grant.container_id}: the driver counts {show(amount)} on GPU "
+        f"{grant.slices[position].device_index} that its account has not: a program goes round the limit "
+        "(see `xpu inspect`)"
+    )
+
+
+def warn(grants: list[Grant], amounts: Amounts) -> list[str]:
+    """The warnings of these grants; each container is told of in the system's log too, once."""
+    told = []
+    for grant in grants:
+        lines = [
+            warning(grant, position, amount)
+            for position in range(len(grant.slices))
+            if (amount := amounts.get((grant.id, position), 0))
+        ]
+        if lines and _first_time(grant):
+            for line in lines:
+                messages.to_system_log("warning", line)
+        told += lines
+    return told
+
+
+def _first_time(grant: Grant) -> bool:
+    """Whether this is the first warning of this grant: a mark in the grant's folder says so."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        os.close(os.open(os.path.join(folders.of(grant), _TOLD), flags, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        pass  # the container has ended meanwhile, or the folder is full
+    return True

@@ -1,0 +1,91 @@
+"""Hook mode: what the hook does for a container that is being created, from the request to the limits.
+
+A function of values: what the hook's caller gave is read by hook.py. Spec mode's hook shares the functions at
+the end (spec_mode_hook.py); what spec mode does before is not known here.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime import granting
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.delivery import container, plan
+from xpu_runtime.errors import SpecError
+from xpu_runtime.ledger import waiting
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.limits import choose, enforce
+from xpu_runtime.linux import proc
+from xpu_runtime.messages import Log, warn
+from xpu_runtime.oci import spec as oci_spec
+from xpu_runtime.oci.state import State
+from xpu_runtime.request import source
+from xpu_runtime.start import mode
+from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors.inventory import Inventory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.linux.proc import Caller
+    from xpu_runtime.oci.spec import Spec
+    from xpu_runtime.request.request import Request
+
+
+def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) -> Grant | None:
+    """Gives the container of `state` what its spec asks for; None if that is no device.
+
+    XpuError, and everything undone, if it cannot have it.
+    """
+    request = source.from_spec(spec, config)
+    if request is None:
+        return None
+    waiting.allow(waiting.START_S)
+    inventory = discovery.load(config)
+    rootfs = oci_spec.rootfs(spec, state.bundle)
+    if request.choice == "none":
+        if config.mode == mode.HOOK or oci_spec.has_namespace(spec, "mount"):
+            container.carry_out(plan.build(inventory, (), request.capabilities), state.pid, rootfs, spec)
+        return None
+    started = start_time_of(state)
+    wanted = Grant(0, state.id, state.bundle, state.pid, started, "", "pending", mode.HOOK, 0.0, ())
+    privileged = oci_spec.is_privileged(spec)
+    granted = granting.grant(inventory, request, config, wanted, privileged=privileged)
+    if granted.state == "running" or granted.mode != mode.HOOK:
+        return granted  # called twice, by the hook that the shim has put in and by hooks.d
+    bound = granted
+    try:
+        # The limit first: no process of the container runs yet, and it is the easier one to undo.
+        bound = granting.impose(inventory, granted, state.pid, started, caller)
+        container.carry_out(plan_of(inventory, bound, request), state.pid, rootfs, spec)
+    except BaseException:
+        granting.release(config, [bound])
+        raise
+    warn_of_unheld(bound, request, log)
+    return bound
+
+
+def plan_of(inventory: Inventory, grant: Grant, request: Request) -> plan.Plan:
+    """What the container of a grant gets, the backends' contributions included."""
+    contributions = enforce.contributions(inventory, grant)
+    return plan.build(inventory, grant.slices, request.capabilities, contributions)
+
+
+def start_time_of(state: State) -> int:
+    """The start time of the container's process, in clock ticks since boot; SpecError where it has none."""
+    started = proc.start_time(state.pid) if state.pid else None
+    if started is None:
+        raise SpecError(f"container {state.id} has no process {state.pid} to give an XPU to")
+    return started
+
+
+def warn_of_unheld(grant: Grant, request: Request, log: Log) -> None:
+    """Warns once a container: of limits that nothing holds, in the runtime's log and the node's, and of a
+    debug log that stays empty, in the runtime's."""
+    silent = choose.why_no_log(grant.slices) if request.log else None
+    if silent:
+        log.write("warning", f"container {grant.container_id}: {silent}")
+    unheld = choose.unheld(grant.slices)
+    if unheld:
+        warn(
+            log,
+            f"container {grant.container_id}: its limit on {', '.join(unheld)} is booked and not enforced: "
+            "nothing on this node can hold it",
+        )

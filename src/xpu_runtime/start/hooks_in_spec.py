@@ -1,0 +1,41 @@
+"""Our hooks in a container's spec: by them the low-level runtime calls us back, in both modes.
+
+They are called by absolute path with an environment of their own; nothing of the image's reaches them. What
+the hooks do then is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import paths
+from xpu_runtime.oci import spec as oci_spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.low_level_runtime import Runtime
+    from xpu_runtime.linux.proc import Caller
+    from xpu_runtime.oci.spec import Spec
+
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def add_hooks(spec: Spec, runtime: Runtime, options: list[str], caller: Caller) -> None:
+    """Adds our hooks, called with `options`. Their environment is their own: nothing of the image's."""
+    ours = ("XPU_CONFIG", "XPU_RUN_DIR")
+    env = [_PATH, *(f"{name}={value}" for name in ours if (value := caller.environment.get(name)))]
+    first = "createRuntime" if runtime.create_runtime_hooks else "prestart"
+    for stage in (first, "poststop"):
+        oci_spec.add_hook(spec, stage, paths.HOOK, [os.path.basename(paths.HOOK), stage, *options], env)
+
+
+def has_grant(spec: Spec) -> bool:
+    """Whether spec mode has edited this spec: our hooks then name the grant."""
+    hooks = spec.get("hooks")
+    stages = hooks.values() if isinstance(hooks, dict) else ()
+    return any(
+        isinstance(hook, dict) and hook.get("path") == paths.HOOK and "--grant" in (hook.get("args") or ())
+        for stage in stages
+        if isinstance(stage, list)
+        for hook in stage
+    )

@@ -1,0 +1,98 @@
+"""Spec mode, whole: the grant and the edited spec, before the low-level runtime starts.
+
+The grant belongs to the calling process, which becomes the low-level runtime; the hook binds it to the
+container. If the runtime dies before that, the grant dies with it. What the hook does then is not known here
+(spec_mode_hook.py).
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import granting
+from xpu_runtime.delivery import plan
+from xpu_runtime.delivery import spec as delivery
+from xpu_runtime.ledger import waiting
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.limits import enforce
+from xpu_runtime.oci import spec as oci_spec
+from xpu_runtime.start import config_json, hooks_in_spec, mode
+from xpu_runtime.vendors import discovery
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.defaults import Config
+    from xpu_runtime.config.low_level_runtime import Runtime
+    from xpu_runtime.delivery.plan import Plan
+    from xpu_runtime.linux.proc import Caller
+    from xpu_runtime.oci.argv import Invocation
+    from xpu_runtime.oci.spec import Spec
+    from xpu_runtime.request.request import Request
+
+
+def prepare(
+    path: str,
+    spec: Spec,
+    request: Request,
+    invocation: Invocation,
+    config: Config,
+    runtime: Runtime,
+    options: list[str],
+    caller: Caller,
+) -> str | None:
+    """Books the request and writes the plan into the spec at `path`; XpuError, and nothing changed, else.
+
+    Returns what `config_json.write` does.
+    """
+    waiting.allow(waiting.START_S)
+    inventory = discovery.load(config)
+    granted = None
+    if request.choice != "none":
+        privileged = oci_spec.is_privileged(spec)
+        wanted = _wanted(invocation, caller)
+        granted = granting.grant(inventory, request, config, wanted, privileged=privileged)
+        options = [*options, "--grant", str(granted.id)]
+    try:
+        slices = granted.slices if granted else ()
+        # The hook mounts the files where it can, so most starts need not know them here.
+        whole = not oci_spec.has_namespace(spec, "mount")
+        contributions = enforce.contributions(inventory, granted) if granted and whole else ()
+        planned = plan.build(inventory, slices, request.capabilities, contributions)
+        # The test of sd_booted(3): only a systemd that runs reads /dev/char.
+        systemd_cgroup = invocation.systemd_cgroup and os.path.isdir("/run/systemd/system")
+        delivery.add_rules(spec, planned, systemd_cgroup=systemd_cgroup)
+        hooks_in_spec.add_hooks(spec, runtime, options, caller)
+        if whole:
+            return _write_whole(path, spec, planned, oci_spec.rootfs(spec, invocation.bundle), caller)
+        return config_json.write(path, spec, caller, keep=True)
+    except BaseException:
+        granting.release(config, [granted] if granted else [])
+        raise
+
+
+def _wanted(invocation: Invocation, caller: Caller) -> Grant:
+    return Grant(
+        id=0,
+        container_id=invocation.container_id,
+        bundle=invocation.bundle,
+        pid=caller.pid,
+        start_time=caller.start_time,
+        cgroup="",
+        state="pending",
+        mode=mode.SPEC,
+        created=0.0,
+        slices=(),
+    )
+
+
+def _write_whole(path: str, spec: Spec, planned: Plan, rootfs: str, caller: Caller) -> str | None:
+    """Writes the spec with the whole plan in it, for a container without a mount namespace."""
+    from xpu_runtime.delivery.in_root import open_root
+
+    with open_root(rootfs) as root:
+        delivery.add_all(spec, planned, root)
+        try:
+            return config_json.write(path, spec, caller, keep=True)
+        except BaseException:
+            root.undo()
+            raise

@@ -1,0 +1,120 @@
+"""An engine's configuration file, as a person would treat it: read whole, changed with care, written once.
+
+Its owner, mode and place behind a symlink stay; it is replaced in one step, so that an engine that starts at
+that moment, or a power cut, meets the old file or the new one. Knows no engine's format.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.linux import files
+from xpu_runtime.value import Value
+
+#: Bytes; engines' files are a few kilobytes.
+LARGEST = 1 << 20
+
+
+class TextFile(Value):
+    """A file as it was read: `path` as given, `target` behind all symlinks; no `state` if it is missing."""
+
+    path: str
+    target: str
+    text: str
+    state: os.stat_result | None
+
+
+class Edit(Value):
+    """What a file should become (`text` None: gone), and what the person who asked should know."""
+
+    file: TextFile
+    text: str | None
+    notes: tuple[str, ...] = ()
+
+
+def read(path: str) -> TextFile:
+    """The file at `path`, empty if it is missing; ConfigError if it cannot be read or is no text."""
+    target = os.path.realpath(path)
+    try:
+        raw = files.read(target, LARGEST)
+        state = os.stat(target)
+    except FileNotFoundError:
+        return TextFile(path, target, "", None)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})", "nothing was changed") from None
+    try:
+        return TextFile(path, target, raw.decode("utf-8"), state)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise malformed(
+            path, line, error.start - raw.rfind(b"\n", 0, error.start), "not UTF-8 text"
+        ) from None
+
+
+def write(file: TextFile, text: str | None) -> None:
+    """Replaces the file's text; a missing one is made with mode 0644. None removes it. OSError leaves it."""
+    if text is None:
+        _check_unchanged(file)
+        os.unlink(file.target)
+        return
+    if text == file.text and file.state is not None:
+        return
+    if file.state is None:
+        os.makedirs(os.path.dirname(file.target), mode=0o755, exist_ok=True)
+    mode = file.state.st_mode & 0o7777 if file.state else 0o644
+
+    def check(copy: str) -> None:
+        if file.state:
+            os.chown(copy, file.state.st_uid, file.state.st_gid)
+        _check_unchanged(file)
+
+    files.write_atomic(file.target, text.encode(), mode, fsync=True, before=check)
+
+
+def _check_unchanged(file: TextFile) -> None:
+    if _state(file.target) != _state_of(file.state):
+        raise ConfigError(f"{file.path} was changed by somebody else meanwhile", "run this again")
+
+
+def difference(file: TextFile, text: str | None) -> str:
+    """The change as `diff -u` shows it; empty where there is none."""
+    lines = difflib.unified_diff(
+        file.text.splitlines(keepends=True),
+        (text or "").splitlines(keepends=True),
+        fromfile=file.path if file.state else "/dev/null",
+        tofile="/dev/null" if text is None else file.path,
+    )
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def malformed(path: str, line: int, column: int, what: str) -> ConfigError:
+    """The error for a file that does not parse; line and column count from 1."""
+    return ConfigError(f"{path}:{line}:{column}: {what}", "fix it first; nothing was changed")
+
+
+def newline_of(text: str) -> str:
+    """The line ending that the file uses."""
+    first = text.find("\n")
+    return "\r\n" if first > 0 and text[first - 1] == "\r" else "\n"
+
+
+def apply(text: str, changes: list[tuple[int, int, str]]) -> str:
+    """`text` with each of the (start, end, replacement) spans, which do not overlap, replaced."""
+    for start, end, replacement in sorted(changes, reverse=True):
+        text = text[:start] + replacement + text[end:]
+    return text
+
+
+def _state(path: str) -> tuple[int, ...] | None:
+    try:
+        return _state_of(os.stat(path))
+    except FileNotFoundError:
+        return None
+
+
+def _state_of(state: os.stat_result | None) -> tuple[int, ...] | None:
+    return (state.st_ino, state.st_size, state.st_mtime_ns) if state else None

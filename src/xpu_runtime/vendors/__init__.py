@@ -1,0 +1,1 @@
+"""The vendors of devices, and the inventory that they fill."""

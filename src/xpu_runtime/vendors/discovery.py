@@ -1,0 +1,149 @@
+"""The node's inventory from one container's start to the next: cached while it holds, else asked for anew.
+
+Kept as JSON in the run folder, and used as long as the boot, the driver root and the files it was made from
+are the same, so that a container's start asks no driver. On that path: next to nothing may be imported here.
+A cache of another format is as good as none. Which vendors there are is registry.py's to know.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import jsonlite, paths
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.linux import files, proc
+from xpu_runtime.value import Value
+from xpu_runtime.vendors.inventory import Device, Driver, Inventory, Library, Node, stamp
+
+#: Seconds that a start waits for another one that asks the driver.
+_ASKED_BY_ANOTHER_S = 20
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from xpu_runtime.config.defaults import Config
+
+_FORMAT = 2
+_MAX_BYTES = 16 << 20
+
+
+def driver_root(config: Config) -> tuple[str, bool]:
+    """The driver root to use, and whether it is the simulated one.
+
+    `auto` takes the simulated driver where one is up, for someone has asked for it, else `/`.
+    """
+    simulated = simulated_root()
+    if config.driver_root == "auto":
+        return (simulated, True) if simulated else ("/", False)
+    return config.driver_root, simulated is not None and os.path.realpath(config.driver_root) == simulated
+
+
+def simulated_root() -> str | None:
+    """The root of the simulated driver (`xpu sim`) if it is up, else None; that is where the two meet.
+
+    Costs a few stats; starts nothing.
+    """
+    folder = os.path.realpath(paths.in_run_dir("sim", "root"))
+    return folder if os.path.exists(os.path.join(folder, "run", "nvidia-sim", "socket")) else None
+
+
+def load(config: Config) -> Inventory:
+    """The node's inventory: the cached one if it still holds, else a new one (and the cache renewed).
+
+    DeviceError where the driver is there but cannot be asked.
+    """
+    root, is_simulated = driver_root(config)
+    found = _cached(root)
+    if found is not None:
+        return found
+    lock = paths.in_run_dir("inventory.lock")
+    try:
+        os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
+        # A hundred containers after a boot must not ask the driver a hundred times.
+        with files.Lock(lock, _ASKED_BY_ANOTHER_S):
+            return _cached(root) or refresh(root, is_simulated)
+    except TimeoutError as error:
+        from xpu_runtime.linux import holders
+
+        names = ", ".join(map(str, holders.of(lock))) or "another process"
+        raise DeviceError(
+            f"{names} has been asking the driver in {root} for {_ASKED_BY_ANOTHER_S} s",
+            "see whether the driver's own tools answer; end what hangs",
+        ) from error
+    except OSError:
+        # The run folder cannot be written (a full disk): slower, but no reason to fail.
+        return refresh(root, is_simulated)
+
+
+def refresh(root: str, is_simulated: bool) -> Inventory:
+    """Asks the drivers below `root`, and renews the cache.
+
+    Nothing is kept without a device: a command in another view of the machine (a container without the
+    driver's nodes) sees that too, from the same files, and what it kept would refuse every start. Nor where a
+    driver is there and did not answer: it may answer the next start.
+    """
+    from xpu_runtime.vendors import registry  # a driver's own library alone costs more than a warm start
+
+    found = registry.discover(root, is_simulated)
+    if found.problems or not found.devices:
+        try:
+            os.unlink(_cache_path())
+        except OSError:
+            pass  # none was kept, or the run folder cannot be written
+        return found
+    record = {"format": _FORMAT, "boot": proc.boot_id(), "inventory": _plain(found)}
+    try:
+        os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
+        files.write_atomic(_cache_path(), jsonlite.dumps(record).encode("ascii"))
+    except OSError:
+        pass  # the next start asks again
+    return found
+
+
+def _cache_path() -> str:
+    return paths.in_run_dir("inventory.json")
+
+
+def _cached(root: str) -> Inventory | None:
+    try:
+        record = jsonlite.loads(files.read(_cache_path(), _MAX_BYTES).decode("ascii"))
+        if record["format"] != _FORMAT or record["boot"] != proc.boot_id():
+            return None
+        found = _from_plain(_frozen(record["inventory"]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None  # none yet, or damaged: it is only a cache
+    if found.root != root or any(stamp(path) != (path, mtime) for path, mtime in found.stamps):
+        return None
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: a list of its fields."""
+    if isinstance(value, Value):
+        return [_plain(field) for field in value.as_dict().values()]
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if type(value) is list else value
+
+
+def _from_plain(fields: Any) -> Inventory:
+    root, is_simulated, devices, drivers, *more = fields
+    return Inventory(root, is_simulated, tuple(map(_device, devices)), tuple(map(_driver, drivers)), *more)
+
+
+def _device(fields: Any) -> Device:
+    index, uuid, name, memory, nodes, *more = fields
+    return Device(index, uuid, name, memory, tuple(Node(*node) for node in nodes), *more)
+
+
+def _driver(fields: Any) -> Driver:
+    vendor, version, summary, facts, nodes, libraries, *more = fields
+    common = tuple((capability, Node(*node)) for capability, node in nodes)
+    return Driver(
+        vendor, version, summary, facts, common, tuple(Library(*library) for library in libraries), *more
+    )

@@ -1,0 +1,175 @@
+"""What a node has, as plain values: its devices, and of each vendor the driver and its files.
+
+Made by the vendors (vendor.py), kept from one container's start to the next (discovery.py), and read by
+everything that grants, delivers and limits. Knows no vendor: what only a vendor's own module and backends
+understand is in `details`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime.value import Value
+
+#: What a UUID begins with, and how much of one, these included, can stand for all of it.
+_UUIDS = ("GPU-", "MIG-", "XPU-")
+_SHORTEST_START = 8
+
+
+class Node(Value):
+    """A device node: its path in the container, and its numbers."""
+
+    path: str
+    major: int
+    minor: int
+
+
+class Device(Value):
+    """A GPU, or one hardware partition of it (`parent` is then the GPU's UUID, and `index` is "0:1")."""
+
+    index: str
+    uuid: str
+    name: str
+    memory_bytes: int
+    nodes: tuple[Node, ...]
+    vendor: str
+    parent: str | None = None
+    #: None: healthy; else what is wrong with it.
+    fault: str | None = None
+    #: What XPU_REQUIRE can ask of it beside its driver's facts, by subject.
+    facts: tuple[tuple[str, str], ...] = ()
+    #: What the backends of its driver need to know of it.
+    details: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_mig(self) -> bool:
+        return self.parent is not None
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return f"GPU {self.index}" if not self.is_mig else f"MIG device {self.index}"
+
+    def detail(self, name: str) -> str:
+        """What the driver's backends know it by; "" where there is none."""
+        return _value_of(self.details, name)
+
+
+class Library(Value):
+    """A driver file to mount: where it lies on the host, and what it is called in a container.
+
+    `kind` is `lib` (goes to the container's library folder under `name`, with `links` beside it),
+    `lib32`, `bin`, `file` (same path as in the driver root) or `socket` (a folder or socket, ditto). `aside`
+    is a library, and `page` and `shared` are files, whose `name` is a path; a container can write `shared`.
+    """
+
+    kind: str
+    source: str
+    name: str
+    capability: str
+    links: tuple[str, ...] = ()
+
+
+class Driver(Value):
+    """A vendor's driver on this node, and what a container with one of its devices gets of it."""
+
+    vendor: str
+    #: As the driver tells it; empty where it tells none.
+    version: str = ""
+    #: One line for people.
+    summary: str = ""
+    #: What XPU_REQUIRE can ask of every device of this driver, by subject, beside `driver` and `vendor`.
+    facts: tuple[tuple[str, str], ...] = ()
+    #: Nodes that every container with a device gets, by capability.
+    common_nodes: tuple[tuple[str, Node], ...] = ()
+    libraries: tuple[Library, ...] = ()
+    #: The backends that know how to hold limits with this driver.
+    backends: tuple[str, ...] = ()
+    #: The libraries that an interposer can take the place of, by their names up to ".so".
+    interposed: tuple[str, ...] = ()
+    #: What those backends need to know of it.
+    details: tuple[tuple[str, str], ...] = ()
+
+    def detail(self, name: str) -> str:
+        """What its backends know it by; "" where there is none."""
+        return _value_of(self.details, name)
+
+
+class Inventory(Value):
+    """All of a node, at one time."""
+
+    root: str
+    simulated: bool
+    devices: tuple[Device, ...]
+    #: One for each vendor whose driver is there, in the order of their devices.
+    drivers: tuple[Driver, ...]
+    #: (path, st_mtime_ns or None where there is no such file) of what this was made from.
+    stamps: tuple[tuple[str, int | None], ...]
+    #: Why there is no device, where there is none.
+    missing: str = ""
+    #: Drivers that are there and did not answer, as errors for people.
+    problems: tuple[str, ...] = ()
+
+    def driver(self, vendor: str) -> Driver:
+        """The driver of `vendor`; one that can do nothing where there is none."""
+        return next((driver for driver in self.drivers if driver.vendor == vendor), Driver(vendor))
+
+    def facts(self, device: Device) -> dict[str, str]:
+        """What XPU_REQUIRE can ask of `device`, by subject."""
+        driver = self.driver(device.vendor)
+        facts = (*driver.facts, ("driver", driver.version), *device.facts, ("vendor", device.vendor))
+        return {subject: value for subject, value in facts if value}
+
+
+def stamp(path: str) -> tuple[str, int | None]:
+    """What tells whether the file at `path` is still the same."""
+    try:
+        return path, os.stat(path).st_mtime_ns
+    except OSError:
+        return path, None
+
+
+def _value_of(pairs: tuple[tuple[str, str], ...], name: str) -> str:
+    return next((value for known, value in pairs if known == name), "")
+
+
+def find(inventory: Inventory, selector: str) -> Device | None:
+    """The device that `selector` names: index, GPU:MIG index, UUID, or an unambiguous start of a UUID."""
+    for device in inventory.devices:
+        if selector in (device.index, device.uuid):
+            return device
+    found = [device for device in inventory.devices if _begins(selector, device.uuid)]
+    return found[0] if len(found) == 1 else None
+
+
+def why_not_found(inventory: Inventory, selector: str) -> str:
+    """Why `find` has no device for `selector`, as the rest of a sentence on what names it."""
+    if selector.startswith(_UUIDS) and len(selector) < _SHORTEST_START:
+        return f"which is too short: the start of a UUID needs at least {_SHORTEST_START} characters"
+    several = [device.index for device in inventory.devices if _begins(selector, device.uuid)]
+    if several:
+        return f"with which the UUIDs of several devices begin ({', '.join(several)}): give more of it"
+    known = ", ".join(f"{device.index} ({device.uuid})" for device in inventory.devices[:8])
+    return f"which is not on this node; it has {known}"
+
+
+def _begins(selector: str, uuid: str) -> bool:
+    return selector.startswith(_UUIDS) and len(selector) >= _SHORTEST_START and uuid.startswith(selector)
+
+
+def lists(selectors: tuple[str, ...], device: Device) -> bool:
+    """Whether a configuration's `selectors` name this device, or the GPU that it is a part of."""
+    gpu = device.index.partition(":")[0]
+    for selector in selectors:
+        if selector in (device.index, device.uuid, device.parent) or (device.is_mig and selector == gpu):
+            return True
+        if _begins(selector, device.uuid) or _begins(selector, device.parent or ""):
+            return True
+    return False
+
+
+def why_empty(inventory: Inventory) -> str:
+    """Why the node has no device, and what to do about it."""
+    why = inventory.missing or f"the driver in {inventory.root} reports no device"
+    todo = "install or load the driver, correct driver.root, or try `xpu sim up --topology 1xT4`"
+    return f"{why}; {todo} for a simulated device"

@@ -1,0 +1,28 @@
+"""NVIDIA: GPUs and their MIG devices, asked of NVML, and the driver's files for containers.
+
+Never imported on a warm start: what a container needs is in the inventory.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.vendors.inventory import Device, Driver
+from xpu_runtime.vendors.nvidia import nvml
+from xpu_runtime.vendors.vendor import Discovered, Vendor
+
+
+class Nvidia(Vendor):
+    """NVIDIA, with its driver from R470 on."""
+
+    name = nvml.NAME
+    order = 0
+
+    def discover(self, root: str) -> Discovered:
+        return nvml.discover(root)
+
+    def memory_by_process(
+        self, driver: Driver, devices: tuple[Device, ...]
+    ) -> dict[str, dict[int, int | None]]:
+        return nvml.memory_by_process(driver, devices)
+
+
+VENDOR = Nvidia()

@@ -1,0 +1,252 @@
+"""What NVML tells of NVIDIA's devices: the one place that asks it what there is (through nvidia-ml-py).
+
+Works on any driver root: `/`, or the folder of a simulated or containerised driver. The library is opened by
+its path below that root, so that another driver's library on this host is never asked. How a limit is set is
+the backends' to know.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+from xpu_runtime import paths
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.vendors import nodes
+from xpu_runtime.vendors.inventory import Device, Driver, Node, stamp
+from xpu_runtime.vendors.nvidia import driver_files
+from xpu_runtime.vendors.vendor import Discovered
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NAME = "nvidia"
+
+_NVML = "libnvidia-ml.so.1"
+#: The backends that belong to this driver. They need to know `nvml`, the path of the library on the host, and
+#: `memory_limits`, which is set where the driver holds a memory limit on a cgroup (R615).
+_BACKENDS = ("driver", "library")
+#: What a container's programs allocate by, and what tells them how much memory there is.
+_INTERPOSED = ("libcuda.so", "libnvidia-ml.so")
+_MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in the driver's source; minors 255 and 254 are its own too
+_CTL_MINOR, _MODESET_MINOR = 255, 254
+
+
+def _pynvml() -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        # The shim and the hook run without site-packages: ours lie beside the package.
+        sys.path.append(paths.VENDOR_DIR)
+        try:
+            import pynvml
+        except ImportError as error:
+            raise DeviceError("nvidia-ml-py is not installed", "run `make install` again") from error
+    return pynvml
+
+
+class _NotLoaded(Exception):
+    """The library is there and its kernel driver is not."""
+
+
+def _open(library: str) -> Any:
+    """nvidia-ml-py on top of the library at this path, initialised; DeviceError if it does not start."""
+    pynvml = _pynvml()
+    try:
+        # One process may look at several driver roots in turn.
+        pynvml.nvmlLib = ctypes.CDLL(library)
+    except OSError as error:
+        raise DeviceError(f"cannot load {library}: {error}", "is the driver installed completely?") from error
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
+            raise _NotLoaded from error
+        raise DeviceError(
+            f"NVML ({library}) does not start: {error}", "see `nvidia-smi` and dmesg"
+        ) from error
+    return pynvml
+
+
+def discover(root: str) -> Discovered:
+    """The devices of the driver below `root`; without any, and saying why, where there is none.
+
+    DeviceError where the library is there and does not answer.
+    """
+    files = driver_files.find(root)
+    library = files.path_of(_NVML)
+    watched = [
+        files.cache,
+        os.path.join(root, "dev/nvidia-caps"),
+        os.path.join(root, "proc/driver/nvidia/version"),
+        *([library] if library else []),
+    ]
+    stamps = tuple(map(stamp, watched))
+    if library is None:
+        missing = f"no NVIDIA driver found: {_NVML} is not in {files.cache}"
+        return Discovered(missing=missing, stamps=stamps)
+    try:
+        pynvml = _open(library)
+    except _NotLoaded:
+        return Discovered(missing=f"the NVIDIA driver of {root} is not loaded", stamps=stamps)
+    try:
+        version = pynvml.nvmlSystemGetDriverVersion()
+        number = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        cuda = f"{number // 1000}.{number % 1000 // 10}"
+        majors = nodes.majors(root)
+        devices: list[Device] = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            devices.extend(_device(pynvml, index, root, majors))
+        limits = [("memory_limits", "yes")] if hasattr(pynvml.nvmlLib, "nvmlDeviceSetMemoryLimits_v1") else []
+        driver = Driver(
+            vendor=NAME,
+            version=version,
+            summary=f"driver {version}, CUDA {cuda}",
+            facts=(("cuda", cuda),),
+            common_nodes=tuple(_common_nodes(root, majors)),
+            libraries=tuple(files.select(version)),
+            backends=_BACKENDS,
+            interposed=_INTERPOSED,
+            details=(("nvml", library), *limits),
+        )
+        return Discovered(
+            tuple(devices), driver, "" if devices else f"the driver in {root} reports no device", stamps
+        )
+    except pynvml.NVMLError as error:
+        raise DeviceError(f"NVML of {root} fails: {error}", "see `nvidia-smi` and dmesg") from error
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _common_nodes(root: str, majors: dict[str, int]) -> list[tuple[str, Node]]:
+    uvm = majors.get("nvidia-uvm")
+    found = [
+        ("", nodes.find(root, "nvidiactl", (_MAJOR, _CTL_MINOR))),
+        ("compute", nodes.find(root, "nvidia-uvm", (uvm, 0))),
+        ("compute", nodes.find(root, "nvidia-uvm-tools", (uvm, 1))),
+        ("graphics", nodes.find(root, "nvidia-modeset", (_MAJOR, _MODESET_MINOR))),
+    ]
+    return [(capability, node) for capability, node in found if node is not None]
+
+
+def _ask(pynvml: Any, function: str, *args: Any, default: Any = None) -> Any:
+    """An answer that not every card has."""
+    try:
+        return getattr(pynvml, function)(*args)
+    except pynvml.NVMLError:
+        return default
+
+
+def _device(pynvml: Any, index: int, root: str, majors: dict[str, int]) -> list[Device]:
+    """The GPU at `index`, or in MIG mode its MIG devices."""
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        minor = pynvml.nvmlDeviceGetMinorNumber(handle)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        fault = None
+    except pynvml.NVMLError as error:
+        # A card that fell off the bus must not hide the others.
+        handle = _ask(pynvml, "nvmlDeviceGetHandleByIndex", index)
+        minor = _ask(pynvml, "nvmlDeviceGetMinorNumber", handle, default=index) if handle else index
+        memory, fault = 0, str(error)
+    node = nodes.find(root, f"nvidia{minor}", (_MAJOR, minor))
+    capability = _ask(pynvml, "nvmlDeviceGetCudaComputeCapability", handle, default=None) if handle else None
+    gpu = Device(
+        index=str(index),
+        uuid=_ask(pynvml, "nvmlDeviceGetUUID", handle, default=f"GPU-unknown-{index}")
+        if handle
+        else f"GPU-unknown-{index}",
+        name=_ask(pynvml, "nvmlDeviceGetName", handle, default="unknown") if handle else "unknown",
+        memory_bytes=memory,
+        nodes=(node,) if node else (),
+        vendor=NAME,
+        fault=fault,
+        facts=(
+            ("arch", f"{capability[0]}.{capability[1]}" if capability else ""),
+            ("brand", _brand(pynvml, handle) if handle else ""),
+        ),
+    )
+    mode = _ask(pynvml, "nvmlDeviceGetMigMode", handle, default=(0, 0)) if handle else (0, 0)
+    if fault or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return [gpu]
+    return _mig_devices(pynvml, handle, gpu, minor, root, majors)
+
+
+def _mig_devices(
+    pynvml: Any, handle: Any, gpu: Device, minor: int, root: str, majors: dict[str, int]
+) -> list[Device]:
+    """A GPU in MIG mode cannot be granted itself; its MIG devices can."""
+    found = []
+    for position in range(_ask(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle, default=0)):
+        mig = _ask(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, position)
+        if mig is None:
+            continue
+        instance = pynvml.nvmlDeviceGetGpuInstanceId(mig)
+        compute = pynvml.nvmlDeviceGetComputeInstanceId(mig)
+        folder = os.path.join(root, f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{instance}")
+        capabilities = [
+            _cap_node(root, os.path.join(folder, "access"), majors),
+            _cap_node(root, os.path.join(folder, f"ci{compute}", "access"), majors),
+        ]
+        missing = None if all(capabilities) else f"its capability nodes are not in {folder}"
+        found.append(
+            gpu.replace(
+                index=f"{gpu.index}:{position}",
+                uuid=pynvml.nvmlDeviceGetUUID(mig),
+                name=pynvml.nvmlDeviceGetName(mig),
+                memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(mig).total,
+                nodes=(*gpu.nodes, *(node for node in capabilities if node)),
+                parent=gpu.uuid,
+                fault=missing,
+            )
+        )
+    return found
+
+
+def _cap_node(root: str, access: str, majors: dict[str, int]) -> Node | None:
+    try:
+        with open(access) as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key == "DeviceFileMinor":
+                    number = int(value)
+                    return nodes.find(
+                        root, f"nvidia-caps/nvidia-cap{number}", (majors.get("nvidia-caps"), number)
+                    )
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _brand(pynvml: Any, handle: Any) -> str:
+    """The brand's name as XPU_REQUIRE writes it, e.g. `tesla`, `geforce`, `nvidiartx`."""
+    number = _ask(pynvml, "nvmlDeviceGetBrand", handle, default=0)
+    for name in dir(pynvml):
+        if name.startswith("NVML_BRAND_") and getattr(pynvml, name) == number and name != "NVML_BRAND_COUNT":
+            return name.removeprefix("NVML_BRAND_").lower().replace("_", "")
+    return ""
+
+
+#: In its second version: R470 has no third, and that of R535.43 to R535.86 has entries of another size.
+_PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v2"
+
+
+def memory_by_process(driver: Driver, devices: tuple[Device, ...]) -> dict[str, dict[int, int | None]]:
+    """As `Vendor.memory_by_process`."""
+    try:
+        pynvml = _open(driver.detail("nvml"))
+    except _NotLoaded as error:
+        raise DeviceError("the NVIDIA driver is no longer loaded") from error
+    try:
+        used: dict[str, dict[int, int | None]] = {}
+        for device in devices:
+            handle = _ask(pynvml, "nvmlDeviceGetHandleByUUID", device.uuid)
+            processes = _ask(pynvml, _PROCESSES, handle) if handle else None
+            if processes is not None:
+                used[device.uuid] = {each.pid: each.usedGpuMemory for each in processes}
+        return used
+    finally:
+        pynvml.nvmlShutdown()

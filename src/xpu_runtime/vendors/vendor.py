@@ -1,0 +1,49 @@
+"""What a vendor's file must bring: the one protocol through which the rest of the runtime meets GPUs.
+
+A vendor is a module or a package beside this file that names an instance of its class `VENDOR`, and is
+registered by being there (registry.py). It finds its devices below a driver root and describes all that a
+container needs of them in values; it grants, mounts and limits nothing. docs/vendors.md goes through it.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.value import Value
+from xpu_runtime.vendors.inventory import Device, Driver
+
+
+class Discovered(Value):
+    """What a vendor has below one driver root."""
+
+    devices: tuple[Device, ...] = ()
+    #: None where the driver is not there.
+    driver: Driver | None = None
+    #: Where there is no device, why: a clause for people, as "no such driver: X is not in Y".
+    missing: str = ""
+    #: What this was made from, as `inventory.stamp` has it: a change of any outdates a cached inventory.
+    stamps: tuple[tuple[str, int | None], ...] = ()
+
+
+class Vendor:
+    """One vendor of devices. Its methods may take long, and are never called on a container's usual start."""
+
+    #: As in `Device.vendor`, and in XPU_REQUIRE=vendor=NAME.
+    name: str
+    #: Whose devices have the lower indexes, and what a request gets that does not say from whom.
+    order: int
+
+    def discover(self, root: str) -> Discovered:
+        """What there is below the driver root `root`; `Device.index` counts from 0 in each vendor.
+
+        DeviceError where the driver is there and does not answer.
+        """
+        raise NotImplementedError
+
+    def memory_by_process(
+        self, driver: Driver, devices: tuple[Device, ...]
+    ) -> dict[str, dict[int, int | None]] | None:
+        """Reported usage: bytes of device memory by device UUID and process, by the host's numbers.
+
+        None where the driver does not tell it, of all devices or of one process; a device that does not name
+        its processes is left out. DeviceError if the driver cannot be asked.
+        """
+        return None

@@ -1,0 +1,37 @@
+"""Accounts for the tests of this folder: accounts.py says what they are."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support import GIB
+
+from .accounts import Account, Place
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[Place]:
+    """Where this session's accounts are."""
+    folder = Path(tempfile.mkdtemp(prefix="xpu-account-"))
+    folder.chmod(0o755)
+    yield Place(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def account(place: Place) -> Iterator[Callable[..., Account]]:
+    """`account(GIB)` has one device with that limit."""
+    made = Account(place)
+
+    def make(*limits: int | None, slots: int = 64) -> Account:
+        made.make(*(limits or (GIB,)), slots=slots)
+        return made
+
+    yield make
+    for process in made.processes:
+        process.close()

@@ -1,0 +1,77 @@
+"""`kill -9` at any instruction of what a process does with the account, and others find it exact at once."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import MIB
+
+from .accounts import Account
+
+X86_64 = platform.machine() == "x86_64"
+pytestmark = pytest.mark.skipif(not X86_64, reason="the breakpoints of stepping.c are x86-64's")
+
+STEPPING = str(Path(__file__).parent / "stepping.c")
+SCENARIOS = (
+    "charge",
+    "charge-first",
+    "charge-too-much",
+    "charge-anyway",
+    "charge-waiting",
+    "charge-waited-for",
+    "give-back",
+    "move",
+    "take",
+    "clean",
+    "clean-for-room",
+    "clean-one-killed-in-a-charge",
+    "clean-one-killed-cleaning",
+    "clean-waiting",
+    "give-back-exported",
+    "give-back-imported",
+    "give-back-imported-again",
+)
+
+
+def answer(program: Path, *arguments: str) -> list[int]:
+    """What the program prints, as the first process of a PID namespace; it must find nothing wrong."""
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    ran = subprocess.run([*alone, program, *arguments], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return [int(word) for word in ran.stdout.split()]
+
+
+@pytest.mark.parametrize("way", ["kill", "overtaken", "stalled"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_at_every_instruction(account: Callable[..., Account], scenario: str, way: str) -> None:
+    here = account(MIB, slots=8)
+    program = here.place.build("step.c", "-static", STEPPING, name="step")
+    (met,) = answer(program, scenario, way)
+    assert met > 100
+
+
+@pytest.fixture
+def vfork(account: Callable[..., Account]) -> Path:
+    """vfork.c, whose threads wait 0.6 s for one that holds the lock, not half a minute."""
+    here = account(MIB, slots=8)
+    return here.place.build("vfork.c", "-static", STEPPING, "-DXPU_WAIT_MS=20", name="vfork")
+
+
+def test_a_vforked_child_killed_in_a_charge_harms_its_parent_alone(vfork: Path) -> None:
+    """The parent is refused, at once, what others have, at once; all is given back when it ends."""
+    instructions, left_locked = answer(vfork, "killed")
+    assert instructions > 100
+    assert 0 < left_locked < instructions
+
+
+def test_another_thread_of_that_parent_is_refused_and_does_not_hang(vfork: Path) -> None:
+    assert answer(vfork, "refused") == []
+
+
+def test_a_thread_waits_for_one_that_is_slow(vfork: Path) -> None:
+    assert answer(vfork, "slow") == []

@@ -1,0 +1,224 @@
+"""A node of the tests' own: the installed runtime, a run folder, a configuration, a simulated driver.
+
+Tests go through the entry points: the real runc behind `xpu-container-runtime`, with real bundles. Only the
+hardware is simulated. Everything is below one short folder (socket paths have 108 characters), and
+its end checks that no grant, limit, mount or process is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import image
+from support import REPOSITORY
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.store import Ledger
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def namespace(*command: str) -> Iterator[int]:
+    """Runs `command`, which says `ready` when its namespaces are made, meanwhile; its number."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == "ready\n"
+            yield holder.pid
+        finally:
+            holder.kill()
+
+
+class Node:
+    """The runtime as installed, on a node with devices of its own."""
+
+    def __init__(self, prefix: Path, folder: Path) -> None:
+        self.use(prefix)
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.config = folder / "config.yaml"
+        self.state_root = folder / "state"
+        self.state_root.mkdir()
+        self.environ = {**os.environ, "XPU_RUN_DIR": str(self.run_dir), "XPU_CONFIG": str(self.config)}
+        #: Words in front of every command, such as `nsenter` into another view of the machine.
+        self.view: list[str] = []
+
+    def use(self, prefix: Path) -> None:
+        """Takes another installation from here on."""
+        self.prefix = prefix
+        self.runtime = prefix / "bin" / "xpu-container-runtime"
+        self.hook = prefix / "bin" / "xpu-container-runtime-hook"
+
+    def command(self, *words: str | Path) -> list[str | Path]:
+        """The runtime's command line with a private `--root`."""
+        return [*self.view, self.runtime, "--root", self.state_root, *words]
+
+    def xpu(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs `xpu`; fails the test where it fails, unless told not to."""
+        done = subprocess.run(
+            [*self.view, self.prefix / "bin" / "xpu", *words],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"xpu {' '.join(map(str, words))}: {done.stderr}")
+        return done
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.xpu(*words, "--json").stdout)
+
+    def grants(self) -> list[Grant]:
+        """All that the ledger has, those of the dead included; quicker than `xpu ps`."""
+        with Ledger(str(self.run_dir / "ledger.db")) as ledger:
+            return ledger.grants()
+
+    def sim(self, topology: str | Path) -> None:
+        self.xpu("sim", "up", "--topology", topology)
+
+    def configure(self, text: str) -> None:
+        self.config.write_text(text)
+
+    def oci(
+        self, *words: str | Path, timeout: float = 60, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs the runtime with a private `--root`."""
+        options.setdefault("env", self.environ)
+        return subprocess.run(
+            self.command(*words), capture_output=True, text=True, timeout=timeout, **options
+        )
+
+    def run(self, bundle: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        """`run` in the foreground: what the container prints, and its exit status."""
+        return self.oci("run", *options, "--bundle", bundle, bundle.name)
+
+    def start(self, bundle: Path, *options: str | Path) -> str:
+        """Creates and starts a container in the background, with global `options`; its id."""
+        with (bundle / "output").open("wb") as output:
+            for words in (["create", "--bundle", bundle, bundle.name], ["start", bundle.name]):
+                command = self.command(*options, *words)
+                done = subprocess.run(command, env=self.environ, stdout=output, stderr=output, timeout=60)
+                if done.returncode:
+                    raise AssertionError((bundle / "output").read_text())
+        return bundle.name
+
+    def remove(self, container: str) -> None:
+        done = self.oci("delete", "--force", container)
+        assert done.returncode == 0, done.stderr
+
+    @contextmanager
+    def own_mounts(self, script: str = "") -> Iterator[None]:
+        """The commands see what the lines of `script` mount, and the machine does not."""
+        words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec"]
+        with namespace(*words, f"{script}\necho ready; exec sleep infinity") as holder:
+            self.view = ["nsenter", "--mount", "--target", str(holder), "--"]
+            try:
+                yield
+            finally:
+                # What the commands have mounted there is not to be seen, nor unmounted, from the machine.
+                self.close_containers()
+                self.xpu("sim", "down", check=False)
+                self.view = []
+
+    def close_containers(self) -> None:
+        for state in self.state_root.iterdir():
+            self.remove(state.name)
+
+    def close(self) -> None:
+        self.close_containers()
+        self.xpu("sim", "down", check=False)
+        shutil.rmtree(self.folder)
+
+
+def processes_of(node: Node) -> list[str]:
+    """The command lines of processes that have this node's folder in their environment or arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes()
+            if os.fsencode(node.folder) in words + (entry / "environ").read_bytes():
+                found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue  # no process, or one that has ended meanwhile
+    return found
+
+
+@pytest.fixture
+def node(installed: Path) -> Iterator[Node]:
+    """A node without devices; `node.sim(TOPOLOGY)` gives it some."""
+    found = Node(installed, Path(tempfile.mkdtemp(prefix="xpu-t-", dir="/run")))
+    yield found
+    found.close()
+    with open("/proc/self/mounts") as mounts:
+        assert [line for line in mounts if str(found.folder) in line] == []
+    assert list(CGROUPS.glob(f"*/{found.folder.name}-*")) == []
+    assert processes_of(found) == []
+
+
+@pytest.fixture(scope="session")
+def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root folder of an image with a C library and cuda-probe, and without ldconfig."""
+    probe = REPOSITORY / "build" / "probe" / "cuda-probe"
+    folder = tmp_path_factory.mktemp("image")
+    image.make(str(folder), [str(probe)])
+    return folder
+
+
+@pytest.fixture
+def bundles(node: Node, image_root: Path, base_spec: dict[str, Any]) -> Callable[..., Path]:
+    """Makes a bundle of the image: `bundles("XPU_MEM=4G", args=["nvidia-smi"], change=edit_spec)`."""
+    number = 0
+
+    def make(
+        *env: str, args: list[str] | None = None, change: Callable[[dict[str, Any]], object] | None = None
+    ) -> Path:
+        nonlocal number
+        number += 1
+        folder = node.folder / f"{node.folder.name}-{number}"
+        shutil.copytree(image_root, folder / "rootfs", symlinks=True)
+        spec = json.loads(json.dumps(base_spec))
+        spec["process"].update(args=args or ["true"], terminal=False, env=["PATH=/bin:/usr/bin", *env])
+        spec["root"] = {"path": "rootfs", "readonly": False}
+        spec["linux"]["cgroupsPath"] = f"/{folder.name}"
+        if change is not None:
+            change(spec)
+        (folder / "config.json").write_text(json.dumps(spec))
+        return folder
+
+    return make
+
+
+@pytest.fixture(params=["hook", "spec"])
+def driver(node: Node, request: pytest.FixtureRequest) -> Path:
+    """The folder of the libraries of a driver that leaves limits to the interposers."""
+    node.sim("1xT4-R580")
+    node.configure(f"mode: {request.param}")
+    (library,) = node.run_dir.rglob("libcuda.so.5*")
+    return library.parent
+
+
+#: A /dev of the commands' own, in which /dev/log is the test's.
+_DEV = """mkdir {0}/dev; mount -t tmpfs none {0}/dev; cp -a /dev/null /dev/zero /dev/urandom /dev/tty {0}/dev
+ln -s {0}/log {0}/dev/log; mount --move {0}/dev /dev"""
+
+
+@pytest.fixture
+def system_log(node: Node) -> Iterator[socket.socket]:
+    """The socket of a syslog daemon, for the node's commands."""
+    daemon = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    daemon.bind(str(node.folder / "log"))
+    daemon.settimeout(30)
+    with daemon, node.own_mounts(_DEV.format(node.folder)):
+        yield daemon

@@ -1,0 +1,83 @@
+"""`xpu runtime configure docker`, against a real dockerd that reads the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Node
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Any]:
+    """Starts, or restarts, a dockerd of its own with a configuration file; it ends with the test."""
+    running: list[subprocess.Popen[bytes]] = []
+    socket = f"unix://{tmp_path}/s"
+
+    def stop() -> None:
+        while running:
+            running[0].terminate()
+            running.pop().wait(60)
+
+    def start(config: Path) -> tuple[int, str]:
+        stop()
+        arguments = ["--data-root", f"{tmp_path}/data", "--exec-root", f"{tmp_path}/exec"]
+        arguments += ["-p", f"{tmp_path}/pid"]
+        network = ["--iptables=false", "--bridge=none", "-H", socket]
+        command = ["dockerd", "--config-file", str(config), *arguments, *network]
+        with (tmp_path / "log").open("ab") as log:
+            running.append(subprocess.Popen(command, stdout=log, stderr=log))
+        return running[0].pid, socket
+
+    yield start
+    stop()
+    # dockerd leaves its network namespace mounted where it kept its state.
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        if line.split()[1].startswith(str(tmp_path)):
+            subprocess.run(["umount", line.split()[1]], check=True)
+
+
+def runtimes(socket: str) -> tuple[str, list[str]]:
+    """The default runtime and all runtimes that the daemon names; empty while it does not answer."""
+    done = subprocess.run(
+        ["docker", "-H", socket, "info", "--format", "{{json .}}"], capture_output=True, text=True
+    )
+    info = json.loads(done.stdout) if done.returncode == 0 else {}
+    return info.get("DefaultRuntime") or "", sorted(info.get("Runtimes") or {})
+
+
+def wait_for(socket: str, wanted: tuple[str, bool], log: Path) -> None:
+    """Until the daemon's default runtime, and whether it knows xpu, are as wanted."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        default, names = runtimes(socket)
+        if (default, "xpu" in names) == wanted:
+            return
+        time.sleep(0.1)
+    raise AssertionError(log.read_text()[-2000:])
+
+
+def test_a_running_docker_takes_the_runtime_up_and_forgets_it_as_we_say_it_does(
+    node: Node, tmp_path: Path, daemon: Any
+) -> None:
+    config = tmp_path / "daemon.json"
+    config.write_text('{\n  "features": {"buildkit": true}\n}\n')
+    pid, socket = daemon(config)
+    wait_for(socket, ("runc", False), tmp_path / "log")
+    words = ("--config", config, "--runtime-path", "/usr/bin/true", "--set-as-default")
+    done = node.xpu("runtime", "configure", "docker", *words)
+    assert "kill -HUP $(pidof dockerd)" in done.stdout
+    os.kill(pid, signal.SIGHUP)
+    wait_for(socket, ("xpu", True), tmp_path / "log")
+    done = node.xpu("runtime", "unconfigure", "docker", "--config", config)
+    assert "systemctl restart docker\n" in done.stdout
+    daemon(config)
+    wait_for(socket, ("runc", False), tmp_path / "log")

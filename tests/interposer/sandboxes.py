@@ -1,0 +1,111 @@
+"""Sandboxes of the tests: a simulated card, the interposers built for tests, and programs that see one slice.
+
+A sandbox (packaging/sandbox.py) is what a container with a slice is to a program, without an engine.
+Programs in one sandbox share its account. tests/integration has the same in real containers.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import sandbox as sandboxes
+from xpu_runtime.limits import pages
+
+MACHINE = platform.machine()
+#: Where test builds of the interposers look for the pages and the real libraries.
+ROOT, FOLDER, LIBRARIES = sandboxes.ROOT, sandboxes.FOLDER, sandboxes.LIBRARIES
+
+
+def build(kind: str = "") -> Path:
+    """Builds the interposers for sandboxes; `kind`: sanitizers, such as "address,undefined"."""
+    return Path(sandboxes.build(kind))
+
+
+class Sandbox:
+    """Runs programs that see one slice."""
+
+    def __init__(self, folder: Path, root: str, interposers: Path) -> None:
+        self.pages = folder
+        self.driver_root = root
+        self.interposers = interposers
+
+    def command(self, arguments: list[str], setup: str = "") -> list[str]:
+        """The command that runs `arguments` in the sandbox; `setup` is shell run in it before."""
+        (driver,) = Path(self.driver_root).glob("usr/lib/*-linux-gnu")
+        return sandboxes.command(
+            arguments,
+            pages=str(self.pages),
+            real=str(driver),
+            interposers=str(self.interposers),
+            simulation=self.driver_root,
+            setup=setup,
+        )
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """The environment of a program in the sandbox: the loader finds the interposers as in a container."""
+        return sandboxes.environ(more)
+
+    def start(
+        self, arguments: list[str], *, setup: str = "", env: dict[str, str] | None = None, **options: Any
+    ) -> Any:
+        """A Popen of the program in the sandbox."""
+        return subprocess.Popen(self.command(arguments, setup), env=self.environ(**(env or {})), **options)
+
+    def run(
+        self,
+        arguments: list[str],
+        *,
+        setup: str = "",
+        env: dict[str, str] | None = None,
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[str]:
+        """The finished program, with its output as text."""
+        return subprocess.run(
+            self.command(arguments, setup),
+            env=self.environ(**(env or {})),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def python(self, script: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Runs a Python script; ctypes.CDLL("libcuda.so.1") in it is the interposer."""
+        return self.run([sys.executable, "-c", script, *arguments], **options)
+
+    def set_limit(self, limit: int | None, device: int = 0) -> None:
+        """What `xpu set` does to the page."""
+        with pages.OpenQuota(str(self.pages)) as page:
+            page.set_limit(device, limit)
+
+    def usage(self, devices: int = 1) -> list[pages.ProcessUsage]:
+        """What the usage page says."""
+        return [each for each in pages.slots(str(self.pages), devices) if not each.dead]
+
+    def total(self, device: int = 0) -> int:
+        """The total of the account in bytes, as the page has it."""
+        page = (self.pages / pages.USAGE).read_bytes()
+        at = 1024 + 64 * device
+        return (int.from_bytes(page[at : at + 8], "little") >> 31) * 512
+
+
+def uuids(root: str) -> list[str]:
+    """Of the cards below a driver root, as its nvidia-smi lists them."""
+    (smi,) = Path(root).glob("usr/bin/nvidia-smi")
+    listed = subprocess.run(
+        [str(smi), "--query-gpu=uuid", "--format=csv,noheader"], check=True, capture_output=True, text=True
+    )
+    return listed.stdout.split()
+
+
+def compile_c(source: Path, out: Path, *options: str) -> Path:
+    """Compiles a test program with the machine's compiler."""
+    compiler = shutil.which("gcc") or "cc"
+    subprocess.run(
+        [compiler, "-std=c11", "-O2", "-g", "-Wall", "-Werror", "-o", out, source, *options], check=True
+    )
+    return out

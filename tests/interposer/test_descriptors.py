@@ -1,0 +1,69 @@
+"""The interposers in a program that has no file descriptor left (EMFILE): refused now, and not for good."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from support import GIB, MIB
+
+from .calls import OUT, SUCCESS, Start, kinds
+from .sandboxes import Sandbox
+
+Make = Callable[..., Sandbox]
+
+#: A card whose contexts take 300 MiB.
+HEAVY: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300}]}
+NOT_PERMITTED = 800
+
+
+def test_a_lack_at_the_first_call_is_no_refusal_for_life(caller: Start) -> None:
+    user = caller(GIB, topology=HEAVY, device=None)
+    assert user.without_descriptors("cuInit", 0)[0] == NOT_PERMITTED
+    assert user.start() == SUCCESS
+    user.get("cuMemAlloc_v2", OUT, 4 * MIB)
+    assert kinds(user.sandbox) == {"linear": 4 * MIB, "overhead": 300 * MIB}
+
+
+def test_a_lack_at_the_first_context_is_none_either(caller: Start) -> None:
+    user = caller(GIB, topology=HEAVY, device=None)
+    assert user.code("cuInit", 0) == SUCCESS
+    assert user.without_descriptors("cuDevicePrimaryCtxRetain", OUT, 0)[0] == NOT_PERMITTED
+    assert user.start() == SUCCESS
+    user.get("cuMemAlloc_v2", OUT, 4 * MIB)
+    assert kinds(user.sandbox) == {"linear": 4 * MIB, "overhead": 300 * MIB}
+
+
+def test_the_line_says_what_is_lacking(sandbox: Make) -> None:
+    script = """
+import ctypes, resource
+cuda = ctypes.CDLL("libcuda.so.1")
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+codes = [cuda.cuInit(0)]
+resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+print(codes + [cuda.cuInit(0)])
+"""
+    done: subprocess.CompletedProcess[str] = sandbox(GIB).python(script)
+    assert done.stdout == f"[{NOT_PERMITTED}, {SUCCESS}]\n"
+    assert "no file descriptor left: close some or raise `ulimit -n`" in done.stderr
+
+
+def test_nvml_too(sandbox: Make) -> None:
+    script = """
+import ctypes, resource
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+codes = [nvml.nvmlInit_v2()]
+resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+codes += [nvml.nvmlInit_v2()]
+device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+codes += [nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)),
+          nvml.nvmlDeviceGetMemoryInfo(device, memory)]
+print(codes, memory[0])
+"""
+    done = sandbox(GIB).python(script)
+    no_permission = 4
+    assert done.stdout == f"[{no_permission}, 0, 0, 0] {GIB}\n", done.stderr

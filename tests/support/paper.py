@@ -1,0 +1,111 @@
+"""A backend that lives in the tests: it holds both kinds of limits on paper.
+
+The paper is a file in the grant's folder, which the container has at /run/paper: a line for each limit. No
+program obeys it; everything else is as with a backend that is part of the product. A test registers it as any
+backend is registered, by putting this file into the folder of the backends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from xpu_runtime.delivery.contribution import Contribution
+from xpu_runtime.errors import ApplyError
+from xpu_runtime.ledger.grants import CORES, MEMORY, Grant
+from xpu_runtime.limits import folders
+from xpu_runtime.limits.backend import HARD, Backend, Change, Detail, InForce, Offer, held
+from xpu_runtime.request.request import Request
+from xpu_runtime.vendors.inventory import Device, Inventory, Library
+
+NAME = "paper"
+_SIZE = 4096
+
+
+class Paper(Backend):
+    NAME = NAME
+    KINDS = (MEMORY, CORES)
+    STRONGEST = HARD
+
+    def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
+        return Offer(HARD)
+
+    def notes(self, request: Request) -> list[str]:
+        return ["paper is patient"]
+
+    def folder_size(self, grant: Grant) -> int:
+        return _SIZE
+
+    def prepare(self, grant: Grant) -> None:
+        file(grant).touch()
+
+    def contribution(self, inventory: Inventory, grant: Grant) -> Contribution:
+        return _InTheContainer(str(file(grant)))
+
+    def impose(self, inventory: Inventory, grant: Grant) -> None:
+        if not grant.cgroup:
+            raise ApplyError("the container has no cgroup")
+        write(grant, {(position, kind): value for position, kind, value in held(grant, NAME)})
+
+    def open(self, inventory: Inventory, grant: Grant) -> Change:
+        return PaperChange(grant)
+
+    def must_lift(self, grant: Grant) -> bool:
+        return os.path.isdir(grant.cgroup) and bool(limits(grant))
+
+    def lift(self, inventory: Inventory, grant: Grant, unless: Callable[[], bool]) -> None:
+        if not unless():
+            write(grant, {})
+
+    def in_force(self, inventory: Inventory, grant: Grant, position: int, kind: str) -> InForce | None:
+        return InForce(limits(grant).get((position, kind)))
+
+    def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
+        return [Detail("paper", str(file(grant)) if holds else None, f"in {file(grant)}" if holds else "")]
+
+
+BACKEND = Paper()
+
+
+class PaperChange(Change):
+    """The paper of a grant, open for changes; what is set is written at once."""
+
+    def __init__(self, grant: Grant) -> None:
+        self._grant = grant
+
+    def set(self, position: int, kind: str, value: int) -> None:
+        write(self._grant, {**limits(self._grant), (position, kind): value})
+
+
+class _InTheContainer(Contribution):
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def files(self, asked: list[Library], every: tuple[Library, ...]) -> list[Library]:
+        return [*asked, Library("file", self._path, "/run/paper", "")]
+
+
+def file(grant: Grant) -> Path:
+    """The paper on the host."""
+    return Path(folders.of(grant)) / "limits"
+
+
+def limits(grant: Grant) -> dict[tuple[int, str], int]:
+    """What is on it, by position and kind."""
+    try:
+        lines = file(grant).read_text().split("\n")
+    except FileNotFoundError:
+        return {}
+    words = [line.split() for line in lines if line]
+    return {(int(position), kind): int(value) for position, kind, value in words}
+
+
+def write(grant: Grant, wanted: dict[tuple[int, str], int]) -> None:
+    """Puts all of it on the paper, which keeps its inode: the container has that."""
+    text = "".join(f"{position} {kind} {value}\n" for (position, kind), value in sorted(wanted.items()))
+    fd = os.open(file(grant), os.O_WRONLY)
+    try:
+        os.pwrite(fd, text.encode().ljust(_SIZE, b"\n"), 0)
+    finally:
+        os.close(fd)

@@ -1,0 +1,205 @@
+"""What tests of the simulated device share: compiled parts, a simulation that is up, processes on it.
+
+A worker (worker.py) is a real process with the real libraries; tests tell it what to call and see
+what it got. Each test has a run folder of its own, so that it meets no other simulation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xpu_simulator import simulator
+
+from . import REPOSITORY
+
+#: CUresult and nvmlReturn_t values that tests look for.
+SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, UNAVAILABLE, NO_DEVICE, NOT_READY = 0, 2, 3, 46, 100, 600
+NVML_INVALID, NVML_NOT_SUPPORTED, NVML_NO_PERMISSION, NVML_NOT_FOUND = 2, 3, 4, 6
+NVML_NOT_LOADED, NVML_NO_FUNCTION, NVML_LOST = 9, 13, 15
+NO_LIMIT = (1 << 64) - 1
+
+
+def build(out: str, *settings: str) -> Path:
+    """Builds sim/ into build/OUT, where it is not up to date."""
+    folder = REPOSITORY / "build" / out
+    subprocess.run(
+        ["make", "-s", "-C", REPOSITORY / "sim", f"OUT={folder}", *settings],
+        check=True,
+        timeout=300,
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """The compiled parts."""
+    return build("sim")
+
+
+def build_sanitized(kind: str) -> Path:
+    """The same with gcc's sanitizers: "address,undefined" or "thread"."""
+    return build(f"sim-{kind.replace(',', '-')}", f"SANITIZE={kind}")
+
+
+@pytest.fixture(scope="session")
+def sanitized() -> Path:
+    """The compiled parts with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    return build_sanitized("address,undefined")
+
+
+@pytest.fixture
+def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run folder of the test's own, which every user may enter, with nothing up in the end."""
+    parent = Path(tempfile.mkdtemp(prefix="xpu-sim-"))
+    parent.chmod(0o755)
+    monkeypatch.setenv("XPU_RUN_DIR", str(parent / "run"))
+    yield parent / "run"
+    simulator.down()
+    shutil.rmtree(parent)
+
+
+@pytest.fixture
+def up(run_dir: Path, native: Path) -> Callable[..., simulator.SimState]:
+    """`up("1xT4")` brings a topology up; a dict becomes a file first."""
+
+    def bring(topology: str | dict[str, Any], **options: Any) -> simulator.SimState:
+        if isinstance(topology, dict):
+            file = run_dir.parent / "topology.yaml"
+            file.write_text(json.dumps(topology))
+            topology = str(file)
+        return simulator.up(topology, **{"native": str(native), **options})
+
+    return bring
+
+
+class Process:
+    """A worker: `process.alloc(5)` calls the function of that name there."""
+
+    def __init__(self, command: list[str], environ: dict[str, str], cgroup: Path | None) -> None:
+        def enter() -> None:
+            if cgroup is not None:
+                (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+
+        self.popen = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **environ},
+            preexec_fn=enter,
+            text=True,
+        )
+
+    def send(self, name: str, *arguments: Any) -> None:
+        """Has a function called, and does not wait for what it returns."""
+        assert self.popen.stdin
+        self.popen.stdin.write(json.dumps([name, *arguments]) + "\n")
+        self.popen.stdin.flush()
+
+    def result(self) -> Any:
+        """What the next function that was sent returned."""
+        assert self.popen.stdout
+        line = self.popen.stdout.readline()
+        assert line, f"the worker ended with {self.popen.wait()}"
+        return json.loads(line)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.send(name, *arguments)
+            return self.result()
+
+        return call
+
+    def kill(self) -> None:
+        """SIGKILL; on return it is dead and waited for."""
+        self.popen.send_signal(signal.SIGKILL)
+        self.popen.wait()
+
+    def end(self) -> None:
+        """Lets it end by itself."""
+        self.popen.communicate()
+
+
+@pytest.fixture(scope="session")
+def cgroup2() -> Path:
+    """Where the whole tree of cgroups v2 is mounted."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        if " - cgroup2 " in line and fields[3] == "/":
+            return Path(fields[4])
+    pytest.fail("this machine has no cgroup v2 tree: mount -t cgroup2 none /sys/fs/cgroup/unified")
+
+
+@pytest.fixture
+def cgroup(request: pytest.FixtureRequest) -> Iterator[Callable[..., Path]]:
+    """`cgroup()` makes one at the top of the tree, `cgroup(parent)` one below another; they go in the end."""
+    made: list[Path] = []
+
+    def make(parent: Path | None = None, name: str = "") -> Path:
+        top: Path = parent or request.getfixturevalue("cgroup2")
+        folder = top / (name or f"xpu-test-{uuid.uuid4().hex[:12]}")
+        folder.mkdir()
+        made.append(folder)
+        return folder
+
+    yield make
+    for folder in reversed(made):
+        if folder.exists():
+            folder.rmdir()
+
+
+@pytest.fixture
+def process(up: object, cgroup: object) -> Iterator[Callable[..., Process]]:
+    """`process(root)` starts a worker, `setup` being shell commands that come first in a mount namespace.
+
+    The workers end before the cgroups that they are in are removed.
+    """
+    started: list[Process] = []
+
+    def start(
+        root: str, environ: dict[str, str] | None = None, cgroup: Path | None = None, setup: str = ""
+    ) -> Process:
+        command = [sys.executable, str(Path(__file__).with_name("worker.py")), root]
+        if setup:
+            command = ["unshare", "-m", "sh", "-ec", f'{setup}\nexec "$@"', "sh", *command]
+        one = Process(command, environ or {}, cgroup)
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.popen.communicate()
+
+
+@pytest.fixture
+def pair(
+    up: Callable[..., simulator.SimState], process: Callable[..., Process], sanitized: Path
+) -> tuple[Process, Process]:
+    """Two processes with a context each, and their driver built with sanitizers."""
+    root = up("1xT4", native=str(sanitized)).root
+    native = next(Path(root).glob("usr/lib/*-linux-gnu")) / "libcuda.so.1"
+    preload = {"LD_PRELOAD": sanitizer(native), "ASAN_OPTIONS": "detect_leaks=0"}
+    workers = process(root, preload), process(root, preload)
+    for worker in workers:
+        assert worker.start() == SUCCESS
+    return workers
+
+
+def sanitizer(library: Path) -> str:
+    """The runtime that a sanitized library needs in a program that is not."""
+    listed = subprocess.run(["ldd", library], capture_output=True, text=True, check=True).stdout
+    found = [line.split("=> ")[1].split()[0] for line in listed.splitlines() if "libasan" in line]
+    assert found, listed
+    return found[0]

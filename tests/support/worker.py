@@ -1,0 +1,256 @@
+"""A process that uses simulated devices, told what to do line by line: run as `python worker.py ROOT`.
+
+Each line on stdin is a JSON list, a function of `Worker` and its arguments; each line on stdout is what it
+returned. It loads the libraries by their paths below ROOT, as a program in a container would by their names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import json
+import os
+import signal
+import sys
+from ctypes import byref, c_char_p, c_int, c_size_t, c_ulonglong, c_void_p
+from typing import Any
+
+import pynvml
+
+sys.path[0] = os.path.dirname(sys.path[0])  # tests: this is run by its path
+from support.worker_code import Code  # noqa: E402
+from support.worker_events import Events  # noqa: E402
+from support.worker_memory import Memory  # noqa: E402
+
+NOT_READY = 600
+
+
+class Worker(Memory, Events, Code):
+    def __init__(self, root: str) -> None:
+        folder = glob.glob(f"{root}/usr/lib/*-linux-gnu")[0]
+        self.cuda = ctypes.CDLL(f"{folder}/libcuda.so.1")
+        pynvml.nvmlLib = ctypes.CDLL(f"{folder}/libnvidia-ml.so.1")
+        self.module = c_void_p()
+        self.contexts: list[c_void_p] = []
+        self.events: list[c_void_p] = []
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def init(self) -> int:
+        """cuInit's result."""
+        return int(self.cuda.cuInit(0))
+
+    def start(self, device: int = 0) -> int:
+        """cuInit and the primary context of a device, made current; the first result that is not 0."""
+        context = c_void_p()
+        result = self.cuda.cuInit(0) or self.cuda.cuDevicePrimaryCtxRetain(byref(context), device)
+        result = result or self.cuda.cuCtxSetCurrent(context)
+        return int(result or self.cuda.cuModuleLoadData(byref(self.module), b"image"))
+
+    def create(self, device: int = 0) -> int:
+        """A context of its own; cuCtxCreate's result."""
+        context = c_void_p()
+        result = self.cuda.cuCtxCreate_v2(byref(context), 0, device)
+        self.contexts.append(context)
+        return int(result)
+
+    def destroy(self, number: int) -> int:
+        return int(self.cuda.cuCtxDestroy_v2(self.contexts[number]))
+
+    def alloc(self, size: int) -> list[int]:
+        """cuMemAlloc's result and the pointer."""
+        pointer = c_ulonglong()
+        return [self.cuda.cuMemAlloc_v2(byref(pointer), c_size_t(size)), pointer.value]
+
+    def managed(self, size: int) -> int:
+        return int(self.cuda.cuMemAllocManaged(byref(c_ulonglong()), c_size_t(size), 1))
+
+    def pitch(self, width: int, height: int) -> list[int]:
+        pitch = c_size_t()
+        pointer = c_ulonglong()
+        result = self.cuda.cuMemAllocPitch_v2(
+            byref(pointer), byref(pitch), c_size_t(width), c_size_t(height), 4
+        )
+        return [result, pitch.value]
+
+    def free(self, pointer: int) -> int:
+        return int(self.cuda.cuMemFree_v2(c_ulonglong(pointer)))
+
+    def write(self, pointer: int, text: str) -> int:
+        raw = text.encode()
+        return int(self.cuda.cuMemcpyHtoD_v2(c_ulonglong(pointer), raw, c_size_t(len(raw))))
+
+    def read(self, pointer: int, size: int) -> list[Any]:
+        buffer = ctypes.create_string_buffer(size)
+        result = self.cuda.cuMemcpyDtoH_v2(buffer, c_ulonglong(pointer), c_size_t(size))
+        return [result, buffer.raw.decode("latin-1")]
+
+    def copy(self, to: int, source: int, size: int) -> int:
+        return int(self.cuda.cuMemcpyDtoD_v2(c_ulonglong(to), c_ulonglong(source), c_size_t(size)))
+
+    def fill(self, pointer: int, value: int, size: int) -> int:
+        return int(self.cuda.cuMemsetD8_v2(c_ulonglong(pointer), ctypes.c_ubyte(value), c_size_t(size)))
+
+    def info(self) -> list[int]:
+        """cuMemGetInfo: result, free, total."""
+        free, total = c_size_t(), c_size_t()
+        return [self.cuda.cuMemGetInfo_v2(byref(free), byref(total)), free.value, total.value]
+
+    def total(self, device: int = 0) -> int:
+        total = c_size_t()
+        self.cuda.cuDeviceTotalMem_v2(byref(total), device)
+        return total.value
+
+    def devices(self) -> list[str]:
+        """The UUIDs of CUDA's devices, as hexadecimal digits."""
+        count = c_int()
+        self.cuda.cuDeviceGetCount(byref(count))
+        found = []
+        for number in range(count.value):
+            raw = ctypes.create_string_buffer(16)
+            self.cuda.cuDeviceGetUuid_v2(raw, number)
+            found.append(raw.raw.hex())
+        return found
+
+    def launch(self, name: str, times: int = 1) -> int:
+        """The first result that is not 0."""
+        function = c_void_p()
+        result = self.cuda.cuModuleGetFunction(byref(function), self.module, name.encode())
+        for _ in range(times):
+            result = result or self.cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+        return int(result)
+
+    def synchronize(self) -> int:
+        return int(self.cuda.cuCtxSynchronize())
+
+    def query(self) -> int:
+        """cuStreamQuery of the default stream."""
+        return int(self.cuda.cuStreamQuery(None))
+
+    def timed(self, name: str, times: int = 1) -> list[float]:
+        """Result and milliseconds that the device takes for some kernels.
+
+        They are queued behind another one that still runs when the last of them is launched, so that the
+        device never waits for this process between them; where it did, the other one was too short.
+        """
+        blocker = 50
+        while True:
+            self.launch(f"busy_{blocker}ms")
+            start = self.event()
+            self.launch(name, times)
+            end = self.event()
+            in_time = self.cuda.cuEventQuery(self.events[start]) == NOT_READY
+            self.synchronize()
+            if in_time:
+                return self.elapsed(start, end)
+            blocker *= 2
+
+    def error(self, number: int) -> str:
+        name = c_char_p()
+        self.cuda.cuGetErrorName(number, byref(name))
+        return (name.value or b"").decode()
+
+    def nvml(self, function: str, device: int = 0, *arguments: Any) -> Any:
+        """pynvml's function of that name for a device; an error is its number as {"error": N}."""
+        try:
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(device)
+            return plain(getattr(pynvml, function)(handle, *arguments))
+        except pynvml.NVMLError as error:
+            return {"error": error.value}
+
+    def p2p(self, device: int, other: int, kind: int) -> Any:
+        """nvmlDeviceGetP2PStatus of two devices; an error as in nvml()."""
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in (device, other)]
+        try:
+            return pynvml.nvmlDeviceGetP2PStatus(*handles, kind)
+        except pynvml.NVMLError as error:
+            return {"error": error.value}
+
+    def count(self) -> Any:
+        """Names of NVML's devices' UUIDs, or the error."""
+        try:
+            pynvml.nvmlInit()
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
+            return [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+        except pynvml.NVMLError as error:
+            return {"error": error.value}
+
+    def mig(self) -> list[str]:
+        """UUIDs of the MIG devices of device 0."""
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        found = []
+        try:
+            for at in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+                found.append(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, at)))
+        except pynvml.NVMLError_NotFound:
+            pass
+        return found
+
+    def limit(self, path: str, soft: int, hard: int, device: int = 0) -> int:
+        """nvmlDeviceSetMemoryLimits_v1's result."""
+        limits = pynvml.c_nvmlSetMemoryLimits_v1_t(path.encode(), soft, hard)
+        return self._nvml_result(device, pynvml.nvmlDeviceSetMemoryLimits_v1, limits)
+
+    def limits(self, path: str, device: int = 0) -> list[int]:
+        """nvmlDeviceGetMemoryLimits_v1: result, soft, hard, used."""
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t(path.encode())
+        result = self._nvml_result(device, pynvml.nvmlDeviceGetMemoryLimits_v1, limits)
+        return [result, limits.softLimit, limits.hardLimit, limits.currentUsed]
+
+    def become(self, uid: int) -> None:
+        os.setuid(uid)
+
+    def fork(self) -> int:
+        """A child that waits for ever with all that this process has open; its pid."""
+        child = os.fork()
+        if child == 0:
+            os.close(0)
+            os.close(1)
+            while True:
+                signal.pause()
+        return child
+
+    def in_child(self, *calls: list[Any]) -> Any:
+        """The same functions, in a forked child that then ends; what they returned."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            results = [getattr(self, name)(*arguments) for name, *arguments in calls]
+            os.write(writer, json.dumps(results).encode())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            text = pipe.read()
+        os.waitpid(child, 0)
+        return json.loads(text)
+
+    def _nvml_result(self, device: int, function: Any, limits: Any) -> int:
+        try:
+            pynvml.nvmlInit()
+            function(pynvml.nvmlDeviceGetHandleByIndex(device), limits)
+        except pynvml.NVMLError as error:
+            return int(error.value)
+        return 0
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    if hasattr(value, "_fields_"):
+        return {name: plain(getattr(value, name)) for name, *_ in value._fields_}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "__dict__"):
+        return {name: plain(inner) for name, inner in vars(value).items()}
+    return value
+
+
+if __name__ == "__main__":
+    worker = Worker(sys.argv[1])
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        print(json.dumps(getattr(worker, name)(*arguments)), flush=True)

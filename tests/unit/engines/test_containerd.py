@@ -1,0 +1,298 @@
+"""containerd's config.toml: ours comes and goes, and the rest stays byte for byte."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.containerd_files import CRI, DOCUMENTS, NAMES, PROGRAM, configured, cri, file_of, unconfigured
+from xpu_runtime.engines import containerd
+from xpu_runtime.errors import ConfigError
+
+
+@pytest.mark.parametrize("default", [False, True], ids=["beside", "as default"])
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_configure_adds_the_runtime_once_and_unconfigure_brings_the_old_bytes_back(
+    name: str, default: bool
+) -> None:
+    before = DOCUMENTS[name]
+    after = configured(before, default)
+    assert cri(after)["runtimes"]["xpu"]["options"]["BinaryName"] == PROGRAM
+    assert cri(after)["runtimes"]["xpu"]["runtime_type"] == "io.containerd.runc.v2"
+    assert cri(after)["runtimes"]["xpu"]["pod_annotations"] == ["yoyoworks.com/*"]
+    assert (cri(after).get("default_runtime_name") == "xpu") is default
+    assert configured(after, default) == after
+    assert unconfigured(after) == before
+    assert unconfigured(before) == before
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_line_of_the_old_file_is_still_there_in_its_order(name: str) -> None:
+    before, after = DOCUMENTS[name].splitlines(), iter(configured(DOCUMENTS[name]).splitlines())
+    assert all(line in after for line in before)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_the_table_is_the_one_of_the_file_s_version(version: int) -> None:
+    after = tomllib.loads(configured(f"version = {version}\n"))
+    assert list(after["plugins"]) == list(NAMES[version])
+
+
+def test_the_runtime_is_made_like_runc_so_that_cgroups_are_driven_alike() -> None:
+    after = cri(configured(DOCUMENTS["a full version 2 file"]))
+    assert after["runtimes"]["xpu"]["options"] == {"SystemdCgroup": True, "BinaryName": PROGRAM}
+
+
+def test_containerd_s_own_runc_is_named_where_no_runtime_was() -> None:
+    assert cri(configured("version = 2\n"))["runtimes"]["runc"] == {"runtime_type": "io.containerd.runc.v2"}
+
+
+def test_runc_stays_where_another_runtime_came_to_stand_beside_it() -> None:
+    kata = f'[{CRI}.containerd.runtimes.kata]\nruntime_type = "io.containerd.kata.v2"\n'
+    left = cri(unconfigured(configured("version = 2\n") + kata))
+    assert sorted(left["runtimes"]) == ["kata", "runc"]
+
+
+def test_another_path_is_changed_in_its_place_and_the_owner_s_additions_stay() -> None:
+    own = configured("version = 2\n").replace('"yoyoworks.com/*"', '"mine/*", "yoyoworks.com/*"')
+    own = own.replace("    BinaryName", "    SystemdCgroup = true # mine\n    BinaryName")
+    assert configured(own, program="/opt/x") == own.replace(PROGRAM, "/opt/x")
+
+
+def test_a_runtime_written_as_an_inline_table_is_completed() -> None:
+    text = f'version = 2\n[{CRI}.containerd.runtimes]\nxpu = {{ runtime_type = "old", extra = 1 }}\n'
+    xpu = cri(configured(text))["runtimes"]["xpu"]
+    assert (xpu["extra"], xpu["runtime_type"], xpu["options"]) == (
+        1,
+        "io.containerd.runc.v2",
+        {"BinaryName": PROGRAM},
+    )
+
+
+def test_what_others_wrote_after_us_stays_when_we_go() -> None:
+    after = configured("version = 2", default=True) + "# theirs\n[metrics] # too\nx = 1\n"
+    assert unconfigured(after) == "version = 2\n# theirs\n[metrics] # too\nx = 1\n"
+
+
+def test_unconfigure_works_on_a_file_whose_comments_were_lost() -> None:
+    after = configured(DOCUMENTS["a full version 2 file"], default=True)
+    bare = "".join(line.partition("#")[0].rstrip() + "\n" for line in after.splitlines())
+    left = cri(unconfigured(bare))
+    assert "default_runtime_name" not in left
+    assert list(left["runtimes"]) == ["runc"]
+
+
+def test_unconfigure_leaves_another_default_runtime_alone() -> None:
+    after = configured("version = 2\n") + f'[{CRI}.containerd]\ndefault_runtime_name = "a"\n'
+    assert cri(unconfigured(after))["default_runtime_name"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("version = 2\n[plugins\n", ":2:9: not TOML: Expected ']'"),
+        ("version = 2\nversion = 2\n", ":2:12: not TOML: Cannot overwrite a value"),
+        ("a = [1,\n", ":2:1: not TOML:"),
+        ("a = " + "[" * 5000, "nested too deeply"),
+        ("a = " + "9" * 5000, "not TOML:"),
+        ("version = 5\n", "version is 5: known are 1 to 4"),
+        ("version = true\n", "version is True"),
+        ("version = [2]\n", "version is [2]"),
+        ("version = { a = 1 }\n", "version is {'a': 1}"),
+        ("version = 2.0\n", "version is 2.0"),
+        ("version = 2\nplugins = 1\n", "plugins is not a table"),
+        ("version = 2\nplugins = {}\n", "inline tables or dotted keys"),
+        ("version = 2\nplugins = {}\n", f"write the line [{CRI}.containerd] first"),
+        (f"version = 2\n[{CRI}]\ncontainerd = {{ snapshotter = 'x' }}\n", "inline tables or dotted keys"),
+        (f"[{CRI}.containerd]\n", "add that as its first line"),
+        (f"version = 2\n[{CRI}.containerd]\nruntimes = 1\n", "runtimes is not a table"),
+    ],
+)
+def test_what_cannot_be_changed_safely_is_refused_and_stays(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configured(text)
+    assert told in str(caught.value)
+
+
+def test_a_default_runtime_that_would_need_a_second_header_for_a_table_is_refused() -> None:
+    with pytest.raises(ConfigError, match="inline tables or dotted keys"):
+        configured(f"version = 2\n[{CRI}]\ncontainerd.snapshotter = 'x'\n", default=True)
+
+
+@pytest.mark.parametrize("name", ["cri", "io.containerd.grpc.v1.cri"])
+def test_a_disabled_plugin_is_noted(name: str) -> None:
+    (edit,) = containerd.configure(file_of(f'version = 2\ndisabled_plugins = ["{name}"]\n'), PROGRAM, False)
+    assert any(f"disabled_plugins has {name}" in note for note in edit.notes)
+
+
+def test_an_imported_file_that_would_hide_ours_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/a.toml").write_text(f"version = 2\n[{CRI}]\nx = 1\n")
+    (tmp_path / "conf.d/b.toml").write_text("version = 2\n[metrics]\n")
+    (tmp_path / "conf.d/c.toml").write_text("not toml")
+    file = file_of('version = 2\nimports = ["conf.d/*.toml"]\n', tmp_path / "config.toml")
+    notes = containerd.configure(file, PROGRAM, False)[0].notes
+    assert [str(tmp_path / "conf.d/a.toml") in note for note in notes] == [True]
+
+
+# Whatever was configured, in any number of steps, goes again.
+
+CRI_3 = 'plugins."io.containerd.cri.v1.runtime"'
+OWN_TABLE = (
+    f'version = 3\n[{CRI_3}.containerd.runtimes.xpu]\nruntime_type = "x"\n'
+    f'[{CRI_3}.containerd.runtimes.xpu.options]\nBinaryName = "/old"\n# c\n'
+)
+
+
+@pytest.mark.parametrize(
+    "before", [*DOCUMENTS.values(), OWN_TABLE], ids=[*DOCUMENTS, "a table of the user's for us"]
+)
+def test_what_is_configured_in_steps_goes_in_one(before: str) -> None:
+    first = configured(before)
+    second = configured(first, default=True)
+    third = configured(second, program="/opt/x")
+    assert cri(third)["default_runtime_name"] == "xpu"
+    assert cri(third)["runtimes"]["xpu"]["options"]["BinaryName"] == "/opt/x"
+    for after in (first, second, third):
+        assert unconfigured(after) == (before if before != OWN_TABLE else "version = 3\n")
+
+
+def test_dotted_keys_of_ours_are_completed_and_go() -> None:
+    before = f"version = 3\n[{CRI_3}.containerd]\nruntimes.kata.a = 1 # kata\n"
+    after = configured(before + 'runtimes.xpu.runtime_type = "x"\n')
+    assert cri(after)["runtimes"]["xpu"]["options"] == {"BinaryName": PROGRAM}
+    assert cri(after)["runtimes"]["kata"] == {"a": 1}
+    assert unconfigured(after) == before
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        f'version = 3\n{CRI_3}.containerd.default_runtime_name = "runc" # mine\n[metrics]\nx = 1\n',
+        f'version = 3\n[{CRI_3}]\n  containerd.default_runtime_name = "runc"\n',
+        f"version = 3\n[{CRI_3}.containerd]\n  'default_runtime_name'='runc'",
+        'plugins.cri.containerd.default_runtime_name = "runc"\nx = 1\n',
+    ],
+)
+def test_a_default_runtime_is_replaced_however_its_key_is_written(before: str) -> None:
+    after = configured(before, default=True)
+    assert cri(after)["default_runtime_name"] == "xpu"
+    assert unconfigured(after) == before
+
+
+# As written before there were blocks: a mark on each key and table at the end of the file.
+
+MARK = "# by `xpu runtime configure`"
+EARLIER_RUNC = f'[{CRI}.containerd.runtimes.runc] {MARK}\n  runtime_type = "io.containerd.runc.v2"\n'
+EARLIER_XPU = (
+    f'[{CRI}.containerd.runtimes.xpu] {MARK}\n  runtime_type = "io.containerd.runc.v2"\n'
+    f'  pod_annotations = ["yoyoworks.com/*"]\n  [{CRI}.containerd.runtimes.xpu.options]\n'
+    f'    BinaryName = "{PROGRAM}"\n'
+)
+EARLIER_DEFAULT = f'[{CRI}.containerd] {MARK}\n  default_runtime_name = "xpu"\n'
+CRUN = f'[{CRI}.containerd.runtimes.crun]\nruntime_type="io.containerd.runc.v2"\n'
+THEIRS = "# theirs\n  [metrics]\n  x = 1\n"
+#: What a file was, and what it became.
+EARLIER = {
+    "a default of the user's": (
+        f'version = 2\n[{CRI}.containerd]\n  default_runtime_name = "crun"\n{CRUN}',
+        f'version = 2\n[{CRI}.containerd]\n  default_runtime_name = "xpu" {MARK}\n'
+        f'#xpu#   default_runtime_name = "crun"\n{CRUN}\n{EARLIER_XPU}',
+    ),
+    "no default in the user's table": (
+        f"version = 2\n  [{CRI}.containerd] # c\n    x = 1\n{CRUN}",
+        f'version = 2\n  [{CRI}.containerd] # c\n    default_runtime_name = "xpu"\n    x = 1\n{CRUN}\n'
+        f"{EARLIER_XPU}",
+    ),
+    "no runtimes": (
+        "version = 2\nimports = ['/etc/a.toml']\n",
+        f"version = 2\nimports = ['/etc/a.toml']\n\n{EARLIER_RUNC}{EARLIER_XPU}",
+    ),
+    "in two steps": ("version = 2", f"version = 2\n{EARLIER_RUNC}{EARLIER_XPU}\n{EARLIER_DEFAULT}"),
+    "in two steps, with something in between": (
+        f"version = 2\n{THEIRS}",
+        f"version = 2\n\n{EARLIER_RUNC}{EARLIER_XPU}{THEIRS}\n{EARLIER_DEFAULT}",
+    ),
+    "no file": ("", f"version = 2 {MARK}\n{EARLIER_DEFAULT}{EARLIER_RUNC}{EARLIER_XPU}"),
+    "theirs after ours": (
+        f"version = 2\n{THEIRS}",
+        f"version = 2\n\n{EARLIER_RUNC}{EARLIER_XPU}SystemdCgroup = true\n{THEIRS}",
+    ),
+    "a key that has its tables' names": (
+        'plugins.cri.containerd.default_runtime_name = "runc"\n',
+        f'plugins.cri.containerd.default_runtime_name = "xpu" {MARK}\n'
+        '#xpu# plugins.cri.containerd.default_runtime_name = "runc"\n\n'
+        + (EARLIER_RUNC + EARLIER_XPU).replace(CRI, "plugins.cri"),
+    ),
+}
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("name", EARLIER)
+def test_unconfigure_brings_the_bytes_back_from_before_an_earlier_configure(name: str, line_end: str) -> None:
+    before, after = (text.replace("\n", line_end) for text in EARLIER[name])
+    if name != "in two steps":  # "version = 2" alone does not say what ends its line
+        assert unconfigured(after) == before
+    assert unconfigured(after.replace("\r", "")) == before.replace("\r", "")
+    assert unconfigured(configured(after)) == before
+    assert unconfigured(configured(after, default=True, program="/opt/x")) == before
+
+
+# Generated files: tables in any order, with comments, blank lines and every kind of value.
+
+words = st.sampled_from(["a", "b-1", "x.y", "runc", "options", "default", "ü", '"', "# [no]"])
+scalars = (
+    st.booleans()
+    | st.integers(-(2**40), 2**40)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("ab\n\t\"'#[]{}=\\\x7fé€\U0001f600", max_size=8)
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=2)
+)
+tables = st.sampled_from(
+    ["metrics", "plugins", CRI, f"{CRI}.cni", f"{CRI}.containerd", f"{CRI}.containerd.runtimes"]
+    + [f"{CRI}.containerd.runtimes.runc", f"{CRI}.containerd.runtimes.kata", "proxy.a", '"q.r".s']
+)
+trivia = st.sampled_from(["", "\n", "# note\n", "   # [plugins] \n", "\n\n", "\t\n"])
+
+
+def inline(value: Any) -> str:
+    """A value in one line of TOML."""
+    if isinstance(value, dict):
+        items = [f"{tomlkit.key(key).as_string()} = {inline(item)}" for key, item in value.items()]
+        return "{ " + ", ".join(items) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    text: str = tomlkit.item(value).as_string()
+    return text
+
+
+@st.composite
+def toml_files(draw: st.DrawFn) -> str:
+    text = draw(trivia) + "version = 2" + draw(st.sampled_from(["\n", " # two\n", "\n\n"]))
+    for name in draw(st.lists(tables, unique=True, max_size=6)):
+        indentation = draw(st.sampled_from(["", "  "]))
+        text += f"{indentation}[{name}]" + draw(st.sampled_from(["\n", "  # c\n", "\n\n"]))
+        for key, value in draw(st.dictionaries(words, values, max_size=3)).items():
+            text += f"{indentation}{tomlkit.key('k-' + key).as_string()} = {inline(value)}\n" + draw(trivia)
+        if name == f"{CRI}.containerd" and draw(st.booleans()):
+            text += draw(st.sampled_from(["", "    "])) + "default_runtime_name = 'kata' # c\n"
+    return text.rstrip("\n") if draw(st.booleans()) else text
+
+
+@given(toml_files(), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_for_any_file_unconfigure_undoes_configure_and_configure_is_idempotent(
+    text: str, default: bool
+) -> None:
+    after = configured(text, default)
+    assert configured(after, default) == after
+    assert configured(after, False) == after
+    assert unconfigured(after) == text

@@ -1,0 +1,255 @@
+"""The ledger on a real file, with real processes: whole grants or none, nothing twice, the dead reaped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.waiting import LedgerError
+from xpu_runtime.linux import proc
+
+GIB = 1 << 30
+CAPACITY = 15 * GIB
+HELD = Holding("driver", "hard", "none", "unenforced")
+
+
+class Process:
+    """A process that holds a grant."""
+
+    def __init__(self) -> None:
+        self._child = subprocess.Popen(["/bin/sleep", "600"])
+        self.pid = self._child.pid
+        self.start_time = proc.start_time(self.pid) or 0
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._child.wait()
+
+
+@pytest.fixture
+def holder() -> Iterator[Process]:
+    process = Process()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "ledger.db")
+
+
+def wanted(process: Process, name: str = "c1") -> Grant:
+    return Grant(0, name, f"/bundles/{name}", process.pid, process.start_time, "", "pending", "hook", 0.0, ())
+
+
+def take(memory: int, uses: dict[str, Use]) -> tuple[Slice, ...] | None:
+    if uses.get("GPU-0", Use()).memory_bytes + memory > CAPACITY:
+        return None
+    return (Slice("0", "GPU-0", memory, True, 30, HELD),)
+
+
+def test_a_grant_is_read_back_as_it_was_given(path: str, holder: Process) -> None:
+    with Ledger(path) as ledger:
+        granted, dead = ledger.grant(wanted(holder), lambda uses: take(4 * GIB, uses))
+    assert granted is not None
+    assert dead == []
+    with Ledger(path) as ledger:
+        assert ledger.grants() == [granted]
+        assert ledger.uses() == {"GPU-0": Use(4 * GIB, 30, 1, False)}
+    assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+def test_a_missing_folder_is_made_and_a_link_in_the_ledgers_place_refused(path: str, tmp_path: Path) -> None:
+    with Ledger(str(tmp_path / "run" / "xpu" / "ledger.db")):
+        pass
+    assert os.stat(tmp_path / "run" / "xpu").st_mode & 0o777 == 0o755
+    os.symlink(tmp_path / "elsewhere", path)
+    with pytest.raises(LedgerError, match="Too many levels of symbolic links"), Ledger(path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_container_that_asks_twice_is_given_once(path: str, holder: Process) -> None:
+    with Ledger(path) as ledger:
+        first, _ = ledger.grant(wanted(holder), lambda uses: take(4 * GIB, uses))
+        second, _ = ledger.grant(wanted(holder), lambda uses: take(4 * GIB, uses))
+        assert first == second
+        assert len(ledger.grants()) == 1
+
+
+def test_a_dead_containers_slice_is_free_again(path: str) -> None:
+    process = Process()
+    with Ledger(path) as ledger:
+        ledger.grant(wanted(process), lambda uses: take(CAPACITY, uses))
+        process.kill()
+        after = Process()
+        granted, dead = ledger.grant(wanted(after, "c2"), lambda uses: take(CAPACITY, uses))
+        after.kill()
+    assert granted is not None
+    assert [grant.container_id for grant in dead] == ["c1"]
+
+
+def test_a_process_number_in_use_again_does_not_keep_a_grant_alive(path: str, holder: Process) -> None:
+    with Ledger(path) as ledger:
+        other = wanted(holder).replace(start_time=holder.start_time - 1)
+        ledger.grant(other, lambda uses: take(CAPACITY, uses))
+        granted, dead = ledger.grant(wanted(holder, "c2"), lambda uses: take(CAPACITY, uses))
+    assert granted is not None
+    assert len(dead) == 1
+
+
+def test_what_does_not_fit_books_nothing(path: str, holder: Process) -> None:
+    with Ledger(path) as ledger:
+        ledger.grant(wanted(holder), lambda uses: take(12 * GIB, uses))
+        granted, _ = ledger.grant(wanted(holder, "c2"), lambda uses: take(4 * GIB, uses))
+        assert granted is None
+        assert len(ledger.grants()) == 1
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+def test_another_boots_grants_are_forgotten(path: str, holder: Process, newer: int) -> None:
+    with Ledger(path) as ledger:
+        ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
+        ledger._db.execute("UPDATE meta SET boot = 'another boot', version = version + ?", (newer,))
+    with Ledger(path) as ledger:
+        assert ledger.grants() == []
+
+
+def test_a_newer_layout_is_refused_and_kept(path: str, holder: Process) -> None:
+    with Ledger(path) as ledger:
+        ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
+        ledger._db.execute("UPDATE meta SET version = version + 1")
+    with pytest.raises(LedgerError, match="newer version"), Ledger(path):
+        pass
+
+
+def test_a_damaged_ledger_grants_nothing_and_says_what_to_do(path: str) -> None:
+    Path(path).write_bytes(b"not a database at all" * 100)
+    with pytest.raises(LedgerError, match="remove the file"), Ledger(path):
+        pass
+
+
+def test_a_grant_is_bound_to_the_process_and_cgroup_of_its_container(path: str, holder: Process) -> None:
+    with Ledger(path) as ledger:
+        first, _ = ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
+        other, _ = ledger.grant(wanted(holder, "c2"), lambda uses: take(GIB, uses))
+        assert first is not None and other is not None
+        bound = first.replace(pid=1, start_time=2, cgroup="/c", state="running")
+        assert ledger.bind(bound)
+        assert ledger.grants() == [bound, other]
+
+
+def test_release_is_safe_to_repeat(path: str, holder: Process) -> None:
+    with Ledger(path) as ledger:
+        granted, _ = ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
+        assert granted is not None
+        ledger.release([granted])
+        ledger.release([granted])
+        assert ledger.uses() == {}
+        assert not ledger.bind(granted)
+
+
+def test_a_hundred_at_once_are_granted_exactly_what_fits(path: str, holder: Process) -> None:
+    outcomes: list[bool] = []
+
+    def one(number: int) -> None:
+        with Ledger(path) as ledger:
+            granted, _ = ledger.grant(wanted(holder, f"c{number}"), lambda uses: take(GIB, uses))
+        outcomes.append(granted is not None)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count(True) == 15
+    assert len(outcomes) == 100
+
+
+WRITER = """
+import sys
+from xpu_runtime.ledger.grants import Grant, Holding, Slice
+from xpu_runtime.ledger.store import Ledger
+path, pid, started = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+number = 0
+print("ready", flush=True)
+while True:
+    number += 1
+    slices = tuple(Slice(str(n), f"GPU-{n}", 1, True, None, Holding()) for n in range(8))
+    with Ledger(path) as ledger:
+        wanted = Grant(0, f"c{number}", "/b", pid, started, "", "pending", "hook", 0.0, ())
+        ledger.grant(wanted, lambda uses: slices)
+"""
+
+
+def test_kill_at_any_instant_leaves_whole_grants_only(path: str, holder: Process) -> None:
+    for delay in range(12):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, path, str(holder.pid), str(holder.start_time)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": "src"},
+        )
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        # It writes without a pause: wherever the signal meets it is a different instant.
+        with Ledger(path) as ledger:
+            target = len(ledger.grants()) + delay
+            while len(ledger.grants()) < target:
+                pass
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        with Ledger(path) as ledger:
+            assert all(len(grant.slices) == 8 for grant in ledger.grants())
+            rows = ledger._query("SELECT COUNT(*) FROM slices")[0][0]
+            assert rows == 8 * len(ledger.grants())
+            assert ledger._query("PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path, holder: Process) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", small], check=True)
+    try:
+        path = str(small / "ledger.db")
+        with Ledger(path) as ledger:
+            ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
+        filler = small / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(bytes(4096))
+        with pytest.raises(LedgerError, match="free space"), Ledger(path) as ledger:
+            for number in range(100):
+                ledger.grant(wanted(holder, f"x{number}"), lambda uses: take(1, uses))
+        filler.unlink()
+        with Ledger(path) as ledger:
+            assert "c1" in [grant.container_id for grant in ledger.grants()]
+            assert all(len(grant.slices) == 1 for grant in ledger.grants())
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_who_is_not_root_is_told_whose_slices_are(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    with Ledger(path):
+        pass
+    program = (
+        "import os, sys; from xpu_runtime.ledger.store import Ledger; os.setuid(65534)\n"
+        "try: Ledger(sys.argv[1]).__enter__()\n"
+        "except Exception as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        f"cannot open the ledger {path}: Permission denied: "
+        "run it as root: rootless engines are not supported\n"
+    )

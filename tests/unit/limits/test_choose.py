@@ -1,0 +1,155 @@
+"""Which backend holds a limit, and what is said where none can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import inventories
+from xpu_runtime import paths, registered
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.errors import RequestError
+from xpu_runtime.ledger.grants import Holding
+from xpu_runtime.limits import choose
+from xpu_runtime.request.parse import parse
+from xpu_runtime.vendors.inventory import Device, Inventory, Library, Node
+
+GPU = Device("0", "GPU-0", "Tesla T4", 15 << 30, (Node("/dev/nvidia0", 195, 0),), "nvidia")
+MIG = GPU.replace(index="0:0", uuid="MIG-0", parent="GPU-0")
+AMD = GPU.replace(vendor="amd", uuid="GPU-00000000000000a1")
+LIBRARIES = tuple(
+    Library("lib", f"/lib/{stem}.so.1", f"{stem}.so.1", "compute") for stem in ("libcuda", "libnvidia-ml")
+)
+R615 = inventories.node(inventories.nvidia("615.36.02", *LIBRARIES, limits=True), GPU)
+R580 = inventories.node(inventories.nvidia("580.82.07", *LIBRARIES), GPU)
+NOTHING_UNHELD = Config(enforcement_allow_unenforced=())
+ALL_UNHELD = Config(enforcement_allow_unenforced=("memory", "cores"))
+DRIVER_HARD = ("driver", "hard")
+UNHELD = ("none", "unenforced")
+
+
+@pytest.fixture
+def interposers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two interposers where an installed runtime has them."""
+    (tmp_path / "interposer/nvidia").mkdir(parents=True)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (tmp_path / "interposer/nvidia" / name).touch()
+    monkeypatch.setattr(paths, "NATIVE_DIR", str(tmp_path))
+
+
+def outcome(
+    variables: dict[str, str], found: Inventory = R615, device: Device = GPU, config: Config | None = None
+) -> tuple[Holding, str | None]:
+    return choose.holding(found, device, parse(variables), config or Config())
+
+
+def test_memory_is_held_by_the_driver_and_cores_are_booked() -> None:
+    held, reason = outcome({"XPU_MEM": "4G", "XPU_CORES": "30"})
+    assert reason is None
+    assert held == Holding(*DRIVER_HARD, *UNHELD)
+
+
+def test_what_is_not_limited_needs_no_backend() -> None:
+    assert outcome({"XPU_COUNT": "1"}, R580, config=NOTHING_UNHELD) == (Holding(), None)
+    assert outcome({"XPU_CORES": "100"}, R580, config=NOTHING_UNHELD) == (Holding(), None)
+
+
+def test_with_an_older_driver_the_interposers_hold_memory(interposers: None) -> None:
+    assert outcome({"XPU_MEM": "4G"}, R580) == (Holding("library", "soft"), None)
+    assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "library", "XPU_CORES": "30"}) == (
+        Holding("library", "soft", *UNHELD),
+        None,
+    )
+    assert outcome({"XPU_MEM": "4G", "XPU_CAPABILITIES": "all"}, R580)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "found", "device", "why"),
+    [
+        ({"XPU_CAPABILITIES": "compute,graphics"}, "580.82.07", GPU, "graphics, whose memory the interposer"),
+        ({}, "460.91.03", GPU, "need driver R470 or newer, not 460.91.03"),
+        ({"XPU_ENFORCE": "library"}, "580.82.07", AMD, "library cannot hold limits of amd devices"),
+    ],
+)
+def test_where_the_interposers_cannot_hold_memory_the_reason_is_told(
+    interposers: None, variables: dict[str, str], found: str, device: Device, why: str
+) -> None:
+    _, reason = outcome(
+        {"XPU_MEM": "4G", **variables}, inventories.node(inventories.nvidia(found, *LIBRARIES), GPU), device
+    )
+    assert reason is not None
+    assert why in reason
+
+
+def test_without_interposers_an_older_driver_cannot_hold_memory() -> None:
+    _, reason = outcome({"XPU_MEM": "4G"}, R580)
+    assert reason is not None
+    assert "driver 580.82.07 cannot hold a memory limit" in reason
+    assert "libcuda.so.1 is missing: install the runtime again" in reason
+    assert "enforcement.allow_unenforced does not list memory" in reason
+
+
+def test_a_limit_goes_unheld_only_where_the_configuration_lists_it() -> None:
+    assert outcome({"XPU_MEM": "4G"}, R580, config=ALL_UNHELD) == (Holding(*UNHELD), None)
+    _, reason = outcome({"XPU_CORES": "30"}, config=NOTHING_UNHELD)
+    assert reason is not None
+    assert "cores" in reason
+
+
+@pytest.mark.parametrize("config", [Config(), ALL_UNHELD])
+def test_hard_is_refused_unless_every_limit_is(config: Config) -> None:
+    assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "hard"}, config=config)[1] is None
+    for variables, found in [({"XPU_MEM": "4G", "XPU_CORES": "30"}, R615), ({"XPU_MEM": "4G"}, R580)]:
+        _, reason = outcome({**variables, "XPU_ENFORCE": "hard"}, found, config=config)
+        assert reason is not None
+        assert "XPU_ENFORCE=hard" in reason
+
+
+def test_a_backend_that_is_not_registered_is_no_choice() -> None:
+    allowed = ", ".join(["auto", "hard", *registered.backends(), "none"])
+    with pytest.raises(RequestError, match=f"must be one of {allowed}"):
+        parse({"XPU_MEM": "4G", "XPU_ENFORCE": "no-such-backend"})
+
+
+def test_the_hardware_is_asked_for_by_name_where_a_whole_mig_device_is() -> None:
+    assert outcome({"XPU_ENFORCE": "mig"}, device=MIG) == (Holding("mig", "hard", "mig", "hard"), None)
+    for variables in ({"XPU_MEM": "1G"}, {"XPU_CORES": "30"}):
+        _, reason = outcome({"XPU_ENFORCE": "mig", **variables}, device=MIG, config=ALL_UNHELD)
+        assert reason is not None
+        assert "whole MIG device" in reason
+    _, reason = outcome({"XPU_ENFORCE": "mig"}, device=GPU, config=ALL_UNHELD)
+    assert reason == "not a MIG device, and XPU_ENFORCE=mig needs one"
+
+
+# Who could lift a limit that the driver holds.
+
+
+def test_a_limit_that_the_container_could_lift_is_soft_and_not_hard(interposers: None) -> None:
+    lifter = parse({"XPU_MEM": "4G"}).replace(can_lift="the container has CAP_SYS_ADMIN")
+    assert choose.holding(R615, GPU, lifter, Config()) == (Holding("driver", "soft"), None)
+    held, reason = choose.holding(R615, GPU, lifter.replace(enforce="hard"), ALL_UNHELD)
+    assert held == Holding()
+    assert reason == (
+        "the container has CAP_SYS_ADMIN, and could lift a limit that the driver holds, "
+        "and XPU_ENFORCE=hard is set"
+    )
+
+
+def test_all_that_keeps_a_device_from_serving_is_told() -> None:
+    _, reason = outcome({"XPU_MEM": "4G", "XPU_CORES": "30"}, R580, config=NOTHING_UNHELD)
+    assert reason is not None
+    assert "does not list memory" in reason
+    assert "does not list cores" in reason
+
+
+def test_an_image_cannot_lift_its_limit_by_asking_for_none() -> None:
+    assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "none"})[1] is not None
+    assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "none"}, config=ALL_UNHELD) == (Holding(*UNHELD), None)
+
+
+def test_a_whole_mig_device_is_held_by_the_hardware_and_a_part_of_it_by_nothing() -> None:
+    assert outcome({"XPU_COUNT": "1"}, device=MIG)[0] == Holding("mig", "hard", "mig", "hard")
+    _, reason = outcome({"XPU_MEM": "1G"}, device=MIG)
+    assert reason is not None
+    assert "MIG" in reason

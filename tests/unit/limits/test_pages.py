@@ -1,0 +1,257 @@
+"""The host's view of the pages: only live processes count, and nothing that a container writes is trusted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.limits import pages
+
+from .accounts import lock_slots, write_slot
+
+MIB, GIB = 1 << 20, 1 << 30
+UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pages.create(str(tmp_path), "c1", (pages.Entry(UUID, 4 * GIB),))
+    return tmp_path
+
+
+def read(folder: Path) -> list[pages.ProcessUsage]:
+    return [each for each in pages.slots(str(folder), 1) if not each.dead]
+
+
+def test_a_slot_counts_as_long_as_its_lock_is_held(folder: Path) -> None:
+    write_slot(folder, 7, pid=12, name=b"train", used=GIB, kinds={"linear": GIB - MIB, "overhead": MIB})
+    lock = lock_slots(folder, 7)
+    expected = pages.ProcessUsage(7, 12, "train", 0, GIB, {"linear": GIB - MIB, "overhead": MIB})
+    assert read(folder) == [expected]
+    os.close(lock)
+    assert read(folder) == []
+    assert pages.slots(str(folder), 1) == [expected.replace(dead=True)]
+
+
+def test_a_lock_on_one_slot_says_nothing_of_its_neighbours(folder: Path) -> None:
+    for slot in (6, 7, 8):
+        write_slot(folder, slot, pid=slot, name=b"p", used=MIB)
+    lock = lock_slots(folder, 7)
+    assert [entry.slot for entry in read(folder)] == [7]
+    os.close(lock)
+
+
+def test_a_slot_without_a_mark_has_had_no_owner(folder: Path) -> None:
+    lock = lock_slots(folder, 3)
+    assert pages.slots(str(folder), 1) == []
+    os.close(lock)
+
+
+def test_a_killed_process_is_dead_at_once(folder: Path) -> None:
+    write_slot(folder, 0, pid=1, name=b"p", used=MIB)
+    program = (
+        "import sys; from unit.limits.accounts import lock_slots; from pathlib import Path; "
+        "lock_slots(Path(sys.argv[1]), 0); print('locked', flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"locked\n"
+    assert len(read(folder)) == 1
+    child.kill()
+    child.communicate()
+    assert read(folder) == []
+
+
+def test_what_the_living_have_open_of_the_dead_is_in_use(folder: Path) -> None:
+    write_slot(folder, 0, pid=1, name=b"maker", used=5 * MIB, exported=3 * MIB)
+    write_slot(folder, 1, pid=2, name=b"user", used=MIB, imports=1)
+    write_slot(folder, 2, pid=0, name=b"", used=2 * MIB, exported=2 * MIB, kinds={"orphan": 2 * MIB})
+    lock = lock_slots(folder, 1)
+    assert pages.held(pages.slots(str(folder), 1), 0) == {0: 3 * MIB, 1: MIB, 2: 2 * MIB}
+    # Nobody has anything open any more, or only one that is dead himself.
+    write_slot(folder, 1, pid=2, name=b"user", used=MIB, imports=0)
+    write_slot(folder, 3, pid=4, name=b"gone", used=MIB, imports=1)
+    assert pages.held(pages.slots(str(folder), 1), 0) == {0: 0, 1: MIB, 2: 0, 3: 0}
+    os.close(lock)
+
+
+# What a container may do to its usage page.
+
+
+@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 2100, 2048 + 4095, 6208, 6300, 6400])
+def test_a_page_that_is_cut_has_what_is_left(folder: Path, size: int) -> None:
+    write_slot(folder, 0, pid=1, name=b"p", used=MIB)
+    write_slot(folder, 4094, pid=2, name=b"q", used=MIB)
+    lock = lock_slots(folder, 0, 4095)
+    os.truncate(folder / pages.USAGE, size)
+    assert [entry.pid for entry in read(folder)] == ([1] if size >= 6144 + 64 + 128 else [])
+    os.close(lock)
+
+
+def test_a_page_of_a_tebibyte_costs_what_a_page_costs(folder: Path) -> None:
+    write_slot(folder, 1, pid=1, name=b"p", used=MIB)
+    lock = lock_slots(folder, 1)
+    with (folder / pages.USAGE).open("r+b") as file:
+        file.truncate(1 << 40)
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\1")
+    started = time.monotonic()
+    assert [entry.pid for entry in read(folder)] == [1]
+    assert time.monotonic() - started < 5
+    os.close(lock)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_is_read_as_claims_and_no_more(folder: Path, seed: int) -> None:
+    noise = random.Random(seed).randbytes(pages.usage_size(1))
+    (folder / pages.USAGE).write_bytes(noise)
+    lock = lock_slots(folder, 0, 4095)
+    found = read(folder)
+    assert 3900 < len(found) <= pages.SLOTS
+    for entry in found:
+        assert entry.name.isascii()
+        assert entry.name.isprintable()
+        assert 0 <= entry.used < 1 << 64
+    os.close(lock)
+
+
+def test_a_name_cannot_steer_a_terminal(folder: Path) -> None:
+    write_slot(folder, 0, pid=1, name=b"\x1b]0;evil\x07\xff\n\0hidden", used=MIB)
+    lock = lock_slots(folder, 0)
+    assert read(folder)[0].name == "?]0;evil???"
+    os.close(lock)
+
+
+def _nothing(path: Path) -> None:
+    path.unlink()
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("replace", "reason"),
+    [
+        (_nothing, errno.ENOENT),
+        (_folder, errno.EISDIR),
+        (_link, errno.ELOOP),
+        (_pipe, errno.ESPIPE),
+    ],
+)
+def test_what_is_no_file_is_an_error_and_never_a_wait(
+    folder: Path, replace: Callable[[Path], None], reason: int
+) -> None:
+    replace(folder / pages.USAGE)
+    with pytest.raises(OSError) as raised:
+        pages.slots(str(folder), 1)
+    assert raised.value.errno == reason
+
+
+def _quota(folder: Path) -> pages.Quota:
+    return pages.quota(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "look"),
+    [(pages.USAGE, os.O_RDWR, read), (pages.QUOTA, os.O_RDONLY, _quota)],
+    ids=["usage", "quota"],
+)
+def test_a_lease_on_a_page_makes_nobody_wait(
+    folder: Path, name: str, mode: int, look: Callable[[Path], object]
+) -> None:
+    # fcntl(2): the file's owner can put one on it, and whoever opens the file then waits for 45 seconds.
+    program = (
+        "import fcntl, os, signal, sys\n"
+        "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
+        "fd = os.open(sys.argv[1], int(sys.argv[2]))\n"
+        "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
+        "print('leased', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, folder / name, str(mode)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"leased\n"
+    started = time.monotonic()
+    with pytest.raises(OSError) as raised:
+        look(folder)
+    assert raised.value.errno == errno.EWOULDBLOCK
+    assert time.monotonic() - started < 5
+    holder.communicate()
+    assert look(folder) is not None
+
+
+def test_locks_by_the_ten_thousand_do_not_keep_the_host_busy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The kernel goes through all locks of a file for each question: 80,000 make 4095 of them 3 seconds long.
+    asked = []
+
+    def slow(_: int, slot: int) -> bool:
+        asked.append(slot)
+        time.sleep(0.1)
+        return False
+
+    monkeypatch.setattr(pages, "_is_locked", slow)
+    for slot in range(100):
+        write_slot(folder, slot, pid=slot + 1, name=b"p", used=MIB)
+    found = pages.slots(str(folder), 1)
+    assert len(asked) <= 11
+    assert [entry.dead for entry in found] == [slot in asked for slot in range(100)]
+
+
+# The quota page.
+
+
+def test_a_quota_page_is_read_whole(folder: Path) -> None:
+    assert pages.quota(str(folder)) == pages.Quota(pages.ABI, True, (4 * GIB,))
+    with pages.OpenQuota(str(folder)) as page:
+        page.set_limit(0, 6 * GIB)
+    assert pages.quota(str(folder)) == pages.Quota(pages.ABI, True, (6 * GIB,))
+
+
+def test_a_damaged_quota_page_is_told(folder: Path) -> None:
+    with (folder / pages.QUOTA).open("r+b") as file:
+        file.seek(1024)
+        file.write(b"\xff")
+    assert not pages.quota(str(folder)).valid
+    (folder / pages.QUOTA).write_bytes(b"")
+    with pytest.raises(ValueError, match="not a quota page"):
+        pages.quota(str(folder))
+    with pytest.raises(OSError, match="not a quota page"):
+        pages.OpenQuota(str(folder))
+
+
+def test_a_limit_is_one_store(folder: Path) -> None:
+    with pages.OpenQuota(str(folder)) as page:
+        for limit in (None, 0, 1, GIB, (1 << 64) - 2):
+            page.set_limit(0, limit)
+            assert list(pages.quota(str(folder)).limits) == [limit]

@@ -1,0 +1,72 @@
+"""Backends are registered by their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime import registered
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Holding, Slice
+from xpu_runtime.limits import registry
+from xpu_runtime.limits.backend import HARD, SOFT
+
+
+def held_by(memory: str | None, cores: str | None) -> Slice:
+    return Slice("0", "GPU-0", 1 << 30, memory is not None, 30, Holding(memory, HARD, cores, HARD))
+
+
+def test_each_file_is_a_backend_of_that_name_and_the_strongest_come_first() -> None:
+    assert sorted(backend.NAME for backend in registry.every()) == list(registered.backends())
+    strengths = [backend.STRONGEST for backend in registry.every()]
+    assert strengths == sorted(strengths, key=(HARD, SOFT).index)
+    assert all(set(backend.KINDS) <= {MEMORY, CORES} == set(KINDS) for backend in registry.every())
+
+
+def test_the_backends_of_a_grant_are_those_that_hold_a_limit_of_it() -> None:
+    slices = (held_by("library", "none"), held_by("driver", None), held_by(None, "driver"))
+    assert [backend.NAME for backend in registry.holding(slices)] == ["driver", "library"]
+    assert registry.holding((held_by(None, None), held_by("none", "none"))) == []
+
+
+def test_one_that_is_not_registered_is_told() -> None:
+    with pytest.raises(DeviceError, match="no backend 'no-such-backend' on this node"):
+        registry.holding((held_by("no-such-backend", None),))
+
+
+def test_what_only_shows_or_ends_containers_goes_on_without_one_that_is_not_registered_any_more() -> None:
+    assert [backend.NAME for backend in registry.known((held_by("driver", "of-a-newer-version"),))] == [
+        "driver"
+    ]
+    newer = registry.known((held_by("of-a-newer-version", None),))
+    assert newer == []
+
+
+@pytest.mark.parametrize(
+    "stray",
+    (
+        "README",
+        "._dmem.py",
+        ".#dmem.py",
+        "dmem copy.py",
+        "old/",
+        "foo.py~",
+        ".dmem.py.swp",
+        "a-b.py",
+        "_own.py",
+    ),
+)
+def test_what_else_lies_beside_the_modules_is_none(
+    stray: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registered, "__file__", str(tmp_path / "registered.py"))
+    folder = tmp_path / "backends"
+    (folder / "package").mkdir(parents=True)
+    (folder / "package/__init__.py").touch()
+    (folder / "module.py").touch()
+    if stray.endswith("/"):
+        (folder / stray).mkdir()
+    else:
+        (folder / stray).touch()
+    assert registered.names("backends") == ("module", "package")

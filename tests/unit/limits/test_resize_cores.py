@@ -1,0 +1,113 @@
+"""A cap on cores that changes: as a memory limit does, through whichever backend holds it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import paper
+from xpu_runtime import registered
+from xpu_runtime.errors import ApplyError, DeviceError
+from xpu_runtime.ledger.grants import CORES, MEMORY, Holding
+from xpu_runtime.ledger.refusal import Refused
+from xpu_runtime.limits.backend import Backend
+from xpu_runtime.limits.resize import Wanted
+from xpu_runtime.request.units import Memory
+
+from .resizing import GIB, Container, killed_at
+
+ON_PAPER = Holding(paper.NAME, "hard", paper.NAME, "hard")
+
+
+@pytest.fixture(autouse=True)
+def registered_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' backend, registered in this process."""
+    names = (*registered.backends(), paper.NAME)
+    monkeypatch.setattr(registered, "backends", lambda: names)
+    monkeypatch.setitem(sys.modules, f"xpu_runtime.limits.backends.{paper.NAME}", paper)
+
+
+@pytest.fixture
+def capped(run_dir: Path) -> Iterator[Container]:
+    """A container with 4 GiB and 30 % of the cores of a device."""
+    found = Container("c1", 4 * GIB, holding=ON_PAPER, cores=30)
+    paper.write(found.grant, {(0, MEMORY): 4 * GIB, (0, CORES): 30})
+    yield found
+    found.close()
+
+
+def limits(container: Container) -> tuple[list[tuple[int, int | None]], list[tuple[int, int]]]:
+    """What is booked, and what is in force: bytes and percent by slice."""
+    in_force = paper.limits(container.grant)
+    count = len(container.grant.slices)
+    return (
+        [(part.memory_bytes, part.cores) for part in container.slices()],
+        [(in_force[position, MEMORY], in_force[position, CORES]) for position in range(count)],
+    )
+
+
+def test_cores_change_alone_and_together_with_memory(capped: Container) -> None:
+    for wanted, now in [
+        (Wanted(cores=50), (4 * GIB, 50)),
+        (Wanted(cores=5), (4 * GIB, 5)),
+        (Wanted(Memory(bytes=6 * GIB), 100), (6 * GIB, 100)),
+        (Wanted(Memory(bytes=8 * GIB), 10), (8 * GIB, 10)),
+    ]:
+        (after,) = capped.change(wanted).slices
+        assert (after.memory_bytes, after.cores) == now
+        assert limits(capped) == ([now], [now])
+
+
+@pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
+def test_killed_at_any_line_the_ledger_never_says_less_than_what_is_in_force(
+    capped: Container, before: int, after: int
+) -> None:
+    line = 0
+    outcomes = set()
+    while True:
+        capped.change(Wanted(cores=before))
+        cut = killed_at(line, lambda: capped.change(Wanted(cores=after)))
+        ((_, booked),), ((_, in_force),) = limits(capped)
+        assert booked is not None
+        assert booked >= in_force
+        outcomes.add((booked, in_force))
+        capped.change(Wanted(cores=after))
+        assert limits(capped) == ([(4 * GIB, after)], [(4 * GIB, after)])
+        if not cut:
+            break
+        line += 1
+    # Both steps were seen on their own.
+    assert outcomes == {(before, before), (max(before, after), min(before, after)), (after, after)}
+
+
+def test_what_has_shrunk_goes_back_where_the_other_kind_is_refused(capped: Container) -> None:
+    other = Container("c2", 4 * GIB, holding=ON_PAPER, cores=60)
+    for wanted in (Wanted(Memory(bytes=GIB), 45), Wanted(Memory(bytes=12 * GIB), 5)):
+        with pytest.raises(Refused):
+            capped.change(wanted)
+        assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
+    with pytest.raises(Refused, match=r"GPU 0 does not have enough free cores.*XPU_CORES=40"):
+        capped.change(Wanted(cores=45))
+    capped.change(Wanted(cores=40))
+    other.close()
+
+
+def test_a_backend_whose_limits_cannot_change_says_so(
+    capped: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper.Paper, "open", Backend.open)
+    with pytest.raises(ApplyError, match="held by paper cannot change while the container runs"):
+        capped.change(Wanted(cores=10))
+    assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
+
+
+def test_a_backend_that_is_not_registered_any_more_changes_nothing(
+    capped: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tuple(name for name in registered.backends() if name != paper.NAME)
+    monkeypatch.setattr(registered, "backends", lambda: left)
+    with pytest.raises(DeviceError, match="no backend 'paper'"):
+        capped.change(Wanted(cores=10))

@@ -1,0 +1,31 @@
+"""The mount table: only what is asked for is taken apart, as a node may have thousands of mounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from support.namespaces import own_mount_namespace
+from xpu_runtime.linux import mountinfo, syscalls
+
+
+def test_mounts_of_one_kind_are_told_by_their_type_and_not_by_their_names(
+    tmp_path: Path, in_child: Callable[..., None]
+) -> None:
+    place = tmp_path / "a - cgroup2 b"
+    place.mkdir()
+
+    def look() -> None:
+        own_mount_namespace()
+        syscalls.mount("none", str(place), "tmpfs", 0)
+        every = mountinfo.read()
+        assert str(place) in [entry.point for entry in every.values()]
+        cgroups = {number: entry for number, entry in every.items() if entry.kind in ("cgroup", "cgroup2")}
+        assert cgroups
+        assert mountinfo.read("cgroup") == cgroups
+
+    in_child(look)
+
+
+def test_devices_are_those_of_all_mounts() -> None:
+    assert mountinfo.devices() == {entry.device for entry in mountinfo.read().values()}

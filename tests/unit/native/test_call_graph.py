@@ -1,0 +1,65 @@
+"""Calls between the files of the account and the interposers go down: no circle, no call to a folder above.
+
+Includes alone do not show it, as a declaration of an upper file's function may stand in a lower header.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from support import REPOSITORY
+
+NATIVE = REPOSITORY / "native"
+#: Each library's folders, the lowest first.
+LIBRARIES = {
+    "libcuda": ("account", "interposer/nvidia/client", "interposer/nvidia/cuda"),
+    "libnvidia-ml": ("account", "interposer/nvidia/client", "interposer/nvidia/nvml"),
+}
+INCLUDES = (f"-I{NATIVE}", f"-I{NATIVE}/interposer/nvidia")
+
+
+@cache
+def symbols(source: Path, folder: Path) -> tuple[set[str], set[str]]:
+    """What a file defines for others, and what it uses of others. Compiles it into the folder."""
+    made = folder / f"{source.parent.name}-{source.stem}.o"
+    subprocess.run(["gcc", "-std=c11", "-O0", "-c", "-o", made, source, *INCLUDES], check=True, timeout=60)
+    listed = subprocess.run(["nm", made], check=True, capture_output=True, text=True, timeout=60).stdout
+    words = [line.split()[-2:] for line in listed.splitlines()]
+    return {name for kind, name in words if kind in "TDBRC"}, {name for kind, name in words if kind == "U"}
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("objects")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_files_call_only_those_below_them(library: str, objects: Path) -> None:
+    folders = LIBRARIES[library]
+    rank = {NATIVE / folder: at for at, folder in enumerate(folders)}
+    found = {
+        source: symbols(source, objects)
+        for folder in folders
+        for source in sorted((NATIVE / folder).glob("*.c"))
+    }
+    home = {name: source for source, (defined, _) in found.items() for name in defined}
+    calls = {
+        source: {home[name] for name in used if name in home} - {source}
+        for source, (_, used) in found.items()
+    }
+    upwards = [
+        f"{source.relative_to(NATIVE)} calls {called.relative_to(NATIVE)}"
+        for source in calls
+        for called in calls[source]
+        if rank[called.parent] > rank[source.parent]
+    ]
+    assert not upwards
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        pytest.fail("a circle: " + " → ".join(source.name for source in error.args[1]))

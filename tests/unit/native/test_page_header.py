@@ -1,0 +1,111 @@
+"""native/abi/page.h and limits/pages.py describe the same bytes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support import GIB, REPOSITORY
+from xpu_runtime.limits import pages
+
+#: Prints what the header says, as JSON.
+PROGRAM = r"""
+#include "abi/page.h"
+#include <stddef.h>
+#include <stdio.h>
+#define SAY(name, value) printf("%s\"%s\": %llu", first++ ? ", " : "{", name, (unsigned long long)(value))
+int main(int argc, char **argv) {
+    int first = 0;
+    struct xpu_quota page;
+    FILE *file = fopen(argv[argc - 1], "rb");
+    if (!file || fread(&page, sizeof page, 1, file) != 1)
+        return 1;
+    SAY("abi", page.abi == XPU_ABI);
+    SAY("devices", page.device_count);
+    SAY("slots", page.slot_count);
+    SAY("usage", page.usage_size);
+    SAY("first", page.limits[0].memory);
+    SAY("second", page.limits[1].memory);
+    SAY("uuid", page.devices[1].uuid[15]);
+    SAY("gpu", page.devices[0].mig);
+    SAY("mig", page.devices[1].mig);
+    SAY("slot", sizeof(struct xpu_slot));
+    SAY("slot device", sizeof(struct xpu_slot_device));
+    SAY("quota size", XPU_QUOTA_SIZE);
+    SAY("fixed", XPU_QUOTA_FIXED);
+    SAY("devices at", offsetof(struct xpu_quota, devices));
+    SAY("device", sizeof(struct xpu_quota_device));
+    SAY("limits at", offsetof(struct xpu_quota, limits));
+    SAY("limit", sizeof(struct xpu_quota_limit));
+    SAY("header", XPU_USAGE_HEADER);
+    SAY("name at", offsetof(struct xpu_slot, name));
+    SAY("used at", offsetof(struct xpu_slot_device, used));
+    SAY("kinds at", offsetof(struct xpu_slot_device, kinds));
+    SAY("exported at", offsetof(struct xpu_slot_device, exported));
+    SAY("imports at", offsetof(struct xpu_slot, imports));
+    SAY("kinds", XPU_KIND_RESERVED);
+    SAY("max", XPU_DEVICES);
+    puts("}");
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def printer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("layout")
+    (folder / "layout.c").write_text(PROGRAM)
+    source, include = folder / "layout.c", f"-I{REPOSITORY}/native"
+    subprocess.run(["gcc", "-std=c11", include, "-o", folder / "layout", source], check=True)
+    return folder / "layout"
+
+
+def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
+    uuids = ["GPU-00112233-4455-6677-8899-aabbccddeeff", "MIG-00112233-4455-6677-8899-aabbccddee07"]
+    entries = (pages.Entry(uuids[0], 4 * GIB), pages.Entry(uuids[1], None, is_partition=True))
+    pages.create(str(tmp_path), "c1", entries)
+    said = json.loads(subprocess.run([printer, tmp_path / "quota"], check=True, capture_output=True).stdout)
+    assert said == {
+        "abi": 1,
+        "devices": 2,
+        "slots": pages.SLOTS,
+        "usage": (tmp_path / "usage").stat().st_size,
+        "first": 4 * GIB,
+        "second": pages.NO_LIMIT,
+        "uuid": 7,
+        "gpu": 0,
+        "mig": 1,
+        "slot": pages._SLOT_SIZE,
+        "slot device": pages._SLOT_DEVICE_SIZE,
+        "quota size": pages.QUOTA_SIZE,
+        "fixed": pages._FIXED,
+        "devices at": pages._DEVICES_AT,
+        "device": pages._DEVICE_SIZE,
+        "limits at": pages._FIXED,
+        "limit": pages._LIMIT_SIZE,
+        "header": pages._USAGE_HEADER,
+        "name at": 8,
+        "used at": 0,
+        "kinds at": pages._KINDS_AT,
+        "exported at": pages._EXPORTED_AT,
+        "imports at": pages._IMPORTS_AT,
+        "kinds": len(pages.KINDS),
+        "max": pages.MAX_DEVICES,
+    }
+
+
+def test_a_limit_that_is_changed_is_read_back(tmp_path: Path) -> None:
+    pages.create(str(tmp_path), "c1", (pages.Entry("GPU-00112233-4455-6677-8899-aabbccddeeff", GIB),))
+    before = (tmp_path / "quota").read_bytes()
+    assert list(pages.quota(str(tmp_path)).limits) == [GIB]
+    with pages.OpenQuota(str(tmp_path)) as page:
+        page.set_limit(0, 3 * GIB)
+    assert list(pages.quota(str(tmp_path)).limits) == [3 * GIB]
+    with pages.OpenQuota(str(tmp_path)) as page:
+        page.set_limit(0, None)
+    assert list(pages.quota(str(tmp_path)).limits) == [None]
+    # The part that the CRC is of stays as it was.
+    assert (tmp_path / "quota").read_bytes()[:2048] == before[:2048]

@@ -1,0 +1,82 @@
+"""XPU_LOG: read by the interposers in the container, and checked with what asks for a slice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.errors import RequestError
+from xpu_runtime.ledger.grants import Holding, Slice
+from xpu_runtime.limits import choose
+from xpu_runtime.request.source import asks, from_spec
+
+
+def spec(*variables: str, **annotations: str) -> dict[str, Any]:
+    asked = {f"yoyoworks.com/xpu-{name}": value for name, value in annotations.items()}
+    return {"process": {"env": list(variables)}, "annotations": asked}
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [("debug", True), ("debug:/tmp/xpu.log", True), ("off", False), ("debug:/" + 510 * "x", True)],
+)
+def test_the_log_is_asked_for_beside_a_slice(value: str, wanted: bool) -> None:
+    found = from_spec(spec("XPU_MEM=4G", f"XPU_LOG={value}"), Config())
+    assert found is not None
+    assert found.log is wanted
+    assert found.replace(log=False) == from_spec(spec("XPU_MEM=4G"), Config())
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("debgu", "must be debug, debug:/PATH/OF/A/FILE or off; did you mean debug?"),
+        ("DEBUG", "did you mean debug?"),
+        ("debgu:/tmp/log", "did you mean debug:/tmp/log?"),
+        ("of", "did you mean off?"),
+        ("info", "must be debug,"),
+        ("1", "must be debug,"),
+        ("debug:", "must be debug,"),
+        ("debug:log", "must be debug,"),
+        ("off:/tmp/log", "must be debug,"),
+        ("", "is empty"),
+        ("debug:/" + 511 * "x", "the path is longer than 511 bytes"),
+    ],
+)
+def test_a_misspelt_log_is_refused(value: str, says: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        from_spec(spec("XPU_MEM=4G", f"XPU_LOG={value}"), Config())
+    assert str(caught.value).startswith("XPU_LOG=")
+    assert says in str(caught.value)
+
+
+def test_it_is_refused_beside_an_alias_or_an_annotation_too() -> None:
+    with pytest.raises(RequestError, match="XPU_LOG='debgu'"):
+        from_spec(spec("NVIDIA_VISIBLE_DEVICES=all", "XPU_LOG=debgu"), Config())
+    strict = Config(policy_accept_env_when_unprivileged=False)
+    with pytest.raises(RequestError, match="XPU_LOG='debgu'"):
+        from_spec(spec("XPU_LOG=debgu", mem="4G"), strict)
+
+
+def test_alone_it_asks_for_nothing_and_is_the_programs_own() -> None:
+    assert not asks(spec("XPU_LOG=debgu"))
+    assert from_spec(spec("XPU_LOG=debgu"), Config()) is None
+
+
+def test_a_misspelt_name_is_told_with_the_right_one() -> None:
+    with pytest.raises(RequestError, match="did you mean XPU_LOG"):
+        from_spec(spec("XPU_MEM=4G", "XPU_LOGS=debug"), Config())
+
+
+def held_by(backend: str | None, limited: bool = True) -> Slice:
+    return Slice("0", "GPU-1", 1 << 30, limited, None, Holding(memory_backend=backend))
+
+
+def test_where_no_interposer_is_in_the_container_the_log_is_said_to_be_silent() -> None:
+    assert choose.why_no_log((held_by("library"),)) is None
+    assert choose.why_no_log((held_by("driver"), held_by("library"))) is None
+    assert "its memory limit is held by: driver" in (choose.why_no_log((held_by("driver"),)) or "")
+    assert "nothing holds" in (choose.why_no_log((held_by(None, False),)) or "")
+    assert "nothing holds" in (choose.why_no_log((held_by("none"),)) or "")

@@ -1,0 +1,121 @@
+"""Vendors side by side: their order, their numbers, one that fails, and one of a test's own."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from support import inventories
+from support.amd import Tree, write
+from xpu_runtime import vendors
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.vendors import discovery, registry
+from xpu_runtime.vendors.inventory import Device
+from xpu_runtime.vendors.nvidia import VENDOR as NVIDIA
+from xpu_runtime.vendors.vendor import Discovered
+
+CARDS = (
+    Device("0", "GPU-0", "a card", 1 << 30, (), "nvidia"),
+    Device("1:0", "MIG-0", "a partition", 1 << 30, (), "nvidia", parent="GPU-1"),
+    Device("1:1", "MIG-1", "a partition", 1 << 30, (), "nvidia", parent="GPU-1"),
+)
+
+
+@pytest.fixture
+def nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card and two MIG devices of another."""
+    driver = inventories.nvidia("580.82.07")
+    monkeypatch.setattr(type(NVIDIA), "discover", lambda self, root: Discovered(CARDS, driver))
+
+
+def test_a_vendors_devices_are_counted_on_from_the_gpus_of_those_before(nvidia: None, tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.gpu(unique_id=1)
+    tree.gpu(unique_id=2)
+    found = registry.discover(str(tmp_path), False)
+    assert [device.index for device in found.devices] == ["0", "1:0", "1:1", "2", "3"]
+    assert [driver.vendor for driver in found.drivers] == ["nvidia", "amd"]
+    assert found.facts(found.devices[3])["vendor"] == "amd"
+    assert found.driver("amd").common_nodes
+    assert found.driver("ascend").common_nodes == ()
+
+
+def test_a_node_without_any_driver_says_of_each_why(tmp_path: Path) -> None:
+    found = registry.discover(str(tmp_path), False)
+    assert found.missing.startswith("no NVIDIA driver found: libnvidia-ml.so.1 is not in ")
+    assert "; no AMD driver found: " in found.missing
+
+
+def _fail(self: object, root: str) -> Discovered:
+    raise DeviceError("NVML does not start")
+
+
+def test_a_driver_that_does_not_answer_takes_no_others_devices_away(
+    tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(NVIDIA), "discover", _fail)
+    with pytest.raises(DeviceError, match="NVML does not start"):
+        registry.discover(str(tmp_path), False)
+    Tree(tmp_path).gpu()
+    found = discovery.load(Config(driver_root=str(tmp_path)))
+    assert [device.vendor for device in found.devices] == ["amd"]
+    assert found.problems == ("NVML does not start",)
+    # It may answer the next start.
+    assert not (run_dir / "inventory.json").exists()
+
+
+def test_an_inventory_is_used_until_what_it_was_made_from_changes(tmp_path: Path, run_dir: Path) -> None:
+    config = Config(driver_root=str(tmp_path))
+    tree = Tree(tmp_path)
+    tree.gpu(unique_id=1)
+    first = discovery.load(config)
+    assert len(first.devices) == 1
+    assert discovery.load(config) == first
+    tree.gpu(unique_id=2)  # makes a node in /dev/dri
+    assert len(discovery.load(config).devices) == 2
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, "2", None])
+def test_a_cache_of_another_format_is_as_good_as_none(tmp_path: Path, run_dir: Path, version: object) -> None:
+    config = Config(driver_root=str(tmp_path))
+    Tree(tmp_path).gpu()
+    found = discovery.load(config)
+    cache = run_dir / "inventory.json"
+    record = json.loads(cache.read_text())
+    # What the release before wrote, which had NVIDIA's fields.
+    old = [str(tmp_path), False, "615.36.02", "13.4", [], [], [], True, "/nvml", [], ""]
+    cache.write_text(json.dumps({**record, "format": version, "inventory": old}))
+    assert discovery.load(config) == found
+    assert json.loads(cache.read_text()) == record
+
+
+_ONE_MORE = """
+from xpu_runtime.vendors.inventory import Device, Driver
+from xpu_runtime.vendors.vendor import Discovered, Vendor
+
+
+class Acme(Vendor):
+    name = "acme"
+    order = 9
+
+    def discover(self, root):
+        device = Device("0", "XPU-acme-0", "Acme", 1 << 30, (), self.name)
+        return Discovered((device,), Driver(self.name, "1"))
+
+
+VENDOR = Acme()
+"""
+
+
+def test_a_vendor_is_registered_by_being_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "vendors/acme.py", _ONE_MORE)
+    monkeypatch.setattr(vendors, "__path__", [*vendors.__path__, str(tmp_path / "vendors")])
+    importlib.invalidate_caches()
+    found = registry.discover(str(tmp_path), False)
+    assert [device.uuid for device in found.devices] == ["XPU-acme-0"]
+    assert [vendor.name for vendor in registry.every()] == ["nvidia", "amd", "acme"]
+    assert registry.memory_by_process(found) == {}  # this one's driver tells of no process
