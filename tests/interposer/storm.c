@@ -1,12 +1,13 @@
 /*
  * A storm: threads that take and free memory in all of CUDA's ways, at random by a seed, in a sandbox. Run as
  *
- *   storm BOARD SEED THREADS ROUNDS LIMIT [alone] [fork]
+ *   storm BOARD PROCESS SEED THREADS ROUNDS LIMIT [alone] [fork]
  *
- * BOARD is a file that the processes of the storm share; `alone`: no other process uses the card, and no
- * refusal may be one that what the driver reports contradicts; `fork`: children are forked, and executed,
- * meanwhile. In the end it frees all, prints how many operations there were, how many were given and how many
- * refused, waits for a line or the end of its input, and leaves CUDA. `storm child` is what it executes.
+ * BOARD is a file that the processes of the storm share, PROCESS a number that no other has; `alone`: no
+ * other process uses the card, and no refusal may be one that what the driver reports contradicts; `fork`:
+ * children are forked, and executed, meanwhile. In the end it frees all, prints how many operations there
+ * were, how many were given and how many refused, waits for a line or the end of its input, and leaves CUDA.
+ * `storm child` is what it executes.
  */
 #include "storm.h"
 
@@ -146,9 +147,22 @@ static int use_once(void) {
     return result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : 5;
 }
 
+/* gcc 12's sanitizers have an allocator whose locks nobody takes at a fork, as glibc takes those of its own:
+ * a child waits for ever for one that another thread held. So no other thread is within it then. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { SANITIZED = true };
+#else
+enum { SANITIZED = false };
+#endif
+
 static void fork_one(struct worker *worker) {
     int status, execute = below(worker, 2) != 0;
+    bool fenced = SANITIZED && !execute;
+    if (fenced)
+        others_wait(true);
     pid_t child = execute ? vfork() : fork();
+    if (fenced && child)
+        others_wait(false);
     if (child == 0 && execute) {
         execl(self, self, "child", (char *)NULL);
         _exit(9);
@@ -166,21 +180,27 @@ static void *run(void *number) {
     struct worker worker = {.seed = first_seed * 64 + (unsigned)(uintptr_t)number,
                             .number = (int)(uintptr_t)number,
                             .context = context};
+    operation_begins();
     MUST(cuCtxSetCurrent(context));
     for (int i = 0; i < 2; i++)
         MUST(cuStreamCreate(&worker.streams[i], 1));
+    operation_ended();
     for (unsigned i = 0; i < rounds; i++) {
+        operation_begins();
         if (forks && worker.number == 0 && i % 64 == 63)
             fork_one(&worker);
         else
             keep(below(&worker, 5) ? any_way(&worker) : NULL, &worker);
         if (alone) /* small allocations leave up to 8 MiB unseen of what they take, and as much again */
             NEED(driver_used() <= limit + UNSEEN);
+        operation_ended();
     }
+    operation_begins();
     for (int i = 0; i < 2; i++) {
         MUST(cuStreamSynchronize(worker.streams[i]));
         MUST(cuStreamDestroy_v2(worker.streams[i]));
     }
+    operation_ended();
     return NULL;
 }
 
@@ -205,30 +225,39 @@ int main(int argc, char **argv) {
     pthread_t threads[MAX_THREADS];
     if (argc == 2 && strcmp(argv[1], "child") == 0)
         return use_once();
-    if (argc < 6)
+    if (argc < 7)
         return 64;
     self = argv[0];
-    board_open(argv[1]);
-    first_seed = (unsigned)strtoul(argv[2], NULL, 10);
-    unsigned count = (unsigned)atoi(argv[3]);
-    rounds = (unsigned)atoi(argv[4]);
-    limit = strtoull(argv[5], NULL, 10);
-    for (int i = 6; i < argc; i++) {
+    board_open(argv[1], (unsigned)atoi(argv[2]));
+    first_seed = (unsigned)strtoul(argv[3], NULL, 10);
+    unsigned count = (unsigned)atoi(argv[4]);
+    rounds = (unsigned)atoi(argv[5]);
+    limit = strtoull(argv[6], NULL, 10);
+    for (int i = 7; i < argc; i++) {
         alone |= strcmp(argv[i], "alone") == 0;
         forks |= strcmp(argv[i], "fork") == 0;
     }
     NEED(count <= MAX_THREADS);
     MUST(cuInit(0));
-    CUresult result;
-    while ((result = cuDevicePrimaryCtxRetain(&context, 0)) == CUDA_ERROR_OUT_OF_MEMORY)
-        usleep(1000); /* until others leave room */
-    MUST(result);
+    for (;;) { /* until others leave room; what a context takes is known once it is there, and may be given
+                  back */
+        operation_begins();
+        CUresult result = cuDevicePrimaryCtxRetain(&context, 0);
+        operation_ended();
+        if (result == CUDA_SUCCESS)
+            break;
+        if (result != CUDA_ERROR_OUT_OF_MEMORY)
+            wrong(__FILE__, __LINE__, "the context", (int)result);
+        usleep(1000);
+    }
     MUST(cuCtxSetCurrent(context));
     for (uintptr_t i = 0; i < count; i++)
         NEED(pthread_create(&threads[i], NULL, run, (void *)i) == 0);
     for (unsigned i = 0; i < count; i++)
         pthread_join(threads[i], NULL);
+    operation_begins();
     end_all();
+    operation_ended();
     printf("%u %u %u\n", count * rounds, given, refused);
     fflush(stdout);
     (void)getchar();

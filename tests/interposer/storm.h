@@ -88,7 +88,14 @@ struct thing *way_limits(struct worker *worker);
 struct thing *way_calm(struct worker *worker);
 struct thing *way_wrong(struct worker *worker);
 /* storm_share.c */
-void board_open(const char *path);
+/* `process`: its number on the board, another one for each process that runs meanwhile. */
+void board_open(const char *path, unsigned process);
+/* Every operation on the card is between these two. The first waits while the observer wants none under way.
+ */
+void operation_begins(void);
+void operation_ended(void);
+/* Within an operation: the other threads of this process end theirs and begin none, until it says so. */
+void others_wait(bool wait);
 struct thing *way_export(struct worker *worker);
 struct thing *way_open(struct worker *worker);
 

@@ -1,6 +1,11 @@
 /*
  * The storm's sharing: a board in a file on which processes leave handles of their memory, and take others'.
  * What is read there may be half of two handles, or of memory that is gone: then the driver says so.
+ *
+ * The board begins with what the observer of the storm needs: it can ask all processes to pause, and sees
+ * when none has an operation under way. Only then is what the driver reports the work of ended calls alone; a
+ * call that has not returned may have taken what it will give back, for as long as the machine keeps it
+ * waiting.
  */
 #include "storm.h"
 
@@ -11,24 +16,58 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PLACES = 16, WORDS = 8, IPC = 1, ALLOCATION = 2 };
+enum { PROCESSES = 64, PLACES = 16, WORDS = 8, IPC = 1, ALLOCATION = 2 };
 
 struct place {
     uint64_t kind, pid, fd, size, words[WORDS]; /* atomic, each */
 };
 
-static struct place *board;
+/* The first two as storm_sandbox.py has them. */
+struct board {
+    uint32_t pause, under_way[PROCESSES]; /* atomic; the operations of each process that have not ended */
+    struct place places[PLACES];
+};
 
-void board_open(const char *path) {
+static struct board *board;
+static uint32_t *mine;
+static bool alone_in_process; /* atomic */
+
+void board_open(const char *path, unsigned process) {
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    NEED(fd >= 0 && ftruncate(fd, PLACES * sizeof *board) == 0);
-    board = mmap(NULL, PLACES * sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    NEED(process < PROCESSES);
+    NEED(fd >= 0 && ftruncate(fd, sizeof *board) == 0);
+    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     NEED(board != MAP_FAILED);
+    mine = &board->under_way[process];
     close(fd);
 }
 
+static bool must_wait(void) {
+    return __atomic_load_n(&board->pause, __ATOMIC_SEQ_CST) ||
+           __atomic_load_n(&alone_in_process, __ATOMIC_SEQ_CST);
+}
+
+void operation_begins(void) {
+    for (;;) {
+        while (must_wait())
+            usleep(200);
+        __atomic_add_fetch(mine, 1, __ATOMIC_SEQ_CST);
+        if (!must_wait())
+            return;
+        operation_ended(); /* somebody asked meanwhile, and may have looked before */
+    }
+}
+
+void operation_ended(void) { __atomic_sub_fetch(mine, 1, __ATOMIC_SEQ_CST); }
+
+void others_wait(bool wait) {
+    __atomic_store_n(&alone_in_process, wait, __ATOMIC_SEQ_CST);
+    while (wait && __atomic_load_n(mine, __ATOMIC_SEQ_CST) != 1)
+        usleep(50);
+}
+
 static void put(struct worker *worker, const struct place *what) {
-    uint64_t *to = (uint64_t *)&board[below(worker, PLACES)];
+    uint64_t *to = (uint64_t *)&board->places[below(worker, PLACES)];
     const uint64_t *from = (const uint64_t *)what;
     for (size_t i = 0; i < sizeof *what / sizeof *to; i++)
         __atomic_store_n(&to[i], from[i], __ATOMIC_RELAXED);
@@ -36,7 +75,7 @@ static void put(struct worker *worker, const struct place *what) {
 
 static struct place take(struct worker *worker) {
     struct place found;
-    const uint64_t *from = (const uint64_t *)&board[below(worker, PLACES)];
+    const uint64_t *from = (const uint64_t *)&board->places[below(worker, PLACES)];
     uint64_t *to = (uint64_t *)&found;
     for (size_t i = 0; i < sizeof found / sizeof *to; i++)
         to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
