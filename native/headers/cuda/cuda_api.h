@@ -1,6 +1,6 @@
 /*
- * The part of the CUDA driver API that this project's own C code uses: what the simulated libcuda has, and
- * what our own library in its place sees. It says what NVIDIA's cuda.h says, so that no machine needs a CUDA
+ * The part of the CUDA driver API that this project's own C code uses: what the simulated libcuda has, or our
+ * own library in its place interposes. It says what NVIDIA's cuda.h says, so that no machine needs a CUDA
  * toolkit to build; tests/unit/test_driver_headers.py compares each declaration with that header.
  *
  * In each part the types stand within #ifndef __cuda_cuda_h__: where the real header was included before, it

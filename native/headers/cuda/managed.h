@@ -40,6 +40,21 @@ CUDA_API CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmem
                                         unsigned int flags, CUstream stream);
 CUDA_API CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
                                              unsigned int flags, CUstream stream);
+CUDA_API CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                          CUmemLocation *locations, size_t *firsts, size_t location_count,
+                                          unsigned long long flags, CUstream stream);
+CUDA_API CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                               CUmemLocation *locations, size_t *firsts,
+                                               size_t location_count, unsigned long long flags,
+                                               CUstream stream);
+CUDA_API CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                                    CUmemLocation *locations, size_t *firsts,
+                                                    size_t location_count, unsigned long long flags,
+                                                    CUstream stream);
+CUDA_API CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                                         CUmemLocation *locations, size_t *firsts,
+                                                         size_t location_count, unsigned long long flags,
+                                                         CUstream stream);
 CUDA_API CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUdevice device);
 CUDA_API CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise advice,
                                  CUmemLocation location);

@@ -262,6 +262,11 @@ CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t
                                      unsigned long long flags);
 CUDA_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
                                       size_t size, unsigned long long flags);
+CUDA_API CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                         CUdeviceptr pointer, size_t size, unsigned long long flags);
+CUDA_API CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                        CUmemGenericAllocationHandle memory, size_t memory_offset,
+                                        size_t size, unsigned long long flags);
 CUDA_API CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
                                     size_t size);
 CUDA_API CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties,

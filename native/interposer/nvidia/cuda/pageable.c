@@ -10,7 +10,6 @@
  */
 #define _GNU_SOURCE
 #include "devices.h"
-#include "newer.h"
 #include "older.h"
 #include "real.h"
 

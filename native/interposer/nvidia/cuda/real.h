@@ -18,7 +18,6 @@
 
 #include "account/account.h"
 #include "headers/cuda/cuda_api.h"
-#include "newer.h"
 
 struct xpu_function {
     const char *name; /* as exported */
