@@ -1,11 +1,16 @@
-"""What a start relies on: the cached inventory, while it holds; and the spec of a bundle that is restored."""
+"""What a start relies on: the cached inventory, while it holds; the spec of a bundle that is restored; the
+bundle of modules."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from .conftest import Node
 
@@ -47,3 +52,21 @@ def test_restore_of_a_bundle_that_asks_gets_the_hooks_before_runc_is_started(
     assert list(json.loads((bundle / "config.json").read_text())["hooks"]) == ["createRuntime", "poststop"]
     wrong = bundles("XPU_MEN=1G")
     assert "did you mean XPU_MEM?" in node.oci("restore", "--bundle", wrong, wrong.name).stderr
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+@pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
+def test_a_container_from_start_to_end_reads_no_module_but_the_bundle(
+    node: Node, bundles: Callable[..., Path], tmp_path: Path, topology: str, mode: str
+) -> None:
+    node.sim(topology)
+    node.configure(f"mode: {mode}")
+    node.run(bundles("XPU_MEM=1G"))  # what the first start of a boot caches is there
+    bundle, trace = bundles("XPU_MEM=1G"), tmp_path / "trace"
+    words = ["strace", "-f", "-qq", "-e", "trace=openat", "-o"]
+    command = [*words, trace, *node.command("run", "--bundle", bundle, bundle.name)]
+    done = subprocess.run(command, env=node.environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    opened = re.findall(r'openat\([^"]*"([^"]*)"[^"]*\) = \d', trace.read_text())
+    assert any(path.endswith("/start.bundle") for path in opened)
+    assert [path for path in opened if "/xpu_runtime/" in path and path.endswith((".py", ".pyc"))] == []
