@@ -198,6 +198,17 @@ def test_on_a_node_with_both_amds_are_asked_for_by_vendor(node: Node, bundles: B
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+def test_on_a_node_with_both_one_of_each_is_had_where_the_interposers_hold_the_others_memory(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim("1xT4-R580")
+    cards(node.run_dir / "sim" / "root")
+    node.configure("enforcement: {allow_unenforced: [memory]}")
+    words = ("XPU_VISIBLE_DEVICES=0,2", "XPU_MEM=1G")
+    done = node.run(bundles(*words, args=["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader"]))
+    assert (done.returncode, done.stdout) == (0, "1024 MiB\n"), done.stderr
+
+
 def test_on_a_node_with_both_a_container_can_list_one_of_each(
     node: Node, bundles: Bundles, both: Tree
 ) -> None:

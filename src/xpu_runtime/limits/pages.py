@@ -104,8 +104,16 @@ def _u64(value: int) -> bytes:
 
 
 def raw_uuid(uuid: str) -> bytes:
-    """The 16 bytes behind a UUID's prefix, as CUDA gives them; ValueError where there are none."""
-    return bytes.fromhex(uuid.partition("-")[2].replace("-", "")[:32].ljust(32, "x"))
+    """The 16 bytes behind a UUID's prefix, as CUDA gives them.
+
+    Zeros where it has no such bytes: a device of another vendor, which no interposer counts, has its place in
+    the page all the same, as positions are those of the grant's slices.
+    """
+    digits = uuid.partition("-")[2].replace("-", "")
+    try:
+        return bytes.fromhex(digits) if len(digits) == 32 else bytes(16)
+    except ValueError:
+        return bytes(16)
 
 
 def quota_page(container: str, entries: tuple[Entry, ...]) -> bytes:
@@ -128,7 +136,7 @@ def quota_page(container: str, entries: tuple[Entry, ...]) -> bytes:
 
 
 def create(folder: str, container: str, entries: tuple[Entry, ...]) -> None:
-    """Makes both pages in `folder`. OSError; ValueError for more than 16 devices or a strange UUID."""
+    """Makes both pages in `folder`. OSError; ValueError for more than 16 devices."""
     if len(entries) > MAX_DEVICES:
         raise ValueError(f"a quota page has room for {MAX_DEVICES} devices, not {len(entries)}")
     header = b"XPUUSAGE" + _u32(ABI)

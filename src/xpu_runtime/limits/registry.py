@@ -25,6 +25,10 @@ def load(name: str) -> Backend:
     """The backend of that name; DeviceError where none is registered (any more)."""
     if name not in registered.backends():
         raise DeviceError(f"there is no backend {name!r} on this node", "install the runtime again")
+    return _import(name)
+
+
+def _import(name: str) -> Backend:
     # importlib itself is not on a container's path.
     backend: Backend = __import__(f"{__package__}.backends.{name}", fromlist=["BACKEND"]).BACKEND
     return backend
@@ -32,7 +36,7 @@ def load(name: str) -> Backend:
 
 def every() -> list[Backend]:
     """All registered backends, the strongest first."""
-    found = [load(name) for name in registered.backends()]
+    found = [_import(name) for name in registered.backends()]
     return sorted(found, key=lambda backend: backend.STRONGEST != HARD)
 
 
@@ -54,7 +58,7 @@ def known(slices: Iterable[Slice]) -> list[Backend]:
     goes on with the others.
     """
     there = registered.backends()
-    return [load(name) for name in _named(slices) if name in there]
+    return [_import(name) for name in _named(slices) if name in there]
 
 
 def _named(slices: Iterable[Slice]) -> list[str]:

@@ -55,6 +55,13 @@ def test_what_is_not_limited_needs_no_backend() -> None:
     assert outcome({"XPU_CORES": "100"}, R580, config=NOTHING_UNHELD) == (Holding(), None)
 
 
+def test_where_no_interposer_is_made_for_the_driver_they_hold_nothing(interposers: None) -> None:
+    """A vendor's file may name the backend and have no libraries to interpose: that must not look held."""
+    driver = R580.driver("nvidia").replace(interposed=())
+    _, reason = outcome({"XPU_MEM": "4G"}, inventories.node(driver, GPU), config=NOTHING_UNHELD)
+    assert "there is no interposer library for the driver of nvidia devices" in (reason or "")
+
+
 def test_with_an_older_driver_the_interposers_hold_memory(interposers: None) -> None:
     assert outcome({"XPU_MEM": "4G"}, R580) == (Holding("library", "soft"), None)
     assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "library", "XPU_CORES": "30"}) == (

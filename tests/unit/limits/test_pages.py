@@ -31,6 +31,13 @@ def read(folder: Path) -> list[pages.ProcessUsage]:
     return [each for each in pages.slots(str(folder), 1) if not each.dead]
 
 
+@pytest.mark.parametrize("other", ["GPU-00000000000000a1", "GPU-pci-0000-0b-00.0", "XPU-", ""])
+def test_a_device_without_cudas_uuid_keeps_its_place_and_is_none_of_cudas(other: str) -> None:
+    page = pages.quota_page("c1", (pages.Entry(other, None), pages.Entry(UUID, 4 * GIB)))
+    first = 1024  # page.h: the devices' place, and 64 bytes each
+    assert [page[at : at + 16].hex() for at in (first, first + 64)] == ["00" * 16, UUID[4:].replace("-", "")]
+
+
 def test_a_slot_counts_as_long_as_its_lock_is_held(folder: Path) -> None:
     write_slot(folder, 7, pid=12, name=b"train", used=GIB, kinds={"linear": GIB - MIB, "overhead": MIB})
     lock = lock_slots(folder, 7)

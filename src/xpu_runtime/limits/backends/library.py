@@ -153,6 +153,8 @@ def unavailable(inventory: Inventory, device: Device) -> str | None:
     major = known.version.partition(".")[0]
     if major.isdigit() and int(major) < _OLDEST_DRIVER:
         return f"the interposer libraries need driver R{_OLDEST_DRIVER} or newer, not {known.version}"
+    if not known.interposed:
+        return f"there is no interposer library for the driver of {device.vendor} devices"
     there = {interposed.stem_of(library.name) for library in known.libraries if library.kind == "lib"}
     for stem in known.interposed:
         ours = interposed.interposer(stem)
