@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from xpu_runtime.linux.proc import Caller
 
 
-def candidates(
-    inventory: Inventory, request: Request, config: Config, privileged: bool
-) -> list[Candidate] | Refusal:
+def candidates(inventory: Inventory, request: Request, config: Config) -> list[Candidate] | Refusal:
     """The devices to choose from, each with what holds its limits or why it cannot serve."""
+    if not inventory.devices:
+        return Refusal("no-device", node.why_empty(inventory))
     devices: list[Device] = []
     if request.choice == "list":
         for selector in request.selectors:
@@ -54,10 +54,10 @@ def candidates(
         if not devices:
             return Refusal("no-device", _no_device_of(inventory, request))
     maximum = config.policy_max_count
-    if request.choice == "all" and not privileged and maximum is not None and len(devices) > maximum:
+    if request.choice == "all" and not request.privileged and maximum is not None and len(devices) > maximum:
         text = f"all {len(devices)} devices are requested, and policy.max_count allows {maximum}"
         return Refusal("not-eligible", text)
-    return [_candidate(inventory, device, request, config, privileged) for device in devices]
+    return [_candidate(inventory, device, request, config) for device in devices]
 
 
 def _of_one_vendor(inventory: Inventory, request: Request) -> list[Device]:
@@ -83,10 +83,8 @@ def _no_device_of(inventory: Inventory, request: Request) -> str:
     )
 
 
-def _candidate(
-    inventory: Inventory, device: Device, request: Request, config: Config, privileged: bool
-) -> Candidate:
-    default, _ = unasked(device, config, privileged) if choose.takes_default(request) else (None, "")
+def _candidate(inventory: Inventory, device: Device, request: Request, config: Config) -> Candidate:
+    default, _ = unasked(device, config, request) if choose.takes_default(request) else (None, "")
     if default is not None and not request.memory:
         held, reason = choose.holding(inventory, device, request.replace(memory=(Memory(default),)), config)
     else:
@@ -100,12 +98,12 @@ def _candidate(
     if device.fault is not None:
         reasons.insert(0, f"not healthy: {device.fault}")
     maximum = None
-    if config.policy_max_memory is not None and not privileged:
+    if config.policy_max_memory is not None and not request.privileged:
         maximum = parse_memory(config.policy_max_memory).on(device.memory_bytes)
     return Candidate(device, "; and ".join(reasons) or None, held, maximum, default)
 
 
-def unasked(device: Device, config: Config, privileged: bool) -> tuple[int | None, str]:
+def unasked(device: Device, config: Config, request: Request) -> tuple[int | None, str]:
     """What a container gets of `device` that sets no XPU_MEM, in bytes, and where that is configured.
 
     (None, "") for the whole device, which a default or a maximum that is no less than it means as well.
@@ -113,23 +111,25 @@ def unasked(device: Device, config: Config, privileged: bool) -> tuple[int | Non
     amounts = []
     if config.defaults_memory is not None:
         amounts.append((parse_memory(config.defaults_memory).on(device.memory_bytes), "defaults.memory"))
-    if config.policy_max_memory is not None and not privileged:
+    if config.policy_max_memory is not None and not request.privileged:
         amounts.append((parse_memory(config.policy_max_memory).on(device.memory_bytes), "policy.max_memory"))
     least = min(amounts, default=(device.memory_bytes, ""))
     return least if least[0] < device.memory_bytes else (None, "")
 
 
 def decide(
-    inventory: Inventory, request: Request, config: Config, uses: dict[str, Use], *, privileged: bool
+    inventory: Inventory, request: Request, config: Config, uses: dict[str, Use]
 ) -> tuple[Slice, ...] | Refusal:
     """What the request would get if `uses` is what is granted; changes nothing."""
     if request.choice == "none":
         return ()
-    if not inventory.devices:
-        return Refusal("no-device", node.why_empty(inventory))
-    choice = candidates(inventory, request, config, privileged)
-    if isinstance(choice, Refusal):
-        return choice
+    choice = candidates(inventory, request, config)
+    return choice if isinstance(choice, Refusal) else _place(choice, request, config, uses)
+
+
+def _place(
+    choice: list[Candidate], request: Request, config: Config, uses: dict[str, Use]
+) -> tuple[Slice, ...] | Refusal:
     return place(
         request,
         choice,
@@ -140,14 +140,14 @@ def decide(
     )
 
 
-def grant(
-    inventory: Inventory, request: Request, config: Config, wanted: Grant, *, privileged: bool
-) -> Grant:
+def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant) -> Grant:
     """Books a grant for the container described by `wanted`; Refused says why there is none."""
     refusals: list[Refusal] = []
+    # Before the ledger is locked: the backends look at files, and other starts wait for the lock.
+    choice = candidates(inventory, request, config)
 
     def choose_slices(uses: dict[str, Use]) -> tuple[Slice, ...] | None:
-        outcome = decide(inventory, request, config, uses, privileged=privileged)
+        outcome = choice if isinstance(choice, Refusal) else _place(choice, request, config, uses)
         if isinstance(outcome, Refusal):
             refusals.append(outcome)
             return None

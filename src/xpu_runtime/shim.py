@@ -52,7 +52,7 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime, caller: Ca
     if mode == start_mode.SPEC:
         from xpu_runtime.start import spec_mode  # brings the ledger, the devices and the plan along
 
-        return spec_mode.prepare(path, spec, request, invocation, config, runtime, options, caller)
+        return spec_mode.prepare(spec, request, invocation, config, runtime, options, caller)
     hooks_in_spec.add_hooks(spec, runtime, options, caller)
     return config_json.write(path, spec, caller, keep=False)
 

@@ -77,9 +77,8 @@ def explain(
         context.exit(_GRANTED)
     granting.reap(config)
     inventory = discovery.load(config)
-    privileged = oci_spec.is_privileged(spec)
     with Ledger() as ledger:
-        outcome = granting.decide(inventory, request, config, ledger.uses(), privileged=privileged)
+        outcome = granting.decide(inventory, request, config, ledger.uses())
     if isinstance(outcome, Refusal):
         _tell(as_json, mode, why, (), outcome)
         context.exit(_REFUSED)
@@ -91,7 +90,7 @@ def explain(
             operations = _planned(inventory, outcome, request).in_image(root, spec if bundle else None)
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
-    notes = _notes(inventory, request, config, outcome, privileged)
+    notes = _notes(inventory, request, config, outcome)
     _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
 
 
@@ -100,22 +99,20 @@ def _planned(inventory: Inventory, slices: tuple[Slice, ...], request: Request) 
     return plan.build(inventory, slices, request.capabilities, enforce.contributions(inventory, grant))
 
 
-def _notes(
-    inventory: Inventory, request: Request, config: Config, slices: tuple[Slice, ...], privileged: bool
-) -> list[str]:
+def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple[Slice, ...]) -> list[str]:
     """What the request leaves open, and where the values come from that it gets."""
     if request.choice == "none":
         return [f"no device: {request.choice_from} is none, which overrides the rest of the request"]
-    notes = [] if request.memory else [_unasked(inventory, config, slice_, privileged) for slice_ in slices]
+    notes = [] if request.memory else [_unasked(inventory, config, slice_, request) for slice_ in slices]
     if request.cores_from:
         notes.append(f"XPU_CORES is not set: {request.cores}% comes from {request.cores_from}")
     return notes + choose.notes(slices, request)
 
 
-def _unasked(inventory: Inventory, config: Config, slice_: Slice, privileged: bool) -> str:
+def _unasked(inventory: Inventory, config: Config, slice_: Slice, request: Request) -> str:
     device = find(inventory, slice_.device_uuid)
     if slice_.limited and device is not None:
-        _, origin = granting.unasked(device, config, privileged)
+        _, origin = granting.unasked(device, config, request)
         amount = show(slice_.memory_bytes)
         return f"XPU_MEM is not set: {amount} of GPU {slice_.device_index} comes from {origin}"
     alone = " (a device is shared only where XPU_MEM is set)" if slice_.cores is not None else ""

@@ -46,6 +46,8 @@ class Request(Value):
     log: bool = False
     #: Where `cores` comes from if not from XPU_CORES, such as `policy.max_cores`.
     cores_from: str = ""
+    #: The container has CAP_SYS_ADMIN, and the configuration's policy is not for it.
+    privileged: bool = False
     #: Why the container could lift a limit that the driver or the kernel holds on its cgroup; empty: it could
     #: not.
     can_lift: str = ""

@@ -65,7 +65,8 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
     refuse(problems)
     if request is None:
         return None
-    return _capped(request, config, privileged).replace(can_lift=oci_spec.can_lift_limits(spec))
+    request = request.replace(privileged=privileged, can_lift=oci_spec.can_lift_limits(spec))
+    return _capped(request, config)
 
 
 def asks(spec: Spec) -> bool:
@@ -243,7 +244,7 @@ def _policy_violations(request: Request, config: Config, spellings: dict[str, Sp
     return found
 
 
-def _capped(request: Request, config: Config, privileged: bool) -> Request:
+def _capped(request: Request, config: Config) -> Request:
     """The request with the default cap on cores, or else the policy's maximum, where it sets none.
 
     The same for memory depends on the device: see granting.py.
@@ -251,7 +252,7 @@ def _capped(request: Request, config: Config, privileged: bool) -> Request:
     if request.cores is not None or request.choice == "none":
         return request
     cores, origin = config.defaults_cores, "defaults.cores"
-    maximum = None if privileged else config.policy_max_cores
+    maximum = None if request.privileged else config.policy_max_cores
     if maximum is not None and (cores or 100) > maximum:
         # A multiple of the step, so that the request that a refusal offers is a valid one.
         cores, origin = maximum // config.cores_step * config.cores_step or maximum, "policy.max_cores"

@@ -46,8 +46,7 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
         return None
     started = start_time_of(state)
     wanted = Grant(0, state.id, state.bundle, state.pid, started, "", "pending", mode.HOOK, 0.0, ())
-    privileged = oci_spec.is_privileged(spec)
-    granted = granting.grant(inventory, request, config, wanted, privileged=privileged)
+    granted = granting.grant(inventory, request, config, wanted)
     if granted.state == "running" or granted.mode != mode.HOOK:
         return granted  # called twice, by the hook that the shim has put in and by hooks.d
     bound = granted

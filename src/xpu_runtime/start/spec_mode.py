@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    path: str,
     spec: Spec,
     request: Request,
     invocation: Invocation,
@@ -40,7 +39,7 @@ def prepare(
     options: list[str],
     caller: Caller,
 ) -> str | None:
-    """Books the request and writes the plan into the spec at `path`; XpuError, and nothing changed, else.
+    """Books the request and writes the plan into the bundle's spec; XpuError, and nothing changed, else.
 
     Returns what `config_json.write` does.
     """
@@ -48,9 +47,7 @@ def prepare(
     inventory = discovery.load(config)
     granted = None
     if request.choice != "none":
-        privileged = oci_spec.is_privileged(spec)
-        wanted = _wanted(invocation, caller)
-        granted = granting.grant(inventory, request, config, wanted, privileged=privileged)
+        granted = granting.grant(inventory, request, config, _wanted(invocation, caller))
         options = [*options, "--grant", str(granted.id)]
     try:
         slices = granted.slices if granted else ()
@@ -63,8 +60,8 @@ def prepare(
         delivery.add_rules(spec, planned, systemd_cgroup=systemd_cgroup)
         hooks_in_spec.add_hooks(spec, runtime, options, caller)
         if whole:
-            return _write_whole(path, spec, planned, oci_spec.rootfs(spec, invocation.bundle), caller)
-        return config_json.write(path, spec, caller, keep=True)
+            return _write_whole(invocation, spec, planned, caller)
+        return config_json.write(invocation.spec_path, spec, caller, keep=True)
     except BaseException:
         granting.release(config, [granted] if granted else [])
         raise
@@ -85,14 +82,14 @@ def _wanted(invocation: Invocation, caller: Caller) -> Grant:
     )
 
 
-def _write_whole(path: str, spec: Spec, planned: Plan, rootfs: str, caller: Caller) -> str | None:
+def _write_whole(invocation: Invocation, spec: Spec, planned: Plan, caller: Caller) -> str | None:
     """Writes the spec with the whole plan in it, for a container without a mount namespace."""
     from xpu_runtime.delivery.in_root import open_root
 
-    with open_root(rootfs) as root:
+    with open_root(oci_spec.rootfs(spec, invocation.bundle)) as root:
         delivery.add_all(spec, planned, root)
         try:
-            return config_json.write(path, spec, caller, keep=True)
+            return config_json.write(invocation.spec_path, spec, caller, keep=True)
         except BaseException:
             root.undo()
             raise
