@@ -16,7 +16,8 @@ from xpu_runtime.config import compile as compiler
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.low_level_runtime import find_runtime, low_level_runtime
 from xpu_runtime.errors import ConfigError, XpuError
-from xpu_runtime.vendors import discovery, inventory
+from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors import inventory as node
 
 
 @click.group()
@@ -120,18 +121,18 @@ def _unknown_devices(settings: Config) -> list[str]:
     if settings.policy_devices is None:
         return []
     try:
-        found = discovery.load(settings)
+        inventory = discovery.load(settings)
     except XpuError as error:
         click.echo(f"xpu: policy.devices is not checked: {error}", err=True)
         return []
-    if not found.devices:
-        click.echo(f"xpu: policy.devices is not checked: {inventory.why_empty(found)}", err=True)
+    if not inventory.devices:
+        click.echo(f"xpu: policy.devices is not checked: {node.why_empty(inventory)}", err=True)
         return []
-    here = ", ".join(device.index for device in found.devices)
+    here = ", ".join(device.index for device in inventory.devices)
     return [
         f"policy.devices: {selector} is not a device of this node, which has {here}"
         for selector in settings.policy_devices
-        if not any(inventory.lists((selector,), device) for device in found.devices)
+        if not any(node.lists((selector,), device) for device in inventory.devices)
     ]
 
 

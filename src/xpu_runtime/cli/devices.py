@@ -16,7 +16,8 @@ from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, registry
-from xpu_runtime.vendors import discovery, inventory
+from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors import inventory as node
 
 
 @click.command()
@@ -34,13 +35,13 @@ def devices(as_json: bool) -> None:
       xpu devices --json | jq '.[] | select(.slices == 0).uuid'
     """
     root, simulated = discovery.driver_root(load())
-    found = discovery.refresh(root, simulated)
+    inventory = discovery.refresh(root, simulated)
     with Ledger() as ledger:
         uses = ledger.uses()
     rows: list[dict[str, Any]] = []
-    for device in found.devices:
+    for device in inventory.devices:
         use = uses.get(device.uuid, Use())
-        held = choose.for_memory(found, device)
+        held = choose.for_memory(inventory, device)
         rows.append(
             {
                 "index": plain_index(device.index),
@@ -51,7 +52,7 @@ def devices(as_json: bool) -> None:
                 "cores_granted": use.cores,
                 "slices": use.slices,
                 "healthy": device.fault is None,
-                "simulated": found.simulated,
+                "simulated": inventory.simulated,
                 "memory_backend": held.memory_backend,
                 "memory_strength": held.memory_strength,
             }
@@ -60,7 +61,7 @@ def devices(as_json: bool) -> None:
         print_json(rows)
         return
     if not rows:
-        raise DeviceError(inventory.why_empty(found))
+        raise DeviceError(node.why_empty(inventory))
     print_table(
         ("INDEX", "NAME", "MEMORY", "GRANTED", "CORES", "SLICES", "LIMITS BY", "STATE", "UUID"),
         [
@@ -75,12 +76,12 @@ def devices(as_json: bool) -> None:
                 device.fault or "healthy",
                 row["uuid"],
             )
-            for row, device in zip(rows, found.devices, strict=True)
+            for row, device in zip(rows, inventory.devices, strict=True)
         ],
     )
-    kind = "simulated " if found.simulated else ""
-    click.echo("\n" + "\n".join(f"{kind}{driver.summary}" for driver in found.drivers))
-    for problem in found.problems:
+    kind = "simulated " if inventory.simulated else ""
+    click.echo("\n" + "\n".join(f"{kind}{driver.summary}" for driver in inventory.drivers))
+    for problem in inventory.problems:
         click.echo(f"xpu: {problem}", err=True)
 
 

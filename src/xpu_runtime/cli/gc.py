@@ -51,8 +51,8 @@ def _report_bypasses(config: Config) -> None:
     if not grants:
         return
     try:
-        found = discovery.load(config)
+        inventory = discovery.load(config)
     except XpuError:
         return  # giving back needs no driver
-    for line in unaccounted.warn(grants, unaccounted.find(found, grants)):
+    for line in unaccounted.warn(grants, unaccounted.find(inventory, grants)):
         click.echo(f"xpu: {line}", err=True)

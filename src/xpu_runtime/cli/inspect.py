@@ -58,9 +58,9 @@ def inspect(container: str, as_json: bool) -> None:
       xpu inspect 3f2a91 --json | jq '.grants[].slices[].processes[] | {pid, used_bytes}'
     """
     grants = containers.named(container)
-    found = discovery.load(load())
-    usage = Usage(found)
-    beyond = unaccounted.find(found, grants)
+    inventory = discovery.load(load())
+    usage = Usage(inventory)
+    beyond = unaccounted.find(inventory, grants)
     problems: list[str] = unaccounted.warn(grants, beyond)
     details = [_details(grant) for grant in grants]
     told = {

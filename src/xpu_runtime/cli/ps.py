@@ -73,11 +73,11 @@ def _used(grants: list[Grant]) -> tuple[dict[tuple[int, int], int | None], unacc
     if not grants:
         return {}, {}
     try:
-        found = discovery.load(load())
+        inventory = discovery.load(load())
     except XpuError as error:
         click.echo(f"xpu: memory in use is not known: {error}", err=True)
         return {}, {}
-    usage = Usage(found)
+    usage = Usage(inventory)
     used = {
         (grant.id, position): usage.in_use(grant, position)
         for grant in grants
@@ -85,7 +85,7 @@ def _used(grants: list[Grant]) -> tuple[dict[tuple[int, int], int | None], unacc
     }
     for problem in usage.problems:
         click.echo(f"xpu: memory in use is not known: {problem}", err=True)
-    beyond = unaccounted.find(found, grants)
+    beyond = unaccounted.find(inventory, grants)
     for line in unaccounted.warn(grants, beyond):
         click.echo(f"xpu: {line}", err=True)
     return used, beyond

@@ -54,9 +54,9 @@ def load(config: Config) -> Inventory:
     DeviceError where the driver is there but cannot be asked.
     """
     root, is_simulated = driver_root(config)
-    found = _cached(root)
-    if found is not None:
-        return found
+    inventory = _cached(root)
+    if inventory is not None:
+        return inventory
     lock = paths.in_run_dir("inventory.lock")
     try:
         os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
@@ -85,20 +85,20 @@ def refresh(root: str, is_simulated: bool) -> Inventory:
     """
     from xpu_runtime.vendors import registry  # a driver's own library alone costs more than a warm start
 
-    found = registry.discover(root, is_simulated)
-    if found.problems or not found.devices:
+    inventory = registry.discover(root, is_simulated)
+    if inventory.problems or not inventory.devices:
         try:
             os.unlink(_cache_path())
         except OSError:
             pass  # none was kept, or the run folder cannot be written
-        return found
-    record = {"format": _FORMAT, "boot": proc.boot_id(), "inventory": _plain(found)}
+        return inventory
+    record = {"format": _FORMAT, "boot": proc.boot_id(), "inventory": _plain(inventory)}
     try:
         os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
         files.write_atomic(_cache_path(), jsonlite.dumps(record).encode("ascii"))
     except OSError:
         pass  # the next start asks again
-    return found
+    return inventory
 
 
 def _cache_path() -> str:
@@ -110,12 +110,12 @@ def _cached(root: str) -> Inventory | None:
         record = jsonlite.loads(files.read(_cache_path(), _MAX_BYTES).decode("ascii"))
         if record["format"] != _FORMAT or record["boot"] != proc.boot_id():
             return None
-        found = _from_plain(_frozen(record["inventory"]))
+        inventory = _from_plain(_frozen(record["inventory"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None  # none yet, or damaged: it is only a cache
-    if found.root != root or any(stamp(path) != (path, mtime) for path, mtime in found.stamps):
+    if inventory.root != root or any(stamp(path) != (path, mtime) for path, mtime in inventory.stamps):
         return None
-    return found
+    return inventory
 
 
 def _plain(value: Any) -> Any:
