@@ -2,8 +2,8 @@
 
 `createRuntime` (or `prestart`) gives the container its slice; in spec mode (`--grant N`) it binds the grant
 to the container that now exists. `poststop` gives everything back. Called by the shim's hooks in the spec, or
-by an engine's own hooks.d. Runs `python3 -I -S`, and a stage imports only what it needs. How a container gets
-what it asks for is not known here: see start/.
+by an engine's own hooks.d. Runs `python3 -I -S`, and a stage imports only what it needs. The end of a
+container is handled in this file. How a container gets what it asks for is not known here: see start/.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`xpu inspect`: everything that is known of one container, and what it uses by process and by kind.
 
-Only shows: what only one backend has to tell is that backend's own (`details`), and none is named here.
+Only shows: what only one backend has to tell is that backend's own (`details`), so that the code depends on
+none. The help text names `library`, the one that keeps an account today.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ spec's mounts and the image's links lead is certain only when the volumes are mo
 a node in a volume at /dev/nvidia-caps, where it stays; and in a user namespace it cannot make a mountpoint in
 a folder that belongs to the host's root. Only a container without a mount namespace of its own, into which no
 hook could mount, has them in its spec; links and the cache are made in its root folder then. What is
-delivered is the plan's: no backend and no vendor is known here.
+delivered is the plan's to say, and the same is done for every backend and vendor. NVIDIA's driver is named
+here only as the reason for some of it.
 """
 
 from __future__ import annotations

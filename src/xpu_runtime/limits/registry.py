@@ -1,7 +1,8 @@
 """The backends that are registered, by name: each file in backends/ is one.
 
-A backend is imported when it is asked for by its name, so that a container's path pays for those that its
-grant names only. What each can hold is not known here.
+Importing a backend costs time on a container's start, so it is imported when it is first asked for. A choice
+among backends asks all of them (`every`). What only carries out or ends a grant asks for those that the grant
+names. What each can hold is not known here.
 """
 
 from __future__ import annotations

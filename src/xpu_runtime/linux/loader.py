@@ -4,8 +4,9 @@ searches.
 glibc's loader uses a program's RPATH, LD_LIBRARY_PATH, the cache that ldconfig makes of the folders in
 /etc/ld.so.conf, and default folders, each with subfolders for hardware levels (ld.so(8), ldconfig(8)); musl's
 uses /etc/ld-musl-ARCH.path instead of a cache. The image may be hostile: every path is resolved inside its
-root, by descriptor, and one budget bounds all work. Which libraries are searched for, and why, is not known
-here.
+root, by descriptor, and one budget bounds all work. The caller says which libraries are searched for. What
+the search is for is known only to the error for a spent budget, which tells the user that a memory limit is
+at stake.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class Root:
         return fd
 
     def symlink(self, target: str, path: str) -> bool:
-        """Makes `path` a link to `target`; remissing whether it did.
+        """Makes `path` a link to `target`; returns whether it did.
 
         A link with another target is replaced; anything else that exists stays.
         """
@@ -195,7 +195,7 @@ class Root:
             os.close(folder)
 
     def make_node(self, path: str, mode: int, major: int, minor: int) -> bool:
-        """Makes a device node; `mode` has S_IFCHR or S_IFBLK and the permissions. Remissing whether it did.
+        """Makes a device node; `mode` has S_IFCHR or S_IFBLK and the permissions. Returns whether it did.
 
         The same device under that name stays as it is; FileExistsError if something else is there.
         """

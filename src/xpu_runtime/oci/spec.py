@@ -1,9 +1,11 @@
 """The bundle's config.json: what the shim and the hook read from it and write into it.
 
-A spec is the plain JSON object, so that unknown members are kept as they are. Only the functions here know
-where things are in it (OCI runtime spec, config.md and config-linux.md). The engine writes this file, but
-parts of it (environment, annotations) come from the image or the user: every type is checked before it is
-used. What the variables mean, and what a container is given, is not known here.
+A spec is the plain JSON object, so that unknown members are kept as they are. The functions here know where
+things are in it (OCI runtime spec, config.md and config-linux.md). A few other files know the parts that they
+handle: outline.py the variables and annotations, own_bundle.py the relative paths, start/config_json.py the
+lists that we add to, start/hooks_in_spec.py our hooks. The engine writes this file, but parts of it
+(environment, annotations) come from the image or the user: every type is checked before it is used. What the
+variables mean, and what a container is given, is not known here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a node has, as plain values: its devices, and of each vendor the driver and its files.
 
 Made by the vendors (vendor.py), kept from one container's start to the next (discovery.py), and read by
-everything that grants, delivers and limits. Knows no vendor: what only a vendor's own module and backends
-understand is in `details`.
+everything that grants, delivers and limits. What only a vendor's own module and backends understand is in
+`details`. Known of vendors here are only words that users read and type: the prefixes of UUIDs, and what a
+partition is called.
 """
 
 from __future__ import annotations
