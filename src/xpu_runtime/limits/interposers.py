@@ -2,7 +2,7 @@
 libraries.
 
 Our libraries take the place of the driver's under all of their names, and the driver's lie aside at the
-path that ours name as what they need. Driver files that would go round them stay away. Nothing here knows
+path that the DT_NEEDED of ours names. Driver files that would go round them stay away. Nothing here knows
 limits or grants, but for the folder with the pages.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xpu_runtime.oci.spec import Spec
     from xpu_runtime.vendors.inventory import Inventory
 
-#: What the interposer of libcuda names as what it needs.
+#: The path of the real libcuda in a container, which the DT_NEEDED of its interposer names.
 REAL_CUDA = interposed.real("libcuda.so")
 _FLAGS = ldcache.flags_for(os.uname().machine)
 #: CUDA's toolkits are there, each as `cuda` or `cuda-12.8`.

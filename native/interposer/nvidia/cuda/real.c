@@ -1,9 +1,9 @@
 /*
  * The table of interposed functions, and the addresses of the real ones.
  *
- * The real library is loaded whenever this one is, as what it needs, so that its handle is kept. Each
- * function is looked up when it is called first. Two threads may look up at once: both store the same
- * address.
+ * The DT_NEEDED of this library names the real one, so the real one is loaded whenever this one is, and a
+ * handle of it stays valid: it is kept. Each function is looked up when it is called first. Two threads may
+ * look up at once: both store the same address.
  */
 #define _GNU_SOURCE
 #include "real.h"

@@ -91,11 +91,11 @@ unsigned int view_keep(const struct processes *own, void *entries, unsigned int 
 }
 
 nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *infos) {
-    unsigned int room = *count;
+    unsigned int capacity = *count;
     *count = there;
     if (there == 0)
         return NVML_SUCCESS;
-    return room < there || !infos ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    return capacity < there || !infos ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 /* ---- what the driver lists ---- */

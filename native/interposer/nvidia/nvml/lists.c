@@ -92,7 +92,7 @@ static nvmlReturn_t answer(nvmlDevice_t device, unsigned int mode, unsigned int 
 }
 
 /* Whether NVML is up, the handle is one and the card answers is for the real library to say: it is asked with
- * no room for an answer. */
+ * a list of capacity 0. */
 #define RUNNING(function, info, mode, size)                                                                  \
     nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, info *infos) {                           \
         unsigned int none = 0;                                                                               \

@@ -51,7 +51,7 @@ const struct process *view_find(const struct processes *own, unsigned int pid);
 unsigned int view_keep(const struct processes *own, void *entries, unsigned int count, size_t size,
                        size_t pid_at);
 
-/* NVML's convention for lists: *count is the caller's room, and becomes what there is. */
+/* NVML's convention for lists: *count is the capacity of the caller's list, and becomes what there is. */
 nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *infos);
 
 #endif
