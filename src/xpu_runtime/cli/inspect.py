@@ -49,7 +49,7 @@ def inspect(container: str, as_json: bool) -> None:
           processes              pid, container_pid, name, used_bytes, driver_used_bytes, ended,
                                  kept_bytes (of one that has ended: open in another process),
                                  kinds: bytes by linear, managed, pool, vmm, array, graph, external,
-                                 orphan (freed, open elsewhere), overhead (contexts, modules)
+                                 freed_exported (open elsewhere), overhead (contexts, modules)
       problems: what could not be read, as sentences
     Unknown is null.
 

@@ -36,7 +36,7 @@ KINDS = (
     "array",
     "graph",
     "external",
-    "orphan",
+    "freed_exported",
     "overhead",
 )
 _EXPORTED_AT, _KINDS_AT = 40, 48

@@ -85,7 +85,7 @@ def test_a_killed_process_is_dead_at_once(folder: Path) -> None:
 def test_what_the_living_have_open_of_the_dead_is_in_use(folder: Path) -> None:
     write_slot(folder, 0, pid=1, name=b"maker", used=5 * MIB, exported=3 * MIB)
     write_slot(folder, 1, pid=2, name=b"user", used=MIB, imports=1)
-    write_slot(folder, 2, pid=0, name=b"", used=2 * MIB, exported=2 * MIB, kinds={"orphan": 2 * MIB})
+    write_slot(folder, 2, pid=0, name=b"", used=2 * MIB, exported=2 * MIB, kinds={"freed_exported": 2 * MIB})
     lock = lock_slots(folder, 1)
     assert pages.held(pages.slots(str(folder), 1), 0) == {0: 3 * MIB, 1: MIB, 2: 2 * MIB}
     # Nobody has anything open any more, or only one that is dead himself.
