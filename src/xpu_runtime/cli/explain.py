@@ -179,7 +179,7 @@ def _cores(slice_: Slice) -> str:
     if slice_.cores is not None:
         return f"{slice_.cores}% of its cores"
     # Held without a cap: the hardware gives the container these cores and no others.
-    return "all cores of the MIG device" if slice_.holding.cores_backend else "no cap on cores"
+    return "all cores of the device" if slice_.holding.cores_backend else "no cap on cores"
 
 
 def _plain(slice_: Slice) -> dict[str, Any]:

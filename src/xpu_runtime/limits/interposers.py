@@ -146,7 +146,9 @@ def newer_cuda(search: loader.Search, inventory: Inventory, slices: tuple[Slice,
     """
     wanted = {slice_.device_uuid for slice_ in slices}
     cards = [device for device in inventory.devices if device.uuid in wanted]
-    if not all(card.is_mig or inventory.facts(card).get("brand") in _FOR_DATA_CENTERS for card in cards):
+    if not all(
+        card.is_partition or inventory.facts(card).get("brand") in _FOR_DATA_CENTERS for card in cards
+    ):
         return None
     newest: tuple[str, list[int]] | None = None
     for path in search.files:

@@ -104,10 +104,10 @@ def _no_limit(slice_: Slice, device: Device | None, kind: str) -> ApplyError:
             f"the container has no cap on the cores of GPU {slice_.device_index}",
             "start it again with XPU_CORES",
         )
-    if device is not None and device.is_mig:
+    if device is not None and device.is_partition:
         return ApplyError(
             f"the container has all of {device.label}, whose memory the hardware fixes",
-            "start it again on a MIG device of another size",
+            "start it again on a partition of another size",
         )
     return ApplyError(
         f"the container has no memory limit on GPU {slice_.device_index}: the whole device is its own",

@@ -43,13 +43,14 @@ class Device(Value):
     details: tuple[tuple[str, str], ...] = ()
 
     @property
-    def is_mig(self) -> bool:
+    def is_partition(self) -> bool:
+        """Whether it is a hardware partition of `parent`."""
         return self.parent is not None
 
     @property
     def label(self) -> str:
         """How messages name it."""
-        return f"GPU {self.index}" if not self.is_mig else f"MIG device {self.index}"
+        return f"GPU {self.index}" if not self.is_partition else f"MIG device {self.index}"
 
     def detail(self, name: str) -> str:
         """What the driver's backends know it by; "" where there is none."""
@@ -162,7 +163,9 @@ def lists(selectors: tuple[str, ...], device: Device) -> bool:
     """Whether a configuration's `selectors` name this device, or the GPU that it is a part of."""
     gpu = device.index.partition(":")[0]
     for selector in selectors:
-        if selector in (device.index, device.uuid, device.parent) or (device.is_mig and selector == gpu):
+        if selector in (device.index, device.uuid, device.parent):
+            return True
+        if device.is_partition and selector == gpu:
             return True
         if _begins(selector, device.uuid) or _begins(selector, device.parent or ""):
             return True

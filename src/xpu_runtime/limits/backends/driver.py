@@ -28,7 +28,7 @@ class Driver(OnCgroup):
     HOLDER = "the driver"
 
     def unavailable(self, inventory: Inventory, device: Device) -> str | None:
-        if device.is_mig:
+        if device.is_partition:
             return "the driver holds no limit on a MIG device (it is a hardware slice: ask for all of it)"
         known = inventory.driver(device.vendor)
         if not known.detail("memory_limits"):

@@ -26,10 +26,10 @@ class Mig(Backend):
         return Offer(None)  # a part of a device is asked for
 
     def unasked(self, kind: str, device: Device) -> str | None:
-        return HARD if device.is_mig else None
+        return HARD if device.is_partition else None
 
     def objection(self, device: Device, request: Request) -> str | None:
-        if not device.is_mig:
+        if not device.is_partition:
             return "not a MIG device, and XPU_ENFORCE=mig needs one"
         if request.memory or request.caps_cores:
             return "XPU_ENFORCE=mig asks for a whole MIG device, without XPU_MEM and XPU_CORES"
