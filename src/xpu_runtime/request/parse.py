@@ -244,13 +244,6 @@ def is_selector(word: str) -> bool:
     return len(parts) <= 2 and all(_whole(part) is not None for part in parts)
 
 
-def parse(variables: dict[str, str], *, step: int = 5) -> Request:
-    """The request in `variables` (XPU_* names). RequestError reports all problems."""
-    found, problems = read(variables, step=step)
-    refuse(problems)
-    return found
-
-
 def refuse(problems: list[str]) -> None:
     """RequestError with all of the problems, if there are any."""
     if problems:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import pytest
 
+from support.requests import parse
 from xpu_runtime.errors import RequestError
 from xpu_runtime.ledger.grants import Holding, Slice, Use
 from xpu_runtime.ledger.placement import Candidate, below_use, place, resize
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.request import require
-from xpu_runtime.request.parse import MAX_DEVICES, parse
+from xpu_runtime.request.parse import MAX_DEVICES
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import MIB, Memory, as_variable, parse_memory
 from xpu_runtime.vendors.inventory import Device, Node

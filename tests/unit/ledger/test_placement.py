@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.requests import parse
 from xpu_runtime.ledger.grants import Holding, Slice, Use
 from xpu_runtime.ledger.placement import Candidate, place
 from xpu_runtime.ledger.refusal import DeviceStatus, Refusal
-from xpu_runtime.request.parse import parse
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import MIB, Memory
 from xpu_runtime.vendors.inventory import Device, Node

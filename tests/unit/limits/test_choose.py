@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from support import inventories
+from support.requests import parse
 from xpu_runtime import paths, registered
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import RequestError
 from xpu_runtime.ledger.grants import Holding
 from xpu_runtime.limits import choose
-from xpu_runtime.request.parse import parse
 from xpu_runtime.vendors.inventory import Device, Inventory, Library, Node
 
 GPU = Device("0", "GPU-0", "Tesla T4", 15 << 30, (Node("/dev/nvidia0", 195, 0),), "nvidia")
