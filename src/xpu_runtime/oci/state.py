@@ -23,7 +23,6 @@ class State(Value):
     id: str
     bundle: str
     pid: int
-    status: str
 
 
 def parse(data: bytes) -> State:
@@ -37,7 +36,6 @@ def parse(data: bytes) -> State:
     identity = value.get("id")
     bundle = value.get("bundle") or value.get("bundlePath")
     pid = value.get("pid", 0)
-    status = value.get("status")
     if not isinstance(identity, str) or not identity:
         raise SpecError("the container state on standard input has no id")
     if not isinstance(bundle, str) or not bundle.startswith("/"):
@@ -46,7 +44,7 @@ def parse(data: bytes) -> State:
         raise SpecError(f"the state of container {identity} has a bundle that no path can be: {bundle!r}")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 0:
         raise SpecError(f"the state of container {identity} has no valid pid")
-    return State(identity, bundle, pid, status if isinstance(status, str) else "")
+    return State(identity, bundle, pid)
 
 
 def _can_be_a_path(text: str) -> bool:
