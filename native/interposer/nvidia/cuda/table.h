@@ -15,7 +15,6 @@ enum xpu_space {
     XPU_ARRAYS,      /* CUarray */
     XPU_MIPMAPS,     /* CUmipmappedArray */
     XPU_ALLOCATIONS, /* CUmemGenericAllocationHandle */
-    XPU_POOLS,       /* CUmemoryPool */
     XPU_GRAPHS,      /* CUgraph, CUgraphExec */
     XPU_EXTERNALS,   /* CUexternalMemory; extra: what of XPU_IMPORTS it holds */
     XPU_IMPORTS,     /* external memory, by a number of its own */
