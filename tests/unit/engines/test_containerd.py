@@ -186,64 +186,6 @@ def test_a_default_runtime_is_replaced_however_its_key_is_written(before: str) -
     assert unconfigured(after) == before
 
 
-# As written before there were blocks: a mark on each key and table at the end of the file.
-
-MARK = "# by `xpu runtime configure`"
-EARLIER_RUNC = f'[{CRI}.containerd.runtimes.runc] {MARK}\n  runtime_type = "io.containerd.runc.v2"\n'
-EARLIER_XPU = (
-    f'[{CRI}.containerd.runtimes.xpu] {MARK}\n  runtime_type = "io.containerd.runc.v2"\n'
-    f'  pod_annotations = ["yoyoworks.com/*"]\n  [{CRI}.containerd.runtimes.xpu.options]\n'
-    f'    BinaryName = "{PROGRAM}"\n'
-)
-EARLIER_DEFAULT = f'[{CRI}.containerd] {MARK}\n  default_runtime_name = "xpu"\n'
-CRUN = f'[{CRI}.containerd.runtimes.crun]\nruntime_type="io.containerd.runc.v2"\n'
-THEIRS = "# theirs\n  [metrics]\n  x = 1\n"
-#: What a file was, and what it became.
-EARLIER = {
-    "a default of the user's": (
-        f'version = 2\n[{CRI}.containerd]\n  default_runtime_name = "crun"\n{CRUN}',
-        f'version = 2\n[{CRI}.containerd]\n  default_runtime_name = "xpu" {MARK}\n'
-        f'#xpu#   default_runtime_name = "crun"\n{CRUN}\n{EARLIER_XPU}',
-    ),
-    "no default in the user's table": (
-        f"version = 2\n  [{CRI}.containerd] # c\n    x = 1\n{CRUN}",
-        f'version = 2\n  [{CRI}.containerd] # c\n    default_runtime_name = "xpu"\n    x = 1\n{CRUN}\n'
-        f"{EARLIER_XPU}",
-    ),
-    "no runtimes": (
-        "version = 2\nimports = ['/etc/a.toml']\n",
-        f"version = 2\nimports = ['/etc/a.toml']\n\n{EARLIER_RUNC}{EARLIER_XPU}",
-    ),
-    "in two steps": ("version = 2", f"version = 2\n{EARLIER_RUNC}{EARLIER_XPU}\n{EARLIER_DEFAULT}"),
-    "in two steps, with something in between": (
-        f"version = 2\n{THEIRS}",
-        f"version = 2\n\n{EARLIER_RUNC}{EARLIER_XPU}{THEIRS}\n{EARLIER_DEFAULT}",
-    ),
-    "no file": ("", f"version = 2 {MARK}\n{EARLIER_DEFAULT}{EARLIER_RUNC}{EARLIER_XPU}"),
-    "theirs after ours": (
-        f"version = 2\n{THEIRS}",
-        f"version = 2\n\n{EARLIER_RUNC}{EARLIER_XPU}SystemdCgroup = true\n{THEIRS}",
-    ),
-    "a key that has its tables' names": (
-        'plugins.cri.containerd.default_runtime_name = "runc"\n',
-        f'plugins.cri.containerd.default_runtime_name = "xpu" {MARK}\n'
-        '#xpu# plugins.cri.containerd.default_runtime_name = "runc"\n\n'
-        + (EARLIER_RUNC + EARLIER_XPU).replace(CRI, "plugins.cri"),
-    ),
-}
-
-
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["lf", "crlf"])
-@pytest.mark.parametrize("name", EARLIER)
-def test_unconfigure_brings_the_bytes_back_from_before_an_earlier_configure(name: str, line_end: str) -> None:
-    before, after = (text.replace("\n", line_end) for text in EARLIER[name])
-    if name != "in two steps":  # "version = 2" alone does not say what ends its line
-        assert unconfigured(after) == before
-    assert unconfigured(after.replace("\r", "")) == before.replace("\r", "")
-    assert unconfigured(configured(after)) == before
-    assert unconfigured(configured(after, default=True, program="/opt/x")) == before
-
-
 # Generated files: tables in any order, with comments, blank lines and every kind of value.
 
 words = st.sampled_from(["a", "b-1", "x.y", "runc", "options", "default", "ü", '"', "# [no]"])

@@ -64,7 +64,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     # A drop-in beside what goes into config.toml would be a second copy; a containerd that does not merge
     # would see no other tables of the CRI plugin.
     set_as_default |= any(blocks.default_of(drop_in.text, containerd) == RUNTIME_NAME for drop_in in there)
-    text = blocks.with_blocks_for_marks(file.text)
+    text = file.text
     wanted, added = {**copy.deepcopy(data), **beginning}, dict(beginning)
     present = blocks.below(file.path, data, path)
     ours = _ours(file.path, data, containerd, runtime_path)
@@ -96,7 +96,7 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
 def _unconfigured(file: TextFile) -> Edit:
     wanted = blocks.parse(file.path, file.text)
     containerd = _containerd_path(file.path, wanted)
-    text = blocks.with_blocks_for_marks(file.text)
+    text = file.text
     added = blocks.parse(file.path, "".join(block[1] for block in blocks.BLOCK.finditer(text)))
     theirs = blocks.parse(file.path, blocks.BLOCK.sub("\n", text))
     kept: dict[str, Any] = {}

@@ -34,18 +34,6 @@ _OUR_LINE = re.compile(
     rf'(\r?\n|\A)[^\r\n=]*{DEFAULT}["\']?[ \t]*=[ \t]*"{RUNTIME_NAME}" {_MARK}(?:, before: ([^\r\n]*))?'
 )
 _ANY_DEFAULT = re.compile(rf"""^([^\r\n=#]*{DEFAULT}["']?[ \t]*=[ \t]*)[^\r\n]*""", re.MULTILINE)
-
-#: Before there were blocks, each key and table at the end of the file bore a mark; lines below them did not,
-#: nor did a default runtime below a header that was there. A default runtime of the user's became a comment.
-_EARLIER_LINES = re.compile(
-    rf"((?:^|\r?\n))((?:\[|version|imports)[^\r\n]*{_MARK}(?:\r?\n|\Z)(?:"
-    rf"(?:[ \t]*(?:#[^\r\n]*)?\r?\n)*"
-    rf"(?:\[[^\r\n]*{_MARK}|[ \t]*(?:\[[^\r\n]*\.{RUNTIME_NAME}[.\]]|[^\s\[#])[^\r\n]*)(?:\r?\n|\Z))*)"
-)
-_EARLIER_DEFAULT = re.compile(rf'^([^\r\n]*"{RUNTIME_NAME}" {_MARK})\r?\n#xpu# ', re.MULTILINE)
-_EARLIER_ADDED = re.compile(
-    rf'^([ \t]*)(\[[^\r\n]*[^\r\n`]\r?\n)\1  {DEFAULT} = "{RUNTIME_NAME}"(?=\r?\n|\Z)', re.MULTILINE
-)
 _PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -148,22 +136,6 @@ def without_blocks(text: str, kept: dict[str, Any]) -> str:
         text = before + "".join(line + newline for line in lines) + after
         lines = []
     return text
-
-
-def with_blocks_for_marks(text: str) -> str:
-    """`text` with what bears the marks of the time before blocks as it is written now."""
-    if _MARK not in text:
-        return text
-    newline = newline_of(text)
-
-    def block(found: re.Match[str]) -> str:
-        lines = found[2].replace(f" {_MARK}", "").removesuffix(newline)
-        return found[1] + newline.join([BEGIN, lines, _END, ""])
-
-    text = _EARLIER_DEFAULT.sub(r"\1, before: ", text)
-    if _EARLIER_LINES.search(text):
-        text = _EARLIER_ADDED.sub(rf"\1\2{_LINE}", text)
-    return _EARLIER_LINES.sub(block, text)
 
 
 def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None) -> str:
