@@ -60,17 +60,18 @@ def own_mark(path: str) -> Mark:
 
 
 def read_mark(db: Any, path: str) -> Mark | None:
-    """The mark of the ledger in `db`; None where it has none or has an older layout. LedgerError: a newer
-    one."""
+    """The mark of the ledger in `db`, None where it has none; LedgerError where this boot's has another
+    layout."""
     try:
         rows = db.execute("SELECT * FROM meta").fetchall()
     except sqlite.OperationalError as error:
         if "no such table" not in str(error):
             raise
         return None
-    if rows and rows[0][0] == proc.boot_id() and rows[0][1] > _VERSION:
+    if rows and rows[0][0] == proc.boot_id() and rows[0][1] != _VERSION:
+        which = "a newer" if rows[0][1] > _VERSION else "an older"
         raise LedgerError(
-            f"the ledger {path} was written by a newer version of this runtime (layout {rows[0][1]}, "
+            f"the ledger {path} was written by {which} version of this runtime (layout {rows[0][1]}, "
             f"this one knows {_VERSION})",
             "install that version again, or stop all containers that have a slice and remove the file",
         )
@@ -119,10 +120,7 @@ def make(db: Any, path: str, own: Mark) -> None:
     """
     found = read_mark(db, path)
     namespace = own.pid_namespace
-    if found is None and _boot_of_layout_1(db) == own.boot:
-        db.execute("DROP TABLE meta")
-        db.execute(_META)
-    elif found is None or (found.boot, found.version) != (own.boot, own.version):
+    if found is None or found.boot != own.boot:
         for table in ("slices", "grants", "meta"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
         for statement in (_META, *_TABLES):
@@ -139,15 +137,6 @@ def make(db: Any, path: str, own: Mark) -> None:
 
 def _has_grants(db: Any) -> bool:
     return bool(db.execute("SELECT COUNT(*) FROM grants").fetchone()[0])
-
-
-def _boot_of_layout_1(db: Any) -> str:
-    """The boot of a ledger of layout 1, whose grants have the same form as now; "" if it is none."""
-    try:
-        rows = db.execute("SELECT boot, version FROM meta").fetchall()
-    except sqlite.OperationalError:
-        return ""
-    return str(rows[0][0]) if rows and rows[0][1] == 1 else ""
 
 
 def insert(db: Any, grant: Grant) -> int:

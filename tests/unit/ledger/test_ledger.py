@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -124,12 +125,16 @@ def test_another_boots_grants_are_forgotten(path: str, holder: Process, newer: i
         assert ledger.grants() == []
 
 
-def test_a_newer_layout_is_refused_and_kept(path: str, holder: Process) -> None:
+@pytest.mark.parametrize(("change", "which"), [(1, "a newer"), (-1, "an older")])
+def test_another_layout_is_refused_and_kept(path: str, holder: Process, change: int, which: str) -> None:
     with Ledger(path) as ledger:
         ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
-        ledger._db.execute("UPDATE meta SET version = version + 1")
-    with pytest.raises(LedgerError, match="newer version"), Ledger(path):
+        ledger._db.execute("UPDATE meta SET version = version + ?", (change,))
+    with pytest.raises(LedgerError, match=f"was written by {which} version"), Ledger(path):
         pass
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT COUNT(*) FROM grants").fetchone() == (1,)
+    db.close()
 
 
 def test_a_damaged_ledger_grants_nothing_and_says_what_to_do(path: str) -> None:

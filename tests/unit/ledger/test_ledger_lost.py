@@ -1,4 +1,4 @@
-"""A ledger that is not what it was: removed, of an earlier layout, made anew from strange records."""
+"""A ledger that is not what it was: removed, of another boot, made anew from strange records."""
 
 from __future__ import annotations
 
@@ -268,7 +268,6 @@ def copy(path: str) -> None:
         lambda path: os.truncate(path, 0),
         lambda path: os.truncate(path + ".lock", 0),
         lambda path: change(path, "DELETE FROM meta"),
-        lambda path: change(path, "UPDATE meta SET version = 1"),
         lambda path: change(path, "UPDATE meta SET boot = 'another boot'"),
     ],
 )
@@ -329,18 +328,6 @@ def test_a_number_that_is_another_containers_by_now_binds_nothing(path: str, run
     with Ledger(path) as ledger:
         assert not ledger.bind(running.replace(container_id="c2", pid=1))
         assert ledger.grants() == [running]
-
-
-def test_a_ledger_of_the_first_layout_keeps_its_grants(path: str, running: Grant) -> None:
-    survivors.forget(running)
-    with sqlite3.connect(path) as db:
-        db.execute("DROP TABLE meta")
-        db.execute("CREATE TABLE meta (boot TEXT NOT NULL, version INTEGER NOT NULL)")
-        db.execute("INSERT INTO meta VALUES (?, 1)", (proc.boot_id(),))
-    db.close()
-    for _ in range(2):
-        with Ledger(path) as ledger:
-            assert ledger.grants() == [running]
 
 
 def test_a_cgroup_that_cannot_be_asked_is_named(
