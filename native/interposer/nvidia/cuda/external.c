@@ -38,14 +38,10 @@ XPU_RELEASE(XPU_POINTERS, XPU_EXTERNAL, drop)
 /* Puts the entry into the table, with the reference that it stands for; without memory for it, drops the
  * reference. */
 static CUresult keep(struct xpu_entry *entry) {
-    struct xpu_entry replaced;
-    if (!xpu_table_put(entry, &replaced)) {
-        drop(entry);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (replaced.serial)
-        xpu_entry_release(&replaced);
-    return CUDA_SUCCESS;
+    if (xpu_entry_put(entry))
+        return CUDA_SUCCESS;
+    drop(entry);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory,

@@ -19,18 +19,15 @@ XPU_INTERPOSE(cuMulticastUnbind)
 XPU_NEED(cuMemRelease)
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties) {
-    struct xpu_entry replaced, entry = {.count = 1, .kind = XPU_VMM, .space = XPU_ALLOCATIONS};
+    struct xpu_entry entry = {.count = 1, .kind = XPU_VMM, .space = XPU_ALLOCATIONS};
     CUresult result = REAL(cuMulticastCreate)(handle, properties);
     if (result != CUDA_SUCCESS)
         return result;
     entry.key = *handle;
-    if (!xpu_table_put(&entry, &replaced)) {
-        (void)REAL(cuMemRelease)(*handle);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (replaced.serial)
-        xpu_entry_release(&replaced);
-    return CUDA_SUCCESS;
+    if (xpu_entry_put(&entry))
+        return CUDA_SUCCESS;
+    (void)REAL(cuMemRelease)(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static struct xpu_binding_place place_in(CUmemGenericAllocationHandle object, size_t offset, size_t size) {

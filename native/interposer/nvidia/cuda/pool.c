@@ -155,12 +155,7 @@ static bool keep(CUdeviceptr pointer, struct xpu_pool_memory *memory, uint16_t f
                               .device = (int8_t)(memory ? memory->index : 0),
                               .kind = XPU_POOL,
                               .space = XPU_POINTERS};
-    struct xpu_entry replaced;
-    if (!xpu_table_put(&entry, &replaced))
-        return false;
-    if (replaced.serial)
-        xpu_entry_release(&replaced);
-    return true;
+    return xpu_entry_put(&entry);
 }
 
 /* The pool took more than it was asked for, or there was no memory for the table. What the driver is done

@@ -28,3 +28,12 @@ void xpu_entry_release(const struct xpu_entry *entry) {
     else
         release(entry);
 }
+
+bool xpu_entry_put(struct xpu_entry *entry) {
+    struct xpu_entry replaced;
+    if (!xpu_table_put(entry, &replaced))
+        return false;
+    if (replaced.serial)
+        xpu_entry_release(&replaced);
+    return true;
+}

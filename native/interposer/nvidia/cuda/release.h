@@ -28,5 +28,8 @@ struct xpu_release {
 
 /* Releases what an entry that was taken out of the table stands for. */
 void xpu_entry_release(const struct xpu_entry *entry);
+/* Puts the entry into the table, and releases a stale one that was there under the same key. False: no
+ * memory. */
+bool xpu_entry_put(struct xpu_entry *entry);
 
 #endif

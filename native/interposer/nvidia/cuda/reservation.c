@@ -79,19 +79,15 @@ static bool is_small(const struct xpu_entry *entry) { return entry->bytes && ent
 
 CUresult xpu_reservation_end_with(struct xpu_reservation *reservation, CUresult result, enum xpu_space space,
                                   uint64_t key, const struct xpu_entry *own) {
-    struct xpu_entry entry = *own, replaced;
+    struct xpu_entry entry = *own;
     entry.key = key;
     entry.context = reservation->context;
     entry.bytes = reservation->bytes;
     entry.device = (int8_t)reservation->device;
     entry.kind = (uint8_t)reservation->kind;
     entry.space = (uint8_t)space;
-    if (result == CUDA_SUCCESS) {
-        if (!xpu_table_put(&entry, &replaced))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        else if (replaced.serial)
-            xpu_entry_release(&replaced);
-    }
+    if (result == CUDA_SUCCESS && !xpu_entry_put(&entry))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS)
         xpu_entry_release(&entry);
     xpu_operation_end();
