@@ -16,6 +16,7 @@ import errno
 import os
 
 from xpu_runtime.delivery import in_root
+from xpu_runtime.linux import files
 from xpu_runtime.oci import spec as oci_spec
 
 TYPE_CHECKING = False
@@ -73,7 +74,7 @@ def _link_for_systemd(node: Node, driver_root: str) -> None:
             return
     except OSError:
         pass  # none, or one that leads nowhere: of a driver root that is gone
-    aside = f"{link}.{os.getpid()}"
+    aside = f"/dev/char/{files.temporary_name(os.path.basename(link))}"
     try:
         os.makedirs("/dev/char", exist_ok=True)
         os.symlink(os.path.join(driver_root, node.path.lstrip("/")), aside)
