@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from xpu_runtime import registered
 from xpu_runtime.errors import DeviceError
-from xpu_runtime.ledger.grants import KINDS
+from xpu_runtime.ledger.grants import KINDS, MEMORY
 from xpu_runtime.limits.backend import HARD, Backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from xpu_runtime.ledger.grants import Slice
+    from xpu_runtime.ledger.grants import Grant, Slice
 
 #: In the place of a backend's name: the limit is booked, and nothing holds it.
 NONE = "none"
@@ -45,6 +45,23 @@ def holder(slice_: Slice, kind: str) -> Backend | None:
     """The backend that holds the limit of that kind; None where none does. DeviceError as `load`."""
     name = _name(slice_, kind)
     return None if name is None else load(name)
+
+
+def known_holder(slice_: Slice, kind: str) -> Backend | None:
+    """As `holder`, and None where that backend is not registered any more."""
+    name = _name(slice_, kind)
+    return None if name not in registered.backends() else _import(name)
+
+
+def accountant(grant: Grant) -> Backend | None:
+    """The backend whose account of the grant counts; None where none keeps one.
+
+    Where several do, it is the first that holds memory of the grant, or else the first at all: whatever asks
+    for the account has to read the same one.
+    """
+    keepers = [backend for backend in known(grant.slices) if backend.KEEPS_ACCOUNT]
+    of_memory = {slice_.holder(MEMORY) for slice_ in grant.slices}
+    return next((each for each in keepers if each.NAME in of_memory), keepers[0] if keepers else None)
 
 
 def holding(slices: Iterable[Slice]) -> list[Backend]:

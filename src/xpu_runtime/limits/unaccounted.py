@@ -55,9 +55,10 @@ def _reading(inventory: Inventory, grants: list[Grant]) -> Amounts:
         # The first account still has what was freed meanwhile, the second has what was allocated meanwhile.
         accounts = [account for account in (before[grant.id], _account(grant)) if account is not None]
         theirs = processes(grant)
+        accounted = _accounted(grant)
         for position, slice_ in enumerate(grant.slices):
             listed = by_device.get(slice_.device_uuid)
-            if listed is None or theirs is None or not accounts or not _is_accounted(slice_):
+            if listed is None or theirs is None or not accounts or slice_ not in accounted:
                 continue
             known = [amount for pid in theirs if (amount := listed.get(pid)) is not None]
             counted = max(_counted(account, position) for account in accounts)
@@ -68,20 +69,20 @@ def _reading(inventory: Inventory, grants: list[Grant]) -> Amounts:
 
 def with_account(grants: list[Grant]) -> list[Grant]:
     """Those grants whose limit is held by a backend that keeps an account."""
-    return [grant for grant in grants if any(_is_accounted(slice_) for slice_ in grant.slices)]
+    return [grant for grant in grants if _accounted(grant)]
 
 
-def _is_accounted(slice_: Slice) -> bool:
-    return any(
-        backend.KEEPS_ACCOUNT and slice_.holder(MEMORY) == backend.NAME
-        for backend in registry.known([slice_])
-    )
+def _accounted(grant: Grant) -> list[Slice]:
+    """The slices whose memory is held by the backend that keeps the grant's account."""
+    accountant = registry.accountant(grant)
+    name = None if accountant is None else accountant.NAME
+    return [slice_ for slice_ in grant.slices if name is not None and slice_.holder(MEMORY) == name]
 
 
 def _account(grant: Grant) -> list[pages.ProcessUsage] | None:
-    backend = next(each for each in registry.known(grant.slices) if each.KEEPS_ACCOUNT)
+    accountant = registry.accountant(grant)
     try:
-        return backend.account(grant)
+        return None if accountant is None else accountant.account(grant)
     except OSError:
         return None
 

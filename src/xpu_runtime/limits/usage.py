@@ -83,8 +83,7 @@ class Usage:
         """What the backend that holds a limit has in force; None where that is not known."""
         key = (grant.id, position, kind)
         if key not in self._in_force:
-            name = grant.slices[position].holder(kind)
-            holder = next((each for each in registry.known(grant.slices) if name == each.NAME), None)
+            holder = registry.known_holder(grant.slices[position], kind)
             held = holder.in_force(self._inventory, grant, position, kind) if holder is not None else None
             self._in_force[key] = held
         return self._in_force[key]
@@ -123,13 +122,13 @@ class Usage:
     def _account(self, grant: Grant) -> list[pages.ProcessUsage]:
         if grant.id not in self._slots:
             self._slots[grant.id] = []
-            for backend in registry.known(grant.slices):
-                if backend.KEEPS_ACCOUNT:
-                    try:
-                        self._slots[grant.id] = backend.account(grant)
-                    except OSError as error:
-                        what = f"the usage page of {grant.container_id}"
-                        self._problem(f"{what} cannot be read: {error.strerror}")
+            accountant = registry.accountant(grant)
+            try:
+                if accountant is not None:
+                    self._slots[grant.id] = accountant.account(grant)
+            except OSError as error:
+                what = f"the usage page of {grant.container_id}"
+                self._problem(f"{what} cannot be read: {error.strerror}")
         return self._slots[grant.id]
 
     def _of_device(self, uuid: str) -> dict[int, int | None] | None:

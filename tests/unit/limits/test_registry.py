@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from xpu_runtime import registered
 from xpu_runtime.errors import DeviceError
-from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Holding, Slice
+from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Holding, Slice
 from xpu_runtime.limits import registry
-from xpu_runtime.limits.backend import HARD, SOFT
+from xpu_runtime.limits.backend import HARD, SOFT, Backend
 
 
 def held_by(memory: str | None, cores: str | None) -> Slice:
@@ -39,8 +41,28 @@ def test_what_only_shows_or_ends_containers_goes_on_without_one_that_is_not_regi
     assert [backend.NAME for backend in registry.known((held_by("driver", "of-a-newer-version"),))] == [
         "driver"
     ]
-    newer = registry.known((held_by("of-a-newer-version", None),))
-    assert newer == []
+    newer = held_by("of-a-newer-version", None)
+    assert registry.known((newer,)) == []
+    assert registry.known_holder(newer, MEMORY) is None
+
+
+def test_of_several_accounts_of_a_grant_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        keeper = Backend()
+        keeper.NAME, keeper.KEEPS_ACCOUNT = name, True
+        module = SimpleNamespace(BACKEND=keeper)
+        monkeypatch.setitem(sys.modules, f"xpu_runtime.limits.backends.{name}", module)
+    monkeypatch.setattr(registered, "backends", lambda: ("a", "b", "driver"))
+
+    def accountant(*slices: Slice) -> str | None:
+        found = registry.accountant(Grant(0, "c1", "/b", 1, 1, "", "running", "hook", 0.0, slices))
+        return None if found is None else found.NAME
+
+    assert accountant(held_by("driver", "none")) is None
+    assert accountant(held_by("driver", "b")) == "b"
+    assert accountant(held_by("b", "a")) == "b"
+    assert accountant(held_by("b", None), held_by("a", None)) == "a"
+    assert accountant(held_by("of-a-newer-version", "a")) == "a"
 
 
 @pytest.mark.parametrize(
