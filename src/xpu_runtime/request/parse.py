@@ -12,6 +12,7 @@ from xpu_runtime.request import require
 from xpu_runtime.request.request import (
     CAPABILITIES,
     POLICIES,
+    UUIDS,
     Condition,
     Request,
     devices_in_words,
@@ -238,7 +239,7 @@ def _with_unit(text: str, items: list[str]) -> str:
 
 def is_selector(word: str) -> bool:
     """Whether `word` can name a device: an index, GPU:MIG indexes, or a UUID."""
-    if word.startswith(("GPU-", "MIG-", "XPU-")):
+    if word.startswith(UUIDS):
         return len(word) > 4 and all(part.isalnum() for part in word[4:].replace("/", "-").split("-"))
     parts = word.split(":")
     return len(parts) <= 2 and all(_whole(part) is not None for part in parts)

@@ -11,6 +11,8 @@ from xpu_runtime.value import Value
 #: What a request may name, in the order of the README's table.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
 POLICIES = ("binpack", "spread")
+#: What the UUID of a device begins with.
+UUIDS = ("GPU-", "MIG-", "XPU-")
 
 
 class Condition(Value):

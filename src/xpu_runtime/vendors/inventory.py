@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 
+from xpu_runtime.request.request import UUIDS
 from xpu_runtime.value import Value
 
-#: What a UUID begins with, and how much of one, these included, can stand for all of it.
-_UUIDS = ("GPU-", "MIG-", "XPU-")
+#: How much of a UUID, with what it begins with (UUIDS), can stand for all of it.
 _SHORTEST_START = 8
 
 
@@ -146,7 +146,7 @@ def find(inventory: Inventory, selector: str) -> Device | None:
 
 def why_not_found(inventory: Inventory, selector: str) -> str:
     """Why `find` has no device for `selector`, as the rest of a sentence on what names it."""
-    if selector.startswith(_UUIDS) and len(selector) < _SHORTEST_START:
+    if selector.startswith(UUIDS) and len(selector) < _SHORTEST_START:
         return f"which is too short: the start of a UUID needs at least {_SHORTEST_START} characters"
     several = [device.index for device in inventory.devices if _begins(selector, device.uuid)]
     if several:
@@ -156,7 +156,7 @@ def why_not_found(inventory: Inventory, selector: str) -> str:
 
 
 def _begins(selector: str, uuid: str) -> bool:
-    return selector.startswith(_UUIDS) and len(selector) >= _SHORTEST_START and uuid.startswith(selector)
+    return selector.startswith(UUIDS) and len(selector) >= _SHORTEST_START and uuid.startswith(selector)
 
 
 def lists(selectors: tuple[str, ...], device: Device) -> bool:
