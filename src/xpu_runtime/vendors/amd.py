@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 from xpu_runtime.linux import files
+from xpu_runtime.linux.numbers import is_number
 from xpu_runtime.vendors import nodes
 from xpu_runtime.vendors.inventory import Device, Driver, Node, stamp
 from xpu_runtime.vendors.vendor import Discovered, Vendor
@@ -190,7 +191,7 @@ def _with_dashes(address: str) -> str:
 def _numbered(folder: str) -> list[str]:
     """The entries of a folder that are numbers, in their order; none where there is no such folder."""
     try:
-        return sorted((name for name in os.listdir(folder) if _is_number(name)), key=int)
+        return sorted((name for name in os.listdir(folder) if is_number(name)), key=int)
     except OSError:
         return []
 
@@ -208,12 +209,7 @@ def _text(path: str) -> str:
 
 def _number(path: str) -> int | None:
     text = _text(path)
-    return int(text) if _is_number(text) else None
-
-
-def _is_number(text: str) -> bool:
-    """Whether it is a decimal number of no more than 64 bits."""
-    return text.isascii() and text.isdigit() and len(text) <= 20
+    return int(text) if is_number(text) else None
 
 
 def _hexadecimal(text: str) -> int:
@@ -230,4 +226,4 @@ def _properties(path: str) -> dict[str, int]:
     except OSError:
         return {}
     words = [line.split() for line in lines]
-    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and _is_number(pair[1])}
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and is_number(pair[1])}

@@ -14,6 +14,7 @@ from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.limits.backend import InForce
 from xpu_runtime.limits.on_cgroup import Limits, OnCgroup
 from xpu_runtime.linux import cgroups
+from xpu_runtime.linux.numbers import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,9 +122,4 @@ def read(folder: str, name: str) -> dict[str, int | None]:
     except OSError as error:
         raise ApplyError(f"cannot read {path}: {error.strerror}") from error
     pairs = (line.rpartition(" ") for line in lines)
-    return {region: int(value) if _is_number(value) else None for region, _, value in pairs}
-
-
-def _is_number(text: str) -> bool:
-    """Whether it is a decimal number of no more than 64 bits."""
-    return text.isascii() and text.isdigit() and len(text) <= 20
+    return {region: int(value) if is_number(value) else None for region, _, value in pairs}

@@ -1,0 +1,8 @@
+"""Numbers in the kernel's files, of sysfs and of controllers. What they count is not known here."""
+
+from __future__ import annotations
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a decimal number of no more than 64 bits."""
+    return text.isascii() and text.isdigit() and len(text) <= 20
