@@ -12,6 +12,7 @@ import os
 import time
 from binascii import crc32
 
+from xpu_runtime.linux import proc
 from xpu_runtime.value import Value
 
 ABI = 1
@@ -267,8 +268,7 @@ def _is_locked(fd: int, slot: int) -> bool:
 def _slot(slot: int, content: bytes, device_count: int, *, dead: bool) -> list[ProcessUsage]:
     """What a slot's bytes say, an entry a device."""
     pid, imports = (int.from_bytes(content[at : at + 4], "little") for at in (0, _IMPORTS_AT))
-    name = content[8:24].partition(b"\0")[0].decode("ascii", "replace")
-    printable = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name)
+    name = proc.printable(content[8:24].partition(b"\0")[0].decode("ascii", "replace"))
     found = []
     for device in range(device_count):
         place = _SLOT_SIZE + device * _SLOT_DEVICE_SIZE
@@ -280,5 +280,5 @@ def _slot(slot: int, content: bytes, device_count: int, *, dead: bool) -> list[P
             at = place + _KINDS_AT + 8 * number
             if amount := int.from_bytes(content[at : at + 8], "little"):
                 kinds[kind] = amount
-        found.append(ProcessUsage(slot, pid, printable, device, used, kinds, dead, exported, imports))
+        found.append(ProcessUsage(slot, pid, name, device, used, kinds, dead, exported, imports))
     return found

@@ -67,6 +67,11 @@ def name(pid: int) -> str:
         text = _read(f"/proc/{pid}/comm").decode("ascii", "replace").rstrip("\n")
     except (FileNotFoundError, ProcessLookupError):
         return ""
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """What a process calls itself, with `?` for each letter that is not printable ASCII."""
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
 
 
