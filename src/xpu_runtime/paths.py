@@ -21,7 +21,7 @@ DATA_DIR = os.path.join(LIB, "config")
 #: What is compiled: the interposers, and the simulated driver's libraries.
 NATIVE_DIR = os.path.join(LIB, "native")
 #: click, pyyaml, jsonschema and nvidia-ml-py, as `make install` put them beside us.
-VENDOR_DIR = os.path.join(LIB, "vendor")
+THIRD_PARTY_DIR = os.path.join(LIB, "vendor")
 #: In the run folder: the folders of grants (limits/folders.py).
 GRANT_FOLDERS = "slices"
 

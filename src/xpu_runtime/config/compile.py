@@ -10,32 +10,25 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from typing import Any
 
-from xpu_runtime import jsonlite, paths
+from xpu_runtime import jsonlite, paths, third_party
 from xpu_runtime.config.cache import COMPILED, LAUNCHER, config_stamp, keep
 from xpu_runtime.config.defaults import DEFAULTS, Config, from_plain
 from xpu_runtime.config.low_level_runtime import find_runtime, last_runtime
 from xpu_runtime.errors import ConfigError, did_you_mean
 
 try:
+    third_party.enable()
     import jsonschema
 
     from xpu_runtime.config.document import Document, Problem, dotted, read_document
-except ImportError:
-    # The shim runs with `-I -S`, without site-packages: the vendored copies of `make install` are used.
-    sys.path.append(paths.VENDOR_DIR)
-    try:
-        import jsonschema
-
-        from xpu_runtime.config.document import Document, Problem, dotted, read_document
-    except ImportError as error:
-        raise ConfigError(
-            f"PyYAML and jsonschema, which read {paths.config_file()}, cannot be imported ({error})",
-            f"install again, or put them into {paths.VENDOR_DIR}",
-        ) from None
+except ImportError as error:
+    raise ConfigError(
+        f"PyYAML and jsonschema, which read {paths.config_file()}, cannot be imported ({error})",
+        f"install again, or put them into {paths.THIRD_PARTY_DIR}",
+    ) from None
 
 #: A file that changed so recently could change again in the same clock tick, with the same stamp.
 _UNSETTLED_NS = 20_000_000

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 
-from xpu_runtime import paths
+from xpu_runtime import third_party
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.vendors import nodes
 from xpu_runtime.vendors.inventory import Device, Driver, Node, stamp
@@ -35,15 +34,11 @@ _CTL_MINOR, _MODESET_MINOR = 255, 254
 
 
 def _pynvml() -> Any:
+    third_party.enable()
     try:
         import pynvml
-    except ImportError:
-        # The shim and the hook run without site-packages: ours lie beside the package.
-        sys.path.append(paths.VENDOR_DIR)
-        try:
-            import pynvml
-        except ImportError as error:
-            raise DeviceError("nvidia-ml-py is not installed", "run `make install` again") from error
+    except ImportError as error:
+        raise DeviceError("nvidia-ml-py is not installed", "run `make install` again") from error
     return pynvml
 
 
