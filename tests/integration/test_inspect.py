@@ -356,3 +356,16 @@ def test_what_the_driver_does_not_tell_is_unknown_and_not_nothing(node: Node, bu
     lower = node.xpu("set", container, "--mem", "1G", check=False)
     assert lower.returncode == 1
     assert "is not known: give --force" in lower.stderr
+
+
+def test_where_the_driver_has_gone_its_containers_are_shown_and_end(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    node.xpu("sim", "down")
+    assert of_slice(node, container)["limit_in_force_bytes"] is None
+    (row,) = node.json("ps")
+    assert (row["memory_bytes"], row["memory_used_bytes"], row["state"]) == (4 * GIB, None, "running")
+    done = node.xpu("set", container, "--mem", "5G", check=False)
+    assert (done.returncode, done.stderr.startswith("xpu: ")) == (1, True), done.stderr
+    node.remove(container)
+    assert node.grants() == []

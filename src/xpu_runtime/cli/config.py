@@ -26,7 +26,7 @@ def config() -> None:
 
     \b
     Example:
-      xpu config default > /etc/xpu/config.yaml
+      mkdir -p /etc/xpu && xpu config default > /etc/xpu/config.yaml
       xpu config check
     """
 
@@ -110,7 +110,7 @@ def default() -> None:
 
     \b
     Example:
-      xpu config default > /etc/xpu/config.yaml
+      mkdir -p /etc/xpu && xpu config default > /etc/xpu/config.yaml
     """
     with open(compiler.default_file(), encoding="utf-8") as file:
         click.echo(file.read(), nl=False)

@@ -34,7 +34,7 @@ def _condition(text: str) -> Condition:
             if operator not in ("=", "!=") or not wanted:
                 raise ValueError(f"{text!r}: a {subject} can only be compared with = or !=, and with a name")
         elif version(wanted) is None:
-            raise ValueError(f"{text!r}: {wanted!r} is not a version; write {subject}>=12.0")
+            raise ValueError(f"{text!r}: {wanted!r} is not a version, such as 12.0")
         return Condition(subject, operator, wanted)
     raise ValueError(f"{text!r} is not a condition; write for example cuda>=12.0 or brand=tesla")
 

@@ -54,11 +54,13 @@ class Nvml(Limits):
     def __enter__(self) -> Nvml:
         from xpu_runtime.linux.library import Library  # most starts that come here hold no limit by it
 
+        if not self._path:
+            raise DeviceError("the driver is gone, and with it the limits that it held", "see `xpu devices`")
         try:
             self._library = Library(self._path)
         except OSError as error:
             raise DeviceError(f"cannot load {self._path}: {error}") from error
-        self._check(self._library.call("nvmlInit_v2"), "nvmlInit_v2")
+        self._check(self._call("nvmlInit_v2"), "nvmlInit_v2")
         return self
 
     def __exit__(self, *_: object) -> None:
