@@ -151,7 +151,7 @@ def main(arguments: list[str]) -> int:
             stop(state, number, log)
         else:
             start(state, number, log, proc.this_process())
-    except Exception as error:  # the low-level runtime shows stderr, and stops the container
+    except BaseException as error:  # the low-level runtime shows stderr, and stops the container
         complain(log, line_of(error))
         return 1
     return 0

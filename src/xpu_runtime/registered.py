@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 
+#: What XPU_ENFORCE may be besides, so that no backend can have such a name.
+NO_BACKEND = ("auto", "hard", "none")
+
 
 def names(folder: str) -> tuple[str, ...]:
     """The modules and packages in `folder` (such as "limits/backends"), in the order of their names."""
@@ -28,4 +31,4 @@ def _is_module(folder: str, name: str) -> bool:
 
 def backends() -> tuple[str, ...]:
     """The names of the backends that can hold limits, which XPU_ENFORCE may name."""
-    return names("limits/backends")
+    return tuple(name for name in names("limits/backends") if name not in NO_BACKEND)

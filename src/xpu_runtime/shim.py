@@ -91,7 +91,7 @@ def main(words: list[str]) -> int:
                 own_bundle = prepare(invocation, config, runtime, caller)
                 if own_bundle is not None:
                     arguments = oci_argv.with_bundle(invocation, own_bundle)
-        except Exception as error:
+        except BaseException as error:  # whatever it is: no container starts without what it asked for
             if not _is_handed_over(invocation.spec_path):
                 complain(log, line_of(error))
                 return 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from support import GIB, REPOSITORY
+from xpu_runtime.linux import proc
 
 from .conftest import Node
 
@@ -136,3 +140,45 @@ def inspected(node: Node, container: str) -> Any:
 
 def booked(node: Node) -> list[tuple[int, int]]:
     return [(entry["memory_bytes"], entry["cores"]) for entry in node.json("ps")]
+
+
+@pytest.fixture
+def faulty(paper_node: Node, with_paper: Path, tmp_path: Path) -> Callable[[str, str], None]:
+    """Gives the node a paper in which a line of code stands at the beginning of a function."""
+
+    def fail(function: str, line: str) -> None:
+        prefix = tmp_path / "prefix"
+        shutil.copytree(with_paper, prefix, symlinks=True)
+        paper = prefix / "lib/xpu-container-runtime/python/xpu_runtime/limits/backends/paper.py"
+        head = next(each for each in paper.read_text().splitlines() if f"def {function}(" in each)
+        paper.write_text(paper.read_text().replace(head, f"{head}\n        {line}"))
+        paper_node.use(prefix)
+
+    return fail
+
+
+@pytest.mark.parametrize("function", ["contribution", "impose"])
+def test_no_container_starts_without_its_limit_whatever_ends_the_backend(
+    paper_node: Node, bundles: Bundles, faulty: Callable[[str, str], None], function: str
+) -> None:
+    faulty(function, "raise SystemExit(0)")
+    bundle = bundles("XPU_MEM=4G", "XPU_ENFORCE=paper")
+    done = paper_node.oci("create", "--bundle", bundle, bundle.name)
+    assert done.returncode != 0
+    assert "SystemExit" in done.stderr
+    paper_node.xpu("gc")
+    assert paper_node.grants() == []
+
+
+def test_a_dead_containers_limit_that_cannot_be_lifted_stops_no_other_one(
+    paper_node: Node, bundles: Bundles, faulty: Callable[[str, str], None]
+) -> None:
+    faulty("must_lift", "from xpu_runtime.errors import ApplyError; raise ApplyError('stuck')")
+    most = ("XPU_MEM=10G", "XPU_VISIBLE_DEVICES=0", "XPU_ENFORCE=paper")
+    sleeper(paper_node, bundles, *most)
+    (dead,) = paper_node.grants()
+    os.kill(dead.pid, signal.SIGKILL)
+    while proc.is_alive(dead.pid, dead.start_time):
+        time.sleep(0.01)  # the test's own time limit ends this
+    other = sleeper(paper_node, bundles, *most)
+    assert [grant.container_id for grant in paper_node.grants()] == [other]

@@ -6,6 +6,7 @@ when a call was killed. No backend is named here, and only those that hold limit
 
 from __future__ import annotations
 
+from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.limits import registry
 from xpu_runtime.linux import cgroups, proc
@@ -69,17 +70,24 @@ def clear(inventory: Inventory | None, grants: list[Grant], starting: Grant | No
     """Lifts the limits of grants that have ended, and removes what was made for them.
 
     `inventory` may be None where `must_lift` is false for each. `starting` is the container that the caller
-    is about to give its limits: an earlier life's are lifted for it.
+    is about to give its limits: an earlier life's are lifted for it. Where one backend fails (XpuError), all
+    the others are asked first.
     """
+    failed: XpuError | None = None
     for grant in grants:
         if inventory is not None:
             earlier = starting is not None and _is_earlier_life(grant, starting)
             for backend in registry.known(grant.slices):
-                if backend.must_lift(grant):
-                    backend.lift(inventory, grant, _never if earlier else _lives_again(grant))
+                try:
+                    if backend.must_lift(grant):
+                        backend.lift(inventory, grant, _never if earlier else _lives_again(grant))
+                except XpuError as error:
+                    failed = error
         from xpu_runtime.limits import folders
 
         folders.remove(folders.of(grant))
+    if failed is not None:
+        raise failed
 
 
 def _is_earlier_life(grant: Grant, starting: Grant) -> bool:

@@ -7,6 +7,8 @@ names. What each can hold is not known here.
 
 from __future__ import annotations
 
+import os
+
 from xpu_runtime import registered
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import KINDS, MEMORY
@@ -30,8 +32,16 @@ def load(name: str) -> Backend:
 
 
 def _import(name: str) -> Backend:
-    # importlib itself is not on a container's path.
-    backend: Backend = __import__(f"{__package__}.backends.{name}", fromlist=["BACKEND"]).BACKEND
+    try:
+        # importlib itself is not on a container's path.
+        backend: Backend = __import__(f"{__package__}.backends.{name}", fromlist=["BACKEND"]).BACKEND
+        if name != backend.NAME:
+            raise ValueError(f"its NAME is {backend.NAME!r}")
+    except Exception as error:  # whatever somebody has put there
+        raise DeviceError(
+            f"the backend {os.path.dirname(__file__)}/backends/{name}.py cannot be loaded: {error!r}",
+            "mend or remove that file, or install the runtime again",
+        ) from error
     return backend
 
 

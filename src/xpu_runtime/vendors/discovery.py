@@ -111,10 +111,10 @@ def _cached(root: str) -> Inventory | None:
         if record["format"] != _FORMAT or record["boot"] != proc.boot_id():
             return None
         inventory = _from_plain(_frozen(record["inventory"]))
+        if inventory.root != root or any(stamp(path) != (path, mtime) for path, mtime in inventory.stamps):
+            return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None  # none yet, or damaged: it is only a cache
-    if inventory.root != root or any(stamp(path) != (path, mtime) for path, mtime in inventory.stamps):
-        return None
     return inventory
 
 

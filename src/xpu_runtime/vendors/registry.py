@@ -17,9 +17,21 @@ from xpu_runtime.vendors.vendor import Vendor
 
 def every() -> list[Vendor]:
     """All vendors, those first whose devices have the lower indexes."""
-    names = [each.name for each in pkgutil.iter_modules(vendors.__path__) if each.name.isidentifier()]
-    modules = [importlib.import_module(f"{vendors.__name__}.{name}") for name in names]
-    found: list[Vendor] = [module.VENDOR for module in modules if hasattr(module, "VENDOR")]
+    return _load([])
+
+
+def _load(problems: list[DeviceError]) -> list[Vendor]:
+    """As `every`; what is wrong with a module that cannot be loaded is added to `problems`."""
+    found: list[Vendor] = []
+    for each in pkgutil.iter_modules(vendors.__path__):
+        if not each.name.isidentifier():
+            continue
+        try:
+            module = importlib.import_module(f"{vendors.__name__}.{each.name}")
+            found += [module.VENDOR] if hasattr(module, "VENDOR") else []
+        except Exception as error:  # whatever somebody has put there: the other vendors' devices stay
+            text = f"{each.name} in {vendors.__path__[0]} cannot be loaded: {error!r}"
+            problems.append(DeviceError(text, "mend or remove that file, or install the runtime again"))
     return sorted(found, key=lambda vendor: (vendor.order, vendor.name))
 
 
@@ -34,13 +46,17 @@ def discover(root: str, is_simulated: bool) -> Inventory:
     stamps: dict[str, int | None] = {}
     missing: list[str] = []
     problems: list[DeviceError] = []
-    for vendor in every():
+    for vendor in _load(problems):
         try:
             found = vendor.discover(root)
+            numbered = _numbered(found.devices, len({_gpu(device) for device in devices}))
         except DeviceError as error:
             problems.append(error)
             continue
-        devices += _numbered(found.devices, len({_gpu(device) for device in devices}))
+        except Exception as error:  # a fault of one vendor's file: the others' devices stay
+            problems.append(DeviceError(f"looking for {vendor.name} devices failed: {error!r}"))
+            continue
+        devices += numbered
         drivers += [found.driver] if found.driver else []
         stamps.update(found.stamps)
         missing += [found.missing] if found.missing else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from xpu_runtime import registered
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Holding, Slice
-from xpu_runtime.limits import registry
+from xpu_runtime.limits import backends, registry
 from xpu_runtime.limits.backend import HARD, SOFT, Backend
 
 
@@ -92,3 +93,30 @@ def test_what_else_lies_beside_the_modules_is_none(
     else:
         (folder / stray).touch()
     assert registered.names("backends") == ("module", "package")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def", "SyntaxError"),
+        ("", "AttributeError"),
+        ("BACKEND = None", "AttributeError"),
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("class BACKEND: NAME = 'other'", "its NAME is 'other'"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
+    monkeypatch.setattr(registered, "backends", lambda: ("broken", "driver"))
+    monkeypatch.delitem(sys.modules, f"{backends.__name__}.broken", raising=False)
+    importlib.invalidate_caches()
+    with pytest.raises(DeviceError, match=rf"/backends/broken.py cannot be loaded: .*{why}.*: mend or rem"):
+        registry.every()
+
+
+def test_no_backend_has_a_name_that_xpu_enforce_has_for_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registered, "names", lambda folder: ("auto", "dmem", "hard", "none"))
+    assert registered.backends() == ("dmem",)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,44 @@ def test_a_vendor_is_registered_by_being_there(tmp_path: Path, monkeypatch: pyte
     assert [device.uuid for device in found.devices] == ["XPU-acme-0"]
     assert [vendor.name for vendor in registry.every()] == ["nvidia", "amd", "acme"]
     assert registry.memory_by_process(found) == {}  # this one's driver tells of no process
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def", "acme in .* cannot be loaded: SyntaxError"),
+        ("import no_such_module", "acme in .* cannot be loaded: ModuleNotFoundError"),
+        (_ONE_MORE.replace("device = ", "raise OSError(5, "), "acme in .* cannot be loaded: SyntaxError"),
+        (
+            _ONE_MORE.replace('Device("0"', "Device(1 / 0"),
+            "looking for acme devices failed: ZeroDivisionError",
+        ),
+        (_ONE_MORE.replace('Device("0"', 'Device("x"'), "looking for acme devices failed: ValueError"),
+        (_ONE_MORE.replace("return Disc", "return None and Disc"), "looking for acme .*: AttributeError"),
+    ],
+)
+def test_a_vendors_file_that_is_broken_takes_no_other_vendors_devices_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    Tree(tmp_path).gpu()
+    write(tmp_path / "vendors/acme.py", text)
+    monkeypatch.setattr(vendors, "__path__", [*vendors.__path__, str(tmp_path / "vendors")])
+    monkeypatch.delitem(sys.modules, f"{vendors.__name__}.acme", raising=False)
+    importlib.invalidate_caches()
+    found = registry.discover(str(tmp_path), False)
+    assert [device.vendor for device in found.devices] == ["amd"]
+    assert re.search(why, found.problems[0])
+    assert len(found.problems) == 1
+
+
+@pytest.mark.parametrize("stamps", [5, None, "x", [[]], {"a": 1}])
+def test_a_damaged_cache_is_as_good_as_none(tmp_path: Path, run_dir: Path, stamps: object) -> None:
+    config = Config(driver_root=str(tmp_path))
+    Tree(tmp_path).gpu()
+    found = discovery.load(config)
+    cache = run_dir / "inventory.json"
+    record = json.loads(cache.read_text())
+    damaged = [*record["inventory"]]
+    damaged[4] = stamps
+    cache.write_text(json.dumps({**record, "inventory": damaged}))
+    assert discovery.load(config) == found
