@@ -69,9 +69,8 @@ def read_mark(db: Any, path: str) -> Mark | None:
             raise
         return None
     if rows and rows[0][0] == proc.boot_id() and rows[0][1] != _VERSION:
-        which = "a newer" if rows[0][1] > _VERSION else "an older"
         raise LedgerError(
-            f"the ledger {path} was written by {which} version of this runtime (layout {rows[0][1]}, "
+            f"the ledger {path} was written by another version of this runtime (layout {rows[0][1]}, "
             f"this one knows {_VERSION})",
             "install that version again, or stop all containers that have a slice and remove the file",
         )

@@ -125,12 +125,12 @@ def test_another_boots_grants_are_forgotten(path: str, holder: Process, newer: i
         assert ledger.grants() == []
 
 
-@pytest.mark.parametrize(("change", "which"), [(1, "a newer"), (-1, "an older")])
-def test_another_layout_is_refused_and_kept(path: str, holder: Process, change: int, which: str) -> None:
+@pytest.mark.parametrize("layout", [1, 3, 1 << 62, "x"])
+def test_another_layout_is_refused_and_kept(path: str, holder: Process, layout: object) -> None:
     with Ledger(path) as ledger:
         ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
-        ledger._db.execute("UPDATE meta SET version = version + ?", (change,))
-    with pytest.raises(LedgerError, match=f"was written by {which} version"), Ledger(path):
+        ledger._db.execute("UPDATE meta SET version = ?", (layout,))
+    with pytest.raises(LedgerError, match="was written by another version"), Ledger(path):
         pass
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT COUNT(*) FROM grants").fetchone() == (1,)
