@@ -190,7 +190,6 @@ class Storm:
         (library,) = Path(sandbox.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
         self.sandbox, self.limit, self.seed = sandbox, limit, seed
         self.program = build_storm(folder, library, kind)
-        self.sanitized = bool(kind)
         self.board = Board(folder / "board")
         self.card = Card(sandbox)
         self.random = random.Random(seed)
@@ -254,14 +253,8 @@ class Storm:
                     running[at] = self._replace(watch, running[at], threads, rounds, *options, **environ)
                 for one in running:
                     self.finished(one)
-            # A child of a process that was killed is not asked to pause, and may be making its context.
-            spare = together * threads * UNASKED + kills * CONTEXT
-            if self.sanitized:
-                # Once in 106 such storms a pause saw 116 MiB too much, and what that was is not known yet; a
-                # pool's growth that waits for work on a stream is likely. What is lost for good is told
-                # below, to the byte, and the storms without a sanitizer keep the narrow bound.
-                spare += together * UNDONE
-            self._never_passed(watch, together * threads, spare)
+            # (a child of a process that was killed is not asked to pause, and may be making its context)
+            self._never_passed(watch, together * threads, together * threads * UNASKED + kills * CONTEXT)
             self._account_is_exact(running)
             self._nothing_left(running)
         finally:
