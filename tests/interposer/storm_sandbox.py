@@ -113,8 +113,9 @@ class Board:
 class Watch(threading.Thread):
     """Asks the driver all the time how much there is in use, and keeps the most.
 
-    Now and then it lets all operations end and none begin, and asks then: what is in use now lasts. How long
-    an operation takes is the machine's affair, so that no time tells the one from the other.
+    Now and then it lets all operations end and none begin, and asks then: how long an operation takes is the
+    machine's affair, and no time tells what it will give back. What is in use in two such pauses in a row
+    lasts: a pool that has grown too much, while work on its stream was not done, is made smaller later.
 
     Of a process that is being killed, the kernel gives up the lock of its slot before it closes its
     descriptors, one after the other, and only then the driver hears of it. So what such a one has is not
@@ -129,9 +130,10 @@ class Watch(threading.Thread):
         self._lock = threading.Lock()
         #: The number on the board of each process that is being killed, by its pid.
         self._ending: dict[int, int] = {}
-        #: Bytes: the most that was seen, and the most that was there while no operation was under way.
+        #: Bytes: the most that was seen, and the most that was there in two pauses in a row.
         self.most = self.lasting = 0
         self.samples = self.pauses = 0
+        self._in_last_pause = 0
 
     @contextmanager
     def leaving_out(self, pid: int, process: int) -> Iterator[None]:
@@ -165,7 +167,9 @@ class Watch(threading.Thread):
             time.sleep(0.0005)
             with self._lock:
                 if self._board.quiet(set(self._ending.values())):
-                    self.lasting = max(self.lasting, self._used())
+                    now = self._used()
+                    self.lasting = max(self.lasting, min(now, self._in_last_pause))
+                    self._in_last_pause = now
                     self.pauses += 1
                     return
 
@@ -253,21 +257,21 @@ class Storm:
                     running[at] = self._replace(watch, running[at], threads, rounds, *options, **environ)
                 for one in running:
                     self.finished(one)
-            # (a child of a process that was killed is not asked to pause, and may be making its context)
-            self._never_passed(watch, together * threads, together * threads * UNASKED + kills * CONTEXT)
+            self._never_passed(watch, together * threads)
             self._account_is_exact(running)
             self._nothing_left(running)
         finally:
             guard.cancel()
             self._kill(running)
 
-    def _never_passed(self, watch: Watch, threads: int, spare: int) -> None:
+    def _never_passed(self, watch: Watch, threads: int) -> None:
         self.most = max(self.most, watch.most)
         self.lasting = max(self.lasting, watch.lasting)
         seen = f"seed {self.seed}: {watch.lasting >> 20} and {watch.most >> 20} MiB of {self.limit >> 20}"
-        assert watch.samples > 10 and watch.pauses
-        assert watch.lasting <= self.limit + spare, seen
-        assert watch.most <= self.limit + spare + threads * UNDONE, seen
+        asked = self.limit + threads * UNASKED
+        assert watch.samples > 10 and watch.pauses > 1
+        assert watch.lasting <= asked, seen
+        assert watch.most <= asked + threads * UNDONE, seen
 
     def _account_is_exact(self, running: list[Any]) -> None:
         """They have freed all that they had: once each has looked, the account is what the driver says."""
