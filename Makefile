@@ -14,13 +14,17 @@
 PYTHON  ?= /usr/bin/python3
 PREFIX  ?= /usr/local
 DESTDIR ?=
+# What a package is built of is no git checkout, and says itself which commit it is.
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2> /dev/null)
 
 BUILD   := $(CURDIR)/build
 NAME    := xpu-container-runtime
 LIB     := $(DESTDIR)$(PREFIX)/lib/$(NAME)
 BIN     := $(DESTDIR)$(PREFIX)/bin
 VENV    := $(BUILD)/venv
-PIP_OPTIONS := --quiet --disable-pip-version-check --root-user-action=ignore
+PIP_OPTIONS := --quiet --disable-pip-version-check
+# No option of all of pip's versions and commands.
+export PIP_ROOT_USER_ACTION := ignore
 # The tree that demo, tests and benchmarks run: what `make install` leaves, nothing else.
 ROOT    := $(BUILD)/root
 
@@ -44,24 +48,28 @@ packages-engine: packages-build
 packages-test: packages-check packages-engine
 	@packaging/install-packages $(TEST_PACKAGES)
 
-deps: $(BUILD)/vendor.stamp
+deps: $(BUILD)/wheels.stamp
 
 build:
-	@command -v cc > /dev/null || { echo "there is no C compiler: run 'make deps' as root (Debian), or install one" >&2; exit 1; }
-	@[ $(BUILD)/vendor.stamp -nt pyproject.toml ] || \
-		{ echo "build/vendor is missing or older than pyproject.toml: run 'make deps', which makes it with pip" >&2; exit 1; }
+	@command -v $(firstword $(CC)) > /dev/null || \
+		{ echo "there is no C compiler: run 'make deps' as root (Debian), or install one" >&2; exit 1; }
+	@[ $(BUILD)/wheels.stamp -nt packaging/requirements.txt ] || \
+		{ echo "build/wheels is missing or older than packaging/requirements.txt: run 'make deps', which fetches it with pip" >&2; exit 1; }
+	@$(PYTHON) -IS packaging/third_party.py $(BUILD)/wheels $(BUILD)/vendor
 	@$(MAKE) --no-print-directory -s -C native/launcher OUT=$(BUILD)/launcher PYTHON=$(PYTHON)
 	@$(MAKE) --no-print-directory -s -C native/interposer/nvidia OUT=$(BUILD)/interposer/nvidia
 	@# CUDART is for tests alone, and not to be installed, whoever asks for it: see sim/README.md.
 	@$(MAKE) --no-print-directory -s -C sim OUT=$(BUILD)/sim CUDART=
 	@$(MAKE) --no-print-directory -s -C native/probe OUT=$(BUILD)/probe
 
-# What the commands for people need, beside our own package and touched by no other.
-$(BUILD)/vendor.stamp: pyproject.toml | packages-build
-	@rm -rf $(BUILD)/vendor $(BUILD)/pip
+# The packages by others that are installed with ours (packaging/third_party.py unpacks them at each build): the only
+# part of a build that needs a network.
+$(BUILD)/wheels.stamp: packaging/requirements.txt | packages-build
+	@rm -rf $(BUILD)/wheels $(BUILD)/pip
 	@$(PYTHON) -m venv $(BUILD)/pip
-	@$(PYTHON) packaging/dependencies.py | xargs $(BUILD)/pip/bin/pip install $(PIP_OPTIONS) \
-		--no-compile --target $(BUILD)/vendor
+	@$(BUILD)/pip/bin/pip download $(PIP_OPTIONS) --require-hashes --no-deps --only-binary :all: \
+		--python-version 3.11 --implementation cp --platform manylinux2014_x86_64 \
+		--dest $(BUILD)/wheels -r packaging/requirements.txt
 	@touch $@
 
 # Linters, type checker, test runner.
@@ -73,29 +81,37 @@ $(BUILD)/venv.stamp: pyproject.toml | packages-build
 
 # Every file is made under this umask, whatever the caller's is: root runs them, and everybody reads them.
 install: build
-	@umask 022 && $(MAKE) --no-print-directory install-files
+	@umask 022 && $(MAKE) --no-print-directory install-anew
+	@umask 022 && $(PYTHON) -IS $(LIB)/precompile.py $(PREFIX)/lib/$(NAME)
 
-.PHONY: install-files
-install-files:
+.PHONY: install-anew install-runtime install-simulator install-node
+install-anew:
 	@rm -rf $(LIB)
-	@install -d $(BIN) $(LIB)/native/interposer/nvidia $(LIB)/native/sim $(LIB)/python $(LIB)/sim
+	@$(MAKE) --no-print-directory install-runtime install-simulator
+
+install-runtime:
+	@install -d $(BIN) $(LIB)/native/interposer/nvidia $(LIB)/python $(LIB)/config
 	@install -m 755 $(BUILD)/launcher/$(NAME) $(BIN)/$(NAME)
 	@for program in $(NAME)-hook xpu; do \
 		sed -e '1s|.*|#!$(PYTHON) -IS|' hooks/$$program > $(BIN)/$$program && chmod 755 $(BIN)/$$program; \
 	done
-	@cp -R src/xpu_runtime sim/python/xpu_simulator $(LIB)/python/
-	@cp -R config $(LIB)/config
-	@cp -R sim/topologies sim/topology.schema.json $(LIB)/sim/
+	@cp -R src/xpu_runtime $(LIB)/python/
 	@cp -R $(BUILD)/vendor $(LIB)/vendor
-	@install -m 644 hooks/shim.py $(LIB)/shim.py
+	@find $(LIB)/python $(LIB)/vendor -name __pycache__ -prune -exec rm -rf {} +
+	@sed -i 's/^COMMIT = .*/COMMIT = "$(COMMIT)"/' $(LIB)/python/xpu_runtime/version.py
+	@install -m 644 config/* $(LIB)/config/
+	@install -m 644 hooks/shim.py hooks/precompile.py $(LIB)/
 	@install -m 644 hooks/xpu_bundle.py $(LIB)/python/xpu_bundle.py
 	@install -m 755 $(BUILD)/interposer/nvidia/libcuda.so.1 $(BUILD)/interposer/nvidia/libnvidia-ml.so.1 $(LIB)/native/interposer/nvidia/
-	@find $(BUILD)/sim -maxdepth 1 -type f -exec install -m 755 {} $(LIB)/native/sim/ \;
-	@find $(LIB) -name __pycache__ -prune -exec rm -rf {} +
-	@$(PYTHON) packaging/bundle.py $(LIB)/python
-	@$(PYTHON) -IS -m compileall -q --invalidation-mode unchecked-hash \
-		$(if $(DESTDIR),-s $(DESTDIR) -p /) $(LIB)/python $(LIB)/vendor
 	@# A clone or a build that was made under another umask has brought its modes along.
+	@chmod -R u=rwX,go=rX $(LIB)
+
+install-simulator:
+	@install -d $(LIB)/native/sim $(LIB)/python $(LIB)/sim
+	@cp -R sim/python/xpu_simulator $(LIB)/python/
+	@find $(LIB)/python/xpu_simulator -name __pycache__ -prune -exec rm -rf {} +
+	@cp -R sim/topologies sim/topology.schema.json $(LIB)/sim/
+	@find $(BUILD)/sim -maxdepth 1 -type f -exec install -m 755 {} $(LIB)/native/sim/ \;
 	@chmod -R u=rwX,go=rX $(LIB)
 
 uninstall:

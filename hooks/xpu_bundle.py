@@ -1,7 +1,7 @@
 """Imports the modules of a container's start from one file: to find and read 50 files takes half of the
 import.
 
-`make install` writes the file (packaging/bundle.py) with the code of the modules by name. If it is missing,
+precompile.py writes the file, on the machine, with the code of the modules by name. If it is missing,
 or was written by another version of the interpreter, the modules are imported one by one as usual.
 """
 

@@ -11,10 +11,8 @@ from typing import IO, Any, NoReturn
 
 import click
 
+from xpu_runtime import version
 from xpu_runtime.errors import XpuError
-
-#: The same as in pyproject.toml.
-VERSION = "0.1.0"
 
 #: `xpu NAME` is the click command `NAME` in the module xpu_runtime.cli.NAME.
 COMMANDS = ("config", "devices", "explain", "gc", "inspect", "ps", "release", "runtime", "set", "sim")
@@ -86,8 +84,24 @@ def _brief(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from xpu_runtime.limits import pages
+
+        commit = f"commit {version.COMMIT}" if version.COMMIT else "commit unknown"
+        click.echo(f"xpu {version.VERSION} ({commit}, ABI {pages.ABI} of the pages)")
+        ctx.exit()
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="xpu", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="What is installed.",
+)
 def xpu() -> None:
     """Show and manage the GPU slices of containers.
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support import REPOSITORY, STAND_INS
-from xpu_runtime.cli.main import COMMANDS, VERSION
+from xpu_runtime.cli.main import COMMANDS
+from xpu_runtime.version import VERSION
 
 Write = Callable[[str], Path]
 
@@ -32,10 +33,12 @@ def xpu(*arguments: str, path: Path = REPOSITORY / "src") -> subprocess.Complete
     )
 
 
-def test_the_version_is_the_project_s() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert project["version"] == VERSION
-    assert xpu("--version").stdout == f"xpu {VERSION}\n"
+def test_the_version_names_release_commit_and_page_layout() -> None:
+    header = (REPOSITORY / "native" / "abi" / "page.h").read_text()
+    abi = re.search(r"XPU_ABI = (\d+)", header)
+    assert abi is not None
+    expected = f"xpu {VERSION} (commit unknown, ABI {abi[1]} of the pages)\n"
+    assert xpu("--version").stdout == expected
 
 
 def test_a_wrong_command_is_a_usage_error_that_names_the_commands() -> None:

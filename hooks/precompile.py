@@ -1,0 +1,87 @@
+"""Makes, on the machine that it is used on, what only this machine's Python can read: precompile.py [LIB]
+
+It is installed as <lib>/precompile.py, compiles all that lies beside it, and writes the bundle of the modules
+that a container's start imports (xpu_bundle.py says what for). A package runs it when it is configured and
+when the distribution's Python changes; nothing compiled is shipped. LIB is where the folder will lie, if not
+where it lies now. Whoever starts a container meanwhile finds the old bundle or the new one, whole; with a
+bundle of another Python, or none, starts are only slower.
+
+Most modules of the bundle are found by importing the entry points. What these import in a function, where
+only some starts come by, is listed; tests/integration/test_start.py fails where one is missing. A module that
+is here and not imported costs its bytes.
+"""
+
+from __future__ import annotations
+
+import compileall
+import importlib.util
+import marshal
+import os
+import subprocess
+import sys
+
+_ENTRY_POINTS = (
+    "xpu_runtime.shim",
+    "xpu_runtime.hook",
+    "xpu_runtime.start.hook_mode",
+    "xpu_runtime.start.spec_mode",
+    "xpu_runtime.start.spec_mode_hook",
+)
+_IN_FUNCTIONS = (
+    "xpu_runtime.delivery.contribution",
+    "xpu_runtime.limits.interposers",
+    "xpu_runtime.limits.pages",
+    "xpu_runtime.linux.device_bpf",
+    "xpu_runtime.linux.elf",
+    "xpu_runtime.linux.library",
+    "xpu_runtime.linux.loader",
+    "xpu_runtime.linux.rootfs",
+)
+
+
+_LIB = os.path.dirname(os.path.realpath(__file__))
+
+
+def main(will_lie_in: str) -> None:
+    for name in ("python", "vendor"):
+        folder = os.path.join(_LIB, name)
+        _remove_of_other_versions(folder)
+        compileall.compile_dir(folder, stripdir=_LIB, prependdir=will_lie_in, quiet=2)
+    _write_bundle(os.path.join(_LIB, "python"))
+
+
+def _remove_of_other_versions(folder: str) -> None:
+    for path, _, names in os.walk(folder):
+        if os.path.basename(path) == "__pycache__":
+            for name in names:
+                if f".{sys.implementation.cache_tag}." not in name:
+                    os.unlink(os.path.join(path, name))
+
+
+def _write_bundle(folder: str) -> None:
+    backends = os.listdir(os.path.join(folder, "xpu_runtime", "limits", "backends"))
+    names = [f"xpu_runtime.limits.backends.{name[:-3]}" for name in sorted(backends) if name.endswith(".py")]
+    wanted = [*_ENTRY_POINTS, *_IN_FUNCTIONS, *(name for name in names if not name.endswith(".__init__"))]
+    imports = f"import sys; sys.path.insert(0, {folder!r}); import {', '.join(wanted)}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-B", "-c", imports], stdout=subprocess.PIPE, text=True, check=True
+    )
+    modules = {}
+    for name in done.stdout.split():
+        if name.partition(".")[0] != "xpu_runtime":
+            continue
+        path = name.replace(".", "/")
+        is_package = os.path.isdir(os.path.join(folder, path))
+        path += "/__init__.py" if is_package else ".py"
+        with open(os.path.join(folder, path), encoding="utf-8") as file:
+            # Without docstrings and asserts; tracebacks keep their lines.
+            code = compile(file.read(), path, "exec", dont_inherit=True, optimize=2)
+        modules[name] = (is_package, path, marshal.dumps(code))
+    bundle = os.path.join(folder, "start.bundle")
+    with open(bundle + ".new", "wb") as file:
+        file.write(marshal.dumps((importlib.util.MAGIC_NUMBER, modules)))
+    os.rename(bundle + ".new", bundle)
+
+
+if __name__ == "__main__":
+    main(os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else _LIB)
