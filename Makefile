@@ -25,24 +25,32 @@ VENV    := $(BUILD)/venv
 PIP_OPTIONS := --quiet --disable-pip-version-check
 # No option of all of pip's versions and commands.
 export PIP_ROOT_USER_ACTION := ignore
+# How many processes run tests side by side; tests/support/parallel.py says how.
+WORKERS ?= 2
 # The tree that demo, tests and benchmarks run: what `make install` leaves, nothing else.
 ROOT    := $(BUILD)/root
 
-# Debian packages, as packaging/install-packages reads them: what building needs (lint and unit tests need no
-# more), what running containers needs, what the other tests need besides.
+# Debian packages: what building needs, what lint and unit tests need besides, what running containers needs,
+# what the other tests need besides.
 BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
-ENGINE_PACKAGES := busybox-static containerd=containerd dockerd=docker.io "docker=docker-cli|docker.io" runc=runc
+CHECK_PACKAGES  := clang-format
+ENGINE_PACKAGES := busybox-static containerd docker.io runc
 TEST_PACKAGES   := bpftool crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
-	gcc-aarch64-linux-gnu libc6-dev-arm64-cross "qemu-user-static|qemu-user"
+	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+
+# All processors, unless the caller's own -j says how many.
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 .PHONY: all deps build install uninstall clean packages-% demo test check bench
 all: build
 
 packages-build:
 	@packaging/install-packages $(BUILD_PACKAGES)
+packages-check: packages-build
+	@packaging/install-packages $(CHECK_PACKAGES)
 packages-engine: packages-build
 	@packaging/install-packages $(ENGINE_PACKAGES)
-packages-test: packages-engine
+packages-test: packages-check packages-engine
 	@packaging/install-packages $(TEST_PACKAGES)
 
 deps: $(BUILD)/wheels.stamp
@@ -52,14 +60,16 @@ build:
 		{ echo "there is no C compiler: run 'make deps' as root (Debian), or install one" >&2; exit 1; }
 	@[ $(BUILD)/wheels.stamp -nt packaging/requirements.txt ] || \
 		{ echo "build/wheels is missing or older than packaging/requirements.txt: run 'make deps', which fetches it with pip" >&2; exit 1; }
-	@$(PYTHON) -IS packaging/third_party.py $(BUILD)/wheels $(BUILD)/vendor
+	@# Not anew where it is up to date: several `make install` at a time, as tests do, copy it.
+	@[ $(BUILD)/vendor -nt $(BUILD)/wheels.stamp ] && [ $(BUILD)/vendor -nt packaging/third_party.py ] || \
+		$(PYTHON) -IS packaging/third_party.py $(BUILD)/wheels $(BUILD)/vendor
 	@$(MAKE) --no-print-directory -s -C native/launcher OUT=$(BUILD)/launcher PYTHON=$(PYTHON)
-	@$(MAKE) --no-print-directory -s -C native/interposer/nvidia OUT=$(BUILD)/interposer/nvidia
+	@$(MAKE) --no-print-directory -s $(JOBS) -C native/interposer/nvidia OUT=$(BUILD)/interposer/nvidia
 	@# CUDART is for tests alone, and not to be installed, whoever asks for it: see sim/README.md.
-	@$(MAKE) --no-print-directory -s -C sim OUT=$(BUILD)/sim CUDART=
+	@$(MAKE) --no-print-directory -s $(JOBS) -C sim OUT=$(BUILD)/sim CUDART=
 	@$(MAKE) --no-print-directory -s -C native/probe OUT=$(BUILD)/probe
 
-# The packages by others that are installed with ours (packaging/third_party.py unpacks them at each build): the only
+# The packages by others that are installed with ours (packaging/third_party.py unpacks them): the only
 # part of a build that needs a network.
 $(BUILD)/wheels.stamp: packaging/requirements.txt | packages-build
 	@rm -rf $(BUILD)/wheels $(BUILD)/pip
@@ -124,13 +134,14 @@ demo: packages-engine root
 	@$(PYTHON) -IS packaging/demo.py $(ROOT)
 
 # The linters take one processor, the tests another.
-check: $(BUILD)/venv.stamp
+check: packages-check $(BUILD)/venv.stamp
 	@packaging/lint $(VENV) & lint=$$!; \
 		PYTHONPATH=src $(VENV)/bin/pytest -q tests/unit; tests=$$?; wait $$lint && exit $$tests
 
+# WORKERS=0 runs one test at a time.
 test: packages-test $(BUILD)/venv.stamp root
 	@packaging/lint $(VENV)
-	@XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest
+	@XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest -n $(WORKERS)
 
 # Says whether NVIDIA has newer headers than the tests use; no fault of anybody's, so it always succeeds.
 .PHONY: newer-headers

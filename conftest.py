@@ -3,4 +3,10 @@
 import pytest
 
 pytest.register_assert_rewrite("support")
-pytest_plugins = ["support.bundles", "support.cgroups", "support.simulation", "support.cudart"]
+pytest_plugins = [
+    "support.bundles",
+    "support.cgroups",
+    "support.simulation",
+    "support.cudart",
+    "support.parallel",
+]

@@ -28,7 +28,10 @@ def build(kind: str = "") -> str:
     folder = os.path.join(REPOSITORY, "build", f"interposer-test{kind and '-'}{kind.replace(',', '-')}")
     native = os.path.join(REPOSITORY, "native", "interposer", "nvidia")
     settings = [f"OUT={folder}", f"FOLDER={FOLDER}", *([f"SANITIZE={kind}"] if kind else [])]
-    subprocess.run(["make", "-s", "-C", native, *settings], check=True, timeout=300)
+    # Tests that run side by side ask for the same build: one makes it, the others wait.
+    command = ["flock", f"{folder}.lock", "make", "-s", "-C", native, *settings]
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    subprocess.run(command, check=True, timeout=300)
     return folder
 
 

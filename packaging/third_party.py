@@ -18,12 +18,16 @@ _KEPT_RECORDS = ("METADATA", "LICENSE", "LICENSE.txt", "LICENSE.mit", "COPYING")
 
 
 def main(wheels: str, folder: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
+    aside = f"{folder}.new"
+    shutil.rmtree(aside, ignore_errors=True)
+    os.makedirs(aside)
     for name in sorted(os.listdir(wheels)):
         if name.endswith(".whl"):
             with zipfile.ZipFile(os.path.join(wheels, name)) as wheel:
-                wheel.extractall(folder, [path for path in wheel.namelist() if _is_taken(path)])
+                wheel.extractall(aside, [path for path in wheel.namelist() if _is_taken(path)])
+    # Who is killed leaves no half of it, which a later build would take for all.
+    shutil.rmtree(folder, ignore_errors=True)
+    os.rename(aside, folder)
 
 
 def _is_taken(path: str) -> bool:

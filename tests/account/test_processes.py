@@ -276,6 +276,7 @@ def test_every_slot_of_a_real_page_can_be_taken(account: Make) -> None:
     assert len(here.usage()) == 2
 
 
+@pytest.mark.alone  # how long it takes is measured
 def test_a_stopped_process_keeps_what_it_holds_and_stops_nobody(account: Make) -> None:
     here = account(MIB)
     stopped, other = here.start(), here.start()
@@ -289,6 +290,7 @@ def test_a_stopped_process_keeps_what_it_holds_and_stops_nobody(account: Make) -
     assert stopped.own() == MIB // 2
 
 
+@pytest.mark.alone  # how long it takes is measured
 def test_a_cleaner_that_is_stopped_holds_up_nobody_for_long(account: Make) -> None:
     """Whoever holds the cleaner's byte: he who is refused asks again after a moment, and cleans up."""
     here = account(MIB)

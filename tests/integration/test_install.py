@@ -67,8 +67,11 @@ def test_the_installers_umask_decides_no_mode(tmp_path: Path, umask: int) -> Non
     # What a clone made under that umask brings along.
     source = tmp_path / "clone"
     source.mkdir()
+    (source / "build").mkdir()
     sources = ["Makefile", "config", "hooks", "native", "packaging", "pyproject.toml", "sim", "src"]
-    for name in [*sources, "build"]:
+    # What else lies in build is for other tests, which may be making it right now.
+    built = ["interposer", "launcher", "probe", "sim", "vendor", "wheels", "wheels.stamp"]
+    for name in [*sources, *(f"build/{name}" for name in built)]:
         subprocess.run(["cp", "-a", REPOSITORY / name, source / name], check=True)
     subprocess.run(["chmod", "-R", f"u=rwX,go={'rwX' if umask == 0 else ''}", source], check=True)
     destination = tmp_path / "root"

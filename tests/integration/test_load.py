@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support import GIB
+from support.bundles import copy_root
 
 from .conftest import Node
 
@@ -27,7 +27,7 @@ def test_a_hundred_creates_at_once_get_exactly_what_fits(
     copies = []
     for number in range(100):
         copy = pattern.with_name(f"{pattern.name}-{number}")
-        shutil.copytree(pattern / "rootfs", copy / "rootfs", symlinks=True, copy_function=os.link)
+        copy_root(pattern / "rootfs", copy / "rootfs", os.link)
         spec = (pattern / "config.json").read_text()
         (copy / "config.json").write_text(spec.replace(f"/{pattern.name}", f"/{copy.name}"))
         copies.append(copy)

@@ -96,6 +96,7 @@ def char_links() -> Iterator[Path]:
         folder.rmdir()
 
 
+@pytest.mark.alone  # it changes /dev/char, of which the machine has one
 @pytest.mark.parametrize("booted", [True, False])
 def test_a_cgroup_that_systemd_manages_gets_rules_that_systemd_can_keep(
     node: Node, bundles: Bundles, char_links: Path, booted: bool

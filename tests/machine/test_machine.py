@@ -7,8 +7,8 @@ import pytest
 from . import checks
 from .machine import Told
 
-# The first one waits for the machine, and perhaps for its packages.
-pytestmark = pytest.mark.timeout(1200)
+# The first one waits for the machine, which takes two processors, and perhaps for its packages.
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.alone]
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in checks.CHECKS])

@@ -23,6 +23,29 @@ from . import REPOSITORY
 RUNC = "/usr/sbin/runc"
 
 
+def copy_root(source: Path, target: Path, copy_file: Callable[..., object] = shutil.copy2) -> None:
+    """Copies an image's root folder: files by `copy_file`, symbolic links as hard links of the same ones.
+
+    An image has 300 symbolic links to busybox. Making them anew took 0.2 s of a processor for each bundle,
+    ten times what the rest takes: ext4 passes over all inodes freed in the last seconds, and the test
+    before has just freed as many. Nobody can write to a symbolic link: a test that replaces one has its own.
+    """
+    target.mkdir(parents=True)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            there = target / entry.name
+            if entry.is_symlink():
+                try:
+                    os.link(entry.path, there, follow_symlinks=False)
+                except OSError:  # another file system
+                    there.symlink_to(os.readlink(entry.path))
+            elif entry.is_dir():
+                copy_root(Path(entry.path), there, copy_file)
+            else:
+                copy_file(entry.path, there)
+    shutil.copystat(source, target)
+
+
 @pytest.fixture(scope="session")
 def installed() -> Path:
     """The PREFIX that `make install` filled: XPU_TEST_PREFIX, or build/root in this tree."""
@@ -88,7 +111,7 @@ def bundle(tmp_path: Path, state_root: Path, rootfs: Path, base_spec: dict[str, 
     ) -> Path:
         name = f"xpu-test-{uuid.uuid4().hex[:16]}"
         folder = tmp_path / name
-        shutil.copytree(rootfs, folder / "rootfs", symlinks=True, copy_function=os.link)
+        copy_root(rootfs, folder / "rootfs", os.link)
         spec = json.loads(json.dumps(base_spec))
         spec["process"]["args"] = args or ["true"]
         spec["process"]["env"] = ["PATH=/bin", *(env or [])]

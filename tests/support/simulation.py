@@ -32,10 +32,10 @@ NO_LIMIT = (1 << 64) - 1
 
 
 def build(out: str, *settings: str) -> Path:
-    """Builds sim/ into build/OUT, where it is not up to date."""
+    """Builds sim/ into build/OUT, where it is not up to date; one worker at a time."""
     folder = REPOSITORY / "build" / out
     subprocess.run(
-        ["make", "-s", "-C", REPOSITORY / "sim", f"OUT={folder}", *settings],
+        ["flock", f"{folder}.lock", "make", "-s", "-C", REPOSITORY / "sim", f"OUT={folder}", *settings],
         check=True,
         timeout=300,
     )

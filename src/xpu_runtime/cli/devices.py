@@ -76,7 +76,7 @@ def devices(as_json: bool) -> None:
                 device.fault or "healthy",
                 row["uuid"],
             )
-            for row, device in zip(rows, inventory.devices)
+            for row, device in zip(rows, inventory.devices, strict=True)
         ],
     )
     kind = "simulated " if inventory.simulated else ""

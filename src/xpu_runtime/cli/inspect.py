@@ -66,7 +66,9 @@ def inspect(container: str, as_json: bool) -> None:
     details = [_details(grant) for grant in grants]
     told = {
         "container_id": grants[0].container_id,
-        "grants": [_grant(grant, usage, beyond, each, problems) for grant, each in zip(grants, details)],
+        "grants": [
+            _grant(grant, usage, beyond, each, problems) for grant, each in zip(grants, details, strict=True)
+        ],
         "problems": problems,
     }
     problems += usage.problems
@@ -143,7 +145,7 @@ def _amount(kind: str, limit: int | None) -> str:
 
 
 def _print(told: dict[str, Any], details: list[list[Detail]]) -> None:
-    for grant, lines in zip(told["grants"], details):
+    for grant, lines in zip(told["grants"], details, strict=True):
         click.echo(f"container  {told['container_id']}")
         click.echo(f"bundle     {grant['bundle']}")
         click.echo(

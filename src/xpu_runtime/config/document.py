@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from typing import Any, Union
+from typing import Any
 
 import yaml
 
@@ -25,7 +25,7 @@ LARGEST = 64 * 1024
 _DEEPEST = 50
 
 #: The path to a key from the top, with list indexes: ("policy", "devices", 0).
-Path = tuple[Union[str, int], ...]
+Path = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
 #: Tags that YAML infers for plain words, and that are just text here.

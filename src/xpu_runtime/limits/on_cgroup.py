@@ -17,8 +17,7 @@ from xpu_runtime.vendors.inventory import find
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Self
+    from typing import Self
 
     from xpu_runtime.ledger.grants import Grant
     from xpu_runtime.request.request import Request

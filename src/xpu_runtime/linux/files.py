@@ -16,8 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-    from typing_extensions import Self
+    from typing import Self
 
 
 #: Seconds to wait for a lock, by default.

@@ -22,9 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Any
-
-    from typing_extensions import Self
+    from typing import Any, Self
 
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.bundles import copy_root
+
 from ..conftest import Node
 from .conftest import Docker
 
@@ -30,7 +32,7 @@ def make_image(docker: Docker, image_root: Path, tmp_path: Path) -> Iterator[Ima
 
     def make(change: Callable[[Path], object] | None = None, *changes: str) -> str:
         root = tmp_path / f"image-{len(made)}"
-        shutil.copytree(image_root, root, symlinks=True)
+        copy_root(image_root, root)
         if change is not None:
             change(root)
         made.append(docker.make_image(root, f"xpu-test-changed:{len(made)}", *changes))

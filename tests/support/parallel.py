@@ -1,0 +1,97 @@
+"""How tests are spread over pytest-xdist's workers, where a run has some (`make test`: pytest -n 2).
+
+A worker takes a file's tests at a time, or a folder's whose tests share what is started once (engines, a
+machine). Tests of different files run side by side, so what a test looks at has to be its own. One that
+cannot do so, because it measures time or changes something that the machine has only once, is marked
+`alone`: no other worker's test runs meanwhile. Without workers all this changes nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from . import REPOSITORY
+
+#: Each of these folders is one worker's.
+FOLDERS = (
+    "tests/distributions",
+    "tests/integration/engines",
+    "tests/integration/launcher",
+    "tests/machine",
+)
+#: What takes longest begins first, so that no worker is left with it in the end.
+FIRST: tuple[str, ...] = ("tests/distributions", "tests/machine", "tests/integration/engines")
+_LOCKS = REPOSITORY / "build" / "tests"
+
+
+def scope_of(nodeid: str) -> str:
+    """The file, or folder, whose tests one worker gets together."""
+    file = nodeid.split("::", 1)[0]
+    return next((folder for folder in FOLDERS if file.startswith(f"{folder}/")), file)
+
+
+def _rank(nodeid: str) -> int:
+    return next((at for at, start in enumerate(FIRST) if nodeid.startswith(start)), len(FIRST))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: no test of another worker may run at the same time")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "load":
+        return None  # the caller has chosen another way
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(nodeid)
+
+    # xdist would begin with the files that have the most tests.
+    config.option.loadscopereorder = False
+    return Scheduler(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every worker has to come to the same order."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _rank(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Holds a lock while a test, with its fixtures, runs: shared, or exclusive where it is to be alone.
+
+    This is around pytest-timeout's hook: the time that a test waits here is not its own.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    running = _open("running")
+    try:
+        # Who waits for the lock keeps later ones out, or a test that is to be alone would wait for the
+        # end of all others.
+        entry = _open("entry")
+        fcntl.flock(entry, fcntl.LOCK_EX)
+        fcntl.flock(running, kind)
+        _close(entry)
+        return (yield)
+    finally:
+        _close(running)
+
+
+def _open(name: str) -> int:
+    _LOCKS.mkdir(parents=True, exist_ok=True)
+    return os.open(_LOCKS / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _close(lock: int) -> None:
+    # A process that the test has forked may still have the descriptor, and closing ours would not do.
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
