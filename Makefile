@@ -30,13 +30,12 @@ WORKERS ?= 2
 # The tree that demo, tests and benchmarks run: what `make install` leaves, nothing else.
 ROOT    := $(BUILD)/root
 
-# Debian packages: what building needs, what lint and unit tests need besides, what running containers needs,
-# what the other tests need besides.
+# Debian packages, as packaging/install-packages reads them: what building needs (lint and unit tests need no
+# more), what running containers needs, what the other tests need besides.
 BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
-CHECK_PACKAGES  := clang-format
-ENGINE_PACKAGES := busybox-static containerd docker.io runc
+ENGINE_PACKAGES := busybox-static containerd=containerd dockerd=docker.io "docker=docker-cli|docker.io" runc=runc
 TEST_PACKAGES   := bpftool crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
-	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+	gcc-aarch64-linux-gnu libc6-dev-arm64-cross "qemu-user-static|qemu-user"
 
 # All processors, unless the caller's own -j says how many.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -46,11 +45,9 @@ all: build
 
 packages-build:
 	@packaging/install-packages $(BUILD_PACKAGES)
-packages-check: packages-build
-	@packaging/install-packages $(CHECK_PACKAGES)
 packages-engine: packages-build
 	@packaging/install-packages $(ENGINE_PACKAGES)
-packages-test: packages-check packages-engine
+packages-test: packages-engine
 	@packaging/install-packages $(TEST_PACKAGES)
 
 deps: $(BUILD)/wheels.stamp
@@ -134,7 +131,7 @@ demo: packages-engine root
 	@$(PYTHON) -IS packaging/demo.py $(ROOT)
 
 # The linters take one processor, the tests another.
-check: packages-check $(BUILD)/venv.stamp
+check: $(BUILD)/venv.stamp
 	@packaging/lint $(VENV) & lint=$$!; \
 		PYTHONPATH=src $(VENV)/bin/pytest -q tests/unit; tests=$$?; wait $$lint && exit $$tests
 

@@ -79,6 +79,9 @@ class Demo:
         self.run([self.xpu, "sim", "up", "--topology", "1xT4", *force], check=True)
 
     def _start_engine(self) -> None:
+        for program in ("docker", "dockerd"):
+            if shutil.which(program) is None:
+                sys.exit(f"there is no {program}: install docker (Debian: docker.io, from 13 on docker-cli)")
         info = subprocess.run(
             ["docker", "info", "--format", "{{json .Runtimes}}"], capture_output=True, text=True, check=False
         )

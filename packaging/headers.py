@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-import tomllib
 from pathlib import Path
+
+import tomli
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLES = {
@@ -26,7 +27,7 @@ FILES = {
 def pinned() -> dict[str, str]:
     """The wheels with headers → the version that pyproject.toml names."""
     with open(REPOSITORY / "pyproject.toml", "rb") as file:
-        names = tomllib.load(file)["project"]["optional-dependencies"]["dev"]
+        names = tomli.load(file)["project"]["optional-dependencies"]["dev"]
     versions = dict(name.split("==") for name in names if "==" in name)
     return {wheel: versions[wheel] for wheel in TABLES}
 
@@ -49,7 +50,7 @@ def text_of_installed(wheel: str) -> str:
 def decided(table: Path) -> dict[str, list[str]]:
     """A table of functions: what was decided → names."""
     sections = re.split(r"(?m)^\[(\w+)\]$", re.sub(r"(?m)^#.*", "", table.read_text()))
-    return {name: body.split() for name, body in zip(sections[1::2], sections[2::2], strict=True)}
+    return {name: body.split() for name, body in zip(sections[1::2], sections[2::2])}
 
 
 def name_of(symbol: str) -> str:

@@ -32,10 +32,13 @@ enum {
     SIM_MAX_EVENTS = 4096,        /* of one context */
     SIM_QUEUE_DEPTH = 1024,       /* launches that one context may have pending; the next one waits */
     SIM_ALLOCATION_GRAIN = 512,   /* bytes; sizes are rounded up to it */
-    SIM_NO_MIG = 0xffffffff,      /* `mig` of a request that means the whole device */
-    SIM_NO_CONTEXT = 0xffffffff,  /* `context` of an allocation that outlives contexts */
     SIM_HOST_MEMORY = 1, /* flag of an allocation: it is in host memory, and takes none of the device's */
 };
+
+/* Not among the above: one value past INT_MAX would make all of an enum unsigned (from GCC 13 on, as in C23).
+ */
+#define SIM_NO_MIG UINT32_MAX     /* `mig` of a request that means the whole device */
+#define SIM_NO_CONTEXT UINT32_MAX /* `context` of an allocation that outlives contexts */
 
 /* No limit, as NVML_DEVICE_MEMORY_LIMIT_MAX. */
 #define SIM_LIMIT_MAX UINT64_MAX

@@ -59,9 +59,9 @@ static void set_live(CUcontext context, bool live) {
 
 CUresult cuda_current(CUcontext *context) {
     CUresult result = cuda_ready();
+    *context = result == CUDA_SUCCESS ? top() : NULL;
     if (result != CUDA_SUCCESS)
         return result;
-    *context = top();
     if (!*context)
         return CUDA_ERROR_INVALID_CONTEXT;
     return cuda_is_live(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;

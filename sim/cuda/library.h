@@ -67,6 +67,7 @@ int cuda_constant_attribute(int attribute);
 
 /* context.c */
 bool cuda_is_live(CUcontext context);
+/* The calling thread's, or NULL; CUDA_ERROR_CONTEXT_IS_DESTROYED comes with the destroyed one. */
 CUresult cuda_current(CUcontext *context);
 void cuda_forget_contexts(void);
 /* The handle of a device's primary context, active or not. */

@@ -167,7 +167,7 @@ def _parse(arguments: list[str]) -> tuple[str, dict[str, str]]:
     rest = arguments[1:]
     if len(rest) % 2 or any(name not in _OPTIONS for name in rest[::2]):
         raise SpecError(f"unknown options: {' '.join(rest)}")
-    options = dict(zip(rest[::2], rest[1::2], strict=True))
+    options = dict(zip(rest[::2], rest[1::2]))
     if not options.get("--grant", "0").isdecimal():
         raise SpecError(f"--grant takes a grant's number, not {options['--grant']!r}")
     return arguments[0], options

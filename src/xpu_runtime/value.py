@@ -10,7 +10,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Self, dataclass_transform
+    from typing import Any
+
+    from typing_extensions import Self, dataclass_transform
 
     @dataclass_transform(frozen_default=True)
     class Value:
@@ -34,7 +36,7 @@ else:
             fields = self._fields
             if len(args) > len(fields):
                 raise TypeError(f"{type(self).__name__} takes {len(fields)} values, not {len(args)}")
-            given = dict(zip(fields, args, strict=False))
+            given = dict(zip(fields, args))
             for name, value in kwargs.items():
                 if name not in fields:
                     raise TypeError(f"{type(self).__name__} has no field {name!r}")

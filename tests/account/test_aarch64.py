@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -22,7 +23,9 @@ def emulated(account: Make) -> Callable[[Account], Process]:
     def begin(here: Account) -> Process:
         compiler = "gcc" if platform.machine() == "aarch64" else "aarch64-linux-gnu-gcc"
         program = here.place.build("worker.c", "-static", compiler=compiler, name="worker-aarch64")
-        before = [] if platform.machine() == "aarch64" else ["qemu-aarch64-static"]
+        # From Debian 14 on the emulator has only its plain name, and is static under that.
+        emulator = shutil.which("qemu-aarch64-static") or "qemu-aarch64"
+        before = [] if platform.machine() == "aarch64" else [emulator]
         return here.start(*before, program=program)
 
     return begin

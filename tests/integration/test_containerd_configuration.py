@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
 
 from support.containerd_files import CRI, DOCUMENTS
 
@@ -35,7 +35,7 @@ def seen(config: Path) -> Any:
     done = subprocess.run(
         ["containerd", "--config", config, "config", "dump"], capture_output=True, text=True, check=True
     )
-    plugins = tomllib.loads(done.stdout)["plugins"]
+    plugins = tomli.loads(done.stdout)["plugins"]
     names = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
     return next(plugins[name] for name in names if name in plugins)["containerd"]
 

@@ -5,9 +5,10 @@ And the engine called on them as values, without a file.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
+
+import tomli
 
 from xpu_runtime.engines import containerd
 from xpu_runtime.textfile import TextFile
@@ -60,7 +61,7 @@ address = "127.0.0.1:1338"
     "quoted and dotted keys": 'version = 2\n"a.b".c = 1\n[x]\n"y=z" = { a = "}", "b" = [1, 2] }\n',
 }
 
-PROGRAM = "/usr/bin/true"
+PROGRAM = "/bin/true"
 NAMES = {1: ("cri",), 2: ("io.containerd.grpc.v1.cri",), 3: ("io.containerd.cri.v1.runtime",)}
 NAMES[4] = NAMES[3]
 
@@ -80,5 +81,5 @@ def unconfigured(text: str) -> str:
 
 
 def cri(text: str) -> Any:
-    data = tomllib.loads(text)
+    data = tomli.loads(text)
     return data["plugins"][NAMES[data.get("version", 1)][0]]["containerd"]

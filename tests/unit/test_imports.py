@@ -11,19 +11,19 @@ from support import REPOSITORY
 
 SOURCE = REPOSITORY / "src"
 
-#: What the interpreter itself has loaded under -I -S, before any line of ours.
+#: What is there before any module of ours: the interpreter's own under -I -S, and `os`, which each start
+#: needs, with what that brings: other modules on each version.
 BARE = """
-import sys
+import os, sys
 sys.path.insert(0, {source!r})
 before = set(sys.modules)
 import {modules}
 print("\\n".join(sorted(set(sys.modules) - before)))
 """
 
-#: From the standard library; each was weighed. `os` brings the ones up to `stat`.
+#: From the standard library; each was weighed.
 LIGHT = {
-    "__future__", "_collections_abc", "genericpath", "os", "os.path", "posixpath", "stat", "_stat",
-    "_ctypes", "_json", "_sqlite3", "_struct", "binascii", "errno", "fcntl", "struct",
+    "__future__", "_ctypes", "_json", "_sqlite3", "_struct", "binascii", "errno", "fcntl", "struct",
 }  # fmt: skip
 
 

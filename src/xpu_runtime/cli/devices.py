@@ -76,7 +76,7 @@ def devices(as_json: bool) -> None:
                 device.fault or "healthy",
                 row["uuid"],
             )
-            for row, device in zip(rows, inventory.devices, strict=True)
+            for row, device in zip(rows, inventory.devices)
         ],
     )
     kind = "simulated " if inventory.simulated else ""

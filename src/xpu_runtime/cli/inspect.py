@@ -66,9 +66,7 @@ def inspect(container: str, as_json: bool) -> None:
     details = [_details(grant) for grant in grants]
     told = {
         "container_id": grants[0].container_id,
-        "grants": [
-            _grant(grant, usage, beyond, each, problems) for grant, each in zip(grants, details, strict=True)
-        ],
+        "grants": [_grant(grant, usage, beyond, each, problems) for grant, each in zip(grants, details)],
         "problems": problems,
     }
     problems += usage.problems
@@ -145,7 +143,7 @@ def _amount(kind: str, limit: int | None) -> str:
 
 
 def _print(told: dict[str, Any], details: list[list[Detail]]) -> None:
-    for grant, lines in zip(told["grants"], details, strict=True):
+    for grant, lines in zip(told["grants"], details):
         click.echo(f"container  {told['container_id']}")
         click.echo(f"bundle     {grant['bundle']}")
         click.echo(

@@ -63,7 +63,7 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 str(e["pid"]),
                 e["created"],
             )
-            for e, (_, _, slice_) in zip(entries, slices, strict=True)
+            for e, (_, _, slice_) in zip(entries, slices)
         ],
     )
 

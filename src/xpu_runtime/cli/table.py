@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import click
@@ -26,7 +26,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Left-aligned columns, two spaces apart; nothing is cut."""
     widths = [max(len(str(line[at])) for line in [heads, *rows]) for at in range(len(heads))]
     for line in [heads, *rows]:
-        texts = (str(text).ljust(width) for text, width in zip(line, widths, strict=True))
+        texts = (str(text).ljust(width) for text, width in zip(line, widths))
         click.echo("  ".join(texts).rstrip())
 
 
@@ -48,4 +48,4 @@ def percent(amount: int | None) -> str:
 
 def timestamp(seconds: float) -> str:
     """RFC 3339, UTC, whole seconds."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -144,7 +144,7 @@ def _explained(error: Any, document: Document) -> list[Problem]:
     if error.validator == "additionalProperties":
         allowed = list(error.schema["properties"])
         return [
-            Problem(_unknown(dotted((*path, key)), key, allowed), *document.places[(*path, key)])
+            Problem(_unknown(dotted((*path, key)), key, allowed), *document.places[path + (key,)])
             for key in error.instance
             if key not in allowed
         ]

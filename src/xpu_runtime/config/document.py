@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from typing import Any
+from typing import Any, Union
 
 import yaml
 
@@ -25,7 +25,7 @@ LARGEST = 64 * 1024
 _DEEPEST = 50
 
 #: The path to a key from the top, with list indexes: ("policy", "devices", 0).
-Path = tuple[str | int, ...]
+Path = tuple[Union[str, int], ...]
 
 _TAG = "tag:yaml.org,2002:"
 #: Tags that YAML infers for plain words, and that are just text here.

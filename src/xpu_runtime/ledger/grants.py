@@ -59,7 +59,7 @@ class Slice(Value):
     @classmethod
     def of_row(cls, row: list[Any]) -> Slice:
         """The slice of a `row`."""
-        return cls(**dict(zip(cls._fields, [*row[:5], Holding(*row[5:])], strict=True)))
+        return cls(*[*row[:5], Holding(*row[5:])])
 
 
 class Grant(Value):

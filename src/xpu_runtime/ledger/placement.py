@@ -173,7 +173,7 @@ def place(
     if fixed:
         chosen: list[AvailableDevice] | None = devices
         if not devices or any(
-            _shortfall(device, amount, request.cores) for device, amount in zip(devices, amounts, strict=True)
+            _shortfall(device, amount, request.cores) for device, amount in zip(devices, amounts)
         ):
             chosen = None
     else:
@@ -181,9 +181,7 @@ def place(
         chosen = None if positions is None else [devices[position] for position in positions]
     if chosen is None:
         return _refusal(request, devices, count, fixed, step)
-    return tuple(
-        _slice(device, amount, request.cores) for device, amount in zip(chosen, amounts, strict=True)
-    )
+    return tuple(_slice(device, amount, request.cores) for device, amount in zip(chosen, amounts))
 
 
 def below_use(

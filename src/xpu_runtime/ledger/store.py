@@ -25,7 +25,9 @@ from xpu_runtime.linux import cgroups, proc
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Self
+    from typing import Any
+
+    from typing_extensions import Self
 
 
 #: Where the value of a limit is booked, by its kind.
@@ -153,10 +155,7 @@ class Ledger:
 
     def _load(self, where: str, values: tuple[object, ...]) -> list[Grant]:
         rows = self._query(f"SELECT {GRANT} FROM grants {where} ORDER BY id", *values)
-        return [
-            Grant(**dict(zip(GRANT.split(", "), row, strict=True)), slices=self._slices(row[0]))
-            for row in rows
-        ]
+        return [Grant(**dict(zip(GRANT.split(", "), row)), slices=self._slices(row[0])) for row in rows]
 
     def _slices(self, grant: int) -> tuple[Slice, ...]:
         rows = self._query(f"SELECT {SLICE} FROM slices WHERE grant_id = ? ORDER BY position", grant)

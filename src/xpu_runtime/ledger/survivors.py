@@ -164,11 +164,13 @@ def _grant(plain: list[Any]) -> Grant:
     """
     *fields, slices = plain
     rows = tuple(Slice.of_row(_typed(each, _SLICE)) for each in slices)
-    return Grant(**dict(zip(Grant._fields, [*_typed(fields, _GRANT), rows], strict=True)))
+    return Grant(*[*_typed(fields, _GRANT), rows])
 
 
 def _typed(values: list[Any], types: tuple[tuple[type, ...], ...]) -> list[Any]:
-    for value, allowed in zip(values, types, strict=True):
+    if len(values) != len(types):
+        raise ValueError(f"{len(values)} values, not {len(types)}")
+    for value, allowed in zip(values, types):
         if type(value) not in allowed:
             raise TypeError(f"{value!r} is none of {allowed}")
         if type(value) is int and not 0 <= value < 1 << 63:  # what SQLite holds

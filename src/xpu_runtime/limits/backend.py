@@ -15,7 +15,9 @@ from xpu_runtime.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Self
+    from typing import Any
+
+    from typing_extensions import Self
 
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant, Slice

@@ -17,11 +17,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.config.defaults import Config
 
+    #: A backend and its strength.
+    _Pair = tuple[str | None, str | None]
+
 #: The strength of a limit that is booked and held by nothing.
 UNENFORCED = "unenforced"
 
-#: A backend and its strength.
-_Pair = tuple[str | None, str | None]
 #: What a kind of limit is called in a sentence on what holds none.
 _LIMIT_OF = {MEMORY: "hold a memory limit", CORES: "hold a cap on cores"}
 

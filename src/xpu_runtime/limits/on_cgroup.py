@@ -17,7 +17,8 @@ from xpu_runtime.vendors.inventory import find
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
+
+    from typing_extensions import Self
 
     from xpu_runtime.ledger.grants import Grant
     from xpu_runtime.request.request import Request

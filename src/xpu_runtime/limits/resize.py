@@ -36,9 +36,7 @@ class Wanted(Value):
 
     def kinds(self) -> list[str]:
         """The kinds of limits that change."""
-        return [
-            kind for kind, value in zip(KINDS, (self.memory, self.cores), strict=True) if value is not None
-        ]
+        return [kind for kind, value in zip(KINDS, (self.memory, self.cores)) if value is not None]
 
 
 def resize(

@@ -16,7 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Self
+
+    from typing_extensions import Self
 
 
 #: Seconds to wait for a lock, by default.

@@ -292,4 +292,12 @@ def _sort_key(entry: Entry) -> tuple[object, ...]:
     """The order of ldconfig's compare(): name, flags, then hardware; the table is sorted in descending
     order."""
     hwcap = 0 if entry.hwcaps else entry.hwcap
-    return _order(entry.soname), entry.flags, bool(entry.hwcaps), hwcap.bit_count(), hwcap, entry.osversion
+    bits = bin(hwcap).count("1")
+    return (
+        _order(entry.soname),
+        entry.flags,
+        bool(entry.hwcaps),
+        bits,
+        hwcap,
+        entry.osversion,
+    )

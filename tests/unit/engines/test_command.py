@@ -14,9 +14,9 @@ from xpu_runtime import textfile
 from xpu_runtime.engines import ENGINES, RUNTIME_NAME, engine
 from xpu_runtime.errors import ConfigError
 
-PROGRAM = "/usr/bin/true"
+PROGRAM = "/bin/true"
 STARTS = {"docker": '{\n  "debug": true\n}\n', "containerd": "version = 2\n# mine\n"}
-BROKEN = {"docker": '{\n  "debug": true,\n}\n', "containerd": "version = 2\n[plugins\n"}
+BROKEN = {"docker": '{\n  "debug": true,\n  data\n}\n', "containerd": "version = 2\n[plugins\n"}
 
 
 def configure(xpu: Any, name: str, config: Path, *more: str) -> Any:

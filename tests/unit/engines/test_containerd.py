@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
 import tomlkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def test_every_line_of_the_old_file_is_still_there_in_its_order(name: str) -> No
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_the_table_is_the_one_of_the_file_s_version(version: int) -> None:
-    after = tomllib.loads(configured(f"version = {version}\n"))
+    after = tomli.loads(configured(f"version = {version}\n"))
     assert list(after["plugins"]) == list(NAMES[version])
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tomli
 
 from support.containerd_files import PROGRAM, configured, cri
 
@@ -41,7 +41,7 @@ def test_a_folder_of_imported_files_gets_a_file_of_ours_and_config_toml_stays(co
     words = ("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
     in_process(*words, "--set-as-default")
     written = drop_in.read_text()
-    assert tomllib.loads(written) == {
+    assert tomli.loads(written) == {
         "version": 3,
         "plugins": {
             "io.containerd.cri.v1.runtime": {
@@ -61,8 +61,8 @@ def test_a_folder_of_imported_files_gets_a_file_of_ours_and_config_toml_stays(co
     drop_in.write_text(written + "# mine\n")
     in_process(*words)
     assert drop_in.read_text() == written + "# mine\n"
-    in_process(*words[:-1], "/usr/bin/false")
-    assert drop_in.read_text() == written.replace(PROGRAM, "/usr/bin/false")
+    in_process(*words[:-1], "/bin/false")
+    assert drop_in.read_text() == written.replace(PROGRAM, "/bin/false")
     in_process("unconfigure", "containerd", "--config", containerd_2)
     assert not drop_in.exists()
     assert containerd_2.read_bytes() == before
@@ -108,8 +108,8 @@ def test_a_config_toml_that_has_ours_already_keeps_it_until_both_are_taken_out(c
     containerd_2.write_text(
         configured(before.replace("imports", "# imports")).replace("# imports", "imports")
     )
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", "/usr/bin/false")
-    assert cri(containerd_2.read_text())["runtimes"]["xpu"]["options"]["BinaryName"] == "/usr/bin/false"
+    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", "/bin/false")
+    assert cri(containerd_2.read_text())["runtimes"]["xpu"]["options"]["BinaryName"] == "/bin/false"
     assert not drop_in.exists()
     drop_in.write_bytes(with_drop_in)
     in_process("unconfigure", "containerd", "--config", containerd_2)
@@ -147,11 +147,11 @@ def test_there_is_one_copy_of_ours_whatever_containerd_is_there(
     words = ("configure", "containerd", "--config", containerd_2, "--runtime-path")
     in_process(*words, PROGRAM, "--set-as-default")
     merges_not = other_containerd()
-    in_process(*words, "/usr/bin/false")
+    in_process(*words, "/bin/false")
     assert capsys.readouterr().err == ""
     assert drop_in.exists() is not merges_not
     where = containerd_2 if merges_not else drop_in
-    assert cri(where.read_text())["runtimes"]["xpu"]["options"]["BinaryName"] == "/usr/bin/false"
+    assert cri(where.read_text())["runtimes"]["xpu"]["options"]["BinaryName"] == "/bin/false"
     assert cri(where.read_text())["default_runtime_name"] == "xpu"
     assert merges_not or containerd_2.read_text() == before
     in_process("unconfigure", "containerd", "--config", containerd_2)

@@ -14,7 +14,7 @@ from xpu_runtime.engines import docker
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import TextFile
 
-PROGRAM = "/usr/bin/true"
+PROGRAM = "/bin/true"
 
 
 def file_of(text: str) -> TextFile:
@@ -100,7 +100,7 @@ def test_a_replaced_default_runtime_is_told_and_another_one_is_left_alone() -> N
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{\n  "a": 1,\n}', "daemon.json:3:1: not JSON:"),
+        ('{\n  "a": 1,\n  b\n}', "daemon.json:3:3: not JSON:"),
         ('{"a": 1} x', "daemon.json:1:10: not JSON: Extra data"),
         ("[]", "daemon.json:1:1: not a JSON object"),
         ('{"a": 1,\n "a": 2}', 'daemon.json:2:2: the key "a" is given twice'),

@@ -11,8 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from support.paper import PaperChange
+from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.waiting import Transaction
 from xpu_runtime.limits import enforce, folders, pages
 from xpu_runtime.limits.resize import Wanted, resize
 from xpu_runtime.linux import proc
@@ -27,14 +30,17 @@ FOUND = Inventory("/", True, GPUS, (), ())
 HELD = Holding("library", "soft", None, None)
 
 #: Whose lines count: where the ledger or the limit changes, or what is between.
-_OURS = (
-    "Ledger.resize",
-    "Transaction.__enter__",
-    "Transaction._begin",
-    "Transaction.__exit__",
-    "OpenQuota.set_limit",
-    "PaperChange.set",
-    "keep",
+_OURS = tuple(
+    function.__code__
+    for function in (
+        Ledger.resize,
+        Transaction.__enter__,
+        Transaction._begin,
+        Transaction.__exit__,
+        pages.OpenQuota.set_limit,
+        PaperChange.set,
+        survivors.keep,
+    )
 )
 
 
@@ -90,7 +96,7 @@ def killed_at(line: int, change: Callable[[], object]) -> bool:
         def step(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal left
             code = frame.f_code
-            if code.co_qualname not in _OURS and not code.co_filename.endswith("/resize.py"):
+            if code not in _OURS and not code.co_filename.endswith("/resize.py"):
                 return None
             if event == "line":
                 left -= 1

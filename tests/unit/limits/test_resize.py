@@ -110,7 +110,7 @@ def test_what_is_allocated_between_the_question_and_the_limit_is_seen(container:
     lock = lock_slots(container.folder, 0)
 
     def step(frame: FrameType, event: str, _: Any) -> None:
-        if frame.f_code.co_qualname == "OpenQuota.set_limit":
+        if frame.f_code is pages.OpenQuota.set_limit.__code__:
             sys.settrace(None)
             write_slot(container.folder, 0, pid=1, name=b"p", used=3 * GIB)
 

@@ -19,7 +19,9 @@ def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def compile_source(name: str, source: str, *flags: str) -> Path:
         (folder / f"{name}.c").write_text(source)
-        subprocess.run(["gcc", "-O1", *flags, "-o", folder / name, folder / f"{name}.c"], check=True)
+        program, text = folder / name, folder / f"{name}.c"
+        # Before glibc 2.34 dlopen is in a library of its own.
+        subprocess.run(["gcc", "-O1", *flags, "-o", program, text, "-ldl"], check=True)
         return folder / name
 
     return compile_source

@@ -7,9 +7,8 @@ compared (`check`). Which table is meant is the caller's to say: nothing here kn
 
 from __future__ import annotations
 
-import itertools
 import re
-import tomllib
+import sys
 from typing import Any
 
 import tomlkit
@@ -18,6 +17,11 @@ from tomlkit.exceptions import TOMLKitError
 from xpu_runtime.engines import RUNTIME_NAME
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import malformed, newline_of
+
+if sys.version_info >= (3, 11):
+    import tomllib  # novm
+else:  # the same parser, under the name that it had before
+    import tomli as tomllib
 
 #: The keys that lead to a table.
 Path = tuple[str, ...]
@@ -145,7 +149,7 @@ def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None) ->
     """
     block = BLOCK.search(text)
     cuts = (0, *block.span(1), len(text)) if block else (0, len(text))
-    for start, end in reversed(list(itertools.pairwise(cuts))):
+    for start, end in reversed(list(zip(cuts, cuts[1:]))):
         part = text[start:end]
         if keys[-1] in (below(path, parse(path, part), keys[:-1]) or {}):
             text = text[:start] + _changed_part(path, part, keys, ours) + text[end:]
