@@ -6,6 +6,7 @@
 #   make check   its set-up, then lint and unit tests: under a minute, and no engine
 #   make deps    what building needs: Debian packages (as root), Python packages below build/
 #   make         builds; like install, it takes what is there and installs nothing on this machine
+#   make deb     the Debian packages, into dist/ (ARCH=arm64: cross-built)
 #   make bench   what a container's start and the interposers cost, beside runc and the driver alone
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
@@ -33,6 +34,8 @@ ROOT    := $(BUILD)/root
 # Debian packages, as packaging/install-packages reads them: what building needs (lint and unit tests need no
 # more), what running containers needs, what the other tests need besides.
 BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
+# What packages are made with.
+PACKAGING_PACKAGES := debhelper dpkg-dev fakeroot rpm
 ENGINE_PACKAGES := busybox-static containerd=containerd dockerd=docker.io "docker=docker-cli|docker.io" runc=runc
 TEST_PACKAGES   := bpftool crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
 	gcc-aarch64-linux-gnu libc6-dev-arm64-cross "qemu-user-static|qemu-user"
@@ -45,6 +48,8 @@ all: build
 
 packages-build:
 	@packaging/install-packages $(BUILD_PACKAGES)
+packages-packaging: packages-build
+	@packaging/install-packages $(PACKAGING_PACKAGES)
 packages-engine: packages-build
 	@packaging/install-packages $(ENGINE_PACKAGES)
 packages-test: packages-engine
@@ -88,7 +93,7 @@ install: build
 	@umask 022 && $(MAKE) --no-print-directory install-anew
 	@umask 022 && $(PYTHON) -IS $(LIB)/precompile.py $(PREFIX)/lib/$(NAME)
 
-.PHONY: install-anew install-runtime install-simulator install-node
+.PHONY: install-anew install-runtime install-simulator install-node install-simulator-node
 install-anew:
 	@rm -rf $(LIB)
 	@$(MAKE) --no-print-directory install-runtime install-simulator
@@ -117,6 +122,35 @@ install-simulator:
 	@cp -R sim/topologies sim/topology.schema.json $(LIB)/sim/
 	@find $(BUILD)/sim -maxdepth 1 -type f -exec install -m 755 {} $(LIB)/native/sim/ \;
 	@chmod -R u=rwX,go=rX $(LIB)
+
+# What a package has besides: for the node, for people. Only for PREFIX=/usr: the files name their paths.
+install-node:
+	@install -d $(DESTDIR)/etc/xpu $(addprefix $(DESTDIR)$(PREFIX)/,lib/systemd/system lib/udev/rules.d lib/tmpfiles.d \
+		share/containers/oci/hooks.d share/man/man5 share/man/man8 share/bash-completion/completions \
+		share/zsh/vendor-completions share/fish/vendor_completions.d)
+	@install -m 644 config/config.yaml $(DESTDIR)/etc/xpu/
+	@install -m 644 packaging/node/xpu-inventory.service $(DESTDIR)$(PREFIX)/lib/systemd/system/
+	@install -m 644 packaging/node/60-$(NAME).rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/
+	@install -m 644 packaging/node/$(NAME).conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/
+	@install -m 644 hooks/hooks.d/*.json $(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/
+	@install -m 644 $(filter-out $(BUILD)/pages/man/xpu-sim%,$(wildcard $(BUILD)/pages/man/*.8)) packaging/node/*.8 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/
+	@install -m 644 $(BUILD)/pages/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
+	@install -m 644 $(BUILD)/pages/completion/bash/xpu $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
+	@install -m 644 $(BUILD)/pages/completion/zsh/_xpu $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/
+	@install -m 644 $(BUILD)/pages/completion/fish/xpu.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/
+
+install-simulator-node:
+	@install -d $(DESTDIR)$(PREFIX)/share/man/man8
+	@install -m 644 $(BUILD)/pages/man/xpu-sim*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
+
+# The packages, into dist/. Nothing is fetched, and no root is needed.
+.PHONY: pages deb
+pages:
+	@PYTHONPATH=src:$(BUILD)/vendor $(PYTHON) -S packaging/manpages.py $(BUILD)/pages
+
+deb: packages-packaging deps
+	@packaging/build-deb $(BUILD) $(CURDIR)/dist $(ARCH)
 
 uninstall:
 	@rm -rf $(LIB)

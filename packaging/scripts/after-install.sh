@@ -1,0 +1,5 @@
+    # Compiled on this machine, for its own Python; a start that comes meanwhile is only slower.
+    if ! /usr/bin/python3 -IS /usr/lib/xpu-container-runtime/precompile.py; then
+        echo "xpu-container-runtime: nothing could be compiled for $(/usr/bin/python3 --version 2>&1 || echo 'a missing python3');" >&2
+        echo "  containers start all the same, more slowly; when it is mended: python3 -IS /usr/lib/xpu-container-runtime/precompile.py" >&2
+    fi
