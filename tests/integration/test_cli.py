@@ -16,7 +16,7 @@ from support import GIB
 
 from .conftest import Node
 
-COMMANDS = """devices|ps|inspect|set|explain|gc|release|config check|config show|config default|
+COMMANDS = """devices|doctor|ps|inspect|set|explain|gc|release|config check|config show|config default|
 runtime configure|runtime unconfigure|sim up|sim down|sim list"""
 #: What prints a table, and a member of its JSON object; "" where its JSON is a list.
 TABLES = {

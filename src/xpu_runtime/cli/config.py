@@ -128,12 +128,7 @@ def _unknown_devices(settings: Config) -> list[str]:
     if not inventory.devices:
         click.echo(f"xpu: policy.devices is not checked: {node.why_empty(inventory)}", err=True)
         return []
-    here = ", ".join(device.index for device in inventory.devices)
-    return [
-        f"policy.devices: {selector} is not a device of this node, which has {here}"
-        for selector in settings.policy_devices
-        if not any(node.lists((selector,), device) for device in inventory.devices)
-    ]
+    return node.unlisted(settings.policy_devices, inventory)
 
 
 def _written(settings: Config, attribute: str) -> Any:

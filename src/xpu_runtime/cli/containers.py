@@ -10,10 +10,10 @@ from typing import Any
 
 from xpu_runtime.cli.table import timestamp
 from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.linux import cgroups, proc
 
 #: Fewer characters are more likely a device's index than the beginning of an id.
 _SHORTEST_START = 3
@@ -63,9 +63,7 @@ def state(grant: Grant) -> str:
 
 def is_alive(grant: Grant) -> bool:
     """Whether the grant's container still has a process."""
-    return proc.is_alive(grant.pid, grant.start_time) or (
-        bool(grant.cgroup) and cgroups.has_processes(grant.cgroup)
-    )
+    return survivors.has_processes(grant)
 
 
 def entry(grant: Grant, slice_: Slice, used: int | None, unaccounted: int | None = None) -> dict[str, Any]:

@@ -15,7 +15,19 @@ from xpu_runtime import version
 from xpu_runtime.errors import XpuError
 
 #: `xpu NAME` is the click command `NAME` in the module xpu_runtime.cli.NAME.
-COMMANDS = ("config", "devices", "explain", "gc", "inspect", "ps", "release", "runtime", "set", "sim")
+COMMANDS = (
+    "config",
+    "devices",
+    "doctor",
+    "explain",
+    "gc",
+    "inspect",
+    "ps",
+    "release",
+    "runtime",
+    "set",
+    "sim",
+)
 
 
 class _OneLine(click.ClickException):

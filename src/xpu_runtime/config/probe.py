@@ -21,7 +21,7 @@ def knows_create_runtime(path: str) -> bool:
 
     False if it does not say: it then gets prestart hooks, which all runtimes support.
     """
-    return spec_version(_version_text(path)) >= (1, 0, 2)
+    return spec_version(version_text(path)) >= (1, 0, 2)
 
 
 def spec_version(text: str) -> tuple[int, int, int]:
@@ -39,7 +39,7 @@ def spec_version(text: str) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-def _version_text(path: str) -> str:
+def version_text(path: str) -> str:
     """What `path --version` prints; "" if it cannot be started, fails, or does not end in time."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     try:

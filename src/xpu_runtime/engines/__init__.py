@@ -19,7 +19,8 @@ RUNTIME_NAME = "xpu"
 
 
 class Engine(Protocol):
-    """What each module here has: the program, where its file is, what makes it read it, the two changes."""
+    """What each module here has: the program, where its file is, what makes it read it, the
+    two changes, and what the file names as our runtime now (None: nothing)."""
 
     PROGRAM: str
     DEFAULT_PATH: str
@@ -28,6 +29,9 @@ class Engine(Protocol):
 
     @staticmethod
     def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[Edit, ...]: ...
+
+    @staticmethod
+    def runtime_path(file: TextFile) -> str | None: ...
 
     @staticmethod
     def unconfigure(file: TextFile) -> tuple[Edit, ...]: ...

@@ -58,6 +58,21 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     return (Edit(file, _set(text, _find(text, "default-runtime"), RUNTIME_NAME), (note,)),)
 
 
+def runtime_path(file: TextFile) -> str | None:
+    """The program that the file names as our runtime; None where it names none. ConfigError."""
+    data = _parse(file.path, file.text) if file.text.strip() else {}
+    ours = (_object(file.path, data, "runtimes") or {}).get(RUNTIME_NAME)
+    path = ours.get("path") if isinstance(ours, dict) else None
+    return path if isinstance(path, str) else None
+
+
+def hosts(file: TextFile) -> list[str]:
+    """Where the file has the engine listen, as `unix:///run/docker.sock`. ConfigError."""
+    data = _parse(file.path, file.text) if file.text.strip() else {}
+    found = data.get("hosts")
+    return [str(each) for each in found] if isinstance(found, list) else []
+
+
 def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     """The file without our runtime, and without `runtimes` if nothing else is in it."""
     text = file.text

@@ -36,7 +36,8 @@ _TABLES = (
         PRIMARY KEY (grant_id, position)) WITHOUT ROWID""",
     "CREATE INDEX by_container ON grants (container_id)",
 )
-_VERSION = 2
+#: Of these tables.
+VERSION = 2
 
 GRANT = "id, container_id, bundle, pid, start_time, cgroup, state, mode, created"
 SLICE = (
@@ -56,7 +57,7 @@ class Mark(Value):
 
 def own_mark(path: str) -> Mark:
     """The mark of a ledger that this process makes at `path`."""
-    return Mark(proc.boot_id(), _VERSION, proc.pid_namespace(), os.stat(path).st_ino)
+    return Mark(proc.boot_id(), VERSION, proc.pid_namespace(), os.stat(path).st_ino)
 
 
 def read_mark(db: Any, path: str) -> Mark | None:
@@ -68,10 +69,10 @@ def read_mark(db: Any, path: str) -> Mark | None:
         if "no such table" not in str(error):
             raise
         return None
-    if rows and rows[0][0] == proc.boot_id() and rows[0][1] != _VERSION:
+    if rows and rows[0][0] == proc.boot_id() and rows[0][1] != VERSION:
         raise LedgerError(
             f"the ledger {path} was written by another version of this runtime (layout {rows[0][1]}, "
-            f"this one knows {_VERSION})",
+            f"this one knows {VERSION})",
             "install that version again, or stop all containers that have a slice and remove the file",
         )
     return Mark(*rows[0]) if rows and len(rows[0]) == len(Mark._fields) else None

@@ -69,6 +69,13 @@ def forget(grant: Grant) -> None:
             pass
 
 
+def has_processes(grant: Grant) -> bool:
+    """Whether the grant's container still has a process."""
+    return proc.is_alive(grant.pid, grant.start_time) or (
+        bool(grant.cgroup) and cgroups.has_processes(grant.cgroup)
+    )
+
+
 def _home(ledger: str) -> tuple[str, int]:
     """The ledger's folder and the device of its file system."""
     folder = os.path.realpath(os.path.dirname(ledger))

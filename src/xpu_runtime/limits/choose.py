@@ -62,6 +62,17 @@ def for_memory(inventory: Inventory, device: Device) -> Holding:
     return Holding(*(best or (registry.NONE, UNENFORCED)))
 
 
+def offers(kind: str, inventory: Inventory, device: Device) -> list[tuple[Backend, Offer]]:
+    """What each backend offers for a part of this device, the strongest first; a whole one is `whole`'s."""
+    backends = [backend for backend in registry.every() if kind in backend.KINDS]
+    return [(each, _offer(each, kind, inventory, device, Request())) for each in backends]
+
+
+def whole(kind: str, device: Device) -> tuple[str | None, str | None]:
+    """The backend that holds all of a device by itself, and how strongly; (None, None): none does."""
+    return _unasked(kind, device)
+
+
 def _named(request: Request) -> Backend | None:
     """The backend that the request names, if it names one."""
     return None if request.enforce in ("auto", HARD, registry.NONE) else registry.load(request.enforce)

@@ -54,7 +54,7 @@ def load(config: Config) -> Inventory:
     DeviceError where the driver is there but cannot be asked.
     """
     root, is_simulated = driver_root(config)
-    inventory = _cached(root)
+    inventory = cached(root)
     if inventory is not None:
         return inventory
     lock = paths.in_run_dir("inventory.lock")
@@ -62,7 +62,7 @@ def load(config: Config) -> Inventory:
         os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
         # A hundred containers after a boot must not ask the driver a hundred times.
         with files.Lock(lock, _ASKED_BY_ANOTHER_S):
-            return _cached(root) or refresh(root, is_simulated)
+            return cached(root) or refresh(root, is_simulated)
     except TimeoutError as error:
         from xpu_runtime.linux import holders
 
@@ -105,7 +105,8 @@ def _cache_path() -> str:
     return paths.in_run_dir("inventory.json")
 
 
-def _cached(root: str) -> Inventory | None:
+def cached(root: str) -> Inventory | None:
+    """The inventory that starts use; None where none is kept, or what is kept no longer holds."""
     try:
         record = jsonlite.loads(files.read(_cache_path(), _MAX_BYTES).decode("ascii"))
         if record["format"] != _FORMAT or record["boot"] != proc.boot_id():

@@ -172,8 +172,23 @@ def lists(selectors: tuple[str, ...], device: Device) -> bool:
     return False
 
 
+def unlisted(selectors: tuple[str, ...] | None, inventory: Inventory) -> list[str]:
+    """A clause for each of a configuration's `selectors` that names no device of the node."""
+    here = ", ".join(device.index for device in inventory.devices)
+    return [
+        f"policy.devices: {selector} is not a device of this node, which has {here}"
+        for selector in selectors or ()
+        if not any(lists((selector,), device) for device in inventory.devices)
+    ]
+
+
 def why_empty(inventory: Inventory) -> str:
+    """Why the node has no device, and what to do about it, as one sentence."""
+    return "; ".join(why_empty_and_todo(inventory))
+
+
+def why_empty_and_todo(inventory: Inventory) -> tuple[str, str]:
     """Why the node has no device, and what to do about it."""
     why = inventory.missing or f"the driver in {inventory.root} reports no device"
     todo = "install or load the driver, correct driver.root, or try `xpu sim up --topology 1xT4`"
-    return f"{why}; {todo} for a simulated device"
+    return why, f"{todo} for a simulated device"

@@ -7,6 +7,7 @@ container needs of them in values; it grants, mounts and limits nothing. docs/ve
 
 from __future__ import annotations
 
+from xpu_runtime.finding import Finding
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Device, Driver
 
@@ -47,3 +48,7 @@ class Vendor:
         its processes is left out. DeviceError if the driver cannot be asked.
         """
         return None
+
+    def examine(self, root: str) -> list[Finding]:
+        """What `xpu doctor` should know of the driver below `root` besides what `discover` tells."""
+        return []

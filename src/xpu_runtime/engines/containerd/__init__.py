@@ -86,6 +86,28 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     return (Edit(file, text, _notes(file, wanted, containerd)), *(Edit(drop_in, None) for drop_in in there))
 
 
+def runtime_path(file: TextFile) -> str | None:
+    """The program that config.toml or our drop-in beside it names as our runtime; None where neither does.
+    ConfigError."""
+    data = blocks.parse(file.path, file.text)
+    containerd = _containerd_path(file.path, data or _beginning(file))
+    for each in (*_drop_ins(file, data), file):
+        tables = blocks.parse(each.path, each.text)
+        ours = blocks.below(each.path, tables, (*containerd, "runtimes", RUNTIME_NAME, "options")) or {}
+        if isinstance(ours.get("BinaryName"), str):
+            return str(ours["BinaryName"])
+    return None
+
+
+def sources(file: TextFile) -> list[str]:
+    """The paths of config.toml and of the files that it imports, as far as they are there. ConfigError."""
+    imports = blocks.parse(file.path, file.text).get("imports")
+    found = [file.target] if file.state is not None else []
+    for pattern in imports if isinstance(imports, list) else []:
+        found += sorted(glob.glob(os.path.join(os.path.dirname(file.target), str(pattern))))
+    return found
+
+
 def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     """Takes our runtime out, and all that `configure` had to add for it."""
     edits = [_unconfigured(file)] if file.text else []

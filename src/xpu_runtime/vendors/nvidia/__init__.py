@@ -5,8 +5,9 @@ Never imported on a warm start: what a container needs is in the inventory.
 
 from __future__ import annotations
 
+from xpu_runtime.finding import Finding
 from xpu_runtime.vendors.inventory import Device, Driver
-from xpu_runtime.vendors.nvidia import nvml
+from xpu_runtime.vendors.nvidia import examine, nvml
 from xpu_runtime.vendors.vendor import Discovered, Vendor
 
 
@@ -23,6 +24,9 @@ class Nvidia(Vendor):
         self, driver: Driver, devices: tuple[Device, ...]
     ) -> dict[str, dict[int, int | None]]:
         return nvml.memory_by_process(driver, devices)
+
+    def examine(self, root: str) -> list[Finding]:
+        return examine.examine(root)
 
 
 VENDOR = Nvidia()

@@ -1,0 +1,60 @@
+"""containerd: whether its CRI plugin, for Kubernetes, is configured for us, and has read that.
+
+It reads its files once, when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xpu_runtime import finding, textfile
+from xpu_runtime.doctor import engine
+from xpu_runtime.doctor.engine import Process
+from xpu_runtime.doctor.machine import Machine, listed
+from xpu_runtime.engines import containerd
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.finding import Finding
+
+ORDER = 71
+_CHECK = "containerd"
+#: One that dockerd has started for itself; nothing of CRI is used there.
+_OF_DOCKER = "/docker/containerd/"
+
+
+def look(machine: Machine) -> Iterator[Finding]:
+    processes = engine.running(containerd.PROGRAM)
+    for process in processes:
+        path = (process.option("--config", "-c") or [containerd.DEFAULT_PATH])[-1]
+        if _OF_DOCKER not in path:
+            yield from _look(path, process)
+    if not processes and engine.program(containerd.PROGRAM) is not None:
+        yield from _look(containerd.DEFAULT_PATH, None)
+
+
+def _look(path: str, process: Process | None) -> Iterator[Finding]:
+    who = f"containerd (process {process.pid})" if process else "containerd (not running)"
+    option = "" if path == containerd.DEFAULT_PATH else f" --config {path}"
+    again = f"xpu runtime configure containerd{option}, then {containerd.AFTER_CONFIGURE}"
+    try:
+        file = textfile.read(path)
+        ours = containerd.runtime_path(file)
+        sources = containerd.sources(file)
+    except ConfigError as error:
+        yield finding.problem(_CHECK, error.what, f"mend it: {who} does not start with it")
+        return
+    if ours is None:
+        text = f"{path} does not name xpu, which only Kubernetes needs"
+        if engine.running("kubelet"):
+            yield finding.warning(_CHECK, f"{text}, and kubelet runs here", again)
+        else:
+            yield finding.ok(_CHECK, f"{text} ({again})")
+        return
+    wrong = engine.entry(_CHECK, path, ours, again)
+    if wrong is not None:
+        yield wrong
+    changed = engine.changed_since(process, sources) if process else []
+    if changed:
+        text = f"{who} has not read {listed(changed)}, which changed after it had started"
+        yield finding.problem(_CHECK, text, containerd.AFTER_CONFIGURE)
+    elif wrong is None:
+        yield finding.ok(_CHECK, f"{who}: {path} names xpu ({ours})")

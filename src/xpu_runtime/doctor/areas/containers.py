@@ -1,0 +1,62 @@
+"""The containers that run with slices: whether their devices and pages are still what they started with.
+
+A container keeps the libraries and pages of the version that it was started with, also after an upgrade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xpu_runtime import finding
+from xpu_runtime.doctor.machine import Machine, plural
+from xpu_runtime.finding import Finding
+from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger.grants import KINDS, Grant
+from xpu_runtime.limits import pages, registry
+
+ORDER = 90
+_CHECK = "containers"
+_RESTART = "start the container again"
+
+
+def look(machine: Machine) -> Iterator[Finding]:
+    living = [
+        grant for grant in machine.grants or () if grant.state == "running" and survivors.has_processes(grant)
+    ]
+    wrong = [each for grant in living for each in (*_devices(machine, grant), *_backends(grant))]
+    yield from wrong
+    if living and not wrong:
+        yield finding.ok(_CHECK, f"{plural(len(living), 'container')} with slices, as they were started")
+
+
+def _devices(machine: Machine, grant: Grant) -> Iterator[Finding]:
+    if machine.inventory is None:
+        return
+    there = {device.uuid for device in machine.inventory.devices}
+    for slice_ in grant.slices:
+        if slice_.device_uuid not in there:
+            text = f"{_name(grant)} has a slice of {slice_.device_uuid}, which is not on this node (any more)"
+            yield finding.problem(_CHECK, text, f"see dmesg for a lost device; else {_RESTART}")
+
+
+def _backends(grant: Grant) -> Iterator[Finding]:
+    there = {backend.NAME for backend in registry.every()}
+    named = {slice_.holder(kind) for slice_ in grant.slices for kind in KINDS} - {None, registry.NONE}
+    for name in sorted(str(each) for each in named - there):
+        text = f"a limit of {_name(grant)} is held by {name}, which this version does not have"
+        yield finding.warning(_CHECK, text, f"install the version that started it, or {_RESTART}")
+    for backend in registry.known(grant.slices):
+        for detail in backend.details(grant, holds=True):
+            value = detail.value if isinstance(detail.value, dict) else {}
+            if detail.problem:
+                yield finding.problem(_CHECK, f"{_name(grant)}: {detail.problem}", _RESTART)
+            elif value.get("valid") is False:
+                yield finding.problem(_CHECK, f"{_name(grant)}: its quota page is damaged", _RESTART)
+            elif value.get("abi", pages.ABI) != pages.ABI:
+                text = f"{_name(grant)} has pages of ABI {value['abi']}, and this version's are {pages.ABI}: "
+                text += "`xpu set` and `xpu inspect` do not serve it"
+                yield finding.warning(_CHECK, text, _RESTART)
+
+
+def _name(grant: Grant) -> str:
+    return f"container {grant.container_id[:12]}"

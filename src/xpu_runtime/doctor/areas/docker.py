@@ -1,0 +1,144 @@
+"""docker: whether it is configured for us, and whether the running engine has read that.
+
+The engine itself says what it knows, by `GET /info` on its socket (Docker's Engine API); it can have read
+its file at any SIGHUP, so that no time of the file or of the process tells.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from xpu_runtime import finding, textfile
+from xpu_runtime.doctor import engine
+from xpu_runtime.doctor.engine import Process
+from xpu_runtime.doctor.machine import Machine
+from xpu_runtime.engines import RUNTIME_NAME, docker
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.finding import Finding
+
+ORDER = 70
+_CHECK = "docker"
+_SOCKET = "/run/docker.sock"
+_ANSWER_S = 5.0
+_MOST_BYTES = 4 << 20
+#: Runtimes that give whole devices to containers, past the ledger.
+_PAST_US = ("nvidia",)
+
+
+def look(machine: Machine) -> Iterator[Finding]:
+    processes = engine.running(docker.PROGRAM)
+    for process in processes:
+        yield from _running(process)
+    if processes or engine.program(docker.PROGRAM) is None:
+        return
+    path = docker.DEFAULT_PATH
+    try:
+        ours = docker.runtime_path(textfile.read(path))
+    except ConfigError as error:
+        yield finding.problem(_CHECK, error.what, "mend it: docker does not start with it")
+        return
+    wrong = engine.entry(_CHECK, path, ours, _configure(path)) if ours else None
+    if wrong is not None:
+        yield wrong
+    about = f"{path} names xpu" if ours else f"{path} does not name xpu ({_configure(path)})"
+    yield finding.warning(_CHECK, f"installed and not running; {about}", "systemctl start docker")
+
+
+def _configure(path: str) -> str:
+    option = "" if path == docker.DEFAULT_PATH else f" --config {path}"
+    return f"xpu runtime configure docker{option}"
+
+
+def _running(process: Process) -> Iterator[Finding]:
+    path = (process.option("--config-file") or [docker.DEFAULT_PATH])[-1]
+    who = f"dockerd (process {process.pid})"
+    ours, hosts = None, process.option("-H", "--host")
+    try:
+        file = textfile.read(path)
+        ours = docker.runtime_path(file)
+        hosts += docker.hosts(file)
+    except ConfigError as error:
+        yield finding.problem(_CHECK, error.what, f"mend it: {who} does not start again with it")
+    again = f"{_configure(path)}, then {docker.AFTER_CONFIGURE}"
+    wrong = engine.entry(_CHECK, path, ours, again) if ours else None
+    if wrong is not None:
+        yield wrong
+    try:
+        told = info(socket_of(hosts))
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        todo = "run it as root" if isinstance(error, PermissionError) else "see `docker info` and the journal"
+        yield finding.unknown(_CHECK, f"{who} does not answer on {socket_of(hosts)}: {why}", todo)
+        return
+    yield from compared(who, path, ours, told, again)
+
+
+def socket_of(hosts: list[str]) -> str:
+    """The Unix socket among what the engine listens on, by default its usual one."""
+    found = [host[len("unix://") :] for host in hosts if host.startswith("unix://")]
+    return found[0] if found else _SOCKET
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a Unix socket; each step ends within its time."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("docker", timeout=_ANSWER_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_ANSWER_S)
+        self.sock.connect(self._path)
+
+
+def info(path: str) -> dict[str, Any]:
+    """What the engine on the socket `path` says of itself; OSError, ValueError, HTTPException."""
+    connection = _Connection(path)
+    try:
+        connection.request("GET", "/info")
+        answer = connection.getresponse()
+        told = json.loads(answer.read(_MOST_BYTES))
+        if answer.status != 200 or not isinstance(told, dict):
+            raise ValueError(f"its answer has the status {answer.status}")
+        return told
+    finally:
+        connection.close()
+
+
+def compared(who: str, path: str, ours: str | None, told: dict[str, Any], again: str) -> Iterator[Finding]:
+    """What differs between the file at `path`, which names `ours`, and what the engine has `told`."""
+    runtimes = told.get("Runtimes") or {}
+    known = (runtimes.get(RUNTIME_NAME) or {}).get("path")
+    version = told.get("ServerVersion", "")
+    if "name=rootless" in (told.get("SecurityOptions") or []):
+        yield finding.problem(_CHECK, f"{who} is rootless, which is not supported", "use docker as root")
+    if ours is not None and known is None:
+        text = f"{who} has not read {path}: it does not know the runtime xpu"
+        yield finding.problem(_CHECK, text, docker.AFTER_CONFIGURE)
+    elif ours is not None and known != ours:
+        text = f"{who} has not read {path}: it takes {known} for xpu, and the file names {ours}"
+        yield finding.problem(_CHECK, text, docker.AFTER_CONFIGURE)
+    elif ours is None and known is not None:
+        wrong = engine.entry(_CHECK, who, known, again)
+        if wrong is not None:
+            yield wrong
+        text = f"{who} knows xpu ({known}), and {path} does not name it (any more)"
+        yield finding.warning(_CHECK, text, f"{docker.AFTER_UNCONFIGURE}, or to keep it: {again}")
+    elif ours is None:
+        yield finding.warning(_CHECK, f"{who} does not know the runtime xpu", again)
+    else:
+        default = ", as its default" if told.get("DefaultRuntime") == RUNTIME_NAME else ""
+        yield finding.ok(_CHECK, f"{who} {version} has read {path} and knows xpu ({known}){default}")
+    if told.get("DefaultRuntime") in _PAST_US:
+        text = (
+            f"the default runtime of {who} is {told['DefaultRuntime']}: containers that name no runtime can "
+        )
+        text += "get whole devices past the ledger"
+        yield finding.warning(
+            _CHECK, text, f"xpu runtime configure docker --set-as-default, then {docker.AFTER_UNCONFIGURE}"
+        )

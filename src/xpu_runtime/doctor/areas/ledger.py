@@ -1,0 +1,107 @@
+"""The ledger: whether it opens, is whole, is free, and says what runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from xpu_runtime import finding, paths
+from xpu_runtime.doctor.machine import Machine, listed, plural
+from xpu_runtime.finding import Finding
+from xpu_runtime.ledger import layout, survivors, waiting
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.sqlite import sqlite
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.waiting import LedgerError
+from xpu_runtime.linux import files, proc
+
+ORDER = 80
+_CHECK = "ledger"
+_WAIT_S = 3.0
+#: Seconds that no start takes, not even behind a hundred others.
+_LONG_PENDING_S = 300
+
+
+def look(machine: Machine) -> Iterator[Finding]:
+    path = paths.in_run_dir("ledger.db")
+    if not os.path.lexists(path):
+        if os.path.isdir(paths.run_dir()) or not os.path.lexists(paths.run_dir()):
+            yield finding.ok(_CHECK, f"{path} is not there: nothing was granted since the node started")
+        else:
+            todo = "remove it: the folder is made by the next start"
+            yield finding.problem(_CHECK, f"{paths.run_dir()} is not a folder", todo)
+        return
+    if not os.access(path, os.R_OK | os.W_OK):
+        yield finding.unknown(_CHECK, f"{path} can be read by root only", "run it as root")
+        return
+    waiting.allow(_WAIT_S)
+    yield from _locked(path)
+    try:
+        with Ledger(path) as ledger:
+            damage = _damage(path)
+            if damage:
+                todo = "remove the file: it is made anew from the containers that run"
+                yield finding.problem(_CHECK, f"the ledger {path} is damaged ({damage})", todo)
+                return
+            grants, is_own = ledger.grants(), ledger.is_own()
+    except LedgerError as error:
+        if not isinstance(error, waiting.LedgerBusy):  # which _locked tells
+            yield finding.problem(_CHECK, error.what, error.todo or None)
+        return
+    if not is_own:
+        text = f"{path} belongs to another PID namespace: which containers run cannot be told from here"
+        yield finding.warning(_CHECK, text, "run it on the host itself (in a pod: hostPID: true)")
+        return
+    yield from of_grants(path, grants)
+
+
+def _locked(path: str) -> Iterator[Finding]:
+    lock = f"{path}.lock"
+    if not os.path.exists(lock):
+        return
+    try:
+        with files.Lock(lock, _WAIT_S):
+            return
+    except TimeoutError:
+        error = waiting.busy(path, _WAIT_S)
+        yield finding.problem(_CHECK, error.what, error.todo)
+
+
+def _damage(path: str) -> str:
+    """What SQLite finds wrong in the file (PRAGMA quick_check); "" where it is whole."""
+    db = sqlite.connect(path, timeout=_WAIT_S, isolation_level=None)
+    try:
+        found = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite.DatabaseError as error:
+        return str(error)
+    finally:
+        db.close()
+    return "" if found == "ok" else " ".join(found.split())
+
+
+def of_grants(path: str, grants: list[Grant]) -> Iterator[Finding]:
+    """What the grants of the ledger at `path` have that does not fit what runs."""
+    dead = [grant for grant in grants if not survivors.has_processes(grant)]
+    living = [grant for grant in grants if grant not in dead]
+    if dead:
+        names = listed([_name(grant) for grant in dead])
+        text = f"{plural(len(dead), 'grant')} of ended containers: {names}"
+        yield finding.warning(_CHECK, text, "xpu gc (the next start that needs it does this too)")
+    for grant in living:
+        if grant.state == "pending" and time.time() - grant.created > _LONG_PENDING_S:
+            minutes = int(time.time() - grant.created) // 60
+            text = f"{_name(grant)} has been starting for {minutes} minutes: process {grant.pid} "
+            text += f"({proc.name(grant.pid)}) hangs"
+            yield finding.problem(_CHECK, text, f"see what it waits for; to end it: kill -9 {grant.pid}")
+    known = {grant.id for grant in grants}
+    for grant in survivors.running(path, proc.pid_namespace()):
+        if grant.id not in known:
+            text = f"{_name(grant)} runs with a slice that the ledger does not have: it can be granted twice"
+            yield finding.problem(_CHECK, text, "stop that container and start it again")
+    text = f"{path}: layout {layout.VERSION}, whole, {plural(len(living), 'running container')}"
+    yield finding.ok(_CHECK, text)
+
+
+def _name(grant: Grant) -> str:
+    return f"container {grant.container_id[:12]}"

@@ -1,0 +1,54 @@
+"""podman and cri-o: the hook in a hooks.d folder (oci-hooks(5)), and cri-o's tables of runtimes."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterator
+
+from xpu_runtime import finding, paths
+from xpu_runtime.doctor import engine
+from xpu_runtime.doctor.machine import Machine
+from xpu_runtime.finding import Finding
+from xpu_runtime.linux import files
+
+ORDER = 72
+_CHECK = "podman"
+_FOLDERS = (
+    "/usr/share/containers/oci/hooks.d",
+    "/usr/local/share/containers/oci/hooks.d",
+    "/etc/containers/oci/hooks.d",
+)
+_MAX_BYTES = 1 << 20
+
+
+def look(machine: Machine) -> Iterator[Finding]:
+    yield from hooks(_FOLDERS)
+    if engine.program("podman") is not None:
+        yield finding.ok(
+            _CHECK, f"installed; it needs no configuration: podman --runtime {engine.LAUNCHER} run ..."
+        )
+
+
+def hooks(folders: tuple[str, ...]) -> Iterator[Finding]:
+    """What is wrong with files in `folders` that name our hook."""
+    name = os.path.basename(paths.HOOK)
+    for path in (each for folder in folders for each in sorted(glob.glob(f"{glob.escape(folder)}/*.json"))):
+        try:
+            text = files.read(path, _MAX_BYTES).decode()
+            if name not in text:
+                continue
+            hook = str(json.loads(text)["hook"]["path"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            yield finding.problem(
+                _CHECK, f"{path} cannot be used: {error}", "install again, or remove that file"
+            )
+            continue
+        if os.access(hook, os.X_OK):
+            yield finding.ok(_CHECK, f"{path} names {hook}")
+        else:
+            text = (
+                f"{path} names {hook}, which is not an executable file: no container starts with that folder"
+            )
+            yield finding.problem(_CHECK, text, "install again, or remove that file")

@@ -1,0 +1,86 @@
+"""What the areas of single engines share: the processes of an engine that run here, and its entry for us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+
+from xpu_runtime import finding, paths
+from xpu_runtime.finding import Finding
+from xpu_runtime.linux import proc
+from xpu_runtime.value import Value
+
+LAUNCHER = os.path.join(os.path.dirname(paths.HOOK), "xpu-container-runtime")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MOST_BYTES = 64 << 10
+
+
+class Process(Value):
+    """A running engine: its words, and when it started, in seconds since the epoch."""
+
+    pid: int
+    words: tuple[str, ...]
+    started: float
+
+    def option(self, *names: str) -> list[str]:
+        """The values that it was given for an option, as `--host X`, `--host=X` or `-H X`."""
+        found = []
+        for position, word in enumerate(self.words):
+            name, equals, value = word.partition("=")
+            if name in names:
+                found.append(value if equals else "".join(self.words[position + 1 : position + 2]))
+        return found
+
+
+def program(name: str) -> str | None:
+    """The path of an installed program; None where there is none."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_PATH}")
+
+
+def running(name: str) -> list[Process]:
+    """The processes of the program `name`, without those in containers, whose files are others."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                words = file.read(_MOST_BYTES).decode("utf-8", "replace").rstrip("\0").split("\0")
+        except OSError:
+            continue  # it has ended
+        pid = int(entry)
+        if os.path.basename(words[0]) == name and proc.innermost_pid(pid) == pid:
+            found.append(Process(pid, tuple(words), _started(pid)))
+    return sorted(found, key=lambda each: each.pid)
+
+
+def _started(pid: int) -> float:
+    """By the clock as it is now, whatever it was then; a file's time is compared with it."""
+    ticks = proc.start_time(pid) or 0
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
+
+
+def changed_since(process: Process, files: list[str]) -> list[str]:
+    """Which of the files are younger than the process."""
+    found = []
+    for path in files:
+        try:
+            if os.stat(path).st_mtime > process.started + 0.1:
+                found.append(path)
+        except OSError:
+            continue
+    return found
+
+
+def entry(check: str, where: str, path: str, again: str) -> Finding | None:
+    """What is wrong with the program `path` that an engine's configuration `where` names as our runtime."""
+    if not os.path.isfile(path):
+        return finding.problem(check, f"{where} names {path}, which is not there", again)
+    if not os.access(path, os.X_OK):
+        return finding.problem(check, f"{where} names {path}, which is not executable", f"chmod 755 {path}")
+    if not os.path.exists(LAUNCHER) or not os.path.samefile(path, LAUNCHER):
+        text = f"{where} names {path}, which belongs to another installation than this xpu ({LAUNCHER})"
+        return finding.warning(check, text, f"if this one is meant: {again}")
+    return None

@@ -1,0 +1,79 @@
+"""Lets every area look at the node, and puts what they find in order; the head says what was looked at.
+
+Which areas there are is their folder's to say.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from xpu_runtime import registered
+from xpu_runtime.doctor import bounded, release
+from xpu_runtime.doctor.machine import Machine, ask
+from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding, unknown
+from xpu_runtime.ledger.layout import VERSION as LEDGER_LAYOUT
+from xpu_runtime.limits import pages
+
+#: Seconds for all areas, which look at the same time.
+_AREAS_S = 20.0
+
+_Look = Callable[[Machine], Iterator[Finding]]
+#: What is worst comes first.
+ORDER = (PROBLEM, WARNING, UNKNOWN, OK)
+
+
+def examine() -> list[Finding]:
+    """All findings, in the order of their areas; ends within two minutes whatever hangs."""
+    machine = ask()
+    areas, findings = _areas()
+    answers = bounded.together([partial(look, machine) for _, look in areas], _AREAS_S)
+    for position, answer in enumerate(answers):
+        name, _ = areas[position]
+        findings += answer.values
+        if answer.error:
+            findings.append(unknown(name, f"this check failed: {answer.error}", answer.todo or None))
+    return findings
+
+
+def _areas() -> tuple[list[tuple[str, _Look]], list[Finding]]:
+    """(name, look) of each area in its order, and a finding for each that cannot be loaded."""
+    found: list[tuple[int, str, _Look]] = []
+    broken = []
+    for name in registered.names("doctor/areas"):
+        try:
+            module = importlib.import_module(f"{__package__}.areas.{name}")
+            found.append((module.ORDER, name, module.look))
+        except Exception as error:  # whatever somebody has put there
+            broken.append(unknown(name, f"this check cannot be loaded: {error!r}", "install again"))
+    return [(name, look) for _, name, look in sorted(found, key=lambda each: each[:2])], broken
+
+
+def head() -> dict[str, Any]:
+    """What was looked at, by whom and when."""
+    return {
+        **release.version(),
+        "pages_abi": pages.ABI,
+        "ledger_layout": LEDGER_LAYOUT,
+        "python": platform.python_version(),
+        "distribution": release.distribution(),
+        "kernel": f"{os.uname().release} {os.uname().machine}",
+        "root": os.geteuid() == 0,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def document(findings: list[Finding]) -> dict[str, Any]:
+    """What `--json` prints."""
+    states = [finding.state for finding in findings]
+    return {
+        **head(),
+        "problems": states.count(PROBLEM),
+        "warnings": states.count(WARNING),
+        "findings": [finding.as_dict() for finding in findings],
+    }

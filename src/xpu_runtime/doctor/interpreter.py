@@ -1,0 +1,57 @@
+"""The Python that the launcher and the hook start, which need not be the one that runs `xpu`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from xpu_runtime import paths
+
+_ANSWER_S = 5.0
+#: What a container's start needs of it; its version; the number that its compiled code begins with.
+_ASK = (
+    "import sys, sqlite3, ctypes, json;"
+    "print(*sys.version_info[:2], sys.modules['_frozen_importlib_external'].MAGIC_NUMBER.hex())"
+)
+_OLDEST = (3, 9)
+
+
+def of_hook() -> str | None:
+    """The interpreter in the hook's first line; None where it has none."""
+    try:
+        with open(paths.HOOK, "rb") as file:
+            words = file.readline(512).decode("utf-8", "replace").split()
+    except OSError:
+        return None
+    return words[0][2:] if words and words[0].startswith("#!") else None
+
+
+def _answer(python: str) -> tuple[list[str], str]:
+    """What it says when it is asked, and what it says on stderr last; OSError, TimeoutExpired."""
+    done = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, text=True, timeout=_ANSWER_S)
+    return done.stdout.split(), (done.stderr.strip().splitlines() or ["it fails without a word"])[-1]
+
+
+def why_not(python: str) -> str:
+    """Why the interpreter cannot serve; "" where it can."""
+    if not os.access(python, os.X_OK):
+        return "which is missing or not executable"
+    try:
+        words, last = _answer(python)
+    except subprocess.TimeoutExpired:
+        return f"which does not answer within {_ANSWER_S:.0f} s"
+    except OSError as error:
+        return f"which does not start ({error.strerror})"
+    if len(words) != 3:
+        return f"which lacks what a start needs ({last})"
+    version = (int(words[0]), int(words[1]))
+    return "" if version >= _OLDEST else f"which is Python {words[0]}.{words[1]}, too old"
+
+
+def magic(python: str) -> bytes | None:
+    """The number that its compiled code begins with (importlib.util.MAGIC_NUMBER); None if it is not told."""
+    try:
+        words, _ = _answer(python)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return bytes.fromhex(words[2]) if len(words) == 3 else None

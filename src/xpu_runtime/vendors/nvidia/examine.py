@@ -1,0 +1,96 @@
+"""What `xpu doctor` looks at of NVIDIA's driver: whether its parts are there, loaded, and of one version.
+
+An upgrade of the driver's packages under a loaded kernel module is the most frequent fault of a node: from
+then on every new program fails, and running ones go on. Only files are read here, and NVML is not asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from xpu_runtime import finding
+from xpu_runtime.finding import Finding
+from xpu_runtime.linux import files
+from xpu_runtime.vendors import nodes
+from xpu_runtime.vendors.nvidia import driver_files
+
+_CHECK = "driver"
+_VERSION = re.compile(r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)\s")
+_IN_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
+_VENDOR_ID = "0x10de"
+_DISPLAY_CLASS = "0x03"  # PCI's: display controllers, among them 3D ones without an output
+_MAX_BYTES = 64 << 10
+_RELOAD = (
+    "reboot, or stop what uses the GPUs and run: "
+    "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia"
+)
+
+
+def examine(root: str) -> list[Finding]:
+    """As `Vendor.examine`."""
+    found = driver_files.find(root)
+    library = found.path_of("libnvidia-ml.so.1")
+    if library is None:
+        cards = _cards() if root == "/" else 0
+        if not cards:
+            return []
+        text = f"the PCI bus has {cards} NVIDIA GPU(s), and libnvidia-ml.so.1 is not in {found.cache}"
+        return [finding.problem(_CHECK, text, "install NVIDIA's driver, R470 or newer, then run ldconfig")]
+    findings = []
+    kernel = _kernel_version(root)
+    name = _IN_NAME.search(os.path.basename(os.path.realpath(library)))
+    if kernel is None:
+        findings.append(_not_loaded(root))
+    elif name and name[1] != kernel:
+        text = f"the loaded kernel module is {kernel}, and {library} is {name[1]}"
+        findings.append(finding.problem(_CHECK, text, _RELOAD))
+    if found.path_of("libcuda.so.1") is None:
+        text = f"libcuda.so.1 is not in {found.cache}, so no container can compute"
+        findings.append(finding.problem(_CHECK, text, "install the driver's CUDA library (Debian: libcuda1)"))
+    if (
+        kernel is not None
+        and nodes.find(root, "nvidia-uvm", (nodes.majors(root).get("nvidia-uvm"), 0)) is None
+    ):
+        text = "the kernel module nvidia-uvm is not loaded: CUDA does not start in containers"
+        findings.append(finding.problem(_CHECK, text, "modprobe nvidia-uvm, and load it at each boot"))
+    return findings
+
+
+def _not_loaded(root: str) -> Finding:
+    text = (
+        f"the kernel module nvidia is not loaded ({root.rstrip('/')}/proc/driver/nvidia/version is missing)"
+    )
+    if root == "/" and os.path.isdir("/sys/module/nouveau"):
+        text += "; nouveau is, and has the card"
+        return finding.problem(_CHECK, text, "put `blacklist nouveau` into /etc/modprobe.d, and reboot")
+    return finding.problem(_CHECK, text, "modprobe nvidia, and what dmesg says then")
+
+
+def _kernel_version(root: str) -> str | None:
+    """The version of the loaded module, from the driver's own file; None where it is not loaded."""
+    try:
+        text = files.read(os.path.join(root, "proc/driver/nvidia/version"), _MAX_BYTES).decode(
+            "ascii", "replace"
+        )
+    except OSError:
+        return None
+    match = _VERSION.search(text)
+    return match[1] if match else None
+
+
+def _cards() -> int:
+    """How many GPUs of NVIDIA's the PCI bus has (sysfs-bus-pci)."""
+    top = "/sys/bus/pci/devices"
+    try:
+        names = os.listdir(top)
+    except OSError:
+        return 0
+    found = 0
+    for name in names:
+        try:
+            with open(f"{top}/{name}/vendor") as vendor, open(f"{top}/{name}/class") as kind:
+                found += vendor.read().strip() == _VENDOR_ID and kind.read().startswith(_DISPLAY_CLASS)
+        except OSError:
+            continue  # it has been taken out
+    return found

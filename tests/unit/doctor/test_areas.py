@@ -1,0 +1,154 @@
+"""What areas say of parts of a machine that the tests' own has in one state only."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from support.inventories import node, nvidia
+from xpu_runtime import paths
+from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.doctor.areas import docker, installation, kernel, limits, nodes, podman, security
+from xpu_runtime.doctor.engine import Process, changed_since
+from xpu_runtime.doctor.machine import Machine
+from xpu_runtime.finding import OK, PROBLEM, WARNING
+from xpu_runtime.ledger.grants import Grant, Holding, Slice
+from xpu_runtime.linux.cgroups import Hierarchy
+from xpu_runtime.vendors.inventory import Device, Inventory, Node
+
+GPU = Device("0", "GPU-1", "T4", 1 << 30, (Node("/dev/nvidia0", 195, 0),), "nvidia")
+V1 = Hierarchy(1, ("devices",), "/", "/sys/fs/cgroup/devices")
+
+
+def machine(inventory: Inventory, *grants: Grant) -> Machine:
+    return Machine(DEFAULTS, (), inventory.root, True, inventory, "", "", grants, True)
+
+
+def granted(uuid: str) -> Grant:
+    slice_ = Slice("0", uuid, 1 << 20, True, None, Holding())
+    return Grant(1, "web", "/b", os.getpid(), 0, "", "running", "hook", 0.0, (slice_,))
+
+
+@pytest.mark.parametrize(
+    ("mounted", "state", "says"),
+    [
+        ([], PROBLEM, "no cgroup hierarchy"),
+        ([V1], WARNING, "v1 only"),
+        ([V1, Hierarchy(2, (), "/", "{0}")], OK, "hybrid"),
+        ([Hierarchy(2, (), "/", "{0}")], OK, "with dmem controller"),
+    ],
+)
+def test_cgroups(tmp_path: Path, mounted: list[Hierarchy], state: str, says: str) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu memory dmem\n")
+    here = [each.replace(mountpoint=each.mountpoint.format(tmp_path)) for each in mounted]
+    finding = kernel.of_cgroups(here, systemd=True)
+    assert finding.state == state
+    assert says in finding.text
+    assert (finding.todo is None) == (state == OK)
+
+
+def test_a_kernel_without_seccomp(tmp_path: Path) -> None:
+    assert kernel.seccomp(str(tmp_path / "none")).state == WARNING
+    (tmp_path / "actions").write_text("kill_process errno allow\n")
+    assert kernel.seccomp(str(tmp_path / "actions")).state == OK
+
+
+def test_selinux_is_told_with_what_to_do_where_it_enforces(tmp_path: Path) -> None:
+    file = tmp_path / "enforce"
+    assert security.selinux(str(file)).text == "off"
+    file.write_text("0")
+    assert security.selinux(str(file)).text == "permissive"
+    file.write_text("1")
+    finding = security.selinux(str(file))
+    assert finding.state == WARNING
+    assert "setsebool" in str(finding.todo)
+
+
+def test_apparmor(tmp_path: Path) -> None:
+    assert security.apparmor(str(tmp_path / "none")).text == "off"
+    (tmp_path / "enabled").write_text("Y\n")
+    assert security.apparmor(str(tmp_path / "enabled")).text.startswith("on")
+
+
+def test_a_link_that_systemd_needs_is_told_for_running_containers_and_what_is_told_makes_it(
+    tmp_path: Path,
+) -> None:
+    root, links = tmp_path / "root", tmp_path / "char"
+    (root / "dev").mkdir(parents=True)
+    links.mkdir()
+    os.mknod(root / "dev/nvidia0", 0o20666, os.makedev(195, 0))
+    there = node(nvidia("580.82.07"), GPU).replace(root=str(root))
+    assert list(nodes.links(machine(there), str(links))) == []  # nothing runs
+    asked = machine(there, granted("GPU-1"))
+    (finding,) = nodes.links(asked, str(links))
+    assert finding.state == PROBLEM
+    assert "daemon-reload" in finding.text
+    assert os.system(str(finding.todo)) == 0
+    assert list(nodes.links(asked, str(links))) == []
+
+
+def test_a_hook_file_that_names_a_missing_program_is_told(tmp_path: Path) -> None:
+    hook = tmp_path / os.path.basename(paths.HOOK)
+    (tmp_path / "90-xpu.json").write_text(json.dumps({"version": "1.0.0", "hook": {"path": str(hook)}}))
+    (tmp_path / "other.json").write_text("not ours")
+    (finding,) = podman.hooks((str(tmp_path), str(tmp_path / "none")))
+    assert finding.state == PROBLEM
+    assert f"names {hook}, which is not" in finding.text
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    (finding,) = podman.hooks((str(tmp_path),))
+    assert finding.state == OK
+    (tmp_path / "90-xpu.json").write_text(f"{{{hook}")
+    (finding,) = podman.hooks((str(tmp_path),))
+    assert finding.state == PROBLEM
+
+
+def test_a_second_installation_is_told(tmp_path: Path) -> None:
+    for prefix in ("usr", "local"):
+        (tmp_path / prefix / "bin").mkdir(parents=True)
+        (tmp_path / prefix / "bin" / "xpu-container-runtime").write_text("")
+    first = str(tmp_path / "usr/bin/xpu-container-runtime")
+    prefixes = (str(tmp_path / "usr"), str(tmp_path / "local"), str(tmp_path / "none"))
+    (finding,) = installation.others(first, prefixes)
+    assert finding.state == WARNING
+    assert str(tmp_path / "local/bin/xpu-container-runtime") in finding.text
+    (tmp_path / "local/bin/xpu-container-runtime").unlink()
+    assert list(installation.others(first, prefixes)) == []
+
+
+def test_a_default_runtime_that_gives_whole_devices_is_told() -> None:
+    told = {"Runtimes": {"runc": {}, "nvidia": {}}, "DefaultRuntime": "nvidia"}
+    first, second = docker.compared("dockerd", "/daemon.json", None, told, "again")
+    assert first.state == second.state == WARNING
+    assert "past the ledger" in second.text
+
+
+def test_rootless_docker_is_not_supported() -> None:
+    told = {"Runtimes": {}, "SecurityOptions": ["name=seccomp", "name=rootless"]}
+    assert next(docker.compared("dockerd", "/daemon.json", None, told, "again")).state == PROBLEM
+
+
+@pytest.mark.parametrize("words", ["-H unix:///a -H fd://", "--host=unix:///a", "--host unix:///a"])
+def test_the_socket_of_docker_is_found_in_its_words(words: str) -> None:
+    process = Process(1, ("dockerd", *words.split()), 0.0)
+    assert docker.socket_of(process.option("-H", "--host")) == "/a"
+
+
+def test_a_file_is_younger_than_a_process_or_not(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("")
+    os.utime(file, (1000, 1000))
+    assert changed_since(Process(1, ("x",), 999.0), [str(file), "/no/such"]) == [str(file)]
+    assert changed_since(Process(1, ("x",), 1000.0), [str(file)]) == []
+
+
+def test_alike_devices_share_a_line_and_others_have_their_own() -> None:
+    mig = GPU.replace(index="1:0", uuid="MIG-1", parent="GPU-2")
+    there = node(nvidia("580.82.07"), GPU, GPU.replace(index="2", uuid="GPU-3"), mig)
+    texts = [finding.text for finding in limits.look(machine(there))]
+    assert len(texts) == 4
+    assert texts[0].startswith("GPU 0, 2: nothing on this node holds a limit of memory")
+    assert any(text.startswith("MIG device 1:0: ") and "all of it: mig (hard)" in text for text in texts)

@@ -1,0 +1,77 @@
+"""A call that hangs, dies or fails is ended in time, and what it had found before is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.doctor import bounded, machine
+from xpu_runtime.doctor.areas import driver
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.finding import PROBLEM
+
+
+def hangs() -> Iterator[int]:
+    yield 1
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.Signals)
+    time.sleep(1000)
+
+
+def dies() -> Iterator[int]:
+    yield 2
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails() -> Iterator[int]:
+    yield 3
+    raise DeviceError("it is broken", "mend it")
+
+
+def big() -> Iterator[bytes]:
+    yield bytes(3 << 20)
+
+
+def test_each_call_has_its_answer_and_none_waits_for_another() -> None:
+    started = time.monotonic()
+    answers = bounded.together([hangs, dies, fails, big, lambda: iter(())], 0.5)
+    assert time.monotonic() - started < 3
+    assert [answer.values for answer in answers] == [(1,), (2,), (3,), (bytes(3 << 20),), ()]
+    assert [answer.error for answer in answers] == [
+        "it did not end within 0 s", "its process died", "it is broken", "", "",
+    ]  # fmt: skip
+    assert [answer.hung for answer in answers] == [True, False, False, False, False]
+    assert answers[2].todo == "mend it"
+
+
+def test_what_a_call_has_started_ends_with_it(tmp_path: Path) -> None:
+    def starts() -> Iterator[int]:
+        child = subprocess.Popen(["sleep", "1000"])
+        yield child.pid
+        child.wait()
+
+    (answer,) = bounded.together([starts], 0.5)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{answer.values[0]}").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{answer.values[0]}/stat").read_text().rpartition(") ")[2][0] == "Z":
+            break
+        time.sleep(0.01)
+    else:
+        assert not Path(f"/proc/{answer.values[0]}").exists()
+
+
+def test_a_driver_that_hangs_is_a_problem(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_discover", lambda root, simulated: time.sleep(1000))
+    monkeypatch.setattr(machine, "_DRIVER_S", 0.4)
+    monkeypatch.setenv("XPU_CONFIG", str(run_dir / "none.yaml"))
+    asked = machine.ask().replace(driver_root=str(run_dir))
+    assert asked.grants == ()
+    (finding,) = driver.look(asked)
+    assert finding.state == PROBLEM
+    assert "does not answer" in finding.text
+    assert "nvidia-smi" in str(finding.todo)
