@@ -14,7 +14,6 @@ is here and not imported costs its bytes.
 from __future__ import annotations
 
 import compileall
-import importlib.util
 import marshal
 import os
 import subprocess
@@ -77,9 +76,12 @@ def _write_bundle(folder: str) -> None:
             # Without docstrings and asserts; tracebacks keep their lines.
             code = compile(file.read(), path, "exec", dont_inherit=True, optimize=2)
         modules[name] = (is_package, path, marshal.dumps(code))
+    sys.path.insert(0, folder)
+    import xpu_bundle
+
     bundle = os.path.join(folder, "start.bundle")
     with open(bundle + ".new", "wb") as file:
-        file.write(marshal.dumps((importlib.util.MAGIC_NUMBER, modules)))
+        file.write(xpu_bundle.whole(modules))
     os.rename(bundle + ".new", bundle)
 
 

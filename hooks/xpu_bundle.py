@@ -1,29 +1,41 @@
 """Imports the modules of a container's start from one file: to find and read 50 files takes half of the
 import.
 
-precompile.py writes the file, on the machine, with the code of the modules by name. If it is missing,
-or was written by another version of the interpreter, the modules are imported one by one as usual.
+precompile.py writes the file, on the machine, with the code of the modules by name. What is missing or
+damaged in it, all of it where it was written by another version of the interpreter or of us, is imported from
+the modules' own files, as usual. Damaged code may crash the interpreter (marshal checks nothing), so nothing
+is used before its checksum is right.
+
+The file is: the interpreter's magic number (importlib.util.MAGIC_NUMBER), the checksum and the length of the
+index, the index, the modules' codes. The index has for each name: whether it is a package, its file, where
+its code begins and ends, and the checksum of that.
 """
 
 import marshal
 import sys
 
 _HERE = __file__.rpartition("/")[0]
-_bootstrap = sys.modules["_frozen_importlib"]
+#: Of this form of the file; a checksum is another one with another number.
+_FORMAT = 2
+_HEAD, _SUM = 16, 8
 
 
 class Bundle:
     """A finder and loader (importlib.abc) of the modules in the file."""
 
-    def __init__(self, modules):
-        self._modules = modules
+    def __init__(self, index, codes):
+        self._index = index
+        self._codes = codes
 
     def find_spec(self, name, path=None, target=None):
-        found = self._modules.get(name)
+        found = self._index.get(name)
         if found is None:
             return None
-        is_package, file, _ = found
-        spec = _bootstrap.ModuleSpec(name, self, origin=f"{_HERE}/{file}", is_package=is_package)
+        is_package, file, begin, end, checksum = found
+        if _checksum(self._codes[begin:end]) != checksum:
+            return None
+        # The type is ModuleSpec (importlib.machinery), which costs an import.
+        spec = type(sys.__spec__)(name, self, origin=f"{_HERE}/{file}", is_package=is_package)
         spec.has_location = True
         if is_package:
             # What is not in the bundle is found beside it.
@@ -34,15 +46,37 @@ class Bundle:
         return None
 
     def exec_module(self, module):
-        exec(marshal.loads(self._modules[module.__name__][2]), module.__dict__)  # noqa: S102, S302 - ours
+        _, _, begin, end, _ = self._index[module.__name__]
+        exec(marshal.loads(self._codes[begin:end]), module.__dict__)  # noqa: S102, S302 - ours
+
+
+def _checksum(content):
+    # importlib.util.source_hash, which takes as long to import as the bundle saves.
+    return sys.modules["_imp"].source_hash(_FORMAT, content)
+
+
+def _magic():
+    return sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
+
+
+def whole(modules):
+    """The bundle's content: `modules` are (is a package, file, marshalled code) by name."""
+    index, codes = {}, b""
+    for name, (is_package, file, code) in modules.items():
+        index[name] = (is_package, file, len(codes), len(codes) + len(code), _checksum(code))
+        codes += code
+    listed = marshal.dumps(index)
+    return _magic() + _checksum(listed) + len(listed).to_bytes(_HEAD - 4 - _SUM, "little") + listed + codes
 
 
 def install():
     """Puts the bundle in front of the other finders."""
     try:
         with open(f"{_HERE}/start.bundle", "rb") as file:
-            magic, modules = marshal.loads(file.read())  # noqa: S302 - written by make install
-        if magic == sys.modules["_frozen_importlib_external"].MAGIC_NUMBER:
-            sys.meta_path.insert(0, Bundle(modules))
-    except (OSError, ValueError, EOFError, TypeError):
+            content = memoryview(file.read())
+        end = _HEAD + int.from_bytes(content[4 + _SUM : _HEAD], "little")
+        if content[:4] == _magic() and content[4 : 4 + _SUM] == _checksum(content[_HEAD:end]):
+            index = marshal.loads(content[_HEAD:end])  # noqa: S302 - written by precompile.py
+            sys.meta_path.insert(0, Bundle(index, content[end:]))
+    except Exception:  # noqa: S110 - whatever it is, the modules are there one by one
         pass

@@ -7,6 +7,8 @@ by `str(error)`; all other code raises the error with its facts. Knows nothing o
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +51,14 @@ def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:
     found += [each for each in known if len(word) > 2 and each.endswith(word)]
     found = found or difflib.get_close_matches(word, known, n=1)
     return f"did you mean {known[found[0]]}?" if found else otherwise
+
+
+def incomplete_python(error: ImportError) -> tuple[str, str]:
+    """What is wrong, and what to do, where the interpreter lacks a module of the standard library."""
+    version = ".".join(map(str, sys.version_info[:2]))
+    what = f"{sys.executable or 'the interpreter'} (Python {version}) lacks a part of its standard library"
+    todo = "install all of it: libpython3-stdlib on Debian and Ubuntu, python3-libs on Fedora and RHEL"
+    return f"{what} ({error})", todo
 
 
 class ConfigError(XpuError):

@@ -1,8 +1,8 @@
 """JSON for the path of a container's start: the C scanner and encoder of the standard library.
 
 `import json` costs about as much as starting the interpreter (it brings `re` and `enum`); `_json`, the C
-module behind it, costs a tenth. Where an interpreter has no `_json`, the `json` package is used, with the
-same results. Knows nothing of the documents.
+module behind it, costs a tenth. Where an interpreter has no `_json`, or one that is called otherwise, the
+`json` package is used, with the same results. Knows nothing of the documents.
 """
 
 from __future__ import annotations
@@ -10,11 +10,6 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-try:
-    import _json as _c
-except ImportError:  # an interpreter without the C module
-    _c = None  # type: ignore[assignment]
 
 _WHITESPACE = " \t\n\r"
 
@@ -67,16 +62,12 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-if _c is None:
-    import json as _json_package
+def _refuse(value: object) -> Any:
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
-    def _scan_once(text: str, start: int) -> tuple[Any, int]:
-        return _json_package.JSONDecoder(parse_constant=_no_constant).raw_decode(text, start)
 
-    def _encode(value: Any, ascii_only: bool) -> str:
-        return _json_package.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=ascii_only)
-
-else:
+try:
+    import _json
 
     class _Context:
         """What json.decoder.JSONDecoder passes to the C scanner."""
@@ -86,20 +77,25 @@ else:
         object_pairs_hook = None
         parse_float = float
         parse_int = int
-        parse_string = staticmethod(_c.scanstring)
+        parse_string = staticmethod(_json.scanstring)
         parse_constant = staticmethod(_no_constant)
         memo: dict[str, str] = {}
 
-    _SCANNER: Any = _c.make_scanner
-    _ENCODER: Any = _c.make_encoder
-
-    def _scan_once(text: str, start: int) -> tuple[Any, int]:
-        found: tuple[Any, int] = _SCANNER(_Context)(text, start)
-        return found
-
-    def _refuse(value: object) -> Any:
-        raise TypeError(f"{type(value).__name__} has no JSON form")
+    _make_scanner: Any = _json.make_scanner
+    _scan_once: Any = _make_scanner(_Context)
 
     def _encode(value: Any, ascii_only: bool) -> str:
-        encode_text = _c.encode_basestring_ascii if ascii_only else _c.encode_basestring
-        return "".join(_ENCODER(None, _refuse, encode_text, None, ":", ",", False, False, False)(value, 0))
+        encode_text = _json.encode_basestring_ascii if ascii_only else _json.encode_basestring
+        encoder: Any = _json.make_encoder
+        return "".join(encoder(None, _refuse, encode_text, None, ":", ",", False, False, False)(value, 0))
+
+    # It is private, and a version of Python may change how it is called, or what it answers.
+    if _scan_once('["\\u00e9"]', 0) != (["é"], 10) or _encode({"a": [1, "é"]}, True) != '{"a":[1,"\\u00e9"]}':
+        raise TypeError("_json is not the one that we know")
+except (ImportError, AttributeError, TypeError, ValueError):
+    import json
+
+    _scan_once = json.JSONDecoder(parse_constant=_no_constant).raw_decode
+
+    def _encode(value: Any, ascii_only: bool) -> str:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=ascii_only)

@@ -59,7 +59,10 @@ def to_system_log(level: str, text: str) -> None:
     Without syslog(3), which blocks if the daemon has stopped reading: a container's start must not. Without a
     daemon (a minimal node) nothing happens.
     """
-    import _socket  # 0.7 ms, paid only where there is something to say
+    try:
+        import _socket  # 0.7 ms, paid only where there is something to say
+    except ImportError:
+        import socket as _socket  # type: ignore[no-redef]
 
     now = time.localtime()
     stamp = f"{time.strftime('%b', now)} {now.tm_mday:2d} {time.strftime('%H:%M:%S', now)}"

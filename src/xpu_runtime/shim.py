@@ -134,7 +134,10 @@ def _last_good_runtime() -> str:
 
 def _exec(path: str, arguments: list[str]) -> None:
     """Becomes the low-level runtime, leaving it what the engine gave us."""
-    import _signal
+    try:
+        import _signal
+    except ImportError:
+        import signal as _signal
 
     # The interpreter ignores these, and the container's processes would inherit that.
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)

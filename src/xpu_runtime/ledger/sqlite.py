@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import sys
 
+from xpu_runtime.errors import XpuError, incomplete_python
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
 
-def _without_cache(size: int) -> Callable[[object], object]:
+def _without_cache(*_: object) -> Callable[[object], object]:
     return lambda prepare: prepare
 
 
@@ -37,7 +39,9 @@ def _import() -> ModuleType:
 
 try:
     sqlite: ModuleType = _import()
-except ImportError:  # an interpreter that has it under another name, or needs more of functools
-    import sqlite3
-
+except (ImportError, AttributeError, TypeError):  # it has another name there, or needs more of functools
+    try:
+        import sqlite3
+    except ImportError as error:
+        raise XpuError(*incomplete_python(error)) from None
     sqlite = sqlite3

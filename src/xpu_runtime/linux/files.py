@@ -243,7 +243,10 @@ def _flock(fd: int, until: float) -> None:
 
 def _flock_with_alarm(fd: int, seconds: float) -> None:
     # Waits in the kernel's queue, which is served in order: a process that polls may never get the lock.
-    import _signal
+    try:
+        import _signal
+    except ImportError:
+        import signal as _signal
 
     waits = True
 

@@ -36,7 +36,7 @@ try:
         except OSError as error:
             raise AttributeError(name) from error
 
-except ImportError:
+except (ImportError, AttributeError, TypeError):  # as in syscalls.py
     import ctypes
 
     _Int, _Text = ctypes.c_int, ctypes.c_char_p  # type: ignore[assignment,misc]

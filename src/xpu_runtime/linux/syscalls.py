@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import struct
 
+from xpu_runtime.errors import XpuError, incomplete_python
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -31,8 +33,11 @@ try:
     _libc_syscall: Any = _Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall"))  # type: ignore[arg-type]
     _get_errno: Any = _ctypes.get_errno
     _addressof: Any = _ctypes.addressof
-except (ImportError, AttributeError):  # an interpreter in which _ctypes differs
-    import ctypes
+except (ImportError, AttributeError, TypeError):  # an interpreter in which _ctypes differs
+    try:
+        import ctypes
+    except ImportError as error:
+        raise XpuError(*incomplete_python(error)) from None
 
     _Char, Long = ctypes.c_char, ctypes.c_long  # type: ignore[assignment,misc]
     _libc_syscall = ctypes.CDLL(None, use_errno=True).syscall
