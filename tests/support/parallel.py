@@ -26,7 +26,7 @@ FOLDERS = (
 )
 #: What takes longest begins first, so that no worker is left with it in the end.
 FIRST: tuple[str, ...] = ("tests/distributions", "tests/machine", "tests/integration/engines")
-_LOCKS = REPOSITORY / "build" / "tests"
+LOCKS = REPOSITORY / "build" / "tests"
 
 
 def scope_of(nodeid: str) -> str:
@@ -87,8 +87,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _open(name: str) -> int:
-    _LOCKS.mkdir(parents=True, exist_ok=True)
-    return os.open(_LOCKS / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    return os.open(LOCKS / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _close(lock: int) -> None:

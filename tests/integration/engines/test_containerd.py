@@ -20,6 +20,9 @@ from support import GIB
 from ..conftest import Node
 from .conftest import Completed, Docker, Engines, completed, is_alive, until
 
+# Beside other tests, on a busy machine, `ctr run` of a short container once printed nothing and succeeded.
+pytestmark = pytest.mark.alone
+
 IMAGE = "test.invalid/xpu-test:1"
 
 
