@@ -27,7 +27,10 @@ def sim() -> None:
       xpu sim down
     """
     if importlib.util.find_spec("xpu_simulator") is None:
-        raise XpuError("the simulator is not installed", "`make install` puts it beside the runtime")
+        raise XpuError(
+            "the simulator is not installed",
+            "install the package xpu-simulator; from a clone, `make install` brings it along",
+        )
 
 
 @sim.command()

@@ -167,7 +167,8 @@ def test_where_the_simulator_is_not_installed_its_command_says_so() -> None:
         done = xpu("sim", *words)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
-            "xpu: the simulator is not installed: `make install` puts it beside the runtime\n"
+            "xpu: the simulator is not installed: "
+            "install the package xpu-simulator; from a clone, `make install` brings it along\n"
         )
 
 
