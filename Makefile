@@ -8,6 +8,7 @@
 #   make         builds; like install, it takes what is there and installs nothing on this machine
 #   make deb     the Debian packages, into dist/ (ARCH=arm64: cross-built)
 #   make bench   what a container's start and the interposers cost, beside runc and the driver alone
+#   make bench-package   the same start, with the package beside make install
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
 # Everything is built below build/.
@@ -183,6 +184,14 @@ bench: packages-engine root
 	@$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
 	@$(PYTHON) bench/container_start.py $(ROOT)
 	@$(PYTHON) bench/interposers.py $(ROOT)
+
+# The same start with what the package installs, made ready as its configuration does, beside what make install does.
+.PHONY: bench-package
+bench-package: packages-engine root deb
+	@rm -rf $(BUILD)/unpacked
+	@for package in dist/*_$$(dpkg --print-architecture).deb; do dpkg-deb --extract $$package $(BUILD)/unpacked; done
+	@$(PYTHON) -IS $(BUILD)/unpacked/usr/lib/$(NAME)/precompile.py
+	@$(PYTHON) bench/installations.py install=$(ROOT) package=$(BUILD)/unpacked/usr
 
 clean:
 	@rm -rf $(BUILD)
