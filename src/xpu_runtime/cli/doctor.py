@@ -5,22 +5,32 @@ What is looked at is doctor/'s.
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from xpu_runtime.cli.table import json_option, print_json
-from xpu_runtime.doctor import examination
+from xpu_runtime.doctor import bundle, examination, report
 from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding
 
 
 @click.command(short_help="Say what is missing or wrong on this node, and what to do.")
 @json_option
+@click.option(
+    "--bundle", "file", type=click.Path(dir_okay=False), help="Write a bug report to FILE.", metavar="FILE"
+)
 @click.pass_context
-def doctor(context: click.Context, as_json: bool) -> None:
+def doctor(context: click.Context, as_json: bool, file: str | None) -> None:
     """Say what is missing or wrong on this node, and what to do about each, one line each.
 
     Nothing is changed. A problem keeps something from working; a warning does not, or not yet; unknown is
     what could not be looked at, by another user than root for instance.
     Exit status: 0 no problem (there may be warnings), 1 at least one problem, 2 wrong usage.
+
+    --bundle collects a bug report: the findings, what xpu's commands print, versions, the engines'
+    configuration, the specs of containers with slices, the log. Arguments, and values of variables and
+    annotations, are left out, and so is of other programs' files what is not known as harmless. FILE, a
+    .tar.gz, must not be there yet. Exit status: 0 written, whatever was found; 1 not written.
 
     \b
     --json prints one object:
@@ -31,8 +41,12 @@ def doctor(context: click.Context, as_json: bool) -> None:
     \b
     Example:
       xpu doctor
+      xpu doctor --bundle /root/xpu.tar.gz
       xpu doctor --json | jq -r '.findings[] | select(.state == "problem").text'
     """
+    if file is not None:
+        _write(file, as_json)
+        return
     findings = examination.examine()
     if as_json:
         print_json(examination.document(findings))
@@ -40,6 +54,16 @@ def doctor(context: click.Context, as_json: bool) -> None:
         _print(findings)
     if any(finding.state == PROBLEM for finding in findings):
         context.exit(1)
+
+
+def _write(file: str, as_json: bool) -> None:
+    bundle.check(file)  # before a minute's work
+    names = bundle.write(file, report.parts(examination.examine()))
+    if as_json:
+        print_json({"file": file, "parts": names})
+        return
+    click.echo(f"{file}: {len(names)} texts, {os.stat(file).st_size} bytes")
+    click.echo(f"look through it before you send it: tar -xzf {file}, then about.txt")
 
 
 def _print(findings: list[Finding]) -> None:

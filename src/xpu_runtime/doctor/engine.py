@@ -6,7 +6,8 @@ import os
 import shutil
 import time
 
-from xpu_runtime import finding, paths
+from xpu_runtime import engines, finding, paths, textfile
+from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import proc
 from xpu_runtime.value import Value
@@ -53,6 +54,24 @@ def running(name: str) -> list[Process]:
         if os.path.basename(words[0]) == name and proc.innermost_pid(pid) == pid:
             found.append(Process(pid, tuple(words), _started(pid)))
     return sorted(found, key=lambda each: each.pid)
+
+
+def running_of(name: str) -> list[Process]:
+    """The processes of the engine `name`, one of ENGINES."""
+    return running(engines.engine(name).PROGRAM)
+
+
+def files_of(name: str) -> list[str]:
+    """The configuration files of the engine `name`, the usual ones and those of its processes."""
+    known = engines.engine(name)
+    given = [path for each in running_of(name) for path in each.option(*known.CONFIG_OPTIONS)]
+    found: list[str] = []
+    for path in (known.DEFAULT_PATH, *given):
+        try:
+            found += known.sources(textfile.read(path))
+        except ConfigError:
+            found.append(path)  # a broken one is the most interesting
+    return list(dict.fromkeys(found))
 
 
 def _started(pid: int) -> float:

@@ -7,7 +7,7 @@ write nothing; textfile.py, below this layer, does the reading and writing.
 from __future__ import annotations
 
 import importlib
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from xpu_runtime import registered
 from xpu_runtime.textfile import Edit, TextFile
@@ -19,11 +19,12 @@ RUNTIME_NAME = "xpu"
 
 
 class Engine(Protocol):
-    """What each module here has: the program, where its file is, what makes it read it, the
-    two changes, and what the file names as our runtime now (None: nothing)."""
+    """What each module here has: the program, where its file is and by which options another one, what makes
+    it read it; the two changes, what the file names as our runtime (None: nothing), all files that count."""
 
     PROGRAM: str
     DEFAULT_PATH: str
+    CONFIG_OPTIONS: tuple[str, ...]
     AFTER_CONFIGURE: str
     AFTER_UNCONFIGURE: str
 
@@ -32,6 +33,12 @@ class Engine(Protocol):
 
     @staticmethod
     def runtime_path(file: TextFile) -> str | None: ...
+
+    @staticmethod
+    def data(file: TextFile) -> dict[str, Any]: ...
+
+    @staticmethod
+    def sources(file: TextFile) -> list[str]: ...
 
     @staticmethod
     def unconfigure(file: TextFile) -> tuple[Edit, ...]: ...

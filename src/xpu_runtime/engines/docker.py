@@ -16,6 +16,7 @@ from xpu_runtime.value import Value
 
 PROGRAM = "dockerd"
 DEFAULT_PATH = "/etc/docker/daemon.json"
+CONFIG_OPTIONS = ("--config-file",)
 AFTER_CONFIGURE = "systemctl reload docker, or without systemd: kill -HUP $(pidof dockerd)"
 #: At a HUP dockerd keeps what the file no longer mentions.
 AFTER_UNCONFIGURE = "systemctl restart docker"
@@ -60,16 +61,24 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
 
 def runtime_path(file: TextFile) -> str | None:
     """The program that the file names as our runtime; None where it names none. ConfigError."""
-    data = _parse(file.path, file.text) if file.text.strip() else {}
-    ours = (_object(file.path, data, "runtimes") or {}).get(RUNTIME_NAME)
+    ours = (_object(file.path, data(file), "runtimes") or {}).get(RUNTIME_NAME)
     path = ours.get("path") if isinstance(ours, dict) else None
     return path if isinstance(path, str) else None
 
 
+def data(file: TextFile) -> dict[str, Any]:
+    """What the file says; ConfigError."""
+    return _parse(file.path, file.text) if file.text.strip() else {}
+
+
+def sources(file: TextFile) -> list[str]:
+    """The path of the file, if it is there."""
+    return [file.target] if file.state is not None else []
+
+
 def hosts(file: TextFile) -> list[str]:
     """Where the file has the engine listen, as `unix:///run/docker.sock`. ConfigError."""
-    data = _parse(file.path, file.text) if file.text.strip() else {}
-    found = data.get("hosts")
+    found = data(file).get("hosts")
     return [str(each) for each in found] if isinstance(found, list) else []
 
 

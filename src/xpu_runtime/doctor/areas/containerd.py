@@ -24,7 +24,7 @@ _OF_DOCKER = "/docker/containerd/"
 def look(machine: Machine) -> Iterator[Finding]:
     processes = engine.running(containerd.PROGRAM)
     for process in processes:
-        path = (process.option("--config", "-c") or [containerd.DEFAULT_PATH])[-1]
+        path = (process.option(*containerd.CONFIG_OPTIONS) or [containerd.DEFAULT_PATH])[-1]
         if _OF_DOCKER not in path:
             yield from _look(path, process)
     if not processes and engine.program(containerd.PROGRAM) is not None:

@@ -54,7 +54,7 @@ def _configure(path: str) -> str:
 
 
 def _running(process: Process) -> Iterator[Finding]:
-    path = (process.option("--config-file") or [docker.DEFAULT_PATH])[-1]
+    path = (process.option(*docker.CONFIG_OPTIONS) or [docker.DEFAULT_PATH])[-1]
     who = f"dockerd (process {process.pid})"
     ours, hosts = None, process.option("-H", "--host")
     try:

@@ -28,6 +28,7 @@ from xpu_runtime.textfile import Edit, TextFile
 
 PROGRAM = "containerd"
 DEFAULT_PATH = "/etc/containerd/config.toml"
+CONFIG_OPTIONS = ("--config", "-c")
 AFTER_CONFIGURE = AFTER_UNCONFIGURE = "systemctl restart containerd"
 
 #: The annotations that ask for an XPU must reach the runtime; containerd passes only those named here.
@@ -97,6 +98,11 @@ def runtime_path(file: TextFile) -> str | None:
         if isinstance(ours.get("BinaryName"), str):
             return str(ours["BinaryName"])
     return None
+
+
+def data(file: TextFile) -> dict[str, Any]:
+    """What the file says, without those that it imports; ConfigError."""
+    return blocks.parse(file.path, file.text)
 
 
 def sources(file: TextFile) -> list[str]:
