@@ -45,9 +45,12 @@ class Bundle:
     def create_module(self, spec):
         return None
 
+    def get_code(self, name):
+        _, _, begin, end, _ = self._index[name]
+        return marshal.loads(self._codes[begin:end])  # noqa: S302 - ours
+
     def exec_module(self, module):
-        _, _, begin, end, _ = self._index[module.__name__]
-        exec(marshal.loads(self._codes[begin:end]), module.__dict__)  # noqa: S102, S302 - ours
+        exec(self.get_code(module.__name__), module.__dict__)  # noqa: S102 - ours
 
 
 def _checksum(content):

@@ -21,7 +21,7 @@ from xpu_runtime.ledger.layout import VERSION as LEDGER_LAYOUT
 from xpu_runtime.limits import pages
 
 #: Seconds for all areas, which look at the same time.
-_AREAS_S = 20.0
+_AREAS_S = 30.0
 
 _Look = Callable[[Machine], Iterator[Finding]]
 #: What is worst comes first.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 
 from xpu_runtime import paths
 
-_ANSWER_S = 5.0
+_ANSWER_S = 10.0
 #: What a container's start needs of it; its version; the number that its compiled code begins with.
 _ASK = (
     "import sys, sqlite3, ctypes, json;"
@@ -26,6 +27,7 @@ def of_hook() -> str | None:
     return words[0][2:] if words and words[0].startswith("#!") else None
 
 
+@cache
 def _answer(python: str) -> tuple[list[str], str]:
     """What it says when it is asked, and what it says on stderr last; OSError, TimeoutExpired."""
     done = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, text=True, timeout=_ANSWER_S)

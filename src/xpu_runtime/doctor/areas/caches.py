@@ -6,10 +6,12 @@ makes every start slower.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import marshal
 import os
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 from xpu_runtime import finding, paths
 from xpu_runtime.config import cache
@@ -77,34 +79,45 @@ def _configuration() -> Iterator[Finding]:
 def _bundle() -> Iterator[Finding]:
     path = os.path.join(_CODE, "start.bundle")
     python = interpreter.of_hook()
-    if python is None:
-        return
+    wanted = interpreter.magic(python) if python else None
+    if wanted is None:
+        return  # which installation.py tells
     again = f"{python} {paths.LIB}/precompile.py"
     slower = "each start imports its modules one by one, which takes longer"
     try:
-        magic, modules = marshal.loads(files.read(path, _MOST_BYTES))  # noqa: S302 - installed by root
-    except FileNotFoundError:
-        yield finding.warning(_CHECK, f"{path} is missing: {slower}", again)
-        return
-    except (ValueError, EOFError, TypeError):
-        magic, modules = b"", {}
-    if magic != interpreter.magic(python):
-        text = f"{path} is damaged, or was made by another Python than {python}: {slower}"
+        begins_with = files.read(path, _MOST_BYTES)[: len(wanted)]
+    except OSError as error:
+        text = f"{path} cannot be read ({error.strerror}): {slower}"
         yield finding.warning(_CHECK, text, again)
-    elif magic == importlib.util.MAGIC_NUMBER:  # only its own Python can read it
-        old = [
-            name for name, (_, file, code) in modules.items() if not is_of(code, os.path.join(_CODE, file))
-        ]
-        if old:
-            text = f"{path} has older code than is installed of {listed(sorted(old))}: starts run the old one"
+        return
+    if begins_with != wanted:
+        text = f"{path} was made by another Python than {python}: {slower}"
+        yield finding.warning(_CHECK, text, again)
+    elif wanted == importlib.util.MAGIC_NUMBER:  # only its own Python can read it
+        old = _old_modules()
+        if old is None:
+            yield finding.warning(_CHECK, f"{path} is damaged: {slower}", again)
+        elif old:
+            text = f"{path} has older code than is installed of {listed(old)}: starts run the old one"
             yield finding.problem(_CHECK, text, again)
 
 
-def is_of(code: bytes, path: str) -> bool:
-    """Whether marshalled code is what the source at `path` compiles to (hooks/precompile.py)."""
-    try:
-        source = files.read(path, _MOST_BYTES)
-    except OSError:
-        return False
-    now = compile(source, path, "exec", dont_inherit=True, optimize=2)
-    return bool(marshal.loads(code) == now)  # noqa: S302 - installed by root
+def _old_modules() -> list[str] | None:
+    """The modules that a start takes from the bundle although they have changed; None: it takes none."""
+    sys.path.insert(0, _CODE)  # this process is the check's own
+    xpu_bundle = importlib.import_module("xpu_bundle")
+    xpu_bundle.install()
+    bundle: Any = sys.meta_path[0]
+    if type(bundle) is not xpu_bundle.Bundle:
+        return None
+    old = []
+    for folder, _, names in os.walk(os.path.join(_CODE, "xpu_runtime")):
+        package = os.path.relpath(folder, _CODE).replace(os.sep, ".")
+        for file in names:
+            module = package if file == "__init__.py" else f"{package}.{file[:-3]}"
+            if file.endswith(".py") and bundle.find_spec(module) is not None:
+                source = files.read(os.path.join(folder, file), _MOST_BYTES)
+                now = compile(source, file, "exec", dont_inherit=True, optimize=2)
+                if bundle.get_code(module) != now:
+                    old.append(module)
+    return sorted(old)
