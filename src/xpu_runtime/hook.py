@@ -157,6 +157,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def command() -> int:
+    """The entry point where pip has installed us."""
+    return main(sys.argv[1:])
+
+
 def _parse(arguments: list[str]) -> tuple[str, dict[str, str]]:
     if not arguments or arguments[0] not in (*STARTING, STOPPED):
         stages = ", ".join((*STARTING, STOPPED))

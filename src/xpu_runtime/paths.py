@@ -12,16 +12,21 @@ import os
 DEFAULT_CONFIG = "/etc/xpu/config.yaml"
 DEFAULT_RUN_DIR = "/run/xpu"
 
-# <lib>/python/xpu_runtime/paths.py when installed, src/xpu_runtime/paths.py in the tree:
-# the data files lie beside the folder that holds the package in both.
-LIB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# <lib>/python/xpu_runtime/paths.py when installed, src/xpu_runtime/paths.py in the tree: the data files lie
+# beside the folder that holds the package. pip puts the package among others (setup.py puts the rest where
+# `make install` does): <prefix>/lib/python3.N/site-packages/xpu_runtime/paths.py.
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BY_PIP = os.path.basename(_PACKAGES) == "site-packages"
+LIB = os.path.dirname(_PACKAGES)
+if BY_PIP:
+    LIB = os.path.join(os.path.dirname(LIB), "xpu-container-runtime")
 
 #: Default configuration and its JSON Schema.
 DATA_DIR = os.path.join(LIB, "config")
 #: What is compiled: the interposers, and the simulated driver's libraries.
 NATIVE_DIR = os.path.join(LIB, "native")
-#: click, pyyaml, jsonschema and nvidia-ml-py, as `make install` put them beside us.
-THIRD_PARTY_DIR = os.path.join(LIB, "vendor")
+#: click, pyyaml, jsonschema and nvidia-ml-py, as `make install` or pip put them beside us.
+THIRD_PARTY_DIR = _PACKAGES if BY_PIP else os.path.join(LIB, "vendor")
 #: In the run folder: the folders of grants (limits/folders.py).
 GRANT_FOLDERS = "slices"
 

@@ -19,7 +19,8 @@ _TYPES = {name for name, value in vars(builtins).items() if isinstance(value, ty
 FILES = [
     *(REPOSITORY / "src").rglob("*.py"),
     *(REPOSITORY / "sim/python").rglob("*.py"),
-    *(path for path in (REPOSITORY / "hooks").iterdir() if path.is_file()),
+    *(path for path in (REPOSITORY / "hooks").rglob("*") if path.is_file() and path.suffix != ".pyc"),
+    REPOSITORY / "setup.py",
     *(REPOSITORY / "packaging").glob("*.py"),
 ]
 

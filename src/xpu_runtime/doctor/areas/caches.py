@@ -80,8 +80,8 @@ def _bundle() -> Iterator[Finding]:
     path = os.path.join(_CODE, "start.bundle")
     python = interpreter.of_hook()
     wanted = interpreter.magic(python) if python else None
-    if wanted is None:
-        return  # which installation.py tells
+    if wanted is None or paths.BY_PIP:
+        return  # which installation.py tells; pip makes no bundle
     again = f"{python} {paths.LIB}/precompile.py"
     slower = "each start imports its modules one by one, which takes longer"
     try:
