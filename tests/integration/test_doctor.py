@@ -103,7 +103,6 @@ def test_a_part_of_the_driver_that_is_missing_is_named(node: Node) -> None:
     todo = found(node, "problem", "driver", "the loaded kernel module is 610.11.01, and ")["todo"]
     assert "reboot" in todo
     version.unlink()
-    assert "modprobe nvidia" in found(node, "problem", "driver", "nvidia is not loaded")["todo"]
     version.write_text(text)
     assert_fine(node, "driver")
 
@@ -123,6 +122,10 @@ def test_a_part_of_the_driver_that_is_missing_is_named(node: Node) -> None:
     assert "libcuda1" in found(node, "problem", "driver", "no container can compute")["todo"]
     aside.rename(library)
     assert_fine(node, "driver")
+
+    version.unlink()
+    os.kill(json.loads((node.run_dir / "sim/state.json").read_text())["pid"], signal.SIGKILL)
+    assert "modprobe nvidia" in found(node, "problem", "driver", "nvidia is not loaded")["todo"]
 
 
 @pytest.mark.parametrize(
@@ -293,6 +296,19 @@ def copy(node: Node) -> Path:
     shutil.copytree(node.prefix, prefix, symlinks=True)
     node.use(prefix)
     return prefix
+
+
+def test_an_upgrade_leaves_running_containers_their_libraries_and_that_is_told(
+    node: Node, copy: Path, bundles: Bundles
+) -> None:
+    node.sim("1xT4-R580")
+    node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    for library in (copy / "lib/xpu-container-runtime/native/interposer/nvidia").iterdir():
+        shutil.copy(library, library.with_suffix(".new"))
+        library.with_suffix(".new").rename(library)
+    texts = [each["text"] for each in examine(node)[0] if each["check"] == "containers"]
+    (text,) = texts
+    assert text.endswith("1 of them with our libraries of an earlier installation, until they end")
 
 
 def test_an_installation_that_is_incomplete_or_old_is_named(node: Node, copy: Path) -> None:

@@ -49,6 +49,7 @@ class Vendor:
         """
         return None
 
-    def examine(self, root: str) -> list[Finding]:
-        """What `xpu doctor` should know of the driver below `root` besides what `discover` tells."""
+    def examine(self, root: str, driver: Driver | None) -> list[Finding]:
+        """What `xpu doctor` should know besides what `discover` tells. `driver`: what that told of it; None
+        where it is not there or does not answer."""
         return []

@@ -16,6 +16,8 @@ from xpu_runtime.limits import pages, registry
 
 ORDER = 90
 _CHECK = "containers"
+#: In the path of each library of ours (paths.NATIVE_DIR).
+_OURS = "/native/interposer"
 _RESTART = "start the container again"
 
 
@@ -26,7 +28,24 @@ def look(machine: Machine) -> Iterator[Finding]:
     wrong = [each for grant in living for each in (*_devices(machine, grant), *_backends(grant))]
     yield from wrong
     if living and not wrong:
-        yield finding.ok(_CHECK, f"{plural(len(living), 'container')} with slices, as they were started")
+        older = sum(map(_has_older_libraries, living))
+        more = (
+            f"; {older} of them with our libraries of an earlier installation, until they end"
+            if older
+            else ""
+        )
+        yield finding.ok(
+            _CHECK, f"{plural(len(living), 'container')} with slices, as they were started{more}"
+        )
+
+
+def _has_older_libraries(grant: Grant) -> bool:
+    """Whether a library of ours that the container has mounted was replaced since (proc(5), mountinfo)."""
+    try:
+        with open(f"/proc/{grant.pid}/mountinfo", encoding="utf-8", errors="replace") as lines:
+            return any(f"{_OURS}/" in line and "//deleted " in line for line in lines)
+    except OSError:
+        return False  # it has ended
 
 
 def _devices(machine: Machine, grant: Grant) -> Iterator[Finding]:

@@ -16,9 +16,10 @@ _CHECK = "driver"
 
 def look(machine: Machine) -> Iterator[Finding]:
     inventory = machine.inventory
+    told = {driver.vendor: driver for driver in inventory.drivers} if inventory is not None else {}
     special = []
     for vendor in registry.every():
-        special += vendor.examine(machine.driver_root)
+        special += vendor.examine(machine.driver_root, told.get(vendor.name))
     yield from special
     explained = any(each.state == finding.PROBLEM for each in special)
     if inventory is None:

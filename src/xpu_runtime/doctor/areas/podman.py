@@ -14,6 +14,8 @@ from xpu_runtime.finding import Finding
 from xpu_runtime.linux import files
 
 ORDER = 72
+#: One of them has to be there for a container to be started.
+_ENGINES = ("docker", "dockerd", "containerd", "podman", "crio")
 _CHECK = "podman"
 _FOLDERS = (
     "/usr/share/containers/oci/hooks.d",
@@ -25,6 +27,9 @@ _MAX_BYTES = 1 << 20
 
 def look(machine: Machine) -> Iterator[Finding]:
     yield from hooks(_FOLDERS)
+    if not any(map(engine.program, _ENGINES)):
+        text = "no engine is installed: neither docker nor containerd, podman or cri-o"
+        yield finding.warning("engines", text, "install one, such as docker.io")
     if engine.program("podman") is not None:
         yield finding.ok(
             _CHECK, f"installed; it needs no configuration: podman --runtime {engine.LAUNCHER} run ..."

@@ -25,8 +25,8 @@ class Nvidia(Vendor):
     ) -> dict[str, dict[int, int | None]]:
         return nvml.memory_by_process(driver, devices)
 
-    def examine(self, root: str) -> list[Finding]:
-        return examine.examine(root)
+    def examine(self, root: str, driver: Driver | None) -> list[Finding]:
+        return examine.examine(root, answers=driver is not None)
 
 
 VENDOR = Nvidia()
