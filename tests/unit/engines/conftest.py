@@ -28,3 +28,17 @@ def xpu() -> Xpu:
         )
 
     return run
+
+
+@pytest.fixture
+def containerd_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a containerd on PATH that says only this version, whichever this machine has."""
+
+    def put(version: str) -> None:
+        program = tmp_path / "bin" / "containerd"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\necho containerd github.com/containerd/containerd {version} 0123abc\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    return put

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,10 @@ def test_a_disabled_plugin_is_noted(name: str) -> None:
     assert any(f"disabled_plugins has {name}" in note for note in edit.notes)
 
 
-def test_an_imported_file_that_would_hide_ours_is_noted(tmp_path: Path) -> None:
+def test_an_imported_file_that_would_hide_ours_is_noted_before_containerd_2(
+    tmp_path: Path, containerd_says: Callable[[str], None]
+) -> None:
+    containerd_says("1.7.24")
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/a.toml").write_text(f"version = 2\n[{CRI}]\nx = 1\n")
     (tmp_path / "conf.d/b.toml").write_text("version = 2\n[metrics]\n")

@@ -12,13 +12,9 @@ from support.containerd_files import PROGRAM, configured, cri
 
 
 @pytest.fixture
-def containerd_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A config.toml beside a folder of imported files, and a containerd 2 that says only its version."""
-    program = tmp_path / "bin" / "containerd"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho containerd github.com/containerd/containerd/v2 v2.2.1 0123abc\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+def containerd_2(tmp_path: Path, containerd_says: Callable[[str], None]) -> Path:
+    """A config.toml beside a folder of imported files, and a containerd 2."""
+    containerd_says("v2.2.1")
     (tmp_path / "conf.d").mkdir()
     config = tmp_path / "config.toml"
     config.write_text(
