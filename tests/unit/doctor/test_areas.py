@@ -11,7 +11,7 @@ import pytest
 from support.inventories import node, nvidia
 from xpu_runtime import paths
 from xpu_runtime.config.defaults import DEFAULTS
-from xpu_runtime.doctor.areas import docker, installation, kernel, limits, nodes, podman, security
+from xpu_runtime.doctor.areas import containerd, docker, installation, kernel, limits, nodes, podman, security
 from xpu_runtime.doctor.engine import Process, changed_since
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.finding import OK, PROBLEM, WARNING
@@ -152,3 +152,14 @@ def test_alike_devices_share_a_line_and_others_have_their_own() -> None:
     assert len(texts) == 4
     assert texts[0].startswith("GPU 0, 2: nothing on this node holds a limit of memory")
     assert any(text.startswith("MIG device 1:0: ") and "all of it: mig (hard)" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("version", "warned"), [(None, 0), ((1, 6), 0), ((1, 7), 1), ((2, 0), 1), ((2, 1), 0), ((3, 0), 0)]
+)
+def test_a_containerd_that_forgets_the_runtime_in_user_namespaces_is_named(
+    version: tuple[int, int] | None, warned: int
+) -> None:
+    findings = list(containerd.of_version(version))
+    assert [(each.state, "hostUsers: false" in each.text) for each in findings] == [(WARNING, True)] * warned
+    assert all(each.todo for each in findings)

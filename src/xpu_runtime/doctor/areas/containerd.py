@@ -19,6 +19,9 @@ ORDER = 71
 _CHECK = "containerd"
 #: One that dockerd has started for itself; nothing of CRI is used there.
 _OF_DOCKER = "/docker/containerd/"
+#: The first that knows user namespaces in Kubernetes, and the first that always keeps a container's runtime
+#: there (github.com/containerd/containerd/issues/11568; later ones of 2.0 do too).
+_FORGETFUL = (1, 7), (2, 1)
 
 
 def look(machine: Machine) -> Iterator[Finding]:
@@ -58,3 +61,15 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
         yield finding.problem(_CHECK, text, containerd.AFTER_CONFIGURE)
     elif wrong is None:
         yield finding.ok(_CHECK, f"{who}: {path} names xpu ({ours})")
+    yield from of_version(containerd.installed_version())
+
+
+def of_version(version: tuple[int, int] | None) -> Iterator[Finding]:
+    """What there is to say of a containerd for which we are configured. None: the version is not known."""
+    if version is not None and _FORGETFUL[0] <= version < _FORGETFUL[1]:
+        text = "with hostUsers: false (a user namespace) a container starts under runc itself, without a GPU"
+        yield finding.warning(
+            _CHECK,
+            f"containerd {version[0]}.{version[1]}: {text}",
+            "take containerd 2.1 or newer for such pods",
+        )

@@ -54,7 +54,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     containerd = _containerd_path(file.path, data or beginning)
     path = (*containerd, "runtimes", RUNTIME_NAME)
     drop_ins = _drop_ins(file, data)
-    installed = _installed_version() if drop_ins else None
+    installed = installed_version() if drop_ins else None
     there = [drop_in for drop_in in drop_ins if drop_in.state is not None]
     # One that is there was made for a containerd that merges; it may be that it is just not on PATH now.
     merges = there if installed is None else drop_ins if installed >= (2, 0) else []
@@ -157,7 +157,7 @@ def _unconfigured(file: TextFile) -> Edit:
 
 def _beginning(file: TextFile) -> dict[str, Any]:
     """What a file that says nothing yet must say first, for the containerd that is installed."""
-    installed = _installed_version()
+    installed = installed_version()
     if installed is None or installed < (2, 0):
         return {"version": 2}  # which any containerd reads
     if installed < (2, 2) or file.state is not None:
@@ -166,7 +166,7 @@ def _beginning(file: TextFile) -> dict[str, Any]:
     return {"version": 3, "imports": [os.path.join(os.path.dirname(file.path), "conf.d", "*.toml")]}
 
 
-def _installed_version() -> tuple[int, int] | None:
+def installed_version() -> tuple[int, int] | None:
     """The major and minor version of the containerd on PATH; None if there is none, or it does not say."""
     program = shutil.which("containerd")
     try:
@@ -272,7 +272,7 @@ def _notes(file: TextFile, data: dict[str, Any], containerd: blocks.Path) -> tup
                 f"disabled_plugins has {name}: Kubernetes will not see the runtime until that is removed"
             )
     imports = data.get("imports")
-    if not isinstance(imports, list) or (_installed_version() or (1, 0)) >= (2, 0):
+    if not isinstance(imports, list) or (installed_version() or (1, 0)) >= (2, 0):
         return tuple(notes)
     for pattern in imports:
         for other in sorted(glob.glob(os.path.join(os.path.dirname(file.target), str(pattern)))):
