@@ -5,6 +5,7 @@ What it holds is report.py's.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tarfile
@@ -50,12 +51,26 @@ def write(path: str, parts: Iterable[Part]) -> list[str]:
     try:
         aside = files.create_aside(folder_fd, file, archive.getvalue(), 0o600, fsync=True)
         try:
-            # Unlike a rename this never takes the place of a file that has come meanwhile.
-            os.link(aside, file, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            _put(folder_fd, aside, file)
         except FileExistsError:
             raise XpuError(f"{path} is there already", "name a file that is not there") from None
         finally:
-            os.unlink(aside, dir_fd=folder_fd)
+            try:
+                os.unlink(aside, dir_fd=folder_fd)
+            except FileNotFoundError:
+                pass  # it was renamed
     finally:
         os.close(folder_fd)
     return names
+
+
+def _put(folder_fd: int, aside: str, file: str) -> None:
+    """Gives the new file its name; FileExistsError."""
+    try:
+        # Unlike a rename this never takes the place of a file that has come meanwhile.
+        os.link(aside, file, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP):
+            raise
+        check(f"/proc/self/fd/{folder_fd}/{file}")  # a file system without hard links: a USB stick
+        os.rename(aside, file, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tarfile
 from pathlib import Path
@@ -95,6 +96,17 @@ def test_a_file_that_comes_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
         bundle.write(str(file), parts())
     assert file.read_text() == "mine"
     assert os.listdir(tmp_path) == ["report"]
+
+
+def test_a_file_system_without_hard_links_serves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    bundle.write(str(tmp_path / "report"), [("a", "b")])
+    assert os.listdir(tmp_path) == ["report"]
+    with tarfile.open(tmp_path / "report") as archive:
+        assert len(archive.getmembers()) == 1
 
 
 def test_a_report_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
