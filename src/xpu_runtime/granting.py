@@ -6,7 +6,7 @@ how its limits are held is the backends'. No backend, vendor or engine is named 
 
 from __future__ import annotations
 
-from xpu_runtime.errors import ApplyError, XpuError
+from xpu_runtime.errors import ApplyError, DeviceError, XpuError
 from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.placement import Candidate, place
@@ -169,14 +169,25 @@ def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant)
     return granted
 
 
-def impose(inventory: Inventory, granted: Grant, pid: int, start_time: int, caller: Caller) -> Grant:
+def impose(
+    inventory: Inventory,
+    granted: Grant,
+    pid: int,
+    start_time: int,
+    caller: Caller,
+    choose_again: tuple[Request, Config] | None,
+) -> Grant:
     """Puts the grant's limits into force on the live container `pid`, and marks the grant as running.
 
-    XpuError, with no limit left set, if one cannot be set.
+    With `choose_again` another backend may take the place of one that needs a cgroup v2 folder, which the
+    container turns out not to have; None where what the container gets is settled. XpuError, with no limit
+    left set, if one cannot be set.
     """
     cgroup = cgroups.v2_folder(pid)
     if cgroup is not None and cgroup == cgroups.v2_folder(caller.pid):
         cgroup = None  # not the container's own: a limit there would hold for the engine too
+    if not cgroup and choose_again is not None and enforce.needs_cgroup(granted):
+        granted = _without_cgroup(inventory, granted, *choose_again)
     bound = granted.replace(pid=pid, start_time=start_time, cgroup=cgroup or "", state="running")
     enforce.impose(inventory, bound)
     try:
@@ -193,6 +204,29 @@ def impose(inventory: Inventory, granted: Grant, pid: int, start_time: int, call
         enforce.clear(inventory, [bound])
         raise
     return bound
+
+
+def _without_cgroup(inventory: Inventory, granted: Grant, request: Request, config: Config) -> Grant:
+    """The grant with what holds its limits chosen again, for a container without a cgroup v2 folder.
+
+    Whether it has one is certain only once it exists: runc before 1.1 makes none where cgroup v1 is mounted
+    beside v2 (hybrid), and no file says so before. Refused where nothing else can hold a limit.
+    """
+    request = request.replace(no_cgroup="the low-level runtime made no cgroup v2 folder for this container")
+    slices = []
+    for slice_ in granted.slices:
+        device = node.find(inventory, slice_.device_uuid)
+        if device is None:
+            raise DeviceError(f"device {slice_.device_uuid} is no longer there", "see `xpu devices`")
+        candidate = _candidate(inventory, device, request, config)
+        if candidate.reason is not None:
+            raise Refused(Refusal("not-eligible", f"{device.label}: {candidate.reason}"))
+        slices.append(slice_.replace(holding=candidate.holding))
+    chosen = granted.replace(slices=tuple(slices))
+    enforce.prepare(chosen)
+    with Ledger() as ledger:
+        ledger.hold(chosen)
+    return chosen
 
 
 def release(config: Config, grants: list[Grant]) -> None:

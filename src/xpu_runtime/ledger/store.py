@@ -231,6 +231,17 @@ class Ledger:
             )
             return bool(done.rowcount)
 
+    def hold(self, grant: Grant) -> None:
+        """Records what holds the limits of a grant's slices, where that was chosen again."""
+        with _LedgerErrors(self, "write"), self._transaction():
+            self._require_own()
+            for position, slice_ in enumerate(grant.slices):
+                holding = slice_.holding.as_dict()
+                self._db.execute(
+                    f"UPDATE slices SET {' = ?, '.join(holding)} = ? WHERE grant_id = ? AND position = ?",
+                    (*holding.values(), grant.id, position),
+                )
+
     def resize(
         self, number: int, choose: Callable[[Grant, dict[str, Use]], dict[tuple[int, str], int]]
     ) -> tuple[Grant | None, list[Grant]]:

@@ -90,6 +90,8 @@ class Backend:
     STRONGEST: str = SOFT
     #: Whether it works by way of a vendor's driver, which names it then in `Driver.backends`.
     OF_DRIVER = False
+    #: Whether it holds limits on the container's own folder in cgroup v2, which not every runtime makes.
+    ON_CGROUP = False
     #: Whether it serves XPU_LOG=debug.
     WRITES_LOG = False
     #: Whether it accounts for each process of a container (`account`).

@@ -48,6 +48,11 @@ def contributions(inventory: Inventory, grant: Grant) -> tuple[Contribution, ...
     return tuple(each for each in made if each is not None)
 
 
+def needs_cgroup(grant: Grant) -> bool:
+    """Whether a limit of the grant is to be held on the container's own folder in cgroup v2."""
+    return any(backend.ON_CGROUP for backend in registry.holding(grant.slices))
+
+
 def impose(inventory: Inventory, grant: Grant) -> None:
     """Puts every limit of the grant into force on its container; XpuError, and none is, if one cannot be."""
     done: list[Backend] = []

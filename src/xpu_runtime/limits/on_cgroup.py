@@ -52,6 +52,7 @@ class OnCgroup(Backend):
     KINDS = (MEMORY,)
     STRONGEST = HARD
     OF_DRIVER = True
+    ON_CGROUP = True
     #: Who holds the limit, in a sentence.
     HOLDER: str
 
@@ -67,6 +68,8 @@ class OnCgroup(Backend):
         reason = self.unavailable(inventory, device)
         if reason is not None:
             return Offer(None, reason)
+        if request.no_cgroup:
+            return Offer(None, f"{self.HOLDER} holds limits on cgroup v2 only, and {request.no_cgroup}")
         if request.can_lift:
             return Offer(SOFT, f"{request.can_lift}, and could lift a limit that {self.HOLDER} holds")
         return Offer(HARD)
@@ -150,7 +153,10 @@ def _lift(
 
 def _folder(grant: Grant) -> str:
     if not grant.cgroup:
-        raise ApplyError("the container has no cgroup v2 folder: its memory limit cannot be set")
+        raise ApplyError(
+            "the container has no cgroup v2 folder: its memory limit cannot be set",
+            "set XPU_ENFORCE=library, or take a low-level runtime that makes one (runc from 1.1 on)",
+        )
     return grant.cgroup
 
 

@@ -53,6 +53,8 @@ class Request(Value):
     #: Why the container could lift a limit that the driver or the kernel holds on its cgroup; empty: it could
     #: not.
     can_lift: str = ""
+    #: Why the container has no cgroup that limits could be held on; empty: it has one, or does not exist yet.
+    no_cgroup: str = ""
     #: The vendor for whose devices the image is made, by its own variables; empty: they do not tell.
     vendor: str = ""
 

@@ -40,8 +40,12 @@ def bind(state: State, number: int, spec: Spec, config: Config, log: Log, caller
     if request is None:
         raise SpecError(f"the spec of container {state.id} asks for no XPU any more", "start it again")
     inventory = discovery.load(config)
-    bound = granting.impose(inventory, grants[0], state.pid, start_time_of(state), caller)
-    if oci_spec.has_namespace(spec, "mount"):
+    has_mounts = oci_spec.has_namespace(spec, "mount")
+    # Without a mount namespace all that the container gets is in its spec already.
+    choose_again = (request, config) if has_mounts else None
+    started = start_time_of(state)
+    bound = granting.impose(inventory, grants[0], state.pid, started, caller, choose_again)
+    if has_mounts:
         try:
             rootfs = oci_spec.rootfs(spec, state.bundle)
             container.carry_out(plan_of(inventory, bound, request), state.pid, rootfs, spec, allow=False)
