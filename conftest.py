@@ -8,5 +8,6 @@ pytest_plugins = [
     "support.cgroups",
     "support.simulation",
     "support.cudart",
+    "support.packages",
     "support.parallel",
 ]

@@ -89,10 +89,13 @@ class Root:
     """A root of one Debian release, with these packages more, entered; `close` it.
 
     `run` runs a command in it; `path` is where its files are for this process. Without `network` not even the
-    loopback device is up; apt still has what roots of this release have downloaded before.
+    loopback device is up; apt still has what roots of this release have downloaded before. Its cgroups are
+    mounted as this machine's are, or with `only_v2` as on a machine that has no others.
     """
 
-    def __init__(self, suite: str, *, packages: Sequence[str] = (), network: bool = True) -> None:
+    def __init__(
+        self, suite: str, *, packages: Sequence[str] = (), network: bool = True, only_v2: bool = False
+    ) -> None:
         lower = prepare(suite, packages)
         self._archives = CACHE / f"archives-{suite}"
         self._scratch = Path(tempfile.mkdtemp(prefix="entered-", dir=CACHE))
@@ -107,7 +110,7 @@ class Root:
                 [str(self._scratch / "archives"), "/var/cache/apt/archives"],
                 *([name, name] for name in _NETWORK_FILES if os.path.exists(name)),
             ],
-            "cgroups": self._cgroups.hierarchies,
+            "cgroups": [["/sys/fs/cgroup", "cgroup2", ""]] if only_v2 else self._cgroups.hierarchies,
         }
         namespaces = [
             "--mount",

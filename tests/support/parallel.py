@@ -19,19 +19,23 @@ from . import REPOSITORY
 
 #: Each of these folders is one worker's.
 FOLDERS = (
-    "tests/distributions",
     "tests/integration/engines",
     "tests/integration/launcher",
     "tests/machine",
 )
+#: Here the first word of a test's parameters is a release, and each release's tests are one worker's.
+RELEASES = "tests/distributions/"
 #: What takes longest begins first, so that no worker is left with it in the end.
 FIRST: tuple[str, ...] = ("tests/distributions", "tests/machine", "tests/integration/engines")
 LOCKS = REPOSITORY / "build" / "tests"
 
 
 def scope_of(nodeid: str) -> str:
-    """The file, or folder, whose tests one worker gets together."""
-    file = nodeid.split("::", 1)[0]
+    """The file, folder, or release whose tests one worker gets together."""
+    file, _, parameters = nodeid.partition("[")
+    file = file.split("::", 1)[0]
+    if file.startswith(RELEASES) and parameters:
+        return RELEASES + parameters.rstrip("]").split("-")[0]
     return next((folder for folder in FOLDERS if file.startswith(f"{folder}/")), file)
 
 

@@ -1,0 +1,133 @@
+"""On each Debian, with its own Python, runtimes and engines: apt installs the packages without a network, and
+the main job is done on the simulated device."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import image
+from support import GIB, REPOSITORY
+
+from .root import Root
+from .ways import IMAGE, WAYS, Runc, Way
+
+# The first time, a root is made of two hundred packages.
+pytestmark = pytest.mark.timeout(900)
+
+_ENGINES = ("busybox-static", "containerd", "crun", "docker.io", "python3", "runc")
+#: By the release, what is installed from its archive.
+PACKAGES = {
+    "bullseye": _ENGINES,
+    "bookworm": _ENGINES,
+    "trixie": (*_ENGINES, "docker-cli"),
+    "forky": (*_ENGINES, "docker-cli"),
+}
+#: What containers are run with, by the cgroups that are mounted: those that this machine has, or v2 alone.
+#: crun does not run beside cgroup v1 where v2 has a controller too, and ctr 2 not on a v2 without the cpu
+#: controller: both are this machine's to say.
+VIEWS = {"own": ("runc", "containerd", "docker"), "v2": ("runc", "crun", "docker")}
+MACHINES = [pytest.param((suite, view), id=f"{suite}-{view}") for suite in PACKAGES for view in VIEWS]
+JOBS = [
+    pytest.param((suite, view), way, id=f"{suite}-{view}-{way}")
+    for suite in PACKAGES
+    for view, ways in VIEWS.items()
+    for way in ways
+]
+
+
+def install(machine: Root, debs: list[Path]) -> subprocess.CompletedProcess[str]:
+    """What docs/install.md says, without a network."""
+    machine.path("/run/debs").mkdir()
+    for deb in debs:
+        shutil.copy(deb, machine.path("/run/debs"))
+    names = [f"/run/debs/{deb.name}" for deb in debs]
+    # _apt may not read what lies in a tmpfs of root's; that is no fault.
+    return machine.run("apt-get", "-o", "APT::Sandbox::User=root", "install", "-y", *names)
+
+
+@pytest.fixture(scope="module")
+def machine(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Root]:
+    """A root with the packages installed, and a simulated T4."""
+    suite, view = request.param
+    entered = Root(suite, packages=PACKAGES[suite], network=False, only_v2=view == "v2")
+    try:
+        done = install(entered, debs)
+        assert done.returncode == 0, done.stdout
+        image.make(str(entered.path(IMAGE)), [str(REPOSITORY / "build" / "probe" / "cuda-probe")])
+        done = entered.run("xpu", "sim", "up", "--topology", "1xT4")
+        assert done.returncode == 0, done.stdout
+        yield entered
+    finally:
+        entered.close()
+
+
+@pytest.fixture(scope="module")
+def way(machine: Root, request: pytest.FixtureRequest) -> Way:
+    return WAYS[request.param](machine)
+
+
+def told(machine: Root, *command: str) -> Any:
+    """What `xpu ... --json` prints."""
+    done = machine.run("xpu", *command, "--json")
+    assert done.returncode == 0, done.stdout
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("machine", "way"), JOBS, indirect=True, scope="module")
+def test_the_main_job(machine: Root, way: Way) -> None:
+    way.start("held", ["XPU_MEM=10G"], "cuda-probe", "alloc", "3000", "--hold")
+    try:
+        beside_a_held_slice(machine, way)
+    finally:
+        way.remove("held")
+    assert told(machine, "ps") == []
+    assert told(machine, "devices")[0]["memory_granted_bytes"] == 0
+
+
+def beside_a_held_slice(machine: Root, way: Way) -> None:
+    (held,) = told(machine, "ps")
+    assert held["memory_bytes"] == 10 * GIB and held["state"] == "running"
+    assert held["memory_backend"] == "driver" if has_own_v2_folder(machine, held["pid"]) else "library"
+
+    done = way.run(["XPU_MEM=4G"], "sh", "-c", "nvidia-smi && cuda-probe alloc 3000 2000 500")
+    assert "/   4096MiB" in done.stdout
+    assert "allocating 3000 MiB: CUDA_SUCCESS" in done.stdout
+    assert "allocating 2000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in done.stdout
+    assert "allocating 500 MiB: CUDA_SUCCESS" in done.stdout
+
+    done = way.run(["XPU_MEM=6G"], "true")
+    assert done.returncode != 0 and "XPU_MEM=5G" in done.stdout, "the engine says what would fit"
+
+
+def has_own_v2_folder(machine: Root, pid: int) -> bool:
+    """Whether the low-level runtime has made a folder in cgroup v2 for the container."""
+    (line,) = [
+        line
+        for line in machine.run("cat", f"/proc/{pid}/cgroup").stdout.splitlines()
+        if line.startswith("0::")
+    ]
+    return line != "0::/init"
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+@pytest.mark.parametrize("machine", [pytest.param(("bullseye", "own"), id="bullseye")], indirect=True)
+def test_where_runc_makes_no_cgroup_for_it_the_driver_holds_no_limit(machine: Root, mode: str) -> None:
+    # Its runc 1.0 does not where cgroup v1 is mounted too, and whether it will is known only once it has.
+    way = Runc(machine, mode)
+    way.start("held", ["XPU_MEM=4G"], "cuda-probe", "alloc", "3000", "--hold")
+    (held,) = told(machine, "ps")
+    own = has_own_v2_folder(machine, held["pid"])
+    way.remove("held")
+    assert (held["mode"], held["memory_backend"]) == (mode, "driver" if own else "library")
+
+    done = way.run(["XPU_MEM=4G", "XPU_ENFORCE=hard"], "true")
+    assert (done.returncode == 0) is own
+    assert own or "made no cgroup v2 folder" in done.stdout
+    assert told(machine, "ps") == []

@@ -1,0 +1,54 @@
+"""The Debian packages of this working tree, built once for all tests of a session."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+
+from . import REPOSITORY
+
+NAMES = ("xpu-container-runtime", "xpu-simulator")
+_FOLDER = REPOSITORY / "build" / "packages"
+
+
+@pytest.fixture(scope="session")
+def debs() -> list[Path]:
+    """Both packages, xpu-container-runtime's first; or those in the folder that XPU_TEST_PACKAGES names."""
+    if "XPU_TEST_PACKAGES" in os.environ:
+        return in_folder(Path(os.environ["XPU_TEST_PACKAGES"]))
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    with open(_FOLDER / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = _FOLDER / session
+        if not made.is_dir():
+            for old in _FOLDER.iterdir():
+                if old.is_dir():
+                    shutil.rmtree(old)
+            (_FOLDER / "build").mkdir()
+            shutil.copytree(REPOSITORY / "build" / "wheels", _FOLDER / "build" / "wheels")
+            build(REPOSITORY, _FOLDER / "build", _FOLDER / "dist")
+            (_FOLDER / "dist").rename(made)
+            shutil.rmtree(_FOLDER / "build")
+    return in_folder(made)
+
+
+def in_folder(folder: Path) -> list[Path]:
+    """Both packages, which lie there alone."""
+    return [next(folder.glob(f"{name}_*.deb")) for name in NAMES]
+
+
+def build(source: Path, scratch: Path, into: Path) -> None:
+    """What `make deb` does once all that it needs is there; the wheels are in `scratch`."""
+    # Not a part of the make that may have started us.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["packaging/build-deb", str(scratch), str(into)]
+    done = subprocess.run(command, cwd=source, env=environ, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        pytest.fail(f"the packages cannot be built: {done.stdout}{done.stderr}")
