@@ -7,6 +7,7 @@
 #   make deps    what building needs: Debian packages (as root), Python packages below build/
 #   make         builds; like install, it takes what is there and installs nothing on this machine
 #   make deb     the Debian packages, into dist/ (ARCH=arm64: cross-built)
+#   make rpm     the rpms, into dist/ (ARCH=aarch64: cross-built)
 #   make bench   what a container's start and the interposers cost, beside runc and the driver alone
 #   make bench-package   the same start, with the package beside make install
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
@@ -35,11 +36,12 @@ ROOT    := $(BUILD)/root
 # Debian packages, as packaging/install-packages reads them: what building needs (lint and unit tests need no
 # more), what running containers needs, what the other tests need besides.
 BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
-# What packages are made with.
+# What packages are made with, and for ARCH= of another machine.
 PACKAGING_PACKAGES := debhelper dpkg-dev fakeroot rpm
+CROSS_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 ENGINE_PACKAGES := busybox-static containerd=containerd dockerd=docker.io "docker=docker-cli|docker.io" runc=runc
 TEST_PACKAGES   := bpftool crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
-	gcc-aarch64-linux-gnu libc6-dev-arm64-cross "qemu-user-static|qemu-user"
+	rpmlint "qemu-user-static|qemu-user" $(PACKAGING_PACKAGES) $(CROSS_PACKAGES)
 
 # All processors, unless the caller's own -j says how many.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -50,7 +52,7 @@ all: build
 packages-build:
 	@packaging/install-packages $(BUILD_PACKAGES)
 packages-packaging: packages-build
-	@packaging/install-packages $(PACKAGING_PACKAGES)
+	@packaging/install-packages $(PACKAGING_PACKAGES) $(if $(filter-out amd64 x86_64,$(ARCH)),$(CROSS_PACKAGES))
 packages-engine: packages-build
 	@packaging/install-packages $(ENGINE_PACKAGES)
 packages-test: packages-engine
@@ -125,10 +127,12 @@ install-simulator:
 	@chmod -R u=rwX,go=rX $(LIB)
 
 # What a package has besides: for the node, for people. Only for PREFIX=/usr: the files name their paths.
+# Debian's zsh looks there, others' in site-functions.
+ZSH_FUNCTIONS ?= $(PREFIX)/share/zsh/vendor-completions
 install-node:
 	@install -d $(DESTDIR)/etc/xpu $(addprefix $(DESTDIR)$(PREFIX)/,lib/systemd/system lib/udev/rules.d lib/tmpfiles.d \
 		share/containers/oci/hooks.d share/man/man5 share/man/man8 share/bash-completion/completions \
-		share/zsh/vendor-completions share/fish/vendor_completions.d)
+		share/fish/vendor_completions.d) $(DESTDIR)$(ZSH_FUNCTIONS)
 	@install -m 644 config/config.yaml $(DESTDIR)/etc/xpu/
 	@install -m 644 packaging/node/xpu-inventory.service $(DESTDIR)$(PREFIX)/lib/systemd/system/
 	@install -m 644 packaging/node/60-$(NAME).rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/
@@ -138,7 +142,7 @@ install-node:
 		$(DESTDIR)$(PREFIX)/share/man/man8/
 	@install -m 644 $(BUILD)/pages/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	@install -m 644 $(BUILD)/pages/completion/bash/xpu $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
-	@install -m 644 $(BUILD)/pages/completion/zsh/_xpu $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/
+	@install -m 644 $(BUILD)/pages/completion/zsh/_xpu $(DESTDIR)$(ZSH_FUNCTIONS)/
 	@install -m 644 $(BUILD)/pages/completion/fish/xpu.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/
 
 install-simulator-node:
@@ -146,12 +150,15 @@ install-simulator-node:
 	@install -m 644 $(BUILD)/pages/man/xpu-sim*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 
 # The packages, into dist/. Nothing is fetched, and no root is needed.
-.PHONY: pages deb
+.PHONY: pages deb rpm
 pages:
 	@PYTHONPATH=src:$(BUILD)/vendor $(PYTHON) -S packaging/manpages.py $(BUILD)/pages
 
 deb: packages-packaging deps
 	@packaging/build-deb $(BUILD) $(CURDIR)/dist $(ARCH)
+
+rpm: packages-packaging deps
+	@packaging/build-rpm $(BUILD) $(CURDIR)/dist $(ARCH)
 
 uninstall:
 	@rm -rf $(LIB)

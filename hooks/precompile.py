@@ -44,17 +44,21 @@ _LIB = os.path.dirname(os.path.realpath(__file__))
 def main(will_lie_in: str) -> None:
     for name in ("python", "vendor"):
         folder = os.path.join(_LIB, name)
-        _remove_of_other_versions(folder)
+        _remove_stale(folder)
         compileall.compile_dir(folder, stripdir=_LIB, prependdir=will_lie_in, quiet=2)
     _write_bundle(os.path.join(_LIB, "python"))
 
 
-def _remove_of_other_versions(folder: str) -> None:
-    for path, _, names in os.walk(folder):
+def _remove_stale(folder: str) -> None:
+    """Removes what was compiled for other versions or of modules that are gone, and folders left empty."""
+    for path, _, _ in os.walk(folder, topdown=False):
         if os.path.basename(path) == "__pycache__":
-            for name in names:
-                if f".{sys.implementation.cache_tag}." not in name:
+            for name in os.listdir(path):
+                source = os.path.join(os.path.dirname(path), f"{name.partition('.')[0]}.py")
+                if f".{sys.implementation.cache_tag}." not in name or not os.path.exists(source):
                     os.unlink(os.path.join(path, name))
+        if not os.listdir(path):
+            os.rmdir(path)
 
 
 def _write_bundle(folder: str) -> None:

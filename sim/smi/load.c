@@ -32,9 +32,26 @@ __asm__(".symver dlopen,dlopen@GLIBC_2.2.5\n"
         "    movq main@GOTPCREL(%rip), %rdi\n"
         "    call *__libc_start_main@GOTPCREL(%rip)\n"
         "    hlt\n");
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(XPU_SIM_COMMON_START)
 __asm__(".symver dlopen,dlopen@GLIBC_2.17\n"
-        ".symver dlsym,dlsym@GLIBC_2.17\n");
+        ".symver dlsym,dlsym@GLIBC_2.17\n"
+        ".symver __libc_start_main,__libc_start_main@GLIBC_2.17\n"
+        /* As above; x0 is what is to be called at exit. */
+        ".globl _start\n"
+        ".type _start,%function\n"
+        "_start:\n"
+        "    mov x29, #0\n"
+        "    mov x30, #0\n"
+        "    mov x5, x0\n"
+        "    ldr x1, [sp]\n"
+        "    add x2, sp, #8\n"
+        "    mov x6, sp\n"
+        "    mov x3, #0\n"
+        "    mov x4, #0\n"
+        "    adrp x0, :got:main\n"
+        "    ldr x0, [x0, #:got_lo12:main]\n"
+        "    bl __libc_start_main\n"
+        "    brk #0\n");
 #endif
 
 struct nvml nvml;

@@ -26,7 +26,12 @@ FOLDERS = (
 #: Here the first word of a test's parameters is a release, and each release's tests are one worker's.
 RELEASES = "tests/distributions/"
 #: What takes longest begins first, so that no worker is left with it in the end.
-FIRST: tuple[str, ...] = ("tests/distributions", "tests/machine", "tests/integration/engines")
+FIRST: tuple[str, ...] = (
+    "tests/distributions",
+    "tests/machine",
+    "tests/integration/engines",
+    "tests/packages",
+)
 LOCKS = REPOSITORY / "build" / "tests"
 
 
