@@ -182,6 +182,34 @@ def the_simulation_comes_up_where_no_device_can_be_opened_below_run() -> None:
 
 
 @check
+def when_a_driver_is_loaded_udev_has_systemd_look_at_the_devices() -> None:
+    # The package's files, with this installation's path, and a module that the machine has for the driver's.
+    for name, folder in (
+        ("60-xpu-container-runtime.rules", "udev/rules.d"),
+        ("xpu-inventory.service", "systemd/system"),
+    ):
+        with open(f"{HERE}/{name}") as file:
+            text = file.read()
+        assert "nvidia|amdgpu" in text or "/usr/bin/xpu" in text
+        with open(f"/etc/{folder}/{name}", "w") as file:
+            file.write(text.replace("nvidia|amdgpu", "dummy").replace("/usr/bin/xpu", XPU))
+    run("systemctl", "daemon-reload")
+    run("udevadm", "control", "--reload")
+    os.unlink("/run/xpu/inventory.json")
+    run("modprobe", "dummy")
+    deadline = time.monotonic() + 60
+    while not os.path.exists("/run/xpu/inventory.json"):
+        assert time.monotonic() < deadline, run("systemctl", "status", "xpu-inventory.service", fails=True)
+        time.sleep(0.2)
+    # Done, and nothing runs on.
+    while (state := run("systemctl", "show", "--property=ActiveState,Result", "xpu-inventory.service")) != (
+        "Result=success\nActiveState=inactive\n"
+    ):
+        assert time.monotonic() < deadline, state
+        time.sleep(0.2)
+
+
+@check
 def a_container_gets_its_slice_in_spec_mode_with_the_limit_on_its_own_scope() -> None:
     with SYSTEM.container(*SLICE) as container:
         (entry,) = xpu("ps")

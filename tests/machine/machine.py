@@ -170,6 +170,8 @@ def _product(scratch: Path) -> Path:
     share = stage / "usr/local/share/checks"
     share.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("checks.py"), share)
+    for name in ("xpu-inventory.service", "60-xpu-container-runtime.rules"):
+        shutil.copy(REPOSITORY / "packaging/node" / name, share)
     image.make(str(scratch / "image"), [str(REPOSITORY / "build/probe/cuda-probe")])
     _run(["tar", "-C", str(scratch / "image"), "-cf", str(share / "image.tar"), "."], "cannot make an image")
     _make_disk(stage / "usr/local", scratch / "product.img", spare_mib=16)
