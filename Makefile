@@ -114,6 +114,9 @@ install-runtime:
 	@install -m 644 config/* $(LIB)/config/
 	@install -m 644 hooks/shim.py hooks/precompile.py $(LIB)/
 	@install -m 644 hooks/xpu_bundle.py $(LIB)/python/xpu_bundle.py
+	@# What is compiled or cached of one build is of no use to another (version.py, xpu_bundle.py).
+	@cd $(LIB)/python && build=$$(find xpu_bundle.py xpu_runtime -name '*.py' | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-15) && \
+		sed -i "s/^BUILD = .*/BUILD = \"$$build\"/" xpu_bundle.py xpu_runtime/version.py
 	@install -m 755 $(BUILD)/interposer/nvidia/libcuda.so.1 $(BUILD)/interposer/nvidia/libnvidia-ml.so.1 $(LIB)/native/interposer/nvidia/
 	@# A clone or a build that was made under another umask has brought its modes along.
 	@chmod -R u=rwX,go=rX $(LIB)

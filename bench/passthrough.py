@@ -36,7 +36,7 @@ def main(launcher: str, runs: int) -> None:
         stat = os.stat(config)
         with open(os.path.join(folder, "launcher.conf"), "w") as file:
             stamp = f"{stat.st_mtime_ns}:{stat.st_size}:{stat.st_ino}"
-            file.write(f"config={config}\nstamp={stamp}\nruntime={RUNC}\n")
+            file.write(f"format=1\nconfig={config}\nstamp={stamp}\nruntime={RUNC}\n")
         without = {**compiled, "XPU_CONFIG": os.path.join(folder, "none.yaml")}
         for words in (["--version"], ["state", "nope"], ["delete", "nope"]):
             in_root = words if words == ["--version"] else ["--root", folder, *words]

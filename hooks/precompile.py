@@ -45,7 +45,8 @@ def main(will_lie_in: str) -> None:
     for name in ("python", "vendor"):
         folder = os.path.join(_LIB, name)
         _remove_stale(folder)
-        compileall.compile_dir(folder, stripdir=_LIB, prependdir=will_lie_in, quiet=2)
+        # Anew: a package's files can have the times and sizes of those that they replace.
+        compileall.compile_dir(folder, stripdir=_LIB, prependdir=will_lie_in, quiet=2, force=True)
     _write_bundle(os.path.join(_LIB, "python"))
 
 

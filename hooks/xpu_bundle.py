@@ -2,9 +2,9 @@
 import.
 
 precompile.py writes the file, on the machine, with the code of the modules by name. What is missing or
-damaged in it, all of it where it was written by another version of the interpreter or of us, is imported from
-the modules' own files, as usual. Damaged code may crash the interpreter (marshal checks nothing), so nothing
-is used before its checksum is right.
+damaged in it, all of it where it was written by another version of the interpreter or of us (an upgrade that
+is unpacked and not configured yet), is imported from the modules' own files, as usual. Damaged code may crash
+the interpreter (marshal checks nothing), so nothing is used before its checksum is right.
 
 The file is: the interpreter's magic number (importlib.util.MAGIC_NUMBER), the checksum and the length of the
 index, the index, the modules' codes. The index has for each name: whether it is a package, its file, where
@@ -14,9 +14,11 @@ its code begins and ends, and the checksum of that.
 import marshal
 import sys
 
+#: xpu_runtime.version.BUILD, which `make install` writes here.
+BUILD = ""
 _HERE = __file__.rpartition("/")[0]
-#: Of this form of the file; a checksum is another one with another number.
-_FORMAT = 2
+#: Of this form of the file, and of the code in it; a checksum is another one with another number.
+_FORMAT = 2 + int(BUILD or "0", 16)
 _HEAD, _SUM = 16, 8
 
 

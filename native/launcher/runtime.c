@@ -1,5 +1,6 @@
 /*
- * The compiled answer counts only if it names the configuration file with its time, size and inode, and is
+ * The compiled answer counts only if it is of the format that is known here (FORMAT in
+ * src/xpu_runtime/config/cache.py), names the configuration file with its time, size and inode, and is
  * written by nobody but root or us. Whatever is in doubt is RUNTIME_STALE, and Python looks.
  */
 #include "runtime.h"
@@ -121,8 +122,9 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
     snprintf(stamp, sizeof stamp, "%lld:%lld:%llu", mtime_ns, (long long)st.st_size,
              (unsigned long long)st.st_ino);
     struct piece runtime = value_of(text, "runtime");
-    if (!is_text(value_of(text, "config"), config) || !is_text(value_of(text, "stamp"), stamp) ||
-        runtime.start == NULL || *runtime.start != '/' || runtime.length >= PATH_MAX)
+    if (!is_text(value_of(text, "format"), "1") || !is_text(value_of(text, "config"), config) ||
+        !is_text(value_of(text, "stamp"), stamp) || runtime.start == NULL || *runtime.start != '/' ||
+        runtime.length >= PATH_MAX)
         return RUNTIME_STALE;
     memcpy(path, runtime.start, runtime.length);
     path[runtime.length] = '\0';

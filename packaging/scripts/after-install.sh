@@ -1,3 +1,5 @@
+    # Of a removal that was begun, or of an earlier one.
+    rm -f /usr/bin/xpu-container-runtime.kept /run/xpu/callers
     # Compiled on this machine, for its own Python; a start that comes meanwhile is only slower.
     if ! /usr/bin/python3 -IS /usr/lib/xpu-container-runtime/precompile.py; then
         echo "xpu-container-runtime: nothing could be compiled for $(/usr/bin/python3 --version 2>&1 || echo 'a missing python3');" >&2

@@ -1,45 +1,42 @@
-# Says who still calls /usr/bin/xpu-container-runtime: containers that were started by it, and a containerd that has not
-# been restarted since it was configured for it. Prints a line for each.
+# Those in /run/xpu/callers (before-removal.sh) that still run, a line each.
 who_calls_us() {
-    for process in /proc/[0-9]*; do
-        case $(cat "$process/comm" 2>/dev/null) in
-            containerd-shim*)
-                # A shim lies in its bundle, and keeps the runtime's name there.
-                grep -qs xpu-container-runtime "$process/cwd/runtime" "$process/cwd/options.json" || continue
-                echo "the container $(readlink "$process/cwd" | sed 's|.*/||')" ;;
-            conmon)
-                tr '\0' '\n' < "$process/cmdline" 2>/dev/null | grep -q 'xpu-container-runtime$' || continue
-                echo "the container of process ${process#/proc/} (conmon)" ;;
-        esac
-    done
-    while read -r pid began; do
-        [ "$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d ' ' -f 20)" != "$began" ] ||
-            echo "containerd (process $pid), until it is restarted"
-    done 2>/dev/null < /run/xpu/read-before-removal || true
+    [ -r /run/xpu/callers ] || return 0
+    while read -r pid began what; do
+        [ "$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d ' ' -f 20)" != "$began" ] || echo "$what"
+    done < /run/xpu/callers | sort -u
 }
 
-# Keeps the paths of the runtime and its hook good for those who call them, or removes what stood in for them.
+# Keeps the paths of the runtime and its hook good for those who call them, or removes what stood in for them. Its
+# argument is what the operator does when they are gone.
 keep_paths_that_are_called() {
+    program=/usr/bin/xpu-container-runtime
+    hook=/usr/bin/xpu-container-runtime-hook
+    find /usr/lib/xpu-container-runtime -depth -type d -empty -delete 2>/dev/null || true
     callers=$(who_calls_us)
     if [ -z "$callers" ]; then
-        for name in xpu-container-runtime xpu-container-runtime-hook; do
-            [ ! -L /usr/bin/$name ] || rm -f /usr/bin/$name
-        done
-        # A mount is a page of a container that was killed in a way that nobody saw.
-        grep -q ' /run/xpu/' /proc/self/mounts || rm -rf /run/xpu
-        return
+        rm -f $program.kept
+        # Not what somebody has installed there since.
+        ! grep -qs '^# In the place of the removed' $hook || rm -f $program $hook
+        # Pages of containers that have ended since.
+        grep -o ' /run/xpu/[^ ]*' /proc/self/mounts | sort -r | while read -r place; do umount -l "$place" || true; done
+        rm -rf --one-file-system /run/xpu || true
+        return 0
     fi
-    for folder in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do
-        for runtime in runc crun; do
-            [ -x "$folder/$runtime" ] || continue
-            ln -sfn "$folder/$runtime" /usr/bin/xpu-container-runtime
-            ln -sfn /bin/true /usr/bin/xpu-container-runtime-hook
-            break 2
-        done
-    done
+    if [ -e $program.kept ]; then
+        mv -f $program.kept $program
+        cat > $hook.new <<'END'
+#!/bin/sh
+# In the place of the removed package xpu-container-runtime, for the containers that still run.
+[ "$1" != poststop ] || exec cat > /dev/null
+echo "xpu: the package xpu-container-runtime was removed: install it again" >&2
+exit 1
+END
+        chmod 755 $hook.new
+        mv -f $hook.new $hook
+    fi
     echo "xpu-container-runtime: still called by:" >&2
     echo "$callers" | sed 's/^/  /' >&2
-    echo "so that these can be stopped and deleted, /usr/bin/xpu-container-runtime is now a link to" >&2
-    echo "$(readlink /usr/bin/xpu-container-runtime), and /usr/bin/xpu-container-runtime-hook to /bin/true. When they are gone:" >&2
+    echo "$program and its hook stay for these: they can be stopped and deleted, containers that ask" >&2
+    echo "for nothing start, and those that ask for an accelerator are refused. When they are gone:" >&2
     echo "  $1" >&2
 }

@@ -1,28 +1,20 @@
-    # The engines must not go on naming a program that is about to go. Docker reads its configuration again when told;
-    # containerd only when it is restarted, which is the operator's to do: until then it needs the program's path.
-    for engine in docker containerd; do
-        said=$(/usr/bin/xpu runtime unconfigure $engine 2>&1) || { echo "xpu-container-runtime: $engine: $said" >&2; continue; }
-        case $said in
-            *"nothing to change"*) continue ;;
-        esac
-        echo "xpu-container-runtime: taken out of $engine's configuration"
-        if [ $engine = docker ]; then
-            pid=$(cat /run/docker.pid 2>/dev/null) && kill -HUP "$pid" 2>/dev/null || true
-        else
-            for process in /proc/[0-9]*; do
-                [ "$(cat "$process/comm" 2>/dev/null)" = containerd ] || continue
-                mkdir -p /run/xpu
-                # Its number, and when it began, in the 22nd field (the second is a name in brackets).
-                echo "${process#/proc/} $(sed 's/.*) //' "$process/stat" | cut -d ' ' -f 20)" >> /run/xpu/read-before-removal
-                echo "  containerd goes on with what it has read: systemctl restart containerd"
-            done
-        fi
-    done
-    held=$(/usr/bin/xpu ps 2>/dev/null | tail -n +2) || true
-    if [ -n "$held" ]; then
-        echo "xpu-container-runtime: these containers hold slices, and keep them until they end; who starts a" >&2
-        echo "container meanwhile by other means is not stopped from taking the same memory:" >&2
-        echo "$held" >&2
+    # Takes the runtime out of the engines' configuration, says which containers hold slices, and writes down into
+    # /run/xpu/callers who calls the runtime as long as it runs. Nothing that goes wrong here keeps the package.
+    if ! timeout 60 /usr/bin/xpu runtime retire; then
+        echo "xpu-container-runtime: cannot tell who uses it; if an engine names the runtime xpu in its configuration" >&2
+        echo "  (/etc/docker/daemon.json, /etc/containerd/config.toml), take it out there" >&2
+        # Then all that could call it count.
+        mkdir -p /run/xpu || true
+        for process in /proc/[0-9]*; do
+            case $(cat "$process/comm" 2>/dev/null) in
+                dockerd | containerd | containerd-shim* | conmon | crio)
+                    # The 22nd field of stat; the second is a name in brackets.
+                    began=$(sed 's/.*) //' "$process/stat" 2>/dev/null | cut -d ' ' -f 20)
+                    echo "${process#/proc/} $began $(cat "$process/comm") (process ${process#/proc/})" >> /run/xpu/callers || true ;;
+            esac
+        done
     fi
+    # For those (after-removal.sh): without what lies beside it, it refuses who asks for an accelerator.
+    ln -f /usr/bin/xpu-container-runtime /usr/bin/xpu-container-runtime.kept || true
     rm -f /usr/lib/xpu-container-runtime/python/start.bundle
     find /usr/lib/xpu-container-runtime -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

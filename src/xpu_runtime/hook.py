@@ -170,7 +170,9 @@ def _parse(arguments: list[str]) -> tuple[str, dict[str, str]]:
             f"STAGE is one of {stages}"
         )
     rest = arguments[1:]
-    if len(rest) % 2 or any(name not in _OPTIONS for name in rest[::2]):
+    known = len(rest) % 2 == 0 and all(name in _OPTIONS for name in rest[::2])
+    # A newer version may have started the container that ends, before a downgrade.
+    if not known and arguments[0] != STOPPED:
         raise SpecError(f"unknown options: {' '.join(rest)}")
     options = dict(zip(rest[::2], rest[1::2]))
     if not options.get("--grant", "0").isdecimal():

@@ -239,12 +239,13 @@ def test_a_container_with_pages_of_another_version_or_without_any_is_told(
     container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
     assert_fine(node, "containers")
     (page,) = (node.run_dir / "slices").glob("*/quota")
-    newer = bytearray(page.read_bytes())
+    whole = page.read_bytes()
+    newer = bytearray(whole)
     newer[8:16] = (2).to_bytes(4, "little") + bytes(4)
     newer[12:16] = crc32(newer[:2048]).to_bytes(4, "little")
     page.write_bytes(newer)
     found(node, "warning", "containers", "has pages of ABI 2, and this version's are 1")
-    page.write_bytes(newer[:2000] + b"damage" + newer[2006:])
+    page.write_bytes(whole[:2000] + b"damage" + whole[2006:])
     found(node, "problem", "containers", "its quota page is damaged")
     page.unlink()
     todo = found(node, "problem", "containers", f"the quota page in {page.parent} cannot be read")["todo"]
@@ -319,6 +320,11 @@ def test_an_installation_that_is_incomplete_or_old_is_named(node: Node, copy: Pa
     whole = bundle.read_bytes()
     bundle.write_bytes(whole[:8] + b"\xff" + whole[9:])
     found(node, "warning", "caches", f"{bundle} is damaged")
+    loader = lib / "python/xpu_bundle.py"
+    installed = loader.read_text()
+    loader.write_text(installed.replace('BUILD = "', 'BUILD = "1'))  # unpacked, and not configured yet
+    found(node, "warning", "caches", "is damaged, or of another version than is installed")
+    loader.write_text(installed)
     bundle.write_bytes(b"\xff" + whole[1:])
     todo = found(node, "warning", "caches", "was made by another Python")["todo"]
     subprocess.run(todo.split(), check=True)

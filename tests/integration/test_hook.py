@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from support import GIB
 from xpu_runtime.config.probe import knows_create_runtime
+from xpu_runtime.linux import proc
 
 from .conftest import Node
 from .inside import tree
@@ -123,6 +126,21 @@ def test_wrong_words_are_answered_with_the_right_ones(node: Node, words: list[st
     assert done.stderr.startswith("xpu: ")
     assert "internal error" not in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_options_of_a_newer_version_do_not_keep_a_container_from_its_end(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=4G", args=["sleep", "1000"])
+    node.start(bundle)
+    (grant,) = node.grants()
+    os.kill(grant.pid, signal.SIGKILL)
+    while proc.is_alive(grant.pid, grant.start_time):
+        pass  # the test's own time limit ends this
+    done = call(node, "poststop", "--of-a-newer-version", "1", state=state(bundle))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert node.grants() == []
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ def test_the_cache_is_believed_until_the_boot_or_the_drivers_files_change(node: 
     record = pretend()
     cache.write_text(json.dumps({**record, "boot": "another boot"}))
     assert asks_for_more_than_the_card_has(node) == 3
+    record = pretend()
+    cache.write_text(json.dumps({**record, "build": "another"}))
+    assert asks_for_more_than_the_card_has(node) == 3
     pretend()
     os.utime(node.run_dir / "sim" / "root" / "etc" / "ld.so.cache", (1, 1))
     assert asks_for_more_than_the_card_has(node) == 3

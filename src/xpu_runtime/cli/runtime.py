@@ -12,6 +12,7 @@ import sys
 import click
 
 from xpu_runtime import textfile
+from xpu_runtime.cli import removal
 from xpu_runtime.engines import ENGINES, Engine, engine
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
@@ -80,6 +81,12 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
     file = textfile.read(path or known.DEFAULT_PATH)
     edits = known.unconfigure(file)
     _carry_out(file, edits, dry_run, f"For the change to take effect: {known.AFTER_UNCONFIGURE}")
+
+
+@runtime.command(hidden=True)
+def retire() -> None:
+    """What a package does before it is removed; packaging/scripts/before-removal.sh calls it."""
+    removal.prepare()
 
 
 def _check_folder(name: str, path: str | None, known: Engine) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime import jsonlite, paths
+from xpu_runtime import jsonlite, paths, version
 from xpu_runtime.linux import files, proc
 
 TYPE_CHECKING = False
@@ -20,15 +20,16 @@ COMPILED = "config.json"
 LAUNCHER = "launcher.conf"
 RUNTIMES = "runtimes.json"
 
-#: Part of every stamp: a version of this program with another format does not use what this one compiled.
-_FORMAT = 1
+#: Part of every stamp. The build besides, as what is compiled has each default in it, and another build may
+#: have others.
+FORMAT = 1
 
 
 def config_stamp(path: str, found: os.stat_result) -> list[Any]:
-    """What identifies a compiled configuration: the file, its state, and this boot."""
+    """What identifies a compiled configuration: this build, the file, its state, and this boot."""
     # With the change time, which cannot be set: `cp -p` and the like restore the others.
     state = [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_dev, found.st_ino]
-    return [_FORMAT, path, *state, proc.boot_id()]
+    return [FORMAT, version.BUILD, path, *state, proc.boot_id()]
 
 
 def keep(name: str, text: str) -> None:

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from xpu_runtime import jsonlite, paths, third_party
-from xpu_runtime.config.cache import COMPILED, LAUNCHER, config_stamp, keep
+from xpu_runtime.config.cache import COMPILED, FORMAT, LAUNCHER, config_stamp, keep
 from xpu_runtime.config.defaults import DEFAULTS, Config, from_plain
 from xpu_runtime.config.low_level_runtime import find_runtime, last_runtime
 from xpu_runtime.errors import ConfigError, did_you_mean
@@ -172,7 +172,7 @@ def _keep_launcher(path: str, config: Config | None, state: os.stat_result) -> N
     runtime = _usable_runtime(config)
     if runtime is not None:
         stamp = f"{state.st_mtime_ns}:{state.st_size}:{state.st_ino}"
-        keep(LAUNCHER, f"config={path}\nstamp={stamp}\nruntime={runtime}\n")
+        keep(LAUNCHER, f"format={FORMAT}\nconfig={path}\nstamp={stamp}\nruntime={runtime}\n")
 
 
 def _usable_runtime(config: Config | None) -> str | None:

@@ -45,7 +45,7 @@ def low_level_runtime(config: Config) -> Runtime:
     long as the program is unchanged. Raises ConfigError where none exists.
     """
     path, found = find_runtime(config.low_level_runtimes)
-    identity = [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
+    identity = [cache.FORMAT, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
     known = cache.read(cache.RUNTIMES)
     entry = known.get(path)
     if not (isinstance(entry, dict) and entry.get("identity") == identity):

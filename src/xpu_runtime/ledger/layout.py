@@ -4,6 +4,10 @@ A ledger that is missing, empty, or not the file that was made on this boot does
 granted: it is filled from the containers that run (survivors.py) before a grant can be made from it. Its
 process ids are valid in one PID namespace only, so it also records which. Knows SQL and the file; what the
 rows are used for is store.py's.
+
+A ledger of another layout (this runtime was upgraded, or downgraded, on a running node) is never read: it is
+refused while a container that has a grant in it lives, and made anew once none does. For that, every layout
+has the table `meta` as it is here, and the columns of `grants` that `check_replaceable` reads.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError
-from xpu_runtime.linux import proc
+from xpu_runtime.linux import cgroups, proc
 from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
@@ -46,6 +50,10 @@ SLICE = (
 )
 
 
+class OtherLayout(LedgerError):
+    """The ledger is one of this boot, of another layout."""
+
+
 class Mark(Value):
     """What identifies a ledger: its boot, its layout, its PID namespace and its file."""
 
@@ -61,8 +69,7 @@ def own_mark(path: str) -> Mark:
 
 
 def read_mark(db: Any, path: str) -> Mark | None:
-    """The mark of the ledger in `db`, None where it has none; LedgerError where this boot's has another
-    layout."""
+    """The mark of the ledger in `db`, None where it has none; OtherLayout where this boot's has another."""
     try:
         rows = db.execute("SELECT * FROM meta").fetchall()
     except sqlite.OperationalError as error:
@@ -70,12 +77,35 @@ def read_mark(db: Any, path: str) -> Mark | None:
             raise
         return None
     if rows and rows[0][0] == proc.boot_id() and rows[0][1] != VERSION:
-        raise LedgerError(
+        raise OtherLayout(
             f"the ledger {path} was written by another version of this runtime (layout {rows[0][1]}, "
             f"this one knows {VERSION})",
             "install that version again, or stop all containers that have a slice and remove the file",
         )
     return Mark(*rows[0]) if rows and len(rows[0]) == len(Mark._fields) else None
+
+
+def check_replaceable(db: Any, error: OtherLayout) -> None:
+    """OtherLayout where a container lives that has a grant in the ledger `db`, which is of another layout, or
+    where that cannot be told. `error` is what read_mark says of it."""
+    try:
+        ((namespace,),) = db.execute("SELECT pid_namespace FROM meta").fetchall()
+        rows = db.execute("SELECT container_id, pid, start_time, cgroup FROM grants").fetchall()
+    except (sqlite.Error, ValueError):
+        raise error from None
+    if rows and namespace != proc.pid_namespace():
+        raise error
+    living = [
+        name
+        for name, pid, start_time, cgroup in rows
+        if proc.is_alive(pid, start_time) or (cgroup and cgroups.has_processes(cgroup))
+    ]
+    if living:
+        names = ", ".join(sorted(proc.printable(str(name))[:12] for name in living))
+        raise OtherLayout(
+            f"{error.what}, and has the slices of containers that run: {names}",
+            "install that version again, or stop these containers: the ledger is then made anew",
+        )
 
 
 def is_current(found: Mark | None, own: Mark, path: str) -> bool:

@@ -64,12 +64,7 @@ class Ledger:
                 if os.path.lexists(folder):
                     raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a directory")
                 os.makedirs(folder, mode=0o755, exist_ok=True)
-            # The engine's umask must not decide who reads the ledger.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-            self._own = layout.own_mark(self.path)
-            self._db = sqlite.connect(self.path, timeout=waiting.left(), isolation_level=None)
-            self._db.execute("PRAGMA synchronous=OFF")
-            self._db.execute("PRAGMA journal_mode=TRUNCATE")
+            self._open()
             self._prepare()
         except (OSError, sqlite.Error) as error:
             failed = self._failed("open", error)
@@ -79,6 +74,14 @@ class Ledger:
             self.close()
             raise
         return self
+
+    def _open(self) -> None:
+        # The engine's umask must not decide who reads the ledger.
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        self._own = layout.own_mark(self.path)
+        self._db = sqlite.connect(self.path, timeout=waiting.left(), isolation_level=None)
+        self._db.execute("PRAGMA synchronous=OFF")
+        self._db.execute("PRAGMA journal_mode=TRUNCATE")
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -109,14 +112,34 @@ class Ledger:
         return LedgerError(f"cannot {verb} the ledger {self.path}: {reason}", todo)
 
     def _prepare(self) -> None:
-        """Makes the ledger from the running containers, where there is none of this boot."""
-        if self._is_current():
+        """Makes the ledger from the running containers, where there is none of this boot, or one of another
+        layout without a living container."""
+        try:
+            current = self._is_current()
+        except layout.OtherLayout as error:
+            self._remove_other(error)
+            current = False
+        if current:
             return
         with self._transaction():
             if self._is_current():  # another process was first
                 return
             layout.make(self._db, self.path, self._own)
         layout.note_made(self.path, self._own)
+
+    def _remove_other(self, error: layout.OtherLayout) -> None:
+        """Removes the file, of another layout, and opens a new one; LedgerError where a grant in it lives.
+
+        A new file: who has the old one open, maybe of the other version, is told so (waiting.Transaction).
+        """
+        try:
+            with self._transaction():
+                layout.check_replaceable(self._db, error)
+                os.unlink(self.path)
+        except waiting.LedgerRemoved:
+            pass  # another process was first
+        self.close()
+        self._open()
 
     def _is_current(self) -> bool:
         return layout.is_current(layout.read_mark(self._db, self.path), self._own, self.path)

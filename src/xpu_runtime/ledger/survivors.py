@@ -96,13 +96,16 @@ def _folder_v1(pid: int) -> str | None:
 
 def running(ledger: str, pid_namespace: int) -> list[Grant]:
     """The grants of all running containers that the ledger at path `ledger` made; LedgerError where one was
-    made from another PID namespace."""
+    made from another PID namespace or by another version."""
     home, home_device = _home(ledger)
     found = {}
     for folder, number in _written():
         try:
             record = jsonlite.loads(os.getxattr(folder, number).decode("ascii"))
-            kind, where, device, namespace, plain = record
+            kind, where = record[:2]  # the same in every format
+            if where == home and type(kind) is int and kind != _FORMAT and cgroups.has_processes(folder):
+                raise _of_another_version(folder)
+            _, _, device, namespace, plain = record
             grant = _grant(plain) if (kind, where) == (_FORMAT, home) else None
         except OSError as error:
             if error.errno not in _GONE:
@@ -141,6 +144,14 @@ def _unless_gone(error: OSError) -> None:
     """Raises unless the folder is gone: os.walk would silently skip one that may hold containers."""
     if error.errno not in _GONE:
         raise error
+
+
+def _of_another_version(folder: str) -> LedgerError:
+    return LedgerError(
+        f"the ledger has to be made anew, and the container in {folder} got its slice from another "
+        "version of this runtime, whose record of it is not known here",
+        "install that version again, or stop that container",
+    )
 
 
 def foreign(what: str, theirs: int, ours: int, ledger: str = "") -> LedgerError:

@@ -71,6 +71,10 @@ def busy(path: str, waited: float) -> LedgerBusy:
     )
 
 
+class LedgerRemoved(LedgerError):
+    """The open file is no longer the ledger."""
+
+
 class Transaction:
     """BEGIN IMMEDIATE under the lock file; commits, or on an exception rolls back. LedgerBusy."""
 
@@ -108,7 +112,7 @@ class Transaction:
         self._lock = lock
 
     def _check_file(self) -> None:
-        """LedgerError where the open file is no longer the ledger, so that no other process would see the
+        """LedgerRemoved where the open file is no longer the ledger, so that no other process would see the
         change."""
         try:
             inode = os.stat(self._path).st_ino
@@ -116,7 +120,7 @@ class Transaction:
             inode = 0
         if inode != self._inode:
             self._db.execute("ROLLBACK")
-            raise LedgerError(
+            raise LedgerRemoved(
                 f"the ledger {self._path} was removed while it was in use", "try again: it is made anew"
             )
 

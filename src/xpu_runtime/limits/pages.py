@@ -23,6 +23,8 @@ MAX_DEVICES = 16
 SLOTS = 4095
 
 QUOTA_SIZE = 4096
+#: Bytes from a page's start that no ABI changes: what it is, and its ABI.
+_VERSIONED = 12
 _FIXED = 2048
 _DEVICES_AT, _DEVICE_SIZE = 1024, 64
 _LIMIT_SIZE = 64
@@ -58,7 +60,10 @@ class Entry(Value):
 
 
 class Quota(Value):
-    """What a quota page says; `valid`: its fixed part is as it was made."""
+    """What a quota page says; `valid`: its fixed part is as it was made.
+
+    Of a page of another ABI only that is known: it is valid and has no limits.
+    """
 
     abi: int
     valid: bool
@@ -170,6 +175,7 @@ class OpenQuota:
 
         fd = os.open(os.path.join(folder, QUOTA), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
+            _require_abi(folder, os.pread(fd, _VERSIONED, 0))
             if os.fstat(fd).st_size != QUOTA_SIZE:
                 raise OSError(errno.EINVAL, "not a quota page", os.path.join(folder, QUOTA))
             self._page = mmap.mmap(fd, QUOTA_SIZE)
@@ -196,6 +202,9 @@ def quota(folder: str) -> Quota:
         page = bytearray(os.pread(fd, QUOTA_SIZE, 0))
     finally:
         os.close(fd)
+    abi = _abi(page)
+    if abi is not None and abi != ABI:
+        return Quota(abi=abi, valid=True, limits=())
     count = int.from_bytes(page[16:20], "little")
     if len(page) != QUOTA_SIZE or page[:8] != b"XPUQUOTA" or count > MAX_DEVICES:
         raise ValueError(f"{folder}/{QUOTA} is not a quota page")
@@ -208,6 +217,24 @@ def quota(folder: str) -> Quota:
         valid=check == _u32(crc32(page[:_FIXED])),
         limits=tuple(None if limit == NO_LIMIT else limit for limit in raw),
     )
+
+
+def _abi(page: bytes | bytearray) -> int | None:
+    """The ABI of a quota page that begins like this; None where it is none. These bytes mean the same in
+    every ABI."""
+    return int.from_bytes(page[8:12], "little") if page[:8] == b"XPUQUOTA" else None
+
+
+def _require_abi(folder: str, page: bytes) -> None:
+    """OSError where a quota page that begins like this is of another ABI: nothing else in it is known."""
+    abi = _abi(page)
+    if abi is not None and abi != ABI:
+        raise OSError(
+            errno.EPROTO,
+            f"the container was started by another version of this runtime (pages of ABI {abi}, this one "
+            f"knows {ABI})",
+            os.path.join(folder, QUOTA),
+        )
 
 
 def held(entries: list[ProcessUsage], device: int) -> dict[int, int]:
@@ -236,6 +263,12 @@ def slots(folder: str, device_count: int) -> list[ProcessUsage]:
     printable, and what is not there is left out. It can also put so many locks on the file that each question
     takes the kernel long: after a second of questions, the remaining processes count as living.
     """
+    # The host's page says what both are: the container could write another ABI into its own.
+    fd = os.open(os.path.join(folder, QUOTA), _READ)
+    try:
+        _require_abi(folder, os.pread(fd, _VERSIONED, 0))
+    finally:
+        os.close(fd)
     fd = os.open(os.path.join(folder, USAGE), _READ)
     until = time.monotonic() + _LOOK_S
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime import jsonlite, paths
+from xpu_runtime import jsonlite, paths, version
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.linux import files, proc
 from xpu_runtime.value import Value
@@ -92,7 +92,12 @@ def refresh(root: str, is_simulated: bool) -> Inventory:
         except OSError:
             pass  # none was kept, or the run folder cannot be written
         return inventory
-    record = {"format": _FORMAT, "boot": proc.boot_id(), "inventory": _plain(inventory)}
+    record = {
+        "format": _FORMAT,
+        "build": version.BUILD,
+        "boot": proc.boot_id(),
+        "inventory": _plain(inventory),
+    }
     try:
         os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
         files.write_atomic(_cache_path(), jsonlite.dumps(record).encode("ascii"))
@@ -109,7 +114,9 @@ def cached(root: str) -> Inventory | None:
     """The inventory that starts use; None where none is kept, or what is kept no longer holds."""
     try:
         record = jsonlite.loads(files.read(_cache_path(), _MAX_BYTES).decode("ascii"))
-        if record["format"] != _FORMAT or record["boot"] != proc.boot_id():
+        if (record["format"], record["build"]) != (_FORMAT, version.BUILD):
+            return None  # another build may look for other files
+        if record["boot"] != proc.boot_id():
             return None
         inventory = _from_plain(_frozen(record["inventory"]))
         if inventory.root != root or any(stamp(path) != (path, mtime) for path, mtime in inventory.stamps):

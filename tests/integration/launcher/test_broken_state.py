@@ -73,6 +73,10 @@ def give_to_someone(conf: Path) -> None:
     os.chown(conf, 1000, 1000)
 
 
+def make_of_another_version(conf: Path) -> None:
+    conf.write_text(conf.read_text().replace("format=1", "format=2"))
+
+
 def name_another_configuration(conf: Path) -> None:
     conf.write_text(conf.read_text().replace("config=", "config=/other"))
 
@@ -97,6 +101,7 @@ def name_an_endless_runtime(conf: Path) -> None:
         make_large,
         make_writable_by_others,
         give_to_someone,
+        make_of_another_version,
         name_another_configuration,
         name_a_relative_runtime,
         name_an_endless_runtime,

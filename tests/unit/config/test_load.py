@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from support import REPOSITORY, STAND_INS
+from xpu_runtime import version
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.config.load import load
 from xpu_runtime.config.low_level_runtime import find_runtime, low_level_runtime
@@ -66,6 +67,7 @@ def test_a_file_is_compiled_for_the_next_call_and_for_the_launcher(
     assert (first.mode, first.policy_devices) == ("spec", ("0", "GPU-1"))
     found = file.stat()
     assert launcher(run_dir) == {
+        "format": "1",
         "config": str(file),
         "stamp": f"{found.st_mtime_ns}:{found.st_size}:{found.st_ino}",
         "runtime": RUNC,
@@ -166,6 +168,18 @@ def test_a_compiled_file_of_another_version_of_ours_is_made_anew(write_config: W
     compiled = run_dir / "config.json"
     compiled.write_text(compiled.read_text().replace('"mode":', '"old_name_of_mode":'))
     assert load().mode == "spec"
+
+
+def test_what_another_build_has_compiled_is_not_used(
+    write_config: Write, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config("mode: spec\n")
+    load()
+    compiled = run_dir / "config.json"
+    compiled.write_text(compiled.read_text().replace('"cores_step":5', '"cores_step":10'))
+    assert load().cores_step == 10, "a default, compiled by this build"
+    monkeypatch.setattr(version, "BUILD", "another")
+    assert load().cores_step == 5
 
 
 @pytest.mark.parametrize("run", ["/dev/null", "/proc/xpu"])

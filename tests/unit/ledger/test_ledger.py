@@ -137,6 +137,34 @@ def test_another_layout_is_refused_and_kept(path: str, holder: Process, layout: 
     db.close()
 
 
+@pytest.mark.parametrize("layout", [1, 3])
+def test_another_layout_whose_containers_have_ended_is_made_anew(
+    path: str, holder: Process, layout: int
+) -> None:
+    with Ledger(path) as ledger:
+        ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
+        ledger._db.execute("ALTER TABLE grants ADD COLUMN what_only_that_version_knows TEXT")
+        ledger._db.execute("UPDATE meta SET version = ?", (layout,))
+    with pytest.raises(LedgerError, match="stop these containers"), Ledger(path):
+        pass
+    holder.kill()
+    with Ledger(path) as ledger:
+        assert ledger.grants() == []
+
+
+def test_who_has_a_ledger_of_another_layout_open_while_it_is_replaced_changes_nothing(
+    path: str, holder: Process
+) -> None:
+    with Ledger(path) as old:
+        old.grant(wanted(holder), lambda uses: take(GIB, uses))
+        holder.kill()
+        old._db.execute("UPDATE meta SET version = version + 1")
+        with Ledger(path) as ledger:
+            assert ledger.grants() == []
+            with pytest.raises(LedgerError, match="was removed while it was in use"):
+                old.release(old.grants())
+
+
 def test_a_damaged_ledger_grants_nothing_and_says_what_to_do(path: str) -> None:
     Path(path).write_bytes(b"not a database at all" * 100)
     with pytest.raises(LedgerError, match="remove the file"), Ledger(path):

@@ -141,15 +141,31 @@ def test_a_ledger_is_not_made_anew_from_a_part_of_what_runs(
         assert ledger.grants() == [running]
 
 
-def test_what_another_ledger_or_version_has_written_is_passed_over(
-    path: str, running: Grant, cgroup: Path, tmp_path: Path
-) -> None:
+def test_what_another_ledger_has_written_is_passed_over(path: str, running: Grant, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     assert survivors.running(str(tmp_path / "other" / "ledger.db"), proc.pid_namespace()) == []
+
+
+def test_a_ledger_is_not_made_anew_where_another_version_has_started_what_runs(
+    path: str, running: Grant, cgroup: Path, tmp_path: Path
+) -> None:
     record = json.loads(os.getxattr(cgroup, f"trusted.xpu.{running.id}"))
-    record[0] += 1
-    os.setxattr(cgroup, f"trusted.xpu.{running.id}", json.dumps(record).encode())
-    assert survivors.running(path, proc.pid_namespace()) == []
+    newer = [record[0] + 1, record[1], "what only that version knows"]
+    os.setxattr(cgroup, f"trusted.xpu.{running.id}", json.dumps(newer).encode())
+    os.unlink(path)
+    with (
+        pytest.raises(LedgerError, match=f"the container in {cgroup} got its slice from another"),
+        Ledger(path),
+    ):
+        pass
+    # Another ledger's, or of a container that has ended.
+    (tmp_path / "other").mkdir()
+    assert survivors.running(str(tmp_path / "other" / "ledger.db"), proc.pid_namespace()) == []
+    os.kill(running.pid, 9)
+    while "populated 0" not in (cgroup / "cgroup.events").read_text():
+        pass  # the test's own time limit ends this
+    with Ledger(path) as ledger:
+        assert ledger.grants() == []
 
 
 def test_a_ledger_is_not_made_anew_where_what_runs_was_granted_elsewhere(

@@ -38,6 +38,22 @@ def test_a_device_without_cudas_uuid_keeps_its_place_and_is_none_of_cudas(other:
     assert [page[at : at + 16].hex() for at in (first, first + 64)] == ["00" * 16, UUID[4:].replace("-", "")]
 
 
+def test_pages_of_another_abi_are_neither_read_nor_changed(folder: Path) -> None:
+    lock = lock_slots(folder, 7)
+    write_slot(folder, 7, pid=12, name=b"train", used=GIB)
+    quota = folder / pages.QUOTA
+    page = bytearray(quota.read_bytes())
+    page[8:12] = (pages.ABI + 1).to_bytes(4, "little")
+    for content in (page, page[:2048], page + bytes(4096)):
+        quota.write_bytes(content)
+        assert pages.quota(str(folder)) == pages.Quota(pages.ABI + 1, valid=True, limits=())
+        for use in (lambda: pages.slots(str(folder), 1), lambda: pages.OpenQuota(str(folder))):
+            with pytest.raises(OSError, match="another version of this runtime"):
+                use()
+        assert quota.read_bytes() == content
+    os.close(lock)
+
+
 def test_a_slot_counts_as_long_as_its_lock_is_held(folder: Path) -> None:
     write_slot(folder, 7, pid=12, name=b"train", used=GIB, kinds={"linear": GIB - MIB, "overhead": MIB})
     lock = lock_slots(folder, 7)

@@ -68,7 +68,10 @@ def _configuration() -> Iterator[Finding]:
     values = dict(line.split("=", 1) for line in lines if "=" in line)
     stamp = f"{state.st_mtime_ns}:{state.st_size}:{state.st_ino}"
     runtime = values.get("runtime", "")
-    if (values.get("config"), values.get("stamp")) != (path, stamp):
+    if values.get("format") != str(cache.FORMAT):
+        text = f"{kept} was written by another version: until it is renewed each call is slower"
+        yield finding.warning(_CHECK, text, _RENEW)
+    elif (values.get("config"), values.get("stamp")) != (path, stamp):
         text = f"{kept} is of another {path} than is there now: until it is renewed each call is slower"
         yield finding.warning(_CHECK, text, _RENEW)
     elif not os.access(runtime, os.X_OK):
@@ -96,7 +99,8 @@ def _bundle() -> Iterator[Finding]:
     elif wanted == importlib.util.MAGIC_NUMBER:  # only its own Python can read it
         old = _old_modules()
         if old is None:
-            yield finding.warning(_CHECK, f"{path} is damaged: {slower}", again)
+            text = f"{path} is damaged, or of another version than is installed: {slower}"
+            yield finding.warning(_CHECK, text, again)
         elif old:
             text = f"{path} has older code than is installed of {listed(old)}: starts run the old one"
             yield finding.problem(_CHECK, text, again)

@@ -1,0 +1,142 @@
+"""What is done before the package is removed (`xpu runtime retire`, of packaging/scripts/before-removal.sh).
+
+The engines must not go on naming a program that is about to go, and containers that run need it once more,
+when they are deleted. So the runtime is taken out of the engines' configuration, and who calls it as long as
+it runs is written down: the package's last script, which finds nothing of ours any more, keeps the paths of
+the programs for these (after-removal.sh).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import click
+
+from xpu_runtime import paths, textfile
+from xpu_runtime.doctor import engine as engine_processes
+from xpu_runtime.doctor.areas import docker as running_docker
+from xpu_runtime.doctor.engine import LAUNCHER, Process
+from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, docker, engine
+from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger import survivors, waiting
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.linux import files, proc
+from xpu_runtime.value import Value
+
+#: Lines of PID, START TIME (proc(5), field 22 of stat) and who it is.
+CALLERS = "callers"
+_SHIMS = ("containerd-shim-runc-v2", "containerd-shim-runc-v1", "containerd-shim")
+#: What a shim writes into its bundle, where it lies: the runtime's name.
+_OF_SHIM = ("runtime", "options.json")
+_MOST_BYTES = 1 << 20
+_WAIT_S = 5.0
+
+
+class _Caller(Value):
+    pid: int
+    start_time: int
+    text: str
+
+
+def prepare() -> None:
+    """Does all of it; what cannot be done is told, and is no reason to stop."""
+    callers = [caller for name in ENGINES for caller in _engine(name)]
+    callers += [*_monitors(), *_holders()]
+    lines = "".join(f"{each.pid} {each.start_time} {each.text}\n" for each in callers)
+    os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
+    files.write_atomic(paths.in_run_dir(CALLERS), lines.encode(), mode=0o644)
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    click.echo(f"xpu-container-runtime: {text}", err=err)
+
+
+def _engine(name: str) -> Iterator[_Caller]:
+    """Takes us out of what the engine reads when it is started the next time, and says who has read it."""
+    known = engine(name)
+    processes = engine_processes.running(known.PROGRAM)
+    of_process = {
+        each.pid: (each.option(*known.CONFIG_OPTIONS) or [known.DEFAULT_PATH])[-1] for each in processes
+    }
+    named = {path for path in {known.DEFAULT_PATH, *of_process.values()} if _unconfigure(name, known, path)}
+    for process in processes:
+        if not (_knows(name, process) or of_process[process.pid] in named):
+            continue
+        _say(f"{known.PROGRAM} (process {process.pid}) knows {RUNTIME_NAME} until: {known.AFTER_UNCONFIGURE}")
+        yield from _caller(process.pid, f"{known.PROGRAM} (process {process.pid}), until it is restarted")
+
+
+def _unconfigure(name: str, known: Engine, path: str) -> bool:
+    """Whether the file named us; another installation's entry stays."""
+    try:
+        file = textfile.read(path)
+        if file.state is None or known.runtime_path(file) != LAUNCHER:
+            return False
+        for edit in known.unconfigure(file):
+            if edit.text != edit.file.text:
+                textfile.write(edit.file, edit.text)
+    except XpuError as error:
+        _say(f"still in {name}'s configuration: {error}", err=True)
+        return True
+    _say(f"taken out of {path}")
+    return True
+
+
+def _knows(name: str, process: Process) -> bool:
+    """Whether a running engine calls us, whatever its file says: by its command line, or by its answer."""
+    if any(LAUNCHER in word for word in process.words):
+        _say(f"the command line of process {process.pid} names {LAUNCHER}: take that out", err=True)
+        return True
+    if name != "docker":
+        return False
+    try:
+        path = (process.option(*docker.CONFIG_OPTIONS) or [docker.DEFAULT_PATH])[-1]
+        hosts = process.option("-H", "--host") + docker.hosts(textfile.read(path))
+        told = running_docker.info(running_docker.socket_of(hosts)).get("Runtimes") or {}
+    except Exception:
+        return False  # it does not answer: what its file said counts
+    return any(each.get("path") == LAUNCHER for each in told.values())
+
+
+def _monitors() -> Iterator[_Caller]:
+    """The processes that will call us to delete a container, whether it has a slice or not."""
+    for name in _SHIMS:
+        for process in engine_processes.running(name):
+            folder = f"/proc/{process.pid}/cwd"
+            if any(LAUNCHER in _text(os.path.join(folder, file)) for file in _OF_SHIM):
+                yield from _caller(process.pid, f"container {os.path.basename(os.readlink(folder))}")
+    for process in engine_processes.running("conmon"):
+        if LAUNCHER in process.option("-r", "--runtime"):
+            yield from _caller(process.pid, f"container {' '.join(process.option('-c', '--cid'))}")
+
+
+def _text(path: str) -> str:
+    try:
+        return files.read(path, _MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _holders() -> Iterator[_Caller]:
+    """The containers with a slice: whatever deletes them, their spec names our hook."""
+    if not os.path.exists(paths.in_run_dir("ledger.db")):
+        return
+    waiting.allow(_WAIT_S)
+    try:
+        with Ledger() as ledger:
+            living = [grant for grant in ledger.grants() if survivors.has_processes(grant)]
+    except XpuError as error:
+        _say(f"which containers hold slices is not known: {error}", err=True)
+        return
+    if living:
+        _say("these containers hold slices, and keep them until they end:", err=True)
+    for grant in living:
+        click.echo(f"  {grant.container_id}", err=True)
+        yield from _caller(grant.pid, f"container {grant.container_id}")
+
+
+def _caller(pid: int, text: str) -> Iterator[_Caller]:
+    started = proc.start_time(pid)
+    if started is not None:
+        yield _Caller(pid, started, "".join(c if c.isprintable() else "?" for c in text))
