@@ -8,8 +8,10 @@
 
 #if defined(__x86_64__)
 #define XPU_OLDEST "GLIBC_2.2.5"
+#define XPU_OLDEST_SCANF "GLIBC_2.7"
 #elif defined(__aarch64__)
 #define XPU_OLDEST "GLIBC_2.17"
+#define XPU_OLDEST_SCANF "GLIBC_2.17"
 #else
 #error "no interposer library for this machine"
 #endif
@@ -18,5 +20,14 @@
 __asm__(".symver dlopen, dlopen@" XPU_OLDEST);
 __asm__(".symver dlsym, dlsym@" XPU_OLDEST);
 __asm__(".symver dlclose, dlclose@" XPU_OLDEST);
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* The headers of glibc 2.38 and newer take these for sscanf and the like; they differ in binary literals
+ * only. */
+__asm__(".symver __isoc23_sscanf, __isoc99_sscanf@" XPU_OLDEST_SCANF);
+__asm__(".symver __isoc23_strtol, strtol@" XPU_OLDEST);
+__asm__(".symver __isoc23_strtoul, strtoul@" XPU_OLDEST);
+__asm__(".symver __isoc23_strtoull, strtoull@" XPU_OLDEST);
+#endif
 
 #endif

@@ -1,0 +1,24 @@
+/*
+ * Included before everything else in what containers load: from glibc 2.38 on, its headers take other
+ * functions for sscanf and the like, which differ in binary literals only and are in no older glibc. The old
+ * ones are still there.
+ */
+#ifndef XPU_SIM_OLDER_GLIBC_H
+#define XPU_SIM_OLDER_GLIBC_H
+
+#if defined(__x86_64__)
+#define SIM_OLDEST "GLIBC_2.2.5"
+#define SIM_OLDEST_SCANF "GLIBC_2.7"
+#elif defined(__aarch64__)
+#define SIM_OLDEST "GLIBC_2.17"
+#define SIM_OLDEST_SCANF "GLIBC_2.17"
+#endif
+
+#ifdef SIM_OLDEST
+__asm__(".symver __isoc23_sscanf, __isoc99_sscanf@" SIM_OLDEST_SCANF);
+__asm__(".symver __isoc23_strtol, strtol@" SIM_OLDEST);
+__asm__(".symver __isoc23_strtoul, strtoul@" SIM_OLDEST);
+__asm__(".symver __isoc23_strtoull, strtoull@" SIM_OLDEST);
+#endif
+
+#endif
