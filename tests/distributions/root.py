@@ -66,7 +66,7 @@ def prepare(suite: str, packages: Sequence[str] = ()) -> Path:
             shutil.rmtree(unfinished, ignore_errors=True)
             # Were it killed, /proc and /sys would else stay mounted in the folder.
             command = ["unshare", "--mount", "--propagation=private", "mmdebstrap", "--variant=minbase"]
-            command += [f"--include={','.join(wanted)}", *_OPTIONS, suite, str(unfinished), _mirror()]
+            command += [f"--include={','.join(wanted)}", *_OPTIONS, suite, str(unfinished), mirror()]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
             if done.returncode:
                 raise RootError(f"cannot make a root of Debian {suite}: {done.stderr[-3000:]}")
@@ -74,7 +74,7 @@ def prepare(suite: str, packages: Sequence[str] = ()) -> Path:
     return folder
 
 
-def _mirror() -> str:
+def mirror() -> str:
     """The Debian mirror that this machine's apt is configured for."""
     release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     command = ["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Component: main"]

@@ -50,6 +50,11 @@ def build_elsewhere(kind: str, folder: Path) -> list[Path]:
     return _run(command, copy, folder, environ, umask=0o077)
 
 
+def by_name(rpms: list[Path]) -> dict[str, Path]:
+    """Rpms by the packages' names; the source's is "source"."""
+    return {"source" if file.match("*.src.rpm") else file.name.rsplit("-", 2)[0]: file for file in rpms}
+
+
 def _git(*command: str) -> str:
     return subprocess.run(
         ["git", *command], cwd=REPOSITORY, check=True, capture_output=True, text=True

@@ -1,8 +1,10 @@
-"""The rpms: built by anybody, the same bytes each time, and nothing in them that stands in for a driver."""
+"""The rpms: the same bytes for anybody, no stand-in for a driver to others, and their life on a machine."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from distributions.root import Root
 from support import REPOSITORY
 
 from . import building
@@ -20,20 +23,22 @@ RUNTIME, SIMULATOR = "xpu-container-runtime", "xpu-simulator"
 #: Names that RHEL 9 and 10 have: docs/install.md says so.
 IN_RHEL = {
     "(runc or crun)", "python3 >= 3.9",
-    "/bin/sh", "/usr/bin/python3", "coreutils", "findutils", "grep", "sed",
+    "/bin/sh", "/usr/bin/python3", "coreutils", "findutils", "grep", "sed", "util-linux",
 }  # fmt: skip
 #: RHEL 9's is 2.34; Debian 11's, which roots of these tests have, 2.31.
 GLIBC = (2, 27)
+LIB = "/usr/lib/xpu-container-runtime"
+#: Of RHEL's filesystem, systemd and others; a Debian root need not have them, and rpm leaves them.
+OF_OTHERS = {"/usr/lib/systemd", "/usr/lib/systemd/system", "/usr/share/licenses"}
+RPM = ("rpm", "--dbpath", "/var/lib/rpm")
+
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
 def rpms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By package name; the source's is "source"."""
-    return by_name(building.build("rpm", tmp_path_factory.mktemp("rpm")))
-
-
-def by_name(files: list[Path]) -> dict[str, Path]:
-    return {("source" if file.match("*.src.rpm") else query(file, "%{NAME}")): file for file in files}
+    return building.by_name(building.build("rpm", tmp_path_factory.mktemp("rpm")))
 
 
 def query(file: Path, what: str) -> str:
@@ -53,7 +58,7 @@ def open_folder() -> Iterator[Path]:
 def test_another_user_without_a_network_builds_the_same_bytes(
     rpms: dict[str, Path], open_folder: Path
 ) -> None:
-    again = by_name(building.build_elsewhere("rpm", open_folder))
+    again = building.by_name(building.build_elsewhere("rpm", open_folder))
     assert set(again) == set(rpms) == {RUNTIME, SIMULATOR, "source"}
     for name, file in rpms.items():
         assert file.name == again[name].name
@@ -110,3 +115,113 @@ def test_roots_own_files_and_nothing_compiled_for_the_builders_python(rpms: dict
     assert [line.split() for line in flags if "c" in line.partition(" ")[0]] == [
         ["cn", "/etc/xpu/config.yaml"]
     ]
+
+
+@pytest.fixture
+def machine(rpms: dict[str, Path], tmp_path: Path) -> Iterator[Root]:
+    """A root with our rpms in /srv, and a small image's root folder in /srv/bundle."""
+    root = Root("bullseye", packages=["python3", "rpm", "runc", "busybox-static"], network=False)
+    try:
+        for file in [*rpms.values(), *pythons(tmp_path)]:
+            (root.path("/srv") / file.name).write_bytes(file.read_bytes())
+        (root.path("/srv") / "image.py").write_bytes((REPOSITORY / "packaging/image.py").read_bytes())
+        done = root.run("python3", "-IS", "/srv/image.py", "/srv/bundle/rootfs")
+        assert done.returncode == 0, done.stdout
+        yield root
+    finally:
+        root.close()
+
+
+def pythons(folder: Path) -> list[Path]:
+    """Two versions of a package that has /usr/bin/python3, as the distribution's own has it."""
+    spec = folder / "python3.spec"
+    for version in (1, 2):
+        spec.write_text(
+            f"Name: python3\nVersion: {version}\nRelease: 1\nSummary: Python\nLicense: none\n"
+            "BuildArch: noarch\n"
+            "%description\n%install\nmkdir -p %{buildroot}/usr/bin\n"
+            "ln -s python3.9 %{buildroot}/usr/bin/python3\n%files\n/usr/bin/python3\n"
+        )
+        subprocess.run(
+            ["rpmbuild", "-bb", "--define", f"_topdir {folder}", spec], check=True, capture_output=True
+        )
+    return sorted((folder / "RPMS/noarch").iterdir())
+
+
+def files(machine: Root) -> set[str]:
+    """All that is in the root and was installed or made by what was."""
+    done = machine.run("find", "/", "-xdev", "!", "-path", "/var/lib/rpm*", "!", "-path", "/srv/*")
+    return set(done.stdout.splitlines()) | {str(path) for path in machine.path("/run").glob("xpu*")}
+
+
+def rpm(machine: Root, *words: str) -> str:
+    done = machine.run(*RPM, *words, timeout=120)
+    # What Debian's rpm says of itself, and what it cannot know: Debian's packages.
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("rpm: ")]
+    assert done.returncode == 0, done.stdout
+    return "\n".join(lines)
+
+
+def bundle(machine: Root) -> Path:
+    return machine.path(f"{LIB}/python/start.bundle")
+
+
+def compiled(machine: Root) -> bool:
+    return b"xpu_runtime" in bundle(machine).read_bytes()
+
+
+def run_container(machine: Root, command: str) -> str:
+    """Runs a shell command in a container with 4 GiB of a device, as an engine would have it run."""
+    machine.run("runc", "spec", "--bundle", "/tmp")
+    path = machine.path("/tmp/config.json")
+    config = json.loads(path.read_text())
+    path.unlink()
+    config["process"] |= {"args": ["/bin/sh", "-c", command], "terminal": False}
+    config["process"]["env"] += ["XPU_MEM=4G"]
+    (machine.path("/srv/bundle") / "config.json").write_text(json.dumps(config))
+    return machine.run(
+        "/usr/bin/xpu-container-runtime", "run", "--bundle", "/srv/bundle", f"rpm-{os.getpid()}"
+    ).stdout
+
+
+def test_install_main_job_newer_python_upgrade_and_removal(machine: Root) -> None:
+    rpm(machine, "--initdb")
+    rpm(machine, "-i", "--nodeps", "--replacefiles", "/srv/python3-1-1.noarch.rpm")
+    before = files(machine)
+
+    # Nothing is said, and Python's files are made on the machine.
+    packages = sorted(f"/srv/{path.name}" for path in machine.path("/srv").glob("xpu-*.x86_64.rpm"))
+    assert rpm(machine, "-i", "--nodeps", *packages) == ""
+    assert compiled(machine)
+    changed = machine.run(*RPM, "-V", "--nodeps", "xpu-container-runtime", "xpu-simulator").stdout
+    assert [line for line in changed.splitlines() if not line.startswith("rpm: ")] == []
+
+    # The main job.
+    up = machine.run("xpu", "sim", "up", "--topology", "1xT4-R580")
+    assert up.returncode == 0, up.stdout
+    said = run_container(machine, "nvidia-smi")
+    assert "4096MiB" in said, said
+
+    # The distribution moves to another Python.
+    bundle(machine).write_bytes(b"of the old Python")
+    rpm(machine, "-U", "--nodeps", "/srv/python3-2-1.noarch.rpm")
+    assert compiled(machine)
+
+    # An upgrade: the configuration stays as it was set, and what the new version has not is gone.
+    configuration = machine.path("/etc/xpu/config.yaml")
+    text = configuration.read_text() + "# set by the operator\n"
+    configuration.write_text(text)
+    gone = machine.path(f"{LIB}/python/xpu_runtime") / "gone" / "__pycache__"
+    gone.mkdir(parents=True)
+    (gone / "module.cpython-39.pyc").write_bytes(b"compiled")
+    bundle(machine).write_bytes(b"of the old version")
+    rpm(machine, "--reinstall", "--nodeps", *packages)
+    assert configuration.read_text() == text
+    assert not gone.parent.exists() and compiled(machine)
+    assert "4096MiB" in run_container(machine, "nvidia-smi")
+
+    # Removal takes down the simulation, and leaves the changed configuration alone, as rpm does.
+    said = rpm(machine, "-e", "--nodeps", "xpu-simulator", "xpu-container-runtime")
+    assert said == "warning: /etc/xpu/config.yaml saved as /etc/xpu/config.yaml.rpmsave"
+    assert files(machine) - before - OF_OTHERS == {"/etc/xpu", "/etc/xpu/config.yaml.rpmsave"}
+    assert machine.programs() == []
