@@ -109,3 +109,16 @@ def test_a_build_installs_nothing_and_names_the_command_that_does(
     assert missing in done.stderr
     assert "make deps" in done.stderr
     assert sorted(os.listdir(source)) == ["Makefile"]
+
+
+def test_without_a_static_c_library_the_build_names_the_package_that_has_it(tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\ncase " $* " in *" -static "*) exit 1 ;; esac\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    done = subprocess.run(
+        ["make", "-s", "-C", REPOSITORY / "native/launcher", f"OUT={tmp_path}", f"CC={compiler}"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "install musl-tools (Debian) or glibc-static (RHEL:" in done.stderr
