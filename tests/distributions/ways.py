@@ -91,7 +91,7 @@ class Runc(Way):
         spec["root"] = {"path": IMAGE, "readonly": False}
         spec["linux"]["cgroupsPath"] = f"/{name}"
         bundle = f"{self._folder}/{name}"
-        self.machine.path(bundle).mkdir()
+        self.machine.path(bundle).mkdir(exist_ok=True)
         self.machine.path(f"{bundle}/config.json").write_text(json.dumps(spec))
         return bundle
 
@@ -107,6 +107,13 @@ class Runc(Way):
     def start(self, name: str, request: Sequence[str], *command: str) -> None:
         bundle = self._bundle(name, request, command)
         script = f"exec {_RUNTIME} run --detach --bundle {bundle} {name} > {bundle}/output 2>&1"
+        done = self.machine.run("sh", "-c", script, environ=self._environ)
+        assert done.returncode == 0, self.machine.path(f"{bundle}/output").read_text()
+
+    def create(self, name: str, request: Sequence[str], *command: str) -> None:
+        """Creates a container that `start` of the runtime is to start."""
+        bundle = self._bundle(name, request, command)
+        script = f"exec {_RUNTIME} create --bundle {bundle} {name} > {bundle}/output 2>&1"
         done = self.machine.run("sh", "-c", script, environ=self._environ)
         assert done.returncode == 0, self.machine.path(f"{bundle}/output").read_text()
 
@@ -163,12 +170,16 @@ class Docker(Way):
         super().__init__(machine)
         done = self._done("xpu", "runtime", "configure", "docker")
         assert "changed" in done.stdout, done.stdout
+        self.serve()
+        self._done("sh", "-c", f"tar -C {IMAGE} -c . | docker import - {self._IMAGE}")
+
+    def serve(self, *options: str) -> None:
+        """Starts dockerd."""
         self._serve(
             "dockerd --data-root /run/d-root --exec-root /run/d-exec --iptables=false --ip6tables=false "
-            "--bridge=none",
+            f"--bridge=none {' '.join(options)}",
             ["docker", "version"],
         )
-        self._done("sh", "-c", f"tar -C {IMAGE} -c . | docker import - {self._IMAGE}")
 
     def _run(self, request: Sequence[str], command: Sequence[str], *options: str) -> list[str]:
         variables = [word for variable in request for word in ("--env", variable)]

@@ -1,0 +1,199 @@
+"""Removal of the package while containers run and engines know it, by apt in Debian 12: nobody is left
+without the program that it calls, and what is no longer called goes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import GIB
+
+from .test_upgrade import RUNTIME, Debs, Machine
+from .ways import Containerd, Docker, Runc
+
+pytestmark = pytest.mark.timeout(900)
+
+NAMES = ("xpu-simulator", "xpu-container-runtime")
+HOOK = "/usr/bin/xpu-container-runtime-hook"
+DAEMON_JSON = "/etc/docker/daemon.json"
+JUST_SO = '{"debug": false}\n'
+INFO = "/var/lib/dpkg/info/xpu-container-runtime"
+
+
+@pytest.fixture(scope="module")
+def machine(debs: Debs) -> Iterator[Machine]:
+    entered = Machine()
+    try:
+        entered.path("/etc/docker").mkdir(exist_ok=True)
+        entered.path(DAEMON_JSON).write_text(JUST_SO)
+        yield entered
+    finally:
+        entered.root.close()
+
+
+@pytest.fixture
+def installed(machine: Machine, debs: Debs) -> Iterator[Machine]:
+    machine.install(debs)
+    machine.must("xpu", "sim", "up", "--topology", "1xT4-R580")
+    yield machine
+    # What a test that failed has left would be told in the next one's removal.
+    machine.run("sh", "-c", "kill -9 -1")
+    machine.must("dpkg", "--purge", *NAMES)
+    machine.path(DAEMON_JSON).write_text(JUST_SO)
+
+
+def files(machine: Machine) -> set[str]:
+    """All files but those of dpkg's own records, of programs that run, and what they log and store."""
+    others = " ".join(f"-not -path '{path}'" for path in ("/var/*", "/root/*", "/srv/*"))
+    command = f"find / -xdev {others}; find /run/xpu 2> /dev/null"
+    return set(machine.run("sh", "-c", command).stdout.splitlines())
+
+
+def remove(machine: Machine, how: str = "remove") -> str:
+    return machine.must("apt-get", how, "-y", *NAMES)
+
+
+def end(machine: Machine, *programs: str) -> None:
+    """Ends engines, as `systemctl stop` does, and waits until they are gone."""
+    for program in programs:
+        script = "for pid in $(pidof $1); do kill $pid; while [ -d /proc/$pid ]; do sleep 0.05; done; done"
+        machine.must("sh", "-c", script, "sh", program)
+
+
+def test_who_runs_can_be_deleted_and_who_asks_for_nothing_starts(installed: Machine, debs: Debs) -> None:
+    machine = installed
+    machine.must("xpu", "runtime", "configure", "containerd")
+    runc, containerd, docker = Runc(machine.root), Containerd(machine.root), Docker(machine.root)
+    machine.must("xpu", "runtime", "configure", "docker", "--set-as-default")
+    machine.must("sh", "-c", "kill -HUP $(pidof dockerd)")
+    runc.start("of-runc", ["XPU_MEM=1G"], "sleep", "1000")
+    containerd.start("of-ctr", ["XPU_MEM=1G"], "sleep", "1000")
+    containerd.start("of-ctr-plain", [], "sleep", "1000")
+    docker.start("of-docker", ["XPU_MEM=2G"], "sleep", "1000")
+    docker.start("stopped", ["XPU_MEM=1G"], "sleep", "1000")
+    machine.must("docker", "stop", "--time=0", "stopped")
+    (of_docker,) = (name for name, size in machine.held().items() if size == 2 * GIB)
+
+    told = remove(machine)
+    assert machine.path(DAEMON_JSON).read_text() == JUST_SO
+    assert "xpu" not in machine.path("/etc/containerd/config.toml").read_text()
+    for text in (
+        "taken out of /etc/docker/daemon.json", "taken out of /etc/containerd/config.toml",
+        "these containers hold slices, and keep them until they end", "still called by:", "container of-runc",
+        "container of-ctr\n", "container of-ctr-plain", f"container {of_docker}",
+        "containerd (process", "dockerd (process", "When they are gone:\n  apt purge xpu-container-runtime",
+    ):  # fmt: skip
+        assert text in told, f"{text!r} is not in {told}"
+
+    # dockerd has its configuration still, with this runtime as the default.
+    plain = ["docker", "run", "--rm", "--network=none", "image:1", "echo", "ordinary"]
+    assert machine.must(*plain) == "ordinary\n"
+    for refused in (docker.run(["XPU_MEM=1G"], "true"), machine.run("docker", "start", "stopped")):
+        assert refused.returncode != 0
+        assert "asks for an accelerator" in refused.stdout
+        assert "install xpu-container-runtime again" in refused.stdout
+    assert runc.run([], "echo", "ordinary").stdout == "ordinary\n"
+    assert json.loads(machine.must(RUNTIME, "state", "of-runc"))["status"] == "running"
+    machine.must("docker", "exec", "of-docker", "true")
+
+    # Installed again, it knows who has what.
+    machine.install(debs)
+    assert sorted(machine.held().values()) == [GIB, GIB, 2 * GIB]
+    remove(machine)
+
+    runc.remove("of-runc")
+    containerd.remove("of-ctr")
+    containerd.remove("of-ctr-plain")
+    docker.remove("of-docker")
+    end(machine, "dockerd", "containerd")
+    docker.serve()
+    assert machine.must(*plain) == "ordinary\n"
+    refused = machine.run("docker", "start", "stopped")
+    assert refused.returncode != 0 and "xpu" in refused.stdout, "docker says that it knows no such runtime"
+    docker.remove("stopped")
+    assert "still called" not in remove(machine, "purge")
+    assert [name for name in files(machine) if "xpu" in name] == []
+    end(machine, "dockerd")
+
+
+def test_a_purge_leaves_no_file_and_takes_down_what_is_simulated(machine: Machine, debs: Debs) -> None:
+    before = files(machine)
+    machine.install(debs)
+    machine.must("xpu", "sim", "up", "--topology", "2xT4")
+    Runc(machine.root, "hook").run(["XPU_MEM=1G"], "true")
+    remove(machine, "purge")
+    ours = ("/run/bundles", "/run/debs")
+    assert {name for name in files(machine) if not name.startswith(ours)} <= before
+    assert "xpu-sim-driver" not in machine.root.programs()
+
+
+def test_an_engine_with_another_file_and_another_installations_entry(installed: Machine) -> None:
+    machine = installed
+    machine.must("xpu", "runtime", "configure", "docker", "--config", "/run/other.json")
+    other = '{"runtimes": {"xpu": {"path": "/usr/local/bin/xpu-container-runtime"}}}\n'
+    machine.path(DAEMON_JSON).write_text(other)
+    docker = Docker.__new__(Docker)
+    docker.machine = machine.root
+    docker.serve("--config-file", "/run/other.json")
+    told = remove(machine)
+    assert "taken out of /run/other.json" in told and "dockerd (process" in told
+    assert machine.path("/run/other.json").read_text() == "{}\n"
+    assert machine.path(DAEMON_JSON).read_text() == other
+    end(machine, "dockerd")
+    assert "still called" not in remove(machine, "purge")
+
+
+def test_nothing_of_our_own_that_is_broken_keeps_the_package(installed: Machine) -> None:
+    machine = installed
+    machine.path(DAEMON_JSON).write_text("{ broken")
+    told = machine.must("dpkg", "--remove", *NAMES)
+    assert f"still in docker's configuration: {DAEMON_JSON}" in told
+    assert not os.path.lexists(machine.path(RUNTIME))
+
+
+def test_without_a_python_that_works_every_engine_counts(installed: Machine, debs: Debs) -> None:
+    machine = installed
+    containerd = Containerd(machine.root)
+    containerd.start("of-ctr", ["XPU_MEM=1G"], "sleep", "1000")
+    machine.must("mv", "/usr/bin/python3", "/usr/bin/python3.aside")
+    told = machine.must("dpkg", "--remove", *NAMES)
+    machine.must("mv", "/usr/bin/python3.aside", "/usr/bin/python3")
+    assert "cannot tell who uses it" in told and "containerd-shim (process" in told
+    containerd.remove("of-ctr")
+    end(machine, "containerd")
+    assert "still called" not in remove(machine, "purge")
+    assert not os.path.lexists(machine.path(RUNTIME)) and not os.path.lexists(machine.path(HOOK))
+
+
+def test_the_scripts_take_all_ways_of_dpkg_and_the_package_still_works(installed: Machine) -> None:
+    machine = installed
+    for words in (
+        "prerm upgrade 99.0", "prerm failed-upgrade 0.0.1 99.0", "prerm deconfigure in-favour other 1",
+        "postrm upgrade 99.0", "postrm failed-upgrade 0.0.1 99.0", "postrm disappear other 1",
+        "postrm abort-install", "postrm abort-install 0.0.1 99.0", "postrm abort-upgrade 0.0.1 99.0",
+        "postinst abort-upgrade 99.0", "postinst abort-deconfigure in-favour other 1",
+        "postinst triggered /usr/bin/python3", "prerm remove", "postinst abort-remove",
+    ):  # fmt: skip
+        script, *rest = words.split()
+        done = machine.run(f"{INFO}.{script}", *rest)
+        assert done.returncode == 0, f"{words}: {done.stdout}"
+    assert not os.path.lexists(machine.path(f"{RUNTIME}.kept"))
+    assert (machine.path("/usr/lib/xpu-container-runtime/python") / "start.bundle").exists()
+    done = Runc(machine.root, "spec").run(["XPU_MEM=2G"], "cuda-probe", "alloc", "3000")
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stdout
+    remove(machine, "purge")
+
+
+def test_what_others_have_put_in_our_place_since_stays(installed: Machine, tmp_path: Path) -> None:
+    machine = installed
+    remove(machine)
+    machine.path(RUNTIME).write_text("#!/bin/sh\n")
+    machine.path(HOOK).write_text("#!/bin/sh\n")
+    remove(machine, "purge")
+    for path in (RUNTIME, HOOK):
+        assert machine.path(path).read_text() == "#!/bin/sh\n"
+        machine.path(path).unlink()

@@ -1,0 +1,133 @@
+"""Packages of other versions: built from an earlier commit, or this one's with a constant changed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from support import REPOSITORY
+from support.packages import NAMES, build, in_folder
+
+_LIB = "usr/lib/xpu-container-runtime"
+#: The file with the version, as the source tree has it.
+_VERSION_FILE = "src/xpu_runtime/version.py"
+_VERSION = re.compile(r'^VERSION = "(.*)"$', re.MULTILINE)
+
+
+class Deb:
+    """The contents of a package, unpacked, and what is in it of ours to change."""
+
+    def __init__(self, deb: Path, folder: Path) -> None:
+        subprocess.run(["dpkg-deb", "--raw-extract", deb, folder], check=True)
+        self.folder = folder
+
+    def substitute(self, path: str, old: str, new: str) -> None:
+        file = self.folder / path
+        text = file.read_text()
+        assert old in text, f"{path} has no {old!r}"
+        file.write_text(text.replace(old, new, 1))
+
+    def write(self, into: Path) -> None:
+        """Packs it again, with the checksum of its Python files, as `make install` writes it."""
+        top = self.folder / _LIB / "python"
+        if (top / "xpu_bundle.py").exists():
+            files = [top / "xpu_bundle.py", *sorted((top / "xpu_runtime").rglob("*.py"))]
+            found = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:15]
+            for file in (top / "xpu_bundle.py", top / "xpu_runtime/version.py"):
+                file.write_text(re.sub("^BUILD = .*", f'BUILD = "{found}"', file.read_text(), flags=re.M))
+        shutil.rmtree(self.folder / "DEBIAN" / "md5sums", ignore_errors=True)
+        subprocess.run(
+            ["dpkg-deb", "--root-owner-group", "-Znone", "--build", self.folder, into],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+
+def changed(
+    debs: list[Path],
+    into: Path,
+    version: str,
+    constants: Mapping[str, tuple[str, str]],
+    files: Mapping[str, Path] | None = None,
+) -> list[Path]:
+    """Both packages as `version`, with changed constants by the module's file, and other files in the place
+    of theirs."""
+    into.mkdir()
+    for name, deb in zip(NAMES, debs):
+        unpacked = Deb(deb, into / name)
+        control = (unpacked.folder / "DEBIAN/control").read_text()
+        (old,) = re.findall("^Version: (.*)$", control, re.MULTILINE)
+        (unpacked.folder / "DEBIAN/control").write_text(control.replace(old, version))
+        if name == NAMES[0]:
+            module = f"{_LIB}/python/xpu_runtime"
+            unpacked.substitute(f"{module}/version.py", f'VERSION = "{old}"', f'VERSION = "{version}"')
+            for path, (before, after) in constants.items():
+                unpacked.substitute(f"{module}/{path}", before, after)
+            for path, file in (files or {}).items():
+                shutil.copy(file, unpacked.folder / _LIB / path)
+        unpacked.write(into)
+        shutil.rmtree(unpacked.folder)
+    return in_folder(into)
+
+
+def _git(*words: str | Path) -> str:
+    done = subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def earlier_commit() -> str:
+    """The newest commit of another version, else the first one that has packages; "" where the clone has no
+    such history."""
+    now = _VERSION.findall((REPOSITORY / _VERSION_FILE).read_text())
+    for commit in _git("log", "--format=%H", "--", _VERSION_FILE).split():
+        there = _VERSION.findall(_git("show", f"{commit}:{_VERSION_FILE}"))
+        if there and there != now:
+            return commit
+    first = _git("log", "--format=%H", "--diff-filter=A", "--", "packaging/deb/control").split()
+    # In a shallow clone all files come with its oldest commit: nothing is known of what was before.
+    shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+    return first[-1] if first and not shallow and first[-1] != _git("rev-parse", "HEAD") else ""
+
+
+def earlier(debs: list[Path], folder: Path) -> tuple[list[Path], str]:
+    """The packages of an earlier version, and what they are."""
+    commit = earlier_commit()
+    if not commit:
+        older = {"ledger/layout.py": ("VERSION = 2", "VERSION = 1")}
+        return changed(debs, folder, "0.0.9", older), "this version's, with an older layout of the ledger"
+    source = folder / "source"
+    subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", REPOSITORY, source], check=True)
+    subprocess.run(["git", "-C", source, "checkout", "-q", commit], check=True)
+    (folder / "build").mkdir()
+    shutil.copytree(REPOSITORY / "build" / "wheels", folder / "build" / "wheels")
+    build(source, folder / "build", folder / "dist")
+    return in_folder(folder / "dist"), f"built from {commit[:12]}"
+
+
+def constant(deb: Path, module: str, name: str) -> int:
+    """A whole number that a module of a package has, under this name or with an underscore before it."""
+    path = f"./{_LIB}/python/xpu_runtime/{module}"
+    tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, stdout=subprocess.PIPE).stdout
+    text = subprocess.run(["tar", "-xO", path], input=tar, check=True, stdout=subprocess.PIPE).stdout.decode()
+    return int(re.findall(rf"^_?{name} = (\d+)$", text, re.MULTILINE)[0])
+
+
+def interposers_of_abi(abi: int, folder: Path) -> dict[str, Path]:
+    """The interposer libraries, built for pages of another ABI, by where they are in the package."""
+    native = folder / "native"
+    shutil.copytree(REPOSITORY / "native", native)
+    header = native / "abi/page.h"
+    text = header.read_text()
+    assert "XPU_ABI = 1," in text
+    header.write_text(text.replace("XPU_ABI = 1,", f"XPU_ABI = {abi},"))
+    subprocess.run(
+        ["make", "-s", "-j2", "-C", native / "interposer/nvidia", f"OUT={folder / 'out'}"], check=True
+    )
+    return {
+        f"native/interposer/nvidia/{name}": folder / "out" / name
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+    }
