@@ -20,7 +20,8 @@ from support import REPOSITORY
 from . import building
 
 RUNTIME, SIMULATOR = "xpu-container-runtime", "xpu-simulator"
-#: Names that RHEL 9 and 10 have: docs/install.md says so.
+#: Names that RHEL 9 and 10 have in BaseOS and AppStream. 10 has crun alone: runc was removed, says its
+#: "Considerations in adopting RHEL 10".
 IN_RHEL = {
     "(runc or crun)", "python3 >= 3.9",
     "/bin/sh", "/usr/bin/python3", "coreutils", "findutils", "grep", "sed", "util-linux",
