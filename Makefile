@@ -41,7 +41,7 @@ PACKAGING_PACKAGES := debhelper dpkg-dev fakeroot rpm
 CROSS_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 ENGINE_PACKAGES := busybox-static containerd=containerd dockerd=docker.io "docker=docker-cli|docker.io" runc=runc
 TEST_PACKAGES   := bpftool crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
-	rpmlint "qemu-user-static|qemu-user" $(PACKAGING_PACKAGES) $(CROSS_PACKAGES)
+	lintian rpmlint "qemu-user-static|qemu-user" $(PACKAGING_PACKAGES) $(CROSS_PACKAGES)
 
 # All processors, unless the caller's own -j says how many.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))

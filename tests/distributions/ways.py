@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from .root import Root
 
-#: Where the image's root folder is in the root.
-IMAGE = "/srv/image"
+#: Where the image's root folder is: not on the root's disk, as the driver's files get their places in it.
+IMAGE = "/run/image"
 _RUNTIME = "/usr/bin/xpu-container-runtime"
 _PATH = "PATH=/usr/bin:/bin"
 _PATIENCE = 30
