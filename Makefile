@@ -58,31 +58,31 @@ packages-engine: packages-build
 packages-test: packages-engine
 	@packaging/install-packages $(TEST_PACKAGES)
 
-deps: $(BUILD)/wheels.stamp
+# The packages by others that are installed with ours (packaging/third_party.py unpacks them): the only part of a build
+# that needs a network. What was fetched lies beside the list that it was fetched for, so that a copy of the folder
+# serves on a machine that has none; it stays until there is another.
+deps: packages-build
+	@cmp -s packaging/requirements.txt $(BUILD)/wheels/requirements.txt || { \
+		rm -rf $(BUILD)/wheels.new $(BUILD)/pip && $(PYTHON) -m venv $(BUILD)/pip && \
+		$(BUILD)/pip/bin/pip download $(PIP_OPTIONS) --require-hashes --no-deps --only-binary :all: \
+			--python-version 3.11 --implementation cp --platform manylinux2014_x86_64 \
+			--dest $(BUILD)/wheels.new -r packaging/requirements.txt && \
+		cp packaging/requirements.txt $(BUILD)/wheels.new/ && \
+		rm -rf $(BUILD)/wheels && mv $(BUILD)/wheels.new $(BUILD)/wheels; }
 
 build:
 	@command -v $(firstword $(CC)) > /dev/null || \
 		{ echo "there is no C compiler: run 'make deps' as root (Debian), or install one" >&2; exit 1; }
-	@[ $(BUILD)/wheels.stamp -nt packaging/requirements.txt ] || \
-		{ echo "build/wheels is missing or older than packaging/requirements.txt: run 'make deps', which fetches it with pip" >&2; exit 1; }
+	@cmp -s packaging/requirements.txt $(BUILD)/wheels/requirements.txt || \
+		{ echo "build/wheels is missing or not of packaging/requirements.txt: run 'make deps', which fetches it with pip" >&2; exit 1; }
 	@# Not anew where it is up to date: several `make install` at a time, as tests do, copy it.
-	@[ $(BUILD)/vendor -nt $(BUILD)/wheels.stamp ] && [ $(BUILD)/vendor -nt packaging/third_party.py ] || \
+	@[ $(BUILD)/vendor -nt $(BUILD)/wheels/requirements.txt ] && [ $(BUILD)/vendor -nt packaging/third_party.py ] || \
 		$(PYTHON) -IS packaging/third_party.py $(BUILD)/wheels $(BUILD)/vendor
 	@$(MAKE) --no-print-directory -s -C native/launcher OUT=$(BUILD)/launcher PYTHON=$(PYTHON)
 	@$(MAKE) --no-print-directory -s $(JOBS) -C native/interposer/nvidia OUT=$(BUILD)/interposer/nvidia
 	@# CUDART is for tests alone, and not to be installed, whoever asks for it: see sim/README.md.
 	@$(MAKE) --no-print-directory -s $(JOBS) -C sim OUT=$(BUILD)/sim CUDART=
 	@$(MAKE) --no-print-directory -s -C native/probe OUT=$(BUILD)/probe
-
-# The packages by others that are installed with ours (packaging/third_party.py unpacks them): the only
-# part of a build that needs a network.
-$(BUILD)/wheels.stamp: packaging/requirements.txt | packages-build
-	@rm -rf $(BUILD)/wheels $(BUILD)/pip
-	@$(PYTHON) -m venv $(BUILD)/pip
-	@$(BUILD)/pip/bin/pip download $(PIP_OPTIONS) --require-hashes --no-deps --only-binary :all: \
-		--python-version 3.11 --implementation cp --platform manylinux2014_x86_64 \
-		--dest $(BUILD)/wheels -r packaging/requirements.txt
-	@touch $@
 
 # Linters, type checker, test runner.
 $(BUILD)/venv.stamp: pyproject.toml | packages-build
@@ -154,7 +154,7 @@ install-simulator-node:
 
 # The packages, into dist/. Nothing is fetched, and no root is needed.
 .PHONY: pages deb rpm
-pages:
+pages: build
 	@PYTHONPATH=src:$(BUILD)/vendor $(PYTHON) -S packaging/manpages.py $(BUILD)/pages
 
 deb: packages-packaging deps
@@ -199,7 +199,7 @@ bench: packages-engine root
 .PHONY: bench-package
 bench-package: packages-engine root deb
 	@rm -rf $(BUILD)/unpacked
-	@for package in dist/*_$$(dpkg --print-architecture).deb; do dpkg-deb --extract $$package $(BUILD)/unpacked; done
+	@for package in dist/*_$$(dpkg --print-architecture).deb; do dpkg-deb --extract $$package $(BUILD)/unpacked || exit; done
 	@$(PYTHON) -IS $(BUILD)/unpacked/usr/lib/$(NAME)/precompile.py
 	@$(PYTHON) bench/installations.py install=$(ROOT) package=$(BUILD)/unpacked/usr
 

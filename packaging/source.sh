@@ -1,19 +1,21 @@
 # What build-deb and build-rpm begin with: which version this is, and a folder of what the packages are built of.
 # Sourced in the top of a checkout.
 
+# shellcheck shell=sh disable=SC2034 # who sources this uses it
 version=$(sed -n 's/^VERSION = "\(.*\)"/\1/p' src/xpu_runtime/version.py)
 COMMIT=${COMMIT:-$(git rev-parse --short=12 HEAD)}
 # All times in packages are the commit's, so that two builds of it give the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export COMMIT SOURCE_DATE_EPOCH
 umask 022
+# make's own variables, where make runs us: CC of another build, for one.
+unset MAKEFLAGS MFLAGS MAKELEVEL || true
 
 # The tracked files and the wheels: copy_source BUILD FOLDER
 copy_source() {
     mkdir -p "$2/build"
     git ls-files -z | xargs -0 cp --parents -t "$2"
     cp -a "$1/wheels" "$2/build/"
-    touch "$2/build/wheels.stamp"
 }
 
 # Puts packaging/scripts/NAME.sh in the place of each line @NAME@: what debs and rpms run on the machine.
@@ -22,7 +24,9 @@ put_scripts_in() {
     awk -v percent="${2:-%}" '
         /^@[a-z-]+@$/ {
             file = "packaging/scripts/" substr($0, 2, length($0) - 2) ".sh"
-            while ((getline line < file) > 0) { gsub("%", percent, line); print line }
+            lines = 0
+            while ((getline line < file) > 0) { gsub("%", percent, line); print line; lines++ }
+            if (!lines) { print FILENAME ": " file " is missing or empty" > "/dev/stderr"; exit 1 }
             close(file)
             next
         }

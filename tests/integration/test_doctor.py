@@ -199,6 +199,15 @@ def test_a_ledger_that_is_damaged_or_of_another_version_is_named(node: Node, bun
     db.close()
     assert_fine(node, "ledger")
 
+    # Who asks changes nothing, also where the next start would make it anew.
+    node.remove(container)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE meta SET version = version + 1")
+    db.close()
+    other = path.read_bytes()
+    found(node, "problem", "ledger", "written by another version of this runtime")
+    assert path.read_bytes() == other
+
 
 def test_a_ledger_that_is_locked_is_told_with_the_process_that_locks_it(node: Node) -> None:
     node.sim("1xT4")

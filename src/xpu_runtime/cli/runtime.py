@@ -12,7 +12,6 @@ import sys
 import click
 
 from xpu_runtime import textfile
-from xpu_runtime.cli import removal
 from xpu_runtime.engines import ENGINES, Engine, engine
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
@@ -86,6 +85,8 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
 @runtime.command(hidden=True)
 def retire() -> None:
     """What a package does before it is removed; packaging/scripts/before-removal.sh calls it."""
+    from xpu_runtime.cli import removal  # brings in what the other commands do not need
+
     removal.prepare()
 
 

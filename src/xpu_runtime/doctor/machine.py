@@ -85,7 +85,7 @@ def _grants() -> tuple[Grant, ...]:
     if not os.path.exists(path):
         return ()
     waiting.allow(_LEDGER_S)
-    with Ledger(path) as ledger:
+    with Ledger(path, as_is=True) as ledger:
         return tuple(ledger.grants())
 
 

@@ -111,7 +111,7 @@ def _grants() -> list[Grant]:
     if not os.path.exists(paths.in_run_dir("ledger.db")):
         return []
     waiting.allow(_LEDGER_S)
-    with Ledger() as ledger:
+    with Ledger(as_is=True) as ledger:
         return ledger.grants()
 
 

@@ -50,17 +50,22 @@ class _LedgerErrors:
 
 
 class Ledger:
-    """An open ledger. Used as a context manager; one thread."""
+    """An open ledger. Used as a context manager; one thread.
 
-    def __init__(self, path: str | None = None) -> None:
+    It is made where there is none of this boot. With `as_is` it is neither made nor made anew, for who only
+    wants to know how it is: OtherLayout, or LedgerError, where it is not what a start would use.
+    """
+
+    def __init__(self, path: str | None = None, *, as_is: bool = False) -> None:
         self.path = path or paths.in_run_dir("ledger.db")
+        self._as_is = as_is
         self._db: Any = None
         self._own: layout.Mark
 
     def __enter__(self) -> Self:
         try:
             folder = os.path.dirname(self.path)
-            if not os.path.isdir(folder):
+            if not self._as_is and not os.path.isdir(folder):
                 if os.path.lexists(folder):
                     raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a directory")
                 os.makedirs(folder, mode=0o755, exist_ok=True)
@@ -77,7 +82,8 @@ class Ledger:
 
     def _open(self) -> None:
         # The engine's umask must not decide who reads the ledger.
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        create = 0 if self._as_is else os.O_CREAT
+        os.close(os.open(self.path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         self._own = layout.own_mark(self.path)
         self._db = sqlite.connect(self.path, timeout=waiting.left(), isolation_level=None)
         self._db.execute("PRAGMA synchronous=OFF")
@@ -114,6 +120,12 @@ class Ledger:
     def _prepare(self) -> None:
         """Makes the ledger from the running containers, where there is none of this boot, or one of another
         layout without a living container."""
+        if self._as_is:
+            if not self._is_current():
+                raise LedgerError(
+                    f"the ledger {self.path} is not of this boot", "the next start makes it anew"
+                )
+            return
         try:
             current = self._is_current()
         except layout.OtherLayout as error:
