@@ -11,7 +11,17 @@ import pytest
 from support.inventories import node, nvidia
 from xpu_runtime import paths
 from xpu_runtime.config.defaults import DEFAULTS
-from xpu_runtime.doctor.areas import containerd, docker, installation, kernel, limits, nodes, podman, security
+from xpu_runtime.doctor.areas import (
+    containerd,
+    docker,
+    installation,
+    kernel,
+    limits,
+    nodes,
+    podman,
+    runtime,
+    security,
+)
 from xpu_runtime.doctor.engine import Process, changed_since
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.finding import OK, PROBLEM, WARNING
@@ -21,6 +31,7 @@ from xpu_runtime.vendors.inventory import Device, Inventory, Node
 
 GPU = Device("0", "GPU-1", "T4", 1 << 30, (Node("/dev/nvidia0", 195, 0),), "nvidia")
 V1 = Hierarchy(1, ("devices",), "/", "/sys/fs/cgroup/devices")
+V2 = Hierarchy(2, (), "/", "/sys/fs/cgroup/unified")
 
 
 def machine(inventory: Inventory, *grants: Grant) -> Machine:
@@ -47,6 +58,21 @@ def test_cgroups(tmp_path: Path, mounted: list[Hierarchy], state: str, says: str
     finding = kernel.of_cgroups(here, systemd=True)
     assert finding.state == state
     assert says in finding.text
+    assert (finding.todo is None) == (state == OK)
+
+
+@pytest.mark.parametrize(
+    ("version", "mounted", "state"),
+    [
+        ("runc version 1.0.0~rc93+ds1", [V1, V2], WARNING),
+        ("runc version 1.0.0~rc93+ds1", [V2], OK),
+        ("runc version 1.1.5+ds1", [V1, V2], OK),
+        ("runc version 1.10.0", [V1, V2], OK),
+    ],
+)
+def test_a_runc_that_makes_no_cgroup_v2_folder(version: str, mounted: list[Hierarchy], state: str) -> None:
+    finding = runtime.of_version("/usr/sbin/runc", version, mounted)
+    assert finding.state == state and version in finding.text
     assert (finding.todo is None) == (state == OK)
 
 

@@ -10,6 +10,7 @@ from xpu_runtime.config.low_level_runtime import find_runtime
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
+from xpu_runtime.linux import cgroups
 
 ORDER = 60
 _CHECK = "low-level runtime"
@@ -26,4 +27,14 @@ def look(machine: Machine) -> Iterator[Finding]:
         todo = f"run `{path} --version` yourself; install it again, or name another in low_level_runtimes"
         yield finding.problem(_CHECK, f"{path} --version fails", todo)
         return
-    yield finding.ok(_CHECK, f"{path} ({text.splitlines()[0].strip()})")
+    yield of_version(path, text.splitlines()[0].strip(), cgroups.mounted())
+
+
+def of_version(path: str, version: str, mounted: list[cgroups.Hierarchy]) -> Finding:
+    """What this version of the runtime at `path` means with these hierarchies of cgroups."""
+    # Debian 11's: it puts containers into v1 alone where both are mounted; 1.1 puts them into both.
+    if version.startswith("runc version 1.0.") and {each.version for each in mounted} == {1, 2}:
+        text = f"{path} ({version}) makes no cgroup v2 folders beside v1: library holds what needs one"
+        todo = "for hard limits boot with systemd.unified_cgroup_hierarchy=1, or take runc 1.1 or newer"
+        return finding.warning(_CHECK, text, todo)
+    return finding.ok(_CHECK, f"{path} ({version})")
