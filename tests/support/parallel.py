@@ -23,8 +23,9 @@ FOLDERS = (
     "tests/integration/launcher",
     "tests/machine",
 )
-#: Here the first word of a test's parameters is a release, and each release's tests are one worker's.
+#: In this folder, all tests whose parameters begin with one of these releases are one worker's.
 RELEASES = "tests/distributions/"
+NAMES = ("bullseye", "bookworm", "trixie", "forky")
 #: What takes longest begins first, so that no worker is left with it in the end.
 FIRST: tuple[str, ...] = (
     "tests/distributions",
@@ -39,8 +40,9 @@ def scope_of(nodeid: str) -> str:
     """The file, folder, or release whose tests one worker gets together."""
     file, _, parameters = nodeid.partition("[")
     file = file.split("::", 1)[0]
-    if file.startswith(RELEASES) and parameters:
-        return RELEASES + parameters.rstrip("]").split("-")[0]
+    release = parameters.rstrip("]").split("-")[0]
+    if file.startswith(RELEASES) and release in NAMES:
+        return RELEASES + release
     return next((folder for folder in FOLDERS if file.startswith(f"{folder}/")), file)
 
 

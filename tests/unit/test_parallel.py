@@ -74,3 +74,10 @@ def test_a_folder_whose_tests_share_an_engine_is_one_workers() -> None:
     folder = "tests/integration/engines"
     assert scope_of(f"{folder}/test_docker.py::test_x[a::b]") == folder
     assert scope_of("tests/integration/test_set.py::test_x") == "tests/integration/test_set.py"
+
+
+def test_a_release_of_debian_stays_together_and_other_parameters_do_not_part_a_file() -> None:
+    folder = "tests/distributions"
+    assert scope_of(f"{folder}/test_packages.py::test_x[trixie-own-runc]") == f"{folder}/trixie"
+    assert scope_of(f"{folder}/test_demo.py::test_x[trixie]") == f"{folder}/trixie"
+    assert scope_of(f"{folder}/test_upgrade.py::test_x[upgrade]") == f"{folder}/test_upgrade.py"
