@@ -37,7 +37,7 @@ ROOT    := $(BUILD)/root
 # more), what running containers needs, what the other tests need besides.
 BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
 # What packages are made with, and for ARCH= of another machine.
-PACKAGING_PACKAGES := debhelper dpkg-dev fakeroot rpm
+PACKAGING_PACKAGES := build-essential debhelper dpkg-dev fakeroot rpm
 CROSS_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 ENGINE_PACKAGES := busybox-static containerd=containerd dockerd=docker.io "docker=docker-cli|docker.io" runc=runc
 TEST_PACKAGES   := bpftool crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
