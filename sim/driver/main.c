@@ -276,25 +276,43 @@ static void handle_event(struct handle *handle, uint32_t events) {
         share_hangup(handle);
 }
 
+enum { KINDS = 3 }; /* the low bits of an event's pointer */
+
+static unsigned kind_of(const struct epoll_event *event) { return (uintptr_t)event->data.ptr & KINDS; }
+
+static void *watched(const struct epoll_event *event) { return (char *)event->data.ptr - kind_of(event); }
+
+/*
+ * Takes back what nobody has any more, before any request of the same round. Without this, a request could
+ * find memory of a process that was dead when it was sent: the driver closes its own copy of a descriptor only
+ * after the reply that took the descriptor along. If it loses its processor in between, the process that
+ * got it may die, and another one ask, before the last copy is closed; then the request comes first here.
+ */
+static void take_back(const struct epoll_event *events, int count) {
+    for (int i = 0; i < count; i++)
+        if (kind_of(&events[i]) == WATCH_HANDLE)
+            handle_event(watched(&events[i]), events[i].events);
+        else if (kind_of(&events[i]) == WATCH_DEATH)
+            let_go(watched(&events[i]));
+}
+
 /* Returns when a signal asks for the end. */
 static void serve_all(void) {
     struct epoll_event events[64];
     for (;;) {
         int count = epoll_wait(epoll_fd, events, 64, -1);
+        take_back(events, count);
         for (int i = 0; i < count; i++) {
-            unsigned kind = (uintptr_t)events[i].data.ptr & 3;
-            void *what = (char *)events[i].data.ptr - kind;
+            void *what = watched(&events[i]);
             uint64_t ticks;
             if (what == &signal_fd)
                 return;
+            if (kind_of(&events[i]) == WATCH_HANDLE || kind_of(&events[i]) == WATCH_DEATH)
+                continue;
             if (what == &listen_fd)
                 accept_one();
             else if (what == &timer_fd)
                 (void)!read(timer_fd, &ticks, sizeof ticks);
-            else if (kind == WATCH_HANDLE)
-                handle_event(what, events[i].events);
-            else if (kind == WATCH_DEATH)
-                let_go(what);
             else if (!((struct client *)what)->doomed)
                 serve(what);
         }

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support import GIB, MIB
 from support.simulation import SUCCESS, Process
-from xpu_simulator.simulator import SimState
+from xpu_simulator.simulator import SimState, status
 
 from .test_memory import INVALID, reported, used
 
@@ -133,6 +135,35 @@ def test_a_descriptor_that_nobody_takes_gives_the_memory_back_when_it_is_closed(
     owner.close(second)
     assert used(other) == 0
     _, handle = owner.create_memory(4 * MIB, POSIX_FD)
+    assert owner.export_memory(handle)[0] == SUCCESS
+    owner.kill()
+    assert used(other) == 0
+
+
+@pytest.fixture
+def slow_driver(pair: object) -> Iterator[None]:
+    """The driver loses its processor for a while after each reply, as on a busy machine."""
+    state = status()
+    assert state
+    inject = ["-e", "trace=sendmsg", "-e", "inject=sendmsg:delay_exit=200000"]
+    tracer = subprocess.Popen(["strace", "-qq", "-o", os.devnull, *inject, "-p", str(state.pid)])
+    facts = Path(f"/proc/{state.pid}/status")
+    end = time.monotonic() + 30
+    while f"TracerPid:\t{tracer.pid}\n" not in facts.read_text():
+        assert tracer.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+    yield
+    tracer.terminate()
+    tracer.wait()
+
+
+@pytest.mark.usefixtures("slow_driver")
+def test_memory_is_back_before_anybody_who_asks_after_the_death_of_who_got_its_descriptor(
+    pair: tuple[Process, Process],
+) -> None:
+    owner, other = pair
+    _, handle = owner.create_memory(4 * MIB, POSIX_FD)
+    assert used(other) == 4 * MIB  # its connection is there
     assert owner.export_memory(handle)[0] == SUCCESS
     owner.kill()
     assert used(other) == 0
