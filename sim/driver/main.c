@@ -284,8 +284,8 @@ static void *watched(const struct epoll_event *event) { return (char *)event->da
 
 /*
  * Takes back what nobody has any more, before any request of the same round. Without this, a request could
- * find memory of a process that was dead when it was sent: the driver closes its own copy of a descriptor only
- * after the reply that took the descriptor along. If it loses its processor in between, the process that
+ * find memory of a process that was dead when it was sent: the driver closes its own copy of a descriptor
+ * only after the reply that took the descriptor along. If it loses its processor in between, the process that
  * got it may die, and another one ask, before the last copy is closed; then the request comes first here.
  */
 static void take_back(const struct epoll_event *events, int count) {

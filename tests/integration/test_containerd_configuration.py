@@ -36,7 +36,8 @@ def seen(config: Path) -> Any:
         ["containerd", "--config", config, "config", "dump"], capture_output=True, text=True, check=True
     )
     plugins = tomli.loads(done.stdout)["plugins"]
-    names = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
+    # containerd 2 has a plugin of the older name too, which has no runtimes.
+    names = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
     return next(plugins[name] for name in names if name in plugins)["containerd"]
 
 

@@ -356,6 +356,7 @@ def test_an_installation_that_is_incomplete_or_old_is_named(node: Node, copy: Pa
     assert_fine(node, "installation")
 
 
+@pytest.mark.usefixtures("copy")  # a clone may lie in a folder that only root may enter
 def test_whoever_is_not_root_is_told_what_could_not_be_looked_at(node: Node) -> None:
     node.sim("1xT4")
     node.xpu("ps")

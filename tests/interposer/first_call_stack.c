@@ -1,9 +1,10 @@
 /*
  * How much of a thread's stack the first calls of CUDA in a process need: run as
  * `first_call_stack LIBRARY SIZE`, with a libcuda and the bytes of the threads' stacks. Prints the bytes that
- * each of the calls used, each in a thread of its own.
+ * each of the calls used, each in a thread of its own: [when it returned, when the thread had ended].
  *
- * The stack is painted before, and looked at afterwards: what is not as it was painted was in use.
+ * The stack is painted before, and looked at afterwards: what is not as it was painted was in use. The thread
+ * itself looks first, because its end needs more than a small call with some versions of glibc (2.41).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -43,28 +44,56 @@ static void *look(void *unused) {
     return (void *)(long)result;
 }
 
-/* Bytes of the stack that the thread used; exits where the call failed. Who needs more dies in the guard. */
-static size_t used_by(void *(*call)(void *)) {
+struct used {
+    size_t returned, ended; /* bytes */
+};
+
+struct work {
+    void *(*call)(void *);
+    const unsigned char *stack;
+    size_t returned;
+};
+
+static size_t used_of(const unsigned char *stack) {
+    size_t untouched = 0;
+    while (untouched < stack_size && stack[untouched] == PAINT)
+        untouched++;
+    return stack_size - untouched;
+}
+
+static void *run(void *data) {
+    struct work *work = data;
+    void *result = work->call(NULL);
+    work->returned = used_of(work->stack);
+    return result;
+}
+
+/* What the thread used of its stack; exits where the call failed. Who needs more dies in the guard. */
+static struct used used_by(void *(*call)(void *)) {
     unsigned char *whole =
         mmap(NULL, GUARD + stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    unsigned char *stack = whole + GUARD;
+    struct work work = {.call = call, .stack = whole + GUARD};
     pthread_attr_t attributes;
     pthread_t thread;
     void *result = NULL;
     if (whole == MAP_FAILED || mprotect(whole, GUARD, PROT_NONE))
         exit(1);
-    memset(stack, PAINT, stack_size);
+    memset(whole + GUARD, PAINT, stack_size);
     pthread_attr_init(&attributes);
-    if (pthread_attr_setstack(&attributes, stack, stack_size) ||
-        pthread_create(&thread, &attributes, call, NULL) || pthread_join(thread, &result) || result) {
+    if (pthread_attr_setstack(&attributes, whole + GUARD, stack_size) ||
+        pthread_create(&thread, &attributes, run, &work) || pthread_join(thread, &result) || result) {
         fprintf(stderr, "failed: %ld\n", (long)result);
         exit(1);
     }
-    size_t untouched = 0;
-    while (untouched < stack_size && stack[untouched] == PAINT)
-        untouched++;
+    struct used used = {work.returned, used_of(work.stack)};
     munmap(whole, GUARD + stack_size);
-    return stack_size - untouched;
+    return used;
+}
+
+/* Beside what the thread itself needs. */
+static void tell(const char *before, const char *name, void *(*call)(void *), struct used base) {
+    struct used used = used_by(call);
+    printf("%s\"%s\": [%zu, %zu]", before, name, used.returned - base.returned, used.ended - base.ended);
 }
 
 int main(int argc, char **argv) {
@@ -74,10 +103,11 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    size_t base = used_by(nothing); /* the thread's own */
-    printf("{\"cuInit\": %zu", used_by(init) - base);
-    printf(", \"cuDevicePrimaryCtxRetain\": %zu", used_by(retain) - base);
-    printf(", \"cuMemAlloc\": %zu", used_by(allocate) - base);
-    printf(", \"cuMemGetInfo\": %zu}\n", used_by(look) - base);
+    struct used base = used_by(nothing);
+    tell("{", "cuInit", init, base);
+    tell(", ", "cuDevicePrimaryCtxRetain", retain, base);
+    tell(", ", "cuMemAlloc", allocate, base);
+    tell(", ", "cuMemGetInfo", look, base);
+    puts("}");
     return 0;
 }
