@@ -312,6 +312,18 @@ def test_garbage_in_the_usage_page_neither_hangs_nor_crashes(account: Make, seed
             assert process.ask("used", 0).isdigit()
 
 
+def test_a_process_whose_slot_was_wiped_is_not_listed_and_goes_on(account: Make) -> None:
+    here = account(GIB)
+    process = here.start()
+    assert process.charge(MIB)
+    with (here.place.pages / "usage").open("r+b") as page:
+        page.seek(2048)
+        page.write(bytes(1024))
+    assert process.ask("each") == ""
+    assert process.charge(MIB)
+    assert process.used() == 2 * MIB
+
+
 def test_slots_that_never_had_an_owner_are_cleaned_like_dead_ones(account: Make) -> None:
     here = account(GIB)
     process = here.start()

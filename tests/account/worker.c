@@ -24,6 +24,7 @@
 enum { LINE = 4096, WORDS = 8 };
 
 static char answer[LINE];
+static bool answered; /* by a child */
 
 __attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
     va_list values;
@@ -198,7 +199,7 @@ static void in_child(char **words, int count, bool by_clone, bool stays) {
     }
     if (!stays)
         waitpid(child, NULL, 0);
-    answer[0] = 0;
+    answered = true;
 }
 
 static void in_vfork(char **words) {
@@ -321,8 +322,9 @@ int main(void) {
             count++;
         if (count == 0)
             continue;
+        answered = false;
         run(words, count);
-        if (answer[0])
+        if (!answered)
             send_answer();
     }
     return 0;

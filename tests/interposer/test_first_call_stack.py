@@ -31,7 +31,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def used(
     sandbox: Sandbox, program: Path, library: str, size: int, **environ: str
 ) -> dict[str, tuple[int, int]]:
-    """Bytes of a thread's stack of that size that each call needs: until it returns, until the thread ends."""
+    """Bytes of a thread's stack that each call needs: until it returns, and until the thread has ended."""
     done = sandbox.run([str(program), library, str(size)], env=environ)
     assert done.returncode == 0, (done.returncode, done.stderr)
     return {name: (returned, ended) for name, (returned, ended) in json.loads(done.stdout).items()}
