@@ -12,6 +12,7 @@ import pytest
 import tomli
 
 from support.containerd_files import CRI, DOCUMENTS
+from xpu_runtime.engines.containerd import installed_version
 
 from .conftest import Node
 
@@ -46,9 +47,7 @@ def test_a_missing_file_is_made_for_the_installed_containerd(node: Node, config:
     assert seen(config)["runtimes"]["xpu"]["options"]["BinaryName"] == PROGRAM
 
 
-@pytest.mark.parametrize(
-    "name", ["a full version 2 file", "a short file", "a version 1 file", "an empty file"]
-)
+@pytest.mark.parametrize("name", ["a full version 2 file", "a short file", "an empty file"])
 def test_containerd_itself_sees_the_runtime(node: Node, config: Path, name: str) -> None:
     config.write_text(DOCUMENTS[name])
     configure(node, config, "--set-as-default")
@@ -58,6 +57,20 @@ def test_containerd_itself_sees_the_runtime(node: Node, config: Path, name: str)
     assert table["runtimes"]["xpu"]["pod_annotations"] == ["yoyoworks.com/*"]
     node.xpu("runtime", "unconfigure", "containerd", "--config", config)
     assert config.read_text() == DOCUMENTS[name]
+
+
+def test_a_version_1_file_is_seen_by_containerd_1_and_what_containerd_2_ignores_is_told(
+    node: Node, config: Path
+) -> None:
+    config.write_text(DOCUMENTS["a version 1 file"])
+    words = ["--config", str(config), "--runtime-path", PROGRAM, "--set-as-default"]
+    told = node.xpu("runtime", "configure", "containerd", *words)
+    ignored = f"containerd 2 ignores plugins.cri in {config}" in told.stdout + told.stderr
+    assert ignored is (seen(config)["default_runtime_name"] != "xpu")
+    assert ignored or seen(config)["runtimes"]["xpu"]["options"]["BinaryName"] == PROGRAM
+    assert ignored is ((installed_version() or (0, 0)) >= (2, 0))
+    node.xpu("runtime", "unconfigure", "containerd", "--config", config)
+    assert config.read_text() == DOCUMENTS["a version 1 file"]
 
 
 @pytest.fixture

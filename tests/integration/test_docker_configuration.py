@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,8 @@ from .conftest import Node
 def daemon(tmp_path: Path) -> Iterator[Any]:
     """Starts, or restarts, a dockerd of its own with a configuration file; it ends with the test."""
     running: list[subprocess.Popen[bytes]] = []
+    # The sockets of its containerd are below, whose paths containerd 1.7 limits to 104 bytes.
+    state = Path(tempfile.mkdtemp(prefix="xpu-d-", dir="/run"))
     socket = f"unix://{tmp_path}/s"
 
     def stop() -> None:
@@ -29,7 +33,7 @@ def daemon(tmp_path: Path) -> Iterator[Any]:
 
     def start(config: Path) -> tuple[int, str]:
         stop()
-        arguments = ["--data-root", f"{tmp_path}/data", "--exec-root", f"{tmp_path}/exec"]
+        arguments = ["--data-root", f"{tmp_path}/data", "--exec-root", str(state)]
         arguments += ["-p", f"{tmp_path}/pid"]
         network = ["--iptables=false", "--bridge=none", "-H", socket]
         command = ["dockerd", "--config-file", str(config), *arguments, *network]
@@ -41,8 +45,9 @@ def daemon(tmp_path: Path) -> Iterator[Any]:
     stop()
     # dockerd leaves its network namespace mounted where it kept its state.
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-        if line.split()[1].startswith(str(tmp_path)):
+        if line.split()[1].startswith((str(tmp_path), str(state))):
             subprocess.run(["umount", line.split()[1]], check=True)
+    shutil.rmtree(state)
 
 
 def runtimes(socket: str) -> tuple[str, list[str]]:

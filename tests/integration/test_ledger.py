@@ -244,10 +244,17 @@ def _back_at_the_host(node: Node) -> Iterator[None]:
     node.view = []
 
 
+HERE = os.readlink("/proc/self/ns/pid")
 ELSEWHERE_TOLD = (
-    "belongs to another PID namespace (pid:[4026531836]; this is pid:[",
-    "so it cannot be told from here which of its containers still run: do this on the host itself; "
-    "in a pod, with hostPID: true",
+    f"belongs to another PID namespace ({HERE}; this is pid:[",
+    "so it cannot be told from here which of its containers still run: do this "
+    # A machine's first one has the same number everywhere; tests may run in a container with its own.
+    + (
+        "on the host itself; in a pod, with hostPID: true"
+        if HERE == "pid:[4026531836]"
+        else "in the namespace "
+        "where they were started; if that has ended, and the containers with it, remove "
+    ),
 )
 
 

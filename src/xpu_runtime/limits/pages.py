@@ -263,12 +263,17 @@ def slots(folder: str, device_count: int) -> list[ProcessUsage]:
     printable, and what is not there is left out. It can also put so many locks on the file that each question
     takes the kernel long: after a second of questions, the remaining processes count as living.
     """
-    # The host's page says what both are: the container could write another ABI into its own.
-    fd = os.open(os.path.join(folder, QUOTA), _READ)
+    # The host's page says what both are: the container could write another ABI into its own. With a lease on
+    # the host's page a container would hide what it uses, so then ours is taken for granted.
     try:
-        _require_abi(folder, os.pread(fd, _VERSIONED, 0))
-    finally:
-        os.close(fd)
+        fd = os.open(os.path.join(folder, QUOTA), _READ)
+    except BlockingIOError:
+        pass
+    else:
+        try:
+            _require_abi(folder, os.pread(fd, _VERSIONED, 0))
+        finally:
+            os.close(fd)
     fd = os.open(os.path.join(folder, USAGE), _READ)
     until = time.monotonic() + _LOOK_S
     try:

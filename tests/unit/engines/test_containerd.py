@@ -242,3 +242,14 @@ def test_for_any_file_unconfigure_undoes_configure_and_configure_is_idempotent(
     assert configured(after, default) == after
     assert configured(after, False) == after
     assert unconfigured(after) == text
+
+
+@pytest.mark.parametrize(("version", "tells"), [("1.7.24", False), ("v2.1.9", True)])
+def test_a_file_of_version_1_is_said_to_be_ignored_by_containerd_2(
+    containerd_says: Callable[[str], None], version: str, tells: bool
+) -> None:
+    containerd_says(version)
+    (edit,) = containerd.configure(file_of(DOCUMENTS["a version 1 file"]), PROGRAM, False)
+    assert [("containerd 2 ignores plugins.cri" in note, "`version = 2`" in note) for note in edit.notes] == (
+        [(True, True)] if tells else []
+    )

@@ -271,8 +271,15 @@ def _notes(file: TextFile, data: dict[str, Any], containerd: blocks.Path) -> tup
             notes.append(
                 f"disabled_plugins has {name}: Kubernetes will not see the runtime until that is removed"
             )
+    installed = installed_version() or (1, 0)
+    if plugin == _PLUGINS[1] and installed >= (2, 0):
+        notes.append(
+            f"containerd {installed[0]} ignores plugins.{plugin} in {file.path}, which is of version 1: "
+            f'write `version = 2` as its first line, name its tables plugins."{_PLUGINS[2]}", and configure '
+            "again"
+        )
     imports = data.get("imports")
-    if not isinstance(imports, list) or (installed_version() or (1, 0)) >= (2, 0):
+    if not isinstance(imports, list) or installed >= (2, 0):
         return tuple(notes)
     for pattern in imports:
         for other in sorted(glob.glob(os.path.join(os.path.dirname(file.target), str(pattern)))):
