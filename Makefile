@@ -14,11 +14,16 @@
 #
 # Everything is built below build/.
 
+# make takes a space for the end of a name, and recipes remove folders.
+ifneq ($(words $(CURDIR)),1)
+$(error the path of this folder has a space in it, which make cannot work with: move it)
+endif
+
 PYTHON  ?= /usr/bin/python3
 PREFIX  ?= /usr/local
 DESTDIR ?=
 # What a package is built of is no git checkout, and says itself which commit it is.
-COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2> /dev/null)
+COMMIT  ?= $(shell git describe --always --abbrev=12 --dirty --exclude='*' 2> /dev/null)
 
 BUILD   := $(CURDIR)/build
 NAME    := xpu-container-runtime

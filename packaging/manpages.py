@@ -54,6 +54,8 @@ def _commands(parent: click.Context) -> list[click.Context]:
     for name in command.list_commands(parent):
         child = command.get_command(parent, name)
         assert child is not None
+        if child.hidden:
+            continue
         found.append(click.Context(child, info_name=name, parent=parent))
         found += _commands(found[-1])
     return found
@@ -82,6 +84,8 @@ def _page(context: click.Context, top: bool = False) -> str:
         for child in command.list_commands(context):
             each = command.get_command(context, child)
             assert each is not None
+            if each.hidden:
+                continue
             lines += [".TP", f".BR {_plain(f'{name}-{child}')} (8)", _plain(each.get_short_help_str(200))]
     lines += _FILES if top else [".SH SEE ALSO", ".BR xpu (8)"]
     return "\n".join(lines) + "\n"

@@ -3,7 +3,11 @@
 
 # shellcheck shell=sh disable=SC2034 # who sources this uses it
 version=$(sed -n 's/^VERSION = "\(.*\)"/\1/p' src/xpu_runtime/version.py)
-COMMIT=${COMMIT:-$(git rev-parse --short=12 HEAD)}
+git rev-parse --git-dir > /dev/null 2>&1 || {
+    echo "packages are built from a git clone: its files, and the time and name of its commit, are what goes into them" >&2
+    exit 1
+}
+COMMIT=${COMMIT:-$(git describe --always --abbrev=12 --dirty --exclude='*')}
 # All times in packages are the commit's, so that two builds of it give the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export COMMIT SOURCE_DATE_EPOCH

@@ -17,9 +17,16 @@ keep_paths_that_are_called() {
         rm -f $program.kept
         # Not what somebody has installed there since.
         ! grep -qs '^# In the place of the removed' $hook || rm -f $program $hook
-        # Pages of containers that have ended since.
-        grep -o ' /run/xpu/[^ ]*' /proc/self/mounts | sort -r | while read -r place; do umount -l "$place" || true; done
-        rm -rf --one-file-system /run/xpu || true
+        # Pages of containers that have ended since. What somebody else has mounted there is not ours to take away, or to
+        # delete what is in it.
+        grep -oE ' /run/xpu/(slices|sim)/[[:alnum:]/._-]+ ' /proc/self/mounts | sort -r | while read -r place; do
+            umount -l "$place" || true
+        done
+        if grep -q ' /run/xpu/' /proc/self/mounts; then
+            echo "xpu-container-runtime: /run/xpu stays: something that is not ours is mounted below it" >&2
+        else
+            rm -rf --one-file-system /run/xpu || true
+        fi
         return 0
     fi
     if [ -e $program.kept ]; then

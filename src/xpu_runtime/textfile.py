@@ -64,13 +64,11 @@ def write(file: TextFile, text: str | None) -> None:
     if file.state is None:
         os.makedirs(os.path.dirname(file.target), mode=0o755, exist_ok=True)
     mode = file.state.st_mode & 0o7777 if file.state else 0o644
-
-    def check(copy: str) -> None:
-        if file.state:
-            os.chown(copy, file.state.st_uid, file.state.st_gid)
-        _check_unchanged(file)
-
-    files.write_atomic(file.target, text.encode(), mode, fsync=True, before=check)
+    # By descriptor: whoever may write to the folder could put a link in the place of the new file.
+    owner = (file.state.st_uid, file.state.st_gid) if file.state else None
+    files.write_atomic(
+        file.target, text.encode(), mode, fsync=True, owner=owner, before=lambda _: _check_unchanged(file)
+    )
 
 
 def _check_unchanged(file: TextFile) -> None:

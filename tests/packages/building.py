@@ -37,7 +37,7 @@ def build_elsewhere(kind: str, folder: Path) -> list[Path]:
     )
     # What the copy's own git would say, had it this history.
     facts = {
-        "COMMIT": _git("rev-parse", "--short=12", "HEAD"),
+        "COMMIT": _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"),
         "SOURCE_DATE_EPOCH": _git("log", "-1", "--format=%ct"),
     }
     subprocess.run(["sh", "-ec", "git init -q; git add -A"], cwd=copy, check=True)

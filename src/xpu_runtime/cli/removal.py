@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 import click
 
-from xpu_runtime import paths, textfile
+from xpu_runtime import engines, paths, textfile
 from xpu_runtime.doctor import engine as engine_processes
 from xpu_runtime.doctor.areas import docker as running_docker
 from xpu_runtime.doctor.engine import LAUNCHER, Process
 from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, docker, engine
-from xpu_runtime.errors import XpuError
+from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger import survivors, waiting
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files, proc
@@ -59,7 +59,16 @@ def _engine(name: str) -> Iterator[_Caller]:
     of_process = {
         each.pid: (each.option(*known.CONFIG_OPTIONS) or [known.DEFAULT_PATH])[-1] for each in processes
     }
-    named = {path for path in {known.DEFAULT_PATH, *of_process.values()} if _unconfigure(name, known, path)}
+    named = set()
+    for path in sorted({known.DEFAULT_PATH, *of_process.values()}):
+        try:
+            if _unconfigure(known, path):
+                named.add(path)
+        except (XpuError, OSError) as error:
+            # An engine that reads it the next time calls us: until then the path stays good.
+            _say(f"still in {name}'s configuration, take it out there: {error}", err=True)
+            named.add(path)
+            yield from _caller(1, f"{path}, until you take {RUNTIME_NAME} out of it")
     for process in processes:
         if not (_knows(name, process) or of_process[process.pid] in named):
             continue
@@ -67,20 +76,38 @@ def _engine(name: str) -> Iterator[_Caller]:
         yield from _caller(process.pid, f"{known.PROGRAM} (process {process.pid}), until it is restarted")
 
 
-def _unconfigure(name: str, known: Engine, path: str) -> bool:
-    """Whether the file named us; another installation's entry stays."""
+def _unconfigure(known: Engine, path: str) -> bool:
+    """Whether the file named us; another installation's entry stays. XpuError or OSError: it still does."""
+    file = textfile.read(path)
+    if file.state is None:
+        return False
     try:
-        file = textfile.read(path)
-        if file.state is None or known.runtime_path(file) != LAUNCHER:
-            return False
-        for edit in known.unconfigure(file):
-            if edit.text != edit.file.text:
-                textfile.write(edit.file, edit.text)
-    except XpuError as error:
-        _say(f"still in {name}'s configuration: {error}", err=True)
-        return True
+        sources = known.sources(file)
+    except XpuError:
+        sources = [file.target]
+    # Such as that of docker's own containerd, which need not be one that we understand.
+    if not any(LAUNCHER in _text(each) for each in sources):
+        return False
+    if known.runtime_path(file) != LAUNCHER:
+        return False
+    if not _is_roots(file.target):
+        raise ConfigError(f"{path} belongs to another user than root, or others may write to it")
+    for edit in engines.unconfigure(known, file):
+        if edit.text != edit.file.text:
+            textfile.write(edit.file, edit.text)
     _say(f"taken out of {path}")
     return True
+
+
+def _is_roots(path: str) -> bool:
+    """Whether nobody but root can change the file at the absolute `path`, or put another one in its place."""
+    while True:
+        state = os.lstat(path)
+        if state.st_uid != 0 or state.st_mode & 0o022:
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
 
 
 def _knows(name: str, process: Process) -> bool:

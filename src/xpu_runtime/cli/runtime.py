@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from xpu_runtime import textfile
+from xpu_runtime import engines, textfile
 from xpu_runtime.engines import ENGINES, Engine, engine
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
@@ -78,7 +78,7 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
     """
     known = engine(name)
     file = textfile.read(path or known.DEFAULT_PATH)
-    edits = known.unconfigure(file)
+    edits = engines.unconfigure(known, file)
     _carry_out(file, edits, dry_run, f"For the change to take effect: {known.AFTER_UNCONFIGURE}")
 
 

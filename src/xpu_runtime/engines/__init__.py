@@ -7,6 +7,7 @@ write nothing; textfile.py, below this layer, does the reading and writing.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any, Protocol, cast
 
 from xpu_runtime import registered
@@ -47,3 +48,18 @@ class Engine(Protocol):
 def engine(name: str) -> Engine:
     """The engine with this name, one of ENGINES."""
     return cast(Engine, importlib.import_module(f"xpu_runtime.engines.{name}"))
+
+
+def unconfigure(known: Engine, file: TextFile) -> tuple[Edit, ...]:
+    """The engine's files without our runtime; its usual file is gone if it has nothing but what configure
+    writes where there is none. ConfigError."""
+    edits = known.unconfigure(file)
+    path = known.runtime_path(file)
+    if path is None or file.path != known.DEFAULT_PATH or os.path.islink(file.path):
+        return edits
+    none = TextFile(file.path, file.target, "", None)
+    for set_as_default in (False, True):
+        made = known.configure(none, path, set_as_default)
+        if [(edit.file.path, edit.text) for edit in made] == [(file.path, file.text)]:
+            return (Edit(file, None),)
+    return edits

@@ -30,18 +30,20 @@ def write_atomic(
     mode: int = 0o644,
     *,
     fsync: bool = False,
+    owner: tuple[int, int] | None = None,
     before: Callable[[str], None] | None = None,
 ) -> None:
     """Makes `path` a file with `data`, or leaves what was there: a reader sees one or the other.
 
     A symlink at `path` is replaced, not followed. `mode` is set whatever the umask is. With `fsync` the file
-    and its name have reached the disk on return. `before` is called with the temporary path of the new file;
+    and its name have reached the disk on return. `owner` is as in
+    create_aside. `before` is called with the temporary path of the new file;
     if it raises, nothing is changed. OSError with `path` in it, such as ENOSPC.
     """
     folder, name = os.path.split(path)
     folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        temporary = create_aside(folder_fd, name, data, mode, fsync)
+        temporary = create_aside(folder_fd, name, data, mode, fsync, owner)
         try:
             if before is not None:
                 before(os.path.join(folder, temporary))

@@ -38,7 +38,7 @@ def _pynvml() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise DeviceError("nvidia-ml-py is not installed", "run `make install` again") from error
+        raise DeviceError("nvidia-ml-py is not installed", "install the runtime again") from error
     return pynvml
 
 
