@@ -149,10 +149,15 @@ def test_an_engine_with_another_file_and_another_installations_entry(installed: 
 
 def test_nothing_of_our_own_that_is_broken_keeps_the_package(installed: Machine) -> None:
     machine = installed
-    machine.path(DAEMON_JSON).write_text("{ broken")
+    machine.path(DAEMON_JSON).write_text('{ broken "/usr/bin/xpu-container-runtime"')
     told = machine.must("dpkg", "--remove", *NAMES)
-    assert f"still in docker's configuration: {DAEMON_JSON}" in told
-    assert not os.path.lexists(machine.path(RUNTIME))
+    assert f"still in docker's configuration, take it out there: {DAEMON_JSON}" in told
+    # A dockerd that is started meanwhile finds the program, whatever it makes of the file.
+    assert f"  {DAEMON_JSON}, until you take xpu out of it" in told
+    assert os.path.lexists(machine.path(RUNTIME))
+    machine.path(DAEMON_JSON).unlink()
+    assert "still called" not in remove(machine, "purge")
+    assert not os.path.lexists(machine.path(RUNTIME)) and not os.path.lexists(machine.path(HOOK))
 
 
 def test_without_a_python_that_works_every_engine_counts(installed: Machine, debs: Debs) -> None:
