@@ -23,6 +23,12 @@ class Finding(Value):
     todo: str | None = None
 
 
+def printable(text: str) -> str:
+    """One line of `text` that a terminal, and any encoding of Unicode, can take: what engines and files say
+    of themselves can have escape sequences and lone surrogates in it."""
+    return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
+
+
 def ok(check: str, text: str) -> Finding:
     return Finding(check, OK, text)
 

@@ -9,8 +9,11 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
+import tarfile
 from binascii import crc32
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -389,3 +392,234 @@ def test_a_check_that_cannot_be_made_stops_no_other(node: Node, copy: Path) -> N
     assert unknown == {}
     assert sum(each["check"] == "first" for each in findings) == 2
     assert any(each["check"] == "limits" for each in findings)
+
+
+SECRET = "Hunter2"
+_SYSLOG = f"""\
+Nov 22 17:00:01 host CRON[7]: (root) CMD (podman --runtime /usr/bin/xpu-container-runtime run -p{SECRET})
+Nov 22 17:00:02 host systemd[1]: Started r1 - podman --runtime xpu-container-runtime -e db_pwd={SECRET}.
+Nov 22 17:00:03 host logger: Nov 22 17:00:03 host xpu-container-runtime[1]: xpu: {SECRET}
+Nov 22 17:00:04 host xpu-container-runtime[8]: xpu: it is full
+2026-11-22T17:00:05.123456+00:00 host xpu-container-runtime[9]: xpu: refused: A_PW=a,{SECRET} PW='a {SECRET}'
+"""
+_DMESG = f"""\
+[    0.000000] Command line: nvidia-drm.modeset=1 netroot=iscsi:bob:{SECRET}@192.0.2.1::3260::x
+[    9.1] audit: type=1309 audit(1.2:3): argc=2 a0="nvidia-smi" a1="{SECRET}"
+[    9.2] systemd[1]: Started nvidia-persistenced {SECRET}
+[    9.3] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  615.36.02
+[   10.4] NVRM: Xid (PCI:0000:01:00): 31, pid=7, name={SECRET}, Ch 00000010
+[   10.5] nvidia 0000:01:00.0: enabling device
+"""
+_DAEMON = {
+    "exec-opts": [f"pw={SECRET}"],
+    SECRET: 1,
+    "labels": [SECRET],
+    "runtimes": {SECRET: {"path": "/usr/bin/crun", "runtimeArgs": [SECRET]}},
+}
+_CONTAINERD = f"""\
+version = 2
+[plugins."io.containerd.grpc.v1.cri".registry.configs."u:{SECRET}@reg".auth]
+username = "{SECRET}"
+[plugins."io.containerd.grpc.v1.cri".registry.configs."u:{SECRET}@reg".tls]
+"""
+
+
+def programs(node: Node, **texts: str) -> None:
+    """Puts programs that print these texts in front of the machine's."""
+    folder = node.folder / "programs"
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text)
+        (folder / name).write_text(f"#!/bin/sh\ncat {folder}/{name}.txt\n")
+        (folder / name).chmod(0o755)
+    node.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+
+def contents(file: Path) -> dict[str, str]:
+    """The texts of a bug report by their names."""
+    found = {}
+    with tarfile.open(file) as archive:
+        for entry in archive:
+            member = archive.extractfile(entry)
+            assert member is not None
+            found[entry.name.partition("/")[2]] = member.read().decode()
+    return found
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_bug_report_has_no_secret_of_other_programs(node: Node, tmp_path: Path, broken: bool) -> None:
+    programs(node, dmesg=_DMESG, journalctl="")
+    there = node.folder / "there"
+    there.mkdir()
+    (there / "syslog").write_text(_SYSLOG)
+    (there / "daemon.json").write_text(f'{{"{SECRET}": 1, "{SECRET}": 2}}' if broken else json.dumps(_DAEMON))
+    again = f'[plugins."{SECRET}"]\n[plugins."{SECRET}"]\n' if broken else ""
+    (there / "config.toml").write_text(_CONTAINERD + again)
+    script = ""
+    for folder, name in (("log", "syslog"), ("docker", "daemon.json"), ("containerd", "config.toml")):
+        place = f"/var/{folder}" if folder == "log" else f"/etc/{folder}"
+        script += f"mkdir -p {place}; mount -t tmpfs none {place}; cp {there}/{name} {place}/\n"
+    file = tmp_path / "report.tar.gz"
+    with node.own_mounts(script):
+        node.xpu("doctor", "--bundle", file)
+    parts = contents(file)
+    assert [name for name, text in parts.items() if SECRET in name + text] == []
+    assert not any(name.startswith("not-collected/") for name in parts)
+    assert [line.split()[-2:] for line in parts["log.txt"].splitlines()] == [
+        ["is", "full"],
+        ["PW=[left", "out]"],
+    ]
+    assert parts["kernel.txt"].count("\n") == 3
+    assert "Xid (PCI:0000:01:00): 31" in parts["kernel.txt"]
+    if broken:
+        texts = [each["text"] for each in json.loads(parts["doctor.json"])["findings"]]
+        assert any("/etc/docker/daemon.json:1:" in text for text in texts)
+    else:
+        daemon = json.loads(parts["engines/docker/etc-docker-daemon.json.json"])
+        assert daemon["runtimes"] == {"[left out]": {"path": "/usr/bin/crun", "runtimeArgs": ["[left out]"]}}
+
+
+_ENGINE = """
+import socket, sys, time
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+print(flush=True)
+while True:
+    connection, _ = server.accept()
+    connection.recv(4096)
+    connection.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n")
+    for byte in sys.argv[2].encode() if sys.argv[2] else iter(lambda: 32, None):
+        try:
+            connection.sendall(bytes([byte]))
+        except OSError:
+            break
+        if not sys.argv[2]:
+            time.sleep(0.2)
+    connection.close()
+"""
+
+
+@contextmanager
+def engine(node: Node, name: str, answer: str) -> Iterator[Path]:
+    """A dockerd that is root's and says what it likes, byte by byte without an end where that is nothing;
+    its file."""
+    program, file = node.folder / "dockerd", node.folder / f"{name}.json"
+    if not program.exists():
+        shutil.copy(os.path.realpath(sys.executable), program)
+    file.write_text('{"runtimes": {"xpu": {"path": "/no/\\ud800\\u001b[31m"}}}')
+    socket = node.folder / f"{name}.socket"
+    words: list[str | Path] = [
+        program,
+        "-I",
+        "-c",
+        _ENGINE,
+        socket,
+        answer,
+        f"--config-file={file}",
+        f"--host=unix://{socket}",
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield file
+        finally:
+            process.kill()
+
+
+def test_what_an_engine_says_of_itself_is_printed_as_text_and_the_slow_one_delays_none(node: Node) -> None:
+    runtimes = {"xpu": {"path": "/no/\ud800\x1b[31m"}}
+    says = json.dumps({"ServerVersion": "28 \ud800\x1b]0;x\x07", "Runtimes": runtimes})
+    with engine(node, "quick", says) as file:
+        with engine(node, "slow", "") as slow:
+            told = [each for each in examine(node)[0] if each["check"] == "docker"]
+        assert sum(str(slow) in each["text"] or "slow.socket" in each["text"] for each in told) >= 2
+        assert any("slow.socket: it did not end" in each["text"] for each in told)
+        (fine,) = [each for each in told if f"has read {file}" in each["text"]]
+        assert "28 ??]0;x? has read" in fine["text"]
+        node.environ["LC_ALL"] = "C"
+        done = node.xpu("doctor", check=False)
+        assert done.stderr == ""
+        assert f"28 ??]0;x? has read {file}" in done.stdout
+        assert done.stdout.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "fault", ["mkdir {0}; touch {0}/x", "mkfifo {0}", "truncate -s 3G {0}", "head -c 3000 /dev/urandom > {0}"]
+)
+def test_what_is_no_cache_is_told_to_be_removed_and_then_all_is_well(node: Node, fault: str) -> None:
+    node.sim("1xT4")
+    node.configure("mode: auto\n")
+    os.utime(node.config, (1, 1))  # one that has just changed is not compiled yet
+    node.xpu("devices")
+    names = ["inventory.json", "config.json", "runtimes.json"]
+    if (
+        "urandom" not in fault
+    ):  # it is no JSON, and one of another content is renewed like one of another version
+        names.append("launcher.conf")
+    for name in names:
+        path = node.run_dir / name
+        subprocess.run(f"rm -rf {path}; {fault.format(path)}", shell=True, check=True)
+    findings = [each for each in examine(node)[0] if each["check"] == "caches"]
+    assert {each["text"].split()[0] for each in findings} == {str(node.run_dir / name) for name in names}
+    for each in findings:
+        assert each["state"] == "warning"
+        subprocess.run(each["todo"].partition("(")[2].partition(")")[0], shell=True, check=True)
+    assert_fine(node, "caches")
+
+
+def test_an_installation_that_others_can_change_or_that_cannot_start_is_named(node: Node, copy: Path) -> None:
+    node.sim("1xT4")
+    lib = copy / "lib/xpu-container-runtime"
+    bundle, module = lib / "python/start.bundle", lib / "python/xpu_runtime/start/hook_mode.py"
+    for fault in (
+        f"chmod 666 {bundle}",
+        f"chmod 666 {lib}/shim.py",
+        f"chmod 777 {lib}/python",
+        f"chown 65534 {module}",
+        f"chmod 775 {node.runtime}",
+    ):
+        subprocess.run(fault.split(), check=True)
+    finding = found(node, "problem", "installation", "5 installed files can be changed by others than root")
+    assert finding["text"].endswith(" and 1 more")
+    subprocess.run(finding["todo"].rpartition(";")[0], shell=True, check=True)
+    assert_fine(node, "installation")
+
+    whole = bundle.read_bytes()
+    bundle.write_bytes(whole[: len(whole) // 2])
+    todo = found(node, "warning", "caches", f"{bundle} is damaged")["todo"]
+    subprocess.run(todo.split(), check=True)
+    assert_fine(node, "caches")
+    bundle.unlink()
+    bundle.mkdir()
+    todo = found(node, "warning", "caches", f"{bundle} cannot be read (not a regular file)")["todo"]
+    subprocess.run(todo.partition("(")[2].partition(")")[0], shell=True, check=True)
+    subprocess.run(todo.rpartition("then ")[2].split(), check=True)
+    assert_fine(node, "caches")
+
+    library = lib / "native/interposer/nvidia/libcuda.so.1"
+    aside = library.rename(library.with_name("aside"))
+    found(node, "problem", "installation", f"{library} is missing")
+    aside.rename(library)
+    text = module.read_text()
+    module.write_text(f"{text}\ndef (:\n")
+    found(node, "problem", "installation", "cannot be imported: xpu_runtime.start.hook_mode (SyntaxError")
+    module.unlink()
+    found(node, "problem", "installation", "cannot be imported: xpu_runtime.start.hook_mode (ModuleNotFound")
+    found(node, "problem", "caches", "has older code than is installed of xpu_runtime.start.hook_mode")
+    module.write_text(text)
+    assert_fine(node, "installation")
+
+
+@pytest.mark.usefixtures("copy")
+def test_a_bug_report_that_cannot_be_written_is_told_with_the_name_asked_for(node: Node) -> None:
+    assert '"" names no file' in node.xpu("doctor", "--bundle", "", check=False).stderr
+    node.folder.chmod(0o755)
+    node.view = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+    try:
+        done = node.xpu("doctor", "--bundle", node.folder / "a", check=False)
+    finally:
+        node.view = []
+    assert done.returncode == 1
+    assert done.stderr == f"xpu: {node.folder}/a: Permission denied: run it as root\n"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -73,3 +74,18 @@ def test_a_container_from_start_to_end_reads_no_module_but_the_bundle(
     opened = re.findall(r'openat\([^"]*"([^"]*)"[^"]*\) = \d', trace.read_text())
     assert any(path.endswith("/start.bundle") for path in opened)
     assert [path for path in opened if "/xpu_runtime/" in path and path.endswith((".py", ".pyc"))] == []
+
+
+def test_what_is_there_in_the_bundles_place_holds_no_start_up(
+    node: Node, bundles: Callable[..., Path]
+) -> None:
+    node.sim("1xT4")
+    prefix = node.folder / "prefix"
+    shutil.copytree(node.prefix, prefix, symlinks=True)
+    node.use(prefix)
+    path = prefix / "lib/xpu-container-runtime/python/start.bundle"
+    for fault in ("mkfifo {0}", "mkdir {0}", "truncate -s 3G {0}"):
+        subprocess.run(f"rm -rf {path}; {fault.format(path)}", shell=True, check=True)
+        bundle = bundles("XPU_MEM=1G")
+        done = node.oci("run", "--bundle", bundle, bundle.name, timeout=20)
+        assert done.returncode == 0, done.stderr

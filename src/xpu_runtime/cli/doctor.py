@@ -6,6 +6,7 @@ What is looked at is doctor/'s.
 from __future__ import annotations
 
 import os
+import sys
 
 import click
 
@@ -62,8 +63,14 @@ def _write(file: str, as_json: bool) -> None:
     if as_json:
         print_json({"file": file, "parts": names})
         return
-    click.echo(f"{file}: {len(names)} texts, {os.stat(file).st_size} bytes")
-    click.echo(f"look through it before you send it: tar -xzf {file}, then about.txt")
+    _echo(f"{file}: {len(names)} texts, {os.stat(file).st_size} bytes")
+    _echo(f"look through it before you send it: tar -xzf {file}, then about.txt")
+
+
+def _echo(line: str) -> None:
+    """With `?` for what the locale's encoding does not have: a path's letter must not end the command."""
+    encoding = sys.stdout.encoding or "utf-8"
+    click.echo(line.encode(encoding, "replace").decode(encoding))
 
 
 def _print(findings: list[Finding]) -> None:
@@ -71,7 +78,7 @@ def _print(findings: list[Finding]) -> None:
         for finding in findings:
             if finding.state == state:
                 todo = f": {finding.todo}" if finding.todo else ""
-                click.echo(" ".join(f"{state:<8} {finding.check}: {finding.text}{todo}".splitlines()))
+                _echo(f"{state:<8} {finding.check}: {finding.text}{todo}")
     amounts = {
         state: sum(each.state == state for each in findings) for state in (PROBLEM, WARNING, UNKNOWN, OK)
     }

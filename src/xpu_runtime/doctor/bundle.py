@@ -23,6 +23,8 @@ _MOST = 8 << 20
 
 def check(path: str) -> None:
     """XpuError where no report can be written to `path`."""
+    if not os.path.basename(path):
+        raise XpuError(f'"{path}" names no file', "name one that is not there, such as /root/xpu.tar.gz")
     if os.path.lexists(path):
         raise XpuError(f"{path} is there already", "name a file that is not there")
     folder = os.path.dirname(os.path.abspath(path))
@@ -46,10 +48,18 @@ def write(path: str, parts: Iterable[Part]) -> list[str]:
             entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
             tar.addfile(entry, io.BytesIO(data))
             names.append(name)
+    try:
+        _write(path, archive.getvalue())
+    except OSError as error:  # which names the temporary file
+        raise OSError(error.errno, error.strerror, path) from None
+    return names
+
+
+def _write(path: str, content: bytes) -> None:
     folder, file = os.path.split(os.path.abspath(path))
     folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        aside = files.create_aside(folder_fd, file, archive.getvalue(), 0o600, fsync=True)
+        aside = files.create_aside(folder_fd, file, content, 0o600, fsync=True)
         try:
             _put(folder_fd, aside, file)
         except FileExistsError:
@@ -61,7 +71,6 @@ def write(path: str, parts: Iterable[Part]) -> list[str]:
                 pass  # it was renamed
     finally:
         os.close(folder_fd)
-    return names
 
 
 def _put(folder_fd: int, aside: str, file: str) -> None:

@@ -40,20 +40,44 @@ def program(name: str) -> str | None:
 
 
 def running(name: str) -> list[Process]:
-    """The processes of the program `name`, without those in containers, whose files are others."""
+    """The processes of the program `name` that are root's, without those in containers, whose files are
+    others."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
+        pid = int(entry)
         try:
             with open(f"/proc/{entry}/cmdline", "rb") as file:
                 words = file.read(_MOST_BYTES).decode("utf-8", "replace").rstrip("\0").split("\0")
+            if _is_program(pid, name, words[0]) and _is_roots(pid) and proc.innermost_pid(pid) == pid:
+                found.append(Process(pid, tuple(words), _started(pid)))
         except OSError:
             continue  # it has ended
-        pid = int(entry)
-        if os.path.basename(words[0]) == name and proc.innermost_pid(pid) == pid:
-            found.append(Process(pid, tuple(words), _started(pid)))
     return sorted(found, key=lambda each: each.pid)
+
+
+def _is_program(pid: int, name: str, called: str) -> bool:
+    """Whether a process is of the program, and sees our files. OSError.
+
+    Its first word says nothing where the link to its program can be read: anybody can start anything with
+    any words, a set-user-id program of root's too. Its root folder is compared and not its mount namespace:
+    a service with PrivateTmp= (systemd.exec(5)) has one of its own, and our files.
+    """
+    try:
+        program = os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+        return os.path.basename(program) == name and os.path.samefile(f"/proc/{pid}/root", "/")
+    except PermissionError:  # we are not root
+        return os.path.basename(called) == name
+
+
+def _is_roots(pid: int) -> bool:
+    """Whether all its user ids (real, effective, saved, of files) are 0, in our user namespace. OSError."""
+    with open(f"/proc/{pid}/status", "rb") as lines:
+        for line in lines:
+            if line.startswith(b"Uid:"):
+                return line.split()[1:] == [b"0"] * 4
+    return False
 
 
 def running_of(name: str) -> list[Process]:

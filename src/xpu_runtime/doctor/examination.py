@@ -16,7 +16,7 @@ from typing import Any
 from xpu_runtime import registered
 from xpu_runtime.doctor import bounded, release
 from xpu_runtime.doctor.machine import Machine, ask
-from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding, unknown
+from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding, printable, unknown
 from xpu_runtime.ledger.layout import VERSION as LEDGER_LAYOUT
 from xpu_runtime.limits import pages
 
@@ -38,7 +38,13 @@ def examine() -> list[Finding]:
         findings += answer.values
         if answer.error:
             findings.append(unknown(name, f"this check failed: {answer.error}", answer.todo or None))
-    return findings
+    return [_printable(each) for each in findings]
+
+
+def _printable(finding: Finding) -> Finding:
+    """The one place where the texts of others, which are in many findings, are made fit to be printed."""
+    todo = None if finding.todo is None else printable(finding.todo)
+    return finding.replace(text=printable(finding.text), todo=todo)
 
 
 def _areas() -> tuple[list[tuple[str, _Look]], list[Finding]]:
@@ -61,7 +67,7 @@ def head() -> dict[str, Any]:
         "pages_abi": pages.ABI,
         "ledger_layout": LEDGER_LAYOUT,
         "python": platform.python_version(),
-        "distribution": release.distribution(),
+        "distribution": printable(release.distribution()),
         "kernel": f"{os.uname().release} {os.uname().machine}",
         "root": os.geteuid() == 0,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -6,12 +6,21 @@ and hooks' arguments can. A container's image has written much of the rest, so t
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from xpu_runtime.doctor.redact import LEFT_OUT, strings
 
 _MOST = 500
 _LONGEST = 200
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_FLAG_WORDS = (
+    "ro rw suid nosuid dev nodev exec noexec sync async dirsync atime noatime diratime nodiratime relatime "
+    "norelatime strictatime bind rbind private rprivate shared rshared slave rslave unbindable runbindable "
+    "rro rrw idmap ridmap copy tmpcopyup defaults newinstance"
+)
+#: Options of mounts that have no value; others can be a part of a secret.
+_FLAGS = frozenset(_FLAG_WORDS.split())
 #: Of `process`, as they are.
 _OF_PROCESS = (
     "terminal",
@@ -65,7 +74,7 @@ def _mount(mount: dict[str, Any]) -> dict[str, Any]:
         "type": _short(mount.get("type")),
         # Of a network's file system it names who mounts it, or worse.
         "source": source if source.startswith("/") and not source.startswith("//") else LEFT_OUT,
-        "options": [_name(each) for each in _list(mount.get("options"))],
+        "options": [_option(each) for each in _list(mount.get("options"))],
     }
 
 
@@ -78,9 +87,14 @@ def _hook(hook: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name(assignment: Any) -> str:
-    """The name in `NAME=value`; a word without a value can be a value that lost its name."""
-    name, equals, _ = str(assignment).partition("=")
-    return _short(name) if equals or name.islower() else LEFT_OUT
+    """The name in `NAME=value`; a word without a value can be a value that lost its name, and one with `=`
+    at its end only can be base64."""
+    name, _, value = str(assignment).partition("=")
+    return _short(name) if value.strip("=") and _VARIABLE.fullmatch(name) else LEFT_OUT
+
+
+def _option(option: Any) -> str:
+    return str(option) if option in _FLAGS else _name(option)
 
 
 def _object(value: Any) -> dict[str, Any]:

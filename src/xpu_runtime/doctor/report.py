@@ -33,7 +33,18 @@ _MOST_SPECS = 50
 _LOG_LINES = 400
 _TAG = "xpu-container-runtime"
 _LOGS = ("/var/log/syslog", "/var/log/messages")
-_OF_KERNEL = re.compile(r"NVRM|nvidia|Xid|amdgpu|kfd|xpu", re.IGNORECASE)
+#: A line of ours in syslog's file: the time in the form of RFC 3164 or 3339, the host, who said it.
+_OF_SYSLOG = re.compile(
+    rf"(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}|\d{{4}}-\d\d-\d\dT\S+) \S+ {_TAG}\[\d+\]: xpu: "
+)
+#: A line of the drivers' own, after its time. The kernel's command line and audit's lines, which can have
+#: secrets, name the drivers too.
+_OF_KERNEL = re.compile(
+    r"(?:\[[^]]*\] *)*"
+    r"(?:NVRM: |(?:nvidia(?:-(?:drm|modeset|uvm|nvlink|fs|gpu))?|amdgpu|kfd)(?:: | [\w:.]+: ))"
+)
+#: The name of an option that an engine is given.
+_OPTION = re.compile(r"--[a-z][a-z-]{0,39}")
 _OURS = re.compile(r"xpu|nvidia|libcuda")
 
 #: A name in the report and the text under it.
@@ -65,7 +76,8 @@ versions.txt, files/, mounts.txt, log.txt, kernel.txt
 def parts(findings: list[Finding]) -> Iterator[Part]:
     """All parts, those first that say most."""
     yield "about.txt", ABOUT
-    yield "doctor.json", _json(redact.strings(examination.document(findings)))
+    # What is wrong with a file is told with a quotation of it.
+    yield "doctor.json", _json(redact.strings(redact.quotations(examination.document(findings))))
     collectors = [
         _commands,
         _ledger,
@@ -169,7 +181,8 @@ def _engines() -> Iterator[Part]:
 
 def _options(words: tuple[str, ...]) -> list[str]:
     """The names of a command line's options, without their values."""
-    return [word.partition("=")[0][:40] for word in words[1:] if word.startswith("--")]
+    names = [word.partition("=")[0] for word in words[1:] if word.startswith("--")]
+    return [name if _OPTION.fullmatch(name) else redact.LEFT_OUT for name in names]
 
 
 def _caches() -> Iterator[Part]:
@@ -216,7 +229,9 @@ def _log() -> Iterator[Part]:
     journal = engine.program("journalctl")
     found = []
     if journal is not None:
-        words = [journal, "--identifier", _TAG, "--lines", str(_LOG_LINES), "--no-pager", "--no-hostname"]
+        # Of root's processes: who sent a line is the journal's own knowledge, whatever the line says.
+        words = [journal, "--identifier", _TAG, "_UID=0", "--lines", str(_LOG_LINES)]
+        words += ["--no-pager", "--no-hostname"]
         found.append(_lines(_output(words)))
     for path in _LOGS:
         try:
@@ -231,13 +246,13 @@ def _end_of(path: str) -> str:
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES))
         lines = file.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
-    return _lines([line for line in lines if _TAG in line])
+    return _lines([line for line in lines if _OF_SYSLOG.match(line)])
 
 
 def _kernel() -> Iterator[Part]:
     dmesg = engine.program("dmesg")
     lines = _output([dmesg]) if dmesg else []
-    yield "kernel.txt", redact.text(_lines([line for line in lines if _OF_KERNEL.search(line)]))
+    yield "kernel.txt", redact.text(_lines([line for line in lines if _OF_KERNEL.match(line)]))
 
 
 def _lines(lines: list[str]) -> str:

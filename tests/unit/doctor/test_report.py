@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,16 @@ from xpu_runtime.errors import XpuError
         ('"identityToken": "s3cret"', '"identityToken": [left out]'),
         ("Authorization: Bearer s3cret", "Authorization: [left out]"),
         ("refused: DB_PASS='s3 cret' is set", "refused: DB_PASS=[left out] is set"),
+        ("-e PW='s3 cret' x", "-e PW=[left out] x"),
+        ('A="b \\" s3cret"s3cret x', "A=[left out] x"),
+        ("A_PW=a,s3cret; x", "A_PW=[left out] x"),
+        ("e db_pwd=s3cret x", "e db_pwd=[left out] x"),
+        ("get https://host/x?sig=s3cret", "get https://host/x?sig=[left out]"),
+        ("curl -u me:s3cret https://host", "curl -u [left out] https://host"),
+        ("mysql -ps3cret --db-pass s3cret", "mysql -p[left out] --db-pass [left out]"),
+        ("netroot=iscsi:bob:s3cret@host", "netroot=[left out]"),
+        ("iscsi:bob:s3cret@host", "iscsi:[left out]@host"),
+        ("systemd.unified_cgroup_hierarchy=1", "systemd.unified_cgroup_hierarchy=1"),
         ("process 12 (mysql (x) -ps3cret), and", "process 12 ([left out]), and"),
         ("GPU 0: 4G of 15G, see https://host/x", "GPU 0: 4G of 15G, see https://host/x"),
         ("first s\npassword: s3cret\nlast", "first s\npassword: [left out]\nlast"),
@@ -49,9 +60,35 @@ def test_of_other_programs_documents_only_what_is_known_is_kept() -> None:
         "debug": True,
         "version": 2,
         "auth": "[left out]",
-        "path-token": "[left out]",
+        "[left out]": "[left out]",
         "args": ["[left out]", {"BinaryName": "/x"}],
     }
+
+
+def test_of_other_programs_documents_no_name_that_somebody_has_chosen_is_kept() -> None:
+    plugin = "io.containerd.grpc.v1.cri"
+    document = {
+        "plugins": {plugin: {"registry": {"configs": {"u:s3cret@reg": {"tls": {}, "s3cret": 7}}}}},
+        "exec-opts": ["native.cgroupdriver=systemd", "pw=s3cret", "s3cret"],
+        "s3cret": 1,
+        "s3cret2": {"runtimes": {"xpu": {"path": "/usr/bin/x"}}},
+    }
+    assert redact.document(document) == {
+        "plugins": {
+            plugin: {"registry": {"configs": {"[left out]": {"tls": {}, "[left out]": "[left out]"}}}}
+        },
+        "exec-opts": ["native.cgroupdriver=systemd", "[left out]", "[left out]"],
+        "[left out]": "[left out]",
+        "[left out] 3": {"runtimes": {"xpu": {"path": "/usr/bin/x"}}},
+    }
+
+
+def test_of_words_without_a_name_nothing_is_kept() -> None:
+    env = ["s3cret", "czNjcmV0==", "czNj+cmV0=x", "", "http_proxy=s3cret", "XPU_MEM=4G"]
+    options = ["ro", "rbind", "s3cret", "password=s3cret", "size=4k"]
+    told = outline.of({"process": {"env": env}, "mounts": [{"options": options}]})
+    assert told["process"]["env"] == [*["[left out]"] * 4, "http_proxy", "XPU_MEM"]
+    assert told["mounts"][0]["options"] == ["ro", "rbind", "[left out]", "password", "size"]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +110,27 @@ def test_an_outline_is_bounded() -> None:
     env = [f"{'A' * 5000}=1"] * 10000
     told = outline.of({"process": {"env": env, "cwd": "/" + "x" * 100000}})
     assert len(str(told)) < 200_000
+
+
+@pytest.mark.parametrize("path", ["", "/tmp/"])
+def test_a_path_without_a_name_is_told(path: str) -> None:
+    with pytest.raises(XpuError, match=f'"{path}" names no file'):
+        bundle.write(path, [])
+
+
+def test_what_cannot_be_written_is_told_with_its_own_name(tmp_path: Path) -> None:
+    file = tmp_path / ("x" * 300)
+    with pytest.raises(OSError, match="File name too long") as caught:
+        bundle.write(str(file), [])
+    assert caught.value.filename == str(file)
+    file = tmp_path / "report"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=1", "none", tmp_path], check=True)
+    try:
+        with pytest.raises(OSError, match="No space left") as caught:
+            bundle.write(str(file), [])
+        assert caught.value.filename == str(file)
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -25,14 +27,56 @@ ORDER = 110
 _CHECK = "caches"
 _RENEW = "xpu devices (it makes them anew)"
 _MOST_BYTES = 16 << 20
+#: What is kept in the run folder: its largest size in bytes, and whether it is a JSON object.
+_KEPT = {
+    "inventory.json": (16 << 20, True),
+    cache.COMPILED: (1 << 20, True),
+    cache.RUNTIMES: (1 << 20, True),
+    cache.LAUNCHER: (64 << 10, False),
+}
+_KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFLNK: "broken link"}
 _CODE = os.path.join(paths.LIB, "python")
 
 
 def look(machine: Machine) -> Iterator[Finding]:
-    wrong = [*_inventory(machine), *_configuration(), *_bundle()]
+    wrong = [*_kept()]
+    wrong += [*([] if wrong else [*_inventory(machine), *_configuration()]), *_bundle()]
     yield from wrong
     if not wrong:
         yield finding.ok(_CHECK, f"in {paths.run_dir()} and {_CODE}: as they should be")
+
+
+def _kept() -> Iterator[Finding]:
+    """What in the run folder is no cache of ours; a start does without, and may be unable to replace it."""
+    for name, (most, is_json) in _KEPT.items():
+        path = paths.in_run_dir(name)
+        try:
+            why = _why_no_cache(path, most, is_json)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            why = f"cannot be read ({error.strerror})"
+        if why:
+            todo = f"remove it (rm -r {path}), then {_RENEW}"
+            yield finding.warning(_CHECK, f"{path} {why}, so that it is not used and starts are slower", todo)
+
+
+def _why_no_cache(path: str, most: int, is_json: bool) -> str:
+    """What is wrong with the file at `path`; "" if nothing is. OSError."""
+    there = os.lstat(path)
+    if stat.S_ISLNK(there.st_mode) and os.path.exists(path):
+        there = os.stat(path)
+    if not stat.S_ISREG(there.st_mode):
+        return f"is a {_KINDS.get(stat.S_IFMT(there.st_mode), 'device')} and no file"
+    if there.st_size > most:
+        return f"has {there.st_size} bytes, more than it can have"
+    content = files.read(path, most)
+    try:
+        if not is_json or isinstance(json.loads(content), dict):
+            return ""
+    except (ValueError, RecursionError):
+        pass
+    return "is damaged"
 
 
 def _inventory(machine: Machine) -> Iterator[Finding]:
@@ -86,12 +130,13 @@ def _bundle() -> Iterator[Finding]:
     if wanted is None or paths.BY_PIP:
         return  # which installation.py tells; pip makes no bundle
     again = f"{python} {paths.LIB}/precompile.py"
+    anew = f"remove it (rm -r {path}), then {again}"
     slower = "each start imports its modules one by one, which takes longer"
     try:
         begins_with = files.read(path, _MOST_BYTES)[: len(wanted)]
     except OSError as error:
         text = f"{path} cannot be read ({error.strerror}): {slower}"
-        yield finding.warning(_CHECK, text, again)
+        yield finding.warning(_CHECK, text, again if isinstance(error, FileNotFoundError) else anew)
         return
     if begins_with != wanted:
         text = f"{path} was made by another Python than {python}: {slower}"
@@ -114,14 +159,18 @@ def _old_modules() -> list[str] | None:
     bundle: Any = sys.meta_path[0]
     if type(bundle) is not xpu_bundle.Bundle:
         return None
+    index = set(bundle._index)
+    if any(bundle.find_spec(module) is None for module in index):
+        return None  # cut off, or damaged further on
     old = []
     for folder, _, names in os.walk(os.path.join(_CODE, "xpu_runtime")):
         package = os.path.relpath(folder, _CODE).replace(os.sep, ".")
         for file in names:
             module = package if file == "__init__.py" else f"{package}.{file[:-3]}"
-            if file.endswith(".py") and bundle.find_spec(module) is not None:
+            if file.endswith(".py") and module in index:
+                index.discard(module)
                 source = files.read(os.path.join(folder, file), _MOST_BYTES)
                 now = compile(source, file, "exec", dont_inherit=True, optimize=2)
                 if bundle.get_code(module) != now:
                     old.append(module)
-    return sorted(old)
+    return sorted([*old, *index])  # of what is left there is no file any more

@@ -6,14 +6,16 @@ its file at any SIGHUP, so that no time of the file or of the process tells.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from xpu_runtime import finding, textfile
-from xpu_runtime.doctor import engine
+from xpu_runtime.doctor import bounded, engine
 from xpu_runtime.doctor.engine import Process
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.engines import RUNTIME_NAME, docker
@@ -24,6 +26,8 @@ ORDER = 70
 _CHECK = "docker"
 _SOCKET = "/run/docker.sock"
 _ANSWER_S = 5.0
+#: Seconds for all that is to be asked and read of one engine, while the others are looked at.
+_ENGINE_S = 15.0
 _MOST_BYTES = 4 << 20
 #: Runtimes that give whole devices to containers, past the ledger.
 _PAST_US = ("nvidia",)
@@ -31,8 +35,12 @@ _PAST_US = ("nvidia",)
 
 def look(machine: Machine) -> Iterator[Finding]:
     processes = engine.running(docker.PROGRAM)
-    for process in processes:
-        yield from _running(process)
+    answers = bounded.together([partial(_running, each) for each in processes], _ENGINE_S)
+    for process, answer in zip(processes, answers):
+        yield from answer.values
+        if answer.error:
+            text = f"{docker.PROGRAM} (process {process.pid}): this check failed: {answer.error}"
+            yield finding.unknown(_CHECK, text, answer.todo or "see `docker info` and the journal")
     if processes or engine.program(docker.PROGRAM) is None:
         return
     path = docker.DEFAULT_PATH
@@ -97,7 +105,27 @@ class _Connection(http.client.HTTPConnection):
 
 
 def info(path: str) -> dict[str, Any]:
-    """What the engine on the socket `path` says of itself; OSError, ValueError, HTTPException."""
+    """What the engine on the socket `path` says of itself; OSError, ValueError, HTTPException.
+
+    Ends in time as a whole: an engine that sends a byte a second would never miss the socket's limit.
+    """
+    answer = bounded.one(partial(_info, path), _ANSWER_S)
+    told = answer.values[0] if answer.values else TimeoutError(errno.ETIMEDOUT, answer.error)
+    if isinstance(told, Exception):
+        raise told
+    return dict(told)
+
+
+def _info(path: str) -> dict[str, Any] | Exception:
+    try:
+        return _ask(path)
+    except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno:
+            return OSError(error.errno, error.strerror)
+        return ValueError(str(error) or type(error).__name__)
+
+
+def _ask(path: str) -> dict[str, Any]:
     connection = _Connection(path)
     try:
         connection.request("GET", "/info")
@@ -105,6 +133,9 @@ def info(path: str) -> dict[str, Any]:
         told = json.loads(answer.read(_MOST_BYTES))
         if answer.status != 200 or not isinstance(told, dict):
             raise ValueError(f"its answer has the status {answer.status}")
+        runtimes = told.get("Runtimes") or {}
+        if not isinstance(runtimes, dict) or not all(isinstance(each, dict) for each in runtimes.values()):
+            raise ValueError("its answer is no engine's")
         return told
     finally:
         connection.close()

@@ -4,27 +4,51 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+import subprocess
 from collections.abc import Iterator
 
 from xpu_runtime import finding, paths
 from xpu_runtime.doctor import engine, interpreter, release
-from xpu_runtime.doctor.machine import Machine
+from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.limits import pages
 
 ORDER = 0
 _CHECK = "installation"
+_PROGRAMS = (engine.LAUNCHER, paths.HOOK)
 _PREFIXES = ("/usr/local", "/usr")
 _AGAIN = "install again"
 _PYTHON = re.compile(rb"(/[!-~]*python[0-9.]*)\0")
 _MOST_BYTES = 16 << 20
+_CODE = os.path.join(paths.LIB, "python")
+_FILES = (
+    "native/interposer/nvidia/libcuda.so.1",
+    "native/interposer/nvidia/libnvidia-ml.so.1",
+    "config/config.yaml",
+    "config/config.schema.json",
+    *(() if paths.BY_PIP else ("precompile.py", "python/xpu_bundle.py")),
+)
+#: Packages for people's commands, which no start imports.
+_NOT_OF_START = ("cli", "doctor", "engines")
+#: Prints a line for each module that cannot be imported from its own file.
+_IMPORT = """
+import importlib, sys
+sys.path[:0] = sys.argv[1:3]
+for name in sys.argv[3:]:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        print(ascii(f"{name} ({type(error).__name__}: {error})"))
+"""
+_IMPORT_S = 10.0
 
 
 def look(machine: Machine) -> Iterator[Finding]:
     if not machine.is_root:
         text = "not run as root: the ledger, other users' processes and the engines cannot be looked at"
         yield finding.unknown(_CHECK, text, "run it as root")
-    wrong = [*_programs(), *others(engine.LAUNCHER, _PREFIXES)]
+    wrong = [*_parts(), *_modules(), *writable(), *others(engine.LAUNCHER, _PREFIXES)]
     yield from wrong
     if not wrong:
         known = release.version()
@@ -33,13 +57,17 @@ def look(machine: Machine) -> Iterator[Finding]:
         yield finding.ok(_CHECK, f"{known['version']}{commit} in {place}, pages of ABI {pages.ABI}")
 
 
-def _programs() -> Iterator[Finding]:
-    for path in (engine.LAUNCHER, paths.HOOK):
+def _parts() -> Iterator[Finding]:
+    for path in _PROGRAMS:
         if not os.access(path, os.X_OK):
             yield finding.problem(_CHECK, f"{path} is missing or not executable", _AGAIN)
     if not os.path.isfile(os.path.join(paths.LIB, "shim.py")):
         text = f"{paths.LIB}/shim.py is missing: no container with an XPU starts"
         yield finding.problem(_CHECK, text, _AGAIN)
+    for name in _FILES:
+        path = os.path.join(paths.LIB, name)
+        if not os.path.isfile(path) or not os.path.getsize(path):
+            yield finding.problem(_CHECK, f"{path} is missing, or empty", _AGAIN)
     for who, python in (
         ("the launcher", launchers_python(engine.LAUNCHER)),
         ("the hook", interpreter.of_hook()),
@@ -50,6 +78,81 @@ def _programs() -> Iterator[Finding]:
         if why:
             text = f"{who} starts {python}, {why}: no container with an XPU starts"
             yield finding.problem(_CHECK, text, "install Python 3.9 or newer there, or install this again")
+
+
+def _modules() -> Iterator[Finding]:
+    """The modules of a start that cannot be imported: a start may come by them late, with what it holds."""
+    python = interpreter.of_hook()
+    if python is None or interpreter.why_not(python):
+        return  # which is told
+    words = [python, "-I", "-S", "-B", "-c", _IMPORT, paths.THIRD_PARTY_DIR, _packages(), *_names()]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_IMPORT_S)
+    except subprocess.TimeoutExpired:
+        text = f"{python} does not import the modules in {_packages()} within {_IMPORT_S:.0f} s"
+        yield finding.problem(_CHECK, text, _AGAIN)
+        return
+    broken = [line[1:-1] for line in done.stdout.splitlines()]
+    if done.returncode:
+        broken.append((done.stderr.strip().splitlines() or [f"{python} ended with {done.returncode}"])[-1])
+    if broken:
+        text = f"{plural(len(broken), 'module')} in {_packages()} cannot be imported: {listed(broken)}"
+        yield finding.problem(_CHECK, text, _AGAIN)
+
+
+def _packages() -> str:
+    return paths.THIRD_PARTY_DIR if paths.BY_PIP else _CODE
+
+
+def _names() -> list[str]:
+    """Those that are there, and those that must be: of precompile.py's lists."""
+    found = set()
+    top = os.path.join(_packages(), "xpu_runtime")
+    for folder, folders, names in os.walk(top):
+        if folder == top:
+            folders[:] = [name for name in folders if name not in _NOT_OF_START]
+        package = os.path.relpath(folder, _packages()).replace(os.sep, ".")
+        found |= {
+            f"{package}.{name[:-3]}" for name in names if name.endswith(".py") and name != "__init__.py"
+        }
+    try:
+        with open(os.path.join(paths.LIB, "precompile.py"), "rb") as file:
+            lists = file.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        lists = ""
+    return sorted(found | set(re.findall(r'"(xpu_runtime\.[\w.]*\w)"', lists)))
+
+
+def writable() -> Iterator[Finding]:
+    """The installed files and folders with which others than root could have root run what they like."""
+    if paths.BY_PIP:
+        return  # for development: they are whose the environment is
+    found = [path for path in _installed() if _is_writable(path)]
+    if found:
+        text = (
+            f"{plural(len(found), 'installed file')} can be changed by others than root, so that these can "
+        )
+        text += f"run code as root: {listed(found)}"
+        places = f"{paths.LIB} {engine.LAUNCHER} {paths.HOOK}"
+        yield finding.problem(_CHECK, text, f"chown -R root:root {places}; chmod -R go-w {places}; {_AGAIN}")
+
+
+def _installed() -> Iterator[str]:
+    programs = os.path.dirname(paths.HOOK)
+    yield from (os.path.join(programs, name) for name in ("xpu", *map(os.path.basename, _PROGRAMS)))
+    yield paths.LIB
+    for folder, folders, names in os.walk(paths.LIB):
+        yield from (os.path.join(folder, name) for name in (*folders, *names))
+
+
+def _is_writable(path: str) -> bool:
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return False  # it is missing, or came and went
+    # A link's own mode means nothing.
+    is_link = stat.S_ISLNK(there.st_mode)
+    return there.st_uid != 0 or (not is_link and bool(there.st_mode & 0o022))
 
 
 def launchers_python(launcher: str) -> str | None:

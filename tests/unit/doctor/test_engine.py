@@ -1,0 +1,90 @@
+"""Which processes are an engine, and an engine's answer in time: with real processes and sockets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.doctor import engine
+from xpu_runtime.doctor.areas import docker
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def program() -> Iterator[Path]:
+    """A program of a name of its own, which everybody may start."""
+    folder = Path(tempfile.mkdtemp(prefix="xpu-t-", dir="/run"))
+    folder.chmod(0o755)
+    yield Path(shutil.copy("/bin/sleep", folder / f"engine-{os.getpid()}"))
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def started(*words: str | Path, user: int = 0, **options: str | Path) -> Iterator[int]:
+    with subprocess.Popen([*words, "1000"], user=user, **options) as process:  # type: ignore[call-overload]
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def pids(program: Path) -> list[int]:
+    return [each.pid for each in engine.running(program.name)]
+
+
+def test_an_engine_is_a_process_of_root(program: Path) -> None:
+    with started(program) as pid:
+        assert pids(program) == [pid]
+        program.unlink()  # upgraded
+        assert pids(program) == [pid]
+
+
+def test_who_calls_himself_an_engine_is_none(program: Path) -> None:
+    with started(program, user=NOBODY), started(program.name, executable="/bin/sleep"):
+        assert pids(program) == []
+    with started("unshare", "--map-root-user", program, user=NOBODY) as pid:
+        deadline = time.monotonic() + 10
+        while os.readlink(f"/proc/{pid}/exe") != str(program) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert os.readlink(f"/proc/{pid}/exe") == str(program)
+        assert pids(program) == []
+
+
+def test_an_engine_that_answers_a_byte_at_a_time_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker, "_ANSWER_S", 0.5)
+    path = str(tmp_path / "socket")
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n{")
+            try:
+                for _ in range(100):
+                    connection.sendall(b" ")
+                    time.sleep(0.1)
+            except OSError:
+                pass  # the asker has gone
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        before = time.monotonic()
+        with pytest.raises(TimeoutError):
+            docker.info(path)
+        assert time.monotonic() - before < 3
+        thread.join()
