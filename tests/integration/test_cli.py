@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from support import GIB
 
 from .conftest import Node
+from .refusals import refused
 
 COMMANDS = """devices|doctor|ps|inspect|set|explain|gc|release|config check|config show|config default|
 runtime configure|runtime unconfigure|sim up|sim down|sim list"""
@@ -209,3 +211,34 @@ def test_a_container_runs_as_long_as_any_of_its_processes(node: Node, bundles: C
     assert refused.returncode == 1
     assert "still runs" in refused.stderr
     assert [entry["state"] for entry in node.json("ps")] == ["running"]
+
+
+def test_a_limit_for_32_bit_programs_that_the_interposers_would_hold_is_refused_in_words(
+    node: Node, bundles: Callable[..., Path]
+) -> None:
+    node.sim("1xT4-R580")
+    wanted = ("XPU_MEM=4G", "XPU_CAPABILITIES=compute,utility,compat32")
+    assert "XPU_CAPABILITIES asks for compat32 (32-bit programs), whose memory" in refused(
+        node, bundles(*wanted)
+    )
+    # A whole device needs no limit.
+    assert node.xpu("explain", "-e", wanted[1]).stdout.startswith("granted")
+
+
+COMPLETION = {
+    "bash": {"COMP_WORDS": "xpu runt", "COMP_CWORD": "1"},
+    "zsh": {"COMP_WORDS": "xpu runt", "COMP_CWORD": "1"},
+    "fish": {"COMP_WORDS": "xpu runt", "COMP_CWORD": "runt"},
+}
+
+
+@pytest.mark.parametrize("shell", COMPLETION)
+def test_what_the_packages_completion_asks_is_answered(node: Node, shell: str) -> None:
+    done = subprocess.run(
+        [node.prefix / "bin" / "xpu"],
+        env={**node.environ, "_XPU_COMPLETE": f"{shell}_complete", **COMPLETION[shell]},
+        capture_output=True,
+        text=True,
+    )
+    assert "runtime" in done.stdout
+    assert "devices" not in done.stdout

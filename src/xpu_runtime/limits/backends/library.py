@@ -173,7 +173,8 @@ def cannot_count(capabilities: tuple[str, ...]) -> str | None:
     asked = [name for name in capabilities if name in interposed.UNSEEN]
     if not asked or set(capabilities) >= interposed.UNSEEN:
         return None
+    shown = [f"{name} (32-bit programs)" if name == "compat32" else name for name in asked]
     return (
-        f"XPU_CAPABILITIES asks for {', '.join(asked)}, whose memory the interposer libraries do not see "
+        f"XPU_CAPABILITIES asks for {', '.join(shown)}, whose memory the interposer libraries do not see "
         "(compute, utility and video can be had)"
     )
