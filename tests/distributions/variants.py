@@ -102,9 +102,7 @@ def earlier(debs: list[Path], folder: Path) -> tuple[list[Path], str]:
     source = folder / "source"
     subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", REPOSITORY, source], check=True)
     subprocess.run(["git", "-C", source, "checkout", "-q", commit], check=True)
-    (folder / "build").mkdir()
-    shutil.copytree(REPOSITORY / "build" / "wheels", folder / "build" / "wheels")
-    build(source, folder / "build", folder / "dist")
+    build(source, folder)
     return in_folder(folder / "dist"), f"built from {commit[:12]}"
 
 

@@ -1,9 +1,8 @@
-"""Packages built for tests, as `make deb` and `make rpm` build them."""
+"""The packages built once more, by somebody else: support/packages.py builds them as they are used."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,21 +11,9 @@ from support import REPOSITORY
 NOBODY = 65534
 
 
-def build(kind: str, folder: Path, arch: str = "") -> list[Path]:
-    """Builds this working tree's packages, "deb" or "rpm", into folder/dist; for another machine: `arch`."""
-    command = [
-        f"packaging/build-{kind}",
-        str(folder / "build"),
-        str(folder / "dist"),
-        *([arch] if arch else []),
-    ]
-    (folder / "build").mkdir(parents=True)
-    shutil.copytree(REPOSITORY / "build" / "wheels", folder / "build" / "wheels")
-    return _run(command, REPOSITORY, folder, dict(os.environ))
-
-
 def build_elsewhere(kind: str, folder: Path) -> list[Path]:
-    """The same, of a copy of the working tree, as another user, without a network, in another time zone."""
+    """The packages, "deb" or "rpm", of a copy of this working tree, in folder/dist: made by another user,
+    without a network, in another time zone."""
     copy = folder / "copy"
     copy.mkdir(parents=True)
     listed = "git ls-files -z --cached --others --exclude-standard"
@@ -47,7 +34,9 @@ def build_elsewhere(kind: str, folder: Path) -> list[Path]:
         "unshare", "--net", *user, f"packaging/build-{kind}", str(copy / "build"), str(folder / "dist"),
     ]  # fmt: skip
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TZ": "Asia/Kathmandu", "LANG": "C", **facts}
-    return _run(command, copy, folder, environ, umask=0o077)
+    done = subprocess.run(command, cwd=copy, env=environ, umask=0o077, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted((folder / "dist").iterdir())
 
 
 def by_name(rpms: list[Path]) -> dict[str, Path]:
@@ -59,9 +48,3 @@ def _git(*command: str) -> str:
     return subprocess.run(
         ["git", *command], cwd=REPOSITORY, check=True, capture_output=True, text=True
     ).stdout.strip()
-
-
-def _run(command: list[str], cwd: Path, folder: Path, environ: dict[str, str], umask: int = -1) -> list[Path]:
-    done = subprocess.run(command, cwd=cwd, env=environ, umask=umask, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return sorted((folder / "dist").iterdir())

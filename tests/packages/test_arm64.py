@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from distributions import root as debian
-
-from . import building
+from support import REPOSITORY
+from support.packages import build
 
 RUNTIME, SIMULATOR = "xpu-container-runtime", "xpu-simulator"
 #: Before Debian 14 the static one has a longer name.
@@ -32,11 +32,11 @@ def unpacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A folder with the files of both packages of one kind."""
     kind: str = request.param
     folder = tmp_path_factory.mktemp(kind)
-    packages = building.build(kind, folder, {"deb": "arm64", "rpm": "aarch64"}[kind])
-    assert len(packages) == 2
+    built = build(REPOSITORY, folder, kind, {"deb": "arm64", "rpm": "aarch64"}[kind])
+    assert len(built) == 2
     files = folder / "files"
     files.mkdir()
-    for package in packages:
+    for package in built:
         if kind == "deb":
             assert deb_field(package, "Architecture") == "arm64"
             subprocess.run(["dpkg-deb", "--extract", package, files], check=True)
@@ -45,7 +45,7 @@ def unpacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             assert subprocess.run(query, check=True, capture_output=True, text=True).stdout == "aarch64 linux"
             subprocess.run(["sh", "-ec", 'rpm2cpio "$0" | cpio -idm --quiet', package], cwd=files, check=True)
     if kind == "deb":
-        (simulator,) = (package for package in packages if SIMULATOR in package.name)
+        (simulator,) = (package for package in built if SIMULATOR in package.name)
         assert (
             deb_field(simulator, "Depends")
             == f"{RUNTIME} (= {deb_field(simulator, 'Version')}), libc6 (>= 2.27)"

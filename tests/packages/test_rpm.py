@@ -16,6 +16,7 @@ import pytest
 
 from distributions.root import Root
 from support import REPOSITORY
+from support.packages import build
 
 from . import building
 
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture(scope="module")
 def rpms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By package name; the source's is "source"."""
-    return building.by_name(building.build("rpm", tmp_path_factory.mktemp("rpm")))
+    return building.by_name(build(REPOSITORY, tmp_path_factory.mktemp("rpm"), "rpm"))
 
 
 def query(file: Path, what: str) -> str:

@@ -31,9 +31,7 @@ def debs() -> list[Path]:
             for old in _FOLDER.iterdir():
                 if old.is_dir():
                     shutil.rmtree(old)
-            (_FOLDER / "build").mkdir()
-            shutil.copytree(REPOSITORY / "build" / "wheels", _FOLDER / "build" / "wheels")
-            build(REPOSITORY, _FOLDER / "build", _FOLDER / "dist")
+            build(REPOSITORY, _FOLDER)
             (_FOLDER / "dist").rename(made)
             shutil.rmtree(_FOLDER / "build")
     return in_folder(made)
@@ -44,11 +42,20 @@ def in_folder(folder: Path) -> list[Path]:
     return [next(folder.glob(f"{name}_*.deb")) for name in NAMES]
 
 
-def build(source: Path, scratch: Path, into: Path) -> None:
-    """What `make deb` does once all that it needs is there; the wheels are in `scratch`."""
+def build(source: Path, folder: Path, kind: str = "deb", arch: str = "") -> list[Path]:
+    """What `make deb`, or `make rpm` for "rpm", does once all that it needs is there; the packages in
+    folder/dist. `arch` is that of another machine, by the name that this kind of packages has for it."""
+    (folder / "build").mkdir()
+    shutil.copytree(REPOSITORY / "build" / "wheels", folder / "build" / "wheels")
+    command = [
+        f"packaging/build-{kind}",
+        str(folder / "build"),
+        str(folder / "dist"),
+        *([arch] if arch else []),
+    ]
     # Not a part of the make that may have started us.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    command = ["packaging/build-deb", str(scratch), str(into)]
     done = subprocess.run(command, cwd=source, env=environ, capture_output=True, text=True, timeout=600)
     if done.returncode:
         pytest.fail(f"the packages cannot be built: {done.stdout}{done.stderr}")
+    return sorted((folder / "dist").iterdir())
