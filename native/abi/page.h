@@ -23,11 +23,12 @@
 #define XPU_REAL_NVML XPU_FOLDER "/libnvidia-ml.real"
 
 enum {
-    XPU_ABI = 1, /* of both pages */
+    XPU_ABI = 2, /* of both pages */
     XPU_DEVICES = 16,
     XPU_QUOTA_SIZE = 4096,   /* bytes of the file */
     XPU_QUOTA_FIXED = 2048,  /* bytes from the start that never change, and that the CRC is of */
-    XPU_USAGE_HEADER = 2048, /* bytes before the marks */
+    XPU_USAGE_HEADER = 4096, /* bytes before the marks */
+    XPU_WHOLE = 10000,       /* shares of a device's time are in hundredths of a percent of it */
     XPU_GRAIN = 512,         /* bytes: the unit of totals; every charge is rounded up to it */
     XPU_KINDS = 10,
     XPU_SLOTS_MAX = 4095, /* as XPU_TOTAL_SLOT_BITS has it */
@@ -47,8 +48,24 @@ struct xpu_quota_device {
 /* What may change while the container runs: each a plain 64-bit load. */
 struct xpu_quota_limit {
     uint64_t memory;      /* bytes, or XPU_NO_LIMIT */
-    uint64_t reserved[7]; /* of compute limits */
+    uint64_t cores;       /* the cap on the device's time, 1 to XPU_WHOLE; 0: none */
+    uint64_t adjusted;    /* what the host's agent makes of it for now: XPU_ADJUSTED_* */
+    uint64_t policy;      /* for the agent: enum xpu_sched, | enum xpu_priority << 8 */
+    uint64_t reserved[4]; /* 0 */
 };
+
+/* adjusted = number of the agent's round << 32 | share, 0 to XPU_WHOLE (0: nothing is launched); all 0: no
+ * agent has been here. A share counts only while the number goes on (XPU_AGENT_LOST_MS): an agent that was
+ * killed leaves the container with its cap. */
+enum { XPU_ADJUSTED_ROUND_SHIFT = 32, XPU_AGENT_LOST_MS = 500 };
+
+enum xpu_sched {
+    XPU_FIXED,  /* never more than the cap */
+    XPU_BURST,  /* the cap is what it has at least, while it wants it; more while others leave it */
+    XPU_WEIGHT, /* the device is shared in proportion to the caps of those that want it */
+};
+
+enum xpu_priority { XPU_NORMAL, XPU_LOW, XPU_HIGH };
 
 struct xpu_quota {
     char magic[8]; /* "XPUQUOTA" */
@@ -83,12 +100,24 @@ struct xpu_usage_total {
     uint64_t reserved[5];
 };
 
+/* A device's time, as all processes of the container have used it together. Times are of CLOCK_MONOTONIC as
+ * the container sees it, in ns: only differences mean something on the host. */
+struct xpu_usage_compute {
+    uint64_t paid;     /* when what was launched is paid for, at the cap; atomic */
+    uint64_t paid_cap; /* the share that `paid` was reckoned with; atomic */
+    uint64_t used;     /* ns of the device's time charged so far, predictions included; atomic */
+    uint64_t waits;    /* counts up while a launch waits for its turn; atomic */
+    uint64_t guesses;  /* charges so far for which nothing could be measured; atomic */
+    uint64_t reserved[11];
+};
+
 struct xpu_usage {
     char magic[8]; /* "XPUUSAGE" */
     uint32_t abi;
     uint32_t zero32;
     uint8_t zero[1008];
-    struct xpu_usage_total totals[XPU_DEVICES]; /* 1024 bytes */
+    struct xpu_usage_total totals[XPU_DEVICES];    /* 1024 bytes */
+    struct xpu_usage_compute compute[XPU_DEVICES]; /* 2048 bytes */
 };
 
 /* word = grains << 31 | (slot + 1) << 19 | low bits of the change's number; slot + 1 = 0: no change yet */
@@ -125,11 +154,17 @@ struct xpu_slot_device {
     uint64_t seen;     /* number of the last change that another one has replaced in the total's word */
     uint64_t exported; /* bytes of `used` that other processes may have open */
     uint64_t kinds[XPU_KINDS]; /* bytes, for people; their sum is `used` when nothing is under way */
+    /* Device time in ns that this process was charged when it launched, and that is not measured yet, and
+     * since when (CLOCK_MONOTONIC): what is not used when it dies is given back. Atomic. */
+    uint64_t predicted, predicted_since;
+    uint64_t launched; /* device time in ns that this process was charged so far; atomic */
+    uint64_t reserved[5];
 };
 
 _Static_assert(sizeof(struct xpu_quota) == XPU_QUOTA_SIZE, "layout");
 _Static_assert(__builtin_offsetof(struct xpu_quota, limits) == XPU_QUOTA_FIXED, "layout");
+_Static_assert(sizeof(struct xpu_quota_limit) == 64 && sizeof(struct xpu_usage_compute) == 128, "layout");
 _Static_assert(sizeof(struct xpu_usage) == XPU_USAGE_HEADER, "layout");
-_Static_assert(sizeof(struct xpu_slot) == 64 && sizeof(struct xpu_slot_device) == 128, "layout");
+_Static_assert(sizeof(struct xpu_slot) == 64 && sizeof(struct xpu_slot_device) == 192, "layout");
 
 #endif

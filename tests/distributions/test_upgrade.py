@@ -83,8 +83,8 @@ def newer_layout(debs: Debs, tmp_path_factory: pytest.TempPathFactory) -> Debs:
 @pytest.fixture(scope="module")
 def newer_abi(debs: Debs, tmp_path_factory: pytest.TempPathFactory) -> Debs:
     folder = tmp_path_factory.mktemp("abi")
-    files = variants.interposers_of_abi(2, folder)
-    return variants.changed(debs, folder / "debs", "99.0", {ABI: ("ABI = 1", "ABI = 2")}, files)
+    files = variants.interposers_of_abi(3, folder)
+    return variants.changed(debs, folder / "debs", "99.0", {ABI: ("ABI = 2", "ABI = 3")}, files)
 
 
 def exceeds(runc: Runc) -> subprocess.CompletedProcess[str]:
@@ -192,7 +192,7 @@ def test_pages_of_another_abi_go_on_with_the_libraries_of_their_container(
     )
     refused = machine.run("xpu", "set", "newer", "--mem", "4G")
     assert refused.returncode != 0
-    assert "started by another version of this runtime (pages of ABI 2, this one knows 1)" in refused.stdout
+    assert "started by another version of this runtime (pages of ABI 3, this one knows 2)" in refused.stdout
     assert machine.held() == {"newer": 2 * GIB}
     assert "CUDA_ERROR_OUT_OF_MEMORY" in exceeds(runc).stdout
     runc.remove("newer")

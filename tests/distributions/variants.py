@@ -120,8 +120,8 @@ def interposers_of_abi(abi: int, folder: Path) -> dict[str, Path]:
     shutil.copytree(REPOSITORY / "native", native)
     header = native / "abi/page.h"
     text = header.read_text()
-    assert "XPU_ABI = 1," in text
-    header.write_text(text.replace("XPU_ABI = 1,", f"XPU_ABI = {abi},"))
+    assert "XPU_ABI = 2," in text
+    header.write_text(text.replace("XPU_ABI = 2,", f"XPU_ABI = {abi},"))
     subprocess.run(
         ["make", "-s", "-j2", "-C", native / "interposer/nvidia", f"OUT={folder / 'out'}"], check=True
     )

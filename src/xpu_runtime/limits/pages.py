@@ -15,7 +15,7 @@ from binascii import crc32
 from xpu_runtime.linux import proc
 from xpu_runtime.value import Value
 
-ABI = 1
+ABI = 2
 QUOTA, USAGE = "quota", "usage"
 NO_LIMIT = (1 << 64) - 1
 MAX_DEVICES = 16
@@ -28,8 +28,8 @@ _VERSIONED = 12
 _FIXED = 2048
 _DEVICES_AT, _DEVICE_SIZE = 1024, 64
 _LIMIT_SIZE = 64
-_USAGE_HEADER = 2048
-_SLOT_SIZE, _SLOT_DEVICE_SIZE = 64, 128
+_USAGE_HEADER = 4096
+_SLOT_SIZE, _SLOT_DEVICE_SIZE = 64, 192
 #: What memory is counted as, in the layout's order.
 KINDS = (
     "linear",

@@ -29,7 +29,7 @@ def test_the_quota_page_of_two_devices(folder: Path) -> None:
     page = (folder / "quota").read_bytes()
     assert len(page) == 4096
     assert page[:8] == b"XPUQUOTA"
-    assert [word(page, at, 4) for at in (8, 16, 20)] == [1, 2, 4095]
+    assert [word(page, at, 4) for at in (8, 16, 20)] == [2, 2, 4095]
     assert word(page, 24) == (folder / "usage").stat().st_size
     assert page[32:160] == b"c1".ljust(128, b"\0")
     for number, uuid in enumerate((FIRST, SECOND)):
@@ -43,8 +43,8 @@ def test_the_quota_page_of_two_devices(folder: Path) -> None:
 def test_the_usage_page_has_a_mark_and_a_place_for_each_slot(folder: Path) -> None:
     usage = (folder / "usage").read_bytes()
     assert usage[:8] == b"XPUUSAGE"
-    assert word(usage, 8, 4) == 1
-    assert len(usage) == 2048 + 4096 + 4095 * (64 + 2 * 128)
+    assert word(usage, 8, 4) == 2
+    assert len(usage) == 4096 + 4096 + 4095 * (64 + 2 * 192)
     assert not any(usage[12:])
 
 
@@ -54,17 +54,17 @@ def test_every_user_of_the_container_writes_the_one_page_and_only_reads_the_othe
 
 
 def test_a_slot_of_two_devices_is_read_from_its_place(folder: Path) -> None:
-    place = 2048 + 4096 + 4094 * (64 + 2 * 128)
+    place = 4096 + 4096 + 4094 * (64 + 2 * 192)
     with (folder / "usage").open("r+b") as page:
         for at, value in (
-            (2048 + 4094, bytes([1])),
+            (4096 + 4094, bytes([1])),
             (place, (77).to_bytes(4, "little")),
             (place + 4, (3).to_bytes(4, "little")),
             (place + 8, b"train"),
             (place + 64, (GIB).to_bytes(8, "little")),
-            (place + 64 + 128, (5 * 512).to_bytes(8, "little")),
-            (place + 64 + 128 + 40, (512).to_bytes(8, "little")),
-            (place + 64 + 128 + 48 + 8 * 8, (4 * 512).to_bytes(8, "little")),
+            (place + 64 + 192, (5 * 512).to_bytes(8, "little")),
+            (place + 64 + 192 + 40, (512).to_bytes(8, "little")),
+            (place + 64 + 192 + 48 + 8 * 8, (4 * 512).to_bytes(8, "little")),
         ):
             page.seek(at)
             page.write(value)

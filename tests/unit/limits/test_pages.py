@@ -114,13 +114,13 @@ def test_what_the_living_have_open_of_the_dead_is_in_use(folder: Path) -> None:
 # What a container may do to its usage page.
 
 
-@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 2100, 2048 + 4095, 6208, 6300, 6400])
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4100, 4096 + 4095, 8256, 8400, 8500])
 def test_a_page_that_is_cut_has_what_is_left(folder: Path, size: int) -> None:
     write_slot(folder, 0, pid=1, name=b"p", used=MIB)
     write_slot(folder, 4094, pid=2, name=b"q", used=MIB)
     lock = lock_slots(folder, 0, 4095)
     os.truncate(folder / pages.USAGE, size)
-    assert [entry.pid for entry in read(folder)] == ([1] if size >= 6144 + 64 + 128 else [])
+    assert [entry.pid for entry in read(folder)] == ([1] if size >= 8192 + 64 + 192 else [])
     os.close(lock)
 
 
