@@ -162,7 +162,7 @@ def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant)
     if granted is None:
         raise Refused(refusals[-1])
     try:
-        enforce.prepare(granted)
+        enforce.prepare(granted, request)
     except BaseException:
         release(config, [granted])
         raise
@@ -223,7 +223,8 @@ def _without_cgroup(inventory: Inventory, granted: Grant, request: Request, conf
             raise Refused(Refusal("not-eligible", f"{device.label}: {candidate.reason}"))
         slices.append(slice_.replace(holding=candidate.holding))
     chosen = granted.replace(slices=tuple(slices))
-    enforce.prepare(chosen)
+    # A backend that held cores alone until now may hold memory too from here on.
+    enforce.prepare(chosen, request, anew=True)
     with Ledger() as ledger:
         ledger.hold(chosen)
     return chosen

@@ -178,7 +178,9 @@ def test_a_cap_on_cores_that_nothing_holds_cannot_be_changed(
     node: Node, bundles: Callable[..., Path], topology: str
 ) -> None:
     node.sim(topology)
-    container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=["sleep", "1000"]))
+    node.configure("enforcement: {allow_unenforced: [memory, cores]}")
+    variables = ("XPU_MEM=4G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
+    container = node.start(bundles(*variables, args=["sleep", "1000"]))
     done = node.xpu("set", container, "--mem", "2G", "--cores", "50", check=False)
     assert done.returncode == 1
     assert "the cap of 30% on the cores of GPU 0 is booked and nothing on this node holds it" in done.stderr

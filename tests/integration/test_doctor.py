@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from support.amd import GIB, Tree
+
 from .conftest import Node
 
 Bundles = Callable[..., Path]
@@ -161,12 +163,20 @@ def test_a_configuration_that_is_wrong_is_named_with_its_line(node: Node) -> Non
     assert "xpu devices" in found(node, "problem", "configuration", "7 is not a device of this node")["todo"]
     node.configure("low_level_runtimes: [/usr/bin/no-such-runtime]\n")
     assert "install one" in found(node, "problem", "low-level runtime", "no-such-runtime")["todo"]
-    node.configure("enforcement: {allow_unenforced: []}\n")
-    todo = found(node, "warning", "limits", "nothing on this node holds a limit of cores")["todo"]
-    assert "allow_unenforced: [cores]" in todo
-    node.configure("enforcement: {allow_unenforced: [cores]}\n")
+    node.configure("")
     for check in ("configuration", "low-level runtime", "limits"):
         assert_fine(node, check)
+
+
+def test_limits_that_nothing_can_hold_are_told_unless_the_configuration_allows_them(node: Node) -> None:
+    root = node.folder / "root"
+    Tree(root).gpu(64 * GIB)
+    node.configure(f"driver: {{root: {root}}}\nenforcement: {{allow_unenforced: []}}\n")
+    for kind in ("memory", "cores"):
+        todo = found(node, "warning", "limits", f"nothing on this node holds a limit of {kind}")["todo"]
+        assert f"allow_unenforced: [{kind}]" in todo
+    node.configure(f"driver: {{root: {root}}}\nenforcement: {{allow_unenforced: [memory, cores]}}\n")
+    assert_fine(node, "limits")
 
 
 def test_why_nothing_stronger_holds_a_limit_is_told(node: Node) -> None:

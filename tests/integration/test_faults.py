@@ -378,5 +378,6 @@ def test_limits_that_may_go_unheld_are_told_once_in_the_log_and_by_ps(
 def test_a_cap_on_cores_is_refused_where_a_hard_one_is_asked(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     told = refused(node, bundles("XPU_MEM=1G", "XPU_CORES=30", "XPU_ENFORCE=hard"))
-    assert "nothing on this node can hold a cap on cores, and XPU_ENFORCE=hard is set" in told
+    assert "only a whole MIG device has a cap on cores that no program can get round" in told
+    assert "and XPU_ENFORCE=hard is set" in told
     assert node.grants() == []

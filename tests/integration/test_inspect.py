@@ -73,7 +73,7 @@ def test_each_process_is_shown_with_what_it_has(node: Node, bundles: Bundles) ->
     assert told["problems"] == []
     (grant,) = told["grants"]
     assert (grant["state"], grant["mode"]) == ("running", "hook")
-    assert (grant["pages"]["abi"], grant["pages"]["valid"]) == (1, True)
+    assert (grant["pages"]["abi"], grant["pages"]["valid"]) == (2, True)
     assert Path(grant["pages"]["folder"]).is_dir()
     (part,) = grant["slices"]
     assert (part["memory_backend"], part["memory_strength"]) == ("library", "soft")

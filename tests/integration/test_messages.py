@@ -21,7 +21,7 @@ def test_whoever_runs_the_node_learns_that_a_limit_is_not_enforced(
 ) -> None:
     node.sim("1xT4")
     node.configure(f"mode: {mode}\n")
-    bundle = bundles("XPU_MEM=1G", "XPU_CORES=30")
+    bundle = bundles("XPU_MEM=1G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
     done = node.run(bundle)
     assert done.returncode == 0, done.stderr
     told = system_log.recv(4096).decode()

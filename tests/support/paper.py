@@ -37,7 +37,7 @@ class Paper(Backend):
     def folder_size(self, grant: Grant) -> int:
         return _SIZE
 
-    def prepare(self, grant: Grant) -> None:
+    def prepare(self, grant: Grant, request: Request) -> None:
         file(grant).touch()
 
     def contribution(self, inventory: Inventory, grant: Grant) -> Contribution:

@@ -123,9 +123,9 @@ class Backend:
         """The bytes that `prepare` needs in the grant's folder (folders.py); 0: it makes nothing there."""
         return 0
 
-    def prepare(self, grant: Grant) -> None:
+    def prepare(self, grant: Grant, request: Request) -> None:
         """Makes what must be there before the container is: in the grant's folder, which goes with the
-        grant."""
+        grant. `request` is for what the ledger does not book, such as `sched` and `priority`."""
 
     def contribution(self, inventory: Inventory, grant: Grant) -> Contribution | None:
         """What it puts into the container; None: nothing. A grant of number 0 is not booked."""

@@ -18,24 +18,28 @@ if TYPE_CHECKING:
 
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.limits.backend import Backend
+    from xpu_runtime.request.request import Request
 
 
-def prepare(grant: Grant) -> None:
-    """Makes what must be there before the container is; XpuError, and nothing is left, if that fails."""
+def prepare(grant: Grant, request: Request, *, anew: bool = False) -> None:
+    """Makes what must be there before the container is; XpuError, and nothing is left, if that fails.
+
+    `anew`: other backends have been chosen since, and what was made for the first ones goes.
+    """
     backends = registry.holding(grant.slices)
     size = sum(backend.folder_size(grant) for backend in backends)
     if not size:
         for backend in backends:
-            backend.prepare(grant)
+            backend.prepare(grant, request)
         return
     from xpu_runtime.limits import folders
 
-    if folders.is_complete(grant):
+    if not anew and folders.is_complete(grant):
         return  # the hook is called twice
     folders.create(grant, size)
     try:
         for backend in backends:
-            backend.prepare(grant)
+            backend.prepare(grant, request)
         folders.complete(grant)
     except BaseException:
         folders.remove(folders.of(grant))

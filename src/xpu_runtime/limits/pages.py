@@ -28,6 +28,14 @@ _VERSIONED = 12
 _FIXED = 2048
 _DEVICES_AT, _DEVICE_SIZE = 1024, 64
 _LIMIT_SIZE = 64
+#: From the start of a device's limits.
+_CORES_AT, _POLICY_AT = 8, 24
+#: Of a cap's word in one percent: XPU_WHOLE is all of a device's time.
+_SHARES_A_PERCENT = 100
+#: enum xpu_sched and enum xpu_priority, by the words that requests have for them.
+SCHEDS = ("fixed", "burst", "weight")
+PRIORITIES = ("normal", "low", "high")
+_PRIORITY_SHIFT = 8
 _USAGE_HEADER = 4096
 _SLOT_SIZE, _SLOT_DEVICE_SIZE = 64, 192
 #: What memory is counted as, in the layout's order.
@@ -57,6 +65,18 @@ class Entry(Value):
     memory_limit: int | None
     #: A hardware partition of a device, whose UUID is then its own.
     is_partition: bool = False
+    #: The cap on the device's time in percent; None: none.
+    cores: int | None = None
+    #: One of SCHEDS and of PRIORITIES.
+    sched: str = "fixed"
+    priority: str = "normal"
+
+
+class Policy(Value):
+    """How a device's time is shared where others want it too: one of SCHEDS, and one of PRIORITIES."""
+
+    sched: str = "fixed"
+    priority: str = "normal"
 
 
 class Quota(Value):
@@ -67,7 +87,11 @@ class Quota(Value):
 
     abi: int
     valid: bool
+    #: Of memory, in bytes.
     limits: tuple[int | None, ...]
+    #: Caps on the devices' time, in percent.
+    cores: tuple[int | None, ...] = ()
+    policies: tuple[Policy, ...] = ()
 
 
 class ProcessUsage(Value):
@@ -137,8 +161,18 @@ def quota_page(container: str, entries: tuple[Entry, ...]) -> bytes:
         page[at + 16] = entry.is_partition
         at = _FIXED + number * _LIMIT_SIZE
         page[at : at + 8] = _u64(NO_LIMIT if entry.memory_limit is None else entry.memory_limit)
+        page[at + _CORES_AT : at + _CORES_AT + 8] = _u64(_cap(entry.cores))
+        page[at + _POLICY_AT : at + _POLICY_AT + 8] = _u64(_policy(entry.sched, entry.priority))
     page[12:16] = _u32(crc32(page[:_FIXED]))
     return bytes(page)
+
+
+def _cap(percent: int | None) -> int:
+    return 0 if percent is None else percent * _SHARES_A_PERCENT
+
+
+def _policy(sched: str, priority: str) -> int:
+    return SCHEDS.index(sched) | PRIORITIES.index(priority) << _PRIORITY_SHIFT
 
 
 def create(folder: str, container: str, entries: tuple[Entry, ...]) -> None:
@@ -190,9 +224,20 @@ class OpenQuota:
 
     def set_limit(self, device: int, limit: int | None) -> None:
         """Changes a limit in bytes (None: none) for every process of the container at once."""
-        # One aligned 64-bit store: a reader sees the old limit or the new one.
+        self._store(device, 0, NO_LIMIT if limit is None else limit)
+
+    def set_cores(self, device: int, percent: int | None) -> None:
+        """Changes a cap on a device's time (None: none) for every process of the container at once."""
+        self._store(device, _CORES_AT, _cap(percent))
+
+    def set_policy(self, device: int, sched: str, priority: str) -> None:
+        """Changes how a device's time is shared: one of SCHEDS, and one of PRIORITIES."""
+        self._store(device, _POLICY_AT, _policy(sched, priority))
+
+    def _store(self, device: int, place: int, value: int) -> None:
+        # One aligned 64-bit store: a reader sees the old value or the new one.
         with memoryview(self._page) as page, page.cast("Q") as words:
-            words[(_FIXED + device * _LIMIT_SIZE) // 8] = NO_LIMIT if limit is None else limit
+            words[(_FIXED + device * _LIMIT_SIZE + place) // 8] = value
 
 
 def quota(folder: str) -> Quota:
@@ -209,13 +254,28 @@ def quota(folder: str) -> Quota:
     if len(page) != QUOTA_SIZE or page[:8] != b"XPUQUOTA" or count > MAX_DEVICES:
         raise ValueError(f"{folder}/{QUOTA} is not a quota page")
     places = range(_FIXED, _FIXED + count * _LIMIT_SIZE, _LIMIT_SIZE)
-    raw = [int.from_bytes(page[at : at + 8], "little") for at in places]
+    raw = [_word(page, at) for at in places]
     check = page[12:16]
     page[12:16] = bytes(4)
     return Quota(
         abi=int.from_bytes(page[8:12], "little"),
         valid=check == _u32(crc32(page[:_FIXED])),
         limits=tuple(None if limit == NO_LIMIT else limit for limit in raw),
+        cores=tuple(_word(page, at + _CORES_AT) // _SHARES_A_PERCENT or None for at in places),
+        policies=tuple(_policy_of(_word(page, at + _POLICY_AT)) for at in places),
+    )
+
+
+def _word(page: bytes | bytearray, at: int) -> int:
+    return int.from_bytes(page[at : at + 8], "little")
+
+
+def _policy_of(word: int) -> Policy:
+    """What a policy's word says; what this version does not know is the strictest, as for the container."""
+    sched, priority = word & 0xFF, word >> _PRIORITY_SHIFT & 0xFF
+    return Policy(
+        SCHEDS[sched] if sched < len(SCHEDS) else SCHEDS[0],
+        PRIORITIES[priority] if priority < len(PRIORITIES) else PRIORITIES[0],
     )
 
 

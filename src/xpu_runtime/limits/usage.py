@@ -60,7 +60,13 @@ class Usage:
         return max((amount for amount in known if amount is not None), default=None)
 
     def counted(self, grant: Grant, position: int) -> int | None:
-        """What the slice's account has in use; None where no living process is in it."""
+        """What the slice's account has in use; None where no living process is in it.
+
+        Also None where what holds the memory limit counts itself: the account is the container's to write.
+        """
+        in_force = self.in_force(grant, position, MEMORY)
+        if in_force is not None and in_force.used is not None:
+            return None
         account = self._account(grant)
         if all(slot.dead for slot in account):
             return None

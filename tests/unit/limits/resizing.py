@@ -19,6 +19,7 @@ from xpu_runtime.ledger.waiting import Transaction
 from xpu_runtime.limits import enforce, folders, pages
 from xpu_runtime.limits.resize import Wanted, resize
 from xpu_runtime.linux import proc
+from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -58,7 +59,7 @@ class Container:
             granted, _ = ledger.grant(wanted, lambda uses: slices)
         assert granted is not None
         self.grant = granted
-        enforce.prepare(granted)
+        enforce.prepare(granted, Request())
         self.folder = Path(folders.of(granted))
 
     def set(self, amount: int, *positions: int, force: bool = True, oversubscribe: float = 1.0) -> Grant:

@@ -26,6 +26,7 @@ R580 = inventories.node(inventories.nvidia("580.82.07", *LIBRARIES), GPU)
 NOTHING_UNHELD = Config(enforcement_allow_unenforced=())
 ALL_UNHELD = Config(enforcement_allow_unenforced=("memory", "cores"))
 DRIVER_HARD = ("driver", "hard")
+SOFTLY = ("library", "soft")
 UNHELD = ("none", "unenforced")
 
 
@@ -44,10 +45,30 @@ def outcome(
     return choose.holding(found, device, parse(variables), config or Config())
 
 
-def test_memory_is_held_by_the_driver_and_cores_are_booked() -> None:
-    held, reason = outcome({"XPU_MEM": "4G", "XPU_CORES": "30"})
-    assert reason is None
-    assert held == Holding(*DRIVER_HARD, *UNHELD)
+def test_memory_is_held_by_the_driver_and_cores_by_the_interposers(interposers: None) -> None:
+    both = {"XPU_MEM": "4G", "XPU_CORES": "30"}
+    assert outcome(both) == (Holding(*DRIVER_HARD, *SOFTLY), None)
+    assert outcome({**both, "XPU_ENFORCE": "driver"}) == (Holding(*DRIVER_HARD, *SOFTLY), None)
+    assert outcome({"XPU_CORES": "30"}) == (Holding(None, None, *SOFTLY), None)
+    assert outcome({"XPU_MEM": "1G", "XPU_CORES": "30"}, R580, MIG) == (Holding(*SOFTLY, *SOFTLY), None)
+
+
+def test_what_the_interposers_do_not_see_counts_against_both_kinds(interposers: None) -> None:
+    unseen = {"XPU_CAPABILITIES": "compute,graphics", "XPU_CORES": "30"}
+    _, reason = outcome({**unseen, "XPU_MEM": "4G"}, config=NOTHING_UNHELD)
+    assert reason == (
+        "XPU_CAPABILITIES asks for graphics, whose work on the device the interposer libraries do not see "
+        "(compute, utility and video can be had), and enforcement.allow_unenforced does not list cores"
+    )
+    assert outcome({**unseen, "XPU_MEM": "4G", "XPU_CAPABILITIES": "all"})[0].cores_backend == "library"
+
+
+def test_no_cap_on_cores_is_hard_but_that_of_a_whole_mig_device(interposers: None) -> None:
+    _, reason = outcome({"XPU_MEM": "4G", "XPU_CORES": "30", "XPU_ENFORCE": "hard"}, config=ALL_UNHELD)
+    assert reason == (
+        "only a whole MIG device has a cap on cores that no program can get round, "
+        "and XPU_ENFORCE=hard is set"
+    )
 
 
 def test_what_is_not_limited_needs_no_backend() -> None:
@@ -65,7 +86,7 @@ def test_where_no_interposer_is_made_for_the_driver_they_hold_nothing(interposer
 def test_with_an_older_driver_the_interposers_hold_memory(interposers: None) -> None:
     assert outcome({"XPU_MEM": "4G"}, R580) == (Holding("library", "soft"), None)
     assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "library", "XPU_CORES": "30"}) == (
-        Holding("library", "soft", *UNHELD),
+        Holding(*SOFTLY, *SOFTLY),
         None,
     )
     assert outcome({"XPU_MEM": "4G", "XPU_CAPABILITIES": "all"}, R580)[1] is None

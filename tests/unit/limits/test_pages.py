@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.limits import pages
+from xpu_runtime.request.request import PRIORITIES, SCHEDS
 
 from .accounts import lock_slots, write_slot
 
@@ -255,10 +256,43 @@ def test_locks_by_the_ten_thousand_do_not_keep_the_host_busy(
 
 
 def test_a_quota_page_is_read_whole(folder: Path) -> None:
-    assert pages.quota(str(folder)) == pages.Quota(pages.ABI, True, (4 * GIB,))
+    assert pages.quota(str(folder)) == pages.Quota(
+        pages.ABI, True, (4 * GIB,), cores=(None,), policies=(pages.Policy(),)
+    )
     with pages.OpenQuota(str(folder)) as page:
         page.set_limit(0, 6 * GIB)
-    assert pages.quota(str(folder)) == pages.Quota(pages.ABI, True, (6 * GIB,))
+        page.set_cores(0, 35)
+        page.set_policy(0, "burst", "high")
+    assert pages.quota(str(folder)) == pages.Quota(
+        pages.ABI, True, (6 * GIB,), cores=(35,), policies=(pages.Policy("burst", "high"),)
+    )
+    with pages.OpenQuota(str(folder)) as page:
+        page.set_cores(0, None)
+    assert pages.quota(str(folder)).cores == (None,)
+
+
+def test_each_device_has_a_cap_and_a_policy_of_its_own(tmp_path: Path) -> None:
+    entries = (
+        pages.Entry(UUID, 4 * GIB),
+        pages.Entry(UUID[:-1] + "e", None, cores=30, sched="weight", priority="low"),
+    )
+    pages.create(str(tmp_path), "c1", entries)
+    with pages.OpenQuota(str(tmp_path)) as page:
+        page.set_cores(0, 5)
+    found = pages.quota(str(tmp_path))
+    assert (found.limits, found.cores) == ((4 * GIB, None), (5, 30))
+    assert found.policies == (pages.Policy(), pages.Policy("weight", "low"))
+
+
+def test_a_policy_that_is_not_known_is_the_strictest(folder: Path) -> None:
+    with (folder / pages.QUOTA).open("r+b") as file:
+        file.seek(2048 + 24)
+        file.write((0x909).to_bytes(8, "little"))
+    assert pages.quota(str(folder)).policies == (pages.Policy("fixed", "normal"),)
+
+
+def test_requests_and_pages_have_the_same_words() -> None:
+    assert (set(pages.SCHEDS), set(pages.PRIORITIES)) == (set(SCHEDS), set(PRIORITIES))
 
 
 def test_a_damaged_quota_page_is_told(folder: Path) -> None:

@@ -29,6 +29,15 @@ int main(int argc, char **argv) {
     SAY("usage", page.usage_size);
     SAY("first", page.limits[0].memory);
     SAY("second", page.limits[1].memory);
+    SAY("first cap", page.limits[0].cores);
+    SAY("second cap", page.limits[1].cores);
+    SAY("whole", XPU_WHOLE);
+    SAY("adjusted", page.limits[1].adjusted);
+    SAY("first policy", page.limits[0].policy);
+    SAY("weight and high", XPU_WEIGHT | XPU_HIGH << 8);
+    SAY("second policy", page.limits[1].policy);
+    SAY("burst and low", XPU_BURST | XPU_LOW << 8);
+    SAY("fixed and normal", XPU_FIXED | XPU_NORMAL << 8);
     SAY("uuid", page.devices[1].uuid[15]);
     SAY("gpu", page.devices[0].mig);
     SAY("mig", page.devices[1].mig);
@@ -65,7 +74,10 @@ def printer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
     uuids = ["GPU-00112233-4455-6677-8899-aabbccddeeff", "MIG-00112233-4455-6677-8899-aabbccddee07"]
-    entries = (pages.Entry(uuids[0], 4 * GIB), pages.Entry(uuids[1], None, is_partition=True))
+    entries = (
+        pages.Entry(uuids[0], 4 * GIB, cores=100, sched="weight", priority="high"),
+        pages.Entry(uuids[1], None, is_partition=True, cores=30, sched="burst", priority="low"),
+    )
     pages.create(str(tmp_path), "c1", entries)
     said = json.loads(subprocess.run([printer, tmp_path / "quota"], check=True, capture_output=True).stdout)
     assert said == {
@@ -75,6 +87,15 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
         "usage": (tmp_path / "usage").stat().st_size,
         "first": 4 * GIB,
         "second": pages.NO_LIMIT,
+        "first cap": 10000,
+        "second cap": 3000,
+        "whole": 10000,
+        "adjusted": 0,
+        "first policy": 0x202,
+        "weight and high": 0x202,
+        "second policy": 0x101,
+        "burst and low": 0x101,
+        "fixed and normal": 0,
         "uuid": 7,
         "gpu": 0,
         "mig": 1,

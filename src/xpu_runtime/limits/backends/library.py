@@ -1,10 +1,11 @@
-"""The `library` backend: interposers in the container hold a memory limit, on any driver from R470 on.
+"""The `library` backend: interposers in the container hold limits on memory and on cores, from R470 on.
 
 Instead of the driver's libcuda.so.1 and libnvidia-ml.so.1 a container finds ours, which count what its
-processes allocate and refuse what would pass the limit. Soft: a program that means to can go round them. The
-limit stands in a page in the grant's folder, which the container cannot write (pages.py). Every start imports
-this file to ask for an offer: what only some starts need is imported where it is used. Which files an image
-gets for it is interposers.py's to say.
+processes allocate and refuse what would pass the limit, and which hold launches back beyond the cap on the
+device's time. Each kind may be held without the other: memory may be the driver's to limit. Soft: a program
+that means to can go round them. The limits stand in a page in the grant's folder, which the container cannot
+write (pages.py). Every start imports this file to ask for an offer: what only some starts need is imported
+where it is used. Which files an image gets for it is interposers.py's to say.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 
 from xpu_runtime.errors import ApplyError
-from xpu_runtime.ledger.grants import MEMORY
+from xpu_runtime.ledger.grants import CORES, MEMORY
 from xpu_runtime.limits import folders, interposed
 from xpu_runtime.limits.backend import SOFT, Backend, Change, Detail, InForce, Offer, device_memory
 
@@ -31,14 +32,14 @@ _OLDEST_DRIVER = 470
 
 class Library(Backend):
     NAME = NAME
-    KINDS = (MEMORY,)
+    KINDS = (MEMORY, CORES)
     STRONGEST = SOFT
     OF_DRIVER = True
     WRITES_LOG = True
     KEEPS_ACCOUNT = True
 
     def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
-        reason = unavailable(inventory, device) or cannot_count(request.capabilities)
+        reason = unavailable(inventory, device) or cannot_see(kind, request.capabilities)
         return Offer(SOFT) if reason is None else Offer(None, reason)
 
     def folder_size(self, grant: Grant) -> int:
@@ -46,7 +47,7 @@ class Library(Backend):
 
         return pages.QUOTA_SIZE + pages.usage_size(len(grant.slices))
 
-    def prepare(self, grant: Grant) -> None:
+    def prepare(self, grant: Grant, request: Request) -> None:
         from xpu_runtime.limits import pages
 
         place = folders.of(grant)
@@ -56,6 +57,9 @@ class Library(Backend):
                 slice_.device_uuid,
                 slice_.memory_bytes if slice_.holder(MEMORY) == NAME else None,
                 is_partition=":" in slice_.device_index,
+                cores=slice_.cores if slice_.holder(CORES) == NAME else None,
+                sched=request.sched,
+                priority=request.priority,
             )
             for slice_ in grant.slices
         )
@@ -77,9 +81,10 @@ class Library(Backend):
         from xpu_runtime.limits import pages
 
         try:
-            limits = pages.quota(folders.of(grant)).limits
+            page = pages.quota(folders.of(grant))
         except (OSError, ValueError):
             return None
+        limits = page.limits if kind == MEMORY else page.cores
         return InForce(limits[position]) if position < len(limits) else None
 
     def account(self, grant: Grant) -> list[ProcessUsage]:
@@ -135,9 +140,14 @@ class _Change(Change):
 
     def set(self, position: int, kind: str, value: int) -> None:
         assert self._page is not None
-        self._page.set_limit(position, value)
+        if kind == MEMORY:
+            self._page.set_limit(position, value)
+        else:
+            self._page.set_cores(position, value)
 
     def in_use(self, position: int, kind: str) -> int:
+        if kind != MEMORY:
+            return 0
         from xpu_runtime.limits import pages
 
         try:
@@ -148,7 +158,7 @@ class _Change(Change):
 
 
 def unavailable(inventory: Inventory, device: Device) -> str | None:
-    """Why this backend cannot hold a memory limit on `device`; None if it can."""
+    """Why this backend cannot hold limits on `device`; None if it can."""
     known = inventory.driver(device.vendor)
     major = known.version.partition(".")[0]
     if major.isdigit() and int(major) < _OLDEST_DRIVER:
@@ -165,16 +175,19 @@ def unavailable(inventory: Inventory, device: Device) -> str | None:
     return None
 
 
-def cannot_count(capabilities: tuple[str, ...]) -> str | None:
+def cannot_see(kind: str, capabilities: tuple[str, ...]) -> str | None:
     """Why the interposers cannot hold a limit on a container with these capabilities; None if they can.
 
-    Images say `all` by habit: it means all but these.
+    What takes memory past 64-bit CUDA also has the device work past it, so that the same ones stand in the
+    way of both kinds: an unmeasured cap would say less than the container takes. Images say `all` by habit:
+    it means all but these.
     """
     asked = [name for name in capabilities if name in interposed.UNSEEN]
     if not asked or set(capabilities) >= interposed.UNSEEN:
         return None
     shown = [f"{name} (32-bit programs)" if name == "compat32" else name for name in asked]
+    what = "memory" if kind == MEMORY else "work on the device"
     return (
-        f"XPU_CAPABILITIES asks for {', '.join(shown)}, whose memory the interposer libraries do not see "
+        f"XPU_CAPABILITIES asks for {', '.join(shown)}, whose {what} the interposer libraries do not see "
         "(compute, utility and video can be had)"
     )

@@ -23,7 +23,10 @@ class Mig(Backend):
     WHOLE_DEVICES = True
 
     def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
-        return Offer(None)  # a part of a device is asked for
+        # A part of a device is asked for.
+        if kind == CORES and request.enforce == HARD:
+            return Offer(None, "only a whole MIG device has a cap on cores that no program can get round")
+        return Offer(None)
 
     def unasked(self, kind: str, device: Device) -> str | None:
         return HARD if device.is_partition else None

@@ -1,0 +1,138 @@
+"""A cap on cores on real runc: what the quota page says, beside either holder of memory, and live changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import GIB
+from xpu_runtime.limits import folders, pages
+
+from .conftest import Node
+
+Bundles = Callable[..., Path]
+
+SLEEP = ["sleep", "1000"]
+#: The driver of each topology, and the backend that holds memory there.
+TOPOLOGY = {"driver": "2xT4", "library": "2xT4-R580"}
+
+
+def folder(node: Node) -> Path:
+    """The grant's folder of the one container that runs."""
+    (grant,) = node.grants()
+    return node.run_dir / "slices" / Path(folders.of(grant)).name
+
+
+def page(node: Node) -> pages.Quota:
+    return pages.quota(str(folder(node)))
+
+
+def words(node: Node, device: int = 0) -> list[int]:
+    """What the page has of a device, as bytes: memory, cores in 1/10000, adjusted, policy."""
+    at = 2048 + 64 * device
+    raw = (folder(node) / "quota").read_bytes()[at : at + 32]
+    return [int.from_bytes(raw[place : place + 8], "little") for place in range(0, 32, 8)]
+
+
+@pytest.fixture(params=list(TOPOLOGY))
+def memory_by(request: pytest.FixtureRequest, node: Node) -> str:
+    name: str = request.param
+    node.sim(TOPOLOGY[name])
+    return name
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_cap_stands_in_the_page_whoever_holds_the_memory(
+    node: Node, bundles: Bundles, memory_by: str, mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+    (entry,) = node.json("ps")
+    held = {name: entry[name] for name in entry if name.endswith(("_backend", "_strength"))}
+    assert held == {
+        "memory_backend": memory_by,
+        "memory_strength": "hard" if memory_by == "driver" else "soft",
+        "cores_backend": "library",
+        "cores_strength": "soft",
+    }
+    # A limit that the driver holds may change there without our knowing: the page has none then.
+    assert words(node) == [4 * GIB if memory_by == "library" else pages.NO_LIMIT, 3000, 0, 0]
+    seen = node.oci("exec", container, "cuda-probe", "info").stdout
+    assert seen == "device 0: 4096 MiB free of 4096 MiB\n"
+
+
+def test_cores_alone_and_memory_alone(node: Node, bundles: Bundles, memory_by: str) -> None:
+    container = node.start(bundles("XPU_CORES=30", args=SLEEP))
+    assert words(node) == [pages.NO_LIMIT, 3000, 0, 0]
+    seen = node.oci("exec", container, "cuda-probe", "info").stdout
+    assert seen == "device 0: 15360 MiB free of 15360 MiB\n"
+    node.remove(container)
+    node.start(bundles("XPU_MEM=4G", args=SLEEP))
+    if memory_by == "library":
+        assert words(node) == [4 * GIB, 0, 0, 0]
+    else:
+        assert not folder(node).exists()
+
+
+def test_a_cap_of_the_drivers_name_is_held_beside_it(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", "XPU_ENFORCE=driver", args=SLEEP))
+    (entry,) = node.json("ps")
+    assert (entry["memory_backend"], entry["cores_backend"]) == ("driver", "library")
+
+
+def test_a_cap_changes_at_once_with_memory_or_without(node: Node, bundles: Bundles, memory_by: str) -> None:
+    container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", "XPU_COUNT=2", args=SLEEP))
+    assert page(node).cores == (30, 30)
+    told = node.xpu("set", container, "--cores", "60").stdout
+    assert told == f"{container}: 60% of the cores of GPU 0\n{container}: 60% of the cores of GPU 1\n"
+    assert page(node).cores == (60, 60)
+    node.xpu("set", container, "--cores", "5", "--mem", "6G", "--device", "1")
+    assert page(node).cores == (60, 5)
+    assert [entry["memory_bytes"] for entry in node.json("ps")] == [4 * GIB, 6 * GIB]
+    assert [entry["cores"] for entry in node.json("ps")] == [60, 5]
+    assert [device["cores_granted"] for device in node.json("devices")] == [60, 5]
+    seen = node.oci("exec", container, "cuda-probe", "info").stdout
+    assert seen == "device 0: 4096 MiB free of 4096 MiB\ndevice 1: 6144 MiB free of 6144 MiB\n"
+    in_force: list[Any] = [
+        slice_["cores_in_force"] for slice_ in node.json("inspect", container)["grants"][0]["slices"]
+    ]
+    assert in_force == [60, 5]
+
+
+def test_what_the_driver_holds_is_counted_by_the_driver(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=4G", "XPU_CORES=30", args=["cuda-probe", "alloc", "1000", "--hold"])
+    container = node.start(bundle)
+    while "free of" not in (bundle / "output").read_text():
+        time.sleep(0.01)
+    (before,) = node.json("ps")
+    # The container's own account claims three times as much, and decides nothing.
+    (slot,) = [each for each in pages.slots(str(folder(node)), 1) if not each.dead]
+    at = 4096 + 4096 + slot.slot * (64 + 192) + 64
+    with (folder(node) / "usage").open("r+b") as usage:
+        usage.seek(at)
+        usage.write((3 * GIB).to_bytes(8, "little"))
+    (after,) = node.json("ps")
+    assert after["memory_used_bytes"] == before["memory_used_bytes"] < 2 * GIB
+    node.xpu("set", container, "--mem", "2G")
+
+
+def test_an_old_page_is_refused_with_a_clear_line(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4-R580")
+    container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+    with (folder(node) / "quota").open("r+b") as quota:
+        quota.seek(8)
+        quota.write((1).to_bytes(4, "little"))
+    done = node.xpu("set", container, "--cores", "60", check=False)
+    assert done.returncode == 1
+    assert "started by another version of this runtime (pages of ABI 1, this one knows 2)" in done.stderr
+    assert "start the container again" in done.stderr
+    assert [entry["cores"] for entry in node.json("ps")] == [30]
+    program = node.oci("exec", container, "cuda-probe", "info")
+    assert program.returncode != 0
+    assert "was written by an older XPU runtime than these interposer libraries" in program.stderr
