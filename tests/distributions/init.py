@@ -77,7 +77,9 @@ def make_dev(folder: str) -> None:
 def move_into(root: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     os.mkdir(f"{root}/old-root")
-    subprocess.run(["pivot_root", root, f"{root}/old-root"], check=True)
+    # Not every util-linux has the program pivot_root any more (Debian's from 2.42 on does not).
+    if libc.pivot_root(root.encode(), f"{root}/old-root".encode()) != 0:
+        raise OSError(ctypes.get_errno(), "pivot_root", root)
     os.chdir("/")
     if libc.umount2(b"/old-root", _MNT_DETACH) != 0:
         raise OSError(ctypes.get_errno(), "umount2 /old-root")
