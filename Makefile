@@ -10,6 +10,7 @@
 #   make rpm     the rpms, into dist/ (ARCH=aarch64: cross-built)
 #   make bench   what a container's start and the interposers cost, beside runc and the driver alone
 #   make bench-package   the same start, with the package beside make install
+#   make bench-share     how well limits on compute hold: shares, errors, pictures (SHARE=: which, how)
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
 # Everything is built below build/.
@@ -199,6 +200,12 @@ bench: packages-engine root
 	@$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
 	@$(PYTHON) bench/container_start.py $(ROOT)
 	@$(PYTHON) bench/interposers.py $(ROOT)
+
+# How well limits on compute hold: docs/testing.md. SHARE has more options, say SHARE="--quick --law tokens".
+SHARE ?= --out $(BUILD)/share
+.PHONY: bench-share
+bench-share: packages-engine root
+	@PYTHONPATH=bench:src:packaging $(PYTHON) -m share $(ROOT) $(SHARE)
 
 # The same start with what the package installs, made ready as its configuration does, beside what make install does.
 .PHONY: bench-package

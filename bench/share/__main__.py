@@ -1,0 +1,151 @@
+"""python3 -m share PREFIX: runs scenarios on a card; prints a table, writes it, JSON and a picture.
+
+PREFIX is where the product is installed (make root: build/root). Needs root, runc, and a quiet machine. Takes
+a simulated card unless --real is given. Exit status 1 if something could not be run; figures decide nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import timing
+
+from share import picture, runs, scenarios, table
+from share.loads import LOADS, Load
+from share.measure import Native, Result
+from share.node import Node, NodeError
+from share.scenarios import Scenario
+
+T = TypeVar("T")
+
+
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python3 -m share", description="How well limits on compute hold.")
+    parser.add_argument("prefix", type=Path, help="where the product is installed")
+    parser.add_argument("--quick", action="store_const", const="quick", dest="set", help="a minute or so")
+    parser.add_argument("--set", choices=scenarios.SETS, default="full", help="which scenarios (full)")
+    parser.add_argument("--only", metavar="TEXT", help="of these, those with TEXT in their name")
+    parser.add_argument("--law", choices=runs.LAWS, default="ours", help="what holds the caps (ours)")
+    parser.add_argument("--real", action="store_true", help="this machine's card, not a simulated one")
+    parser.add_argument("--topology", default="4xT4-R580", help="of the simulated cards (4xT4-R580)")
+    parser.add_argument("--cards", type=int, help="how many cards are used at once, for slow loads")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each load alone without a limit (5)")
+    parser.add_argument("--out", type=Path, help="a folder for table.md, results.json and overview.svg")
+    return parser.parse_args(words)
+
+
+class Session:
+    """One node, the loads alone, and the scenarios, one after another or on cards of their own."""
+
+    def __init__(self, node: Node, law: str, cards: int, seconds: float) -> None:
+        self._node, self._law, self._seconds = node, law, seconds
+        self._cards: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for card in range(cards):
+            self._cards.put(card)
+        self._side_by_side = cards
+        self.natives: dict[str, Native] = {}
+
+    def measure_natives(self, loads: Sequence[Load]) -> None:
+        def one(load: Load) -> None:
+            card = self._cards.get()
+            try:
+                self.natives[load.name] = runs.run_native(self._node, load, card, self._seconds)
+            finally:
+                self._cards.put(card)
+            native = self.natives[load.name]
+            said = "" if native.saturates else f", {native.demand:.1f} % of the card"
+            print(
+                f"{load.name} alone: {native.rate:.4f} s of work a second{said}, "
+                f"p99 of a launch {table.duration(native.p99_ns)}",
+                flush=True,
+            )
+
+        self._each(one, [load for load in loads if load.light], [load for load in loads if not load.light])
+
+    def measure(self, wanted: Sequence[Scenario]) -> list[tuple[Scenario, Result]]:
+        """In the order of `wanted`; what cannot be run is said, and left out."""
+        results: dict[str, Result] = {}
+
+        def one(scenario: Scenario) -> None:
+            card = self._cards.get()
+            try:
+                natives = [self.natives[container.load.name] for container in scenario.containers]
+                results[scenario.name] = runs.run(self._node, scenario, card, natives, self._law)
+            except NodeError as error:
+                print(f"{scenario.name}: {error}", file=sys.stderr, flush=True)
+                return
+            finally:
+                self._cards.put(card)
+            got = ", ".join(
+                f"{each.got:.1f} of {each.expected:.1f} %" for each in results[scenario.name].outcomes
+            )
+            print(f"{scenario.name}: {got}", flush=True)
+
+        self._each(one, [each for each in wanted if each.light], [each for each in wanted if not each.light])
+        return [(each, results[each.name]) for each in wanted if each.name in results]
+
+    def _each(self, call: Callable[[T], None], light: Sequence[T], heavy: Sequence[T]) -> None:
+        with ThreadPoolExecutor(self._side_by_side) as pool:
+            list(pool.map(call, light))
+        for each in heavy:
+            call(each)
+
+
+def main(words: Sequence[str]) -> int:
+    options = arguments(words)
+    wanted = [each for each in scenarios.SETS[options.set]() if not options.only or options.only in each.name]
+    if not wanted:
+        raise SystemExit(f"no scenario of the set {options.set} has {options.only!r} in its name")
+    cards = options.cards or (1 if options.real else int(options.topology.split("x")[0]))
+    quiet = timing.busy()
+    with Node(options.prefix, options.topology, real=options.real) as node:
+        if options.real:
+            node.calibrate(0)
+        session = Session(node, options.law, cards, options.seconds)
+        names = {container.load.name for scenario in wanted for container in scenario.containers}
+        try:
+            session.measure_natives([load for name, load in LOADS.items() if name in names])
+        except NodeError as error:
+            raise SystemExit(f"a load alone: {error}") from error
+        if (
+            options.law == "ours"
+            and any(_needs_agent(scenario) for scenario in wanted)
+            and not node.start_agent()
+        ):
+            print("there is no `xpu agent`: burst and weight hold as fixed", file=sys.stderr)
+        judged = session.measure(wanted)
+    command = " ".join(["python3 -m share PREFIX", *words[1:]])
+    said = f"{'a real card' if options.real else options.topology + ', simulated'}; {quiet}"
+    text = table.markdown(judged, command, said)
+    print(f"\n{text}")
+    if options.out:
+        _write(options.out, options.law, judged, text, table.document(judged, session.natives, command, said))
+    return 0 if len(judged) == len(wanted) else 1
+
+
+def _needs_agent(scenario: Scenario) -> bool:
+    return any(
+        container.sched != "fixed" or container.priority != "normal" for container in scenario.containers
+    )
+
+
+def _write(
+    folder: Path, law: str, judged: Sequence[tuple[Scenario, Result]], text: str, document: str
+) -> None:
+    os.makedirs(folder, exist_ok=True)
+    title = {"ours": "Shares under XPU_CORES", "none": "Shares without a limit"}
+    name = title.get(law, "Shares under a token bucket fed by NVML, every 120 ms")
+    (folder / "table.md").write_text(text)
+    (folder / "results.json").write_text(document)
+    (folder / "overview.svg").write_text(picture.overview(name, judged))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

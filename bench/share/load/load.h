@@ -1,0 +1,116 @@
+/*
+ * A program that keeps a device busy in one of the ways that programs do, and writes down what of its work
+ * was completed when. It knows nothing of limits or of simulated cards: it runs in a container, or outside.
+ *
+ * main.c: options, the common start, the end; device.c: libcuda, and kernels of a given length; patterns.c:
+ * in which order what is launched; record.c: the log; law.c: another project's way to limit, for comparison.
+ */
+#ifndef XPU_SHARE_LOAD_H
+#define XPU_SHARE_LOAD_H
+
+#include "cuda/cuda_api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define NORETURN_PRINTF __attribute__((noreturn, format(printf, 1, 2)))
+
+uint64_t now(void); /* ns of CLOCK_MONOTONIC */
+void sleep_until(uint64_t when);
+NORETURN_PRINTF void fail(const char *format,
+                          ...); /* into the log and on stderr; exit status 1, 77: no device */
+
+/* ---- device.c ---- */
+
+/* What is called of libcuda, under the name that a program of CUDA 11.4 or later looks up. */
+#define CUDA_FUNCTIONS(X)                                                                                    \
+    X(cuInit)                                                                                                \
+    X(cuGetErrorName)                                                                                        \
+    X(cuDeviceGet)                                                                                           \
+    X(cuDevicePrimaryCtxRetain)                                                                              \
+    X(cuCtxSetCurrent)                                                                                       \
+    X(cuModuleLoadData)                                                                                      \
+    X(cuModuleGetFunction)                                                                                   \
+    X(cuLaunchKernel)                                                                                        \
+    X(cuStreamCreate)                                                                                        \
+    X(cuStreamSynchronize)                                                                                   \
+    X(cuStreamBeginCapture_v2)                                                                               \
+    X(cuStreamEndCapture)                                                                                    \
+    X(cuGraphInstantiateWithFlags)                                                                           \
+    X(cuGraphLaunch)                                                                                         \
+    X(cuMemAlloc_v2)                                                                                         \
+    X(cuMemHostAlloc)                                                                                        \
+    X(cuMemcpyHtoDAsync_v2)                                                                                  \
+    X(cuEventCreate)                                                                                         \
+    X(cuEventRecord)                                                                                         \
+    X(cuEventSynchronize)                                                                                    \
+    X(cuEventElapsedTime)
+
+struct cuda {
+#define DECLARE(name) __typeof__(name) *name;
+    CUDA_FUNCTIONS(DECLARE)
+#undef DECLARE
+};
+extern struct cuda cuda;
+
+/* Fails with the name of the error and of the call. */
+#define MUST(call) must(cuda.call, #call)
+void must(CUresult result, const char *call);
+
+struct kernel {
+    CUfunction function;
+    uint64_t ns;         /* of the device, when it has the device to itself */
+    uint64_t iterations; /* of the kernel `spin`; unused where a kernel's name says how long it takes */
+    unsigned int grid;   /* blocks, in proportion to its length: see GRID_PER_US */
+};
+
+/* How long `spin` takes: iterations = (ns - fixed) / each. */
+struct calibration {
+    double each, fixed;
+};
+
+void device_start(CUdevice ordinal, const struct calibration *known);
+/* Measures it where kernels' names do not say how long they take; else all 0. Alone on the device only. */
+struct calibration device_calibrate(void);
+struct kernel kernel_of(uint64_t ns);
+/* Timed, and limited by the law if there is one. */
+void launch(const struct kernel *kernel, CUstream stream);
+void launch_graph(CUgraphExec graph, CUstream stream);
+CUgraphExec graph_of(const struct kernel *kernels, unsigned int count, CUstream stream);
+
+/* ---- record.c ---- */
+
+enum { STATE_STARTING, STATE_READY, STATE_RUNNING, STATE_DONE, STATE_FAILED };
+enum record_kind { RECORD_DONE, RECORD_ON, RECORD_OFF };
+
+void record_open(const char *path);
+void record_state(uint32_t state);
+void record_begin(uint64_t time);
+void record_failure(const char *text);
+void record_launch(uint64_t ns);
+/* All work up to `work` ns of the device's time is completed since `time`. */
+void record_done(uint64_t time, uint64_t work, enum record_kind kind);
+
+/* ---- law.c ---- */
+
+/* cap: percent. From now on each plain launch waits for tokens. */
+void law_start(unsigned int cap);
+void law_wait(unsigned int grid);
+
+/* ---- patterns.c ---- */
+
+struct pattern {
+    const char *kind;
+    uint64_t kernel_ns;
+    unsigned int streams;
+    unsigned int graph; /* kernels in a graph */
+    uint64_t gap_ns;    /* that the host takes between two rounds */
+    uint64_t on_ns, off_ns;
+    size_t copy; /* bytes after each kernel */
+};
+
+bool pattern_known(const char *kind);
+void pattern_prepare(const struct pattern *pattern);
+__attribute__((noreturn)) void pattern_run(void);
+
+#endif

@@ -1,0 +1,47 @@
+"""The loads: how share-load (load/main.c) is called for each, and what is known of them beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Load:
+    """`words` are share-load's; `kernel_ns` is its longest kernel's (or graph's) length.
+
+    `saturates`: alone on a card it leaves it no pause, so that its rate of work alone is 100 % of the card by
+    definition. Of another load the nominal time of its kernels is taken.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    kernel_ns: int
+    saturates: bool = True
+    processes: int = 1
+
+    @property
+    def light(self) -> bool:
+        """Costs the host next to nothing, so that several can run side by side on cards of their own."""
+        return self.kernel_ns >= 100 * MS
+
+
+LOADS = {
+    load.name: load
+    for load in (
+        Load("async-10us", ("async", "kernel=10us"), MS // 100),
+        Load("async-1ms", ("async", "kernel=1ms"), MS),
+        Load("async-100ms", ("async", "kernel=100ms"), 100 * MS),
+        Load("async-1s", ("async", "kernel=1s"), 1000 * MS),
+        Load("sync-1ms", ("sync", "kernel=1ms"), MS, saturates=False),
+        Load("sync-100ms", ("sync", "kernel=100ms"), 100 * MS, saturates=False),
+        Load("graphs", ("graph", "kernel=50us", "graph=20"), MS),
+        Load("bursty", ("async", "kernel=1ms", "on=3s", "off=1s"), MS),
+        Load("processes", ("async", "kernel=1ms", "processes=3"), MS, processes=3),
+        Load("streams", ("async", "kernel=1ms", "streams=4"), MS),
+        Load("copies", ("async", "kernel=1ms", "copy=262144"), MS, saturates=False),
+        Load("training", ("train", "copy=1048576"), 2 * MS, saturates=False),
+        Load("decode", ("decode", "kernel=100us", "graph=20", "gap=500us"), 2 * MS, saturates=False),
+    )
+}

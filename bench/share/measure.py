@@ -1,0 +1,208 @@
+"""What came of a scenario: pure functions of logs. Shares are in percent of the card, times in seconds.
+
+A container's share is what its completed work is of the time that passed, in units of what the load completes
+alone without a limit: no clock of the card and no report of NVML is believed. What it should be follows from
+the scenario and from who had work at each moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from share import logs, scenarios
+from share.logs import Log
+from share.scenarios import WARM_UP, Scenario
+
+STEP = 0.01  # seconds between the points at which work is looked at
+PICTURE_STEP = 0.25  # and between those of the picture
+
+
+@dataclass(frozen=True)
+class Native:
+    """A load alone, without a limit: seconds of work completed in each second in which it had work."""
+
+    rate: float
+    saturates: bool
+    p99_ns: float
+
+    @property
+    def demand(self) -> float:
+        """The percent of the card that it uses."""
+        return 100.0 if self.saturates else min(100.0, 100.0 * self.rate)
+
+    @property
+    def scale(self) -> float:
+        """From seconds of work to percent of a card's second."""
+        return 100.0 / self.rate if self.saturates and self.rate else 100.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One container. `mean_error` and `worst` are of windows as long as `window`, in points."""
+
+    asked: int | None
+    expected: float
+    got: float
+    mean_error: float
+    worst: float
+    window: float
+    throughput: float  # percent of what it should complete
+    p99_ns: float
+    behind: float  # seconds of its share that it fell behind at most, since it last had no work
+    picture: list[tuple[float, float, float]]  # seconds since the start, got, expected
+
+
+@dataclass(frozen=True)
+class Result:
+    """A scenario. `idle`: percent of the card that nobody used though it was due to somebody with work."""
+
+    outcomes: list[Outcome]
+    idle: float
+    jain: float
+
+
+def native(found: Sequence[Log], seconds: float, saturates: bool) -> Native:
+    begin = found[0].begin
+    first, last = begin + WARM_UP, _last(found, begin + WARM_UP + seconds, 0.2 * seconds)
+    points = _points(first, last)
+    busy = STEP * sum(_has_work(found, point) for point in points[:-1])
+    done = sum(log.work_at(last) - log.work_at(first) for log in found)
+    return Native(done / busy if busy else 0.0, saturates, logs.launch_quantile(list(found), 0.99))
+
+
+def judge(scenario: Scenario, found: Sequence[Sequence[Log]], natives: Sequence[Native]) -> Result:
+    """`found`: each container's processes. All begin at one time."""
+    begin = found[0][0].begin
+    first, end = begin + WARM_UP, begin + WARM_UP + scenario.seconds
+    points = _points(first, end)
+    due = _due(scenario, found, natives, points)
+    got = [
+        [one.scale * sum(log.work_at(point) for log in processes) for point in points]
+        for processes, one in zip(found, natives, strict=True)
+    ]
+    outcomes = []
+    for i, container in enumerate(scenario.containers):
+        patience = 0.2 * container.window
+        count = round((_last(found[i], end, patience) - first) / STEP)
+        outcomes.append(
+            _outcome(
+                container,
+                got[i][: count + 1],
+                due[i][: count + 1],
+                logs.launch_quantile(list(found[i]), 0.99),
+            )
+        )
+    return Result(outcomes, _idle(got, due), _jain(outcomes))
+
+
+def _points(first: float, last: float) -> list[float]:
+    return [first + STEP * i for i in range(round((last - first) / STEP) + 1)]
+
+
+def _last(found: Sequence[Log], end: float, patience: float) -> float:
+    """Where judging ends: at the last work completed, if no more than this much is missing; else at the end.
+
+    A long kernel that is under way at the end would count as nothing; a container that starves must not be
+    judged by what it had before.
+    """
+    latest = max((log.times[-1] for log in found if log.times), default=end)
+    return latest if end - patience <= latest <= end else end
+
+
+def _has_work(found: Sequence[Log], time: float) -> bool:
+    return any(_is_on(log, time) for log in found)
+
+
+def _is_on(log: Log, time: float) -> bool:
+    on = False
+    for when, state in log.phases:
+        if when > time:
+            break
+        on = state
+    return on
+
+
+def _due(
+    scenario: Scenario, found: Sequence[Sequence[Log]], natives: Sequence[Native], points: Sequence[float]
+) -> list[list[float]]:
+    """What each should have had up to each point, in percent-seconds."""
+    due = [[0.0] for _ in found]
+    memory: dict[tuple[int, ...], dict[int, float]] = {}
+    for point in points[:-1]:
+        active = tuple(i for i, processes in enumerate(found) if _has_work(processes, point + STEP / 2))
+        if active not in memory:
+            demands = {i: natives[i].demand for i in active}
+            memory[active] = scenarios.shares(scenario.containers, demands)
+        for i, sums in enumerate(due):
+            sums.append(sums[-1] + STEP * memory[active].get(i, 0.0))
+    return due
+
+
+def _outcome(
+    container: scenarios.Container, got: Sequence[float], due: Sequence[float], p99_ns: float
+) -> Outcome:
+    length = STEP * (len(got) - 1)
+    lag = [b - a for a, b in zip(got, due, strict=True)]  # percent-seconds that it lacks, up to each point
+    span = min(round(container.window / STEP), len(lag) - 1)
+    errors = [abs(lag[i + span] - lag[i]) / (span * STEP) for i in range(0, len(lag) - span, 5)]
+    expected = (due[-1] - due[0]) / length
+    share = (got[-1] - got[0]) / length
+    return Outcome(
+        asked=container.cores,
+        expected=expected,
+        got=share,
+        mean_error=sum(errors) / len(errors),
+        worst=max(errors),
+        window=span * STEP,
+        throughput=100 * share / expected if expected else math.nan,
+        p99_ns=p99_ns,
+        behind=_behind(lag, due),
+        picture=_picture(got, due),
+    )
+
+
+def _behind(lag: Sequence[float], due: Sequence[float]) -> float:
+    """How far it fell behind, at most, from a moment at which its share rose: in seconds of that share.
+
+    This is how long the others kept what had become its own.
+    """
+    worst = start = 0.0
+    before = 0.0
+    for i in range(1, len(due)):
+        share = (due[i] - due[i - 1]) / STEP
+        if share > before + 1e-6:
+            start = lag[i - 1]
+        before = share
+        if share > 0:
+            worst = max(worst, (lag[i] - start) / share)
+    return worst
+
+
+def _picture(got: Sequence[float], due: Sequence[float]) -> list[tuple[float, float, float]]:
+    span = round(PICTURE_STEP / STEP)
+    return [
+        (i * STEP, (got[i] - got[i - span]) / PICTURE_STEP, (due[i] - due[i - span]) / PICTURE_STEP)
+        for i in range(span, len(got), span)
+    ]
+
+
+def _idle(got: Sequence[Sequence[float]], due: Sequence[Sequence[float]]) -> float:
+    """What nobody used of what was due, in windows of two seconds: a late kernel is no idle card."""
+    span = round(scenarios.WINDOW / STEP)
+    count = len(due[0])
+    span = min(span, count - 1)
+    lacking = []
+    for i in range(0, count - span, span):
+        wanted = sum(one[i + span] - one[i] for one in due)
+        used = sum(one[i + span] - one[i] for one in got)
+        lacking.append(max(0.0, wanted - used) / (span * STEP))
+    return sum(lacking) / len(lacking)
+
+
+def _jain(outcomes: Sequence[Outcome]) -> float:
+    """Of got / expected: 1 where all have the same part of what is theirs. (R. Jain, DEC-TR-301, 1984)"""
+    parts = [outcome.got / outcome.expected for outcome in outcomes if outcome.expected]
+    squares = sum(part * part for part in parts)
+    return sum(parts) ** 2 / (len(parts) * squares) if squares else math.nan

@@ -1,0 +1,177 @@
+"""A node for the loads: a driver root, an image with share-load, containers by the low-level entry point.
+
+The simulated card, or with `real` this machine's own, in a run folder of its own. The product is reached as
+an engine reaches it: its runtime is told to create, start and delete bundles.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import image
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD = REPOSITORY / "build" / "bench"
+
+
+class NodeError(Exception):
+    """What did not work, and what it said."""
+
+
+class Node:
+    """A context manager: all that it made is gone at its end."""
+
+    def __init__(self, prefix: Path, topology: str, *, real: bool = False) -> None:
+        self.runtime = prefix / "bin" / "xpu-container-runtime"
+        self.xpu = prefix / "bin" / "xpu"
+        self.topology = topology
+        self.real = real
+        self.folder = Path(tempfile.mkdtemp(prefix="xpu-share-", dir="/run"))
+        self.environ = {
+            **os.environ,
+            "XPU_RUN_DIR": str(self.folder / "run"),
+            "XPU_CONFIG": str(self.folder / "config.yaml"),
+        }
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._containers: list[Started] = []
+        self.calibration: tuple[str, ...] = ()
+
+    def __enter__(self) -> Node:
+        try:
+            build = ["make", "-s", "-C", str(REPOSITORY / "bench/share/load"), f"OUT={BUILD}"]
+            subprocess.run(build, check=True)
+            image.make(str(self.folder / "image"), [str(BUILD / "share-load")])
+            subprocess.run(["runc", "spec"], cwd=self.folder, check=True)
+            if not self.real:
+                self.call(str(self.xpu), "sim", "up", "--force", "--topology", self.topology)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for container in list(self._containers):
+            container.remove()
+        if self._agent:
+            self._agent.terminate()
+            self._agent.wait()
+        if not self.real:
+            subprocess.run([self.xpu, "sim", "down"], env=self.environ, capture_output=True, check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def call(self, *words: str) -> str:
+        """NodeError with what it said, if it fails."""
+        done = subprocess.run(words, env=self.environ, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NodeError(f"{' '.join(words)}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def start_agent(self) -> bool:
+        """For burst, weight and priorities; False where this installation has none."""
+        if self._agent is None:
+            if subprocess.run([self.xpu, "agent", "--help"], capture_output=True, check=False).returncode:
+                return False
+            with (self.folder / "agent.log").open("wb") as log:
+                self._agent = subprocess.Popen(
+                    [self.xpu, "agent"], env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+        if self._agent.poll() is not None:
+            raise NodeError("xpu agent has ended: " + (self.folder / "agent.log").read_text().strip())
+        return True
+
+    def calibrate(self, card: int) -> None:
+        """How long the iterations of a real card's kernel take, with nobody else on it."""
+        with self.start(card, ["/usr/bin/share-load", "calibrate"], {}) as container:
+            container.wait(60)
+            words = container.output().split()
+        if not all("=" in word for word in words) or len(words) != 2:
+            raise NodeError(f"share-load calibrate: {container.output().strip()}")
+        self.calibration = tuple(word for word in words if not word.endswith("=0"))
+
+    def start(
+        self, card: int, words: Sequence[str], environ: Mapping[str, str], shared: Path | None = None
+    ) -> Started:
+        """A container that sees the one card and, under /share, the folder `shared`."""
+        container = Started(self, f"{self.folder.name}-{time.monotonic_ns()}")
+        self._containers.append(container)
+        container.create({"XPU_VISIBLE_DEVICES": str(card), **environ}, words, shared)
+        return container
+
+    def forget(self, container: Started) -> None:
+        self._containers.remove(container)
+
+
+class Started:
+    """A container that runs; a context manager that removes it."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self._node = node
+        self._name = name
+        self._bundle = node.folder / name
+        self._words = [str(node.runtime), "--root", str(node.folder / "state")]
+
+    def create(self, environ: Mapping[str, str], words: Sequence[str], shared: Path | None) -> None:
+        self._bundle.mkdir()
+        # Of its own: what is mounted into containers that start together has mount points in it.
+        shutil.copytree(self._node.folder / "image", self._bundle / "rootfs", symlinks=True)
+        spec = json.loads((self._node.folder / "config.json").read_text())
+        variables = [f"{name}={value}" for name, value in environ.items()]
+        spec["process"].update(terminal=False, args=list(words), env=["PATH=/bin:/usr/bin", *variables])
+        spec["root"] = {"path": "rootfs", "readonly": False}
+        spec["linux"]["cgroupsPath"] = f"/{self._name}"
+        if shared:
+            mount = {
+                "destination": "/share",
+                "type": "bind",
+                "source": str(shared),
+                "options": ["rbind", "rw"],
+            }
+            spec["mounts"].append(mount)
+        (self._bundle / "config.json").write_text(json.dumps(spec))
+        with (self._bundle / "output").open("wb") as output:
+            done = subprocess.run(
+                [*self._words, "create", "--bundle", str(self._bundle), self._name],
+                env=self._node.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                check=False,
+            )
+        if done.returncode:
+            said = self.output().strip()
+            self.remove()
+            raise NodeError(f"a container with {' '.join(variables)} was not created: {said}")
+        self._node.call(*self._words, "start", self._name)
+
+    def output(self) -> str:
+        return (self._bundle / "output").read_text(errors="replace")
+
+    def running(self) -> bool:
+        state = json.loads(self._node.call(*self._words, "state", self._name))
+        return bool(state["status"] == "running")
+
+    def wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self.running():
+            if time.monotonic() > end:
+                raise NodeError(f"a container has not ended after {seconds} s: {self.output().strip()}")
+            time.sleep(0.1)
+
+    def remove(self) -> None:
+        words = [*self._words, "delete", "--force", self._name]
+        subprocess.run(words, env=self._node.environ, capture_output=True, check=False)
+        shutil.rmtree(self._bundle, ignore_errors=True)
+        self._node.forget(self)
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()

@@ -1,0 +1,98 @@
+"""Runs loads on a node: one alone without a limit, for what it reaches; a scenario's containers together."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from share import logs, measure
+from share.loads import Load
+from share.measure import Native, Result
+from share.node import Node, NodeError, Started
+from share.scenarios import SHARED_MEMORY, WARM_UP, Container, Scenario
+
+TAIL = 0.3  # seconds that loads go on after the time that is judged
+PATIENCE = 60  # seconds for containers to get ready
+LAWS = ("ours", "none", "tokens")
+
+
+def run_native(node: Node, load: Load, card: int, seconds: float) -> Native:
+    least = max(seconds, 6 * load.kernel_ns / 1e9)
+    (found,) = _together(node, (Container(load),), card, least, "none")
+    return measure.native(found, least, load.saturates)
+
+
+def run(node: Node, scenario: Scenario, card: int, natives: Sequence[Native], law: str) -> Result:
+    """`law`: ours, the product's limits; tokens, the open peer's in the load itself; none."""
+    found = _together(node, scenario.containers, card, scenario.seconds, law)
+    return measure.judge(scenario, found, natives)
+
+
+def _together(
+    node: Node, containers: Sequence[Container], card: int, seconds: float, law: str
+) -> list[list[logs.Log]]:
+    """Each container's processes' logs. NodeError if one does not start, or fails."""
+    shared = node.folder / f"logs-{time.monotonic_ns()}"
+    shared.mkdir()
+    paths = [
+        [shared / f"{number}.{process}" for process in range(container.load.processes)]
+        for number, container in enumerate(containers)
+    ]
+    every = [path for group in paths for path in group]
+    try:
+        started = []
+        with contextlib.ExitStack() as stack:
+            for number, container in enumerate(containers):
+                words = ["/usr/bin/share-load", *container.load.words, f"log=/share/{number}", "go=/share/go"]
+                words += [f"seconds={WARM_UP + seconds + TAIL}", *node.calibration]
+                if law == "tokens" and container.cores:
+                    words += ["law=tokens", f"cap={container.cores}"]
+                request = _request(container, law, alone=len(containers) == 1)
+                started.append(stack.enter_context(node.start(card, words, request, shared)))
+            _wait_for(started, every, logs.READY, PATIENCE)
+            begin = time.monotonic_ns() + 100_000_000
+            (shared / "go.part").write_text(str(begin))
+            (shared / "go.part").rename(shared / "go")
+            _wait_for(started, every, logs.DONE, WARM_UP + seconds + TAIL + PATIENCE)
+        return [[logs.read(path) for path in group] for group in paths]
+    finally:
+        shutil.rmtree(shared)
+
+
+def _request(container: Container, law: str, *, alone: bool) -> dict[str, str]:
+    """What the container asks for: no cap, where the product's is not what is tried."""
+    request = {}
+    memory = container.memory or (None if alone else SHARED_MEMORY)
+    if memory:
+        request["XPU_MEM"] = memory
+    if law == "ours" and container.cores is not None:
+        request["XPU_CORES"] = str(container.cores)
+        if container.sched != "fixed":
+            request["XPU_SCHED"] = container.sched
+        if container.priority != "normal":
+            request["XPU_PRIORITY"] = container.priority
+    return request
+
+
+def _wait_for(started: Sequence[Started], paths: Sequence[Path], wanted: int, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    for polls in itertools.count(1):
+        states = [logs.state(path) for path in paths]
+        failures = [text or "it ended" for state, text in states if state == logs.FAILED]
+        if failures:
+            raise NodeError(f"a load failed: {failures[0]}")
+        if all(state >= wanted for state, _ in states):
+            return
+        if polls % 20 == 0:
+            # It may have ended before it had a log, or been killed.
+            ended = [one for one in started if not one.running()]
+            if ended and min(logs.state(path)[0] for path in paths) < wanted:
+                raise NodeError(f"a load ended: {ended[0].output().strip() or 'it was killed'}")
+        if time.monotonic() > end:
+            late = [path.name for path, (state, _) in zip(paths, states, strict=True) if state < wanted]
+            raise NodeError(f"loads {', '.join(late)} are not where they should be after {seconds:.0f} s")
+        time.sleep(0.05)

@@ -1,0 +1,180 @@
+"""What is run together on one card, and for how long; and how the card should be shared then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from share.loads import LOADS, Load
+
+#: Percent of a card that a container of low priority keeps while a higher one could use all of it.
+LOW_FLOOR = 5.0
+WARM_UP = 2.0  # seconds that are not judged
+SHARED_MEMORY = "1G"
+WINDOW = 2.0  # seconds, over which a share must hold
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container: its load, its cap in percent (None: no XPU_CORES), and how it shares."""
+
+    load: Load
+    cores: int | None = None
+    sched: str = "fixed"
+    priority: str = "normal"
+    memory: str | None = None  # None: XPU_CORES alone where it is alone, SHARED_MEMORY where it is not
+
+    @property
+    def name(self) -> str:
+        words = [self.load.name]
+        words += [f"{self.cores} %"] if self.cores is not None else ["no cap"]
+        words += [word for word in (self.sched, self.priority) if word not in ("fixed", "normal")]
+        words += [self.memory] if self.memory else []
+        return " ".join(words)
+
+    @property
+    def window(self) -> float:
+        """Seconds over which it is judged: two, or the time of ten of its kernels divided by its cap."""
+        return max(WINDOW, 10 * self.load.kernel_ns / 1e9 / ((self.cores or 100) / 100))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Containers that begin together on one card, and run for `seconds` besides what is not judged."""
+
+    name: str
+    containers: tuple[Container, ...]
+    least: float = 8.0
+
+    @property
+    def seconds(self) -> float:
+        return max(self.least, *(1.5 * container.window for container in self.containers))
+
+    @property
+    def light(self) -> bool:
+        return all(container.load.light for container in self.containers)
+
+
+def shares(containers: Sequence[Container], demands: Mapping[int, float]) -> dict[int, float]:
+    """Percent of the card for each of those that have work now, by their place in `containers`.
+
+    `demands`: those with work, and what each would use alone, in percent.
+    """
+    given = dict.fromkeys(demands, 0.0)
+    free = 100.0
+    low = [i for i in demands if containers[i].priority == "low"]
+    if low and len(low) < len(demands):
+        floor = min(LOW_FLOOR, *(demands[i] for i in low))
+        for i in low:
+            given[i] = floor
+            free -= floor
+    for level in ("high", "normal", "low"):
+        among = {i: demand for i, demand in demands.items() if containers[i].priority == level}
+        # First what is guaranteed: caps of fixed and burst; of a weight nothing is.
+        first = {i: min(demand, _guaranteed(containers[i])) for i, demand in among.items()}
+        free -= _fill(given, first, {i: _guaranteed(containers[i]) for i in first}, free)
+        rest = {i: demand for i, demand in among.items() if _takes_more(containers[i])}
+        free -= _fill(given, rest, {i: float(containers[i].cores or 100) for i in rest}, free)
+    return given
+
+
+def _guaranteed(container: Container) -> float:
+    return float(container.cores) if container.cores and container.sched != "weight" else 0.0
+
+
+def _takes_more(container: Container) -> bool:
+    return container.cores is None or container.sched != "fixed"
+
+
+def _fill(
+    given: dict[int, float], upto: Mapping[int, float], weights: Mapping[int, float], free: float
+) -> float:
+    """Gives each up to `upto`, in proportion to their weights; returns what was given."""
+    start = free
+    open_ = {i for i in upto if upto[i] > given[i] and weights[i] > 0}
+    while open_ and free > 1e-9:
+        each = free / sum(weights[i] for i in open_)
+        step = min(each, *((upto[i] - given[i]) / weights[i] for i in open_))
+        for i in open_:
+            given[i] += step * weights[i]
+        free -= step * sum(weights[i] for i in open_)
+        open_ = {i for i in open_ if upto[i] - given[i] > 1e-9}
+    return start - free
+
+
+# ---- the sets ----
+
+CAPS = (10, 30, 50, 70, 90, 100)
+
+
+def one(load: str, cores: int | None = None, **how: str) -> Container:
+    return Container(LOADS[load], cores, **how)
+
+
+def mix(name: str, *containers: Container) -> Scenario:
+    return Scenario(name, containers, least=12.0)
+
+
+def alone() -> list[Scenario]:
+    return [Scenario(f"{name} at {cap} %", (one(name, cap),)) for name in LOADS for cap in CAPS]
+
+
+def beside() -> list[Scenario]:
+    even = "async-1ms"
+    return [
+        mix("10/90", one(even, 10), one(even, 90)),
+        mix("30/70", one(even, 30), one(even, 70)),
+        mix("4 x 25", *[one(even, 25)] * 4),
+        mix("30/70, synchronous", one("sync-1ms", 30), one("sync-1ms", 70)),
+        mix("30/70, graphs", one("graphs", 30), one("graphs", 70)),
+        mix("30/70, decode beside training", one("decode", 30), one("training", 70)),
+        mix("30/70, 10 us beside 100 ms", one("async-10us", 30), one("async-100ms", 70)),
+        mix("70/30, 10 us beside 100 ms", one("async-10us", 70), one("async-100ms", 30)),
+        mix("30/30/40, one with three processes", one("processes", 30), one(even, 30), one("streams", 40)),
+        mix("30 beside no cap", one(even, 30), one(even)),
+        mix("two without a cap", one(even), one(even)),
+    ]
+
+
+def policies() -> list[Scenario]:
+    even = "async-1ms"
+    return [
+        Scenario("burst, alone", (one(even, 30, sched="burst"),)),
+        mix("burst, 30/70", one(even, 30, sched="burst"), one(even, 70, sched="burst")),
+        mix("burst, beside a bursty one", one(even, 30, sched="burst"), one("bursty", 70, sched="burst")),
+        Scenario("weight, alone", (one(even, 25, sched="weight"),)),
+        mix("weight, 25/75", one(even, 25, sched="weight"), one(even, 75, sched="weight")),
+        mix("weight, beside a bursty one", one(even, 25, sched="weight"), one("bursty", 75, sched="weight")),
+        mix(
+            "high beside low",
+            one(even, 50, sched="burst", priority="high"),
+            one(even, 50, sched="burst", priority="low"),
+        ),
+        mix(
+            "high, bursty, beside low",
+            one("bursty", 50, sched="weight", priority="high"),
+            one(even, 50, sched="weight", priority="low"),
+        ),
+    ]
+
+
+def full() -> list[Scenario]:
+    return alone() + beside() + policies()
+
+
+def quick() -> list[Scenario]:
+    """A minute or so: what goes wrong first."""
+    return [
+        replace(scenario, least=5.0)
+        for scenario in (
+            Scenario("async-1ms at 30 %", (one("async-1ms", 30),)),
+            Scenario("graphs at 50 %", (one("graphs", 50),)),
+            Scenario("decode at 50 %", (one("decode", 50),)),
+            Scenario("sync-1ms at 100 %", (one("sync-1ms", 100),)),
+            *beside()[1:3],
+            beside()[6],
+        )
+    ]
+
+
+SETS = {"quick": quick, "alone": alone, "beside": beside, "policies": policies, "full": full}

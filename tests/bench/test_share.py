@@ -1,0 +1,148 @@
+"""The accuracy harness (bench/share): its arithmetic on made-up logs, and its loads on a simulated card."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+
+from share import logs, measure, picture, runs, scenarios, table
+from share.loads import LOADS, Load
+from share.logs import Log
+from share.measure import Native
+from share.node import Node, NodeError
+from share.scenarios import Container, Scenario
+
+NATIVE = Native(rate=1.0, saturates=True, p99_ns=5000.0)
+BEGIN = 100.0
+
+
+def log(*rates: tuple[float, float], phases: tuple[tuple[float, bool], ...] = ((0.0, True),)) -> Log:
+    """A process that works at each rate for so many seconds, and completes something each 2 ms."""
+    times, work = [BEGIN], [0.0]
+    for rate, seconds in rates:
+        for _ in range(round(seconds / 0.002)):
+            times.append(times[-1] + 0.002)
+            work.append(work[-1] + 0.002 * rate)
+    on = [(BEGIN + time, state) for time, state in phases]
+    return Log(logs.DONE, BEGIN, "", (0,) * 320, times, work, on)
+
+
+def scenario(*caps: int | None, **how: str) -> Scenario:
+    containers = tuple(Container(LOADS["async-1ms"], cap, **how) for cap in caps)
+    return Scenario("a scenario", containers, least=8.0)
+
+
+def test_a_cap_that_holds_has_no_error() -> None:
+    result = measure.judge(scenario(30, 70), [[log((0.3, 11))], [log((0.7, 11))]], [NATIVE, NATIVE])
+    for one, share in zip(result.outcomes, (30, 70), strict=True):
+        assert one.expected == pytest.approx(share)
+        assert one.got == pytest.approx(share)
+        assert one.worst < 0.01 and one.mean_error < 0.01 and one.behind < 0.01
+    assert result.idle < 0.01 and result.jain == pytest.approx(1.0)
+    assert picture.holds(result)
+
+
+def test_naive_charging_is_seen_as_too_little_and_as_an_idle_card() -> None:
+    result = measure.judge(scenario(30, 70), [[log((0.15, 11))], [log((0.55, 11))]], [NATIVE, NATIVE])
+    low, high = result.outcomes
+    assert [low.mean_error, high.mean_error] == pytest.approx([15, 15])
+    assert low.throughput == pytest.approx(50) and result.idle == pytest.approx(30)
+    assert result.jain == pytest.approx((0.5 + 55 / 70) ** 2 / (2 * (0.25 + (55 / 70) ** 2)))
+    assert not picture.holds(result)
+
+
+def test_a_share_that_swings_is_found_though_its_mean_is_right() -> None:
+    swinging = log(*[(0.9, 1.5), (0.1, 1.5)] * 4)
+    (one,) = measure.judge(scenario(50), [[swinging]], [NATIVE]).outcomes
+    assert one.got == pytest.approx(50, abs=6)
+    assert one.worst > 15 and one.mean_error > 5
+
+
+def test_a_container_that_starves_is_not_judged_by_what_it_had_before() -> None:
+    (one,) = measure.judge(scenario(50), [[log((0.5, 5))]], [NATIVE]).outcomes
+    assert one.got == pytest.approx(50 * 3 / 8, abs=0.1)
+
+
+def test_what_is_due_follows_who_has_work() -> None:
+    owner = log((1e-9, 4), (0.7, 4), (1e-9, 4), phases=((4.0, True), (8.0, False)))
+    late = log((1.0, 4.1), (0.3, 3.9), (1.0, 3))
+    wanted = scenario(30, 70, sched="burst")
+    borrower, lender = measure.judge(wanted, [[late], [owner]], [NATIVE, NATIVE]).outcomes
+    assert borrower.expected == pytest.approx(100 * 4 / 8 + 30 * 4 / 8, abs=0.5)
+    assert lender.expected == pytest.approx(70 * 4 / 8, abs=0.5)
+    # It had its 70 % at once, and the other kept the card for 0.1 s more than it should.
+    assert lender.behind < 0.02
+    assert borrower.worst == pytest.approx(70 * 0.1 / 2, abs=0.5)
+
+
+def test_how_long_a_share_was_kept_from_its_owner_is_told() -> None:
+    owner = log((1e-9, 4), (1e-9, 0.3), (0.7, 3.7), phases=((4.0, True),))
+    found = [[log((1.0, 4), (0.3, 4))], [owner]]
+    _, lender = measure.judge(scenario(30, 70, sched="burst"), found, [NATIVE, NATIVE]).outcomes
+    assert lender.behind == pytest.approx(2.3, abs=0.1)  # it completed nothing more after 8 s, of 10
+    whole = [[log((1.0, 4), (0.3, 7))], [log((1e-9, 4.3), (0.7, 6.7), phases=((4.0, True),))]]
+    _, lender = measure.judge(scenario(30, 70, sched="burst"), whole, [NATIVE, NATIVE]).outcomes
+    assert lender.behind == pytest.approx(0.3, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("containers", "demands", "due"),
+    [
+        (scenario(30, 70), {0: 100, 1: 100}, (30, 70)),
+        (scenario(30, 70), {0: 100, 1: 50}, (30, 50)),
+        (scenario(30, None), {0: 100, 1: 100}, (30, 70)),
+        (scenario(None, None), {0: 100, 1: 100}, (50, 50)),
+        (scenario(30, 70, sched="burst"), {0: 100}, (100, 0)),
+        (scenario(30, 60, sched="burst"), {0: 100, 1: 100}, (30 + 10 / 3, 60 + 20 / 3)),
+        (scenario(25, 75, sched="weight"), {0: 100, 1: 100}, (25, 75)),
+        (scenario(20, 20, sched="weight"), {0: 100, 1: 30}, (70, 30)),
+    ],
+)
+def test_how_a_card_should_be_shared(
+    containers: Scenario, demands: dict[int, float], due: tuple[float, float]
+) -> None:
+    found = scenarios.shares(containers.containers, demands)
+    assert tuple(found.get(i, 0) for i in range(2)) == pytest.approx(due)
+
+
+def test_a_higher_priority_is_served_first_and_a_low_one_does_not_starve() -> None:
+    load = LOADS["async-1ms"]
+    pair = [Container(load, 50, "burst", "high"), Container(load, 50, "burst", "low")]
+    found = scenarios.shares(pair, {0: 100.0, 1: 100.0})
+    assert found[1] == scenarios.LOW_FLOOR and found[0] == 100 - scenarios.LOW_FLOOR
+    assert scenarios.shares(pair, {1: 100.0})[1] == 100
+
+
+def test_every_scenario_has_a_name_of_its_own_and_asks_for_no_more_than_a_card() -> None:
+    for choose in scenarios.SETS.values():
+        names = [one.name for one in choose()]
+        assert len(set(names)) == len(names)
+    for one in scenarios.full():
+        assert sum(each.cores or 0 for each in one.containers) <= 100, one.name
+    used = {each.load.name for one in scenarios.full() for each in one.containers}
+    assert used == set(LOADS)
+
+
+@pytest.mark.alone
+def test_loads_on_a_card_and_what_is_made_of_them(installed: Path, tmp_path: Path) -> None:
+    """Alone a load that saturates uses all of the card; two share it by halves; the picture is one."""
+    with Node(installed, "1xT4-R580") as node:
+        native = runs.run_native(node, LOADS["async-1ms"], 0, 1.0)
+        assert native.rate == pytest.approx(1.0, abs=0.03)
+        pair = Scenario("two without a cap", (Container(LOADS["async-1ms"]),) * 2, least=3.0)
+        result = runs.run(node, pair, 0, [native, native], "none")
+        for one in result.outcomes:
+            assert one.got == pytest.approx(50, abs=5)
+        assert result.idle < 5
+        drawn = xml.etree.ElementTree.fromstring(picture.overview("Shares", [(pair, result)]))
+        assert sum(1 for each in drawn.iter() if each.tag.endswith("polyline")) == 2
+        assert "two without a cap" in table.markdown([(pair, result)], "a command", "a card")
+        with pytest.raises(NodeError, match="a load ended: share-load: never: no duration"):
+            runs.run(node, Scenario("of no length", (Container(_wrong()),)), 0, [native], "none")
+    assert not node.folder.exists()
+
+
+def _wrong() -> Load:
+    return Load("wrong", ("async", "kernel=never"), 1)
