@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant, Slice
-    from xpu_runtime.limits.pages import ProcessUsage
+    from xpu_runtime.limits.pages import Compute, ProcessUsage
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -165,6 +165,11 @@ class Backend:
 
     def account(self, grant: Grant) -> list[ProcessUsage]:
         """What each process has of each device, by the backend's own account; OSError."""
+        return []
+
+    def compute(self, grant: Grant) -> list[Compute]:
+        """What the container has used of each device's time, by position; OSError. Shorter than the grant
+        where it does not measure, or where a part of it is gone."""
         return []
 
     def details(self, grant: Grant, *, holds: bool) -> list[Detail]:

@@ -52,6 +52,8 @@ KINDS = (
 )
 _EXPORTED_AT, _KINDS_AT = 40, 48
 _IMPORTS_AT = 4
+#: struct xpu_usage_compute: each device's, and in it `used`, `waits`, `guesses`.
+_COMPUTE_AT, _COMPUTE_SIZE, _COMPUTE_WORDS = 2048, 128, (16, 24, 32)
 #: O_NONBLOCK: a lease that a process of the container holds makes this an error instead of a wait of 45 s. It
 #: can put one on the quota page too, which it may only read.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -110,6 +112,17 @@ class ProcessUsage(Value):
     exported: int = 0
     #: Allocations of other processes that it has open, on any device.
     imports: int = 0
+
+
+class Compute(Value):
+    """What the processes of a container have used of one device together, since it started."""
+
+    #: ns of the device's time that were charged.
+    used: int
+    #: Counts up while a launch waits for its turn.
+    waits: int
+    #: Charges for which nothing could be measured.
+    guesses: int
 
 
 def usage_size(device_count: int) -> int:
@@ -323,18 +336,7 @@ def slots(folder: str, device_count: int) -> list[ProcessUsage]:
     printable, and what is not there is left out. It can also put so many locks on the file that each question
     takes the kernel long: after a second of questions, the remaining processes count as living.
     """
-    # The host's page says what both are: the container could write another ABI into its own. With a lease on
-    # the host's page a container would hide what it uses, so then ours is taken for granted.
-    try:
-        fd = os.open(os.path.join(folder, QUOTA), _READ)
-    except BlockingIOError:
-        pass
-    else:
-        try:
-            _require_abi(folder, os.pread(fd, _VERSIONED, 0))
-        finally:
-            os.close(fd)
-    fd = os.open(os.path.join(folder, USAGE), _READ)
+    fd = _open_usage(folder)
     until = time.monotonic() + _LOOK_S
     try:
         marks = os.pread(fd, SLOTS, _USAGE_HEADER)
@@ -349,6 +351,35 @@ def slots(folder: str, device_count: int) -> list[ProcessUsage]:
         return found
     finally:
         os.close(fd)
+
+
+def compute(folder: str, device_count: int) -> list[Compute]:
+    """What the usage page says of each device's time; shorter where the container has cut it. OSError."""
+    fd = _open_usage(folder)
+    try:
+        content = os.pread(fd, device_count * _COMPUTE_SIZE, _COMPUTE_AT)
+    finally:
+        os.close(fd)
+    return [
+        Compute(*(_word(content, at + word) for word in _COMPUTE_WORDS))
+        for at in range(0, len(content) - _COMPUTE_SIZE + 1, _COMPUTE_SIZE)
+    ]
+
+
+def _open_usage(folder: str) -> int:
+    """The usage page's descriptor, to be read and closed; OSError, also where the page is of another ABI."""
+    # The host's page says what both are: the container could write another ABI into its own. With a lease on
+    # the host's page a container would hide what it uses, so then ours is taken for granted.
+    try:
+        fd = os.open(os.path.join(folder, QUOTA), _READ)
+    except BlockingIOError:
+        pass
+    else:
+        try:
+            _require_abi(folder, os.pread(fd, _VERSIONED, 0))
+        finally:
+            os.close(fd)
+    return os.open(os.path.join(folder, USAGE), _READ)
 
 
 def _is_locked(fd: int, slot: int) -> bool:

@@ -57,6 +57,11 @@ int main(int argc, char **argv) {
     SAY("imports at", offsetof(struct xpu_slot, imports));
     SAY("kinds", XPU_KIND_RESERVED);
     SAY("max", XPU_DEVICES);
+    SAY("compute at", offsetof(struct xpu_usage, compute));
+    SAY("compute", sizeof(struct xpu_usage_compute));
+    SAY("device time at", offsetof(struct xpu_usage_compute, used));
+    SAY("waits at", offsetof(struct xpu_usage_compute, waits));
+    SAY("guesses at", offsetof(struct xpu_usage_compute, guesses));
     puts("}");
     return 0;
 }
@@ -115,6 +120,11 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
         "imports at": pages._IMPORTS_AT,
         "kinds": len(pages.KINDS),
         "max": pages.MAX_DEVICES,
+        "compute at": pages._COMPUTE_AT,
+        "compute": pages._COMPUTE_SIZE,
+        "device time at": pages._COMPUTE_WORDS[0],
+        "waits at": pages._COMPUTE_WORDS[1],
+        "guesses at": pages._COMPUTE_WORDS[2],
     }
 
 

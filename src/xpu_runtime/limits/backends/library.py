@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant
-    from xpu_runtime.limits.pages import OpenQuota, ProcessUsage
+    from xpu_runtime.limits.pages import Compute, OpenQuota, ProcessUsage
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -91,6 +91,11 @@ class Library(Backend):
         from xpu_runtime.limits import pages
 
         return pages.slots(folders.of(grant), len(grant.slices))
+
+    def compute(self, grant: Grant) -> list[Compute]:
+        from xpu_runtime.limits import pages
+
+        return pages.compute(folders.of(grant), len(grant.slices))
 
     def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
         if not holds:

@@ -1,0 +1,68 @@
+"""The share of a device's time that a container has now, for commands that people run: from two readings.
+
+What it used stands in its usage page, which is its own to write: no number counts for more than the time that
+has passed. No backend is named here.
+"""
+
+from __future__ import annotations
+
+import time
+
+from xpu_runtime.ledger.grants import CORES, Grant
+from xpu_runtime.limits import registry
+from xpu_runtime.limits.pages import Compute
+from xpu_runtime.value import Value
+
+#: Between two readings: a dozen periods of the container's budget.
+WINDOW_S = 0.2
+
+
+class Got(Value):
+    """A container's share of a device's time in a window."""
+
+    #: None where it is not known.
+    percent: float | None
+    #: Charges were guessed: `percent` is None for that.
+    unmeasured: bool = False
+
+
+def share(before: Compute, after: Compute, elapsed_ns: int) -> Got:
+    """The share of the device's time between two readings that are `elapsed_ns` apart."""
+    if after.guesses != before.guesses:
+        return Got(None, unmeasured=True)
+    if elapsed_ns <= 0:
+        return Got(None)
+    return Got(100 * min(max(after.used - before.used, 0), elapsed_ns) / elapsed_ns)
+
+
+def got(grants: list[Grant], window_s: float = WINDOW_S) -> dict[tuple[int, int], Got]:
+    """The share that each slice with a cap on cores has now, by grant and position; takes `window_s`, and
+    nothing where no slice has a cap. What cannot be read is left out."""
+    capped = [grant for grant in grants if any(slice_.holder(CORES) for slice_ in grant.slices)]
+    before = {key: (when, usage) for key, when, usage in _readings(capped)}
+    if not before:
+        return {}
+    time.sleep(window_s)
+    return {
+        key: share(before[key][1], usage, when - before[key][0])
+        for key, when, usage in _readings(capped)
+        if key in before
+    }
+
+
+def _readings(grants: list[Grant]) -> list[tuple[tuple[int, int], int, Compute]]:
+    """What each capped slice has used, and when that was read (CLOCK_MONOTONIC, ns)."""
+    found = []
+    for grant in grants:
+        for backend in registry.known(grant.slices):
+            try:
+                usages = backend.compute(grant)
+            except OSError:
+                continue
+            when = time.monotonic_ns()
+            found += [
+                ((grant.id, position), when, usage)
+                for position, (slice_, usage) in enumerate(zip(grant.slices, usages))
+                if slice_.holder(CORES) == backend.NAME
+            ]
+    return found
