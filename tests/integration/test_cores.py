@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -102,6 +105,82 @@ def test_a_cap_changes_at_once_with_memory_or_without(node: Node, bundles: Bundl
         slice_["cores_in_force"] for slice_ in node.json("inspect", container)["grants"][0]["slices"]
     ]
     assert in_force == [60, 5]
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_how_time_is_shared_stands_in_the_page_and_is_shown(node: Node, bundles: Bundles, mode: str) -> None:
+    node.sim("2xT4")
+    node.configure(f"mode: {mode}\ncores: {{priority: low}}\n")
+    asked = ("XPU_MEM=4G", "XPU_CORES=30", "XPU_COUNT=2", "XPU_SCHED=burst")
+    told = node.json("explain", *(word for variable in asked for word in ("-e", variable)))
+    assert "cores are shared as burst, with low priority" in told["notes"]
+    container = node.start(bundles(*asked, args=SLEEP))
+    assert [words(node, device)[1:] for device in (0, 1)] == [[3000, 0, 0x101]] * 2
+    told = node.xpu("set", container, "--sched", "weight", "--device", "1").stdout
+    assert told == f"{container}: weight shares at low priority of GPU 1\n"
+    node.xpu("set", container, "--cores", "60", "--priority", "high", "--mem", "6G")
+    assert [words(node, device)[1:] for device in (0, 1)] == [[6000, 0, 0x201], [6000, 0, 0x202]]
+    listed = [(entry["cores_sched"], entry["cores_priority"]) for entry in node.json("ps")]
+    assert listed == [("burst", "high"), ("weight", "high")]
+    assert "cores 60% (burst, high priority, got 0%)" in node.xpu("inspect", container).stdout
+
+
+def test_how_time_is_shared_is_refused_where_there_is_no_cap(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4-R580")
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
+    done = node.xpu("set", container, "--sched", "burst", "--mem", "6G", check=False)
+    assert done.returncode == 1
+    assert "the container has no cap on the cores of GPU 0: start it again with XPU_CORES" in done.stderr
+    assert [entry["memory_bytes"] for entry in node.json("ps")] == [4 * GIB]
+    assert node.xpu("set", container, "--sched", "fair", check=False).returncode == 2
+    done = node.run(bundles("XPU_MEM=1G", "XPU_PRIORITY=high"))
+    assert "add XPU_CORES, such as XPU_CORES=30" in done.stderr
+
+
+def test_ps_shows_what_a_container_gets_and_says_where_it_cannot(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+    (entry,) = node.json("ps")
+    assert entry["cores_got_percent"] == 0
+    stop = threading.Event()
+    state = {"guesses": 0}
+
+    def use() -> None:
+        """A quarter of the device's time, and charges that are guessed while `guesses` is set."""
+        with (folder(node) / "usage").open("r+b", buffering=0) as usage:
+            started, guesses = time.monotonic_ns(), 0
+            while not stop.wait(0.001):
+                guesses += state["guesses"]
+                used = (time.monotonic_ns() - started) // 4
+                os.pwrite(usage.fileno(), used.to_bytes(8, "little"), 2048 + 16)
+                os.pwrite(usage.fileno(), guesses.to_bytes(8, "little"), 2048 + 32)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    try:
+        (entry,) = node.json("ps")
+        assert entry["cores_got_percent"] == pytest.approx(25, abs=10)
+        shown = node.xpu("ps").stdout.splitlines()
+        assert "GOT" in shown[0]
+        assert re.search(r" 30%    \d\d%  ", shown[1])
+        state["guesses"] = 1
+        done = node.xpu("ps")
+        assert "what it uses of the time of GPU 0 cannot be measured now" in done.stderr
+        assert node.json("ps")[0]["cores_got_percent"] is None
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_without_a_holder_a_cap_is_refused_with_what_to_do(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    variables = ("XPU_MEM=1G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
+    done = node.run(bundles(*variables))
+    assert done.returncode != 0
+    assert "graphics, whose work on the device the interposer libraries do not see" in done.stderr
+    assert "enforcement.allow_unenforced does not list cores" in done.stderr
+    node.configure("enforcement: {allow_unenforced: [cores]}")
+    assert node.run(bundles(*variables)).returncode == 0
 
 
 def test_what_the_driver_holds_is_counted_by_the_driver(node: Node, bundles: Bundles) -> None:

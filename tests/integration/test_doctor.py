@@ -171,7 +171,7 @@ def test_a_configuration_that_is_wrong_is_named_with_its_line(node: Node) -> Non
 def test_limits_that_nothing_can_hold_are_told_unless_the_configuration_allows_them(node: Node) -> None:
     root = node.folder / "root"
     Tree(root).gpu(64 * GIB)
-    node.configure(f"driver: {{root: {root}}}\nenforcement: {{allow_unenforced: []}}\n")
+    node.configure(f"driver: {{root: {root}}}\n")
     for kind in ("memory", "cores"):
         todo = found(node, "warning", "limits", f"nothing on this node holds a limit of {kind}")["todo"]
         assert f"allow_unenforced: [{kind}]" in todo

@@ -20,7 +20,7 @@ def test_whoever_runs_the_node_learns_that_a_limit_is_not_enforced(
     node: Node, bundles: Bundles, system_log: socket.socket, mode: str
 ) -> None:
     node.sim("1xT4")
-    node.configure(f"mode: {mode}\n")
+    node.configure(f"mode: {mode}\nenforcement: {{allow_unenforced: [cores]}}\n")
     bundle = bundles("XPU_MEM=1G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
     done = node.run(bundle)
     assert done.returncode == 0, done.stderr

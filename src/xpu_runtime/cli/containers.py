@@ -1,6 +1,6 @@
 """The containers that hold slices: how commands find one, and what they print of it.
 
-Reads the ledger and /proc only; what is in use is for the callers to ask.
+Reads the ledger, /proc, and how time is shared; what is in use is for the callers to ask.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import Any
 from xpu_runtime.cli.table import timestamp
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import survivors
-from xpu_runtime.ledger.grants import Grant, Slice
+from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.limits import sharing
+from xpu_runtime.limits.sharing import Shares
 
 #: Fewer characters are more likely a device's index than the beginning of an id.
 _SHORTEST_START = 3
@@ -66,8 +68,13 @@ def is_alive(grant: Grant) -> bool:
     return survivors.has_processes(grant)
 
 
-def entry(grant: Grant, slice_: Slice, used: int | None, unaccounted: int | None = None) -> dict[str, Any]:
+def entry(
+    grant: Grant, position: int, used: int | None, unaccounted: int | None, shares: Shares
+) -> dict[str, Any]:
     """The JSON object of a slice; `used` and the unaccounted part of it (unaccounted.py) are in bytes."""
+    slice_ = grant.slices[position]
+    policy = sharing.policy(grant, position)
+    got = shares.get((grant.id, position))
     return {
         "container_id": grant.container_id,
         "device_index": plain_index(slice_.device_index),
@@ -76,6 +83,9 @@ def entry(grant: Grant, slice_: Slice, used: int | None, unaccounted: int | None
         "memory_used_bytes": used,
         "memory_unaccounted_bytes": unaccounted,
         "cores": slice_.cores,
+        "cores_got_percent": None if got is None or got.percent is None else round(got.percent, 1),
+        "cores_sched": policy.sched if policy is not None else None,
+        "cores_priority": policy.priority if policy is not None else None,
         **slice_.holding.as_dict(),
         "mode": grant.mode,
         "state": state(grant),

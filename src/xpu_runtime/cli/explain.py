@@ -106,6 +106,8 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
     notes = [] if request.memory else [_unasked(inventory, config, slice_, request) for slice_ in slices]
     if request.cores_from:
         notes.append(f"XPU_CORES is not set: {request.cores}% comes from {request.cores_from}")
+    if request.caps_cores and (request.sched, request.priority) != ("fixed", "normal"):
+        notes.append(f"cores are shared as {request.sched}, with {request.priority} priority")
     return notes + choose.notes(slices, request)
 
 

@@ -11,11 +11,21 @@ from typing import Any
 import click
 
 from xpu_runtime.cli import containers
-from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table, timestamp, used_of
+from xpu_runtime.cli.table import (
+    json_option,
+    memory,
+    percent,
+    print_json,
+    print_table,
+    share,
+    timestamp,
+    used_of,
+)
 from xpu_runtime.config.load import load
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant
-from xpu_runtime.limits import registry, unaccounted
+from xpu_runtime.limits import registry, sharing, unaccounted
 from xpu_runtime.limits.backend import Detail
+from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.vendors import discovery
 
@@ -43,6 +53,7 @@ def inspect(container: str, as_json: bool) -> None:
         slices    a list, each as `xpu ps --json` has it, and besides
           limit_in_force_bytes   what the quota page or the driver says; null: no limit, or not known
           cores_in_force         in percent, where a backend holds a cap on cores
+                                 (its cores_got_percent, cores_sched and cores_priority: as in `xpu ps`)
           device_memory_bytes    all of the device
           driver_used_bytes      what the driver reports for the container
           memory_unaccounted_bytes  of that, what its account has not, if more than 256 MiB a process
@@ -63,10 +74,13 @@ def inspect(container: str, as_json: bool) -> None:
     usage = Usage(inventory)
     beyond = unaccounted.find(inventory, grants)
     problems: list[str] = unaccounted.warn(grants, beyond)
+    shares = sharing.got(grants)
     details = [_details(grant) for grant in grants]
     told = {
         "container_id": grants[0].container_id,
-        "grants": [_grant(grant, usage, beyond, each, problems) for grant, each in zip(grants, details)],
+        "grants": [
+            _grant(grant, usage, beyond, shares, each, problems) for grant, each in zip(grants, details)
+        ],
         "problems": problems,
     }
     problems += usage.problems
@@ -80,6 +94,7 @@ def _grant(
     grant: Grant,
     usage: Usage,
     beyond: unaccounted.Amounts,
+    shares: Shares,
     details: list[Detail],
     problems: list[str],
 ) -> dict[str, Any]:
@@ -97,7 +112,7 @@ def _grant(
         slices.append(
             {
                 **containers.entry(
-                    grant, slice_, usage.in_use(grant, position), beyond.get((grant.id, position))
+                    grant, position, usage.in_use(grant, position), beyond.get((grant.id, position)), shares
                 ),
                 "device_memory_bytes": usage.device_memory(grant, position),
                 "limit_in_force_bytes": memory_held.limit if memory_held else None,
@@ -158,11 +173,19 @@ def _print(told: dict[str, Any], details: list[list[Detail]]) -> None:
         click.echo(f"note       {problem}")
 
 
+def _cores(slice_: dict[str, Any]) -> str:
+    cap = percent(slice_["cores"])
+    if slice_["cores_sched"] is None:
+        return cap
+    got = f", got {share(slice_['cores_got_percent'])}" if slice_["cores_got_percent"] is not None else ""
+    return f"{cap} ({slice_['cores_sched']}, {slice_['cores_priority']} priority{got})"
+
+
 def _print_slice(slice_: dict[str, Any]) -> None:
     limit = slice_["memory_bytes"]
     whole = f"the whole device, {memory(slice_['device_memory_bytes'])}"
     click.echo(f"\nGPU {slice_['device_index']} ({slice_['device_uuid']})")
-    click.echo(f"  limit    {whole if limit is None else memory(limit)}, cores {percent(slice_['cores'])}")
+    click.echo(f"  limit    {whole if limit is None else memory(limit)}, cores {_cores(slice_)}")
     click.echo(f"  held by  {containers.enforced(slice_)}")
     whole_limit = limit or slice_["device_memory_bytes"]
     used = used_of(slice_["memory_used_bytes"], whole_limit, slice_["memory_unaccounted_bytes"])

@@ -8,12 +8,12 @@ from __future__ import annotations
 import click
 
 from xpu_runtime.cli import containers
-from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table, used_of
+from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table, share, used_of
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.limits import unaccounted
+from xpu_runtime.limits import sharing, unaccounted
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.vendors import discovery
 
@@ -26,7 +26,9 @@ def ps(no_trunc: bool, as_json: bool) -> None:
 
     USED is what the container's processes have, of what they may have; `(2G unaccounted)` is what the driver
     counts and the container's account has not, where that is more than 256M a process: a program goes round
-    the interposer libraries. ENFORCED BY names what holds each
+    the interposer libraries. GOT is the share of the device's time that the container had in the last
+    moments, where its CORES are capped: it may be below the cap while the container wants no more, or
+    while others use the card. ENFORCED BY names what holds each
     limit and how strongly: hard (the container cannot get round it) or soft; `unenforced` is booked and
     held by nothing.
 
@@ -41,15 +43,37 @@ def ps(no_trunc: bool, as_json: bool) -> None:
         click.echo("xpu: which of these still run is not known in this PID namespace", err=True)
     used, beyond = _used(grants)
     slices = [(grant, position, slice_) for grant in grants for position, slice_ in enumerate(grant.slices)]
+    shares = sharing.got(grants)
     entries = [
-        containers.entry(grant, slice_, used.get((grant.id, position)), beyond.get((grant.id, position)))
-        for grant, position, slice_ in slices
+        containers.entry(
+            grant, position, used.get((grant.id, position)), beyond.get((grant.id, position)), shares
+        )
+        for grant, position, _ in slices
     ]
+    for grant, position, slice_ in slices:
+        if (got := shares.get((grant.id, position))) is not None and got.unmeasured:
+            click.echo(
+                f"xpu: container {grant.container_id}: what it uses of the time of GPU {slice_.device_index} "
+                "cannot be measured now: guesses hold its cap, by a stricter rule",
+                err=True,
+            )
     if as_json:
         print_json(entries)
         return
     print_table(
-        ("CONTAINER", "GPU", "MEMORY", "USED", "CORES", "ENFORCED BY", "MODE", "STATE", "PID", "CREATED"),
+        (
+            "CONTAINER",
+            "GPU",
+            "MEMORY",
+            "USED",
+            "CORES",
+            "GOT",
+            "ENFORCED BY",
+            "MODE",
+            "STATE",
+            "PID",
+            "CREATED",
+        ),
         [
             (
                 e["container_id"] if no_trunc else e["container_id"][:12],
@@ -57,6 +81,7 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 "whole device" if e["memory_bytes"] is None else memory(e["memory_bytes"]),
                 used_of(e["memory_used_bytes"], slice_.memory_bytes, e["memory_unaccounted_bytes"]),
                 percent(e["cores"]),
+                share(e["cores_got_percent"]),
                 containers.enforced(e),
                 e["mode"],
                 e["state"],

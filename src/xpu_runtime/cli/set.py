@@ -13,10 +13,11 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import MEMORY, Grant
 from xpu_runtime.ledger.refusal import Refused
-from xpu_runtime.limits import unaccounted
+from xpu_runtime.limits import sharing, unaccounted
 from xpu_runtime.limits.registry import NONE
 from xpu_runtime.limits.resize import Wanted, resize
 from xpu_runtime.limits.usage import Usage
+from xpu_runtime.request.request import PRIORITIES, SCHEDS
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
@@ -37,6 +38,8 @@ def _amount(context: click.Context, param: click.Parameter, value: str | None) -
 @click.argument("container", metavar="ID")
 @click.option("--mem", "amount", callback=_amount, metavar="AMOUNT", help="6G, 6144M, or 50% of the device.")
 @click.option("--cores", "cores", metavar="PERCENT", help="30, or 30%: of each device's compute.")
+@click.option("--sched", type=click.Choice(SCHEDS), help="How the devices' time beyond the caps is shared.")
+@click.option("--priority", type=click.Choice(PRIORITIES), help="Who is served first.")
 @click.option("--device", metavar="INDEX", help="Only the slice of this device: its index or UUID.")
 @click.option("--force", is_flag=True, help="Even below what is in use: nothing more is given until it fits.")
 @json_option
@@ -46,6 +49,8 @@ def set(
     container: str,
     amount: Memory | None,
     cores: str | None,
+    sched: str | None,
+    priority: str | None,
     device: str | None,
     force: bool,
     as_json: bool,
@@ -53,10 +58,11 @@ def set(
     """Change the limits of the running container ID (its id or the start of it), at once.
 
     As with XPU_MEM and XPU_CORES, each of the container's devices gets the limit, unless --device names one.
-    Cores can change where something holds a cap on them: see ENFORCED BY in `xpu ps`. A change is
-    booked like a new request, but policy.max_memory and policy.max_cores do not bind it: they are for what
-    containers ask, and this is for who has root on the host. It holds until the container ends: a restart
-    asks for what its variables say. A change that was cut short is completed by repeating it.
+    Cores can change where something holds a cap on them: see ENFORCED BY in `xpu ps`; --sched and --priority
+    are as XPU_SCHED and XPU_PRIORITY. A change of a limit is booked like a new request, but policy.max_memory
+    and the other maximums do not bind it: they are for what containers ask, and this is for who has root on
+    the host. It holds until the container ends: a restart asks for what its variables say. A change that was
+    cut short is completed by repeating it.
 
     --json prints the changed slices as `xpu ps --json` does.
     Exit status: 0 changed, 3 refused (not enough is free, or more is in use), 2 wrong usage, 1 any other
@@ -67,11 +73,13 @@ def set(
       xpu set 3f2a91 --mem 6G
       xpu set 3f2a91 --mem 50% --device 1
       xpu set 3f2a91 --cores 30
+      xpu set 3f2a91 --sched burst --priority high
     """
-    if amount is None and cores is None:
-        raise click.UsageError("Say what is to change: --mem, --cores, or both.")
+    if amount is None and cores is None and sched is None and priority is None:
+        raise click.UsageError("Say what is to change: --mem, --cores, --sched, --priority, or several.")
     config = load()
-    wanted = Wanted(amount, None if cores is None else _percent(cores, config.cores_step))
+    percentage = None if cores is None else _percent(cores, config.cores_step)
+    wanted = Wanted(amount, percentage, sched, priority)
     containers.require_known_processes()
     grant, positions = _slices(containers.named(container), device)
     inventory = discovery.load(config)
@@ -125,12 +133,13 @@ def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, 
 def _tell(
     inventory: Inventory, grant: Grant, positions: tuple[int, ...], wanted: Wanted, as_json: bool
 ) -> None:
-    usage = Usage(inventory)
     if as_json:
+        usage = Usage(inventory)
         beyond = unaccounted.find(inventory, [grant])
+        shares = sharing.got([grant])
         print_json(
             [
-                containers.entry(grant, grant.slices[p], usage.in_use(grant, p), beyond.get((grant.id, p)))
+                containers.entry(grant, p, usage.in_use(grant, p), beyond.get((grant.id, p)), shares)
                 for p in positions
             ]
         )
@@ -142,6 +151,9 @@ def _tell(
             now.append(memory(slice_.memory_bytes))
         if wanted.cores is not None:
             now.append(f"{percent(slice_.cores)} of the cores")
+        policy = sharing.policy(grant, position) if wanted.shares() else None
+        if policy is not None:
+            now.append(f"{policy.sched} shares at {policy.priority} priority")
         unheld = wanted.memory is not None and slice_.holder(MEMORY) == NONE
         more = " (booked only: nothing on this node holds it)" if unheld else ""
         click.echo(f"{grant.container_id}: {' and '.join(now)} of GPU {slice_.device_index}{more}")

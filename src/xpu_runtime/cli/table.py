@@ -46,6 +46,11 @@ def percent(amount: int | None) -> str:
     return "-" if amount is None else f"{amount}%"
 
 
+def share(percentage: float | None) -> str:
+    """A measured percentage, or a dash for unknown."""
+    return "-" if percentage is None else f"{percentage:.0f}%"
+
+
 def timestamp(seconds: float) -> str:
     """RFC 3339, UTC, whole seconds."""
     return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -26,15 +26,18 @@ class Config(Value):
     driver_root: str = "auto"
     placement_policy: str = "binpack"
     cores_step: int = 5
+    cores_sched: str = "fixed"
+    cores_priority: str = "normal"
     defaults_memory: str | None = None
     defaults_cores: int | None = None
     policy_accept_env_when_unprivileged: bool = True
     policy_max_memory: str | None = None
     policy_max_cores: int | None = None
+    policy_max_priority: str | None = None
     policy_max_count: int | None = None
     policy_devices: tuple[str, ...] | None = None
     oversubscribe_memory: float = 1.0
-    enforcement_allow_unenforced: tuple[str, ...] = ("cores",)
+    enforcement_allow_unenforced: tuple[str, ...] = ()
 
 
 DEFAULTS = Config()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant, Slice
-    from xpu_runtime.limits.pages import Compute, ProcessUsage
+    from xpu_runtime.limits.pages import Compute, Policy, ProcessUsage
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -72,6 +72,10 @@ class Change:
 
     def set(self, position: int, kind: str, value: int) -> None:
         """Puts a limit into force at once, for every process of the container."""
+        raise NotImplementedError
+
+    def set_policy(self, position: int, policy: Policy) -> None:
+        """Changes how the device's time is shared at once; only where `Backend.policy` tells of it."""
         raise NotImplementedError
 
     def in_use(self, position: int, kind: str) -> int:
@@ -171,6 +175,11 @@ class Backend:
         """What the container has used of each device's time, by position; OSError. Shorter than the grant
         where it does not measure, or where a part of it is gone."""
         return []
+
+    def policy(self, grant: Grant, position: int) -> Policy | None:
+        """How a device's time is shared, where this backend holds a cap on cores; None: there is no choice,
+        or it is not known."""
+        return None
 
     def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
         """What `xpu inspect` tells of the container besides; `holds`: whether this backend holds any limit of

@@ -4,7 +4,8 @@ At no instant, that of a `kill -9` included, does the ledger say less than a bac
 put into force before it is booked, and what grows after. Both happen while the ledger is locked and read
 it anew, so that of two changes at once, or of one and the container's end, none mixes with the other. The
 lock is held for a bounded time all the same: see `Change` in backend.py. A change that was cut short is
-completed by repeating it. Memory and cores go the same way, and no backend is named here.
+completed by repeating it. Memory and cores go the same way, and no backend is named here. How a device's time
+is shared is booked nowhere: it is put into force last, when nothing can be refused any more.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from xpu_runtime.ledger.refusal import Refusal, Refused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import enforce, registry
 from xpu_runtime.limits.backend import Change
+from xpu_runtime.limits.pages import Policy
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.request.units import Memory
 from xpu_runtime.value import Value
@@ -33,6 +35,13 @@ class Wanted(Value):
     memory: Memory | None = None
     #: Percent.
     cores: int | None = None
+    #: How the devices' time is shared: request.SCHEDS and PRIORITIES.
+    sched: str | None = None
+    priority: str | None = None
+
+    def shares(self) -> bool:
+        """Whether it changes how the devices' time is shared."""
+        return self.sched is not None or self.priority is not None
 
     def kinds(self) -> list[str]:
         """The kinds of limits that change."""
@@ -56,10 +65,12 @@ def resize(
     if grant.state != "running":
         raise ApplyError(f"container {grant.container_id} is still being created", "try again when it runs")
     limits = [(position, kind) for position in positions for kind in wanted.kinds()]
-    for position, kind in limits:
+    shared = [(position, CORES) for position in positions if wanted.shares()]
+    for position, kind in dict.fromkeys((*limits, *shared)):
         _check(inventory, grant.slices[position], kind)
-    with _Backends(inventory, grant, limits) as backends, Ledger() as ledger:
+    with _Backends(inventory, grant, [*limits, *shared]) as backends, Ledger() as ledger:
         change = _Resize(inventory, limits, wanted, oversubscribe, backends)
+        change.policies = [(position, _policy(grant, position, wanted)) for position, _ in shared]
         if not force and wanted.memory is not None:
             usage = Usage(inventory)
             change.in_use = {p: usage.larger(grant, p) for p in positions}
@@ -72,7 +83,7 @@ def resize(
         enforce.clear(inventory, dead)
         if after is not None:
             survivors.renew(after, ledger.path)  # before more than it said until now is in force
-        if after is not None and change.grown:
+        if after is not None and (change.grown or change.policies):
             after, dead = _raise(ledger, grant.id, change)
             enforce.clear(inventory, dead)
     if after is None:
@@ -94,6 +105,20 @@ def _check(inventory: Inventory, slice_: Slice, kind: str) -> None:
         )
     if device is None:
         raise DeviceError(f"{where} ({slice_.device_uuid}) is no longer there", "see `xpu devices`")
+
+
+def _policy(grant: Grant, position: int, wanted: Wanted) -> Policy:
+    """How the time of the device at `position` will be shared; ApplyError where there is no choice."""
+    slice_ = grant.slices[position]
+    holder = registry.holder(slice_, CORES)
+    now = None if holder is None else holder.policy(grant, position)
+    if now is None:
+        raise ApplyError(
+            f"the cap on the cores of GPU {slice_.device_index} is held by {slice_.holder(CORES)}, "
+            "which has neither --sched nor --priority",
+            "change --cores alone",
+        )
+    return now.replace(sched=wanted.sched or now.sched, priority=wanted.priority or now.priority)
 
 
 def _no_limit(slice_: Slice, device: Device | None, kind: str) -> ApplyError:
@@ -124,12 +149,12 @@ def _restore(inventory: Inventory, ledger: Ledger, number: int, change: _Resize)
 
 
 def _raise(ledger: Ledger, number: int, change: _Resize) -> tuple[Grant | None, list[Grant]]:
-    """Puts into force what has grown, as the ledger has it now."""
+    """Puts into force what has grown, as the ledger has it now, and how time is shared."""
     try:
-        return ledger.resize(number, lambda now, _: change.enforce(now, change.grown))
+        return ledger.resize(number, lambda now, _: change.enforce(now, change.grown, change.policies))
     except XpuError as error:
         raise ApplyError(
-            f"the larger limit is booked and not yet in force: {error}",
+            f"what changes is booked and not yet in force: {error}",
             "run the same command again, or set the limit back",
         ) from error
 
@@ -154,6 +179,8 @@ class _Resize:
         self.in_use: dict[int, int | None] = {}
         #: Why it is not known.
         self.problems: list[str] = []
+        #: By position: what is put into force last.
+        self.policies: list[tuple[int, Policy]] = []
         self.shrunk: list[_Limit] = []
         self.grown: list[_Limit] = []
 
@@ -175,11 +202,15 @@ class _Resize:
                 self._refuse_below(slice_, uses, value, self._backends.in_use(position, kind))
         return values
 
-    def enforce(self, now: Grant, limits: list[_Limit]) -> dict[_Limit, int]:
-        """Puts into force what the ledger says now; nothing is booked."""
+    def enforce(
+        self, now: Grant, limits: list[_Limit], policies: list[tuple[int, Policy]] | None = None
+    ) -> dict[_Limit, int]:
+        """Puts into force what the ledger says now, and `policies`; nothing is booked."""
         self._backends.locked()
         for position, kind in limits:
             self._backends.set(position, kind, now.slices[position].limit(kind) or 0)
+        for position, policy in policies or ():
+            self._backends.share(position, policy)
         return {}
 
     def _value(self, slice_: Slice, kind: str, uses: dict[str, Use]) -> int:
@@ -257,6 +288,10 @@ class _Backends:
         change = self._changes.get((position, kind))
         if change is not None:
             change.set(position, kind, value)
+
+    def share(self, position: int, policy: Policy) -> None:
+        """Changes how a device's time is shared at once; XpuError."""
+        self._changes[position, CORES].set_policy(position, policy)
 
     def in_use(self, position: int, kind: str) -> int:
         """What the backend itself has counted, now; 0 where it does not count."""

@@ -12,6 +12,8 @@ from xpu_runtime.request import require
 from xpu_runtime.request.request import (
     CAPABILITIES,
     POLICIES,
+    PRIORITIES,
+    SCHEDS,
     UUIDS,
     Condition,
     Request,
@@ -24,6 +26,8 @@ from xpu_runtime.value import Value
 VARIABLES = (
     "XPU_MEM",
     "XPU_CORES",
+    "XPU_SCHED",
+    "XPU_PRIORITY",
     "XPU_COUNT",
     "XPU_VISIBLE_DEVICES",
     "XPU_POLICY",
@@ -277,6 +281,8 @@ def read(
         choice_from=reader.name("XPU_VISIBLE_DEVICES"),
         memory=memory,
         cores=reader.cores(),
+        sched=reader.one_of("XPU_SCHED", SCHEDS),
+        priority=reader.one_of("XPU_PRIORITY", PRIORITIES),
         policy=reader.one_of("XPU_POLICY", POLICIES),
         capabilities=reader.capabilities(),
         enforce=reader.enforce(),

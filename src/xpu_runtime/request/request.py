@@ -11,7 +11,7 @@ from xpu_runtime.value import Value
 #: What a request may name, in the order of the README's table.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
 POLICIES = ("binpack", "spread")
-#: How a device's time is shared, and who is served first.
+#: How a device's time is shared beyond the cap on cores, and who is served first, the last before the others.
 SCHEDS = ("fixed", "burst", "weight")
 PRIORITIES = ("low", "normal", "high")
 #: What the UUID of a device begins with.
@@ -42,9 +42,9 @@ class Request(Value):
     memory: tuple[Memory, ...] = ()
     #: Percent of each device; None: no cap.
     cores: int | None = None
-    #: One of SCHEDS, and one of PRIORITIES: of the cap on cores, and without a meaning where there is none.
-    sched: str = "fixed"
-    priority: str = "normal"
+    #: One of SCHEDS and of PRIORITIES: they belong to the cap on cores. None: not asked for.
+    sched: str | None = None
+    priority: str | None = None
     policy: str | None = None
     capabilities: tuple[str, ...] = ("compute", "utility")
     #: All of these must hold; each is a list of alternatives, each of which is a list of conditions.

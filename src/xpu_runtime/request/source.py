@@ -11,7 +11,7 @@ from xpu_runtime.errors import RequestError, SpecError, did_you_mean
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import units
 from xpu_runtime.request.parse import FOR_PROGRAMS, MAX_PROBLEMS, VARIABLES, Spelling, read, refuse
-from xpu_runtime.request.request import Request
+from xpu_runtime.request.request import PRIORITIES, Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
     if request is None:
         return None
     request = request.replace(privileged=privileged, can_lift=oci_spec.can_lift_limits(spec))
-    return _capped(request, config)
+    request = _capped(request, config)
+    refuse(_without_a_cap(request, spellings))
+    return _shared(request, config)
 
 
 def asks(spec: Spec) -> bool:
@@ -232,6 +234,10 @@ def _policy_violations(request: Request, config: Config, spellings: dict[str, Sp
     if cores is not None and (request.cores or 0) > cores:
         asked = told("XPU_CORES", str(request.cores))
         found.append(f"{asked} exceeds policy.max_cores={cores}: ask for at most {cores}")
+    most = config.policy_max_priority
+    if most is not None and request.priority and _rank(request.priority) > _rank(most):
+        asked = told("XPU_PRIORITY", request.priority)
+        found.append(f"{asked} exceeds policy.max_priority={most}: ask for at most {most}")
     if config.policy_max_memory is not None:
         limit = units.parse_memory(config.policy_max_memory)
         for memory in request.memory:
@@ -242,6 +248,32 @@ def _policy_violations(request: Request, config: Config, spellings: dict[str, Sp
                 )
                 break
     return found
+
+
+def _rank(priority: str) -> int:
+    return PRIORITIES.index(priority)
+
+
+def _without_a_cap(request: Request, spellings: dict[str, Spelling]) -> list[str]:
+    """A problem for each variable that says how a cap on cores is held, where there is no cap."""
+    if request.caps_cores or request.choice == "none":
+        return []
+    todo = "XPU_CORES=100 is no cap: ask for less" if request.cores else "add XPU_CORES, such as XPU_CORES=30"
+    problems = []
+    for name, value in (("XPU_SCHED", request.sched), ("XPU_PRIORITY", request.priority)):
+        if value is not None:
+            there = spellings.get(name) or Spelling(name, value)
+            asked = f"{there.name}{': ' if '/' in there.name else '='}{value}"
+            problems.append(f"{asked} is about a cap on cores, and the container has none: {todo}")
+    return problems
+
+
+def _shared(request: Request, config: Config) -> Request:
+    """The request with what the configuration says of `sched` and `priority`, where it asks for neither."""
+    priority, most = config.cores_priority, config.policy_max_priority
+    if most is not None and not request.privileged:
+        priority = min(priority, most, key=_rank)
+    return request.replace(sched=request.sched or config.cores_sched, priority=request.priority or priority)
 
 
 def _capped(request: Request, config: Config) -> Request:

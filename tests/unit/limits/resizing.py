@@ -39,6 +39,9 @@ _OURS = tuple(
         Transaction._begin,
         Transaction.__exit__,
         pages.OpenQuota.set_limit,
+        pages.OpenQuota.set_cores,
+        pages.OpenQuota.set_policy,
+        pages.OpenQuota._store,
         PaperChange.set,
         survivors.keep,
     )

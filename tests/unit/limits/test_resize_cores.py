@@ -13,8 +13,10 @@ from xpu_runtime import registered
 from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger.grants import CORES, MEMORY, Holding
 from xpu_runtime.ledger.refusal import Refused
+from xpu_runtime.limits import enforce, pages
 from xpu_runtime.limits.backend import Backend
 from xpu_runtime.limits.resize import Wanted
+from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 
 from .resizing import GIB, Container, killed_at
@@ -102,6 +104,46 @@ def test_a_backend_whose_limits_cannot_change_says_so(
     with pytest.raises(ApplyError, match="held by paper cannot change while the container runs"):
         capped.change(Wanted(cores=10))
     assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
+
+
+def test_what_has_no_policy_changes_none(capped: Container) -> None:
+    with pytest.raises(ApplyError, match="held by paper, which has neither --sched nor --priority"):
+        capped.change(Wanted(cores=10, sched="burst"))
+    assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
+
+
+def test_a_policy_changes_alone_and_only_where_there_is_a_cap(run_dir: Path) -> None:
+    held = Container("c1", 4 * GIB, 4 * GIB, holding=Holding("library", "soft", "library", "soft"), cores=30)
+    held.change(Wanted(sched="burst"), 1)
+    held.change(Wanted(priority="low"), 1)
+    page = pages.quota(str(held.folder))
+    assert page.policies == (pages.Policy(), pages.Policy("burst", "low"))
+    assert (page.cores, page.limits) == ((30, 30), (4 * GIB, 4 * GIB))
+    # What is refused changes neither.
+    with pytest.raises(Refused):
+        held.change(Wanted(Memory(bytes=99 * GIB), sched="weight"), 0, 1)
+    assert pages.quota(str(held.folder)).policies == page.policies
+    held.close()
+    uncapped = Container("c2", 4 * GIB, holding=Holding("library", "soft"))
+    with pytest.raises(ApplyError, match="has no cap on the cores of GPU 0: start it again with XPU_CORES"):
+        uncapped.change(Wanted(priority="high"))
+    uncapped.close()
+
+
+def test_a_page_made_anew_has_what_its_backend_holds_by_then(run_dir: Path) -> None:
+    """The container turns out to have no cgroup v2 folder, and memory goes from the driver to the page."""
+    first = Container("c1", 4 * GIB, holding=Holding("driver", "hard", "library", "soft"), cores=30)
+    assert pages.quota(str(first.folder)).limits == (None,)
+    (slice_,) = first.grant.slices
+    anew = first.grant.replace(
+        slices=(slice_.replace(holding=Holding("library", "soft", "library", "soft")),)
+    )
+    enforce.prepare(anew, Request())
+    assert pages.quota(str(first.folder)).limits == (None,)  # a hook that is called twice makes nothing anew
+    enforce.prepare(anew, Request(sched="weight"), anew=True)
+    page = pages.quota(str(first.folder))
+    assert (page.limits, page.cores, page.policies) == ((4 * GIB,), (30,), (pages.Policy("weight"),))
+    first.close()
 
 
 def test_a_backend_that_is_not_registered_any_more_changes_nothing(

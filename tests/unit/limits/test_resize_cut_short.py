@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.ledger.grants import Use
+from xpu_runtime.ledger.grants import Holding, Use
 from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import pages
+from xpu_runtime.limits.resize import Wanted
+from xpu_runtime.request.units import Memory
 
 from .resizing import GIB, UUIDS, Container, killed_at
 
@@ -54,6 +56,42 @@ def test_killed_at_any_line_one_slice_that_grows_and_one_that_shrinks(pair: Cont
         if not cut:
             break
         line += 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
+def test_killed_at_any_line_a_cap_in_the_page_is_never_more_than_is_booked(
+    run_dir: Path, before: int, after: int
+) -> None:
+    held = Holding("library", "soft", "library", "soft")
+    capped = Container("c1", 4 * GIB, 4 * GIB, holding=held, cores=before)
+    wanted = Wanted(Memory(bytes=6 * GIB), after, "burst", "high")
+    line = 0
+    outcomes = set()
+    while True:
+        capped.change(Wanted(Memory(bytes=4 * GIB), before, "fixed", "normal"), 0, 1)
+        cut = killed_at(line, lambda: capped.change(wanted, 0, 1))
+        page = pages.quota(str(capped.folder))
+        for slice_, in_force, policy in zip(capped.slices(), page.cores, page.policies):
+            assert slice_.cores is not None
+            assert in_force is not None
+            assert slice_.cores >= in_force
+            outcomes.add((slice_.cores, in_force, policy.sched, policy.priority))
+        capped.change(wanted, 0, 1)
+        page = pages.quota(str(capped.folder))
+        assert [slice_.cores for slice_ in capped.slices()] == [after, after] == list(page.cores)
+        assert page.policies == (pages.Policy("burst", "high"),) * 2
+        if not cut:
+            break
+        line += 1
+    capped.close()
+    # How time is shared changes last.
+    larger, smaller = max(before, after), min(before, after)
+    assert outcomes == {
+        (before, before, "fixed", "normal"),
+        (larger, smaller, "fixed", "normal"),
+        (after, after, "fixed", "normal"),
+        (after, after, "burst", "high"),
+    }
 
 
 # At once.

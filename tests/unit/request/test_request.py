@@ -54,7 +54,9 @@ def test_a_container_that_names_nothing_asks_for_nothing() -> None:
 
 
 def test_the_main_request() -> None:
-    assert request("XPU_MEM=4G", "XPU_CORES=30") == Request(memory=(Memory(4 * GIB),), cores=30)
+    assert request("XPU_MEM=4G", "XPU_CORES=30") == Request(
+        memory=(Memory(4 * GIB),), cores=30, sched="fixed", priority="normal"
+    )
 
 
 def test_of_a_variable_that_stands_twice_the_last_counts() -> None:
@@ -103,6 +105,9 @@ def test_listed_devices_are_counted() -> None:
         (["XPU_REQUIRE=cuba>=12"], ["'cuba'", "cuda, driver, arch, brand"]),
         (["XPU_REQUIRE=cuda>=twelve"], ["not a version"]),
         (["XPU_MEM=x", "XPU_CORES=y"], ["XPU_MEM", "XPU_CORES"]),
+        (["XPU_CORES=30", "XPU_SCHED=brust"], ["XPU_SCHED='brust'", "fixed, burst, weight", "mean burst?"]),
+        (["XPU_CORES=30", "XPU_PRIORITY=hi"], ["XPU_PRIORITY='hi'", "low, normal, high"]),
+        (["XPU_SHED=burst"], ["unknown variable", "did you mean XPU_SCHED?"]),
     ],
 )
 def test_what_is_wrong_is_told_with_what_is_allowed(variables: list[str], says: list[str]) -> None:
@@ -291,6 +296,7 @@ def test_an_unprivileged_container_may_not_ask_by_variables_where_the_policy_say
     [
         ("XPU_MEM=9G", Config(policy_max_memory="8G")),
         ("XPU_CORES=60", Config(policy_max_cores=50)),
+        ("XPU_PRIORITY=high", Config(defaults_cores=20, policy_max_priority="normal")),
         ("XPU_COUNT=3", Config(policy_max_count=2)),
         ("XPU_VISIBLE_DEVICES=0,1,2", Config(policy_max_count=2)),
     ],
@@ -315,6 +321,43 @@ def test_a_default_of_cores_serves_who_asks_for_none() -> None:
     assert (found.cores, found.cores_from) == (20, "defaults.cores")
     assert request("XPU_MEM=1G", config=Config(defaults_cores=80, policy_max_cores=50)).cores == 50
     assert request("XPU_VISIBLE_DEVICES=none", config=Config(defaults_cores=20)).cores is None
+
+
+def test_how_time_is_shared_is_asked_for_or_configured() -> None:
+    found = request("XPU_CORES=30", "XPU_SCHED=burst", "XPU_PRIORITY=low")
+    assert (found.sched, found.priority) == ("burst", "low")
+    config = Config(cores_sched="weight", cores_priority="high")
+    found = request("XPU_CORES=30", "XPU_SCHED=burst", config=config)
+    assert (found.sched, found.priority) == ("burst", "high")
+    annotated = from_spec(
+        spec("XPU_CORES=30", "XPU_SCHED=burst", annotations={"yoyoworks.com/xpu-sched": "weight"}), Config()
+    )
+    assert annotated is not None
+    assert annotated.sched == "weight"
+
+
+def test_a_maximum_priority_bounds_the_configured_one_too() -> None:
+    config = Config(cores_priority="high", policy_max_priority="normal")
+    assert request("XPU_CORES=30", config=config).priority == "normal"
+    assert request("XPU_CORES=30", "XPU_PRIORITY=low", config=config).priority == "low"
+    privileged = from_spec(spec("XPU_CORES=30", privileged=True), config)
+    assert privileged is not None
+    assert privileged.priority == "high"
+
+
+@pytest.mark.parametrize("variable", ["XPU_SCHED=burst", "XPU_PRIORITY=low"])
+def test_what_is_about_a_cap_is_refused_without_one(variable: str) -> None:
+    told = refusal("XPU_MEM=4G", variable)
+    assert told == (
+        f"{variable} is about a cap on cores, and the container has none: add XPU_CORES, such as XPU_CORES=30"
+    )
+    assert "XPU_CORES=100 is no cap: ask for less" in refusal(variable, "XPU_CORES=100")
+    assert request("XPU_MEM=4G", variable, config=Config(defaults_cores=20)).cores == 20
+    assert request(variable, "XPU_VISIBLE_DEVICES=none").choice == "none"
+    name, value = variable.split("=")
+    annotation = f"yoyoworks.com/xpu-{name[4:].lower()}"
+    told = from_spec_refused(spec("XPU_MEM=4G", annotations={annotation: value}), Config())
+    assert told.startswith(f"{annotation}: {value} is about a cap on cores")
 
 
 # Who could lift a limit that the driver holds.

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant
-    from xpu_runtime.limits.pages import Compute, OpenQuota, ProcessUsage
+    from xpu_runtime.limits.pages import Compute, OpenQuota, Policy, ProcessUsage
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -58,8 +58,8 @@ class Library(Backend):
                 slice_.memory_bytes if slice_.holder(MEMORY) == NAME else None,
                 is_partition=":" in slice_.device_index,
                 cores=slice_.cores if slice_.holder(CORES) == NAME else None,
-                sched=request.sched,
-                priority=request.priority,
+                sched=request.sched or pages.SCHEDS[0],
+                priority=request.priority or pages.PRIORITIES[0],
             )
             for slice_ in grant.slices
         )
@@ -96,6 +96,15 @@ class Library(Backend):
         from xpu_runtime.limits import pages
 
         return pages.compute(folders.of(grant), len(grant.slices))
+
+    def policy(self, grant: Grant, position: int) -> Policy | None:
+        from xpu_runtime.limits import pages
+
+        try:
+            policies = pages.quota(folders.of(grant)).policies
+        except (OSError, ValueError):
+            return None
+        return policies[position] if position < len(policies) else None
 
     def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
         if not holds:
@@ -149,6 +158,10 @@ class _Change(Change):
             self._page.set_limit(position, value)
         else:
             self._page.set_cores(position, value)
+
+    def set_policy(self, position: int, policy: Policy) -> None:
+        assert self._page is not None
+        self._page.set_policy(position, policy.sched, policy.priority)
 
     def in_use(self, position: int, kind: str) -> int:
         if kind != MEMORY:

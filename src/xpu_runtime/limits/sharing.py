@@ -1,4 +1,4 @@
-"""The share of a device's time that a container has now, for commands that people run: from two readings.
+"""How devices' time is shared, and the share that a container has now, for commands that people run.
 
 What it used stands in its usage page, which is its own to write: no number counts for more than the time that
 has passed. No backend is named here.
@@ -10,10 +10,10 @@ import time
 
 from xpu_runtime.ledger.grants import CORES, Grant
 from xpu_runtime.limits import registry
-from xpu_runtime.limits.pages import Compute
+from xpu_runtime.limits.pages import Compute, Policy
 from xpu_runtime.value import Value
 
-#: Between two readings: a dozen periods of the container's budget.
+#: Between two readings of what was used.
 WINDOW_S = 0.2
 
 
@@ -26,6 +26,16 @@ class Got(Value):
     unmeasured: bool = False
 
 
+#: By grant and position of the slice in it.
+Shares = dict[tuple[int, int], Got]
+
+
+def policy(grant: Grant, position: int) -> Policy | None:
+    """How the device's time is shared; None where no cap is held, or by what leaves no choice."""
+    holder = registry.known_holder(grant.slices[position], CORES)
+    return None if holder is None else holder.policy(grant, position)
+
+
 def share(before: Compute, after: Compute, elapsed_ns: int) -> Got:
     """The share of the device's time between two readings that are `elapsed_ns` apart."""
     if after.guesses != before.guesses:
@@ -35,9 +45,11 @@ def share(before: Compute, after: Compute, elapsed_ns: int) -> Got:
     return Got(100 * min(max(after.used - before.used, 0), elapsed_ns) / elapsed_ns)
 
 
-def got(grants: list[Grant], window_s: float = WINDOW_S) -> dict[tuple[int, int], Got]:
-    """The share that each slice with a cap on cores has now, by grant and position; takes `window_s`, and
-    nothing where no slice has a cap. What cannot be read is left out."""
+def got(grants: list[Grant], window_s: float = WINDOW_S) -> Shares:
+    """The share that each slice with a cap on cores has now; what cannot be read is left out.
+
+    Takes `window_s`, and no time where no slice has a cap.
+    """
     capped = [grant for grant in grants if any(slice_.holder(CORES) for slice_ in grant.slices)]
     before = {key: (when, usage) for key, when, usage in _readings(capped)}
     if not before:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.limits import pages
-from xpu_runtime.limits.got import Got, share
 from xpu_runtime.limits.pages import Compute
+from xpu_runtime.limits.sharing import Got, share
 
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 SECOND = 10**9
