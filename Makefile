@@ -10,7 +10,7 @@
 #   make rpm     the rpms, into dist/ (ARCH=aarch64: cross-built)
 #   make bench   what a container's start and the interposers cost, beside runc and the driver alone
 #   make bench-package   the same start, with the package beside make install
-#   make bench-share     how well limits on compute hold: shares, errors, pictures (SHARE=: which, how)
+#   make bench-share   how well caps on compute hold: shares, errors, pictures (SHARE="--quick": in short)
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
 # Everything is built below build/.

@@ -23,6 +23,7 @@ from share.measure import Native, Result
 from share.node import Node, NodeError
 from share.scenarios import Scenario
 
+NATIVE_SECONDS = (5.0, 2.0)
 T = TypeVar("T")
 
 
@@ -36,8 +37,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--real", action="store_true", help="this machine's card, not a simulated one")
     parser.add_argument("--topology", default="4xT4-R580", help="of the simulated cards (4xT4-R580)")
     parser.add_argument("--cards", type=int, help="how many cards are used at once, for slow loads")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each load alone without a limit (5)")
+    parser.add_argument("--seconds", type=float, help="of each load alone without a limit (5; --quick: 2)")
     parser.add_argument("--out", type=Path, help="a folder for table.md, results.json and overview.svg")
+    parser.add_argument("--page", type=Path, help="a page whose part `share: LAW` gets a summary")
     return parser.parse_args(words)
 
 
@@ -60,7 +62,9 @@ class Session:
             finally:
                 self._cards.put(card)
             native = self.natives[load.name]
-            said = "" if native.saturates else f", {native.demand:.1f} % of the card"
+            said = "" if native.busy else f", {native.demand:.1f} % of the card"
+            if load.saturates and not native.busy:
+                said += " (it waits for this host: take its figures with care)"
             print(
                 f"{load.name} alone: {native.rate:.4f} s of work a second{said}, "
                 f"p99 of a launch {table.duration(native.p99_ns)}",
@@ -108,7 +112,7 @@ def main(words: Sequence[str]) -> int:
     with Node(options.prefix, options.topology, real=options.real) as node:
         if options.real:
             node.calibrate(0)
-        session = Session(node, options.law, cards, options.seconds)
+        session = Session(node, options.law, cards, options.seconds or NATIVE_SECONDS[options.set == "quick"])
         names = {container.load.name for scenario in wanted for container in scenario.containers}
         try:
             session.measure_natives([load for name, load in LOADS.items() if name in names])
@@ -127,6 +131,9 @@ def main(words: Sequence[str]) -> int:
     print(f"\n{text}")
     if options.out:
         _write(options.out, options.law, judged, text, table.document(judged, session.natives, command, said))
+    if options.page:
+        page = table.put_into(options.page.read_text(), options.law, table.summary(judged, command, said))
+        options.page.write_text(page)
     return 0 if len(judged) == len(wanted) else 1
 
 

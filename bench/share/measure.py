@@ -16,6 +16,8 @@ from share.logs import Log
 from share.scenarios import WARM_UP, Scenario
 
 STEP = 0.01  # seconds between the points at which work is looked at
+#: A load that is to saturate and completes less than this in a second waits for its host, not for the card.
+HOST_LIMITED = 0.8
 PICTURE_STEP = 0.25  # and between those of the picture
 
 
@@ -28,14 +30,19 @@ class Native:
     p99_ns: float
 
     @property
+    def busy(self) -> bool:
+        """Whether the card had no pause, so that `rate` is all of it."""
+        return self.saturates and self.rate > HOST_LIMITED
+
+    @property
     def demand(self) -> float:
         """The percent of the card that it uses."""
-        return 100.0 if self.saturates else min(100.0, 100.0 * self.rate)
+        return 100.0 if self.busy else min(100.0, 100.0 * self.rate)
 
     @property
     def scale(self) -> float:
         """From seconds of work to percent of a card's second."""
-        return 100.0 / self.rate if self.saturates and self.rate else 100.0
+        return 100.0 / self.rate if self.busy else 100.0
 
 
 @dataclass(frozen=True)

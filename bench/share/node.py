@@ -164,6 +164,10 @@ class Started:
                 raise NodeError(f"a container has not ended after {seconds} s: {self.output().strip()}")
             time.sleep(0.1)
 
+    def terminate(self) -> None:
+        """As an engine's stop does."""
+        self._node.call(*self._words, "kill", self._name, "TERM")
+
     def remove(self) -> None:
         words = [*self._words, "delete", "--force", self._name]
         subprocess.run(words, env=self._node.environ, capture_output=True, check=False)

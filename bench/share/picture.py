@@ -56,9 +56,9 @@ def _chart(scenario: Scenario, result: Result) -> str:
     colour = GOOD if holds(result) else BAD
     mark = "held" if holds(result) else "not held"
     parts = [
-        f'<circle cx="8" cy="11" r="4" fill="{colour}"><title>{mark}</title></circle>',
+        f'<circle cx="8" cy="11" r="4" fill="{colour}"/>',
         f'<text x="18" y="15" font-size="12" font-weight="600">{escape(scenario.name)}</text>',
-        f'<text x="18" y="28" font-size="9" fill="#57606a">{escape(_said(result))}</text>',
+        f'<text x="18" y="28" font-size="9" fill="{colour}">{mark}: {escape(_said(result))}</text>',
     ]
     for share in (0, 25, 50, 75, 100):
         y = TOP + high * (1 - share / top)

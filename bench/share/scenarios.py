@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from share.loads import LOADS, Load
 
 #: Percent of a card that a container of low priority keeps while a higher one could use all of it.
-LOW_FLOOR = 5.0
+LOW_FLOOR = 1.0
 WARM_UP = 2.0  # seconds that are not judged
 SHARED_MEMORY = "1G"
 WINDOW = 2.0  # seconds, over which a share must hold
@@ -60,30 +60,21 @@ def shares(containers: Sequence[Container], demands: Mapping[int, float]) -> dic
 
     `demands`: those with work, and what each would use alone, in percent.
     """
-    given = dict.fromkeys(demands, 0.0)
-    free = 100.0
-    low = [i for i in demands if containers[i].priority == "low"]
-    if low and len(low) < len(demands):
-        floor = min(LOW_FLOOR, *(demands[i] for i in low))
-        for i in low:
-            given[i] = floor
-            free -= floor
+    most = {i: min(demand, _most(containers[i])) for i, demand in demands.items()}
+    given = {i: min(most[i], _guaranteed(containers[i])) for i in demands}
+    free = 100.0 - sum(given.values())
     for level in ("high", "normal", "low"):
-        among = {i: demand for i, demand in demands.items() if containers[i].priority == level}
-        # First what is guaranteed: caps of fixed and burst; of a weight nothing is.
-        first = {i: min(demand, _guaranteed(containers[i])) for i, demand in among.items()}
-        free -= _fill(given, first, {i: _guaranteed(containers[i]) for i in first}, free)
-        rest = {i: demand for i, demand in among.items() if _takes_more(containers[i])}
-        free -= _fill(given, rest, {i: float(containers[i].cores or 100) for i in rest}, free)
+        wanted = {i: most[i] for i in demands if containers[i].priority == level}
+        free -= _fill(given, wanted, {i: float(containers[i].cores or 100) for i in wanted}, free)
     return given
 
 
+def _most(container: Container) -> float:
+    return float(container.cores) if container.cores and container.sched == "fixed" else 100.0
+
+
 def _guaranteed(container: Container) -> float:
-    return float(container.cores) if container.cores and container.sched != "weight" else 0.0
-
-
-def _takes_more(container: Container) -> bool:
-    return container.cores is None or container.sched != "fixed"
+    return LOW_FLOOR if container.priority == "low" else float(container.cores or 0)
 
 
 def _fill(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from share.measure import Native, Result
+from share.measure import Native, Outcome, Result
 from share.scenarios import Scenario
 
 _HEAD = (
@@ -58,6 +58,69 @@ def markdown(judged: Sequence[tuple[Scenario, Result]], command: str, said: str)
             fields += [duration(one.p99_ns), duration(one.behind * 1e9) if len(result.outcomes) > 1 else ""]
             lines.append(_row(fields))
     return "\n".join(lines) + "\n"
+
+
+def summary(judged: Sequence[tuple[Scenario, Result]], command: str, said: str) -> str:
+    """For a page: loads alone by caps, what they got and the worst window; then scenarios of several."""
+    alone: dict[str, dict[int, Outcome]] = {}
+    together = []
+    for scenario, result in judged:
+        container = scenario.containers[0]
+        if len(scenario.containers) == 1 and container.sched == "fixed" and container.cores is not None:
+            alone.setdefault(container.load.name, {})[container.cores] = result.outcomes[0]
+        else:
+            together.append((scenario, result))
+    lines = [f"`{command}`, on {said}.", ""]
+    if alone:
+        caps = sorted({cap for outcomes in alone.values() for cap in outcomes})
+        lines += [
+            "Each load alone: what it got at each cap / what was due if that is less, in percent of the",
+            "card, and in brackets the error of the worst window in points.",
+            "",
+            _row(["load", *(f"{cap} %" for cap in caps), "mean error"]),
+            _row(["---"] + ["---:"] * (len(caps) + 1)),
+        ]
+        for name, outcomes in alone.items():
+            mean = sum(one.mean_error for one in outcomes.values()) / len(outcomes)
+            cells = [_cell(outcomes[cap]) if cap in outcomes else "" for cap in caps]
+            lines.append(_row([name, *cells, f"{mean:.2f}"]))
+        lines.append("")
+    if together:
+        lines += [
+            "Several, in their order:",
+            "",
+            _row(
+                ["scenario", "due %", "got %", "mean error", "worst", "idle %", "Jain", "kept from its owner"]
+            ),
+            _row(["---"] + ["---:"] * 7),
+        ]
+        for scenario, result in together:
+            many = [
+                "/".join(f"{getattr(one, name):.{digits}f}" for one in result.outcomes)
+                for name, digits in (("expected", 0), ("got", 1), ("mean_error", 1), ("worst", 1))
+            ]
+            late = duration(max(one.behind for one in result.outcomes) * 1e9)
+            lines.append(_row([scenario.name, *many, f"{result.idle:.1f}", f"{result.jain:.3f}", late]))
+    return "\n".join(lines) + "\n"
+
+
+def _cell(one: Outcome) -> str:
+    less = one.asked is not None and one.expected < one.asked - 0.5
+    due = f"/{one.expected:.1f}" if less else ""
+    return f"{one.got:.1f}{due} ({one.worst:.1f})"
+
+
+def put_into(page: str, name: str, text: str) -> str:
+    """The page with the text between its two comments `share: NAME` and `end of share: NAME`.
+
+    ValueError where it has none.
+    """
+    begin, end = f"<!-- share: {name} -->\n", f"<!-- end of share: {name} -->\n"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"no lines {begin.strip()} and {end.strip()}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def document(

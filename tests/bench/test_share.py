@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -98,6 +99,7 @@ def test_how_long_a_share_was_kept_from_its_owner_is_told() -> None:
         (scenario(30, 60, sched="burst"), {0: 100, 1: 100}, (30 + 10 / 3, 60 + 20 / 3)),
         (scenario(25, 75, sched="weight"), {0: 100, 1: 100}, (25, 75)),
         (scenario(20, 20, sched="weight"), {0: 100, 1: 30}, (70, 30)),
+        (scenario(25, 25, sched="weight"), {0: 20, 1: 100}, (20, 80)),
     ],
 )
 def test_how_a_card_should_be_shared(
@@ -125,6 +127,27 @@ def test_every_scenario_has_a_name_of_its_own_and_asks_for_no_more_than_a_card()
     assert used == set(LOADS)
 
 
+def test_a_page_gets_the_summary_in_its_place_and_nowhere_else() -> None:
+    judged = [
+        (one, measure.judge(one, [[log((0.29, 13))]], [NATIVE]))
+        for one in (
+            Scenario("at 30", (Container(LOADS["async-1ms"], 30),)),
+            Scenario("graphs at 30", (Container(LOADS["graphs"], 30),)),
+        )
+    ]
+    pair = scenario(30, 70)
+    judged.append((pair, measure.judge(pair, [[log((0.3, 11))], [log((0.7, 11))]], [NATIVE] * 2)))
+    text = table.summary(judged, "a command", "a card")
+    assert "| async-1ms | 29.0 (1.0) | 1.00 |" in text
+    assert "| a scenario | 30/70 | 30.0/70.0 | 0.0/0.0 | 0.0/0.0 | 0.0 | 1.000 | " in text
+    page = "before\n<!-- share: ours -->\nold\n<!-- end of share: ours -->\nafter\n"
+    found = table.put_into(page, "ours", text)
+    assert found == f"before\n<!-- share: ours -->\n\n{text}\n<!-- end of share: ours -->\nafter\n"
+    assert table.put_into(found, "ours", text) == found
+    with pytest.raises(ValueError, match="share: tokens"):
+        table.put_into(page, "tokens", text)
+
+
 @pytest.mark.alone
 def test_loads_on_a_card_and_what_is_made_of_them(installed: Path, tmp_path: Path) -> None:
     """Alone a load that saturates uses all of the card; two share it by halves; the picture is one."""
@@ -141,7 +164,20 @@ def test_loads_on_a_card_and_what_is_made_of_them(installed: Path, tmp_path: Pat
         assert "two without a cap" in table.markdown([(pair, result)], "a command", "a card")
         with pytest.raises(NodeError, match="a load ended: share-load: never: no duration"):
             runs.run(node, Scenario("of no length", (Container(_wrong()),)), 0, [native], "none")
+        assert _log_of_a_stopped_one(node, tmp_path) == logs.DONE
     assert not node.folder.exists()
+
+
+def _log_of_a_stopped_one(node: Node, shared: Path) -> int:
+    words = ["/usr/bin/share-load", "sync", "kernel=1ms", "seconds=100", "processes=2", "log=/share/log"]
+    with node.start(0, words, {}, shared) as container:
+        deadline = time.monotonic() + 30
+        while logs.state(shared / "log.1")[0] < logs.RUNNING or not any(logs.read(shared / "log.1").work):
+            assert time.monotonic() < deadline, container.output()
+            time.sleep(0.05)
+        container.terminate()
+        container.wait(10)
+    return logs.read(shared / "log.1").state
 
 
 def _wrong() -> Load:
