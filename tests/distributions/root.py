@@ -74,9 +74,14 @@ def prepare(suite: str, packages: Sequence[str] = ()) -> Path:
     return folder
 
 
+def own_suite() -> str:
+    """The release of this machine, as `bookworm`; "" where it has none."""
+    return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+
+
 def mirror() -> str:
     """The Debian mirror that this machine's apt is configured for."""
-    release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    release = own_suite()
     command = ["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Component: main"]
     for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
         name, uri = line.split()
