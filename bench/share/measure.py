@@ -18,7 +18,10 @@ from share.scenarios import WARM_UP, Scenario
 STEP = 0.01  # seconds between the points at which work is looked at
 #: A load that is to saturate and completes less than this in a second waits for its host, not for the card.
 HOST_LIMITED = 0.8
-PICTURE_STEP = 0.25  # and between those of the picture
+PICTURE_STEP, PICTURE_POINTS = (
+    0.25,
+    150,
+)  # seconds between those of the picture at least, and how many at most
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,17 @@ def native(found: Sequence[Log], seconds: float, saturates: bool) -> Native:
     return Native(done / busy if busy else 0.0, saturates, logs.launch_quantile(list(found), 0.99))
 
 
-def judge(scenario: Scenario, found: Sequence[Sequence[Log]], natives: Sequence[Native]) -> Result:
-    """`found`: each container's processes. All begin at one time."""
+def judge(
+    scenario: Scenario,
+    found: Sequence[Sequence[Log]],
+    natives: Sequence[Native],
+    changed: float = math.inf,
+) -> Result:
+    """`found`: each container's processes. All begin at one time. `changed`: when the change was made."""
     begin = found[0][0].begin
     first, end = begin + WARM_UP, begin + WARM_UP + scenario.seconds
     points = _points(first, end)
-    due = _due(scenario, found, natives, points)
+    due = _due(scenario, found, natives, points, changed)
     got = [
         [one.scale * sum(log.work_at(point) for log in processes) for point in points]
         for processes, one in zip(found, natives, strict=True)
@@ -132,18 +140,24 @@ def _is_on(log: Log, time: float) -> bool:
 
 
 def _due(
-    scenario: Scenario, found: Sequence[Sequence[Log]], natives: Sequence[Native], points: Sequence[float]
+    scenario: Scenario,
+    found: Sequence[Sequence[Log]],
+    natives: Sequence[Native],
+    points: Sequence[float],
+    changed: float,
 ) -> list[list[float]]:
     """What each should have had up to each point, in percent-seconds."""
     due = [[0.0] for _ in found]
-    memory: dict[tuple[int, ...], dict[int, float]] = {}
+    memory: dict[tuple[bool, tuple[int, ...]], dict[int, float]] = {}
     for point in points[:-1]:
         active = tuple(i for i, processes in enumerate(found) if _has_work(processes, point + STEP / 2))
-        if active not in memory:
+        known = point >= changed, active
+        if known not in memory:
             demands = {i: natives[i].demand for i in active}
-            memory[active] = scenarios.shares(scenario.containers, demands)
+            containers = scenario.changed if point >= changed else scenario.containers
+            memory[known] = scenarios.shares(containers, demands)
         for i, sums in enumerate(due):
-            sums.append(sums[-1] + STEP * memory[active].get(i, 0.0))
+            sums.append(sums[-1] + STEP * memory[known].get(i, 0.0))
     return due
 
 
@@ -188,9 +202,10 @@ def _behind(lag: Sequence[float], due: Sequence[float]) -> float:
 
 
 def _picture(got: Sequence[float], due: Sequence[float]) -> list[tuple[float, float, float]]:
-    span = round(PICTURE_STEP / STEP)
+    span = max(round(PICTURE_STEP / STEP), len(got) // PICTURE_POINTS)
+    length = span * STEP
     return [
-        (i * STEP, (got[i] - got[i - span]) / PICTURE_STEP, (due[i] - due[i - span]) / PICTURE_STEP)
+        (i * STEP, (got[i] - got[i - span]) / length, (due[i] - due[i - span]) / length)
         for i in range(span, len(got), span)
     ]
 

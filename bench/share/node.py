@@ -164,6 +164,9 @@ class Started:
                 raise NodeError(f"a container has not ended after {seconds} s: {self.output().strip()}")
             time.sleep(0.1)
 
+    def set_cores(self, cores: int) -> None:
+        self._node.call(str(self._node.xpu), "set", self._name, "--cores", str(cores))
+
     def terminate(self) -> None:
         """As an engine's stop does."""
         self._node.call(*self._words, "kill", self._name, "TERM")

@@ -72,7 +72,9 @@ def _chart(scenario: Scenario, result: Result) -> str:
         ]
         parts.append(f'<polygon points="{" ".join(outline)}" fill="{shade}" opacity="0.22"/>')
         line = " ".join(at(time, got) for time, got, _ in one.picture)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{shade}" stroke-width="1.4"/>')
+        # Thinner from one to the next, so that none is hidden by another.
+        thick = 1.3 + 0.9 * (len(result.outcomes) - 1 - number)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{shade}" stroke-width="{thick:.1f}"/>')
     parts.append(_legend(scenario, result))
     end = f'x="{LEFT + wide}" y="{TOP + high + 10}" font-size="8" text-anchor="end"'
     parts.append(f"<text {end}>{seconds:.0f} s</text>")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -22,20 +23,22 @@ LAWS = ("ours", "none", "tokens")
 
 def run_native(node: Node, load: Load, card: int, seconds: float) -> Native:
     least = max(seconds, 6 * load.kernel_ns / 1e9)
-    (found,) = _together(node, (Container(load),), card, least, "none")
+    ((found,), _) = _together(node, Scenario(load.name, (Container(load),), least), card, "none")
     return measure.native(found, least, load.saturates)
 
 
 def run(node: Node, scenario: Scenario, card: int, natives: Sequence[Native], law: str) -> Result:
     """`law`: ours, the product's limits; tokens, the open peer's in the load itself; none."""
-    found = _together(node, scenario.containers, card, scenario.seconds, law)
-    return measure.judge(scenario, found, natives)
+    found, changed = _together(node, scenario, card, law)
+    return measure.judge(scenario, found, natives, changed)
 
 
-def _together(
-    node: Node, containers: Sequence[Container], card: int, seconds: float, law: str
-) -> list[list[logs.Log]]:
-    """Each container's processes' logs. NodeError if one does not start, or fails."""
+def _together(node: Node, scenario: Scenario, card: int, law: str) -> tuple[list[list[logs.Log]], float]:
+    """Each container's processes' logs, and when the change was made (seconds of CLOCK_MONOTONIC).
+
+    NodeError if one does not start, or fails.
+    """
+    containers, seconds = scenario.containers, scenario.seconds
     shared = node.folder / f"logs-{time.monotonic_ns()}"
     shared.mkdir()
     paths = [
@@ -57,10 +60,20 @@ def _together(
             begin = time.monotonic_ns() + 100_000_000
             (shared / "go.part").write_text(str(begin))
             (shared / "go.part").rename(shared / "go")
+            changed = _make_change(scenario, started, begin) if law == "ours" else math.inf
             _wait_for(started, every, logs.DONE, WARM_UP + seconds + TAIL + PATIENCE)
-        return [[logs.read(path) for path in group] for group in paths]
+        return [[logs.read(path) for path in group] for group in paths], changed
     finally:
         shutil.rmtree(shared)
+
+
+def _make_change(scenario: Scenario, started: Sequence[Started], begin: int) -> float:
+    """When it is in force; without an end where there is none."""
+    if scenario.change is None:
+        return math.inf
+    time.sleep(max(0.0, begin / 1e9 + WARM_UP + scenario.change.after - time.monotonic()))
+    started[scenario.change.place].set_cores(scenario.change.cores)
+    return time.monotonic()
 
 
 def _request(container: Container, law: str, *, alone: bool) -> dict[str, str]:

@@ -39,12 +39,31 @@ class Container:
 
 
 @dataclass(frozen=True)
+class Change:
+    """`xpu set --cores` of a container, by its place, so many seconds after judging begins."""
+
+    after: float
+    place: int
+    cores: int
+
+
+@dataclass(frozen=True)
 class Scenario:
     """Containers that begin together on one card, and run for `seconds` besides what is not judged."""
 
     name: str
     containers: tuple[Container, ...]
     least: float = 8.0
+    change: Change | None = None
+
+    @property
+    def changed(self) -> tuple[Container, ...]:
+        """The containers after the change."""
+        if self.change is None:
+            return self.containers
+        place, cores = self.change.place, self.change.cores
+        new = replace(self.containers[place], cores=cores)
+        return (*self.containers[:place], new, *self.containers[place + 1 :])
 
     @property
     def seconds(self) -> float:
@@ -122,6 +141,9 @@ def beside() -> list[Scenario]:
         mix("30/70, 10 us beside 100 ms", one("async-10us", 30), one("async-100ms", 70)),
         mix("70/30, 10 us beside 100 ms", one("async-10us", 70), one("async-100ms", 30)),
         mix("30/30/40, one with three processes", one("processes", 30), one(even, 30), one("streams", 40)),
+        mix("50/50, one bursty", one(even, 50), one("bursty", 50)),
+        mix("30/70, 1 s beside 1 ms", one("async-1s", 30), one(even, 70)),
+        Scenario("60, then 20, beside 40", (one(even, 60), one(even, 40)), 12.0, Change(6.0, 0, 20)),
         mix("30 beside no cap", one(even, 30), one(even)),
         mix("two without a cap", one(even), one(even)),
     ]

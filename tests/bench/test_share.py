@@ -78,6 +78,14 @@ def test_what_is_due_follows_who_has_work() -> None:
     assert borrower.worst == pytest.approx(70 * 0.1 / 2, abs=0.5)
 
 
+def test_what_is_due_changes_with_the_cap() -> None:
+    pair = Scenario("changed", scenario(60, 40).containers, 8.0, scenarios.Change(4.0, 0, 20))
+    found = [[log((0.6, 6), (0.2, 5))], [log((0.4, 11))]]
+    one, other = measure.judge(pair, found, [NATIVE, NATIVE], changed=BEGIN + 6).outcomes
+    assert one.expected == pytest.approx(40, abs=0.2) and one.worst < 0.5
+    assert other.expected == pytest.approx(40) and other.worst < 0.1
+
+
 def test_how_long_a_share_was_kept_from_its_owner_is_told() -> None:
     owner = log((1e-9, 4), (1e-9, 0.3), (0.7, 3.7), phases=((4.0, True),))
     found = [[log((1.0, 4), (0.3, 4))], [owner]]

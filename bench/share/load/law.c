@@ -21,11 +21,10 @@
 #define TICK_NS 120000000
 #define SLEEP_NS 10000000 /* of a launch that found no tokens */
 enum { POOL_PER_THREAD = 32, STEP_DIVISOR = 2560, LEAST_DIFFERENCE = 5, PROCESSES = 64 };
-/* Of the card that the pool is reckoned for: a T4's multiprocessors and threads of each. */
-enum { MULTIPROCESSORS = 40, THREADS_EACH = 1024 };
 
 static _Atomic int64_t tokens;
-static int64_t limit; /* percent; 0: no law */
+static int64_t multiprocessors, threads; /* of the card; threads of each multiprocessor */
+static int64_t limit;                    /* percent; 0: no law */
 static nvmlDevice_t device;
 static __typeof__(nvmlDeviceGetProcessUtilization) *utilization_of_processes;
 
@@ -51,14 +50,14 @@ static int64_t next_share(int64_t share, int64_t used, int64_t pool) {
     int64_t difference = llabs(limit - used);
     if (difference < LEAST_DIFFERENCE)
         difference = LEAST_DIFFERENCE;
-    int64_t step = (int64_t)MULTIPROCESSORS * MULTIPROCESSORS * THREADS_EACH * difference / STEP_DIVISOR;
+    int64_t step = multiprocessors * multiprocessors * threads * difference / STEP_DIVISOR;
     if (difference > limit / 2)
         step = step * difference * 2 / (limit + 1);
     return clamp(used <= limit ? share + step : share - step, pool);
 }
 
 static void *refill(void *unused) {
-    const int64_t pool = (int64_t)MULTIPROCESSORS * THREADS_EACH * POOL_PER_THREAD;
+    const int64_t pool = multiprocessors * threads * POOL_PER_THREAD;
     int64_t share = 0;
     uint64_t next = now();
     (void)unused;
@@ -70,6 +69,12 @@ static void *refill(void *unused) {
             ;
     }
     return NULL;
+}
+
+static int attribute(CUdevice_attribute which) {
+    int value = 0;
+    MUST(cuDeviceGetAttribute(&value, which, 0));
+    return value;
 }
 
 void law_start(unsigned int cap) {
@@ -86,6 +91,8 @@ void law_start(unsigned int cap) {
     if (!start || !by_index || !utilization_of_processes || start() != NVML_SUCCESS ||
         by_index(0, &device) != NVML_SUCCESS)
         fail("the law needs NVML's utilisation of processes, which this driver does not give");
+    multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    threads = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
     limit = cap;
     if (pthread_create(&thread, NULL, refill, NULL))
         fail("no thread could be made");

@@ -27,6 +27,7 @@ NORETURN_PRINTF void fail(const char *format,
     X(cuInit)                                                                                                \
     X(cuGetErrorName)                                                                                        \
     X(cuDeviceGet)                                                                                           \
+    X(cuDeviceGetAttribute)                                                                                  \
     X(cuDevicePrimaryCtxRetain)                                                                              \
     X(cuCtxSetCurrent)                                                                                       \
     X(cuModuleLoadData)                                                                                      \
