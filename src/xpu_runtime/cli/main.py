@@ -16,6 +16,7 @@ from xpu_runtime.errors import XpuError
 
 #: `xpu NAME` is the click command `NAME` in the module xpu_runtime.cli.NAME.
 COMMANDS = (
+    "agent",
     "config",
     "devices",
     "doctor",

@@ -14,6 +14,10 @@ from xpu_runtime.errors import DeviceError
 from xpu_runtime.vendors.inventory import Device, Driver, Inventory
 from xpu_runtime.vendors.vendor import Vendor
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def every() -> list[Vendor]:
     """All vendors, those first whose devices have the lower indexes."""
@@ -100,3 +104,19 @@ def memory_by_process(inventory: Inventory) -> dict[str, dict[int, int | None]]:
         if theirs and driver.vendor in vendors_by_name:
             by_device.update(vendors_by_name[driver.vendor].memory_by_process(driver, theirs) or {})
     return by_device
+
+
+def utilization(inventory: Inventory) -> Callable[[], dict[str, dict[int, float]]]:
+    """A function as `Vendor.utilization` has it, of all vendors' drivers together; DeviceError."""
+    vendors_by_name = {vendor.name: vendor for vendor in every()}
+    sources = []
+    for driver in inventory.drivers:
+        theirs = tuple(device for device in inventory.devices if device.vendor == driver.vendor)
+        if theirs and driver.vendor in vendors_by_name:
+            source = vendors_by_name[driver.vendor].utilization(driver, theirs)
+            sources += [source] if source else []
+
+    def together() -> dict[str, dict[int, float]]:
+        return {uuid: figures for source in sources for uuid, figures in source().items()}
+
+    return together

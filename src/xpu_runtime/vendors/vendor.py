@@ -11,6 +11,10 @@ from xpu_runtime.finding import Finding
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Device, Driver
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class Discovered(Value):
     """What a vendor has below one driver root."""
@@ -46,6 +50,17 @@ class Vendor:
 
         None where the driver does not tell it, of all devices or of one process; a device that does not name
         its processes is left out. DeviceError if the driver cannot be asked.
+        """
+        return None
+
+    def utilization(
+        self, driver: Driver, devices: tuple[Device, ...]
+    ) -> Callable[[], dict[str, dict[int, float]]] | None:
+        """A function that tells which part of each device's time (0 to 1) each process used since its last
+        call, by device UUID and the host's process number; None where the driver does not tell it.
+
+        It keeps the driver open. A process without a sample is left out, and a device of which nothing can be
+        told. DeviceError, from both, if the driver cannot be asked.
         """
         return None
 

@@ -10,6 +10,10 @@ from xpu_runtime.vendors.inventory import Device, Driver
 from xpu_runtime.vendors.nvidia import examine, nvml
 from xpu_runtime.vendors.vendor import Discovered, Vendor
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class Nvidia(Vendor):
     """NVIDIA, with its driver from R470 on."""
@@ -24,6 +28,11 @@ class Nvidia(Vendor):
         self, driver: Driver, devices: tuple[Device, ...]
     ) -> dict[str, dict[int, int | None]]:
         return nvml.memory_by_process(driver, devices)
+
+    def utilization(
+        self, driver: Driver, devices: tuple[Device, ...]
+    ) -> Callable[[], dict[str, dict[int, float]]]:
+        return nvml.Utilization(driver, devices)
 
     def examine(self, root: str, driver: Driver | None) -> list[Finding]:
         return examine.examine(root, answers=driver is not None)

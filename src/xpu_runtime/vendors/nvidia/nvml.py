@@ -245,3 +245,38 @@ def memory_by_process(driver: Driver, devices: tuple[Device, ...]) -> dict[str, 
         return used
     finally:
         pynvml.nvmlShutdown()
+
+
+class Utilization:
+    """As `Vendor.utilization`: NVML's samples of each process, which it takes every 1/6 to 1 s, in percent.
+
+    It has none for MIG devices, nor (nvmlDeviceGetProcessUtilization) for a process that did nothing.
+    """
+
+    def __init__(self, driver: Driver, devices: tuple[Device, ...]) -> None:
+        try:
+            self._pynvml = _open(driver.detail("nvml"))
+        except _NotLoaded as error:
+            raise DeviceError("the NVIDIA driver is no longer loaded") from error
+        handles = {each.uuid: _ask(self._pynvml, "nvmlDeviceGetHandleByUUID", each.uuid) for each in devices}
+        self._handles = {uuid: handle for uuid, handle in handles.items() if handle}
+        #: The time stamp of the last sample of each device, in the driver's own microseconds.
+        self._seen = dict.fromkeys(self._handles, 0)
+
+    def __call__(self) -> dict[str, dict[int, float]]:
+        told = {uuid: self._of(uuid, handle) for uuid, handle in self._handles.items()}
+        return {uuid: figures for uuid, figures in told.items() if figures is not None}
+
+    def _of(self, uuid: str, handle: Any) -> dict[int, float] | None:
+        pynvml = self._pynvml
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, self._seen[uuid])
+        except pynvml.NVMLError as error:
+            # The binding raises success, too, where there is no sample.
+            return {} if error.value in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND) else None
+        by_process: dict[int, list[int]] = {}
+        for sample in samples:
+            if sample.timeStamp > self._seen[uuid] and sample.smUtil <= 100:
+                by_process.setdefault(sample.pid, []).append(sample.smUtil)
+        self._seen[uuid] = max([self._seen[uuid], *(sample.timeStamp for sample in samples)])
+        return {pid: sum(percents) / len(percents) / 100 for pid, percents in by_process.items()}

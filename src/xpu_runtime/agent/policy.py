@@ -1,0 +1,110 @@
+"""Which share of a device's time each slice on it may use now: values in, shares out.
+
+A cap is guaranteed to whoever wants it, but for low priority. What then is left (caps of slices that do not
+want theirs, and what nobody has booked) goes to burst and weight slices that want more, in proportion to
+their caps, high priority first. No page, no clock and no driver is known here: what a slice wants is
+demand.py's to tell. Shares are in ten-thousandths (compute.WHOLE).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from xpu_runtime.limits.compute import WHOLE
+
+#: Indexes in pages.SCHEDS and pages.PRIORITIES: enum xpu_sched, enum xpu_priority.
+FIXED, BURST, WEIGHT = range(3)
+NORMAL, LOW, HIGH = range(3)
+
+#: What a slice of low priority has at least while it wants it: it must not starve, nor its watchdogs fire.
+FLOOR = 100
+
+
+class Wish(NamedTuple):
+    """What a slice may have, and what it wants now."""
+
+    cap: int
+    sched: int
+    priority: int
+    #: It wants all that it may have.
+    backlog: bool
+    #: What it is likely to use at most, where it has no backlog; 0: it is idle.
+    need: int
+
+
+def shares(wishes: list[Wish]) -> list[int]:
+    """The share of each slice, in the same order.
+
+    Of those with a backlog, none has less than its cap or FLOOR (see `_guaranteed`), and if one of them is
+    burst or weight, shares and the others' needs add up to WHOLE. One without a backlog is told at least its
+    cap, used or not, so that its first launches find no wait; the next round then takes back what was lent.
+    Of low priority it is told what is left of its cap.
+    """
+    have = _guaranteed(wishes)
+    left = WHOLE - sum(have)
+    for priority in (HIGH, NORMAL, LOW):
+        left -= _fill(wishes, have, [n for n, wish in enumerate(wishes) if wish.priority == priority], left)
+    if left > 0:
+        # Nobody is known to want it; who is at work may find a use for it.
+        _spread(wishes, have, left)
+    return [_told(wish, share, max(left, 0)) for wish, share in zip(wishes, have)]
+
+
+def _guaranteed(wishes: list[Wish]) -> list[int]:
+    """What each has before anything is shared out: its cap as far as it needs it; low: FLOOR.
+
+    Caps of a device add up to no more than WHOLE, as the ledger books them. Should they not, all but fixed
+    ones are cut in proportion.
+    """
+    have = [min(wish.cap, _most(wish), FLOOR if wish.priority == LOW else WHOLE) for wish in wishes]
+    over = sum(have) - WHOLE
+    if over > 0:
+        elastic = [n for n, wish in enumerate(wishes) if wish.sched != FIXED]
+        sum_elastic = sum(have[n] for n in elastic)
+        for n in elastic:
+            have[n] = max(min(FLOOR, have[n]), have[n] - -(-over * have[n] // sum_elastic))
+    return have
+
+
+def _most(wish: Wish) -> int:
+    """The share that a slice can make use of."""
+    allowed = wish.cap if wish.sched == FIXED else WHOLE
+    return allowed if wish.backlog else min(wish.need, allowed)
+
+
+def _fill(wishes: list[Wish], have: list[int], of: list[int], left: int) -> int:
+    """Shares `left` out among the slices `of`, in proportion to their caps, as far as each can use it.
+
+    Returns how much that was.
+    """
+    given = 0
+    while left > given:
+        hungry = [n for n in of if have[n] < _most(wishes[n])]
+        caps = sum(wishes[n].cap for n in hungry)
+        if not caps:
+            break
+        before, rest = given, left - given
+        for n in hungry:
+            part = min(rest * wishes[n].cap // caps, _most(wishes[n]) - have[n])
+            have[n] += part
+            given += part
+        if given == before:  # less than one for each
+            have[hungry[0]] += 1
+            given += 1
+    return given
+
+
+def _spread(wishes: list[Wish], have: list[int], left: int) -> None:
+    working = [n for n, wish in enumerate(wishes) if wish.sched != FIXED and (wish.backlog or wish.need)]
+    caps = sum(wishes[n].cap for n in working)
+    for n in working:
+        have[n] = min(WHOLE, have[n] + left * wishes[n].cap // caps)
+
+
+def _told(wish: Wish, share: int, left: int) -> int:
+    if wish.priority == LOW:
+        # Not its cap: its first launches must not take from those above it.
+        return max(share, min(wish.cap, share + left), min(wish.cap, FLOOR))
+    if wish.sched == FIXED:
+        return wish.cap
+    return share if wish.backlog else max(share, wish.cap)

@@ -1,0 +1,153 @@
+"""The driver's figures of what each process uses of each device, asked for in a process of its own.
+
+A call into a driver can hang for ever, where no signal reaches it: then only the child hangs. The agent asks,
+goes on with its rounds, and takes the answer when it is there. A child that does not answer is given up, and
+another one tried later. Which driver is asked, and how, is the vendors' to know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+
+from xpu_runtime.errors import XpuError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Busy shares (0 to 1) by device UUID and process. A device is left out of which the driver does not tell.
+Figures = dict[str, dict[int, float]]
+
+_MOST_BYTES = 1 << 20
+#: Seconds until a child that does not answer is given up: cards without persistence mode start slowly.
+ANSWER_S = 20.0
+#: And until the next one is tried.
+AGAIN_S = 60.0
+
+
+class Samples:
+    """Asks a child for figures; never blocks. `log` is told what goes wrong, once each time."""
+
+    def __init__(self, opener: Callable[[], Callable[[], Figures]], log: Callable[[str], None]) -> None:
+        """`opener` is called in the child, and may take long; what it returns is called for each question."""
+        self._opener = opener
+        self._log = log
+        self._child = 0
+        self._socket: socket.socket | None = None
+        self._asked_at: float | None = None
+        self._not_before = 0.0
+        self._told = ""
+
+    def fileno(self) -> int | None:
+        """Readable when there is an answer; None: there is no child."""
+        return None if self._socket is None else self._socket.fileno()
+
+    def ask(self) -> None:
+        """Asks for figures, unless an answer is still due; `answer` will have them."""
+        now = time.monotonic()
+        if self._asked_at is not None:
+            if now - self._asked_at > ANSWER_S:
+                self._give_up("the driver does not answer (see whether its own tools do)")
+            return
+        if self._socket is None:
+            if now < self._not_before:
+                return
+            self._start()
+        try:
+            assert self._socket is not None
+            self._socket.send(b"?")
+            self._asked_at = now
+        except OSError as error:
+            self._give_up(f"the process that asks the driver has died ({error.strerror})")
+
+    def answer(self) -> Figures | None:
+        """What was asked for; None where there is none yet, or none to be had."""
+        if self._socket is None:
+            return None
+        try:
+            content = self._socket.recv(_MOST_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            content = b""
+        if not content:
+            self._give_up("the process that asks the driver has died")
+            return None
+        self._asked_at = None
+        answer = json.loads(content)
+        if answer["problem"]:
+            self._give_up(answer["problem"])
+            return None
+        if self._told:
+            self._told = ""
+            self._log("the driver tells again what each process uses")
+        return {
+            uuid: {int(pid): float(busy) for pid, busy in by_pid.items()}
+            for uuid, by_pid in answer["figures"].items()
+        }
+
+    def close(self) -> None:
+        """Ends the child."""
+        if self._socket is None:
+            return
+        self._socket.close()
+        self._socket = None
+        self._asked_at = None
+        os.kill(self._child, signal.SIGKILL)
+        self.reap()
+
+    def reap(self) -> None:
+        """Takes note of the child's end; one that hangs in the driver ends when that lets it."""
+        if self._child:
+            try:
+                if os.waitpid(self._child, os.WNOHANG)[0]:
+                    self._child = 0
+            except ChildProcessError:
+                self._child = 0
+
+    def _give_up(self, why: str) -> None:
+        self.close()
+        self._not_before = time.monotonic() + AGAIN_S
+        if why != self._told:
+            self._told = why
+            self._log(f"what containers say they use is not compared with the driver's figures: {why}")
+
+    def _start(self) -> None:
+        self.reap()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        child = os.fork()
+        if child == 0:
+            _serve(self._opener, theirs)
+        theirs.close()
+        self._child, self._socket = child, ours
+
+
+def _serve(opener: Callable[[], Callable[[], Figures]], requests: socket.socket) -> None:
+    """The child's whole life; never returns."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        # The agent's lock and the grants' pages among them, which a child that hangs must not keep.
+        kept = requests.fileno()
+        os.closerange(3, kept)
+        os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 1 << 16 else 1 << 16)
+        source = None
+        while requests.recv(16):
+            try:
+                if source is None:
+                    source = opener()
+                    source()  # of a time before anybody asked
+                answer = {"figures": source(), "problem": ""}
+            except XpuError as error:
+                answer = {"figures": {}, "problem": str(error)}
+            except Exception as error:  # a driver's binding can raise anything
+                answer = {"figures": {}, "problem": repr(error)}
+            requests.send(json.dumps(answer).encode())
+    finally:
+        os._exit(0)

@@ -1,0 +1,115 @@
+"""The agent's socket: how commands learn that it runs, and what it does.
+
+A stream socket in the run folder, for root only. A client writes a line, `status`, and reads one line of
+JSON. The agent answers between its rounds and waits for nobody: a client that is slow is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from xpu_runtime import paths
+
+SOCKET = "agent.sock"
+#: Seconds that a client waits for the agent, and the agent for a client's line.
+_WAIT_S = 2.0
+_MOST_CLIENTS = 8
+_LONGEST_LINE = 256
+#: asm-generic/socket.h; Python has no name for it. The answer must fit, for nobody waits until it is read.
+_SO_SNDBUFFORCE = 32
+_LONGEST_ANSWER = 4 << 20
+
+
+def ask() -> dict[str, Any] | None:
+    """What the agent says of itself: `version`, `pid`, `rounds`, `devices`; None where none runs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_WAIT_S)
+        try:
+            connection.connect(paths.in_run_dir(SOCKET))
+            connection.sendall(b"status\n")
+            answer = b""
+            while (more := connection.recv(1 << 16)) and len(answer) < _LONGEST_ANSWER:
+                answer += more
+            found = json.loads(answer)
+        except (OSError, ValueError):
+            return None
+    return found if isinstance(found, dict) else None
+
+
+class Door:
+    """The listening end, in a poll loop of the agent's own."""
+
+    def __init__(self) -> None:
+        """OSError. The caller holds the agent's lock: a socket that is there is a dead agent's."""
+        path = paths.in_run_dir(SOCKET)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        self._path = path
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.setblocking(False)
+        old = os.umask(0o177)
+        try:
+            self._listening.bind(path)
+        finally:
+            os.umask(old)
+        self._listening.listen(_MOST_CLIENTS)
+        self._clients: dict[socket.socket, float] = {}
+
+    def filenos(self) -> list[int]:
+        """What to poll for reading."""
+        return [self._listening.fileno(), *(client.fileno() for client in self._clients)]
+
+    def serve(self, status: Callable[[], dict[str, Any]]) -> None:
+        """Takes new clients, and answers those that have asked."""
+        self._accept()
+        now = time.monotonic()
+        for client, since in list(self._clients.items()):
+            try:
+                line = client.recv(_LONGEST_LINE, socket.MSG_PEEK)
+            except BlockingIOError:
+                line = b"..."
+            except OSError:
+                line = b""
+            if line == b"status\n":
+                self._answer(client, status())
+            elif not line or len(line) == _LONGEST_LINE or now - since > _WAIT_S:
+                self._drop(client)
+
+    def close(self) -> None:
+        for client in list(self._clients):
+            self._drop(client)
+        self._listening.close()
+        try:
+            os.unlink(self._path)
+        except OSError:
+            pass
+
+    def _accept(self) -> None:
+        while len(self._clients) < _MOST_CLIENTS:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            client.setblocking(False)
+            self._clients[client] = time.monotonic()
+
+    def _answer(self, client: socket.socket, status: dict[str, Any]) -> None:
+        content = json.dumps(status).encode() + b"\n"
+        try:
+            client.recv(_LONGEST_LINE)  # closed with something unread, it would lose the answer
+            client.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, len(content))
+            client.send(content)
+        except OSError:
+            pass
+        self._drop(client)
+
+    def _drop(self, client: socket.socket) -> None:
+        del self._clients[client]
+        client.close()

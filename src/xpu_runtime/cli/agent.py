@@ -1,0 +1,64 @@
+"""`xpu agent`: the service that shares out devices' time, in the foreground.
+
+Takes the lock that one agent has, and says what happens on stderr, for systemd's journal. What is decided is
+agent/'s to know.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import click
+
+from xpu_runtime import paths, version
+from xpu_runtime.agent import samples
+from xpu_runtime.agent.loop import Agent
+from xpu_runtime.config.load import load
+from xpu_runtime.errors import XpuError
+from xpu_runtime.linux import files
+from xpu_runtime.vendors import discovery, registry
+
+_LOCK = "agent.lock"
+
+
+@click.command()
+def agent() -> None:
+    """Share out devices' time among containers; runs until it is stopped.
+
+    XPU_SCHED=burst and weight, and XPU_PRIORITY, need it: without it each container has its cap and no more.
+    It also looks at the driver's figures, and holds those more strictly that use more than their cap. It
+    writes nothing but the pages of limits: ended or killed, it leaves every container with its cap. Packages
+    bring a service for it: systemctl enable --now xpu-agent
+
+    \b
+    Example:
+      xpu agent
+    """
+    if os.geteuid():
+        raise XpuError("the agent writes the pages of limits", "run it as root")
+    os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
+    path = paths.in_run_dir(_LOCK)
+    try:
+        with files.Lock(path, wait_s=0):
+            service = Agent(_open_driver, _log)
+            _log(f"xpu agent {version.VERSION} runs")
+            service.run()
+            _log("the agent was stopped: every container has its cap")
+    except TimeoutError:
+        raise XpuError(
+            f"another agent runs already: it holds {path}", "see `systemctl status xpu-agent`, or end it"
+        ) from None
+
+
+def _log(text: str) -> None:
+    try:
+        sys.stderr.write(f"xpu: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody reads it
+
+
+def _open_driver() -> Callable[[], samples.Figures]:
+    return registry.utilization(discovery.load(load()))

@@ -1,0 +1,157 @@
+"""The compute words of grants' pages, read and written many times a second: native/abi/page.h, ABI 2.
+
+`pages.py` reads a page whole, for people. Here a page is opened once a grant, and then each look at a slice
+is one pread(2) of two words and each change one store. The quota page is the host's own and is mapped. The
+usage page is the container's: it can cut the file at any time, and reading a mapping of it beyond its end
+would be SIGBUS, so that it is never mapped, and no word of it is trusted here. No policy is known here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Callable
+
+from xpu_runtime.limits import pages
+from xpu_runtime.value import Value
+
+#: XPU_WHOLE: all of a device's time, in the unit of shares.
+WHOLE = 10000
+#: XPU_AGENT_LOST_MS, in seconds: a share counts no longer than that after its round number was written last.
+LOST_S = 0.5
+ROUND_SHIFT = 32
+_SHARE_MASK = (1 << ROUND_SHIFT) - 1
+
+_DEVICES_AT, _DEVICE_SIZE, _UUID_SIZE = 1024, 64, 16
+_CONTAINER_AT, _CONTAINER_SIZE = 32, 128
+#: struct xpu_quota_limit, in words.
+_LIMITS_AT, _LIMIT_WORDS = 2048 // 8, 64 // 8
+_CORES, _ADJUSTED, _POLICY = 1, 2, 3
+_PRIORITY_SHIFT = 8
+#: struct xpu_usage_compute: `used`, `waits`, and behind them `guesses`.
+_COMPUTE_AT, _COMPUTE_SIZE, _USED_AT = 2048, 128, 16
+_LOOK = 16
+_WORDS = struct.Struct("<3Q")
+
+#: O_NONBLOCK: a lease that a process of the container holds makes this an error, instead of a wait of 45 s
+#: (fcntl(2)). Trying again later gets the page: the kernel takes the lease away meanwhile.
+_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Used(Value):
+    """What a container says of its use of one device since its start."""
+
+    #: ns of the device's time.
+    used: int
+    #: Counts up while a launch waits for its turn.
+    waits: int
+    #: Charges for which nothing could be measured.
+    guesses: int
+
+
+class SlicePages:
+    """One slice of a grant in its pages."""
+
+    __slots__ = ("_at", "_limit", "_usage", "_words", "uuid")
+
+    def __init__(self, words: memoryview, usage: int, position: int, uuid: bytes) -> None:
+        self._words = words
+        self._usage = usage
+        self._limit = _LIMITS_AT + position * _LIMIT_WORDS
+        self._at = _COMPUTE_AT + position * _COMPUTE_SIZE + _USED_AT
+        #: The 16 bytes that name the device.
+        self.uuid = uuid
+
+    def look(self) -> bytes:
+        """`used` and `waits` as they are in the page, 16 bytes; fewer where the container has cut its file.
+
+        Equal bytes mean that nothing was launched: that is all that most looks need to know.
+        """
+        return os.pread(self._usage, _LOOK, self._at)
+
+    def used(self) -> Used | None:
+        """What the container says; None where it has cut its file."""
+        content = os.pread(self._usage, _WORDS.size, self._at)
+        return Used(*_WORDS.unpack(content)) if len(content) == _WORDS.size else None
+
+    @property
+    def cap(self) -> int:
+        """The share that was granted; 0: no cap."""
+        return int(min(self._words[self._limit + _CORES], WHOLE))
+
+    @property
+    def policy(self) -> tuple[int, int]:
+        """Indexes in pages.SCHEDS and pages.PRIORITIES; those not known are the first."""
+        word = self._words[self._limit + _POLICY]
+        sched, priority = word & 0xFF, word >> _PRIORITY_SHIFT & 0xFF
+        return (
+            sched if sched < len(pages.SCHEDS) else 0,
+            priority if priority < len(pages.PRIORITIES) else 0,
+        )
+
+    @property
+    def adjusted(self) -> tuple[int, int]:
+        """The number of the agent's round and the share, as written last; zeros: no agent's."""
+        word = self._words[self._limit + _ADJUSTED]
+        return word >> ROUND_SHIFT, word & _SHARE_MASK
+
+    def adjust(self, word: int) -> None:
+        """Writes `adjusted`: round << ROUND_SHIFT | share; 0: the cap alone counts."""
+        # One aligned 64-bit store: a reader sees the old value or the new one.
+        self._words[self._limit + _ADJUSTED] = word
+
+
+class GrantPages:
+    """The pages of the grant with this folder, open until `close`.
+
+    OSError, ValueError where they are not there, not complete, held by a lease, or of another ABI.
+    """
+
+    def __init__(self, folder: str, *, write: bool = False) -> None:
+        path = os.path.join(folder, pages.QUOTA)
+        fd = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | _FLAGS)
+        try:
+            page = os.pread(fd, pages.QUOTA_SIZE, 0)
+            count = int.from_bytes(page[16:20], "little")
+            if len(page) != pages.QUOTA_SIZE or page[:8] != b"XPUQUOTA" or count > pages.MAX_DEVICES:
+                raise ValueError(f"{path} is not a quota page")
+            if int.from_bytes(page[8:12], "little") != pages.ABI:
+                raise ValueError(f"{path} is of another version of this runtime")
+            self._usage = os.open(os.path.join(folder, pages.USAGE), os.O_RDONLY | _FLAGS)
+            access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+            self._page = mmap.mmap(fd, pages.QUOTA_SIZE, access=access)
+        finally:
+            os.close(fd)
+        self._bytes = memoryview(self._page)
+        self._words = self._bytes.cast("Q")
+        name = page[_CONTAINER_AT : _CONTAINER_AT + _CONTAINER_SIZE]
+        self.container = name.partition(b"\0")[0].decode(errors="replace")
+        uuids = (
+            page[at : at + _UUID_SIZE]
+            for at in range(_DEVICES_AT, _DEVICES_AT + count * _DEVICE_SIZE, _DEVICE_SIZE)
+        )
+        self.slices = tuple(
+            SlicePages(self._words, self._usage, position, uuid) for position, uuid in enumerate(uuids)
+        )
+
+    def close(self) -> None:
+        """After this none of `slices` may be used."""
+        self._words.release()
+        self._bytes.release()
+        self._page.close()
+        os.close(self._usage)
+
+    def keep_from_children(self) -> None:
+        """A child of fork(2) does not get the mapping: one that hangs must not keep the grant's folder."""
+        self._page.madvise(mmap.MADV_DONTFORK)
+
+
+def unpack(content: bytes) -> tuple[int, int]:
+    """`used` and `waits` of what `look` returned; ValueError for less."""
+    if len(content) != _LOOK:
+        raise ValueError("the usage page was cut")
+    return _PAIR(content)  # type: ignore[return-value]
+
+
+_PAIR: Callable[[bytes], tuple[int, ...]] = struct.Struct("<2Q").unpack

@@ -1,0 +1,92 @@
+"""What a slice wants, from what its page says: time is the test's own."""
+
+from __future__ import annotations
+
+from xpu_runtime.agent.demand import HOLD_NS, MS, Demand
+from xpu_runtime.agent.policy import BURST, FIXED, HIGH, LOW, NORMAL
+from xpu_runtime.limits.compute import WHOLE
+
+ROUND = 20 * MS
+
+
+def demand(cap: int = 3000, sched: int = BURST, priority: int = NORMAL) -> Demand:
+    return Demand(cap, sched, priority, 0, 0, 0)
+
+
+class Slice:
+    """A slice whose page is looked at each round."""
+
+    def __init__(self, cap: int = 3000) -> None:
+        self.demand = demand(cap)
+        self.used = self.waits = self.now = 0
+
+    def rounds(self, number: int, *, used: int = 0, waits: int = 0, share: int = 3000) -> None:
+        for _ in range(number):
+            self.now += ROUND
+            self.used += used
+            self.waits += waits
+            self.demand.changed(self.used, self.waits, self.now)
+            self.demand.measure(share, self.now)
+
+
+def test_a_slice_that_has_done_nothing_is_idle() -> None:
+    each = Slice()
+    each.rounds(10)
+    assert not each.demand.is_active(each.now)
+    assert each.demand.wish(each.now).need == 0
+
+
+def test_a_launch_that_waits_is_a_backlog_at_once_and_for_a_while() -> None:
+    each = Slice()
+    each.rounds(1, waits=1)
+    assert each.demand.wish(each.now).backlog
+    assert each.demand.wish(each.now + HOLD_NS - 1).backlog
+    assert not each.demand.wish(each.now + HOLD_NS).backlog
+
+
+def test_use_of_about_its_share_is_a_backlog_even_if_nothing_was_seen_to_wait() -> None:
+    each = Slice()
+    each.rounds(20, used=ROUND * 29 // 100, share=3000)
+    assert each.demand.wish(each.now).backlog
+    each = Slice()
+    each.rounds(20, used=ROUND * 20 // 100, share=3000)
+    assert not each.demand.wish(each.now).backlog
+
+
+def test_the_first_use_asks_for_the_whole_cap_and_small_use_for_less_after_some_seconds() -> None:
+    each = Slice()
+    each.rounds(1, used=MS)
+    assert each.demand.wish(each.now).need == WHOLE
+    each.rounds(200, used=ROUND * 8 // 100)
+    need = each.demand.wish(each.now).need
+    assert 800 < need < 2000
+    each.rounds(50)
+    assert each.demand.wish(each.now).need == 0
+
+
+def test_a_long_kernel_keeps_its_slice_at_work_while_it_runs() -> None:
+    each = Slice()
+    each.rounds(1, used=1000 * MS)
+    each.rounds(45)
+    assert each.demand.is_active(each.now)
+    each.rounds(20)
+    assert not each.demand.is_active(each.now)
+
+
+def test_numbers_that_are_no_counters_are_bounded() -> None:
+    each = Slice()
+    each.used = (1 << 64) - 1
+    each.rounds(1)
+    each.used = 0
+    each.rounds(1)
+    assert each.demand.is_active(each.now)
+    each.rounds(31_000 // 20)
+    assert not each.demand.is_active(each.now)
+
+
+def test_whose_share_depends_on_others() -> None:
+    assert demand(3000, BURST).governed
+    assert demand(3000, FIXED, LOW).governed
+    assert demand(3000, FIXED, HIGH).governed
+    assert not demand(3000, FIXED).governed
+    assert not demand(0, BURST).governed

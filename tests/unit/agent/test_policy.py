@@ -1,0 +1,134 @@
+"""Who may use how much of a device, by what each slice on it wants."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xpu_runtime.agent.policy import BURST, FIXED, FLOOR, HIGH, LOW, NORMAL, WEIGHT, Wish, shares
+from xpu_runtime.limits.compute import WHOLE
+
+
+def wants(percent: int, sched: int = FIXED, priority: int = NORMAL) -> Wish:
+    return Wish(percent * 100, sched, priority, True, WHOLE)
+
+
+def idle(percent: int, sched: int = FIXED, priority: int = NORMAL) -> Wish:
+    return Wish(percent * 100, sched, priority, False, 0)
+
+
+def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) -> Wish:
+    return Wish(percent * 100, sched, priority, False, need * 100)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "percents"),
+    [
+        # fixed: the cap, whoever else wants what
+        ([wants(30), wants(70)], [30, 70]),
+        ([wants(30), idle(70)], [30, 70]),
+        # burst: what others leave
+        ([wants(30, BURST)], [100]),
+        ([wants(30, BURST), idle(70, BURST)], [100, 70]),
+        ([wants(30, BURST), wants(70, BURST)], [30, 70]),
+        ([wants(30, BURST), wants(30, FIXED)], [70, 30]),
+        ([wants(10, BURST), wants(30, BURST), idle(60)], [25, 75, 60]),
+        ([wants(30, BURST), uses(70, 20, FIXED)], [80, 70]),
+        ([wants(30, BURST), uses(70, 20, BURST)], [80, 70]),
+        # one that is alone and waits for nothing must not be cut to its cap, where it would wait
+        ([uses(30, 90, BURST)], [100]),
+        # weight: all of it, in proportion
+        ([wants(20, WEIGHT), wants(20, WEIGHT)], [50, 50]),
+        ([wants(60, WEIGHT), wants(20, WEIGHT), idle(20, WEIGHT)], [75, 25, 20]),
+        ([wants(60, WEIGHT), wants(20, WEIGHT), wants(20, WEIGHT)], [60, 20, 20]),
+        # priority: what is left goes to high first; low has no guarantee but the floor
+        ([wants(30, BURST, HIGH), wants(30, BURST)], [70, 30]),
+        ([wants(30, BURST, HIGH), wants(30, BURST, LOW)], [99, 1]),
+        ([wants(30, FIXED, HIGH), wants(70, FIXED, LOW)], [30, 70]),
+        ([wants(30, FIXED, HIGH), wants(30, BURST, LOW)], [30, 70]),
+        ([wants(30, BURST, LOW), idle(70, FIXED, HIGH)], [100, 70]),
+        ([wants(50, BURST), idle(50, BURST, LOW)], [100, 1]),
+        ([wants(30), idle(30, BURST, LOW)], [30, 30]),
+    ],
+)
+def test_shares(wishes: list[Wish], percents: list[int]) -> None:
+    assert shares(wishes) == [percent * 100 for percent in percents]
+
+
+@st.composite
+def devices(draw: st.DrawFn) -> list[Wish]:
+    """Slices whose caps are no more than the device, as the ledger books them."""
+    wishes: list[Wish] = []
+    left = WHOLE
+    for _ in range(draw(st.integers(1, 8))):
+        if left < 1:
+            break
+        cap = draw(st.integers(1, left))
+        left -= cap
+        backlog = draw(st.booleans())
+        need = WHOLE if backlog else draw(st.sampled_from([0, 0, 250, 3000, WHOLE]))
+        wishes.append(Wish(cap, draw(st.integers(0, 2)), draw(st.integers(0, 2)), backlog, need))
+    return wishes
+
+
+@given(devices())
+def test_a_cap_is_always_available_but_to_low_priority_and_fixed_is_never_above_it(
+    wishes: list[Wish],
+) -> None:
+    for wish, share in zip(wishes, shares(wishes)):
+        assert 0 < share <= WHOLE
+        if wish.priority == LOW:
+            assert share >= min(FLOOR, wish.cap)
+        else:
+            assert share >= wish.cap
+        if wish.sched == FIXED:
+            assert share <= wish.cap
+
+
+@given(devices())
+def test_what_is_wanted_is_given_out_whole_and_once(wishes: list[Wish]) -> None:
+    """Together with what those without a backlog need of their own, it is the device, no more and no less."""
+    told = shares(wishes)
+    given_out = 0
+    for wish, share in zip(wishes, told):
+        if wish.backlog:
+            given_out += share
+    hungry = [wish for wish in wishes if wish.backlog and wish.sched != FIXED]
+    needed = sum(min(wish.need, wish.cap) for wish in wishes if not wish.backlog and wish.priority != LOW)
+    assert given_out + needed <= WHOLE
+    if hungry and all(wish.backlog or not wish.need for wish in wishes):
+        assert given_out == WHOLE
+
+
+@given(devices())
+def test_those_of_one_kind_have_shares_in_proportion_to_their_caps(wishes: list[Wish]) -> None:
+    alike = [Wish(wish.cap, WEIGHT, NORMAL, True, WHOLE) for wish in wishes]
+    caps = sum(wish.cap for wish in alike)
+    for wish, share in zip(alike, shares(alike)):
+        assert abs(share - wish.cap * WHOLE / caps) <= len(alike)
+
+
+@given(devices(), st.data())
+def test_a_claim_to_want_more_takes_nothing_that_another_is_guaranteed(
+    wishes: list[Wish], data: st.DataObject
+) -> None:
+    liar = data.draw(st.integers(0, len(wishes) - 1))
+    claimed = list(wishes)
+    claimed[liar] = claimed[liar]._replace(backlog=True, need=WHOLE)
+    for n, (wish, share) in enumerate(zip(claimed, shares(claimed))):
+        if n != liar and wish.priority != LOW:
+            assert share >= wish.cap
+
+
+@given(st.lists(st.integers(1, WHOLE), min_size=1, max_size=12), st.data())
+def test_caps_that_are_more_than_the_device_leave_nobody_without(
+    caps: list[int], data: st.DataObject
+) -> None:
+    wishes = [
+        Wish(cap, data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2)), data.draw(st.booleans()), WHOLE)
+        for cap in caps
+    ]
+    for wish, share in zip(wishes, shares(wishes)):
+        assert share >= min(FLOOR, wish.cap)
+        assert share <= WHOLE
