@@ -1,7 +1,8 @@
 """What our part of a container's start costs: create + start + delete, against the low-level runtime alone.
 
 container_start.py PREFIX [RUNS]. Real runc, real bundles, the simulated device; medians of interleaved runs.
-A slice whose memory the driver holds, and one whose memory the interposers hold, on an older driver.
+A slice whose memory the driver holds, the same with a cap on cores, which the interposers hold beside it, and
+one of which the interposers hold both, on an older driver.
 Also the largest resident memory of a shim and of a hook, and what a thousand grants in the ledger add.
 """
 
@@ -161,11 +162,14 @@ def main() -> None:
         older = Bench(prefix, "1xT4-R580")
         stack.callback(older.end)
         wanted = ("XPU_MEM=1G", "XPU_CORES=30")
-        plain, slice_ = bench.bundle("plain"), bench.bundle("slice", *wanted)
+        plain, slice_ = bench.bundle("plain"), bench.bundle("slice", "XPU_MEM=1G")
         cases = {
             "runc alone": bench.cycle(RUNC, plain),
             "no XPU asked for": bench.cycle(bench.runtime, plain),
             "a slice held by the driver": bench.cycle(bench.runtime, slice_),
+            "the same, and cores by the interposers": bench.cycle(
+                bench.runtime, bench.bundle("capped", *wanted)
+            ),
             "a slice held by the interposers": older.cycle(older.runtime, older.bundle("slice", *wanted)),
         }
         print(timing.table("create + start + delete", timing.interleave(cases, runs), "runc alone"))
