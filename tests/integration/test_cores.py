@@ -120,6 +120,12 @@ def test_how_time_is_shared_stands_in_the_page_and_is_shown(node: Node, bundles:
     assert told == f"{container}: weight shares at low priority of GPU 1\n"
     node.xpu("set", container, "--cores", "60", "--priority", "high", "--mem", "6G")
     assert [words(node, device)[1:] for device in (0, 1)] == [[6000, 0, 0x201], [6000, 0, 0x202]]
+    done = node.xpu("ps")
+    assert "no agent runs: burst and weight hold as fixed" in done.stderr
+    node.xpu("set", container, "--sched", "fixed", "--priority", "normal")
+    assert node.xpu("ps").stderr == ""
+    node.xpu("set", container, "--sched", "burst", "--priority", "high", "--device", "0")
+    node.xpu("set", container, "--sched", "weight", "--priority", "high", "--device", "1")
     listed = [(entry["cores_sched"], entry["cores_priority"]) for entry in node.json("ps")]
     assert listed == [("burst", "high"), ("weight", "high")]
     assert "cores 60% (burst, high priority, got 0%)" in node.xpu("inspect", container).stdout

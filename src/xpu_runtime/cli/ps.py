@@ -17,6 +17,9 @@ from xpu_runtime.limits import sharing, unaccounted
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.vendors import discovery
 
+#: How time is shared where the agent need not do anything: no choice, or each has its cap.
+_WITHOUT_AGENT = ((None, None), ("fixed", "normal"))
+
 
 @click.command()
 @click.option("--no-trunc", is_flag=True, help="Print container ids in full.")
@@ -57,6 +60,14 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 "cannot be measured now: guesses hold its cap, by a stricter rule",
                 err=True,
             )
+    if any((e["cores_sched"], e["cores_priority"]) not in _WITHOUT_AGENT for e in entries):
+        from xpu_runtime.agent import status
+
+        if status.ask() is None:
+            told = (
+                "no agent runs: burst and weight hold as fixed, and priorities mean nothing (see `xpu agent`)"
+            )
+            click.echo(f"xpu: {told}", err=True)
     if as_json:
         print_json(entries)
         return

@@ -14,7 +14,6 @@ import struct
 from collections.abc import Callable
 
 from xpu_runtime.limits import pages
-from xpu_runtime.value import Value
 
 #: XPU_WHOLE: all of a device's time, in the unit of shares.
 WHOLE = 10000
@@ -29,25 +28,13 @@ _CONTAINER_AT, _CONTAINER_SIZE = 32, 128
 _LIMITS_AT, _LIMIT_WORDS = 2048 // 8, 64 // 8
 _CORES, _ADJUSTED, _POLICY = 1, 2, 3
 _PRIORITY_SHIFT = 8
-#: struct xpu_usage_compute: `used`, `waits`, and behind them `guesses`.
-_COMPUTE_AT, _COMPUTE_SIZE, _USED_AT = 2048, 128, 16
+#: Of struct xpu_usage_compute: `used` and `waits`, and behind them `guesses`.
 _LOOK = 16
 _WORDS = struct.Struct("<3Q")
 
 #: O_NONBLOCK: a lease that a process of the container holds makes this an error, instead of a wait of 45 s
 #: (fcntl(2)). Trying again later gets the page: the kernel takes the lease away meanwhile.
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-
-
-class Used(Value):
-    """What a container says of its use of one device since its start."""
-
-    #: ns of the device's time.
-    used: int
-    #: Counts up while a launch waits for its turn.
-    waits: int
-    #: Charges for which nothing could be measured.
-    guesses: int
 
 
 class SlicePages:
@@ -59,7 +46,7 @@ class SlicePages:
         self._words = words
         self._usage = usage
         self._limit = _LIMITS_AT + position * _LIMIT_WORDS
-        self._at = _COMPUTE_AT + position * _COMPUTE_SIZE + _USED_AT
+        self._at = pages.COMPUTE_AT + position * pages.COMPUTE_SIZE + pages.COMPUTE_WORDS[0]
         #: The 16 bytes that name the device.
         self.uuid = uuid
 
@@ -70,10 +57,10 @@ class SlicePages:
         """
         return os.pread(self._usage, _LOOK, self._at)
 
-    def used(self) -> Used | None:
+    def used(self) -> pages.Compute | None:
         """What the container says; None where it has cut its file."""
         content = os.pread(self._usage, _WORDS.size, self._at)
-        return Used(*_WORDS.unpack(content)) if len(content) == _WORDS.size else None
+        return pages.Compute(*_WORDS.unpack(content)) if len(content) == _WORDS.size else None
 
     @property
     def cap(self) -> int:

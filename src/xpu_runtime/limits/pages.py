@@ -53,7 +53,7 @@ KINDS = (
 _EXPORTED_AT, _KINDS_AT = 40, 48
 _IMPORTS_AT = 4
 #: struct xpu_usage_compute: each device's, and in it `used`, `waits`, `guesses`.
-_COMPUTE_AT, _COMPUTE_SIZE, _COMPUTE_WORDS = 2048, 128, (16, 24, 32)
+COMPUTE_AT, COMPUTE_SIZE, COMPUTE_WORDS = 2048, 128, (16, 24, 32)
 #: O_NONBLOCK: a lease that a process of the container holds makes this an error instead of a wait of 45 s. It
 #: can put one on the quota page too, which it may only read.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -357,12 +357,12 @@ def compute(folder: str, device_count: int) -> list[Compute]:
     """What the usage page says of each device's time; shorter where the container has cut it. OSError."""
     fd = _open_usage(folder)
     try:
-        content = os.pread(fd, device_count * _COMPUTE_SIZE, _COMPUTE_AT)
+        content = os.pread(fd, device_count * COMPUTE_SIZE, COMPUTE_AT)
     finally:
         os.close(fd)
     return [
-        Compute(*(_word(content, at + word) for word in _COMPUTE_WORDS))
-        for at in range(0, len(content) - _COMPUTE_SIZE + 1, _COMPUTE_SIZE)
+        Compute(*(_word(content, at + word) for word in COMPUTE_WORDS))
+        for at in range(0, len(content) - COMPUTE_SIZE + 1, COMPUTE_SIZE)
     ]
 
 

@@ -55,8 +55,8 @@ def test_the_words_are_where_the_header_has_them(tmp_path: Path) -> None:
         8 * (compute._LIMITS_AT + compute._LIMIT_WORDS + compute._ADJUSTED),
         8 * (compute._LIMITS_AT + compute._LIMIT_WORDS + compute._CORES),
         8 * (compute._LIMITS_AT + compute._LIMIT_WORDS + compute._POLICY),
-        compute._COMPUTE_AT + compute._COMPUTE_SIZE + compute._USED_AT,
-        compute._COMPUTE_AT + compute._COMPUTE_SIZE + compute._USED_AT + 8,
+        pages.COMPUTE_AT + pages.COMPUTE_SIZE + pages.COMPUTE_WORDS[0],
+        pages.COMPUTE_AT + pages.COMPUTE_SIZE + pages.COMPUTE_WORDS[0] + 8,
         1000 * compute.LOST_S,
         pages.PRIORITIES.index("high") << compute._PRIORITY_SHIFT | pages.SCHEDS.index("weight"),
     ]
@@ -82,7 +82,7 @@ def test_what_a_container_writes_is_seen_at_the_next_look(tmp_path: Path) -> Non
     assert unpack(before) == (0, 0)
     write(tmp_path, 1, 7, 8, 9)
     assert unpack(grant.slices[1].look()) == (7, 8)
-    assert grant.slices[1].used() == compute.Used(7, 8, 9)
+    assert grant.slices[1].used() == pages.Compute(7, 8, 9)
     assert grant.slices[0].look() == before
     grant.close()
 

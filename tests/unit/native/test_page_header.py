@@ -120,11 +120,11 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
         "imports at": pages._IMPORTS_AT,
         "kinds": len(pages.KINDS),
         "max": pages.MAX_DEVICES,
-        "compute at": pages._COMPUTE_AT,
-        "compute": pages._COMPUTE_SIZE,
-        "device time at": pages._COMPUTE_WORDS[0],
-        "waits at": pages._COMPUTE_WORDS[1],
-        "guesses at": pages._COMPUTE_WORDS[2],
+        "compute at": pages.COMPUTE_AT,
+        "compute": pages.COMPUTE_SIZE,
+        "device time at": pages.COMPUTE_WORDS[0],
+        "waits at": pages.COMPUTE_WORDS[1],
+        "guesses at": pages.COMPUTE_WORDS[2],
     }
 
 
