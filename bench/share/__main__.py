@@ -110,6 +110,7 @@ def main(words: Sequence[str]) -> int:
     cards = options.cards or (1 if options.real else int(options.topology.split("x")[0]))
     quiet = timing.busy()
     with Node(options.prefix, options.topology, real=options.real) as node:
+        node.host_pids = options.real and options.law == "tokens"
         if options.real:
             node.calibrate(0)
         session = Session(node, options.law, cards, options.seconds or NATIVE_SECONDS[options.set == "quick"])

@@ -32,6 +32,9 @@ class Node:
         self.runtime = prefix / "bin" / "xpu-container-runtime"
         self.xpu = prefix / "bin" / "xpu"
         self.topology = topology
+        #: Containers see the node's processes: the peer's law finds its own in what NVML reports, and for
+        #: a real card that is the node's pids. A simulated one reports those of the container's namespace.
+        self.host_pids = False
         self.real = real
         self.folder = Path(tempfile.mkdtemp(prefix="xpu-share-", dir="/run"))
         self.environ = {
@@ -126,6 +129,9 @@ class Started:
         spec["process"].update(terminal=False, args=list(words), env=["PATH=/bin:/usr/bin", *variables])
         spec["root"] = {"path": "rootfs", "readonly": False}
         spec["linux"]["cgroupsPath"] = f"/{self._name}"
+        if self._node.host_pids:
+            namespaces = spec["linux"]["namespaces"]
+            spec["linux"]["namespaces"] = [each for each in namespaces if each["type"] != "pid"]
         if shared:
             mount = {
                 "destination": "/share",
