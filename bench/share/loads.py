@@ -36,6 +36,7 @@ LOADS = {
         Load("async-1s", ("async", "kernel=1s"), 1000 * MS),
         Load("sync-1ms", ("sync", "kernel=1ms"), MS, saturates=False),
         Load("sync-100ms", ("sync", "kernel=100ms"), 100 * MS, saturates=False),
+        Load("few-blocks", ("async", "kernel=1ms", "blocks=64"), MS),
         Load("graphs", ("graph", "kernel=50us", "graph=20"), MS),
         Load("bursty", ("async", "kernel=1ms", "on=3s", "off=1s"), MS),
         Load("processes", ("async", "kernel=1ms", "processes=3"), MS, processes=3),

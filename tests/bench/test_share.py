@@ -131,6 +131,7 @@ def test_every_scenario_has_a_name_of_its_own_and_asks_for_no_more_than_a_card()
         assert len(set(names)) == len(names)
     for one in scenarios.full():
         assert sum(each.cores or 0 for each in one.containers) <= 100, one.name
+    assert {one.name for one in scenarios.quick()} >= set(scenarios.QUICK)
     used = {each.load.name for one in scenarios.full() for each in one.containers}
     assert used == set(LOADS)
 

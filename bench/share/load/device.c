@@ -125,8 +125,8 @@ struct calibration device_calibrate(void) {
     return (struct calibration){each, fixed > 0 ? fixed : 0};
 }
 
-struct kernel kernel_of(uint64_t ns) {
-    uint64_t grid = ns / 1000 * GRID_PER_US;
+struct kernel kernel_of(uint64_t ns, unsigned int blocks) {
+    uint64_t grid = blocks ? blocks : ns / 1000 * GRID_PER_US;
     struct kernel kernel = {.ns = ns, .grid = grid ? (unsigned int)grid : 1};
     if (!named(ns, &kernel.function)) {
         if (spin.each == 0)

@@ -73,7 +73,7 @@ struct calibration {
 void device_start(CUdevice ordinal, const struct calibration *known);
 /* Measures it where kernels' names do not say how long they take; else all 0. Alone on the device only. */
 struct calibration device_calibrate(void);
-struct kernel kernel_of(uint64_t ns);
+struct kernel kernel_of(uint64_t ns, unsigned int blocks);
 /* Timed, and limited by the law if there is one. */
 void launch(const struct kernel *kernel, CUstream stream);
 void launch_graph(CUgraphExec graph, CUstream stream);
@@ -103,6 +103,7 @@ void law_wait(unsigned int grid);
 struct pattern {
     const char *kind;
     uint64_t kernel_ns;
+    unsigned int blocks; /* of each kernel; 0: in proportion to its length */
     unsigned int streams;
     unsigned int graph; /* kernels in a graph */
     uint64_t gap_ns;    /* that the host takes between two rounds */

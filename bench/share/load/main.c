@@ -149,6 +149,8 @@ static void option(const char *name, const char *value) {
         options.processes = number;
     else if (strcmp(name, "kernel") == 0)
         pattern.kernel_ns = duration(value);
+    else if (strcmp(name, "blocks") == 0 && number >= 1)
+        pattern.blocks = number;
     else if (strcmp(name, "streams") == 0 && number >= 1)
         pattern.streams = number;
     else if (strcmp(name, "graph") == 0 && number >= 1)

@@ -86,9 +86,9 @@ void pattern_prepare(const struct pattern *wanted) {
         fail("at most %d streams, and %zu kernels in a graph", STREAMS, sizeof captured / sizeof *captured);
     for (unsigned int i = 0; i < pattern.streams; i++)
         MUST(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
-    kernel = kernel_of(pattern.kernel_ns);
+    kernel = kernel_of(pattern.kernel_ns, pattern.blocks);
     for (unsigned int i = 0; i < MIXED; i++)
-        mixed[i] = kernel_of(lengths_us[i % 8] * 1000);
+        mixed[i] = kernel_of(lengths_us[i % 8] * 1000, pattern.blocks);
     if (kind->round == round_graph) {
         for (unsigned int i = 0; i < pattern.graph; i++)
             captured[i] = kernel;
