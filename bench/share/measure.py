@@ -104,6 +104,7 @@ def judge(
         outcomes.append(
             _outcome(
                 container,
+                scenario.window,
                 got[i][: count + 1],
                 due[i][: count + 1],
                 logs.launch_quantile(list(found[i]), 0.99),
@@ -162,11 +163,11 @@ def _due(
 
 
 def _outcome(
-    container: scenarios.Container, got: Sequence[float], due: Sequence[float], p99_ns: float
+    container: scenarios.Container, window: float, got: Sequence[float], due: Sequence[float], p99_ns: float
 ) -> Outcome:
     length = STEP * (len(got) - 1)
     lag = [b - a for a, b in zip(got, due, strict=True)]  # percent-seconds that it lacks, up to each point
-    span = min(round(container.window / STEP), len(lag) - 1)
+    span = min(round(window / STEP), len(lag) - 1)
     errors = [abs(lag[i + span] - lag[i]) / (span * STEP) for i in range(0, len(lag) - span, 5)]
     expected = (due[-1] - due[0]) / length
     share = (got[-1] - got[0]) / length

@@ -93,7 +93,7 @@ def _legend(scenario: Scenario, result: Result) -> str:
     for number, (container, one) in enumerate(zip(scenario.containers, result.outcomes, strict=True)):
         x, shade = LEFT + each * number, COLOURS[number % len(COLOURS)]
         text = f"{one.got:.1f} of {one.expected:.0f} %"
-        if len(result.outcomes) < 4:
+        if len(result.outcomes) < 3:
             text += f" {container.load.name}"
         parts.append(f'<path d="M{x:.1f} {HEIGHT - 15}h8" stroke="{shade}" stroke-width="2.5"/>')
         parts.append(f'<text x="{x + 11:.1f}" y="{HEIGHT - 12}" font-size="8.5">{escape(text)}</text>')

@@ -34,7 +34,7 @@ class Container:
 
     @property
     def window(self) -> float:
-        """Seconds over which it is judged: two, or the time of ten of its kernels divided by its cap."""
+        """Seconds over which its share must hold: two, or ten of its kernels' time divided by its cap."""
         return max(WINDOW, 10 * self.load.kernel_ns / 1e9 / ((self.cores or 100) / 100))
 
 
@@ -66,8 +66,13 @@ class Scenario:
         return (*self.containers[:place], new, *self.containers[place + 1 :])
 
     @property
+    def window(self) -> float:
+        """Seconds over which each is judged: nobody can take the card back from a neighbour's long kernel."""
+        return max(container.window for container in self.containers)
+
+    @property
     def seconds(self) -> float:
-        return max(self.least, *(1.5 * container.window for container in self.containers))
+        return max(self.least, 1.5 * self.window)
 
     @property
     def light(self) -> bool:

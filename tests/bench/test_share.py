@@ -157,7 +157,6 @@ def test_a_page_gets_the_summary_in_its_place_and_nowhere_else() -> None:
         table.put_into(page, "tokens", text)
 
 
-@pytest.mark.alone
 def test_loads_on_a_card_and_what_is_made_of_them(installed: Path, tmp_path: Path) -> None:
     """Alone a load that saturates uses all of the card; two share it by halves; the picture is one."""
     with Node(installed, "1xT4-R580") as node:
@@ -171,6 +170,11 @@ def test_loads_on_a_card_and_what_is_made_of_them(installed: Path, tmp_path: Pat
         drawn = xml.etree.ElementTree.fromstring(picture.overview("Shares", [(pair, result)]))
         assert sum(1 for each in drawn.iter() if each.tag.endswith("polyline")) == 2
         assert "two without a cap" in table.markdown([(pair, result)], "a command", "a card")
+        # The peer's law: it holds back plain launches, and graphs pass.
+        loads = (Container(LOADS["async-1ms"], 10), Container(LOADS["graphs"], 10))
+        limited = Scenario("a law", loads, least=3.0)
+        plain, graphs = runs.run(node, limited, 0, [native, native], "tokens").outcomes
+        assert plain.got < 30 and graphs.got > 1.5 * plain.got
         with pytest.raises(NodeError, match="a load ended: share-load: never: no duration"):
             runs.run(node, Scenario("of no length", (Container(_wrong()),)), 0, [native], "none")
         assert _log_of_a_stopped_one(node, tmp_path) == logs.DONE
