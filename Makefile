@@ -143,7 +143,8 @@ install-node:
 		share/containers/oci/hooks.d share/man/man5 share/man/man8 share/bash-completion/completions \
 		share/fish/vendor_completions.d) $(DESTDIR)$(ZSH_FUNCTIONS)
 	@install -m 644 config/config.yaml $(DESTDIR)/etc/xpu/
-	@install -m 644 packaging/node/xpu-inventory.service $(DESTDIR)$(PREFIX)/lib/systemd/system/
+	@install -m 644 packaging/node/xpu-inventory.service packaging/node/xpu-agent.service \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system/
 	@install -m 644 packaging/node/60-$(NAME).rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/
 	@install -m 644 packaging/node/$(NAME).conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/
 	@install -m 644 hooks/hooks.d/*.json $(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/

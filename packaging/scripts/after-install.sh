@@ -5,3 +5,8 @@
         echo "xpu-container-runtime: nothing could be compiled for $(/usr/bin/python3 --version 2>&1 || echo 'a missing python3');" >&2
         echo "  containers start all the same, more slowly; when it is mended: python3 -IS /usr/lib/xpu-container-runtime/precompile.py" >&2
     fi
+    # The agent of an earlier version, where one runs: containers have their caps meanwhile.
+    if [ -d /run/systemd/system ]; then
+        systemctl daemon-reload || true
+        systemctl try-restart xpu-agent.service || true
+    fi

@@ -1,3 +1,7 @@
+    # Every container has its cap from then on.
+    if [ -d /run/systemd/system ]; then
+        systemctl disable --now xpu-agent.service || true
+    fi
     # Takes the runtime out of the engines' configuration, says which containers hold slices, and writes down into
     # /run/xpu/callers who calls the runtime as long as it runs. Nothing that goes wrong here keeps the package.
     if ! timeout 60 /usr/bin/xpu runtime retire; then

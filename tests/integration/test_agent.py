@@ -9,189 +9,23 @@ from __future__ import annotations
 import json
 import os
 import signal
-import struct
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import REPOSITORY
-from xpu_runtime.limits import folders, pages
-from xpu_runtime.limits.compute import GrantPages
+from support.sharing_time import Bundles, Container, Make, Serve, until
+from xpu_runtime.limits import pages
 
 from .conftest import Node
 
-Bundles = Callable[..., Path]
 
-#: struct xpu_usage_compute of the first device: its place, and those of `used` and `waits` in it.
-COMPUTE, USED = 2048, 16
-#: Seconds in which what the agent decides is to be seen, on a machine that does much else.
-SOON = 10.0
-
-
-class Container:
-    """A container with a cap, and its pages as its programs would write them."""
-
-    def __init__(
-        self, node: Node, bundles: Bundles, cores: int, policy: str, args: list[str] | None = None
-    ) -> None:
-        sched, _, priority = policy.partition(" ")
-        self.id = node.start(bundles("XPU_MEM=1G", f"XPU_CORES={cores}", args=args or ["sleep", "1000"]))
-        (grant,) = [each for each in node.grants() if each.container_id == self.id]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("XPU_RUN_DIR", str(node.run_dir))
-            self.folder = folders.of(grant)
-        with pages.OpenQuota(self.folder) as quota:
-            quota.set_policy(0, sched, priority or "normal")
-        self._pages = GrantPages(self.folder)
-        self._usage = os.open(os.path.join(self.folder, pages.USAGE), os.O_RDWR)
-
-    @property
-    def round_and_share(self) -> tuple[int, float]:
-        """As a program of the container reads it; the share in percent."""
-        number, share = self._pages.slices[0].adjusted
-        return number, share / 100
-
-    @property
-    def share(self) -> float:
-        return self.round_and_share[1]
-
-    @property
-    def round(self) -> int:
-        return self.round_and_share[0]
-
-    def write(self, used: int, waits: int) -> None:
-        os.pwrite(self._usage, struct.pack("<2Q", used, waits), COMPUTE + USED)
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Its programs launch more than they may, all the time."""
-        stop = threading.Event()
-
-        def work() -> None:
-            used, waits = struct.unpack("<2Q", os.pread(self._usage, 16, COMPUTE + USED))
-            while not stop.wait(0.005):
-                used, waits = used + 1_000_000, waits + 1
-                self.write(used, waits)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-
-    @contextmanager
-    def lying(self) -> Iterator[None]:
-        """Sets back all that it is paced by, and says that it has used nothing."""
-        stop = threading.Event()
-
-        def lie() -> None:
-            while not stop.wait(0.001):
-                os.pwrite(self._usage, bytes(128), COMPUTE)
-
-        thread = threading.Thread(target=lie)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-
-    def close(self) -> None:
-        os.close(self._usage)
-        self._pages.close()
-
-
-Make = Callable[..., Container]
-
-
-@pytest.fixture
-def make(node: Node, bundles: Bundles) -> Iterator[Make]:
-    """Starts containers on the one card: `make(30, "burst low")`."""
-    node.sim("1xT4-R580")
-    made: list[Container] = []
-
-    def container(cores: int, policy: str = "fixed", **how: Any) -> Container:
-        made.append(Container(node, bundles, cores, policy, **how))
-        return made[-1]
-
-    yield container
-    for each in made:
-        each.close()
-
-
-class Service:
-    """`xpu agent`, as systemd runs it."""
-
-    def __init__(self, node: Node) -> None:
-        self._log = node.folder / "agent.log"
-        self._node = node
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [node.prefix / "bin" / "xpu", "agent"],
-                env=node.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        until(lambda: " runs\n" in self.log, "the agent runs")
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def status(self) -> Any:
-        script = "from xpu_runtime.agent import status; import json; print(json.dumps(status.ask()))"
-        lib = self._node.prefix / "lib/xpu-container-runtime/python"
-        done = subprocess.run(
-            ["python3", "-c", script],
-            env={**self._node.environ, "PYTHONPATH": str(lib)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return json.loads(done.stdout)
-
-    def end(self, number: int) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(SOON)
-
-
-@pytest.fixture
-def serve(node: Node) -> Iterator[Callable[[], Service]]:
-    """Starts the agent, each time it is called."""
-    started: list[Service] = []
-
-    def service() -> Service:
-        started.append(Service(node))
-        return started[-1]
-
-    yield service
-    for each in started:
-        if each.process.poll() is None:
-            each.end(signal.SIGKILL)
-
-
-Serve = Callable[[], Service]
-
-
-def until(holds: Callable[[], bool], what: str, seconds: float = SOON) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"not after {seconds} s: {what}"
-        time.sleep(0.005)
-
-
-def test_idle_time_is_lent_and_given_back(make: Make, serve: Serve) -> None:
-    owner, guest, bystander = make(50, "burst"), make(30, "burst"), make(20)
-    service = serve()
+def test_idle_time_is_lent_and_given_back(capped: Make, start_agent: Serve) -> None:
+    owner, guest, bystander = capped(50, "burst"), capped(30, "burst"), capped(20)
+    service = start_agent()
     with guest.waiting():
         until(lambda: guest.share == 100, "the guest has the card")
         assert owner.share == 50  # its first launches find its own cap
@@ -207,9 +41,9 @@ def test_idle_time_is_lent_and_given_back(make: Make, serve: Serve) -> None:
     assert [each.round_and_share for each in (owner, guest, bystander)] == [(0, 0)] * 3
 
 
-def test_weights_and_priorities(make: Make, serve: Serve, node: Node) -> None:
-    one, two, low = make(20, "weight"), make(60, "weight"), make(20, "fixed low")
-    serve()
+def test_weights_and_priorities(capped: Make, start_agent: Serve, node: Node) -> None:
+    one, two, low = capped(20, "weight"), capped(60, "weight"), capped(20, "fixed low")
+    start_agent()
     with one.waiting(), two.waiting():
         until(lambda: (one.share, two.share) == (25, 75), "shares in proportion")
         with low.waiting():
@@ -221,9 +55,30 @@ def test_weights_and_priorities(make: Make, serve: Serve, node: Node) -> None:
             until(lambda: (one.share, two.share) == (20, 60), "by the others as well")
 
 
-def test_a_killed_agent_loses_nothing_and_the_next_goes_on(make: Make, serve: Serve) -> None:
-    one, two = make(40, "burst"), make(60, "burst")
-    service = serve()
+def agent_findings(node: Node) -> list[dict[str, str]]:
+    found = json.loads(node.xpu("doctor", "--json", check=False).stdout)
+    findings = found["findings"] if isinstance(found, dict) else found
+    return [each for each in findings if each["check"] == "agent"]
+
+
+def test_that_it_is_missing_is_said_where_it_is_needed(capped: Make, start_agent: Serve, node: Node) -> None:
+    fixed = capped(20)
+    assert "agent" not in node.xpu("ps").stderr
+    burst = capped(40, "burst")
+    (finding,) = agent_findings(node)
+    assert finding["state"] == "warning"
+    assert f"caps alone for {burst.id[:12]}" in finding["text"] and fixed.share == 0
+    assert "xpu-agent" in (finding["todo"] or "")
+    assert "no agent runs" in node.xpu("ps").stderr
+    start_agent()
+    (finding,) = agent_findings(node)
+    assert finding["state"] == "ok" and "2 slices" in finding["text"]
+    assert "agent" not in node.xpu("ps").stderr
+
+
+def test_a_killed_agent_loses_nothing_and_the_next_goes_on(capped: Make, start_agent: Serve) -> None:
+    one, two = capped(40, "burst"), capped(60, "burst")
+    service = start_agent()
     with one.waiting():
         until(lambda: one.share == 100, "it has the card")
         service.end(signal.SIGKILL)
@@ -234,13 +89,13 @@ def test_a_killed_agent_loses_nothing_and_the_next_goes_on(make: Make, serve: Se
             time.sleep(0.3)
             assert one.round == number
             assert pages.quota(one.folder).valid
-            serve()
+            start_agent()
             until(lambda: one.round > number and one.share == 40, "the next agent goes on")
 
 
-def test_a_second_agent_is_refused_and_changes_nothing(make: Make, serve: Serve, node: Node) -> None:
-    one = make(40, "burst")
-    service = serve()
+def test_a_second_agent_is_refused_and_changes_nothing(capped: Make, start_agent: Serve, node: Node) -> None:
+    one = capped(40, "burst")
+    service = start_agent()
     refused = node.xpu("agent", check=False)
     assert refused.returncode == 1
     assert "another agent runs already" in refused.stderr
@@ -249,16 +104,16 @@ def test_a_second_agent_is_refused_and_changes_nothing(make: Make, serve: Serve,
     assert service.status()["pid"] == service.process.pid
     service.end(signal.SIGKILL)
     # What the dead one has left is in nobody's way.
-    assert serve().status()["who"] == "xpu agent"
+    assert start_agent().status()["who"] == "xpu agent"
 
 
-def test_containers_come_and_go(make: Make, serve: Serve, node: Node) -> None:
-    service = serve()
+def test_containers_come_and_go(capped: Make, start_agent: Serve, node: Node) -> None:
+    service = start_agent()
     assert service.status()["devices"] == []
-    one = make(40, "burst")
+    one = capped(40, "burst")
     with one.waiting():
         until(lambda: one.share == 100, "a new one is seen")
-        two = make(60, "burst")
+        two = capped(60, "burst")
         with two.waiting():
             until(lambda: two.share == 60 and one.share == 40, "and another")
         (device,) = service.status()["devices"]
@@ -271,9 +126,11 @@ def test_containers_come_and_go(make: Make, serve: Serve, node: Node) -> None:
     assert not [path for path in held if folder in path]
 
 
-def test_a_container_that_cuts_its_page_or_writes_nonsense_disturbs_nobody(make: Make, serve: Serve) -> None:
-    vandal, other = make(50, "burst"), make(50, "burst")
-    service = serve()
+def test_a_container_that_cuts_its_page_or_writes_nonsense_disturbs_nobody(
+    capped: Make, start_agent: Serve
+) -> None:
+    vandal, other = capped(50, "burst"), capped(50, "burst")
+    service = start_agent()
     with other.waiting():
         until(lambda: other.share == 100, "it has the card")
         vandal.write((1 << 64) - 1, (1 << 64) - 1)
@@ -294,7 +151,7 @@ def share_load(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_container_that_lies_in_its_page_is_held_more_strictly(
-    make: Make, serve: Serve, node: Node, bundles: Bundles, share_load: Path
+    capped: Make, start_agent: Serve, node: Node, bundles: Bundles, share_load: Path
 ) -> None:
     def brought(spec: dict[str, Any]) -> None:
         mount = {
@@ -308,10 +165,10 @@ def test_a_container_that_lies_in_its_page_is_held_more_strictly(
     def with_load(*env: str, args: list[str]) -> Path:
         return bundles(*env, args=args, change=brought)
 
-    make(50)  # brings the card up
+    capped(50)  # brings the card up
     command = ["/load/share-load", "async", "kernel=5ms", "seconds=600", "log=/log"]
     liar = Container(node, with_load, 30, "burst", args=command)
-    service = serve()
+    service = start_agent()
     with liar.lying():
         until(lambda: "is held more strictly" in service.log, "it is found out", 30)
         until(lambda: liar.round > 0 and liar.share == 0, "it is stopped until it is at its cap")
@@ -319,6 +176,8 @@ def test_a_container_that_lies_in_its_page_is_held_more_strictly(
         (told,) = [each for each in device["slices"] if each["container_id"] == liar.id]
         assert "more than its cap of 30%" in told["held_strictly"]
         assert told["share"] == 0
+        assert f"{liar.id} is held more strictly" in node.xpu("ps").stderr
+        assert agent_findings(node)[0]["state"] == "warning"
         number = liar.round
         until(lambda: liar.round > number, "what holds is renewed")
     liar.close()

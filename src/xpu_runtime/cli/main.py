@@ -28,6 +28,7 @@ COMMANDS = (
     "runtime",
     "set",
     "sim",
+    "top",
 )
 
 

@@ -5,8 +5,11 @@ Only shows what the ledger and the backends tell; names no backend.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from xpu_runtime.agent import status
 from xpu_runtime.cli import containers
 from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table, share, used_of
 from xpu_runtime.config.load import load
@@ -60,14 +63,7 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 "cannot be measured now: guesses hold its cap, by a stricter rule",
                 err=True,
             )
-    if any((e["cores_sched"], e["cores_priority"]) not in _WITHOUT_AGENT for e in entries):
-        from xpu_runtime.agent import status
-
-        if status.ask() is None:
-            told = (
-                "no agent runs: burst and weight hold as fixed, and priorities mean nothing (see `xpu agent`)"
-            )
-            click.echo(f"xpu: {told}", err=True)
+    _tell_of_the_agent(entries)
     if as_json:
         print_json(entries)
         return
@@ -102,6 +98,21 @@ def ps(no_trunc: bool, as_json: bool) -> None:
             for e, (_, _, slice_) in zip(entries, slices)
         ],
     )
+
+
+def _tell_of_the_agent(entries: list[dict[str, Any]]) -> None:
+    """On stderr: that it does not run where it is needed, and whom it holds more strictly."""
+    running = status.ask()
+    if running is None and any(
+        (e["cores_sched"], e["cores_priority"]) not in _WITHOUT_AGENT for e in entries
+    ):
+        told = "no agent runs: burst and weight hold as fixed, and priorities mean nothing (see `xpu agent`)"
+        click.echo(f"xpu: {told}", err=True)
+    for device in running["devices"] if running else ():
+        for each in device["slices"]:
+            if each["held_strictly"]:
+                told = f"container {each['container_id']} is held more strictly: {each['held_strictly']}"
+                click.echo(f"xpu: {told}", err=True)
 
 
 def _used(grants: list[Grant]) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:

@@ -36,6 +36,12 @@ def policy(grant: Grant, position: int) -> Policy | None:
     return None if holder is None else holder.policy(grant, position)
 
 
+def depends_on_others(grant: Grant) -> bool:
+    """Whether the share of any of its slices is decided by the agent: burst, weight, or a priority."""
+    policies = (policy(grant, position) for position in range(len(grant.slices)))
+    return any(each and (each.sched, each.priority) != ("fixed", "normal") for each in policies)
+
+
 def share(before: Compute, after: Compute, elapsed_ns: int) -> Got:
     """The share of the device's time between two readings that are `elapsed_ns` apart."""
     if after.guesses != before.guesses:
@@ -51,18 +57,18 @@ def got(grants: list[Grant], window_s: float = WINDOW_S) -> Shares:
     Takes `window_s`, and no time where no slice has a cap.
     """
     capped = [grant for grant in grants if any(slice_.holder(CORES) for slice_ in grant.slices)]
-    before = {key: (when, usage) for key, when, usage in _readings(capped)}
+    before = {key: (when, usage) for key, when, usage in readings(capped)}
     if not before:
         return {}
     time.sleep(window_s)
     return {
         key: share(before[key][1], usage, when - before[key][0])
-        for key, when, usage in _readings(capped)
+        for key, when, usage in readings(capped)
         if key in before
     }
 
 
-def _readings(grants: list[Grant]) -> list[tuple[tuple[int, int], int, Compute]]:
+def readings(grants: list[Grant]) -> list[tuple[tuple[int, int], int, Compute]]:
     """What each capped slice has used, and when that was read (CLOCK_MONOTONIC, ns)."""
     found = []
     for grant in grants:

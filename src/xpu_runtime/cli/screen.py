@@ -1,0 +1,120 @@
+"""A terminal that is drawn on as a whole: lines of styled text, keys, and its size.
+
+Plain escape sequences of ECMA-48, which every terminal of the last decades takes; the alternate screen and
+the cursor are put back whatever happens. Knows nothing of what is drawn.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import termios
+import tty
+from types import FrameType, TracebackType
+from typing import NamedTuple
+
+STYLES = {
+    "": "",
+    "bold": "1",
+    "dim": "2",
+    "green": "32",
+    "yellow": "33",
+    "red": "31;1",
+    "cyan": "36",
+    "title": "7",
+}
+
+#: A line: texts, each with one of STYLES.
+Line = list[tuple[str, str]]
+
+
+class Size(NamedTuple):
+    columns: int
+    rows: int
+
+
+def size() -> Size:
+    return Size(*shutil.get_terminal_size((100, 30)))
+
+
+def coloured() -> bool:
+    """Whether stdout takes colours: a terminal, and nobody has said no (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def can_draw() -> bool:
+    """Whether stdout can write block characters."""
+    try:
+        "█▏│●".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def text_of(line: Line, width: int | None, colours: bool) -> str:
+    """The line, cut to `width` characters."""
+    left = sum(len(text) for text, _ in line) if width is None else width
+    parts = []
+    for text, style in line:
+        shown = text[: max(0, left)]
+        left -= len(shown)
+        code = STYLES[style]
+        parts.append(f"\x1b[{code}m{shown}\x1b[0m" if code and colours and shown else shown)
+    return "".join(parts) if colours else "".join(parts).rstrip()
+
+
+class Screen:
+    """The whole terminal, while it is entered."""
+
+    def __enter__(self) -> Screen:
+        self._before = termios.tcgetattr(0)
+        self._wake, self._woken = socket.socketpair()
+        for end in (self._wake, self._woken):
+            end.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        self._resized = signal.signal(signal.SIGWINCH, _nothing)
+        self._ended = signal.signal(signal.SIGTERM, _end)
+        tty.setcbreak(0)
+        self._write("\x1b[?1049h\x1b[?25l")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._write("\x1b[?25h\x1b[?1049l")
+        termios.tcsetattr(0, termios.TCSADRAIN, self._before)
+        signal.set_wakeup_fd(self._wakeup)
+        signal.signal(signal.SIGWINCH, self._resized)
+        signal.signal(signal.SIGTERM, self._ended)
+        self._wake.close()
+        self._woken.close()
+
+    def draw(self, lines: list[Line]) -> None:
+        """Draws over what was there, without a flicker: nothing is cleared first."""
+        here, colours = size(), coloured()
+        shown = [text_of(line, here.columns, colours) + "\x1b[K" for line in lines[: here.rows]]
+        self._write("\x1b[H" + "\n".join(shown) + "\x1b[J")
+
+    def key(self, seconds: float) -> str:
+        """The next key within that time; "" for none, or where the size has changed."""
+        ready, _, _ = select.select([0, self._woken.fileno()], [], [], seconds)
+        if self._woken.fileno() in ready:
+            self._woken.recv(64)
+        return os.read(0, 64).decode(errors="replace") if 0 in ready else ""
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _nothing(_: int, __: FrameType | None) -> None:
+    pass
+
+
+def _end(_: int, __: FrameType | None) -> None:
+    raise SystemExit(0)

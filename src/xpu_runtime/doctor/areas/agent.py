@@ -1,0 +1,42 @@
+"""The service that shares out devices' time: whether it runs where containers need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from xpu_runtime import finding
+from xpu_runtime.agent import status
+from xpu_runtime.doctor.machine import Machine, listed, plural
+from xpu_runtime.finding import Finding
+from xpu_runtime.ledger import survivors
+from xpu_runtime.limits import sharing
+
+ORDER = 95
+_CHECK = "agent"
+
+
+def look(machine: Machine) -> Iterator[Finding]:
+    running = status.ask()
+    if running is None:
+        grants = [grant for grant in machine.grants or () if sharing.depends_on_others(grant)]
+        needing = [grant for grant in grants if survivors.has_processes(grant)]
+        if needing:
+            names = listed([grant.container_id[:12] for grant in needing])
+            text = f"xpu agent does not run: burst, weight and priorities are caps alone for {names}"
+            todo = "start it: systemctl enable --now xpu-agent (or run `xpu agent`)"
+            yield finding.warning(_CHECK, text, todo)
+        return
+    held = [each for device in running["devices"] for each in device["slices"] if each["held_strictly"]]
+    for each in held:
+        yield _strict(each)
+    if not held:
+        slices = sum(len(device["slices"]) for device in running["devices"])
+        text = f"xpu agent {running['version']} runs, for {plural(slices, 'slice')} with pages"
+        yield finding.ok(_CHECK, text)
+
+
+def _strict(each: dict[str, Any]) -> Finding:
+    name = each["container_id"][:12]
+    text = f"container {name} is held more strictly: {each['held_strictly']}"
+    return finding.warning(_CHECK, text, "what runs in it goes round its cap, or lies about its use: see it")

@@ -1,0 +1,136 @@
+"""`xpu top`: what devices and containers do, on a terminal and for scripts."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+from support.sharing_time import Make, Serve, until
+
+from .conftest import Node
+
+
+class Terminal:
+    """`xpu top` on a terminal of its own."""
+
+    def __init__(self, node: Node, columns: int = 110, rows: int = 30) -> None:
+        self._end, theirs = pty.openpty()
+        self._before = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        self.resize(columns, rows)
+        self.process = subprocess.Popen(
+            [node.prefix / "bin" / "xpu", "top", "--interval", "0.3"],
+            env={**node.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "NO_COLOR": ""},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        self.text = ""
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
+    def read(self) -> str:
+        """All that it has written so far."""
+        while select.select([self._end], [], [], 0.05)[0]:
+            self.text += os.read(self._end, 1 << 16).decode()
+        return self.text
+
+    def page(self) -> list[str]:
+        """What is on the screen: the last page that was drawn whole."""
+        pages = self.read().split("\x1b[H")[1:]
+        whole = [page for page in pages if "\x1b[J" in page]
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", whole[-1]).split("\r\n") if whole else []
+
+    def press(self, key: str) -> None:
+        os.write(self._end, key.encode())
+
+    def ended(self) -> int:
+        """Its exit status; the terminal is as it was before."""
+        status = self.process.wait(10)
+        self.read()
+        assert termios.tcgetattr(self._theirs) == self._before
+        return status
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._end)
+        os.close(self._theirs)
+
+
+def test_a_full_screen_is_drawn_live_and_the_terminal_is_given_back(
+    node: Node, capped: Make, start_agent: Serve
+) -> None:
+    one, two = capped(30, "burst high"), capped(50, "fixed low")
+    start_agent()
+    with Terminal(node) as terminal:
+        with one.waiting(4_500_000):
+            until(lambda: any("●" in line for line in terminal.page()), "who waits is shown")
+            (line,) = [line for line in terminal.page() if re.match(rf"  {one.id[:12]} +30% ", line)]
+            assert "burst" in line and "high" in line and "/1G" in line
+            assert re.search(r" \d+\.\d% .* 100% ", line)  # got, and may
+            (other,) = [line for line in terminal.page() if re.match(rf"  {two.id[:12]} +50% ", line)]
+            assert " 0.0% " in other and "low" in other and "●" not in other
+            assert "\x1b[36m" in terminal.text  # more than its cap: it was lent
+        until(lambda: not any("●" in line for line in terminal.page()), "and who waits no more is not")
+        terminal.press("s")
+        until(lambda: any("by asked" in line for line in terminal.page()), "another order")
+        terminal.resize(40, 6)
+        os.kill(terminal.process.pid, signal.SIGWINCH)
+        until(lambda: len(terminal.page()) == 6 and max(map(len, terminal.page())) <= 40, "the new size")
+        terminal.press("q")
+        assert terminal.ended() == 0
+        assert terminal.text.startswith("\x1b[?1049h") and terminal.text.endswith("\x1b[?1049l")
+
+
+def test_it_ends_cleanly_when_it_is_told_to(node: Node, capped: Make) -> None:
+    capped(30)
+    with Terminal(node) as terminal:
+        until(lambda: len(terminal.page()) > 3, "a page")
+        terminal.process.terminate()
+        assert terminal.ended() == 0
+
+
+def test_for_scripts_with_and_without_an_agent(node: Node, capped: Make, start_agent: Serve) -> None:
+    one, two = capped(30, "burst"), capped(50)
+    with one.waiting():
+        told = node.json("top", "--interval", "0.3")
+        assert told["agent_runs"] is False
+        (device,) = told["devices"]
+        first, second = device["containers"]
+        assert [first["container_id"], second["container_id"]] == [one.id, two.id]
+        assert (first["cores"], first["cores_sched"], first["cores_priority"]) == (30, "burst", "normal")
+        # It writes 1 ms each 5 ms or a little more.
+        assert 0 < first["cores_got_percent"] <= 25
+        assert (first["waits"], second["waits"]) == (True, False)
+        assert (second["cores_got_percent"], first["cores_allowed_percent"]) == (0, None)
+        assert device["busy_percent"] >= first["cores_got_percent"]
+        text = node.xpu("top", "--once", "--interval", "0.3").stdout
+        assert "agent: does not run, so that all have their caps and no more" in text
+        assert "\x1b" not in text
+        start_agent()
+        until(lambda: one.share == 100, "it is lent what others leave")
+        (device,) = node.json("top", "--interval", "0.3")["devices"]
+        assert device["containers"][0]["cores_allowed_percent"] == 100
+
+
+def test_a_node_without_containers(node: Node) -> None:
+    node.sim("2xT4")
+    began = time.monotonic()
+    text = node.xpu("top", "--once", "--interval", "0.1").stdout
+    assert "2 GPUs   0 containers   0 waiting" in text
+    assert text.count("in use") == 2
+    assert time.monotonic() - began < 30

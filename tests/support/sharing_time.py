@@ -1,0 +1,189 @@
+"""Containers that share a card's time, with pages written by the test; and the agent beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xpu_runtime.limits import folders, pages
+from xpu_runtime.limits.compute import GrantPages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from integration.conftest import Node
+
+Bundles = Callable[..., Path]
+
+#: struct xpu_usage_compute of the first device: its place, and those of `used` and `waits` in it.
+COMPUTE, USED = 2048, 16
+#: Seconds in which what the agent decides is to be seen, on a machine that does much else.
+SOON = 10.0
+
+
+class Container:
+    """A container with a cap, and its pages as its programs would write them."""
+
+    def __init__(
+        self, node: Node, bundles: Bundles, cores: int, policy: str, args: list[str] | None = None
+    ) -> None:
+        sched, _, priority = policy.partition(" ")
+        self.id = node.start(
+            bundles("XPU_MEM=1G", f"XPU_CORES={cores}", f"XPU_SCHED={sched}", args=args or ["sleep", "1000"])
+        )
+        (grant,) = [each for each in node.grants() if each.container_id == self.id]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XPU_RUN_DIR", str(node.run_dir))
+            self.folder = folders.of(grant)
+        if priority:  # `high` is not every container's to ask for
+            with pages.OpenQuota(self.folder) as quota:
+                quota.set_policy(0, sched, priority)
+        self._pages = GrantPages(self.folder)
+        self._usage = os.open(os.path.join(self.folder, pages.USAGE), os.O_RDWR)
+
+    @property
+    def round_and_share(self) -> tuple[int, float]:
+        """As a program of the container reads it; the share in percent."""
+        number, share = self._pages.slices[0].adjusted
+        return number, share / 100
+
+    @property
+    def share(self) -> float:
+        return self.round_and_share[1]
+
+    @property
+    def round(self) -> int:
+        return self.round_and_share[0]
+
+    def write(self, used: int, waits: int) -> None:
+        os.pwrite(self._usage, struct.pack("<2Q", used, waits), COMPUTE + USED)
+
+    @contextmanager
+    def waiting(self, used: int = 1_000_000) -> Iterator[None]:
+        """Its programs launch more than they may, all the time: `used` ns of the device each 5 ms or more."""
+        stop = threading.Event()
+
+        def work() -> None:
+            total, waits = struct.unpack("<2Q", os.pread(self._usage, 16, COMPUTE + USED))
+            while not stop.wait(0.005):
+                total, waits = total + used, waits + 1
+                self.write(total, waits)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    @contextmanager
+    def lying(self) -> Iterator[None]:
+        """Sets back all that it is paced by, and says that it has used nothing."""
+        stop = threading.Event()
+
+        def lie() -> None:
+            while not stop.wait(0.001):
+                os.pwrite(self._usage, bytes(128), COMPUTE)
+
+        thread = threading.Thread(target=lie)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def close(self) -> None:
+        os.close(self._usage)
+        self._pages.close()
+
+
+Make = Callable[..., Container]
+
+
+@pytest.fixture
+def capped(node: Node, bundles: Bundles) -> Iterator[Make]:
+    """Starts containers on the one card: `capped(30, "burst low")`."""
+    node.sim("1xT4-R580")
+    made: list[Container] = []
+
+    def container(cores: int, policy: str = "fixed", **how: Any) -> Container:
+        made.append(Container(node, bundles, cores, policy, **how))
+        return made[-1]
+
+    yield container
+    for each in made:
+        each.close()
+
+
+class Service:
+    """`xpu agent`, as systemd runs it."""
+
+    def __init__(self, node: Node) -> None:
+        self._log = node.folder / "agent.log"
+        self._node = node
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [node.prefix / "bin" / "xpu", "agent"],
+                env=node.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        until(lambda: " runs\n" in self.log, "the agent runs")
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def status(self) -> Any:
+        script = "from xpu_runtime.agent import status; import json; print(json.dumps(status.ask()))"
+        lib = self._node.prefix / "lib/xpu-container-runtime/python"
+        done = subprocess.run(
+            ["python3", "-c", script],
+            env={**self._node.environ, "PYTHONPATH": str(lib)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(SOON)
+
+
+@pytest.fixture
+def start_agent(node: Node) -> Iterator[Callable[[], Service]]:
+    """Starts the agent, each time it is called."""
+    started: list[Service] = []
+
+    def service() -> Service:
+        started.append(Service(node))
+        return started[-1]
+
+    yield service
+    for each in started:
+        if each.process.poll() is None:
+            each.end(signal.SIGKILL)
+
+
+Serve = Callable[[], Service]
+
+
+def until(holds: Callable[[], bool], what: str, seconds: float = SOON) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not after {seconds} s: {what}"
+        time.sleep(0.005)
