@@ -2,6 +2,9 @@
  * What the simulated driver's parts say to each other: libcuda and libnvidia-ml (clients) to
  * xpu-sim-driver (the "kernel driver") over a SOCK_SEQPACKET unix socket.
  *
+ * Work goes another way: into a ring in memory that a context and the driver share, without a reply and
+ * without a system call, as a real library writes commands to a channel (struct sim_queue below).
+ *
  * One request, one reply with the same `seq`; replies to waits may come late and out of order. A request is
  * the fixed struct, followed by a NUL-terminated path for the limit operations only. A reply is the
  * fixed struct, followed by `payload` bytes whose layout the operation says. Both sides are of one build.
@@ -15,9 +18,10 @@
 #ifndef XPU_SIM_PROTOCOL_H
 #define XPU_SIM_PROTOCOL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
-#define SIM_VERSION 1u
+#define SIM_VERSION 2u
 #define SIM_SOCKET_DIR "/run/nvidia-sim"
 #define SIM_SOCKET_NAME "socket"
 
@@ -30,8 +34,14 @@ enum {
     SIM_MAX_CONTEXTS = 64,        /* of one connection */
     SIM_MAX_ALLOCATIONS = 131072, /* of one connection */
     SIM_MAX_EVENTS = 4096,        /* of one context */
-    SIM_QUEUE_DEPTH = 1024,       /* launches that one context may have pending; the next one waits */
-    SIM_ALLOCATION_GRAIN = 512,   /* bytes; sizes are rounded up to it */
+    SIM_CONNECTIONS = 32,         /* the most that CUDA_DEVICE_MAX_CONNECTIONS may ask for */
+    SIM_OWN_CHANNELS = 16,        /* beyond those: for streams of the highest priority */
+    SIM_MAX_CHANNELS = SIM_CONNECTIONS + SIM_OWN_CHANNELS, /* hardware queues of one context */
+    SIM_QUEUE_DEPTH = 1024,     /* commands that one channel may have pending; the next one waits ... */
+    SIM_QUEUE_FREE = 64,        /* ... until so many places are free, so that not each is a wake-up */
+    SIM_RING = 2048,            /* commands that the driver has not taken yet */
+    SIM_MAX_FLAGS = 1024,       /* that kernels of one context can raise */
+    SIM_ALLOCATION_GRAIN = 512, /* bytes; sizes are rounded up to it */
     SIM_HOST_MEMORY = 1, /* flag of an allocation: it is in host memory, and takes none of the device's */
 };
 
@@ -58,13 +68,13 @@ enum sim_operation {
     SIM_CTX_DESTROY,   /* context */
     SIM_ALLOCATE,      /* context, or device and mig; argument: bytes, flags → value: allocation */
     SIM_FREE,          /* argument: allocation → value: 1 while others still have it open */
-    SIM_LAUNCH,        /* context, argument: ns → value: position; waits while the queue is full */
+    SIM_QUEUE,         /* context → fd: its struct sim_queue */
+    SIM_LOOK,          /* context; the driver has taken all commands when it answers */
     SIM_EVENT_CREATE,  /* context → value: event */
     SIM_EVENT_DESTROY, /* context, argument: event */
-    SIM_EVENT_RECORD,  /* context, argument: event → value: position; waits while the queue is full */
     SIM_EVENT_TIME,  /* context, argument: event → value: when it completed, ns; SIM_PENDING before that */
-    SIM_SYNC,        /* context, argument: position; waits until all up to it is done */
-    SIM_QUERY,       /* context, argument: position; SIM_PENDING while it is not done */
+    SIM_SYNC,        /* context, argument: channel, position; waits until all up to it is done */
+    SIM_QUERY,       /* context, argument: channel, position; SIM_PENDING while it is not done */
     SIM_DATA,        /* fd: where the bytes of this client's memory lie from now on */
     SIM_SHARE,       /* argument: allocation, offset in those bytes → value: key (two) */
     SIM_OPEN,        /* argument: key (two) → struct sim_opened, fd */
@@ -86,7 +96,44 @@ enum sim_status {
     SIM_LOST,      /* the device fell off the bus */
     SIM_EXHAUSTED, /* the driver's own limits on one client */
     SIM_PENDING,
-    SIM_GONE, /* made by the client side: the driver is not there (any more) */
+    SIM_ILLEGAL_ADDRESS, /* a kernel of the context failed, and with it all that the context was given */
+    SIM_ASSERT,          /* likewise */
+    SIM_GONE,            /* made by the client side: the driver is not there (any more) */
+};
+
+enum sim_kind {
+    SIM_KERNEL = 1,  /* value: ns */
+    SIM_SPIN,        /* value: ns, number: flag; runs on until that is raised */
+    SIM_RAISE,       /* value: ns, number: flag; raises it at its end */
+    SIM_FAULT,       /* value: ns, number: SIM_ILLEGAL_ADDRESS or SIM_ASSERT */
+    SIM_RECORD,      /* number: event */
+    SIM_WAIT,        /* context, number: channel, value: position; of the same client's */
+    SIM_WAIT_SHARED, /* context, number: event; for its latest record, whosever that is */
+    SIM_MARK,        /* nothing but a position */
+    SIM_LAST_KIND = SIM_MARK,
+};
+
+/* What a channel is given. Positions count the commands of a channel from 1 on. */
+struct sim_command {
+    uint64_t stamp; /* when it was given, CLOCK_MONOTONIC ns */
+    uint64_t value;
+    uint16_t kind, channel;
+    uint32_t context;
+    uint32_t number;
+    uint32_t zero;
+};
+
+/*
+ * What a context and the driver share. The client writes commands and `head`; the driver takes commands when
+ * it has a reason to look, and trusts nothing that lies here: neither what a client says nor that it stays as
+ * it was. `stamp` is what makes that late look harmless: a command runs as of the time when it was given.
+ */
+struct sim_queue {
+    _Alignas(64) uint64_t head;           /* commands so far; written by the client */
+    _Alignas(64) uint64_t tail;           /* of which the driver has taken; this and the next by the driver */
+    uint64_t completed[SIM_MAX_CHANNELS]; /* positions, as of the driver's last look */
+    uint32_t fault;                       /* SIM_OK, or what failed */
+    _Alignas(64) struct sim_command commands[SIM_RING];
 };
 
 struct sim_request {
@@ -112,6 +159,8 @@ struct sim_hello {
     uint32_t host;          /* 1: the caller is in the driver's own mount namespace and sees every device */
     uint32_t memory_limits; /* 1: this driver has them (R615) */
     int32_t cuda_version;   /* 1000 * major + 10 * minor */
+    uint32_t launch_ns;     /* least time of the caller's processor that a launch takes */
+    uint32_t record_ns;     /* likewise an event's record with timing; one without takes a tenth */
     char driver_version[32];
     char nvml_version[32];
 };
@@ -172,6 +221,8 @@ struct sim_process {
 #define SIM_MAX_MESSAGE (sizeof(struct sim_reply) + SIM_MAX_PROCESSES * sizeof(struct sim_process))
 
 _Static_assert(sizeof(struct sim_request) == 48, "requests have no padding");
+_Static_assert(sizeof(struct sim_command) == 32, "commands have no padding");
+_Static_assert(offsetof(struct sim_queue, commands) == 512, "as sim/tests/test_robustness.py says");
 _Static_assert(sizeof(struct sim_device) < SIM_MAX_PROCESSES * sizeof(struct sim_process), "fits a reply");
 
 #endif

@@ -97,7 +97,7 @@ CUDA_API CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
     for (uintptr_t at = (uintptr_t)pointer; at < (uintptr_t)pointer + size;) {
         struct range *range = cuda_range_of(&cuda_ranges, at, 1);
         at += range->size;
-        cuda_range_free(range, NULL, 0);
+        cuda_range_free(range, NULL);
     }
     return cuda_leave(CUDA_SUCCESS);
 }

@@ -26,8 +26,10 @@ void cuda_forget_contexts(void) {
     cuda_forget_kept();
     for (int i = 0; i < SIM_MAX_DEVICES; i++)
         primaries[i] = (struct CUctx_st){0};
-    for (struct CUctx_st *context = contexts; context; context = context->next)
+    for (struct CUctx_st *context = contexts; context; context = context->next) {
         context->live = false;
+        cuda_work_forget(context);
+    }
 }
 
 CUcontext cuda_primary(CUdevice number) {
@@ -64,27 +66,7 @@ CUresult cuda_current(CUcontext *context) {
         return result;
     if (!*context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    return cuda_is_live(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
-CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply) {
-    struct sim_request request = {.operation = operation, .context = context->id, .argument = {argument}};
-    return cuda_result(sim_call(&request, NULL, reply, NULL, 0));
-}
-
-CUresult cuda_wait(CUcontext context, uint64_t position) {
-    CUresult result = position ? cuda_call(context, SIM_SYNC, position, NULL) : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS)
-        cuda_pools_settle(context, position);
-    return result;
-}
-
-/* Launches of several threads may be answered in any order. */
-void cuda_latest(uint64_t *last, uint64_t position) {
-    uint64_t seen = __atomic_load_n(last, __ATOMIC_RELAXED);
-    while (seen < position &&
-           !__atomic_compare_exchange_n(last, &seen, position, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-        ;
+    return cuda_is_live(*context) ? cuda_fault(*context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 static CUresult start(CUcontext context, CUdevice number, const struct cuda_device *device) {
@@ -95,9 +77,9 @@ static CUresult start(CUcontext context, CUdevice number, const struct cuda_devi
         context->magic = CONTEXT_MAGIC;
         context->id = (uint32_t)reply.value[0];
         context->device = number;
-        context->last = 0;
         context->unique = __atomic_add_fetch(&latest_context, 1, __ATOMIC_RELAXED);
         context->version = 3020;
+        cuda_work_begin(context);
         set_live(context, true);
     }
     return result;
@@ -106,6 +88,7 @@ static CUresult start(CUcontext context, CUdevice number, const struct cuda_devi
 static CUresult stop(CUcontext context) {
     cuda_drop_kept(context);
     set_live(context, false);
+    cuda_work_end(context);
     cuda_forget_memory(context);
     return cuda_call(context, SIM_CTX_DESTROY, 0, NULL);
 }
@@ -333,7 +316,8 @@ CUDA_API CUresult cuCtxGetCurrent(CUcontext *context) {
 CUDA_API CUresult cuCtxGetDevice(CUdevice *device) {
     CUcontext context;
     CUresult result = cuda_current(&context);
-    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && context->primary)
+    if ((result == CUDA_ERROR_CONTEXT_IS_DESTROYED && context->primary) ||
+        (context && result == cuda_fault(context)))
         result = CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && !device)
         result = CUDA_ERROR_INVALID_VALUE;
@@ -392,6 +376,6 @@ CUDA_API CUresult cuCtxSynchronize(void) {
     CUcontext context;
     CUresult result = cuda_current(&context);
     if (result == CUDA_SUCCESS)
-        result = cuda_wait(context, __atomic_load_n(&context->last, __ATOMIC_ACQUIRE));
+        result = cuda_context_wait(context);
     return result;
 }

@@ -30,8 +30,7 @@ CUDA_API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
 
 CUDA_API CUresult cuCtxSynchronize_v2(CUcontext context) {
     CUresult result = context_of(&context);
-    return result == CUDA_SUCCESS ? cuda_wait(context, __atomic_load_n(&context->last, __ATOMIC_ACQUIRE))
-                                  : result;
+    return result == CUDA_SUCCESS ? cuda_context_wait(context) : result;
 }
 
 CUDA_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {

@@ -25,26 +25,12 @@ bool cuda_accessible(CUdeviceptr pointer, size_t bytes) {
     }
 }
 
-CUresult cuda_position(CUstream stream, CUcontext *context, uint64_t *position) {
-    bool is_default = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-    CUresult result = is_default ? cuda_current(context) : cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!is_default) {
-        if (stream->magic != STREAM_MAGIC)
-            return CUDA_ERROR_INVALID_HANDLE;
-        *context = stream->context;
-    }
-    *position = __atomic_load_n(is_default ? &(*context)->last : &stream->last, __ATOMIC_ACQUIRE);
-    return cuda_is_live(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
-CUresult cuda_copy_begin(bool waits, CUstream stream) {
+CUresult cuda_copy_begin(bool waits, CUstream handle) {
     CUcontext context;
-    uint64_t position;
-    CUresult result = cuda_position(stream, &context, &position);
+    CUstream stream;
+    CUresult result = cuda_stream(handle, &stream, &context);
     if (result == CUDA_SUCCESS && waits)
-        result = cuda_wait(context, __atomic_load_n(&context->last, __ATOMIC_ACQUIRE));
+        result = cuda_stream_wait(handle);
     if (result == CUDA_SUCCESS)
         pthread_mutex_lock(&cuda_memory);
     return result;

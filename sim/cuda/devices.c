@@ -33,6 +33,10 @@ CUresult cuda_result(enum sim_status status) {
         return CUDA_ERROR_NOT_SUPPORTED;
     case SIM_PENDING:
         return CUDA_ERROR_NOT_READY;
+    case SIM_ILLEGAL_ADDRESS:
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    case SIM_ASSERT:
+        return CUDA_ERROR_ASSERT;
     case SIM_LOST:
     case SIM_GONE:
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -180,6 +184,8 @@ int cuda_driver_version(void) {
         return 0;
     return hello.cuda_version;
 }
+
+const struct sim_hello *cuda_hello(void) { return &inventory.hello; }
 
 CUDA_API CUresult cuDriverGetVersion(int *version) {
     if (!version)

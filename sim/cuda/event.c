@@ -36,7 +36,7 @@ static CUresult make(struct sim_request request, unsigned int flags, CUevent *ev
     }
     made->magic = EVENT_MAGIC;
     made->number = (uint32_t)reply.value[0];
-    made->context = context;
+    made->context = made->mark.context = context;
     made->flags = flags;
     made->interprocess = request.operation == SIM_EVENT_OPEN || (flags & CU_EVENT_INTERPROCESS);
     *event = made;
@@ -96,6 +96,19 @@ CUDA_API CUresult cuEventDestroy_v2(CUevent event) {
 
 CUDA_API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 
+static CUresult record(CUstream handle, CUevent event) {
+    uint64_t cost = cuda_hello()->record_ns / (event->flags & CU_EVENT_DISABLE_TIMING ? 10 : 1);
+    uint64_t begun = cuda_spending(cost);
+    CUresult result =
+        cuda_submit(handle, (struct sim_command){.kind = SIM_RECORD, .number = event->number}, &event->mark);
+    /* Whoever waits for it next, in whatever process, is to find this record. */
+    if (result == CUDA_SUCCESS && event->interprocess)
+        result = cuda_look(event->context);
+    if (cost)
+        cuda_spend(begun, cost);
+    return result;
+}
+
 CUDA_API CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned int flags) {
     CUcontext context;
     CUstream stream;
@@ -110,7 +123,7 @@ CUDA_API CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigne
     if (result == CUDA_SUCCESS)
         result = cuda_capture_record(handle, event, &captured);
     if (result == CUDA_SUCCESS && !captured) {
-        result = cuda_submit(handle, SIM_EVENT_RECORD, event->number, &event->position);
+        result = record(handle, event);
         event->captured = 0;
     }
     return result;
@@ -127,26 +140,21 @@ static CUresult recorded(CUevent event) {
     return result == CUDA_SUCCESS && event->captured ? CUDA_ERROR_CAPTURED_EVENT : result;
 }
 
-/* Of a process's own records the latest may still be under way, where another's came after it. */
-static CUresult wait_for_latest(CUevent event) {
-    CUresult result = cuda_call(event->context, SIM_EVENT_SYNC, event->number, NULL);
-    if (result == CUDA_SUCCESS && cuda_call(event->context, SIM_QUERY, event->position, NULL) == CUDA_SUCCESS)
-        cuda_pools_settle(event->context, event->position);
-    return result;
-}
-
 CUDA_API CUresult cuEventSynchronize(CUevent event) {
     CUresult result = recorded(event);
-    if (result == CUDA_SUCCESS && event->interprocess)
-        return wait_for_latest(event);
-    return result == CUDA_SUCCESS ? cuda_wait(event->context, event->position) : result;
+    if (result != CUDA_SUCCESS || !event->interprocess)
+        return result == CUDA_SUCCESS ? cuda_wait(&event->mark) : result;
+    result = cuda_call(event->context, SIM_EVENT_SYNC, event->number, NULL);
+    if (result == CUDA_SUCCESS)
+        cuda_pools_settle();
+    return result;
 }
 
 CUDA_API CUresult cuEventQuery(CUevent event) {
     CUresult result = recorded(event);
     if (result == CUDA_SUCCESS && event->interprocess)
         return cuda_call(event->context, SIM_EVENT_QUERY, event->number, NULL);
-    return result == CUDA_SUCCESS ? cuda_call(event->context, SIM_QUERY, event->position, NULL) : result;
+    return result == CUDA_SUCCESS ? cuda_done(&event->mark) : result;
 }
 
 CUDA_API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
@@ -158,7 +166,7 @@ CUDA_API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUev
         return result;
     if (!milliseconds)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!start->position || !end->position || start->context->device != end->context->device ||
+    if (!start->mark.position || !end->mark.position || start->context->device != end->context->device ||
         ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
     result = cuda_call(start->context, SIM_EVENT_TIME, start->number, &from);

@@ -25,33 +25,46 @@ CUresult cuda_kernel_check(const CUDA_KERNEL_NODE_PARAMS *kernel) {
     return fits(kernel) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuda_kernel_run(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream handle) {
-    CUstream stream;
-    CUcontext context;
+CUresult cuda_kernel_command(const CUDA_KERNEL_NODE_PARAMS *kernel, CUcontext context,
+                             struct sim_command *command) {
     const struct cuda_device *device;
-    uint64_t position;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result == CUDA_SUCCESS)
-        result = cuda_device(context->device, &device);
+    CUresult result = cuda_device(context->device, &device);
     if (result == CUDA_SUCCESS)
         result = cuda_kernel_check(kernel);
     if (result != CUDA_SUCCESS)
         return result;
     const struct CUfunc_st *function = cuda_kernel(function_of(kernel), &result);
-    uint64_t ns = function->ns;
-    if (!ns) {
+    *command = (struct sim_command){
+        .kind = (uint16_t)function->kind, .number = function->flag_number, .value = function->ns};
+    if (!function->ns) {
         uint64_t sms = device->instance ? device->instance->sm_count : device->gpu->info.sm_count;
         uint64_t blocks = (uint64_t)kernel->gridDimX * kernel->gridDimY * kernel->gridDimZ;
         uint64_t waves = blocks / (sms ? sms : 1);
-        ns = waves < (SIM_MAX_KERNEL_NS - BASE_NS) / WAVE_NS ? BASE_NS + waves * WAVE_NS : SIM_MAX_KERNEL_NS;
+        command->value =
+            waves < (SIM_MAX_KERNEL_NS - BASE_NS) / WAVE_NS ? BASE_NS + waves * WAVE_NS : SIM_MAX_KERNEL_NS;
     }
-    return cuda_submit(handle, SIM_LAUNCH, ns, &position);
+    return CUDA_SUCCESS;
+}
+
+static CUresult run(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream handle) {
+    uint64_t cost = cuda_hello()->launch_ns, begun = cuda_spending(cost);
+    struct sim_command command;
+    CUcontext context;
+    CUstream stream;
+    CUresult result = cuda_stream(handle, &stream, &context);
+    if (result == CUDA_SUCCESS)
+        result = cuda_kernel_command(kernel, context, &command);
+    if (result == CUDA_SUCCESS)
+        result = cuda_submit(handle, command, NULL);
+    if (cost)
+        cuda_spend(begun, cost);
+    return result;
 }
 
 static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream stream) {
     CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = *kernel};
     CUresult result;
-    return cuda_captured(stream, &node, &result) ? result : cuda_kernel_run(kernel, stream);
+    return cuda_captured(stream, &node, &result) ? result : run(kernel, stream);
 }
 
 CUDA_API CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,

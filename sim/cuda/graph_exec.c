@@ -1,6 +1,6 @@
 /*
- * libcuda: executable graphs. One is a copy of its graph with the nodes in the
- * order in which they run; a launch gives each to the stream.
+ * libcuda: executable graphs. One is a copy of its graph with the nodes in the order in which they run. A
+ * launch is one command with the time of all its kernels, but where a node between them has to be in order.
  */
 #define _GNU_SOURCE
 #include "work.h"
@@ -143,25 +143,68 @@ CUDA_API CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode
     return result;
 }
 
-static CUresult run(CUgraph graph, CUstream stream);
+/* A launch under way: kernels that are not given to the device yet, since they all go as one command. */
+struct run {
+    CUstream stream;
+    CUcontext context;
+    uint64_t ns;
+    bool kernels;
+};
 
-static CUresult run_node(CUgraphNode node, CUstream stream) {
+static CUresult give(struct run *run) {
+    struct sim_command command = {.kind = SIM_KERNEL, .value = run->ns};
+    CUresult result = run->kernels ? cuda_submit(run->stream, command, NULL) : CUDA_SUCCESS;
+    run->ns = 0;
+    run->kernels = false;
+    return result;
+}
+
+static CUresult run_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel, struct run *run) {
+    struct sim_command command;
+    CUresult result = cuda_kernel_command(kernel, run->context, &command);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (command.kind == SIM_KERNEL && run->ns + command.value <= SIM_MAX_KERNEL_NS) {
+        run->ns += command.value;
+        run->kernels = true;
+        return CUDA_SUCCESS;
+    }
+    result = give(run);
+    return result == CUDA_SUCCESS ? cuda_submit(run->stream, command, NULL) : result;
+}
+
+static CUresult run_nodes(CUgraph graph, struct run *run);
+
+/* What the stream has to do or to wait for, in order. */
+static CUresult run_other(CUgraphNode node, CUstream stream) {
     const CUgraphNodeParams *params = &node->params;
     switch (params->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL:
-        return cuda_kernel_run(&params->kernel, stream);
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-        return cuMemcpy3DAsync_v2(&params->memcpy.copyParams, stream);
-    case CU_GRAPH_NODE_TYPE_MEMSET:
-        return cuda_fill_rows(&params->memset, stream);
     case CU_GRAPH_NODE_TYPE_HOST:
         return cuLaunchHostFunc(stream, params->host.fn, params->host.userData);
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-        return run(params->graph.graph, stream);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
         return cuEventRecord(params->eventRecord.event, stream);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    default:
         return cuStreamWaitEvent(stream, params->eventWait.event, 0);
+    }
+}
+
+static CUresult run_node(CUgraphNode node, struct run *run) {
+    const CUgraphNodeParams *params = &node->params;
+    CUresult result;
+    switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+        return run_kernel(&params->kernel, run);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: /* at once, as all copies of streams */
+        return cuMemcpy3DAsync_v2(&params->memcpy.copyParams, run->stream);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return cuda_fill_rows(&params->memset, run->stream);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return run_nodes(params->graph.graph, run);
+    case CU_GRAPH_NODE_TYPE_HOST:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        result = give(run);
+        return result == CUDA_SUCCESS ? run_other(node, run->stream) : result;
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return graph_memory_run(node);
@@ -171,10 +214,21 @@ static CUresult run_node(CUgraphNode node, CUstream stream) {
     return CUDA_SUCCESS;
 }
 
-static CUresult run(CUgraph graph, CUstream stream) {
+static CUresult run_nodes(CUgraph graph, struct run *run) {
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < graph->count && result == CUDA_SUCCESS; i++)
-        result = run_node(graph->nodes[i], stream);
+        result = run_node(graph->nodes[i], run);
+    return result;
+}
+
+static CUresult run_graph(CUgraph graph, CUstream stream, CUcontext context) {
+    struct run run = {.stream = stream, .context = context};
+    uint64_t cost = cuda_hello()->launch_ns, begun = cuda_spending(cost);
+    CUresult result = run_nodes(graph, &run);
+    if (result == CUDA_SUCCESS)
+        result = give(&run);
+    if (cost)
+        cuda_spend(begun, cost);
     return result;
 }
 
@@ -213,13 +267,13 @@ CUDA_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle) {
     bool auto_free = exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     result = graph_memory_leftover(exec->graph, auto_free);
     struct graph_launch launch = launch_of(exec->graph, handle, stream, context);
-    uint64_t position = 0;
+    struct mark mark;
     if (result == CUDA_SUCCESS)
         result = graph_memory_reserve(&launch);
     if (result == CUDA_SUCCESS)
-        result = run(exec->graph, handle);
+        result = run_graph(exec->graph, handle, context);
     if (result == CUDA_SUCCESS && cuda_graph_has_memory(exec->graph) &&
-        cuda_position(handle, &context, &position) == CUDA_SUCCESS)
-        graph_memory_launched(&launch, position);
+        cuda_mark(handle, &mark) == CUDA_SUCCESS)
+        graph_memory_launched(&launch, &mark);
     return result;
 }

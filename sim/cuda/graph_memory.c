@@ -34,7 +34,7 @@ static struct {
 /* A launch that may not be done: what it has beyond what it leaves allocated. */
 struct running {
     struct graph_launch launch;
-    uint64_t position; /* in the context's work */
+    struct mark mark; /* where it ends */
     uint64_t bytes[SIM_MAX_DEVICES];
     struct running *next;
 };
@@ -158,8 +158,7 @@ CUresult graph_memory_run(CUgraphNode node) {
 }
 
 static bool is_done(const struct running *running) {
-    CUcontext context = running->launch.context;
-    return !cuda_is_live(context) || cuda_call(context, SIM_QUERY, running->position, NULL) == CUDA_SUCCESS;
+    return !cuda_is_live(running->launch.context) || cuda_done(&running->mark) != CUDA_ERROR_NOT_READY;
 }
 
 static void forget_done(void) {
@@ -252,13 +251,13 @@ CUresult graph_memory_reserve(const struct graph_launch *launch) {
     return cuda_leave(result);
 }
 
-void graph_memory_launched(const struct graph_launch *launch, uint64_t position) {
-    struct running *made = position ? calloc(1, sizeof *made) : NULL;
+void graph_memory_launched(const struct graph_launch *launch, const struct mark *mark) {
+    struct running *made = mark->position ? calloc(1, sizeof *made) : NULL;
     uint64_t left;
     if (!made)
         return;
     pthread_mutex_lock(&cuda_memory);
-    *made = (struct running){.launch = *launch, .position = position, .next = all_running};
+    *made = (struct running){.launch = *launch, .mark = *mark, .next = all_running};
     for (CUdevice device = 0; device < SIM_MAX_DEVICES; device++) {
         made->bytes[device] = peak(launch->graph, device, &left);
         made->bytes[device] -= left;

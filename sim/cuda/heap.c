@@ -129,8 +129,45 @@ static void join(struct span *span) {
     free(next);
 }
 
+struct pending {
+    struct mark mark;
+    struct pending *next;
+};
+
+/* Work that is done, as far as it is known here, is not waited for any more; of `gone`, none is. */
+static bool waits(struct segment *segment, CUcontext gone) {
+    for (struct pending **link = &segment->pending; *link;) {
+        struct pending *pending = *link;
+        if (pending->mark.context == gone || cuda_seen_done(&pending->mark)) {
+            *link = pending->next;
+            free(pending);
+        } else {
+            link = &pending->next;
+        }
+    }
+    return segment->pending;
+}
+
+/* Of one channel the latest work is enough. */
+static void wait_for(struct segment *segment, const struct mark *mark) {
+    struct pending *pending = segment->pending;
+    while (pending && (pending->mark.context != mark->context || pending->mark.channel != mark->channel))
+        pending = pending->next;
+    if (!pending && (pending = malloc(sizeof *pending))) {
+        pending->next = segment->pending;
+        segment->pending = pending;
+    }
+    if (pending)
+        pending->mark = *mark;
+}
+
 static void drop_segment(struct segment *segment) {
     struct heap *heap = segment->heap;
+    while (segment->pending) {
+        struct pending *next = segment->pending->next;
+        free(segment->pending);
+        segment->pending = next;
+    }
     if (segment->next)
         segment->next->previous = segment->previous;
     if (segment->previous)
@@ -148,14 +185,12 @@ static void drop_segment(struct segment *segment) {
     free(segment);
 }
 
-void cuda_heap_give(struct span *span, CUcontext context, uint64_t position) {
+void cuda_heap_give(struct span *span, const struct mark *after) {
     struct segment *segment = span->segment;
     segment->used -= span->size;
     segment->heap->used -= span->size;
-    if (position) {
-        segment->freed_at = position;
-        segment->freed_by = context;
-    }
+    if (after && !cuda_seen_done(after))
+        wait_for(segment, after);
     link_free(span);
     join(span);
     if (span->previous && !span->previous->used)
@@ -164,20 +199,23 @@ void cuda_heap_give(struct span *span, CUcontext context, uint64_t position) {
 
 void cuda_heap_refresh(struct heap *heap) {
     for (struct segment *segment = heap->segments; segment; segment = segment->next)
-        if (!segment->used && segment->freed_at &&
-            (!cuda_is_live(segment->freed_by) ||
-             cuda_call(segment->freed_by, SIM_QUERY, segment->freed_at, NULL) == CUDA_SUCCESS))
-            segment->freed_at = 0;
+        if (!segment->used && waits(segment, NULL))
+            for (const struct pending *pending = segment->pending; pending; pending = pending->next)
+                (void)cuda_look(pending->mark.context);
 }
 
-void cuda_heap_trim(struct heap *heap, size_t keep, CUcontext context, uint64_t position) {
+void cuda_heap_trim(struct heap *heap, size_t keep, bool all) {
     for (struct segment *segment = heap->segments, *next; segment && heap->reserved > keep; segment = next) {
         next = segment->next;
-        bool waits = context && segment->freed_at && /* for work that is not known to be done */
-                     (segment->freed_by != context || segment->freed_at > position);
-        if (segment->used == 0 && !waits && heap->reserved - segment->backing->size >= keep)
+        if (segment->used == 0 && (all || !waits(segment, NULL)) &&
+            heap->reserved - segment->backing->size >= keep)
             drop_segment(segment);
     }
+}
+
+void cuda_heap_forget_work(struct heap *heap, CUcontext context) {
+    for (struct segment *segment = heap->segments; segment; segment = segment->next)
+        (void)waits(segment, context);
 }
 
 void cuda_heap_clear(struct heap *heap) {

@@ -34,7 +34,7 @@ static CUresult drop(void *pointer, enum range_kind kind, CUresult unknown) {
     pthread_mutex_lock(&cuda_memory);
     struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     if (range && range->start == (uintptr_t)pointer && range->kind == kind)
-        cuda_range_free(range, NULL, 0);
+        cuda_range_free(range, NULL);
     else
         result = unknown;
     return cuda_leave(result);

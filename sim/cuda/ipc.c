@@ -102,7 +102,7 @@ CUDA_API CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
     if (!range || range->kind != RANGE_IPC || range->start != (uintptr_t)pointer)
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     if (--range->opens == 0)
-        cuda_range_free(range, NULL, 0);
+        cuda_range_free(range, NULL);
     return cuda_leave(CUDA_SUCCESS);
 }
 

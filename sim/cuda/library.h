@@ -7,6 +7,8 @@
 #include "../../native/headers/cuda/cuda_api.h"
 #include "../client/inventory.h"
 
+#include <pthread.h>
+
 struct cuda_device {
     const struct sim_gpu *gpu;
     const struct sim_mig *instance; /* NULL: the whole card */
@@ -21,6 +23,26 @@ enum {
     FUNCTION_MAGIC = 0x464e4331
 };
 
+/* What a context has been given, and its channels. Under the context's lock. */
+struct work {
+    struct sim_queue *queue;             /* NULL: nothing yet */
+    uint64_t head;                       /* commands so far */
+    unsigned connections;                /* channels that streams share */
+    unsigned streams;                    /* so far */
+    uint32_t own_used;                   /* channels of streams of the highest priority, by bit */
+    uint64_t issued[SIM_MAX_CHANNELS];   /* positions */
+    uint64_t blocking[SIM_MAX_CHANNELS]; /* of the latest of blocking streams */
+    uint64_t unjoined; /* channels where that is after what the legacy stream waits for, by bit */
+    uint64_t legacy;   /* position of the legacy stream's latest */
+};
+
+/* A place in a context's work: done when its channel is that far. Position 0: nothing. */
+struct mark {
+    CUcontext context;
+    uint32_t channel;
+    uint64_t position;
+};
+
 /* Never freed, so that a thread which still has a destroyed context as its current one finds out. */
 struct CUctx_st {
     uint32_t magic;
@@ -29,7 +51,9 @@ struct CUctx_st {
     bool live, primary; /* live: atomic */
     unsigned int users, flags;
     uint32_t peers;       /* devices whose memory its kernels may use, by bit; atomic */
-    uint64_t last;        /* position of its latest launch; atomic */
+    uint32_t fault;       /* SIM_OK, or what failed, as far as it is known here; atomic */
+    pthread_mutex_t lock; /* of `work`; taken last of all, and never held while waiting for work */
+    struct work work;
     uint64_t unique;      /* never another's in this process */
     unsigned int version; /* of the API that made it */
     struct CUctx_st *next;
@@ -46,7 +70,10 @@ struct tail {
 struct CUstream_st {
     uint32_t magic;
     CUcontext context;
-    uint64_t last; /* position of its latest launch; atomic */
+    uint64_t unique; /* the context's, which may have been destroyed and be another now */
+    uint32_t channel, number;
+    uint64_t last;   /* position of its latest command; under the context's lock, as the next */
+    uint64_t joined; /* position of the legacy stream's that it waits for */
     unsigned int flags;
     int priority;
     uint64_t id;
@@ -61,6 +88,7 @@ CUresult cuda_result(enum sim_status status);
 CUresult cuda_ready(void);
 CUresult cuda_device(CUdevice number, const struct cuda_device **device);
 int cuda_driver_version(void);
+const struct sim_hello *cuda_hello(void);
 
 /* attributes.c: the attributes that no device differs in; 0 for the others */
 int cuda_constant_attribute(int attribute);
@@ -73,13 +101,28 @@ void cuda_forget_contexts(void);
 /* The handle of a device's primary context, active or not. */
 CUcontext cuda_primary(CUdevice number);
 CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply);
-CUresult cuda_wait(CUcontext context, uint64_t position);
-void cuda_latest(uint64_t *last, uint64_t position);
+
+/* submit.c */
+CUresult cuda_ask(CUcontext context, uint32_t operation, uint64_t first, uint64_t second,
+                  struct sim_reply *reply);
+CUresult cuda_fault(CUcontext context);
+void cuda_work_begin(CUcontext context);
+void cuda_work_end(CUcontext context);
+void cuda_work_forget(CUcontext context);
+/* The driver takes all that the context was given. */
+CUresult cuda_look(CUcontext context);
+/* Without asking the driver. */
+bool cuda_seen_done(const struct mark *mark);
+/* CUDA_ERROR_NOT_READY: it is not. */
+CUresult cuda_done(const struct mark *mark);
+CUresult cuda_wait(const struct mark *mark);
+/* For all of its work. */
+CUresult cuda_context_wait(CUcontext context);
 
 /* memory.c */
 void cuda_forget_memory(CUcontext context); /* NULL: of all contexts */
 
-/* pool.c: work up to `position` of the context is done, and pools give back what is above their threshold. */
-void cuda_pools_settle(CUcontext context, uint64_t position);
+/* pool.c: some work is done, and pools give back what is above their threshold and nothing waits for. */
+void cuda_pools_settle(void);
 
 #endif

@@ -41,9 +41,9 @@ static CUresult move_pageable(CUdeviceptr pointer, size_t bytes, CUdevice device
 CUDA_API CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
                                         unsigned int flags, CUstream stream) {
     CUcontext context;
-    uint64_t position;
     int number;
-    CUresult result = cuda_position(stream, &context, &position);
+    CUstream unused;
+    CUresult result = cuda_stream(stream, &unused, &context);
     if (result == CUDA_SUCCESS)
         result = flags ? CUDA_ERROR_INVALID_VALUE : number_of(&location, &number);
     if (result != CUDA_SUCCESS || cuda_capture_forbids(stream, &result))

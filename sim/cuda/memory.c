@@ -62,7 +62,7 @@ void cuda_forget_memory(CUcontext context) {
     for (struct range *range = cuda_ranges.first, *next; range; range = next) {
         next = range->next;
         if (!context || range->context == context)
-            cuda_range_free(range, NULL, 0);
+            cuda_range_free(range, NULL);
     }
     forget_small(context);
     if (context) {
@@ -120,8 +120,8 @@ static CUresult take_part(struct range *range) {
 
 static void give_part(struct span *span) {
     struct heap *heap = span->segment->heap;
-    cuda_heap_give(span, NULL, 0);
-    cuda_heap_trim(heap, 0, NULL, 0);
+    cuda_heap_give(span, NULL);
+    cuda_heap_trim(heap, 0, true);
 }
 
 CUresult cuda_linear(CUcontext context, enum range_kind kind, size_t bytes, uintptr_t below,
@@ -151,9 +151,9 @@ CUresult cuda_linear(CUcontext context, enum range_kind kind, size_t bytes, uint
 
 void cuda_linear_free(struct range *range) {
     struct heap *small = range->span && !range->pool ? range->span->segment->heap : NULL;
-    cuda_range_free(range, NULL, 0);
+    cuda_range_free(range, NULL);
     if (small) /* pieces that nobody needs go back at once */
-        cuda_heap_trim(small, 0, NULL, 0);
+        cuda_heap_trim(small, 0, true);
 }
 
 CUDA_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {

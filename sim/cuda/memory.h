@@ -77,9 +77,8 @@ struct segment {
     struct heap *heap;
     struct backing *backing;
     uintptr_t place;
-    size_t used;        /* bytes */
-    uint64_t freed_at;  /* position of the work after which its latest free takes place */
-    CUcontext freed_by; /* whose position that is */
+    size_t used;             /* bytes */
+    struct pending *pending; /* work after which frees take place */
     struct span *first, *free;
     struct segment *previous, *next;
 };
@@ -95,14 +94,14 @@ struct heap {
 };
 
 CUresult cuda_heap_take(struct heap *heap, size_t size, struct span **span);
-/* `context`, `position`: the work that the memory may still be used by. */
-void cuda_heap_give(struct span *span, CUcontext context, uint64_t position);
-/* Gives empty segments back, but for `keep` bytes. With a context only those that wait for none of its work
- * after `position`, nor for another context's; with CUDA_NOBODY only those that wait for nothing. */
-#define CUDA_NOBODY ((CUcontext)1)
-/* Finds out which of the empty segments nothing waits for any more. */
+/* `after`: the work that the memory may still be used by; NULL: none. */
+void cuda_heap_give(struct span *span, const struct mark *after);
+/* Finds out which of the empty segments wait for no work any more. */
 void cuda_heap_refresh(struct heap *heap);
-void cuda_heap_trim(struct heap *heap, size_t keep, CUcontext context, uint64_t position);
+/* Gives empty segments back, but for `keep` bytes; `all`: also those that wait for work. */
+void cuda_heap_trim(struct heap *heap, size_t keep, bool all);
+/* Nothing waits for a context's work any more. */
+void cuda_heap_forget_work(struct heap *heap, CUcontext context);
 /* All of it, used or not. */
 void cuda_heap_clear(struct heap *heap);
 static inline uintptr_t span_address(const struct span *span) { return span->segment->place + span->offset; }
@@ -160,7 +159,7 @@ struct range *cuda_range_add(struct ranges *ranges, const struct range *made);
 /* Takes it out and frees it. */
 void cuda_range_remove(struct ranges *ranges, struct range *range);
 /* The same, with its bytes: unmaps, drops the backing or gives the span back. */
-void cuda_range_free(struct range *range, CUcontext context, uint64_t position);
+void cuda_range_free(struct range *range, const struct mark *after);
 
 /* ---- memory.c ---- */
 
@@ -174,8 +173,6 @@ struct heap *cuda_small(CUcontext context);
 
 /* ---- the others ---- */
 
-/* The context of a stream, and the position of the latest work on it. */
-CUresult cuda_position(CUstream stream, CUcontext *context, uint64_t *position); /* copy.c */
 /* With the lock held; NULL: all, after a fork. */
 void cuda_forget_arrays(CUcontext context);
 void cuda_forget_limits(CUcontext context);

@@ -1,6 +1,8 @@
 /*
  * libcuda: modules, and what is in them. Nothing is looked for in an image: any name is found in any module,
- * and a kernel's name says how long it takes: busy_500us, busy_20ms (also in C++'s form, _Z9busy_20msv).
+ * and a kernel's name says how long it takes: busy_500us, busy_20ms (also in C++'s form, _Z9busy_20msv). Some
+ * do more, and may have a time at the end as well: spin_until_3 runs until a kernel raise_3 of the same
+ * context has been done; fault_illegal_address and fault_assert are the end of their context.
  *
  * An image that is recognised (an ELF file, a fat binary, PTX) takes device memory by its size: at the first
  * use of something in it, or at once with CUDA_MODULE_LOADING=EAGER.
@@ -33,12 +35,45 @@ struct CUmod_st {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what hangs on modules and libraries */
 
-static uint64_t named_time(const char *name) {
+/* A number at *text, which goes on behind it; false: there is none, or one above `most`. */
+static bool number_at(const char **text, const char *end, uint64_t most, uint64_t *number) {
+    const char *from = *text;
+    for (*number = 0; *text < end && **text >= '0' && **text <= '9'; ++*text) {
+        *number = *number * 10 + (uint64_t)(**text - '0');
+        if (*number > most)
+            return false;
+    }
+    return *text > from;
+}
+
+/* A time such as 500us that goes up to the end; 0: it is none. */
+static uint64_t time_at(const char *text, const char *end) {
     static const struct {
         const char *unit;
         uint64_t ns;
     } units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}, {"s", 1000000000}};
-    uint64_t amount = 0;
+    uint64_t amount;
+    if (!number_at(&text, end, SIM_MAX_KERNEL_NS, &amount))
+        return 0;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strlen(units[i].unit) == (size_t)(end - text) &&
+            strncmp(text, units[i].unit, (size_t)(end - text)) == 0)
+            return amount * units[i].ns <= SIM_MAX_KERNEL_NS ? amount * units[i].ns : SIM_MAX_KERNEL_NS;
+    return 0;
+}
+
+/* What a kernel's name makes of it. */
+static void set_nature(struct CUfunc_st *function) {
+    static const struct {
+        const char *start;
+        enum sim_kind kind;
+        unsigned number; /* 0: the name has it */
+    } kinds[] = {{"busy", SIM_KERNEL, 1},
+                 {"spin_until_", SIM_SPIN, 0},
+                 {"raise_", SIM_RAISE, 0},
+                 {"fault_illegal_address", SIM_FAULT, SIM_ILLEGAL_ADDRESS},
+                 {"fault_assert", SIM_FAULT, SIM_ASSERT}};
+    const char *name = function->name;
     size_t length = strlen(name);
     if (strncmp(name, "_Z", 2) == 0) {
         char *text;
@@ -47,18 +82,20 @@ static uint64_t named_time(const char *name) {
         name = text;
     }
     const char *end = name + length;
-    if (strncmp(name, "busy_", 5) != 0)
-        return 0;
-    for (name += 5; *name >= '0' && *name <= '9'; name++) {
-        amount = amount * 10 + (uint64_t)(*name - '0');
-        if (amount > SIM_MAX_KERNEL_NS)
-            return 0;
+    function->kind = SIM_KERNEL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const char *rest = name + strlen(kinds[i].start);
+        uint64_t number = kinds[i].number;
+        if (strncmp(name, kinds[i].start, strlen(kinds[i].start)) != 0 || rest > end ||
+            (!number && !number_at(&rest, end, SIM_MAX_FLAGS - 1, &number)))
+            continue;
+        uint64_t ns = rest < end && *rest == '_' ? time_at(rest + 1, end) : 0;
+        if (rest < end && !ns)
+            continue;
+        function->kind = kinds[i].kind;
+        function->flag_number = kinds[i].kind == SIM_KERNEL ? 0 : (unsigned)number;
+        function->ns = ns;
     }
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (name < end && strlen(units[i].unit) == (size_t)(end - name) &&
-            strncmp(name, units[i].unit, (size_t)(end - name)) == 0)
-            return amount * units[i].ns <= SIM_MAX_KERNEL_NS ? amount * units[i].ns : SIM_MAX_KERNEL_NS;
-    return 0;
 }
 
 static bool starts(const void *image, const void *with, size_t size) {
@@ -232,7 +269,7 @@ struct CUfunc_st *cuda_function_of(struct CUfunc_st **functions, const char *nam
     if (function && !function->magic) {
         function->name = strdup(name);
         function->magic = FUNCTION_MAGIC;
-        function->ns = named_time(name);
+        set_nature(function);
         function->next = *functions;
         *functions = function;
     }

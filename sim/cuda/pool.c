@@ -70,18 +70,16 @@ void cuda_pool_freed(CUmemoryPool pool) {
         cuda_pool_delete(pool);
 }
 
-void cuda_pools_settle(CUcontext context, uint64_t position) {
+void cuda_pools_settle(void) {
     pthread_mutex_lock(&cuda_memory);
     for (CUmemoryPool pool = pools; pool; pool = pool->next)
-        cuda_heap_trim(&pool->heap, pool->threshold, context, position);
+        cuda_heap_trim(&pool->heap, pool->threshold, false);
     pthread_mutex_unlock(&cuda_memory);
 }
 
 void cuda_pools_forget_work(CUcontext context) {
     for (CUmemoryPool pool = pools; pool; pool = pool->next)
-        for (struct segment *segment = pool->heap.segments; segment; segment = segment->next)
-            if (segment->freed_by == context)
-                segment->freed_at = 0;
+        cuda_heap_forget_work(&pool->heap, context);
 }
 
 bool cuda_pools_yield(CUdevice device) {
@@ -91,7 +89,7 @@ bool cuda_pools_yield(CUdevice device) {
         if (pool->heap.host || pool->heap.device != device)
             continue;
         cuda_heap_refresh(&pool->heap);
-        cuda_heap_trim(&pool->heap, 0, CUDA_NOBODY, 0);
+        cuda_heap_trim(&pool->heap, 0, false);
         any = any || pool->heap.reserved < before;
     }
     return any;
@@ -107,7 +105,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, 
     made.start = span_address(made.span);
     made.device = pool->heap.host ? -1 : pool->heap.device;
     if (!cuda_range_add(&cuda_ranges, &made)) {
-        cuda_heap_give(made.span, NULL, 0);
+        cuda_heap_give(made.span, NULL);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pool->live++;
@@ -132,8 +130,8 @@ static bool captured(CUdeviceptr *pointer, size_t bytes, CUdevice device, CUstre
 static CUresult allocate_on(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, bool any,
                             CUstream stream) {
     CUcontext context;
-    uint64_t position;
-    CUresult result = cuda_position(stream, &context, &position);
+    CUstream unused;
+    CUresult result = cuda_stream(stream, &unused, &context);
     if (result != CUDA_SUCCESS)
         return result;
     if (!pointer || bytes == 0 || (!pool && !any))
@@ -174,17 +172,21 @@ CUDA_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t byte
 
 CUDA_API CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     CUcontext context;
-    uint64_t position;
+    CUstream unused;
+    struct mark mark;
     CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = {pointer}};
-    CUresult result = cuda_position(stream, &context, &position);
+    CUresult result = cuda_stream(stream, &unused, &context);
     if (result != CUDA_SUCCESS || !pointer || cuda_captured(stream, &node, &result))
+        return result;
+    result = cuda_mark(stream, &mark);
+    if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&cuda_memory);
     struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     bool known = range && range->start == (uintptr_t)pointer &&
                  (range->kind == RANGE_POOL || range->kind == RANGE_POOL_IMPORT);
     if (known)
-        cuda_range_free(range, context, position);
+        cuda_range_free(range, &mark);
     pthread_mutex_unlock(&cuda_memory);
     return known ? CUDA_SUCCESS : cuMemFree_v2(pointer); /* of cuMemAlloc: at once */
 }

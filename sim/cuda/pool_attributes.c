@@ -90,7 +90,7 @@ CUDA_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     if (result != CUDA_SUCCESS)
         return result;
     cuda_heap_refresh(&pool->heap);
-    cuda_heap_trim(&pool->heap, keep, CUDA_NOBODY, 0);
+    cuda_heap_trim(&pool->heap, keep, false);
     return cuda_leave(CUDA_SUCCESS);
 }
 

@@ -64,11 +64,11 @@ CUresult cuda_map_part(struct range *range, uint64_t offset) {
     return range->mapping ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void cuda_range_free(struct range *range, CUcontext context, uint64_t position) {
+void cuda_range_free(struct range *range, const struct mark *after) {
     struct range old = *range;
     cuda_range_remove(&cuda_ranges, range);
     if (old.span)
-        cuda_heap_give(old.span, context, position);
+        cuda_heap_give(old.span, after);
     else if (old.kind == RANGE_MAPPED)
         cuda_unmap_only(old.mapping, old.mapped);
     else if (old.mapped)

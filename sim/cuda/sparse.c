@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include "array.h"
+#include "work.h"
 
 #include <stdlib.h>
 
@@ -77,8 +78,8 @@ static CUresult map_one(const CUarrayMapInfo *info) {
 
 CUDA_API CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream) {
     CUcontext context;
-    uint64_t position;
-    CUresult result = cuda_position(stream, &context, &position);
+    CUstream unused;
+    CUresult result = cuda_stream(stream, &unused, &context);
     if (result != CUDA_SUCCESS)
         return result;
     if (count && !list)

@@ -1,6 +1,5 @@
 /*
- * libcuda: streams. All of a context's work runs in one order, so that a stream is a name for the latest of
- * what it was given.
+ * libcuda: streams. What they are given goes by submit.c.
  *
  * Copies are done, and host functions called, by the thread that asks for them: a copy at once, since kernels
  * write nothing; a host function when the stream's work before it is over.
@@ -21,8 +20,7 @@ CUresult cuda_stream(CUstream handle, CUstream *stream, CUcontext *context) {
     if (result != CUDA_SUCCESS)
         return result;
     if (handle == CU_STREAM_PER_THREAD) {
-        of_thread.magic = STREAM_MAGIC;
-        of_thread.context = *context;
+        cuda_stream_of_thread(&of_thread, *context);
         handle = &of_thread;
     }
     *stream = is_default && handle != &of_thread ? NULL : handle;
@@ -31,36 +29,7 @@ CUresult cuda_stream(CUstream handle, CUstream *stream, CUcontext *context) {
     if (handle->magic != STREAM_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     *context = handle->context;
-    return cuda_is_live(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
-/* Both default streams wait for all the others. */
-static uint64_t *last_of(CUstream stream, CUcontext context) {
-    return stream && stream != &of_thread ? &stream->last : &context->last;
-}
-
-CUresult cuda_submit(CUstream handle, uint32_t operation, uint64_t argument, uint64_t *position) {
-    CUcontext context;
-    CUstream stream;
-    struct sim_reply reply;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result == CUDA_SUCCESS)
-        result = cuda_call(context, operation, argument, &reply);
-    if (result == CUDA_SUCCESS) {
-        cuda_latest(last_of(stream, context), reply.value[0]);
-        cuda_latest(&context->last, reply.value[0]);
-        *position = reply.value[0];
-    }
-    return result;
-}
-
-CUresult cuda_stream_wait(CUstream handle) {
-    CUcontext context;
-    CUstream stream;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result == CUDA_SUCCESS)
-        result = cuda_wait(context, __atomic_load_n(last_of(stream, context), __ATOMIC_ACQUIRE));
-    return result;
+    return cuda_is_live(*context) ? cuda_fault(*context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUDA_API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
@@ -80,6 +49,7 @@ CUDA_API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flag
                                                 : priority < -5 ? -5
                                                                 : priority,
                                     .id = next_id()};
+    cuda_stream_begin(*stream);
     return CUDA_SUCCESS;
 }
 
@@ -95,6 +65,7 @@ CUDA_API CUresult cuStreamDestroy_v2(CUstream stream) {
         stream->magic != STREAM_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     cuda_capture_drop(stream);
+    cuda_stream_end(stream);
     stream->magic = 0; /* its work goes on; nobody can ask for it any more */
     free(stream->tail.nodes);
     free(stream);
@@ -114,11 +85,24 @@ CUDA_API CUresult cuStreamQuery(CUstream handle) {
     CUresult result = cuda_stream(handle, &stream, &context);
     if (result != CUDA_SUCCESS || cuda_capture_forbids(handle, &result))
         return result;
-    return cuda_call(context, SIM_QUERY, __atomic_load_n(last_of(stream, context), __ATOMIC_ACQUIRE), NULL);
+    return cuda_stream_done(handle);
 }
 
-/* All of a context's work runs in one order, so that a later launch waits for
- * the event as it is. */
+/* The latest record at this moment is what is waited for. The driver knows that of an event which other
+ * processes have. */
+static CUresult wait_on_device(CUstream handle, CUevent event) {
+    struct sim_command command = {
+        .kind = SIM_WAIT_SHARED, .context = event->context->id, .number = event->number};
+    if (!event->interprocess) {
+        command.kind = SIM_WAIT;
+        command.number = event->mark.channel;
+        command.value = event->mark.position;
+        if (cuda_seen_done(&event->mark))
+            return CUDA_SUCCESS;
+    }
+    return cuda_submit(handle, command, NULL);
+}
+
 CUDA_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags) {
     CUcontext context;
     CUstream stream;
@@ -130,8 +114,8 @@ CUDA_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = cuda_capture_wait(handle, event, &captured);
-    if (result == CUDA_SUCCESS && !captured && (event->context != context || event->interprocess))
-        result = cuEventSynchronize(event); /* another's work: waited for here and now */
+    if (result == CUDA_SUCCESS && !captured)
+        result = wait_on_device(handle, event);
     return result;
 }
 

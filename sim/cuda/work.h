@@ -32,7 +32,7 @@ struct CUevent_st {
     CUcontext context;
     unsigned int flags;
     bool interprocess;       /* its latest record may be another process's */
-    uint64_t position;       /* of its latest record; 0: none */
+    struct mark mark;        /* of its latest record */
     uint64_t captured;       /* id of the capture that its latest record was in; 0: none */
     struct capture *capture; /* that one, while it goes on */
     struct tail tail;
@@ -42,7 +42,9 @@ struct CUevent_st {
  * it can be launched as it is. */
 struct CUfunc_st {
     uint32_t magic;
-    uint64_t ns; /* of a busy_... kernel; 0: by its size */
+    uint64_t ns;          /* of a kernel whose name says it; 0: by its size */
+    enum sim_kind kind;   /* SIM_KERNEL, or what the name makes of it */
+    unsigned flag_number; /* of SIM_SPIN and SIM_RAISE; of SIM_FAULT: the status */
     CUmodule module;
     CUlibrary library;
     char *name;
@@ -75,11 +77,22 @@ struct CUgraph_st {
 /* The stream behind a handle; NULL for the legacy default stream, which is the
  * context itself. */
 CUresult cuda_stream(CUstream handle, CUstream *stream, CUcontext *context);
-/* Gives the device something to do; *position: where in the context's work it
- * stands. */
-CUresult cuda_submit(CUstream stream, uint32_t operation, uint64_t argument, uint64_t *position);
+
+/* submit.c */
+/* Gives the device something to do; *mark (NULL: unwanted): where in the context's work it stands. */
+CUresult cuda_submit(CUstream stream, struct sim_command command, struct mark *mark);
+/* Where all that the stream was given is done. */
+CUresult cuda_mark(CUstream stream, struct mark *mark);
+/* Is it? CUDA_ERROR_NOT_READY: no. */
+CUresult cuda_stream_done(CUstream stream);
 /* Waits for all that the stream was given. */
 CUresult cuda_stream_wait(CUstream stream);
+void cuda_stream_begin(CUstream stream);
+void cuda_stream_end(CUstream stream);
+void cuda_stream_of_thread(CUstream stream, CUcontext context);
+/* Of what a call costs the caller's processor on a real driver: the rest, since a time before. */
+uint64_t cuda_spending(uint64_t ns);
+void cuda_spend(uint64_t begun, uint64_t ns);
 
 /* fill_rows.c: at once */
 CUresult cuda_fill_rows(const CUDA_MEMSET_NODE_PARAMS_v2 *fill, CUstream stream);
@@ -117,7 +130,9 @@ CUresult cuda_library_module(CUlibrary library, CUmodule *module);
 
 /* execute.c */
 CUresult cuda_kernel_check(const CUDA_KERNEL_NODE_PARAMS *kernel);
-CUresult cuda_kernel_run(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream stream);
+/* What runs it in a context. */
+CUresult cuda_kernel_command(const CUDA_KERNEL_NODE_PARAMS *kernel, CUcontext context,
+                             struct sim_command *command);
 
 /* graph.c */
 bool cuda_is_graph(CUgraph graph);
@@ -149,8 +164,8 @@ struct graph_launch {
 
 /* Makes sure that the device has what one run of the nodes needs. */
 CUresult graph_memory_reserve(const struct graph_launch *launch);
-/* It has been given to its stream, whose last work is at that position. */
-void graph_memory_launched(const struct graph_launch *launch, uint64_t position);
+/* It has been given to its stream, whose last work is there. */
+void graph_memory_launched(const struct graph_launch *launch, const struct mark *mark);
 /* What an earlier run has left allocated: freed if told so, or
  * CUDA_ERROR_INVALID_VALUE. */
 CUresult graph_memory_leftover(CUgraph graph, bool freed);

@@ -22,15 +22,12 @@ struct key {
     { #member, kind, offsetof(type, member), sizeof(((type *)0)->member) }
 
 static const struct key global_keys[] = {
-    KEY(TEXT, struct state, socket_dir),
-    KEY(TEXT, struct state, pid_file),
-    KEY(TEXT, struct state, log_file),
-    KEY(TEXT, struct state, driver_version),
-    KEY(TEXT, struct state, nvml_version),
-    KEY(NUMBER32, struct state, cuda_version),
-    KEY(NUMBER32, struct state, memory_limits),
-    KEY(NUMBER64, struct state, time_slice),
-    {0},
+    KEY(TEXT, struct state, socket_dir),        KEY(TEXT, struct state, pid_file),
+    KEY(TEXT, struct state, log_file),          KEY(TEXT, struct state, driver_version),
+    KEY(TEXT, struct state, nvml_version),      KEY(NUMBER32, struct state, cuda_version),
+    KEY(NUMBER32, struct state, memory_limits), KEY(NUMBER64, struct state, time_slice),
+    KEY(NUMBER64, struct state, switch_time),   KEY(NUMBER32, struct state, launch_ns),
+    KEY(NUMBER32, struct state, record_ns),     {0},
 };
 
 static const struct key device_keys[] = {
@@ -182,7 +179,8 @@ bool config_read(const char *path, char *problem, size_t size) {
     char line[SIM_MAX_PATH + 64];
     unsigned number_of_line = 0;
     bool good = true;
-    state.time_slice = 2000000;
+    state.time_slice = 1024000; /* the default of a channel group in NVIDIA's open kernel driver */
+    state.switch_time = 20000;
     while (good && fgets(line, sizeof line, file)) {
         number_of_line++;
         line[strcspn(line, "\n")] = 0;

@@ -1,5 +1,5 @@
 /*
- * Events. A record stands at a position of its context's work, and is complete when that is done.
+ * Events. A record stands at a position of a channel of its context, and is complete when that is done.
  *
  * A shared event is known by a key, as shared memory is: each context that has it has a number of its own
  * for it, and all see the latest record, whosever it is. Its key is good while its maker has it; who has
@@ -16,8 +16,9 @@ struct shared_event {
     uint64_t key[2];
     const struct context *maker; /* NULL: it has destroyed its own */
     struct context *recorder;    /* NULL: complete, or never recorded */
-    uint64_t position;           /* of the latest record, in the recorder's work */
-    uint32_t references;         /* numbers of contexts */
+    uint32_t channel;
+    uint64_t position;   /* of the latest record, in that channel of the recorder's */
+    uint32_t references; /* numbers of contexts */
     struct shared_event *next;
 };
 
@@ -45,7 +46,8 @@ enum sim_status event_create(struct context *context, uint64_t *number) {
         context->events = larger;
         context->event_count = count;
     }
-    context->events[free_one] = (struct event){.taken = true};
+    context->events[free_one] =
+        (struct event){.taken = true, .generation = context->events[free_one].generation + 1};
     *number = free_one;
     return SIM_OK;
 }
@@ -66,16 +68,10 @@ enum sim_status event_destroy(struct context *context, uint64_t number) {
     struct event *event = event_of(context, number);
     if (!event)
         return SIM_INVALID;
-    /* A pending record must not complete another event that has its number by then. */
-    for (uint64_t i = context->completed + 1; i <= context->accepted; i++)
-        if (context->queue[i % SIM_QUEUE_DEPTH].event == number)
-            context->queue[i % SIM_QUEUE_DEPTH].event = 0;
-    for (struct wait *wait = state.waits; wait; wait = wait->next)
-        if (wait->context == context && wait->event == number)
-            wait->event = 0;
     if (event->shared)
         let_go(event->shared, context);
-    *event = (struct event){0};
+    /* A pending record of it completes nothing that has its number by then. */
+    *event = (struct event){.generation = event->generation};
     return SIM_OK;
 }
 
@@ -89,13 +85,24 @@ void event_forget_context(struct context *context) {
     free(context->events);
 }
 
-void event_recorded(struct context *context, uint32_t number) {
-    struct event *event = &context->events[number];
-    event->position = context->accepted;
+uint32_t event_recorded(struct context *context, uint64_t number, uint32_t channel) {
+    struct event *event = event_of(context, number);
+    if (!event)
+        return 0;
+    event->channel = channel;
+    event->position = context->channels[channel].accepted;
     if (event->shared) {
         event->shared->recorder = context;
-        event->shared->position = context->accepted;
+        event->shared->channel = channel;
+        event->shared->position = event->position;
     }
+    return event->generation;
+}
+
+void event_complete(struct context *context, uint32_t number, uint32_t generation, uint64_t time) {
+    struct event *event = event_of(context, number);
+    if (event && event->generation == generation)
+        event->time = time;
 }
 
 enum sim_status event_time(const struct context *context, uint64_t number, uint64_t *time) {
@@ -103,7 +110,7 @@ enum sim_status event_time(const struct context *context, uint64_t number, uint6
     if (!event)
         return SIM_INVALID;
     *time = event->time;
-    return event->position > context->completed ? SIM_PENDING : SIM_OK;
+    return event->position > context->channels[event->channel].completed ? SIM_PENDING : SIM_OK;
 }
 
 enum sim_status event_share(struct context *context, uint64_t number, uint64_t *key) {
@@ -117,6 +124,7 @@ enum sim_status event_share(struct context *context, uint64_t number, uint64_t *
             return SIM_EXHAUSTED;
         }
         made->maker = made->recorder = context;
+        made->channel = event->channel;
         made->position = event->position;
         made->references = 1;
         made->next = shared_events;
@@ -143,9 +151,11 @@ enum sim_status event_open(struct context *context, const uint64_t *key, uint64_
     return status;
 }
 
-struct context *event_latest(struct context *context, uint64_t number, uint64_t *position) {
+struct context *event_latest(struct context *context, uint64_t number, uint32_t *channel,
+                             uint64_t *position) {
     const struct event *event = event_of(context, number);
     const struct shared_event *shared = event ? event->shared : NULL;
+    *channel = shared ? shared->channel : event ? event->channel : 0;
     *position = shared ? shared->position : event ? event->position : 0;
     return shared ? shared->recorder : context;
 }

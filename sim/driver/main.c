@@ -189,7 +189,7 @@ static void let_go(struct client *client) {
     waits_drop_client(client); /* dooms it */
     for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++)
         if (client->contexts[i])
-            context_destroy(client, i);
+            context_destroy(client, client->contexts[i]->id);
     memory_free_client(client);
     share_forget_client(client);
 }

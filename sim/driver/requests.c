@@ -77,41 +77,25 @@ static enum sim_status limit_get(struct client *client, const struct sim_request
     return status;
 }
 
-/* Queues work, or leaves SIM_PENDING behind where the queue is full and the caller must wait. */
-static enum sim_status launch(struct client *client, struct context *context,
-                              const struct sim_request *request, uint64_t ns, uint32_t event,
-                              uint64_t *value) {
-    uint64_t now = clock_now();
-    unit_advance(context->unit, now);
-    if (context->accepted - context->completed >= SIM_QUEUE_DEPTH)
-        return wait_for(client, context, request, context->accepted - SIM_QUEUE_DEPTH + 1, event, ns);
-    if (!context_enqueue(context, ns, event, now))
-        return SIM_EXHAUSTED;
-    value[0] = context->accepted;
-    return SIM_OK;
-}
-
 /* Those that have their reply later where it is not SIM_OK yet. */
-static bool waits(uint32_t operation) {
-    return operation == SIM_LAUNCH || operation == SIM_EVENT_RECORD || operation == SIM_SYNC ||
-           operation == SIM_EVENT_SYNC;
-}
+static bool waits(uint32_t operation) { return operation == SIM_SYNC || operation == SIM_EVENT_SYNC; }
 
-/* Is all done up to a position of a context's work? */
+/* Is all done up to a position of a context's channel? */
 static enum sim_status reach(struct client *client, struct context *context,
-                             const struct sim_request *request, uint64_t position) {
-    unit_advance(context->unit, clock_now());
-    if (position > context->accepted)
+                             const struct sim_request *request, uint64_t channel, uint64_t position) {
+    if (channel >= SIM_MAX_CHANNELS || position > context->channels[channel].accepted)
         return SIM_INVALID;
-    if (position <= context->completed)
+    if (position <= context->channels[channel].completed)
         return SIM_OK;
-    return waits(request->operation) ? wait_for(client, context, request, position, 0, 0) : SIM_PENDING;
+    return waits(request->operation) ? wait_for(client, context, request->seq, (uint32_t)channel, position)
+                                     : SIM_PENDING;
 }
 
 /* The operations on a context's events. */
 static enum sim_status on_event(struct client *client, struct context *context,
                                 const struct sim_request *request, uint64_t *value) {
     uint64_t number = request->argument[0], position;
+    uint32_t channel;
     struct context *recorder;
     switch (request->operation) {
     case SIM_EVENT_CREATE:
@@ -123,37 +107,45 @@ static enum sim_status on_event(struct client *client, struct context *context,
     case SIM_EVENT_SHARE:
         return event_share(context, number, value);
     case SIM_EVENT_TIME:
-        unit_advance(context->unit, clock_now());
         return event_time(context, number, value);
-    case SIM_EVENT_RECORD:
-        return event_exists(context, number) ? launch(client, context, request, 0, (uint32_t)number, value)
-                                             : SIM_INVALID;
     case SIM_EVENT_SYNC:
     case SIM_EVENT_QUERY:
         if (!event_exists(context, number))
             return SIM_INVALID;
-        recorder = event_latest(context, number, &position);
-        return recorder ? reach(client, recorder, request, position) : SIM_OK;
+        recorder = event_latest(context, number, &channel, &position);
+        if (!recorder)
+            return SIM_OK;
+        unit_advance(recorder->unit, clock_now());
+        return reach(client, recorder, request, channel, position);
     }
     return SIM_INVALID;
 }
 
 /* The operations on a context; *late: the reply comes later. */
-static enum sim_status on_context(struct client *client, const struct sim_request *request, uint64_t *value,
-                                  bool *late) {
+static enum sim_status on_context(struct client *client, const struct sim_request *request,
+                                  struct answer *said, bool *late) {
     struct context *context = context_of(client, request->context);
-    uint64_t argument = request->argument[0];
-    enum sim_status status = SIM_INVALID;
+    enum sim_status status;
     if (!context)
         return SIM_INVALID;
     if (!state.devices[context->device].info.healthy)
         return SIM_LOST;
-    if (request->operation == SIM_SYNC || request->operation == SIM_QUERY)
-        status = reach(client, context, request, argument);
-    else if (request->operation != SIM_LAUNCH)
-        status = on_event(client, context, request, value);
-    else if (argument <= SIM_MAX_KERNEL_NS)
-        status = launch(client, context, request, argument, 0, value);
+    unit_advance(context->unit, clock_now());
+    if (context->fault != SIM_OK)
+        return context->fault;
+    switch (request->operation) {
+    case SIM_QUEUE:
+        said->close = true;
+        return context_queue(context, &said->fd);
+    case SIM_LOOK:
+        return SIM_OK;
+    case SIM_SYNC:
+    case SIM_QUERY:
+        status = reach(client, context, request, request->argument[0], request->argument[1]);
+        break;
+    default:
+        status = on_event(client, context, request, said->value);
+    }
     *late = status == SIM_PENDING && waits(request->operation);
     return status;
 }
@@ -162,7 +154,9 @@ static void hello(const struct client *client, struct sim_hello *hello) {
     *hello = (struct sim_hello){.device_count = state.device_count,
                                 .host = process_on_host(client->pid),
                                 .memory_limits = state.memory_limits,
-                                .cuda_version = state.cuda_version};
+                                .cuda_version = state.cuda_version,
+                                .launch_ns = state.launch_ns,
+                                .record_ns = state.record_ns};
     memcpy(hello->driver_version, state.driver_version, sizeof hello->driver_version);
     memcpy(hello->nvml_version, state.nvml_version, sizeof hello->nvml_version);
 }
@@ -298,7 +292,7 @@ void request_handle(struct client *client, const char *message, size_t size, int
         status = on_memory(client, &request, fd, &said, &opened);
         break;
     default:
-        status = on_context(client, &request, said.value, &late);
+        status = on_context(client, &request, &said, &late);
     }
     if (!late)
         answer(client, request.seq, status, &said);

@@ -1,10 +1,11 @@
 /*
- * Simulated device time. Each unit runs one kernel at a time; contexts with work take turns by time
- * slices, as on a card, and a slice cuts a kernel short. All kernels of a context run in the order
- * of their launch, whatever their streams.
+ * Simulated device time. Contexts with work take turns on a unit by time slices, as on a card; from one to
+ * another there is a switch, which is nobody's time. In a context the first commands of all channels run at
+ * the same time and share the unit equally, so that device time is neither made nor lost by running side by
+ * side. Records and waits take no time, but they too are done only in their context's turn.
  *
- * Time is computed, not waited for: a unit's work is simulated up to "now" whenever somebody looks, so that
- * results do not depend on when the driver itself gets the CPU.
+ * Time is computed, not waited for: a unit's work is simulated up to "now" whenever somebody looks, from the
+ * times at which it was given, so that results do not depend on when the driver itself gets the CPU.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -12,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+enum { ACROSS_NS = 50000 }; /* how exactly the work of one unit waits for another's */
 
 uint64_t clock_now(void) {
     struct timespec now;
@@ -53,95 +56,294 @@ uint32_t meter_percent(const struct meter *meter, uint64_t now) {
     return percent > 100 ? 100 : (uint32_t)percent;
 }
 
-static void ring_add(struct context *context) {
+void context_join(struct context *context) {
     struct unit *unit = context->unit;
-    if (!unit->running) {
+    if (!unit->ring) {
         context->next = context->previous = context;
-        unit->running = context;
-        unit->slice_left = state.time_slice;
+        unit->ring = context;
     } else {
-        context->next = unit->running; /* behind all others: just before the running one */
-        context->previous = unit->running->previous;
+        context->next = unit->ring; /* behind all others */
+        context->previous = unit->ring->previous;
         context->previous->next = context;
         context->next->previous = context;
     }
     context->in_ring = true;
 }
 
+/* The turn is over. */
+static void pass(struct unit *unit) {
+    unit->last = unit->running->self.serial;
+    unit->ring = unit->running->next;
+    unit->running = NULL;
+    unit->switch_left = 0;
+}
+
 void context_leave(struct context *context) {
     struct unit *unit = context->unit;
     if (!context->in_ring)
         return;
-    if (context->next == context) {
-        unit->running = NULL;
-    } else {
-        context->previous->next = context->next;
-        context->next->previous = context->previous;
-        if (unit->running == context) {
-            unit->running = context->next;
-            unit->slice_left = state.time_slice;
-        }
-    }
+    if (unit->running == context)
+        pass(unit);
+    if (unit->ring == context)
+        unit->ring = context->next == context ? NULL : context->next;
+    context->previous->next = context->next;
+    context->next->previous = context->previous;
     context->in_ring = false;
 }
 
-static struct launch *launch_at(const struct context *context, uint64_t position) {
-    return &context->queue[position % SIM_QUEUE_DEPTH];
+enum readiness {
+    LATER,   /* not given yet, as of the unit's clock */
+    BLOCKED, /* waits for other work */
+    INSTANT, /* is done as soon as it is the context's turn */
+    RUNS,
+};
+
+static enum readiness readiness_of(const struct context *context, const struct channel *channel) {
+    const struct command *command = queue_head(channel);
+    const struct context *target;
+    if (command->stamp > context->unit->clock)
+        return LATER;
+    switch (command->kind) {
+    case SIM_WAIT:
+        target = context_behind(command->target);
+        return !target || target->channels[command->channel].completed >= command->value ? INSTANT : BLOCKED;
+    case SIM_SPIN:
+        if (!(context->flags[command->number / 64] >> command->number % 64 & 1))
+            return RUNS;
+    }
+    return channel->executed == command->end ? INSTANT : RUNS;
+}
+
+/* For each channel that has commands: `i` is its number. A step of the loop may empty it. */
+#define EACH_ACTIVE(context, i)                                                                              \
+    for (uint64_t active_left = (context)->active, i; active_left; active_left &= active_left - 1)           \
+        if (i = (uint64_t)__builtin_ctzll(active_left), true)
+
+static bool has_work(const struct context *context) {
+    EACH_ACTIVE(context, i)
+    if (readiness_of(context, &context->channels[i]) >= INSTANT)
+        return true;
+    return false;
+}
+
+static void fail(struct context *context, enum sim_status fault) {
+    context->fault = fault;
+    if (context->queue)
+        __atomic_store_n(&context->queue->fault, fault, __ATOMIC_RELEASE);
+    queue_clear(context);
+}
+
+static void complete(struct context *context, uint32_t number) {
+    const struct command *command = queue_head(&context->channels[number]);
+    if (command->kind == SIM_FAULT) {
+        fail(context, command->number);
+        return;
+    }
+    if (command->kind == SIM_RECORD)
+        event_complete(context, command->number, command->generation, context->unit->clock);
+    else if (command->kind == SIM_RAISE)
+        context->flags[command->number / 64] |= 1ull << command->number % 64;
+    queue_done(context, number);
+}
+
+/* Completes what takes no time (any more); how many commands run. */
+static uint32_t settle(struct context *context) {
+    uint32_t running;
+    bool changed;
+    do {
+        running = 0;
+        changed = false;
+        EACH_ACTIVE(context, i) {
+            const struct channel *channel = &context->channels[i];
+            while ((context->active >> i & 1) && readiness_of(context, channel) == INSTANT) {
+                complete(context, (uint32_t)i);
+                changed = true;
+            }
+            running += (context->active >> i & 1) && readiness_of(context, channel) == RUNS;
+        }
+    } while (changed && context->active); /* others may have waited for it */
+    return running;
+}
+
+/* The next one in turn that has work: `from`, if none before it. */
+static struct context *next_with_work(struct context *from) {
+    struct context *context = from;
+    do {
+        if (has_work(context))
+            return context;
+        context = context->next;
+    } while (context != from);
+    return NULL;
+}
+
+static void begin_turn(struct unit *unit, struct context *context) {
+    unit->running = context;
+    unit->slice_left = state.time_slice;
+    unit->switch_left = unit->last && unit->last != context->self.serial ? state.switch_time : 0;
+    context->carry = 0;
+}
+
+static uint64_t least(uint64_t one, uint64_t other) { return one < other ? one : other; }
+
+/* When a context's next command that is on its way can begin; `limit`, if none before that. */
+static uint64_t next_stamp(const struct context *context, uint64_t limit) {
+    EACH_ACTIVE(context, i) {
+        uint64_t stamp = queue_head(&context->channels[i])->stamp;
+        if (stamp > context->unit->clock)
+            limit = least(limit, stamp);
+    }
+    return limit;
+}
+
+/* Nobody has anything to do: up to when that stays so. */
+static uint64_t idle_until(const struct unit *unit, uint64_t limit) {
+    const struct context *context = unit->ring;
+    if (context)
+        do
+            limit = next_stamp(context, limit);
+        while ((context = context->next) != unit->ring);
+    return limit;
+}
+
+/* Device time until the first of the running commands is done; UINT64_MAX: none will be, by itself. */
+static uint64_t to_next_end(const struct context *context, uint32_t running) {
+    uint64_t shortest = UINT64_MAX;
+    EACH_ACTIVE(context, i) {
+        const struct channel *channel = &context->channels[i];
+        uint64_t left = queue_head(channel)->end - channel->executed;
+        if (left && readiness_of(context, channel) == RUNS)
+            shortest = least(shortest, left);
+    }
+    return shortest == UINT64_MAX ? shortest : shortest * running - context->carry;
+}
+
+/* One step of the running context, in which nothing begins or ends before its end. */
+static void run(struct unit *unit, uint32_t running, uint64_t until) {
+    struct context *context = unit->running;
+    bool alone = context->next == context;
+    if (context->carry >= running)
+        context->carry = 0;
+    uint64_t step = least(next_stamp(context, until) - unit->clock, to_next_end(context, running));
+    if (!alone)
+        step = least(step, unit->slice_left);
+    context->carry += step;
+    uint64_t each = context->carry / running;
+    context->carry %= running;
+    EACH_ACTIVE(context, i) {
+        struct channel *channel = &context->channels[i];
+        if (readiness_of(context, channel) == RUNS)
+            channel->executed += least(each, queue_head(channel)->end - channel->executed);
+    }
+    meter_add(&unit->meter, unit->clock, unit->clock + step);
+    meter_add(&context->meter, unit->clock, unit->clock + step);
+    unit->clock += step;
+    if (alone && step >= unit->slice_left) /* its slices follow one another */
+        unit->slice_left = state.time_slice - (step - unit->slice_left) % state.time_slice;
+    else
+        unit->slice_left -= step;
+}
+
+static void simulate(struct unit *unit, uint64_t until) {
+    for (;;) {
+        uint32_t running = 0;
+        if (unit->running && !unit->switch_left) {
+            running = settle(unit->running);
+            if (unit->running && !running)
+                pass(unit);
+        }
+        if (running && !unit->slice_left) {
+            if (next_with_work(unit->running->next) != unit->running)
+                pass(unit);
+            else
+                unit->slice_left = state.time_slice;
+        }
+        if (!unit->running) {
+            struct context *next = unit->ring ? next_with_work(unit->ring) : NULL;
+            if (next)
+                begin_turn(unit, next);
+            else if (unit->clock < until)
+                unit->clock = idle_until(unit, until);
+            else
+                return;
+            continue;
+        }
+        if (unit->clock >= until)
+            return;
+        if (unit->switch_left) {
+            uint64_t step = least(unit->switch_left, until - unit->clock);
+            unit->switch_left -= step;
+            meter_add(&unit->meter, unit->clock, unit->clock + step); /* busy, with nobody's work */
+            unit->clock += step;
+        } else {
+            run(unit, running, until);
+        }
+    }
+}
+
+static void take_all(struct unit *unit, uint64_t now) {
+    for (struct context *context = unit->contexts; context; context = context->next_of_unit)
+        queue_take(context, now);
+}
+
+/* Work of one unit waits for another's: all go on together, by steps that are short beside what they
+ * simulate. */
+static void advance_all(uint64_t now) {
+    uint64_t oldest = now;
+    for (uint32_t i = 0; i < state.device_count; i++)
+        for (uint32_t j = 0; j < UNITS_PER_DEVICE; j++) {
+            take_all(&state.devices[i].units[j], now);
+            oldest = least(oldest, state.devices[i].units[j].ring ? state.devices[i].units[j].clock : now);
+        }
+    uint64_t step = (now - oldest) / 1000 < ACROSS_NS ? ACROSS_NS : (now - oldest) / 1000;
+    for (uint64_t until = oldest;;) {
+        until = least(until + step, now);
+        for (uint32_t i = 0; i < state.device_count; i++)
+            for (uint32_t j = 0; j < UNITS_PER_DEVICE; j++)
+                simulate(&state.devices[i].units[j], until);
+        if (until == now)
+            return;
+    }
 }
 
 void unit_advance(struct unit *unit, uint64_t now) {
-    while (unit->running) {
-        struct context *context = unit->running;
-        struct launch *head = launch_at(context, context->completed + 1);
-        uint64_t step = head->end - context->executed;
-        if (step > 0 && unit->clock >= now)
-            return;
-        bool alone = context->next == context;
-        if (step > now - unit->clock && step > 0)
-            step = now - unit->clock;
-        if (!alone && step > unit->slice_left)
-            step = unit->slice_left;
-        meter_add(&unit->meter, unit->clock, unit->clock + step);
-        meter_add(&context->meter, unit->clock, unit->clock + step);
-        unit->clock += step;
-        unit->slice_left -= step < unit->slice_left ? step : unit->slice_left;
-        context->executed += step;
-        if (context->executed == head->end) {
-            context->completed++;
-            if (head->event)
-                context->events[head->event].time = unit->clock;
-            if (context->completed == context->accepted) {
-                context_leave(context);
-                continue;
-            }
-        }
-        if (unit->slice_left == 0) {
-            unit->running = context->next;
-            unit->slice_left = state.time_slice;
-        }
-    }
-    unit->clock = now;
+    take_all(unit, now);
+    if (state.across)
+        advance_all(now);
+    else
+        simulate(unit, now);
 }
 
-bool context_enqueue(struct context *context, uint64_t ns, uint32_t event, uint64_t now) {
-    if (!context->queue) {
-        context->queue = malloc(SIM_QUEUE_DEPTH * sizeof *context->queue);
-        if (!context->queue)
-            return false;
-    }
-    context->accepted++;
-    context->work += ns;
-    *launch_at(context, context->accepted) = (struct launch){context->work, event};
-    if (event)
-        event_recorded(context, event);
-    if (!context->in_ring)
-        ring_add(context);
-    unit_advance(context->unit, now);
-    return true;
-}
-
-uint64_t context_due(const struct context *context, uint64_t position) {
-    if (position <= context->completed)
+/* When a unit's turn can pass on, at the earliest and if nothing is given to it; 0: it does not. */
+static uint64_t turn_ends(const struct unit *unit) {
+    const struct context *context = unit->running;
+    uint64_t rest = 0;
+    if (!context)
         return 0;
-    return context->unit->clock + (launch_at(context, position)->end - context->executed);
+    EACH_ACTIVE(context, i) {
+        const struct channel *channel = &context->channels[i];
+        rest += queue_head(channel)->kind == SIM_SPIN ? UINT32_MAX : channel->work - channel->executed;
+    }
+    return unit->clock + unit->switch_left + least(unit->slice_left, rest);
+}
+
+uint64_t context_due(const struct context *context, uint32_t number, uint64_t position) {
+    const struct unit *unit = context->unit;
+    const struct channel *channel = &context->channels[number];
+    uint64_t own = channel->queue[position & (channel->capacity - 1)].end - channel->executed;
+    if (state.across)
+        return unit->clock + (own > 4 * ACROSS_NS ? own : 4 * ACROSS_NS);
+    if (!unit->running)
+        return 0;
+    if (unit->running != context)
+        return turn_ends(unit) + state.switch_time + own;
+    if (own)
+        return unit->clock + unit->switch_left + own;
+    /* It spins, or waits for another: whatever happens first may end that. */
+    uint32_t running = 0;
+    EACH_ACTIVE(context, i)
+    running += readiness_of(context, &context->channels[i]) == RUNS;
+    uint64_t step = running ? to_next_end(context, running) : 0;
+    if (context->next != context)
+        step = least(step, unit->slice_left);
+    return step == UINT64_MAX ? 0 : unit->clock + unit->switch_left + step;
 }

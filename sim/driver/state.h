@@ -24,6 +24,8 @@ enum {
     MAX_ALL_CONTEXTS = 16384,
     MAX_HANDLES = 4096,
     MAX_HANDLES_PER_CONNECTION = 256,
+    MAX_QUEUED = 1 << 22,                /* commands that there is space for, of all clients */
+    MAX_QUEUED_PER_CONNECTION = 1 << 19, /* 8 full channels of each of its contexts */
     UNITS_PER_DEVICE = 1 + SIM_MAX_MIG,
     METER_BUCKETS = 64,
     METER_WINDOW = 50, /* buckets: one second */
@@ -39,10 +41,14 @@ struct meter {
 struct context;
 
 struct unit {
-    uint64_t used;           /* bytes */
-    struct context *running; /* head of the ring of contexts with work; NULL: idle */
-    uint64_t clock;          /* up to when its work is simulated, ns */
-    uint64_t slice_left;     /* of the running context, ns */
+    uint64_t used;            /* bytes */
+    struct context *contexts; /* those with a queue, by `next_of_unit` */
+    struct context *ring;     /* one of those with commands, which take turns; NULL: none */
+    struct context *running;  /* whose turn it is; NULL: nobody's */
+    uint32_t last;            /* serial of the one whose turn it was: there is no switch to that one */
+    uint64_t clock;           /* up to when its work is simulated, ns */
+    uint64_t slice_left;      /* of the running context, ns */
+    uint64_t switch_left;     /* until the running context runs, ns */
     struct meter meter;
 };
 
@@ -51,16 +57,37 @@ struct device {
     struct unit units[UNITS_PER_DEVICE];
 };
 
-/* One entry of a context's queue: a kernel, or (event != 0, no time) an event's record. */
-struct launch {
-    uint64_t end; /* in ns of the context's own work, when it is done */
-    uint32_t event;
+/* A context that may be gone: its place in `state.contexts`, and its number. */
+struct reference {
+    uint32_t place, serial;
+};
+
+/* A command that has been taken. */
+struct command {
+    uint64_t stamp; /* when it can begin */
+    uint64_t end;   /* the channel's device time when it is done, ns */
+    uint64_t value; /* SIM_WAIT: position */
+    struct reference target;
+    uint16_t kind, channel; /* SIM_WAIT: the target's channel */
+    bool across;            /* SIM_WAIT: for another unit's work */
+    uint32_t number,
+        generation; /* SIM_RECORD: the event; SIM_SPIN, SIM_RAISE: the flag; SIM_FAULT: the status */
+};
+
+/* A hardware queue: its commands run one after the other. */
+struct channel {
+    struct command *queue; /* `capacity` places, by position; a power of two */
+    uint32_t capacity;
+    uint64_t accepted, completed; /* positions */
+    uint64_t work, executed;      /* ns of device time: of all accepted ones, and so far */
 };
 
 struct shared_event;
 
 struct event {
     bool taken;
+    uint32_t generation; /* counts the events that have had this number */
+    uint32_t channel;
     uint64_t position; /* of its latest record here; 0: none */
     uint64_t time;     /* when that one completed */
     struct shared_event *shared;
@@ -72,15 +99,25 @@ struct context {
     struct client *client;
     struct unit *unit;
     uint32_t device, mig;
-    uint64_t accepted, completed; /* launches so far: positions */
-    uint64_t work, executed;      /* ns so far */
-    struct launch *queue;         /* SIM_QUEUE_DEPTH entries, by position; made at the first launch */
-    struct event *events;         /* by number */
+    struct reference self;
+    uint32_t id;             /* the client's name for it: its slot, and how often that was used */
+    struct sim_queue *queue; /* shared with the client; NULL: not asked for yet */
+    uint64_t taken;          /* commands of it */
+    uint64_t latest;         /* stamp of the last of those */
+    enum sim_status fault;   /* SIM_OK, or what ended its work for good */
+    struct channel channels[SIM_MAX_CHANNELS];
+    uint64_t active; /* the channels with commands, by bit */
+    uint64_t carry;  /* device time that was too little to divide, ns */
+    uint64_t flags[SIM_MAX_FLAGS / 64];
+    struct event *events; /* by number */
     uint32_t event_count;
     struct context *next, *previous; /* in the unit's ring */
     bool in_ring;
+    struct context *next_of_unit;
     struct meter meter;
 };
+
+_Static_assert(SIM_MAX_CHANNELS <= 64, "channels are bits of a word");
 
 struct cgroup {
     struct cgroup *parent, *children, *sibling;
@@ -132,8 +169,10 @@ struct client {
     uid_t uid;
     bool doomed; /* closed at the end of this round of events */
     struct context *contexts[SIM_MAX_CONTEXTS];
+    uint32_t context_uses[SIM_MAX_CONTEXTS]; /* how often each slot was used */
     struct slot *slots;
     uint32_t slot_count, slot_capacity, waits, handles;
+    uint32_t queued;                                   /* places in its channels' queues */
     uint32_t first_free;                               /* slots below it are taken */
     uint64_t usage[SIM_MAX_DEVICES][UNITS_PER_DEVICE]; /* bytes: its reported usage */
     struct data *data;
@@ -142,13 +181,12 @@ struct client {
     struct client *next;
 };
 
-/* A request whose reply is due later. */
+/* A request whose reply is due later: when a position is done. */
 struct wait {
     struct client *client;
     struct context *context;
-    uint64_t seq, position;    /* due when `completed` reaches it */
-    uint32_t operation, event; /* a launch or record that waits for a place is carried out first */
-    uint64_t ns;
+    uint64_t seq, position;
+    uint32_t channel;
     struct wait *next;
 };
 
@@ -158,12 +196,17 @@ struct state {
     char driver_version[32], nvml_version[32];
     int32_t cuda_version;
     uint32_t memory_limits;
-    uint64_t time_slice; /* ns */
+    uint64_t time_slice, switch_time; /* ns */
+    uint32_t launch_ns, record_ns;
     char socket_dir[SIM_MAX_PATH], pid_file[SIM_MAX_PATH], log_file[SIM_MAX_PATH];
     struct client *clients;
     uint32_t client_count, slot_count, context_count, handle_count;
     struct wait *waits;
     struct handle *handles;
+    struct context *contexts[MAX_ALL_CONTEXTS]; /* by place */
+    uint32_t last_serial;
+    uint32_t queued; /* as a client's */
+    uint32_t across; /* commands that wait for the work of another unit */
 };
 
 extern struct state state;
@@ -214,30 +257,48 @@ void share_hangup(struct handle *handle);
 enum sim_status context_create(struct client *client, uint32_t device, uint32_t mig, uint64_t *id);
 enum sim_status context_destroy(struct client *client, uint32_t id);
 struct context *context_of(struct client *client, uint32_t id);
+/* NULL: it is gone. */
+struct context *context_behind(struct reference reference);
+/* *fd: what the client is to map, to be closed after the reply. */
+enum sim_status context_queue(struct context *context, int *fd);
 
 /* event.c; a number that is no event of the context: SIM_INVALID */
 bool event_exists(const struct context *context, uint64_t number);
 enum sim_status event_create(struct context *context, uint64_t *number);
 enum sim_status event_destroy(struct context *context, uint64_t number);
 void event_forget_context(struct context *context);
-/* The latest of the context's accepted work is a record of it. */
-void event_recorded(struct context *context, uint32_t number);
+/* The latest command of the channel is a record of it; its generation, or 0: there is no such event. */
+uint32_t event_recorded(struct context *context, uint64_t number, uint32_t channel);
+/* A record of it is complete. */
+void event_complete(struct context *context, uint32_t number, uint32_t generation, uint64_t time);
 /* SIM_PENDING: its latest record here is not complete. */
 enum sim_status event_time(const struct context *context, uint64_t number, uint64_t *time);
 enum sim_status event_share(struct context *context, uint64_t number, uint64_t *key);
 /* *number 0: it is the client's own. */
 enum sim_status event_open(struct context *context, const uint64_t *key, uint64_t *number);
 /* In whose work its latest record stands, and where; NULL: it is complete. */
-struct context *event_latest(struct context *context, uint64_t number, uint64_t *position);
+struct context *event_latest(struct context *context, uint64_t number, uint32_t *channel, uint64_t *position);
+
+/* queue.c */
+/* Takes what the client has put into a context's queue; `now`: as of when. */
+void queue_take(struct context *context, uint64_t now);
+/* The first command of a channel is done. */
+void queue_done(struct context *context, uint32_t channel);
+/* All commands are done or dropped: the context has failed, or goes away. */
+void queue_clear(struct context *context);
+static inline struct command *queue_head(const struct channel *channel) {
+    return &channel->queue[(channel->completed + 1) & (channel->capacity - 1)];
+}
 
 /* schedule.c */
 uint64_t clock_now(void);
+/* Takes and simulates the unit's work up to `now`. */
 void unit_advance(struct unit *unit, uint64_t now);
-/* Queues one launch or event record. The caller has advanced the unit, and the queue is not full. */
-bool context_enqueue(struct context *context, uint64_t ns, uint32_t event, uint64_t now);
+/* A context has its first command, or none any more. */
+void context_join(struct context *context);
 void context_leave(struct context *context);
-/* The earliest time at which `position` can be done, ns. */
-uint64_t context_due(const struct context *context, uint64_t position);
+/* No later than a position is done, ns; 0: not before something else happens. */
+uint64_t context_due(const struct context *context, uint32_t channel, uint64_t position);
 uint32_t meter_percent(const struct meter *meter, uint64_t now);
 
 /* process.c: what /proc says of a client. */
@@ -261,8 +322,8 @@ struct answer {
 void answer(struct client *client, uint64_t seq, enum sim_status status, const struct answer *said);
 
 /* waits.c */
-enum sim_status wait_for(struct client *client, struct context *context, const struct sim_request *request,
-                         uint64_t position, uint32_t event, uint64_t ns);
+enum sim_status wait_for(struct client *client, struct context *context, uint64_t seq, uint32_t channel,
+                         uint64_t position);
 /* Answers every wait that is due; returns when to look again, ns (0: never). */
 uint64_t waits_resolve(uint64_t now);
 void waits_drop_context(struct context *context, enum sim_status status);

@@ -42,6 +42,9 @@ nvmlReturn_t nvml_result(enum sim_status status) {
         return NVML_ERROR_NOT_FOUND;
     case SIM_NOT_SUPPORTED:
         return NVML_ERROR_NOT_SUPPORTED;
+    case SIM_ILLEGAL_ADDRESS: /* a context's, of which nothing is asked here */
+    case SIM_ASSERT:
+        return NVML_ERROR_UNKNOWN;
     case SIM_LOST:
         return NVML_ERROR_GPU_IS_LOST;
     case SIM_EXHAUSTED:

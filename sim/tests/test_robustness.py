@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import select
 import signal
@@ -27,8 +28,12 @@ Up = Callable[..., SimState]
 
 #: As in sim/protocol.h.
 REQUEST, REPLY = struct.Struct("=IIQIIIIQQ"), struct.Struct("=QIIQQQ")
-VERSION, HELLO, LAST_OPERATION, NO_MIG = 1, 1, 28, 0xFFFFFFFF
-CREATE, ALLOCATE, LAUNCH, SYNC = 9, 11, 13, 18
+VERSION, HELLO, LAST_OPERATION, NO_MIG = 2, 1, 28, 0xFFFFFFFF
+CREATE, ALLOCATE, QUEUE, LOOK, EVENT_CREATE, SYNC, QUERY = 9, 11, 13, 14, 15, 18, 19
+#: A command of a context's queue: stamp, value, kind, channel, context, number, zero.
+COMMAND = struct.Struct("=QQHHIII")
+KERNEL, SPIN, RAISE, FAULT, RECORD, WAIT, WAIT_SHARED, MARK = range(1, 9)
+COMMANDS_AT, RING = 512, 2048
 
 
 def connect(state: SimState) -> socket.socket:
@@ -38,8 +43,40 @@ def connect(state: SimState) -> socket.socket:
     return connection
 
 
-def request(operation: int, seq: int = 7, device: int = 0, context: int = 0, first: int = 0) -> bytes:
-    return REQUEST.pack(VERSION, operation, seq, device, NO_MIG, context, 0, first, 0)
+def request(
+    operation: int,
+    device: int = 0,
+    mig: int = NO_MIG,
+    context: int = 0,
+    first: int = 0,
+    second: int = 0,
+) -> bytes:
+    return REQUEST.pack(VERSION, operation, 7, device, mig, context, 0, first, second)
+
+
+class Queue:
+    """What a context shares with the driver, and puts commands into."""
+
+    def __init__(self, connection: socket.socket, context: int = 0) -> None:
+        connection.sendall(request(QUEUE, context=context))
+        _, received, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+        self.memory = mmap.mmap(received[0], COMMANDS_AT + RING * COMMAND.size)
+        os.close(received[0])
+        self.given = 0
+
+    def put(self, command: bytes) -> None:
+        place = COMMANDS_AT + self.given % RING * COMMAND.size
+        self.memory[place : place + COMMAND.size] = command
+        self.given += 1
+        self.say(self.given)
+
+    def say(self, head: int) -> None:
+        """That so many commands were given."""
+        self.memory[0:8] = struct.pack("=Q", head)
+
+
+def command(kind: int, value: int = 0, channel: int = 0, number: int = 0, stamp: int = 0) -> bytes:
+    return COMMAND.pack(stamp, value, kind, channel, 0, number, 0)
 
 
 def ask(connection: socket.socket, message: bytes) -> tuple[int, int]:
@@ -240,10 +277,69 @@ def test_waits_of_a_client_are_bounded(up: Up) -> None:
     state = up("1xT4")
     with connect(state) as connection:
         ask(connection, request(CREATE))
-        assert ask(connection, request(LAUNCH, first=10**12)) == (0, 1)
+        Queue(connection).put(command(KERNEL, 10**12))
         for _ in range(64):
-            connection.sendall(request(SYNC, first=1))
-        assert ask(connection, request(SYNC, first=1))[0] == 7
+            connection.sendall(request(SYNC, second=1))
+        assert ask(connection, request(SYNC, second=1))[0] == 7
+    assert is_well(state)
+
+
+COMMANDS = st.one_of(
+    st.binary(min_size=COMMAND.size, max_size=COMMAND.size),
+    st.builds(
+        COMMAND.pack,
+        st.just(0) | U64,
+        st.integers(0, 5000) | U64,
+        st.integers(0, MARK + 1),
+        st.integers(0, 48),
+        st.sampled_from([0, 1, 64]),
+        SMALL | st.sampled_from([10, 11, 47, 1023]),
+        st.just(0),
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(commands=st.lists(COMMANDS, max_size=30), head=st.just(None) | U64)
+def test_no_command_brings_the_driver_down(
+    sanitized_sim: SimState, commands: list[bytes], head: int | None
+) -> None:
+    with connect(sanitized_sim) as connection:
+        for mig in (0, 1):
+            ask(connection, request(CREATE, mig=mig))
+        queues = [Queue(connection, context) for context in (0, 1)]
+        ask(connection, request(EVENT_CREATE))
+        for number, one in enumerate(commands):
+            queues[number % 2].put(one)
+        if head is not None:
+            queues[0].say(head)
+        with suppress(BrokenPipeError, ConnectionResetError, struct.error):  # thrown out
+            for context in (0, 1):
+                ask(connection, request(LOOK, context=context))
+    assert is_well(sanitized_sim)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["a kind", "a channel", "a time", "more than there is space for", "too deep"]
+)
+def test_a_client_whose_commands_make_no_sense_is_thrown_out(up: Up, wrong: str) -> None:
+    state = up("1xT4")
+    with connect(state) as connection:
+        ask(connection, request(CREATE))
+        queue = Queue(connection)
+        assert ask(connection, request(LOOK))[0] == 0
+        if wrong == "more than there is space for":
+            queue.say(RING + 1)
+        for one in {
+            "a kind": [command(99)],
+            "a channel": [command(KERNEL, channel=48)],
+            "a time": [command(KERNEL, 1 << 60)],
+            "too deep": [command(KERNEL, 10**12)] * 1025,
+        }.get(wrong, []):
+            queue.put(one)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(request(LOOK))
+            assert connection.recv(1 << 16) == b"" or connection.recv(1 << 16) == b""
     assert is_well(state)
 
 

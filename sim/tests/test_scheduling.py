@@ -92,7 +92,7 @@ def test_a_long_kernel_does_not_keep_others_from_the_device(up: Up, process: Sta
     assert short.synchronize() == SUCCESS
     assert long.query() == NOT_READY
     _, milliseconds = short.elapsed(before, after)
-    assert milliseconds >= 17, "five slices of 2 ms, and the other's four or five between them"
+    assert milliseconds >= 19, "ten slices of 1,024 us, and the other's nine or ten between them"
 
 
 def test_mig_devices_run_beside_each_other(up: Up, process: Start) -> None:

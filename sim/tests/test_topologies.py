@@ -113,6 +113,7 @@ def test_a_file_of_ones_own_may_say_everything(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "description: mine\ndriver: R580\ntime_slice_us: 500\n"
+        "context_switch_us: 5\nlaunch_ns: 4500\nrecord_ns: 2500\n"
         "gpus:\n"
         "  - {model: T4, count: 2, memory_mib: 1000, context_mib: 5}\n"
         "  - {model: H200, uuid: GPU-11111111-2222-3333-4444-555555555555, healthy: false,\n"
@@ -120,7 +121,9 @@ def test_a_file_of_ones_own_may_say_everything(tmp_path: Path) -> None:
         "  - {model: A100-SXM4-80GB, mig: []}\n"
     )
     read = topology.read(str(file))
-    assert (read.driver, read.cuda, read.time_slice_us) == ("580.105.08", "13.0", 500)
+    assert (read.driver, read.cuda) == ("580.105.08", "13.0")
+    assert (read.time_slice_us, read.context_switch_us) == (500, 5)
+    assert (read.launch_ns, read.record_ns) == (4500, 2500)
     assert [int(gpu.settings["memory"]) // MIB for gpu in read.gpus] == [1000, 1000, 143771, 81920]
     assert read.gpus[2].settings["uuid"] == "GPU-11111111-2222-3333-4444-555555555555"
     assert read.gpus[2].faults == {"nvmlDeviceGetMemoryInfo": 999}

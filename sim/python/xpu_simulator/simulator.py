@@ -20,7 +20,7 @@ _REAL_DRIVER = "/proc/driver/nvidia/version"
 _DRIVER = "xpu-sim-driver"
 
 #: The daemon's protocol (sim/protocol.h), as far as the question "who uses you" needs it.
-_PROTOCOL_VERSION, _OP_USERS, _STATUS_OK = 1, 8, 0
+_PROTOCOL_VERSION, _OP_USERS, _STATUS_OK = 2, 8, 0
 _REQUEST, _REPLY = "=IIQIIIIQQ", "=QIIQQQ"
 _LONGEST_REPLY = 1 << 16
 #: Seconds for a daemon that answers within microseconds; a wait without an end is worse than an error.

@@ -169,6 +169,9 @@ class Topology(Value):
     driver: str
     cuda: str
     time_slice_us: int
+    context_switch_us: int
+    launch_ns: int
+    record_ns: int
     gpus: tuple[Gpu, ...]
 
     @property
@@ -191,6 +194,9 @@ class Topology(Value):
             "cuda_version": 1000 * major + 10 * minor,
             "memory_limits": int(self.memory_limits),
             "time_slice": self.time_slice_us * 1000,
+            "switch_time": self.context_switch_us * 1000,
+            "launch_ns": self.launch_ns,
+            "record_ns": self.record_ns,
         }
         lines = [f"{key}={value}" for key, value in top.items()]
         for index, gpu in enumerate(self.gpus):
@@ -234,7 +240,10 @@ def read(topology: str) -> Topology:
         data.get("description", ""),
         driver,
         cuda,
-        data.get("time_slice_us", 2000),
+        data.get("time_slice_us", 1024),
+        data.get("context_switch_us", 20),
+        data.get("launch_ns", 0),
+        data.get("record_ns", 0),
         tuple(_gpus(data["gpus"], name, path)),
     )
 
