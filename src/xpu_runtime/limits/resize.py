@@ -153,8 +153,9 @@ def _raise(ledger: Ledger, number: int, change: _Resize) -> tuple[Grant | None, 
     try:
         return ledger.resize(number, lambda now, _: change.enforce(now, change.grown, change.policies))
     except XpuError as error:
+        what = "the larger limit is booked and not yet" if change.grown else "how time is shared is not"
         raise ApplyError(
-            f"what changes is booked and not yet in force: {error}",
+            f"{what} in force: {error}",
             "run the same command again, or set the limit back",
         ) from error
 
