@@ -18,6 +18,7 @@ from share.scenarios import WARM_UP, Scenario
 STEP = 0.01  # seconds between the points at which work is looked at
 #: A load that is to saturate and completes less than this in a second waits for its host, not for the card.
 HOST_LIMITED = 0.8
+GIVEN_WINDOW, ENOUGH = 0.1, 0.8
 PICTURE_STEP, PICTURE_POINTS = (
     0.25,
     150,
@@ -60,7 +61,7 @@ class Outcome:
     window: float
     throughput: float  # percent of what it should complete
     p99_ns: float
-    behind: float  # seconds of its share that it fell behind at most, since it last had no work
+    given_back: float | None  # seconds from when it had work again until it had its share, at most
     picture: list[tuple[float, float, float]]  # seconds since the start, got, expected
 
 
@@ -180,25 +181,25 @@ def _outcome(
         window=span * STEP,
         throughput=100 * share / expected if expected else math.nan,
         p99_ns=p99_ns,
-        behind=_behind(lag, due),
+        given_back=_given_back(container.load.kernel_ns, got, due),
         picture=_picture(got, due),
     )
 
 
-def _behind(lag: Sequence[float], due: Sequence[float]) -> float:
-    """How far it fell behind, at most, from a moment at which its share rose: in seconds of that share.
+def _given_back(kernel_ns: int, got: Sequence[float], due: Sequence[float]) -> float | None:
+    """How long it took at most, from when it had work again, until it had its share; None if it always had.
 
-    This is how long the others kept what had become its own.
+    It has it from when it completes ENOUGH of it in GIVEN_WINDOW (or two of its kernels' time).
     """
-    worst = start = 0.0
-    before = 0.0
-    for i in range(1, len(due)):
-        share = (due[i] - due[i - 1]) / STEP
-        if share > before + 1e-6:
-            start = lag[i - 1]
-        before = share
-        if share > 0:
-            worst = max(worst, (lag[i] - start) / share)
+    span = round(max(GIVEN_WINDOW, 2 * kernel_ns / 1e9) / STEP)
+    worst = None
+    for i in range(1, len(due) - 1):
+        if due[i] > due[i - 1] or due[i + 1] == due[i]:
+            continue
+        j = i
+        while j + span < len(got) and got[j + span] - got[j] < ENOUGH * (due[j + span] - due[j]):
+            j += 1
+        worst = max(worst or 0.0, (j - i) * STEP)
     return worst
 
 

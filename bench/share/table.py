@@ -20,7 +20,7 @@ _HEAD = (
     "idle %",
     "Jain",
     "p99 launch",
-    "behind",
+    "given back",
 )
 
 
@@ -55,7 +55,7 @@ def markdown(judged: Sequence[tuple[Scenario, Result]], command: str, said: str)
             ]
             worst = f"{one.worst:.2f}" + (f" ({one.window:.0f} s)" if one.window > 2.5 else "")
             fields += [worst, f"{one.throughput:.1f}", own[1], own[2]]
-            fields += [duration(one.p99_ns), duration(one.behind * 1e9) if len(result.outcomes) > 1 else ""]
+            fields += [duration(one.p99_ns), _given_back(result.outcomes[number : number + 1])]
             lines.append(_row(fields))
     return "\n".join(lines) + "\n"
 
@@ -89,9 +89,7 @@ def summary(judged: Sequence[tuple[Scenario, Result]], command: str, said: str) 
         lines += [
             "Several, in their order:",
             "",
-            _row(
-                ["scenario", "due %", "got %", "mean error", "worst", "idle %", "Jain", "kept from its owner"]
-            ),
+            _row(["scenario", "due %", "got %", "mean error", "worst", "idle %", "Jain", "given back"]),
             _row(["---"] + ["---:"] * 7),
         ]
         for scenario, result in together:
@@ -99,9 +97,14 @@ def summary(judged: Sequence[tuple[Scenario, Result]], command: str, said: str) 
                 "/".join(f"{getattr(one, name):.{digits}f}" for one in result.outcomes)
                 for name, digits in (("expected", 0), ("got", 1), ("mean_error", 1), ("worst", 1))
             ]
-            late = duration(max(one.behind for one in result.outcomes) * 1e9)
+            late = _given_back(result.outcomes)
             lines.append(_row([scenario.name, *many, f"{result.idle:.1f}", f"{result.jain:.3f}", late]))
     return "\n".join(lines) + "\n"
+
+
+def _given_back(outcomes: Sequence[Outcome]) -> str:
+    times = [one.given_back for one in outcomes if one.given_back is not None]
+    return f"{max(times) * 1000:.0f} ms" if times else ""
 
 
 def _cell(one: Outcome) -> str:
