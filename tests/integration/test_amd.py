@@ -95,6 +95,10 @@ def test_a_part_of_a_gpu_is_refused_where_the_kernel_cannot_hold_its_limit(node:
     assert "dmem" in done.stdout
     assert "enforcement.allow_unenforced does not list memory" in done.stdout
     assert "interposer" not in done.stdout
+    done = node.xpu("explain", "-e", "XPU_CORES=30", check=False)
+    assert done.returncode == 3
+    assert "nothing on this node can hold a cap on cores" in done.stdout
+    assert "enforcement.allow_unenforced does not list cores" in done.stdout
     done = node.xpu("explain", "-e", "XPU_MEM=4G", "-e", "XPU_ENFORCE=library", check=False)
     assert "library cannot hold limits of amd devices" in done.stdout
 

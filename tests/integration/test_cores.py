@@ -221,3 +221,15 @@ def test_an_old_page_is_refused_with_a_clear_line(node: Node, bundles: Bundles) 
     program = node.oci("exec", container, "cuda-probe", "info")
     assert program.returncode != 0
     assert "was written by an older XPU runtime than these interposer libraries" in program.stderr
+
+
+def test_mig_devices_have_caps_too_in_part_or_whole(node: Node, bundles: Bundles) -> None:
+    node.sim("2xA100-MIG")
+    container = node.start(bundles("XPU_MEM=1G", "XPU_CORES=30", "XPU_VISIBLE_DEVICES=0:0,0:1", args=SLEEP))
+    assert (page(node).limits, page(node).cores) == ((GIB, GIB), (30, 30))
+    node.remove(container)
+    node.start(bundles("XPU_CORES=30", "XPU_VISIBLE_DEVICES=0:0", args=SLEEP))
+    (entry,) = node.json("ps")
+    assert (entry["memory_backend"], entry["memory_strength"]) == ("mig", "hard")
+    assert (entry["cores_backend"], entry["cores_strength"]) == ("library", "soft")
+    assert words(node)[:2] == [pages.NO_LIMIT, 3000]
