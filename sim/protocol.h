@@ -211,10 +211,14 @@ struct sim_opened {
 };
 
 struct sim_process {
-    uint64_t memory; /* bytes */
-    uint32_t pid;    /* in the caller's pid namespace */
-    uint32_t busy;   /* percent of the last second */
-    uint32_t gi, ci; /* SIM_NO_MIG without MIG */
+    uint64_t memory;  /* bytes */
+    uint32_t pid;     /* in the caller's pid namespace */
+    uint32_t busy;    /* percent, by the latest sample */
+    uint32_t gi, ci;  /* SIM_NO_MIG without MIG */
+    uint64_t sampled; /* when that was taken, us since 1970 */
+    uint64_t busy_ns; /* device time that it has used in all */
+    uint64_t age;     /* ns since it came */
+    uint64_t started; /* that time, us since 1970 */
 };
 
 /* What the largest reply takes; clients read with a buffer of this size. */

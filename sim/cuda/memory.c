@@ -167,7 +167,10 @@ CUDA_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
 }
 
 CUDA_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    CUcontext context;
     CUresult result = cuda_ready();
+    if (result == CUDA_SUCCESS && cuda_current(&context) != CUDA_SUCCESS && context)
+        result = cuda_fault(context);
     if (result != CUDA_SUCCESS || !pointer)
         return result;
     pthread_mutex_lock(&cuda_memory);

@@ -112,6 +112,7 @@ enum sim_status context_destroy(struct client *client, uint32_t id) {
     waits_drop_context(context, SIM_INVALID);
     queue_clear(context);
     forget_queue(context);
+    client->busy[context->device][context->mig == SIM_NO_MIG ? 0 : 1 + context->mig] += context->meter.total;
     memory_free_context(client, id);
     client->contexts[id % SIM_MAX_CONTEXTS] = NULL;
     state.contexts[context->self.place] = NULL;

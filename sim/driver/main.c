@@ -178,6 +178,7 @@ static void accept_one(void) {
     client->pidfd = pidfd;
     client->pid = peer.pid;
     client->uid = peer.uid;
+    client->since = clock_now();
     client->next = state.clients;
     state.clients = client;
     state.client_count++;

@@ -43,13 +43,20 @@ uint32_t process_pid_inside(pid_t pid) {
 
 /* Adds what one connection of a process has on one unit; several connections are one process. */
 static void add_usage(struct client *client, uint32_t device, uint32_t mig, struct sim_process *entry) {
-    uint64_t now = clock_now();
+    uint64_t now = clock_now(), time, index = mig == SIM_NO_MIG ? 0 : 1 + mig;
     for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++) {
         struct context *context = client->contexts[i];
-        if (context && context->device == device && context->mig == mig)
-            entry->busy += meter_percent(&context->meter, now);
+        if (!context || context->device != device || context->mig != mig)
+            continue;
+        entry->busy += meter_percent(&context->meter, now, &time);
+        entry->sampled = clock_date(time);
+        entry->busy_ns += context->meter.total;
     }
-    entry->memory += client->usage[device][mig == SIM_NO_MIG ? 0 : 1 + mig];
+    if (entry->age < now - client->since)
+        entry->age = now - client->since;
+    entry->started = clock_date(now - entry->age);
+    entry->busy_ns += client->busy[device][index];
+    entry->memory += client->usage[device][index];
 }
 
 static bool uses(const struct client *client, uint32_t device, uint32_t mig) {

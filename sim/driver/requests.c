@@ -183,7 +183,7 @@ static enum sim_status on_device(struct client *client, const struct sim_request
         uint64_t now = clock_now();
         struct unit *unit = unit_of(request->device, request->mig);
         unit_advance(unit, now);
-        value[0] = meter_percent(&unit->meter, now);
+        value[0] = meter_percent(&unit->meter, now, NULL);
         break;
     }
     case SIM_PROCESSES:

@@ -22,37 +22,48 @@ uint64_t clock_now(void) {
     return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
-static void meter_roll(struct meter *meter, uint64_t bucket) {
-    if (bucket - meter->newest >= METER_BUCKETS)
+uint64_t clock_date(uint64_t time) {
+    static int64_t offset;
+    struct timespec now;
+    if (!offset) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        offset = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)clock_now();
+    }
+    return (uint64_t)((int64_t)time + offset) / 1000;
+}
+
+static void meter_roll(struct meter *meter, uint64_t sample) {
+    if (sample - meter->newest >= METER_SAMPLES)
         memset(meter->ns, 0, sizeof meter->ns);
     else
-        while (meter->newest < bucket)
-            meter->ns[++meter->newest % METER_BUCKETS] = 0;
-    meter->newest = bucket;
+        while (meter->newest < sample)
+            meter->ns[++meter->newest % METER_SAMPLES] = 0;
+    meter->newest = sample;
 }
 
 static void meter_add(struct meter *meter, uint64_t from, uint64_t to) {
-    uint64_t oldest = (METER_BUCKETS - 1) * METER_BUCKET_NS;
+    uint64_t oldest = (METER_SAMPLES - 1) * METER_SAMPLE_NS;
+    meter->total += to - from;
     if (to - from > oldest)
         from = to - oldest;
     while (from < to) {
-        uint64_t bucket = from / METER_BUCKET_NS, end = (bucket + 1) * METER_BUCKET_NS;
+        uint64_t sample = from / METER_SAMPLE_NS, end = (sample + 1) * METER_SAMPLE_NS;
         if (end > to)
             end = to;
-        if (bucket > meter->newest)
-            meter_roll(meter, bucket);
-        meter->ns[bucket % METER_BUCKETS] += (uint32_t)(end - from);
+        if (sample > meter->newest)
+            meter_roll(meter, sample);
+        meter->ns[sample % METER_SAMPLES] += (uint32_t)(end - from);
         from = end;
     }
 }
 
-uint32_t meter_percent(const struct meter *meter, uint64_t now) {
-    uint64_t bucket = now / METER_BUCKET_NS, busy = 0;
-    uint64_t window = (METER_WINDOW - 1) * METER_BUCKET_NS + now % METER_BUCKET_NS;
-    for (uint64_t i = bucket - (METER_WINDOW - 1); i <= bucket; i++)
-        if (i <= meter->newest && i + METER_BUCKETS > meter->newest)
-            busy += meter->ns[i % METER_BUCKETS];
-    uint64_t percent = (busy * 100 + window / 2) / window;
+uint32_t meter_percent(const struct meter *meter, uint64_t now, uint64_t *time) {
+    uint64_t sample = now / METER_SAMPLE_NS - 2, busy = 0;
+    if (sample <= meter->newest && sample + METER_SAMPLES > meter->newest)
+        busy = meter->ns[sample % METER_SAMPLES];
+    if (time)
+        *time = (sample + 1) * METER_SAMPLE_NS;
+    uint64_t percent = (busy * 100 + METER_SAMPLE_NS / 2) / METER_SAMPLE_NS;
     return percent > 100 ? 100 : (uint32_t)percent;
 }
 

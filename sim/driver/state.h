@@ -27,15 +27,15 @@ enum {
     MAX_QUEUED = 1 << 22,                /* commands that there is space for, of all clients */
     MAX_QUEUED_PER_CONNECTION = 1 << 19, /* 8 full channels of each of its contexts */
     UNITS_PER_DEVICE = 1 + SIM_MAX_MIG,
-    METER_BUCKETS = 64,
-    METER_WINDOW = 50, /* buckets: one second */
+    METER_SAMPLES = 8, /* that are known at a time, the one that is being taken with them */
 };
-#define METER_BUCKET_NS 20000000ull
+#define METER_SAMPLE_NS 166666667ull /* real cards take them each 1/6 s at best */
 
-/* Busy time in buckets of 20 ms, of which the last second counts. */
+/* Busy time by samples. */
 struct meter {
-    uint64_t newest; /* number of the newest bucket, counted from the clock's zero */
-    uint32_t ns[METER_BUCKETS];
+    uint64_t newest; /* number of the newest sample, counted from the clock's zero */
+    uint32_t ns[METER_SAMPLES];
+    uint64_t total; /* ns in all */
 };
 
 struct context;
@@ -175,6 +175,8 @@ struct client {
     uint32_t queued;                                   /* places in its channels' queues */
     uint32_t first_free;                               /* slots below it are taken */
     uint64_t usage[SIM_MAX_DEVICES][UNITS_PER_DEVICE]; /* bytes: its reported usage */
+    uint64_t busy[SIM_MAX_DEVICES][UNITS_PER_DEVICE];  /* ns: of contexts that are gone */
+    uint64_t since;                                    /* when it came */
     struct data *data;
     struct cgroup *cgroup; /* where the process was last seen */
     char *cgroup_path;
@@ -292,6 +294,8 @@ static inline struct command *queue_head(const struct channel *channel) {
 
 /* schedule.c */
 uint64_t clock_now(void);
+/* Its time in us since 1970; the same at each call, whatever becomes of the system's clock. */
+uint64_t clock_date(uint64_t time);
 /* Takes and simulates the unit's work up to `now`. */
 void unit_advance(struct unit *unit, uint64_t now);
 /* A context has its first command, or none any more. */
@@ -299,7 +303,8 @@ void context_join(struct context *context);
 void context_leave(struct context *context);
 /* No later than a position is done, ns; 0: not before something else happens. */
 uint64_t context_due(const struct context *context, uint32_t channel, uint64_t position);
-uint32_t meter_percent(const struct meter *meter, uint64_t now);
+/* The latest sample that can be seen, which is late by one; *time (unless NULL): when it was taken. */
+uint32_t meter_percent(const struct meter *meter, uint64_t now, uint64_t *time);
 
 /* process.c: what /proc says of a client. */
 bool process_on_host(pid_t pid);

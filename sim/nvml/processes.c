@@ -156,14 +156,24 @@ static nvmlReturn_t of_pid(nvmlDevice_t device, unsigned int pid, struct sim_pro
     return result == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : result;
 }
 
+enum { SAMPLE_NS = 166666667 };
+
+/* Percent of its life. */
+static unsigned int utilization(const struct sim_process *process) {
+    uint64_t percent = process->busy_ns * 100 / (process->age ? process->age : 1);
+    return percent > 100 ? 100 : (unsigned int)percent;
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid,
                                                    nvmlAccountingStats_t *stats) {
     struct sim_process process;
     CHECK(nvml_check_alive, device, stats);
     nvmlReturn_t result = of_pid(device, pid, &process);
     if (result == NVML_SUCCESS)
-        *stats = (nvmlAccountingStats_t){
-            .gpuUtilization = process.busy, .maxMemoryUsage = process.memory, .isRunning = 1};
+        *stats = (nvmlAccountingStats_t){.gpuUtilization = utilization(&process),
+                                         .maxMemoryUsage = process.memory,
+                                         .startTime = process.started,
+                                         .isRunning = 1};
     return result;
 }
 
@@ -174,7 +184,10 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlA
     if (result == NVML_SUCCESS)
         *stats = (nvmlAccountingStats_v2_t){.pid = stats->pid,
                                             .isRunning = 1,
-                                            .gpuUtilization = process.busy,
-                                            .maxMemoryUsage = process.memory};
+                                            .gpuUtilization = utilization(&process),
+                                            .maxMemoryUsage = process.memory,
+                                            .sampleCount = (unsigned int)(process.age / SAMPLE_NS),
+                                            .sumGpuUtil = process.busy_ns * 10000 / SAMPLE_NS,
+                                            .startTime = process.started};
     return result;
 }

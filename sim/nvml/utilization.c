@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* The processes that were busy in the last second. */
+/* The processes that were busy by a sample after `since`; there may be none yet. */
 static nvmlReturn_t busy_ones(nvmlDevice_t device, unsigned long long since, struct sim_process *found,
                               unsigned int *count) {
     unsigned int there = 0;
@@ -18,9 +18,9 @@ static nvmlReturn_t busy_ones(nvmlDevice_t device, unsigned long long since, str
     if (result != NVML_SUCCESS)
         return result;
     for (unsigned int i = 0; i < there; i++)
-        if (found[i].busy)
+        if (found[i].busy && found[i].sampled > since)
             found[(*count)++] = found[i];
-    return *count && since <= nvml_now() ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+    return *count ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
 /* One sample a process. */
@@ -35,7 +35,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
         result = nvml_fits(count, busy, samples);
     for (unsigned int i = 0; result == NVML_SUCCESS && i < busy; i++)
         samples[i] = (nvmlProcessUtilizationSample_t){
-            .pid = found[i].pid, .timeStamp = nvml_now(), .smUtil = found[i].busy};
+            .pid = found[i].pid, .timeStamp = found[i].sampled, .smUtil = found[i].busy};
     return result;
 }
 
@@ -51,7 +51,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
         result = nvml_fits(&info->processSamplesCount, busy, info->procUtilArray);
     for (unsigned int i = 0; result == NVML_SUCCESS && i < busy; i++)
         info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
-            .timeStamp = nvml_now(), .pid = found[i].pid, .smUtil = found[i].busy};
+            .timeStamp = found[i].sampled, .pid = found[i].pid, .smUtil = found[i].busy};
     return result;
 }
 

@@ -220,6 +220,7 @@ static void check_fault(const char *kernel, CUresult fault) {
     EXPECT(fault, cuEventCreate(&made, 0));
     EXPECT(fault, cuMemAlloc_v2(&pointer, 1000));
     EXPECT(fault, cuMemcpyHtoD_v2(pointer, "x", 1));
+    EXPECT(fault, cuMemFree_v2(pointer));
     EXPECT(fault, cuCtxSynchronize());
     MUST(cuCtxPushCurrent_v2(other));
     before = module;

@@ -105,7 +105,44 @@ def test_mig_devices_run_beside_each_other(up: Up, process: Start) -> None:
     assert two.timed("busy_10ms") == [SUCCESS, 10.0]
 
 
-def test_utilisation_is_busy_time_of_the_last_second(up: Up, process: Start) -> None:
+def test_utilisation_is_a_sample_that_is_late(up: Up, process: Start) -> None:
+    root = up("1xT4").root
+    one, observer = process(root), process(root)
+    one.start()
+    one.launch("busy_3600s")
+    assert observer.nvml("nvmlDeviceGetUtilizationRates")["gpu"] < 100, (
+        "no whole sample of it can be seen yet"
+    )
+    samples: list[dict[str, int]] = []
+    until(lambda: sampled(observer, samples))
+    stamp = samples[0]["timeStamp"]
+    later: list[dict[str, int]] = []
+    until(lambda: not sampled(observer, later, stamp) or later[0]["timeStamp"] > stamp)
+    until(lambda: sampled(observer, later, stamp))
+    apart = (later[0]["timeStamp"] - stamp) / 1e6 * 6
+    assert abs(apart - round(apart)) < 0.001 and apart > 0.5, "each sixth of a second"
+
+
+def sampled(observer: Process, samples: list[dict[str, int]], since: int = 0) -> bool:
+    """Whether there is a sample after `since` (us), which `samples` is then."""
+    found = observer.nvml("nvmlDeviceGetProcessUtilization", 0, since)
+    if isinstance(found, list):
+        samples[:] = found
+    return isinstance(found, list)
+
+
+def test_accounting_adds_up_what_a_process_has_used(up: Up, process: Start) -> None:
+    root = up("1xT4").root
+    one, observer = process(root), process(root)
+    one.start()
+    for _ in range(2):
+        assert one.launch("busy_100ms", 3) == one.synchronize() == SUCCESS
+    stats = observer.nvml("nvmlDeviceGetAccountingStats", 0, one.pid())
+    assert 0 < stats["gpuUtilization"] <= 100
+    assert stats["isRunning"] == 1 and stats["startTime"] > 0
+
+
+def test_utilisation_follows_who_works(up: Up, process: Start) -> None:
     root = up("2xT4").root
     one, two, observer = process(root), process(root), process(root)
     for worker in (one, two):
@@ -118,10 +155,10 @@ def test_utilisation_is_busy_time_of_the_last_second(up: Up, process: Start) -> 
 
     def shares() -> dict[int, int]:
         samples = observer.nvml("nvmlDeviceGetProcessUtilization", 0, 0)
-        return {sample["pid"]: sample["smUtil"] for sample in samples}
+        return {sample["pid"]: sample["smUtil"] for sample in samples if isinstance(sample, dict)}
 
     until(lambda: rates()["gpu"] == 100)
-    assert shares().keys() == {one.pid(), two.pid()}
+    until(lambda: shares().keys() == {one.pid(), two.pid()})
     until(lambda: all(45 <= share <= 55 for share in shares().values()))
     assert observer.nvml("nvmlDeviceGetUtilizationRates", 1) == {"gpu": 0, "memory": 0}
     assert observer.nvml("nvmlDeviceGetPowerUsage") == 70000
