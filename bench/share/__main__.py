@@ -105,6 +105,8 @@ class Session:
 def main(words: Sequence[str]) -> int:
     options = arguments(words)
     wanted = [each for each in scenarios.SETS[options.set]() if not options.only or options.only in each.name]
+    if options.law != "ours":
+        wanted = [each for each in wanted if not each.change]  # nobody else's caps are changed by `xpu set`
     if not wanted:
         raise SystemExit(f"no scenario of the set {options.set} has {options.only!r} in its name")
     cards = options.cards or (1 if options.real else int(options.topology.split("x")[0]))
@@ -126,7 +128,7 @@ def main(words: Sequence[str]) -> int:
         ):
             print("there is no `xpu agent`: burst and weight hold as fixed", file=sys.stderr)
         judged = session.measure(wanted)
-    command = " ".join(["python3 -m share PREFIX", *words[1:]])
+    command = _command(words[1:])
     said = f"{'a real card' if options.real else options.topology + ', simulated'}; {quiet}"
     text = table.markdown(judged, command, said)
     print(f"\n{text}")
@@ -136,6 +138,18 @@ def main(words: Sequence[str]) -> int:
         page = table.put_into(options.page.read_text(), options.law, table.summary(judged, command, said))
         options.page.write_text(page)
     return 0 if len(judged) == len(wanted) else 1
+
+
+def _command(words: Sequence[str]) -> str:
+    """What makes the same figures again, whoever calls it: not where they were written."""
+    kept: list[str] = []
+    given = iter(words)
+    for word in given:
+        if word in ("--out", "--page"):
+            next(given)
+        else:
+            kept.append(f"'{word}'" if " " in word else word)
+    return f'make bench-share SHARE="{" ".join(kept)}"'
 
 
 def _needs_agent(scenario: Scenario) -> bool:
