@@ -173,6 +173,7 @@ def test_a_container_that_lies_in_its_page_is_held_more_strictly(
         until(lambda: "is held more strictly" in service.log, "it is found out", 30)
         until(lambda: liar.round > 0 and liar.share == 0, "it is stopped until it is at its cap")
         (device,) = service.status()["devices"]
+        assert device["compared"]
         (told,) = [each for each in device["slices"] if each["container_id"] == liar.id]
         assert "more than its cap of 30%" in told["held_strictly"]
         assert told["share"] == 0

@@ -115,6 +115,8 @@ class Card:
         self.uuid = uuid
         self.name = ""
         self.slices: list[Watched] = []
+        #: Whether the driver tells what processes use of it; None: not asked yet.
+        self.compared: bool | None = None
         #: There are rounds: a slice is at work whose share depends on others.
         self.busy = False
         #: What a slice wants has changed since the last decision.
@@ -373,6 +375,7 @@ class Agent:
                     before = self._cards.get(page.uuid)
                     if before is not None:
                         cards[page.uuid].name, cards[page.uuid].busy = before.name, before.busy
+                        cards[page.uuid].compared = before.compared
                 cards[page.uuid].slices.append(found)
         self._cards = cards
         for card in cards.values():
@@ -395,7 +398,8 @@ class Agent:
             return
         owners = self._owners_of({pid for by_pid in figures.values() for pid in by_pid}, now)
         for card in self._cards.values():
-            if card.name not in figures:
+            self._note(card, card.name in figures)
+            if not card.compared:
                 continue
             here = {each.folder: number for number, each in enumerate(card.slices)}
             theirs = {pid: here[folder] for pid, folder in owners.items() if folder in here}
@@ -405,6 +409,16 @@ class Agent:
             for number, each in enumerate(card.slices):
                 if each.demand.cap:
                     self._compare(card, each, seconds, by_slice.get(number))
+
+    def _note(self, card: Card, compared: bool) -> None:
+        """Says, once, where nobody can tell whether a cap holds, as on MIG devices."""
+        if compared is card.compared:
+            return
+        card.compared = compared
+        if not compared and card.name and any(each.demand.cap for each in card.slices):
+            self._log(
+                f"the driver does not tell what processes use of {card.name}: pages alone hold its caps"
+            )
 
     def _compare(self, card: Card, each: Watched, seconds: float, figure: float | None) -> None:
         account, was = each.account, each.account.held
@@ -471,6 +485,7 @@ class Agent:
                 {
                     "uuid": card.name or card.uuid.hex(),
                     "busy": card.busy,
+                    "compared": card.compared,
                     "slices": [_slice_status(each) for each in card.slices],
                 }
                 for card in self._cards.values()
