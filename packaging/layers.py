@@ -27,6 +27,7 @@ ORDER = {
     "native/interposer/nvidia": (),
     "native/interposer/nvidia/client": ("native/account", "native/headers/nvml"),
     "native/interposer/nvidia/cuda": (
+        "native/abi",
         "native/account",
         "native/headers/cuda",
         "native/headers/nvml",
@@ -43,9 +44,10 @@ ORDER = {
     "sim/exports": (),
     "sim/client": ("sim",),
     "sim/driver": ("sim",),
-    "sim/cuda": ("sim/client", "native/headers/cuda"),
+    "sim/cuda": ("sim", "sim/client", "native/headers/cuda"),
     "sim/cudart": ("sim/cuda",),
     "sim/nvml": ("sim/client", "native/headers/nvml"),
+    "sim/mps": ("sim",),
     "sim/smi": ("native/headers/nvml",),
 }
 

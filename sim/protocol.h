@@ -84,6 +84,10 @@ enum sim_operation {
     SIM_EVENT_OPEN,  /* context, argument: key (two) → value: event, or 0 if it is the caller's own */
     SIM_EVENT_SYNC,  /* context, argument: event; waits for its latest record, whosever that is */
     SIM_EVENT_QUERY, /* context, argument: event; SIM_PENDING while that is not complete */
+    SIM_MPS_SERVE,   /* → value: key; the caller is an MPS server from here on */
+    SIM_MPS_JOIN,    /* argument: its key, percent | pinned MiB << 32; SIM_PENDING: it blocks on a fault */
+    SIM_MPS_STATUS,  /* → value: 1 while the server blocks on a client's fault */
+    SIM_MPS_TERMINATE, /* argument: a client's pid on the host */
 };
 
 enum sim_status {
@@ -98,6 +102,8 @@ enum sim_status {
     SIM_PENDING,
     SIM_ILLEGAL_ADDRESS, /* a kernel of the context failed, and with it all that the context was given */
     SIM_ASSERT,          /* likewise */
+    SIM_MPS_LOST,        /* the client's MPS server is gone */
+    SIM_MPS_TERMINATED,  /* or has ended the client's work */
     SIM_GONE,            /* made by the client side: the driver is not there (any more) */
 };
 

@@ -6,6 +6,7 @@
  *                                     allocates that many MiB one after the other, says how each went, and
  *                                     with --hold keeps what it got until it is killed; with --watch it
  *                                     says besides when free or total memory changes
+ *   cuda-probe mps                    whether it is under MPS, and how many multiprocessors it may use
  *
  * For the demo and the tests; runs on a real driver as on the simulated one. The library is opened at run
  * time, as most programs do, so that building it needs no driver. Exit status 0: every allocation succeeded;
@@ -64,6 +65,18 @@ static void watch_memory(int device) {
     }
 }
 
+static int attribute(int number, int device) {
+    int value = 0;
+    must("cuDeviceGetAttribute", find("cuDeviceGetAttribute")(&value, number, device));
+    return value;
+}
+
+static void print_mps(int device) {
+    const int enabled = 133, multiprocessors = 16; /* CU_DEVICE_ATTRIBUTE_... */
+    printf("device %d: %s MPS, %d\n", device, attribute(enabled, device) ? "under" : "without",
+           attribute(multiprocessors, device));
+}
+
 static void open_context(int device) {
     void *context = NULL;
     int handle = 0;
@@ -86,8 +99,9 @@ static int allocate(const char *text) {
 
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc < 2 || (strcmp(argv[1], "info") != 0 && strcmp(argv[1], "alloc") != 0)) {
-        fprintf(stderr, "usage: cuda-probe info | alloc MIB... [--hold | --watch]\n");
+    if (argc < 2 ||
+        (strcmp(argv[1], "info") != 0 && strcmp(argv[1], "alloc") != 0 && strcmp(argv[1], "mps") != 0)) {
+        fprintf(stderr, "usage: cuda-probe info | mps | alloc MIB... [--hold | --watch]\n");
         return 2;
     }
     library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -98,6 +112,11 @@ int main(int argc, char **argv) {
     must("cuInit", find("cuInit")(0));
     int devices = 0;
     must("cuDeviceGetCount", find("cuDeviceGetCount")(&devices));
+    if (strcmp(argv[1], "mps") == 0) {
+        for (int device = 0; device < devices; device++)
+            print_mps(device);
+        return 0;
+    }
     if (strcmp(argv[1], "info") == 0) {
         for (int device = 0; device < devices; device++) {
             open_context(device);

@@ -37,6 +37,10 @@ CUresult cuda_result(enum sim_status status) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     case SIM_ASSERT:
         return CUDA_ERROR_ASSERT;
+    case SIM_MPS_LOST:
+        return CUDA_ERROR_MPS_RPC_FAILURE;
+    case SIM_MPS_TERMINATED:
+        return CUDA_ERROR_MPS_CLIENT_TERMINATED;
     case SIM_LOST:
     case SIM_GONE:
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -63,6 +67,7 @@ static void renew(void) {
     initialized = false;
     cuda_forget_contexts();
     cuda_forget_memory(NULL);
+    cuda_mps_forget();
 }
 
 static bool is_listed(const struct cuda_device *device) {
@@ -167,8 +172,8 @@ CUDA_API CUresult cuInit(unsigned int flags) {
             result = CUDA_ERROR_NO_DEVICE;
         } else {
             choose_devices();
-            __atomic_store_n(&initialized, device_count > 0, __ATOMIC_RELEASE);
-            result = device_count > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+            result = device_count > 0 ? cuda_mps_join() : CUDA_ERROR_NO_DEVICE;
+            __atomic_store_n(&initialized, result == CUDA_SUCCESS, __ATOMIC_RELEASE);
         }
     }
     pthread_mutex_unlock(&lock);
@@ -308,7 +313,9 @@ static int attribute_of(const struct cuda_device *device, int attribute) {
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
         return 512;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-        return (int)(device->instance ? device->instance->sm_count : info->sm_count);
+        return (int)cuda_mps_multiprocessors(device->instance ? device->instance->sm_count : info->sm_count);
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+        return cuda_mps_enabled();
     case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
         return (int)info->ecc;
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
@@ -364,6 +371,8 @@ static int attribute_of(const struct cuda_device *device, int attribute) {
 
 CUDA_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice number) {
     DEVICE(number, value && (int)attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX);
+    if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED && inventory.hello.cuda_version < 12030)
+        return CUDA_ERROR_INVALID_VALUE;
     *value = attribute_of(device, (int)attribute);
     return CUDA_SUCCESS;
 }

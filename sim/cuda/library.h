@@ -90,6 +90,12 @@ CUresult cuda_device(CUdevice number, const struct cuda_device **device);
 int cuda_driver_version(void);
 const struct sim_hello *cuda_hello(void);
 
+/* mps.c: at cuInit; CUDA_SUCCESS with no control daemon as well */
+CUresult cuda_mps_join(void);
+void cuda_mps_forget(void);
+bool cuda_mps_enabled(void);
+uint32_t cuda_mps_multiprocessors(uint32_t all);
+
 /* attributes.c: the attributes that no device differs in; 0 for the others */
 int cuda_constant_attribute(int attribute);
 

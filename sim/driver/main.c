@@ -187,6 +187,7 @@ static void accept_one(void) {
 /* Frees what a client holds at once, so that whoever has seen it die finds its memory free. The struct itself
  * is freed at the end of the round, for events of this round may still point to it. */
 static void let_go(struct client *client) {
+    mps_leave(client);
     waits_drop_client(client); /* dooms it */
     for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++)
         if (client->contexts[i])

@@ -74,6 +74,7 @@ static enum sim_status book(struct client *client, struct block *block) {
     if (!cgroup_charge(group, block->device, block->size))
         return SIM_NO_MEMORY;
     block->cgroup = group;
+    client->mps.held += block->size;
     unit->used += block->size;
     *usage_of(client, block) += block->size;
     return SIM_OK;
@@ -126,7 +127,9 @@ enum sim_status memory_allocate(struct client *client, const struct sim_request 
         return SIM_INVALID;
     if (!info->healthy)
         return SIM_LOST;
-    return take(client, request->context, &wanted, request->argument[1] == SIM_HOST_MEMORY, id);
+    bool host = request->argument[1] == SIM_HOST_MEMORY;
+    return host || mps_fits(client, wanted.size) ? take(client, request->context, &wanted, host, id)
+                                                 : SIM_NO_MEMORY;
 }
 
 void memory_unref(struct block *block) {
@@ -146,8 +149,10 @@ static void release(struct client *client, struct slot *slot) {
     client->slot_count--;
     state.slot_count--;
     if (block->owner == client && --block->owned == 0) {
-        if (block->cgroup)
+        if (block->cgroup) {
             *usage_of(client, block) -= block->size;
+            client->mps.held -= block->size;
+        }
         block->owner = NULL;
     }
     memory_unref(block);

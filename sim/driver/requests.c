@@ -262,6 +262,12 @@ void request_handle(struct client *client, const char *message, size_t size, int
             close(fd);
         return;
     }
+    if (client->mps.fault != SIM_OK) {
+        answer(client, request.seq, client->mps.fault, NULL);
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
     switch (request.operation) {
     case SIM_HELLO:
         hello(client, &greeting);
@@ -290,6 +296,12 @@ void request_handle(struct client *client, const char *message, size_t size, int
     case SIM_EXPORT:
     case SIM_IMPORT:
         status = on_memory(client, &request, fd, &said, &opened);
+        break;
+    case SIM_MPS_SERVE:
+    case SIM_MPS_JOIN:
+    case SIM_MPS_STATUS:
+    case SIM_MPS_TERMINATE:
+        status = mps_request(client, &request, said.value);
         break;
     default:
         status = on_context(client, &request, &said, &late);

@@ -4,6 +4,9 @@
  * the same time and share the unit equally, so that device time is neither made nor lost by running side by
  * side. Records and waits take no time, but they too are done only in their context's turn.
  *
+ * The contexts of one MPS server's clients have one turn together, in which each has as much of the unit as
+ * its client's percentage says, or less in proportion where that is more than all.
+ *
  * Time is computed, not waited for: a unit's work is simulated up to "now" whenever somebody looks, from the
  * times at which it was given, so that results do not depend on when the driver itself gets the CPU.
  */
@@ -81,9 +84,38 @@ void context_join(struct context *context) {
     context->in_ring = true;
 }
 
+/* Whether two contexts have one turn together: those of one MPS server's clients, or one and the same. */
+static bool share_turn(const struct context *one, const struct context *other) {
+    return one == other || (one->client->mps.server && one->client->mps.server == other->client->mps.server);
+}
+
+/* The next one with commands that shares the turn of `from`; NULL where there is no other. */
+static struct context *companion(struct context *from) {
+    if (!from->client->mps.server)
+        return NULL;
+    for (struct context *other = from->next; other != from; other = other->next)
+        if (share_turn(from, other))
+            return other;
+    return NULL;
+}
+
+/* Of those that share a turn one stands in the ring for all: the oldest. */
+static bool stands_for_turn(struct context *context) {
+    if (context->client->mps.server)
+        for (const struct context *other = context->next; other != context; other = other->next)
+            if (share_turn(context, other) && other->self.serial < context->self.serial)
+                return false;
+    return true;
+}
+
+static uint32_t turn_of(const struct context *context) {
+    const struct client *server = context->client->mps.server;
+    return server ? (uint32_t)server->mps.key | 1u << 31 : context->self.serial;
+}
+
 /* The turn is over. */
 static void pass(struct unit *unit) {
-    unit->last = unit->running->self.serial;
+    unit->last = turn_of(unit->running);
     unit->ring = unit->running->next;
     unit->running = NULL;
     unit->switch_left = 0;
@@ -93,8 +125,13 @@ void context_leave(struct context *context) {
     struct unit *unit = context->unit;
     if (!context->in_ring)
         return;
-    if (unit->running == context)
-        pass(unit);
+    if (unit->running == context) {
+        struct context *other = companion(context);
+        if (other)
+            unit->running = other;
+        else
+            pass(unit);
+    }
     if (unit->ring == context)
         unit->ring = context->next == context ? NULL : context->next;
     context->previous->next = context->next;
@@ -137,7 +174,7 @@ static bool has_work(const struct context *context) {
     return false;
 }
 
-static void fail(struct context *context, enum sim_status fault) {
+void context_fail(struct context *context, enum sim_status fault) {
     context->fault = fault;
     if (context->queue)
         __atomic_store_n(&context->queue->fault, fault, __ATOMIC_RELEASE);
@@ -147,7 +184,9 @@ static void fail(struct context *context, enum sim_status fault) {
 static void complete(struct context *context, uint32_t number) {
     const struct command *command = queue_head(&context->channels[number]);
     if (command->kind == SIM_FAULT) {
-        fail(context, command->number);
+        enum sim_status fault = command->number;
+        context_fail(context, fault);
+        mps_spread(context, fault);
         return;
     }
     if (command->kind == SIM_RECORD)
@@ -176,11 +215,21 @@ static uint32_t settle(struct context *context) {
     return running;
 }
 
-/* The next one in turn that has work: `from`, if none before it. */
+static bool turn_has_work(struct context *context) {
+    struct context *other = context;
+    do {
+        if (has_work(other))
+            return true;
+        other = companion(other);
+    } while (other && other != context);
+    return false;
+}
+
+/* The next one in turn that has work, or others for which it stands: `from`, if none before it. */
 static struct context *next_with_work(struct context *from) {
     struct context *context = from;
     do {
-        if (has_work(context))
+        if (stands_for_turn(context) && turn_has_work(context))
             return context;
         context = context->next;
     } while (context != from);
@@ -190,7 +239,7 @@ static struct context *next_with_work(struct context *from) {
 static void begin_turn(struct unit *unit, struct context *context) {
     unit->running = context;
     unit->slice_left = state.time_slice;
-    unit->switch_left = unit->last && unit->last != context->self.serial ? state.switch_time : 0;
+    unit->switch_left = unit->last && unit->last != turn_of(context) ? state.switch_time : 0;
     context->carry = 0;
 }
 
@@ -216,37 +265,92 @@ static uint64_t idle_until(const struct unit *unit, uint64_t limit) {
     return limit;
 }
 
-/* Device time until the first of the running commands is done; UINT64_MAX: none will be, by itself. */
-static uint64_t to_next_end(const struct context *context, uint32_t running) {
-    uint64_t shortest = UINT64_MAX;
+/* Those that have the turn, and how many of their commands run; of a context: `percent` parts of `whole`. */
+static struct turn {
+    struct context *contexts[MAX_ALL_CONTEXTS];
+    uint32_t running[MAX_ALL_CONTEXTS];
+    uint32_t count;
+    uint64_t whole;
+} turn;
+
+static uint64_t percent_of(const struct context *context) {
+    return context->client->mps.server ? context->client->mps.percent : 100;
+}
+
+/* Completes what takes no time for all that have the turn; how many commands run. */
+static uint32_t settle_turn(struct unit *unit) {
+    struct context *first = unit->running, *context = first;
+    uint32_t all = 0;
+    turn.count = 0;
+    do
+        turn.contexts[turn.count++] = context;
+    while ((context = companion(context)) && context != first);
+    turn.whole = 0;
+    for (uint32_t i = 0; i < turn.count; i++) {
+        context = turn.contexts[i];
+        turn.running[i] = context->in_ring ? settle(context) : 0;
+    }
+    for (uint32_t i = 0; i < turn.count; i++) {
+        if (!turn.contexts[i]->in_ring)
+            turn.running[i] = 0; /* another's fault was its as well */
+        turn.whole += turn.running[i] ? percent_of(turn.contexts[i]) : 0;
+        all += turn.running[i];
+    }
+    turn.whole = turn.whole > 100 ? turn.whole : 100;
+    return all;
+}
+
+/* Time until the first of a context's running commands is done; UINT64_MAX: none will be, by itself. */
+static uint64_t to_next_end(const struct context *context, uint32_t running, uint64_t whole) {
+    uint64_t shortest = UINT64_MAX, percent = percent_of(context);
     EACH_ACTIVE(context, i) {
         const struct channel *channel = &context->channels[i];
         uint64_t left = queue_head(channel)->end - channel->executed;
         if (left && readiness_of(context, channel) == RUNS)
             shortest = least(shortest, left);
     }
-    return shortest == UINT64_MAX ? shortest : shortest * running - context->carry;
+    if (shortest == UINT64_MAX)
+        return shortest;
+    uint64_t parts = shortest * running * whole;
+    return parts > context->carry ? (parts - context->carry + percent - 1) / percent : 1;
 }
 
-/* One step of the running context, in which nothing begins or ends before its end. */
-static void run(struct unit *unit, uint32_t running, uint64_t until) {
-    struct context *context = unit->running;
-    bool alone = context->next == context;
-    if (context->carry >= running)
+/* Gives the running commands of a context what is theirs of a step. */
+static void run_context(struct context *context, uint32_t running, uint64_t step) {
+    uint64_t parts = running * turn.whole, percent = percent_of(context);
+    if (context->carry >= parts)
         context->carry = 0;
-    uint64_t step = least(next_stamp(context, until) - unit->clock, to_next_end(context, running));
-    if (!alone)
-        step = least(step, unit->slice_left);
-    context->carry += step;
-    uint64_t each = context->carry / running;
-    context->carry %= running;
+    context->carry += step * percent;
+    uint64_t each = context->carry / parts;
+    context->carry %= parts;
     EACH_ACTIVE(context, i) {
         struct channel *channel = &context->channels[i];
         if (readiness_of(context, channel) == RUNS)
             channel->executed += least(each, queue_head(channel)->end - channel->executed);
     }
+    uint64_t clock = context->unit->clock;
+    meter_add(&context->meter, clock, clock + step * percent / turn.whole);
+}
+
+/* One step of those that have the turn, in which nothing begins or ends before its end. */
+static void run(struct unit *unit, uint64_t until) {
+    bool alone = true;
+    uint64_t step = until - unit->clock;
+    for (const struct context *other = unit->running->next; other != unit->running; other = other->next)
+        alone &= share_turn(unit->running, other);
+    for (uint32_t i = 0; i < turn.count; i++) {
+        if (!turn.contexts[i]->in_ring)
+            continue;
+        step = least(step, next_stamp(turn.contexts[i], until) - unit->clock);
+        if (turn.running[i])
+            step = least(step, to_next_end(turn.contexts[i], turn.running[i], turn.whole));
+    }
+    if (!alone)
+        step = least(step, unit->slice_left);
+    for (uint32_t i = 0; i < turn.count; i++)
+        if (turn.running[i])
+            run_context(turn.contexts[i], turn.running[i], step);
     meter_add(&unit->meter, unit->clock, unit->clock + step);
-    meter_add(&context->meter, unit->clock, unit->clock + step);
     unit->clock += step;
     if (alone && step >= unit->slice_left) /* its slices follow one another */
         unit->slice_left = state.time_slice - (step - unit->slice_left) % state.time_slice;
@@ -258,12 +362,12 @@ static void simulate(struct unit *unit, uint64_t until) {
     for (;;) {
         uint32_t running = 0;
         if (unit->running && !unit->switch_left) {
-            running = settle(unit->running);
+            running = settle_turn(unit);
             if (unit->running && !running)
                 pass(unit);
         }
         if (running && !unit->slice_left) {
-            if (next_with_work(unit->running->next) != unit->running)
+            if (!share_turn(next_with_work(unit->running->next), unit->running))
                 pass(unit);
             else
                 unit->slice_left = state.time_slice;
@@ -286,7 +390,7 @@ static void simulate(struct unit *unit, uint64_t until) {
             meter_add(&unit->meter, unit->clock, unit->clock + step); /* busy, with nobody's work */
             unit->clock += step;
         } else {
-            run(unit, running, until);
+            run(unit, until);
         }
     }
 }
@@ -345,7 +449,7 @@ uint64_t context_due(const struct context *context, uint32_t number, uint64_t po
         return unit->clock + (own > 4 * ACROSS_NS ? own : 4 * ACROSS_NS);
     if (!unit->running)
         return 0;
-    if (unit->running != context)
+    if (!share_turn(unit->running, context))
         return turn_ends(unit) + state.switch_time + own;
     if (own)
         return unit->clock + unit->switch_left + own;
@@ -353,7 +457,7 @@ uint64_t context_due(const struct context *context, uint32_t number, uint64_t po
     uint32_t running = 0;
     EACH_ACTIVE(context, i)
     running += readiness_of(context, &context->channels[i]) == RUNS;
-    uint64_t step = running ? to_next_end(context, running) : 0;
+    uint64_t step = running ? to_next_end(context, running, 100) : 0;
     if (context->next != context)
         step = least(step, unit->slice_left);
     return step == UINT64_MAX ? 0 : unit->clock + unit->switch_left + step;

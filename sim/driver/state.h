@@ -163,8 +163,19 @@ struct handle {
     struct handle *next;
 };
 
+/* MPS: a server has a key, its clients a server. */
+struct mps {
+    uint64_t key;
+    struct client *server;
+    uint32_t percent;      /* of the device's multiprocessors that it may use */
+    uint64_t pinned, held; /* bytes of device memory: the limit (0: none), and what it has allocated */
+    bool struck;           /* a fault was its, or another's under its server */
+    enum sim_status fault; /* SIM_OK, or why it has lost all */
+};
+
 struct client {
     int socket, pidfd;
+    struct mps mps;
     pid_t pid;
     uid_t uid;
     bool doomed; /* closed at the end of this round of events */
@@ -298,6 +309,8 @@ uint64_t clock_now(void);
 uint64_t clock_date(uint64_t time);
 /* Takes and simulates the unit's work up to `now`. */
 void unit_advance(struct unit *unit, uint64_t now);
+/* All work of a context ends with a fault, for good. */
+void context_fail(struct context *context, enum sim_status fault);
 /* A context has its first command, or none any more. */
 void context_join(struct context *context);
 void context_leave(struct context *context);
@@ -305,6 +318,15 @@ void context_leave(struct context *context);
 uint64_t context_due(const struct context *context, uint32_t channel, uint64_t position);
 /* The latest sample that can be seen, which is late by one; *time (unless NULL): when it was taken. */
 uint32_t meter_percent(const struct meter *meter, uint64_t now, uint64_t *time);
+
+/* mps.c */
+enum sim_status mps_request(struct client *client, const struct sim_request *request, uint64_t *value);
+bool mps_faulted(const struct client *server);
+/* A client goes; with a server, what its clients have. */
+void mps_leave(struct client *gone);
+/* A fatal fault of a context is that of all that run under its server on the unit. */
+void mps_spread(struct context *context, enum sim_status fault);
+bool mps_fits(const struct client *client, uint64_t size);
 
 /* process.c: what /proc says of a client. */
 bool process_on_host(pid_t pid);

@@ -6,6 +6,9 @@ how its limits are held is the backends'. No backend, vendor or engine is named 
 
 from __future__ import annotations
 
+import os
+
+from xpu_runtime import paths
 from xpu_runtime.errors import ApplyError, DeviceError, XpuError
 from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant, Slice, Use
@@ -159,6 +162,7 @@ def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant)
         enforce.clear(inventory, dead, wanted)
     except XpuError:
         pass  # a limit of a container that has ended: no reason for this one not to start
+    _end_unused(dead)
     if granted is None:
         raise Refused(refusals[-1])
     try:
@@ -239,6 +243,15 @@ def release(config: Config, grants: list[Grant]) -> None:
         for grant in grants:
             survivors.forget(grant)
         ledger.release(grants)
+    _end_unused(grants)
+
+
+def _end_unused(grants: list[Grant]) -> None:
+    """Ends what backends keep for devices that these grants were the last to use."""
+    if grants and os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):
+        from xpu_runtime.limits import per_device
+
+        per_device.end_unused(grants)
 
 
 def reap(config: Config) -> list[Grant]:
@@ -257,6 +270,10 @@ def reap(config: Config) -> list[Grant]:
     for folder in left:
         if folder not in known:
             folders.remove(folder)
+    if os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):
+        from xpu_runtime.limits import per_device
+
+        per_device.sweep()
     return dead
 
 

@@ -100,11 +100,16 @@ def _give_back(state: State, number: int | None) -> list[Grant]:
     with Ledger() as ledger:
         grants = [each for each in ledger.of_container(state.id) if _is_of(each, state, number)]
         # The low-level runtime removes the cgroup before it calls us, and the limits on it went with it.
-        if not any(grant.cgroup and os.path.isdir(grant.cgroup) for grant in grants):
+        released = not any(grant.cgroup and os.path.isdir(grant.cgroup) for grant in grants)
+        if released:
             _remove_folders(grants)
             ledger.release(grants)
-            return grants
-    _release_with_limits(grants)
+    if not released:
+        _release_with_limits(grants)
+    elif os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):  # else no backend keeps anything for a device
+        from xpu_runtime.limits import per_device
+
+        per_device.end_unused(grants)
     return grants
 
 

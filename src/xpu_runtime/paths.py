@@ -29,6 +29,8 @@ NATIVE_DIR = os.path.join(LIB, "native")
 THIRD_PARTY_DIR = _PACKAGES if BY_PIP else os.path.join(LIB, "vendor")
 #: In the run folder: the folders of grants (limits/folders.py).
 GRANT_FOLDERS = "slices"
+#: In the run folder: what backends keep for devices (limits/per_device.py).
+DEVICE_FOLDERS = "devices"
 
 
 def config_file() -> str:

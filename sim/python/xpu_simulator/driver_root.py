@@ -35,7 +35,8 @@ def make(root: str, topology: Topology, native: str) -> None:
     for folder in ("dev", "etc", "proc", "run/nvidia-sim", "usr/bin"):
         os.makedirs(os.path.join(root, folder), mode=0o755)
     _libraries(root, topology, native)
-    _copy(os.path.join(native, "nvidia-smi"), os.path.join(root, "usr/bin/nvidia-smi"))
+    for program in ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"):
+        _copy(os.path.join(native, program), os.path.join(root, "usr/bin", program))
     uvm, caps = _free_majors()
     _nodes(os.path.join(root, "dev"), topology, uvm, caps)
     _proc(os.path.join(root, "proc"), topology, uvm, caps)

@@ -14,7 +14,7 @@ from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.limits import sharing
+from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.sharing import Shares
 
 #: Fewer characters are more likely a device's index than the beginning of an id.
@@ -66,6 +66,14 @@ def state(grant: Grant) -> str:
 def is_alive(grant: Grant) -> bool:
     """Whether the grant's container still has a process."""
     return survivors.has_processes(grant)
+
+
+def problems(grant: Grant) -> list[str]:
+    """What is wrong with what holds the limits of a running container."""
+    if not processes_are_known() or not is_alive(grant):
+        return []
+    told = (backend.problem(grant) for backend in registry.known(grant.slices))
+    return [problem for problem in told if problem]
 
 
 def entry(

@@ -64,6 +64,9 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 err=True,
             )
     _tell_of_the_agent(entries)
+    for grant in grants:
+        for problem in containers.problems(grant):
+            click.echo(f"xpu: container {grant.container_id}: {problem}", err=True)
     if as_json:
         print_json(entries)
         return

@@ -161,7 +161,20 @@ class Backend:
         """Lifts the limits that `must_lift` tells of, where `unless`, asked last, does not object: the cgroup
         may be the container's next life's by then. What cannot be lifted any more is no error."""
 
+    def ended(self, uuid: str) -> None:
+        """No container needs what this backend keeps for the device with this UUID: it stops that, and
+        removes the folder (per_device.py).
+
+        Called under the device's lock, which `impose` takes as well, once the last ledger row is gone; also
+        where a call was killed that made it, and again where an end was. DeviceError where it cannot be.
+        """
+
     # While it runs, for people.
+
+    def problem(self, grant: Grant) -> str:
+        """What is wrong with what holds the limits of a running container, for `xpu ps` and `xpu doctor`, as
+        a sentence with what to do; "" where nothing is."""
+        return ""
 
     def in_force(self, inventory: Inventory, grant: Grant, position: int, kind: str) -> InForce | None:
         """What is in force; None where that is not known."""

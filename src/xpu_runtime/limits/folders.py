@@ -66,8 +66,8 @@ def complete(grant: Grant) -> None:
         raise ApplyError(f"cannot write to the folder {of(grant)}: {error.strerror}") from error
 
 
-def remove(place: str) -> None:
-    """Removes a grant's folder; no error if it is not there. The container's own mounts of it stay."""
+def unmount(place: str) -> None:
+    """Unmounts what is mounted at `place`; no error if nothing is."""
     from xpu_runtime.linux import syscalls
 
     try:
@@ -75,6 +75,11 @@ def remove(place: str) -> None:
             syscalls.umount2(place, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
     except OSError:
         pass
+
+
+def remove(place: str) -> None:
+    """Removes a grant's folder; no error if it is not there. The container's own mounts of it stay."""
+    unmount(place)
     try:
         os.rmdir(place)
     except OSError:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 NONE = "none"
 
 
+def known_names() -> tuple[str, ...]:
+    """The names of all that are registered."""
+    return registered.backends()
+
+
 def load(name: str) -> Backend:
     """The backend of that name; DeviceError where none is registered (any more)."""
     if name not in registered.backends():

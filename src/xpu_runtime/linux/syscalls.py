@@ -46,10 +46,10 @@ except (ImportError, AttributeError, TypeError):  # an interpreter in which _cty
 
 # Since Linux 5.1 new calls have one number on all architectures; older calls differ.
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
-_SETNS, _UMOUNT2, _MOUNT, _BPF = {
-    "x86_64": (308, 166, 165, 321),
-    "aarch64": (268, 39, 40, 280),
-}.get(os.uname().machine, (-1,) * 4)
+_SETNS, _UMOUNT2, _MOUNT, _BPF, _UNSHARE = {
+    "x86_64": (308, 166, 165, 321, 272),
+    "aarch64": (268, 39, 40, 280, 97),
+}.get(os.uname().machine, (-1,) * 5)
 _SETFSUID, _SETFSGID, _CAPGET, _CAPSET = {
     "x86_64": (122, 123, 125, 126),
     "aarch64": (151, 152, 90, 91),
@@ -76,7 +76,9 @@ MS_NODEV = 4
 MS_NOEXEC = 8
 MS_REMOUNT = 32
 MS_BIND = 4096
+MS_REC = 16384
 MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
 
 
 def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
@@ -114,6 +116,11 @@ def umount2(path: str, flags: int) -> None:
 def setns(fd: int, kind: int) -> None:
     """setns(2): the calling thread enters the namespace `fd`, which must be of `kind` (CLONE_NEW...)."""
     _syscall("", _SETNS, fd, kind)
+
+
+def unshare(flags: int) -> None:
+    """unshare(2): the calling thread gets namespaces of its own (CLONE_NEW...)."""
+    _syscall("", _UNSHARE, flags)
 
 
 def setfsuid(uid: int) -> None:

@@ -7,6 +7,7 @@
 #include "context.h"
 #include "devices.h"
 #include "growth.h"
+#include "mps.h"
 #include "real.h"
 #include "reconcile.h"
 #include "release.h"
@@ -130,7 +131,7 @@ static CUresult begin(struct xpu_growth *growth, CUdevice device) {
 /* `again`: the context may be one that there is, with another user. */
 static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *context, bool again) {
     uint64_t taken;
-    CUresult result = xpu_growth_end(growth, made, &taken);
+    CUresult result = xpu_mps_explained(xpu_growth_end(growth, made, &taken));
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t before = __atomic_load_n(usual(growth->device), __ATOMIC_RELAXED) & ~(uint64_t)EXACT;

@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include "devices.h"
+#include "mps.h"
 #include "real.h"
 
 #include <string.h>
@@ -62,7 +63,7 @@ int xpu_index_of(CUdevice device) {
 CUresult xpu_permitted(void) {
     const char *why = NULL;
     if (__builtin_expect(xpu_pages_open(&why) != NULL, 1))
-        return CUDA_SUCCESS;
+        return xpu_mps_permitted();
     xpu_device_refused(why);
     return CUDA_ERROR_NOT_PERMITTED;
 }

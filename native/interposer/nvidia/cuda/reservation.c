@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "reservation.h"
 #include "devices.h"
+#include "mps.h"
 #include "real.h"
 #include "reconcile.h"
 #include "release.h"
@@ -88,7 +89,7 @@ CUresult xpu_reservation_end_with(struct xpu_reservation *reservation, CUresult 
     entry.space = (uint8_t)space;
     if (result == CUDA_SUCCESS && !xpu_entry_put(&entry))
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_SUCCESS)
+    if (xpu_mps_explained(result) != CUDA_SUCCESS)
         xpu_entry_release(&entry);
     xpu_operation_end();
     if (result == CUDA_SUCCESS && is_small(&entry))

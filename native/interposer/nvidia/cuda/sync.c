@@ -3,6 +3,7 @@
  * The account learns it at once, so that another process of the container can have it. Where nothing has gone
  * back to a pool since the last time, they cost one look at a flag.
  */
+#include "mps.h"
 #include "pool.h"
 #include "real.h"
 
@@ -15,7 +16,7 @@ XPU_INTERPOSE(cuStreamSynchronize_ptsz)
 static inline CUresult synchronized(CUresult result) {
     if (__builtin_expect(__atomic_load_n(&xpu_pools_stale, __ATOMIC_ACQUIRE), 0) && result == CUDA_SUCCESS)
         xpu_pools_synchronized();
-    return result;
+    return xpu_mps_explained(result);
 }
 
 CUresult cuCtxSynchronize(void) { return synchronized(REAL(cuCtxSynchronize)()); }

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "devices.h"
+#include "mps.h"
 #include "real.h"
 #include "reconcile.h"
 
@@ -18,8 +19,11 @@ XPU_INTERPOSE(cuMemGetInfo_v2)
 
 /* Nothing is taken yet: a program that only looks leaves no trace in the account. */
 CUresult cuInit(unsigned int flags) {
-    CUresult result = xpu_permitted();
-    return result == CUDA_SUCCESS ? REAL(cuInit)(flags) : result;
+    const char *why;
+    CUresult result = xpu_pages_open(&why) ? CUDA_SUCCESS : xpu_permitted();
+    if (result == CUDA_SUCCESS)
+        result = xpu_mps_prepare();
+    return result == CUDA_SUCCESS ? xpu_mps_check(REAL(cuInit)(flags)) : result;
 }
 
 static size_t least(uint64_t one, uint64_t other) { return one < other ? one : other; }
@@ -31,7 +35,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     int index;
     CUresult result = xpu_granted_here(&index);
     if (result == CUDA_SUCCESS)
-        result = REAL(cuMemGetInfo_v2)(free_bytes, total);
+        result = xpu_mps_explained(REAL(cuMemGetInfo_v2)(free_bytes, total));
     if (result != CUDA_SUCCESS)
         return result;
     xpu_reconcile(index);

@@ -12,7 +12,7 @@ from xpu_runtime.doctor.machine import Machine, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import KINDS, Grant
-from xpu_runtime.limits import pages, registry
+from xpu_runtime.limits import pages, per_device, registry
 
 ORDER = 90
 _CHECK = "containers"
@@ -25,6 +25,7 @@ def look(machine: Machine) -> Iterator[Finding]:
     living = [
         grant for grant in machine.grants or () if grant.state == "running" and survivors.has_processes(grant)
     ]
+    yield from _unneeded(machine)
     wrong = [each for grant in living for each in (*_devices(machine, grant), *_backends(grant))]
     yield from wrong
     if living and not wrong:
@@ -37,6 +38,17 @@ def look(machine: Machine) -> Iterator[Finding]:
         yield finding.ok(
             _CHECK, f"{plural(len(living), 'container')} with slices, as they were started{more}"
         )
+
+
+def _unneeded(machine: Machine) -> Iterator[Finding]:
+    """What backends keep for devices that no container uses: a call was killed that should have ended it."""
+    if machine.grants is None:
+        return
+    needed = per_device.needed(machine.grants)
+    for kept in per_device.left():
+        if kept not in needed:
+            text = f"{per_device.of(*kept)} is kept for a device, and no container uses it any more"
+            yield finding.warning(_CHECK, text, "run `xpu gc`")
 
 
 def _has_older_libraries(grant: Grant) -> bool:

@@ -55,9 +55,9 @@ class Library(Backend):
         entries = tuple(
             pages.Entry(
                 slice_.device_uuid,
-                slice_.memory_bytes if slice_.holder(MEMORY) == NAME else None,
+                slice_.memory_bytes if slice_.holder(MEMORY) == self.NAME else None,
                 is_partition=":" in slice_.device_index,
-                cores=slice_.cores if slice_.holder(CORES) == NAME else None,
+                cores=slice_.cores if slice_.holder(CORES) == self.NAME else None,
                 sched=request.sched or pages.SCHEDS[0],
                 priority=request.priority or pages.PRIORITIES[0],
             )
@@ -75,7 +75,7 @@ class Library(Backend):
         return Interposers(inventory, grant.slices, folders.of(grant))
 
     def open(self, inventory: Inventory, grant: Grant) -> Change:
-        return _Change(inventory, grant)
+        return QuotaChange(inventory, grant)
 
     def in_force(self, inventory: Inventory, grant: Grant, position: int, kind: str) -> InForce | None:
         from xpu_runtime.limits import pages
@@ -122,10 +122,7 @@ class Library(Backend):
         return [Detail("pages", value, f"{place} (ABI {page.abi}{damaged})")]
 
 
-BACKEND = Library()
-
-
-class _Change(Change):
+class QuotaChange(Change):
     """The quota page of one grant.
 
     Opening it can take 45 s, where a process of the container has put a lease on it (pages.OpenQuota).
@@ -136,7 +133,7 @@ class _Change(Change):
         self._grant = grant
         self._page: OpenQuota | None = None
 
-    def __enter__(self) -> _Change:
+    def __enter__(self) -> QuotaChange:
         from xpu_runtime.limits import pages
 
         place = folders.of(self._grant)
@@ -173,6 +170,9 @@ class _Change(Change):
         except OSError:
             return 0
         return pages.in_use(account, position, device_memory(self._inventory, self._grant.slices[position]))
+
+
+BACKEND = Library()
 
 
 def unavailable(inventory: Inventory, device: Device) -> str | None:

@@ -26,7 +26,7 @@ NAME = "nvidia"
 _NVML = "libnvidia-ml.so.1"
 #: The backends that belong to this driver. They need to know `nvml`, the path of the library on the host, and
 #: `memory_limits`, which is set where the driver holds a memory limit on a cgroup (R615).
-_BACKENDS = ("driver", "library")
+_BACKENDS = ("driver", "library", "mps")
 #: What a container's programs allocate by, and what tells them how much memory there is.
 _INTERPOSED = ("libcuda.so", "libnvidia-ml.so")
 _MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in the driver's source; minors 255 and 254 are its own too

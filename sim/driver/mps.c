@@ -1,0 +1,102 @@
+/*
+ * Clients under an MPS server: a client like others (nvidia-cuda-mps-server), by whose key they join it. What
+ * they share ends with it.
+ */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <sys/random.h>
+
+static struct client *server_of(uint64_t key) {
+    for (struct client *client = state.clients; key && client; client = client->next)
+        if (client->mps.key == key && !client->doomed)
+            return client;
+    return NULL;
+}
+
+static void lose(struct client *client, enum sim_status fault) {
+    client->mps.fault = fault;
+    for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++)
+        if (client->contexts[i]) {
+            unit_advance(client->contexts[i]->unit, clock_now());
+            context_fail(client->contexts[i], fault);
+        }
+}
+
+/* Percent and pinned memory in MiB, as SIM_MPS_JOIN has them in one argument. */
+static enum sim_status join(struct client *client, uint64_t key, uint64_t limits) {
+    struct client *server = server_of(key);
+    uint32_t percent = limits & UINT32_MAX;
+    if (!server || client->mps.server || server == client)
+        return SIM_NOT_FOUND;
+    if (percent < 1 || percent > 100)
+        return SIM_INVALID;
+    if (mps_faulted(server))
+        return SIM_PENDING;
+    client->mps.server = server;
+    client->mps.percent = percent;
+    client->mps.pinned = (limits >> 32) << 20;
+    return SIM_OK;
+}
+
+static enum sim_status terminate(struct client *server, uint64_t pid) {
+    for (struct client *client = state.clients; client; client = client->next)
+        if (client->mps.server == server && client->pid == (pid_t)pid) {
+            lose(client, SIM_MPS_TERMINATED);
+            return SIM_OK;
+        }
+    return SIM_NOT_FOUND;
+}
+
+bool mps_faulted(const struct client *server) {
+    for (const struct client *client = state.clients; client; client = client->next)
+        if (client->mps.server == server && client->mps.struck && !client->doomed)
+            return true;
+    return false;
+}
+
+void mps_spread(struct context *context, enum sim_status fault) {
+    const struct client *server = context->client->mps.server;
+    for (struct client *client = server ? state.clients : NULL; client; client = client->next)
+        for (uint32_t i = 0; client->mps.server == server && i < SIM_MAX_CONTEXTS; i++) {
+            struct context *other = client->contexts[i];
+            client->mps.struck |= other && other->unit == context->unit;
+            if (other && other != context && other->unit == context->unit && other->fault == SIM_OK)
+                context_fail(other, fault);
+        }
+}
+
+enum sim_status mps_request(struct client *client, const struct sim_request *request, uint64_t *value) {
+    switch (request->operation) {
+    case SIM_MPS_SERVE:
+        while (!client->mps.key)
+            if (getrandom(&client->mps.key, sizeof client->mps.key, 0) != sizeof client->mps.key)
+                return SIM_EXHAUSTED;
+        value[0] = client->mps.key;
+        return SIM_OK;
+    case SIM_MPS_JOIN:
+        return join(client, request->argument[0], request->argument[1]);
+    case SIM_MPS_STATUS:
+        value[0] = mps_faulted(client);
+        return client->mps.key ? SIM_OK : SIM_INVALID;
+    case SIM_MPS_TERMINATE:
+        return client->mps.key ? terminate(client, request->argument[0]) : SIM_INVALID;
+    }
+    return SIM_INVALID;
+}
+
+void mps_leave(struct client *gone) {
+    if (!gone->mps.key)
+        return;
+    gone->mps.key = 0;
+    for (struct client *client = state.clients; client; client = client->next)
+        if (client->mps.server == gone) {
+            client->mps.server = NULL;
+            lose(client, SIM_MPS_LOST);
+        }
+}
+
+bool mps_fits(const struct client *client, uint64_t size) {
+    return !client->mps.pinned ||
+           (client->mps.held <= client->mps.pinned && size <= client->mps.pinned - client->mps.held);
+}

@@ -1,0 +1,47 @@
+/*
+ * What the stand-ins for NVIDIA's MPS say to each other. The real ones' protocol is not public: only the
+ * names and places of files, the commands and what comes of them are as theirs.
+ */
+#ifndef XPU_SIM_MPS_H
+#define XPU_SIM_MPS_H
+
+#include <stdint.h>
+
+#define MPS_DEFAULT_PIPE "/tmp/nvidia-mps"
+#define MPS_DEFAULT_LOG "/var/log/nvidia-mps"
+
+/* A client's first message to the control daemon, and the answer: on the socket `control`, which it keeps. */
+#define MPS_CLIENT "client"
+
+enum mps_answer {
+    MPS_SERVED = 1, /* by the server of this key */
+    MPS_NOT_READY,  /* the server blocks on another client's fault */
+    MPS_FAILED,     /* there is no server */
+};
+
+struct mps_reply {
+    uint32_t answer;
+    uint32_t percent; /* the server's active thread percentage */
+    uint64_t pinned;  /* bytes of device memory; 0: no limit */
+    uint64_t key;     /* names the server to the driver */
+};
+
+/* The control daemon to its server, on the descriptor that the server is given; the server answers each. */
+#define MPS_SERVER_FD 3
+
+enum mps_order { MPS_STATUS = 1, MPS_TERMINATE };
+
+struct mps_order_message {
+    uint32_t order;
+    uint32_t pid; /* MPS_TERMINATE: the client's, as the host has it */
+};
+
+enum mps_status { MPS_INITIALIZING = 1, MPS_ACTIVE, MPS_FAULT };
+
+struct mps_report {
+    uint32_t status;
+    uint32_t zero;
+    uint64_t key;
+};
+
+#endif

@@ -1,0 +1,321 @@
+"""The `mps` backend: NVIDIA's Multi-Process Service runs a card's containers side by side, not in turns.
+
+All of `library`, and under it a control daemon for each device with one server, which the containers'
+programs connect to: each process gets an active thread percentage and a pinned memory limit, as they are in
+the grant's folder when it calls cuInit. The interposed libcuda sets what the driver reads there, and refuses
+to go on where the driver then does not work under MPS: a wrong pipe folder would let a program run without
+any limit, silently. What the percentage cannot do (hold for all processes together, change for a running one)
+the library's account and pacer do. Soft, and taken only where it is named: an error of one container on the
+card reaches its neighbours (docs/compute.md). R550 is the first driver whose libcuda tells whether it is
+under MPS and whose daemon serves several users.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime.errors import ApplyError, DeviceError
+from xpu_runtime.ledger.grants import CORES
+from xpu_runtime.limits import folders, interposed, per_device
+from xpu_runtime.limits.backend import SOFT, Detail, InForce, Offer, held
+from xpu_runtime.limits.backends.library import Library, QuotaChange, cannot_see, unavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.delivery.contribution import Contribution
+    from xpu_runtime.ledger.grants import Grant
+    from xpu_runtime.limits.mps_daemon import Daemon, Process
+    from xpu_runtime.limits.pages import Compute, Policy
+    from xpu_runtime.request.request import Request
+    from xpu_runtime.vendors.inventory import Device, Inventory
+
+NAME = "mps"
+
+_OLDEST_DRIVER, _OLDEST_ARCH = 550, 7.0
+_PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+#: In the grant's folder: what its processes get, struct xpu_mps of native/abi/mps.h; and the server that was
+#: there when the container was started.
+_LIMITS, _SERVER = "mps", "mps-server"
+_MAGIC, _SIZE = b"XPUMPS\0\1", 64
+_PERCENT_AT, _PINNED_AT = 8, 12
+#: In the container.
+_LIMITS_PATH, _PIPE_PATH = f"{interposed.FOLDER}/mps-limits", f"{interposed.FOLDER}/mps"
+_RESTART = "start the container again"
+#: XPU_WHOLE: all of a device's time, or here of what the percentage leaves of the device.
+_WHOLE = 10000
+
+
+class Mps(Library):
+    NAME = NAME
+
+    def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
+        if request.enforce != NAME:
+            return Offer(None)  # only where somebody has weighed what it shares
+        reason = (
+            _unavailable(inventory, device)
+            or _cannot_serve(request)
+            or unavailable(inventory, device)
+            or cannot_see(kind, request.capabilities)
+        )
+        return Offer(SOFT) if reason is None else Offer(None, reason)
+
+    def objection(self, device: Device, request: Request) -> str | None:
+        if not request.memory and not request.caps_cores:
+            return "XPU_ENFORCE=mps holds a limit: it needs XPU_MEM or XPU_CORES"
+        return None
+
+    def notes(self, request: Request) -> list[str]:
+        return [
+            "under MPS a fatal error of one container's kernel ends the programs of all containers under it "
+            "on that card; the active thread percentage holds for each process, the caps for all together"
+        ]
+
+    def folder_size(self, grant: Grant) -> int:
+        return super().folder_size(grant) + 2 * 4096
+
+    def prepare(self, grant: Grant, request: Request) -> None:
+        super().prepare(grant, request)
+        from xpu_runtime.limits import pages
+
+        place = folders.of(grant)
+        page = bytearray(_SIZE)
+        page[:8] = _MAGIC
+        ((percent, pinned),) = [_of_process(grant, position) for position in range(len(grant.slices))]
+        page[_PERCENT_AT:_PINNED_AT] = percent.to_bytes(4, "little")
+        page[_PINNED_AT : _PINNED_AT + 4] = pinned.to_bytes(4, "little")
+        try:
+            _write(os.path.join(place, _LIMITS), bytes(page))
+            if percent:
+                # Of what the percentage leaves it, the container may use all: as long as that is the cap.
+                with pages.OpenQuota(place) as quota:
+                    quota.set_share(0, _WHOLE)
+        except OSError as error:
+            raise ApplyError(f"cannot write {place}/{_LIMITS}: {error.strerror}") from error
+
+    def contribution(self, inventory: Inventory, grant: Grant) -> Contribution:
+        from xpu_runtime.limits.mps_files import UnderMps
+
+        place = folders.of(grant)
+        daemon = _daemon(grant.slices[0].device_uuid)
+        return UnderMps(
+            inventory,
+            grant.slices,
+            place,
+            limits=(os.path.join(place, _LIMITS), _LIMITS_PATH),
+            clients=(daemon.clients, _PIPE_PATH),
+            shm=daemon.shm,
+        )
+
+    def impose(self, inventory: Inventory, grant: Grant) -> None:
+        uuid = grant.slices[0].device_uuid
+        with per_device.Locked(NAME, uuid):
+            server = _daemon(uuid).start(_program(inventory))
+        try:
+            _write(os.path.join(folders.of(grant), _SERVER), str(server).encode())
+        except OSError as error:
+            raise ApplyError(f"cannot write {folders.of(grant)}/{_SERVER}: {error.strerror}") from error
+
+    def ended(self, uuid: str) -> None:
+        _daemon(uuid).end(_program_of_node())
+
+    def open(self, inventory: Inventory, grant: Grant) -> QuotaChange:
+        return _Change(inventory, grant)
+
+    def in_force(self, inventory: Inventory, grant: Grant, position: int, kind: str) -> InForce | None:
+        if kind != CORES:
+            return super().in_force(inventory, grant, position, kind)
+        from xpu_runtime.limits.compute import GrantPages
+
+        try:
+            percent = _percent(folders.of(grant))
+            pages = GrantPages(folders.of(grant))
+        except (OSError, ValueError):
+            return None
+        try:
+            share = pages.slices[position].cap
+        finally:
+            pages.close()
+        return InForce(round(percent * share / _WHOLE) or None)
+
+    def compute(self, grant: Grant) -> list[Compute]:
+        # Time on a part of the card's multiprocessors is that part of the card's time.
+        percent = _percent(folders.of(grant))
+        return [each.replace(used=each.used * percent // 100) for each in super().compute(grant)]
+
+    def policy(self, grant: Grant, position: int) -> Policy | None:
+        return None
+
+    def problem(self, grant: Grant) -> str:
+        if grant.state != "running":
+            return ""
+        device = f"GPU {grant.slices[0].device_index}"
+        control, server = _daemon(grant.slices[0].device_uuid).find()
+        if control is None:
+            return (
+                f"the MPS control daemon of {device} has ended: programs that start in the container cannot "
+                f"use the device: {_RESTART}"
+            )
+        first = _first_server(grant)
+        if first is not None and not first.alive:
+            now = "new ones have a new server" if server is not None else "new ones start a new server"
+            return (
+                f"the MPS server of {device} has ended: programs that used it get CUDA errors, {now}: "
+                f"{_RESTART}"
+            )
+        program = _program_of_node()
+        if server is None or program is None:
+            return ""
+        try:
+            status = _daemon(grant.slices[0].device_uuid).status(program, server)
+        except DeviceError as error:
+            return str(error)
+        if status != "FAULT":
+            return ""
+        return (
+            f"a program's fatal error has stopped the MPS server of {device}: it takes no new program until "
+            f"all that it has have ended: {_RESTART}"
+        )
+
+    def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
+        if not holds:
+            return [Detail(NAME, None)]
+        place, problem = folders.of(grant), self.problem(grant)
+        daemon = _daemon(grant.slices[0].device_uuid)
+        control, server = daemon.find()
+        value = {
+            "folder": daemon.folder,
+            "control_pid": control.pid if control else None,
+            "server_pid": server.pid if server else None,
+        }
+        try:
+            value["active_thread_percentage"] = _percent(place) or None
+        except OSError:
+            value["active_thread_percentage"] = None
+        line = f"server {value['server_pid'] or '-'}, in {daemon.folder}"
+        return [*super().details(grant, holds=True), Detail(NAME, value, line, problem)]
+
+
+BACKEND = Mps()
+
+
+class _Change(QuotaChange):
+    """The library's, with caps as shares of what the processes' percentage leaves them.
+
+    A process keeps the percentage that it started with. It grows with the cap, for programs that start from
+    then on; where the cap shrinks it stays, and the pacer holds the rest back: at once, and never too little.
+    """
+
+    def set(self, position: int, kind: str, value: int) -> None:
+        place = folders.of(self._grant)
+        if kind != CORES:
+            super().set(position, kind, value)
+            _store(place, _PINNED_AT, value >> 20)
+            return
+        percent = max(_percent(place), value)
+        if percent != _percent(place):
+            _store(place, _PERCENT_AT, percent)
+        assert self._page is not None
+        self._page.set_share(position, max(1, _WHOLE * value // percent))
+
+
+def _unavailable(inventory: Inventory, device: Device) -> str | None:
+    known = inventory.driver(device.vendor)
+    if device.is_partition:
+        return "mps serves whole GPUs: a MIG device is held by the hardware"
+    arch = dict(device.facts).get("arch", "")
+    if not arch or float(arch) < _OLDEST_ARCH:
+        return f"mps needs compute capability {_OLDEST_ARCH} or newer, not {arch or 'an unknown one'}"
+    major = known.version.partition(".")[0]
+    if major.isdigit() and int(major) < _OLDEST_DRIVER:
+        return f"mps needs driver R{_OLDEST_DRIVER} or newer, not {known.version}"
+    there = {library.name for library in known.libraries if library.kind == "bin"}
+    missing = [name for name in _PROGRAMS if name not in there]
+    if missing:
+        return f"the driver root {inventory.root} has no {missing[0]} (Debian: nvidia-cuda-mps)"
+    return None
+
+
+def _cannot_serve(request: Request) -> str | None:
+    if request.count > 1 or len(request.selectors) > 1 or request.choice == "all":
+        return "mps serves one device a container: there is a daemon for each, and a program can have one"
+    if request.sched not in (None, "fixed") or request.priority not in (None, "normal"):
+        return "mps has neither XPU_SCHED nor XPU_PRIORITY: leave them at fixed and normal"
+    return None
+
+
+def _of_process(grant: Grant, position: int) -> tuple[int, int]:
+    """Percent and MiB that each process gets; 0: no limit."""
+    limits = {kind: value for at, kind, value in held(grant, NAME) if at == position}
+    memory = next((value for kind, value in limits.items() if kind != CORES), 0)
+    return limits.get(CORES, 0), memory >> 20
+
+
+def _daemon(uuid: str) -> Daemon:
+    from xpu_runtime.limits.mps_daemon import Daemon
+
+    return Daemon(per_device.of(NAME, uuid), uuid)
+
+
+def _program(inventory: Inventory) -> str:
+    libraries = (library for driver in inventory.drivers for library in driver.libraries)
+    path = next((each.source for each in libraries if each.name == _PROGRAMS[0]), None)
+    if path is None:
+        raise DeviceError(f"the driver root {inventory.root} has no {_PROGRAMS[0]}", "see `xpu doctor`")
+    return path
+
+
+def _program_of_node() -> str | None:
+    """The program, for what has no inventory at hand; None where the driver is gone."""
+    from xpu_runtime.config.defaults import DEFAULTS
+    from xpu_runtime.config.load import load
+    from xpu_runtime.errors import ConfigError, XpuError
+    from xpu_runtime.vendors import discovery
+
+    try:
+        config = load()
+    except ConfigError:
+        config = DEFAULTS
+    try:
+        return _program(discovery.load(config))
+    except XpuError:
+        return None
+
+
+def _percent(place: str) -> int:
+    """What each process that starts now gets; OSError."""
+    with open(os.path.join(place, _LIMITS), "rb") as file:
+        return int.from_bytes(file.read(_SIZE)[_PERCENT_AT:_PINNED_AT], "little")
+
+
+def _store(place: str, at: int, value: int) -> None:
+    """Writes a field: one write(2) of 4 aligned bytes."""
+    path = os.path.join(place, _LIMITS)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            os.pwrite(fd, value.to_bytes(4, "little"), at)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise ApplyError(f"cannot write {path}: {error.strerror}", _RESTART) from error
+
+
+def _first_server(grant: Grant) -> Process | None:
+    from xpu_runtime.limits.mps_daemon import Process
+
+    try:
+        with open(os.path.join(folders.of(grant), _SERVER), encoding="ascii") as file:
+            pid, started = file.read().split()
+            return Process(int(pid), int(started))
+    except (OSError, ValueError):
+        return None
+
+
+def _write(path: str, content: bytes) -> None:
+    """Writes a file that the container can read; OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        os.fchmod(fd, 0o644)  # whatever the umask is
+        os.write(fd, content)
+    finally:
+        os.close(fd)

@@ -1,0 +1,282 @@
+"""NVIDIA's MPS control daemon of one device: started, found, asked and ended.
+
+One daemon a device, with a folder of its own in the run folder:
+
+    pipe/     its sockets (CUDA_MPS_PIPE_DIRECTORY); `control_privileged` is in no container
+    clients/  links to what clients need of pipe/; this folder is what containers get
+    shm/      the tmpfs that it, its server and the containers have at /dev/shm
+    log/      control.log, server.log
+
+It is found by its environment in /proc, so that a call which was killed before it could write anything down
+leaves nothing unknown. It has the host's root cgroup, a session and a mount namespace of its own: it outlives
+the hook that starts it, and the first container. Commands go to its standard input, as NVIDIA documents them
+(docs.nvidia.com/deploy/mps, "Legacy MPS v2 Interface"). Who may use it is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import time
+
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.limits import folders
+from xpu_runtime.linux import cgroups, files, proc, syscalls
+from xpu_runtime.value import Value
+
+PROGRAM, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
+_SHM = "/dev/shm"  # noqa: S108 - the place that it has
+#: What a client opens of the pipe folder.
+_FOR_CLIENTS = ("control", "log")
+#: Clients of all users share the server, which is root's: else a container of another user waits until all
+#: others have ended ("Provisioning Sequence" in NVIDIA's document).
+_OPTIONS = ("-d", "-multiuser-server")
+#: Seconds: for one command, for the daemon to answer, for a server to have initialized the device.
+_COMMAND_S, _START_S, _SERVER_S = 5.0, 10.0, 40.0
+#: And for the end: what `quit` allows the server, then what is left until SIGKILL.
+_QUIT_S, _END_S = 1, 3.0
+_POLL_S = 0.01
+_MAX_ENVIRON = 1 << 20
+#: TASK_COMM_LEN cuts both programs' names to this.
+_COMM = "nvidia-cuda-mps"
+
+
+class Process(Value):
+    """A process, and the clock ticks since boot at which it started."""
+
+    pid: int
+    started: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return proc.is_alive(self.pid, self.started)
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.started}"
+
+
+class Daemon:
+    """The daemon of the device with this UUID, below `folder`."""
+
+    def __init__(self, folder: str, uuid: str) -> None:
+        self.folder = folder
+        self._uuid = uuid
+        self.pipe = os.path.join(folder, "pipe")
+        self.clients = os.path.join(folder, "clients")
+        self.shm = os.path.join(folder, "shm")
+
+    # What is there.
+
+    def find(self) -> tuple[Process | None, Process | None]:
+        """The control daemon and its server, by /proc; None for one that does not run."""
+        found: dict[str, Process] = {}
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and proc.name(int(name)) == _COMM:
+                each = self._own(int(name))
+                if each is not None:
+                    found[each[0]] = each[1]
+        return found.get(PROGRAM), found.get(SERVER)
+
+    def _own(self, pid: int) -> tuple[str, Process] | None:
+        """What `pid` is of this daemon's; None: something else."""
+        wanted = b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(self.pipe)
+        try:
+            if wanted not in files.read(f"/proc/{pid}/environ", _MAX_ENVIRON).split(b"\0"):
+                return None
+            program = files.read(f"/proc/{pid}/cmdline", _MAX_ENVIRON).split(b"\0")[0]
+        except OSError:
+            return None  # it has ended
+        started = proc.start_time(pid)
+        if started is None or not proc.is_alive(pid, started):
+            return None
+        return os.path.basename(os.fsdecode(program)), Process(pid, started)
+
+    def ask(self, program: str, command: str, seconds: float = _COMMAND_S) -> str:
+        """What the daemon answers to one command; DeviceError where it does not."""
+        try:
+            done = subprocess.run(
+                [program],
+                input=command + "\n",
+                env=self._environment(),
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                cwd="/",
+            )
+        except subprocess.TimeoutExpired:
+            raise DeviceError(f"the MPS control daemon does not answer {command!r}", self._see()) from None
+        except OSError as error:
+            raise DeviceError(f"cannot run {program}: {error.strerror}") from error
+        if done.returncode:
+            told = " ".join((done.stdout + done.stderr).split())
+            raise DeviceError(
+                f"the MPS control daemon does not take {command!r}: {told or done.returncode}", self._see()
+            )
+        return done.stdout
+
+    def status(self, program: str, server: Process) -> str:
+        """INITIALIZING, ACTIVE or FAULT; "" where the daemon does not tell. DeviceError."""
+        words = self.ask(program, f"get_server_status {server.pid}").upper().split()
+        return next((word for word in words if word in ("INITIALIZING", "ACTIVE", "FAULT")), "")
+
+    # Its life; under the device's lock.
+
+    def start(self, program: str) -> Process:
+        """Starts daemon and server, where they do not run; the server. DeviceError, and what was started
+        stays for the next one to use or end."""
+        control, server = self.find()
+        if control is None:
+            if server is not None:
+                self.end(program)  # a server without a daemon takes no new client
+            self._make()
+            self._launch(program)
+            self._await(lambda: self.find()[0] is not None and self._answers(program), _START_S, "answer")
+        self._link()
+        if self.find()[1] is None:
+            self.ask(program, "start_server -uid 0", _SERVER_S)
+        self._await(lambda: self._serves(program), _SERVER_S, "get a server for the device ready")
+        server = self.find()[1]
+        if server is None:
+            raise DeviceError("the MPS server ended at once", self._see())
+        return server
+
+    def end(self, program: str | None) -> None:
+        """Ends server and daemon, politely where `program` is there, and removes the folder. DeviceError."""
+        control, _ = self.find()
+        if control is not None and program is not None:
+            try:
+                self.ask(program, f"quit -t {_QUIT_S}", _QUIT_S + 2.0)
+            except DeviceError:
+                pass  # by force, then
+        until = time.monotonic() + _END_S
+        while any(each is not None for each in self.find()) and time.monotonic() < until:
+            if control is None or program is None:
+                break
+            time.sleep(_POLL_S)
+        for each in self.find():
+            if each is not None:
+                _kill(each)
+        self._await(lambda: self.find() == (None, None), _END_S, "end")
+        self._remove()
+
+    def _launch(self, program: str) -> None:
+        with open(os.path.join(self.folder, "log", "start.log"), "ab") as log:
+            try:
+                # To files: whoever waits for the hook's output must not wait for the daemon's end.
+                done = subprocess.run(
+                    [program, *_OPTIONS],
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd="/",
+                    timeout=_START_S,
+                    start_new_session=True,
+                    preexec_fn=self._leave,
+                )
+            except subprocess.TimeoutExpired:
+                raise DeviceError(f"{program} does not go into the background", self._see()) from None
+            except (OSError, subprocess.SubprocessError) as error:
+                raise DeviceError(f"cannot run {program}: {error}") from error
+        if done.returncode:
+            raise DeviceError(f"{program} {' '.join(_OPTIONS)} fails ({done.returncode})", self._see())
+
+    def _leave(self) -> None:
+        """In the child: out of the caller's cgroups, and with the shared /dev/shm."""
+        for each in cgroups.mounted():
+            try:
+                with open(os.path.join(each.mountpoint, "cgroup.procs"), "w", encoding="ascii") as members:
+                    members.write("0")
+            except OSError:
+                pass  # such as cgroups that are mounted read-only
+        # Slave, not private: a mount that ends on the host must end here too, or it is busy as long as we run
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)
+        syscalls.mount(self.shm, _SHM, "", syscalls.MS_BIND)
+        os.umask(0o022)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "CUDA_MPS_PIPE_DIRECTORY": self.pipe,
+            "CUDA_MPS_LOG_DIRECTORY": os.path.join(self.folder, "log"),
+            "CUDA_VISIBLE_DEVICES": self._uuid,
+        }
+
+    def _make(self) -> None:
+        """The folder, without what an earlier daemon has left in it."""
+        try:
+            for name in ("pipe", "clients", "log", "shm"):
+                os.makedirs(os.path.join(self.folder, name), mode=0o755, exist_ok=True)
+            for place in (self.pipe, self.clients):
+                for name in os.listdir(place):
+                    os.unlink(os.path.join(place, name))
+            if not os.path.ismount(self.shm):
+                flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+                syscalls.mount("xpu-mps", self.shm, "tmpfs", flags, "mode=1777")
+        except OSError as error:
+            raise DeviceError(f"cannot make {self.folder}: {error.strerror}") from error
+
+    def _link(self) -> None:
+        """What clients need, in the folder that containers have; again, after a daemon was started anew."""
+        try:
+            for name in _FOR_CLIENTS:
+                source, place = os.path.join(self.pipe, name), os.path.join(self.clients, name)
+                if os.path.lexists(place) and os.path.samestat(os.lstat(source), os.lstat(place)):
+                    continue
+                if os.path.lexists(place):
+                    os.unlink(place)
+                if name == "control" or os.path.lexists(source):
+                    os.link(source, place)
+        except OSError as error:
+            raise DeviceError(f"cannot link {error.filename}: {error.strerror}", self._see()) from error
+
+    def _remove(self) -> None:
+        folders.unmount(self.shm)
+        for top, names, others in os.walk(self.folder, topdown=False):
+            for name in others:
+                os.unlink(os.path.join(top, name))
+            for name in names:
+                os.rmdir(os.path.join(top, name))
+        try:
+            os.rmdir(self.folder)
+        except FileNotFoundError:
+            pass
+
+    def _answers(self, program: str) -> bool:
+        try:
+            if not stat.S_ISSOCK(os.lstat(os.path.join(self.pipe, "control")).st_mode):
+                return False
+            return bool(self.ask(program, "get_default_active_thread_percentage").split())
+        except (DeviceError, OSError):
+            return False
+
+    def _serves(self, program: str) -> bool:
+        server = self.find()[1]
+        return server is not None and self.status(program, server) in ("ACTIVE", "FAULT")
+
+    def _await(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+        until = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > until:
+                raise DeviceError(f"the MPS control daemon does not {what} in {seconds:.0f} s", self._see())
+            time.sleep(_POLL_S)
+
+    def _see(self) -> str:
+        return f"see {os.path.join(self.folder, 'log')}"
+
+
+def _kill(process: Process) -> None:
+    try:
+        if process.alive:
+            os.kill(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable

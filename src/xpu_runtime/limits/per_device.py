@@ -1,0 +1,142 @@
+"""What a backend keeps for a device while any container uses it, such as a daemon: its folder and its end.
+
+A folder that is there means that there may be something to stop. It is made (`impose`) and ended under the
+device's lock, and whether it is still needed is asked of the ledger under that lock: a container's row is
+there before its `impose` is called, and gone before the end is. A call that was killed leaves the folder, for
+the next start, the next end on that device, or `xpu gc`. A container's end looks at one folder and imports
+nothing of this where there is none. No backend is named here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from xpu_runtime import paths
+from xpu_runtime.errors import ApplyError, XpuError
+from xpu_runtime.ledger.grants import KINDS
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.limits import registry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xpu_runtime.ledger.grants import Grant
+
+    #: A backend's name and a device's UUID.
+    Kept = tuple[str, str]
+
+#: Seconds for the lock: an end that another process is busy with, or a start, which takes longer.
+_END_S, START_S = 3.0, 60.0
+_POLL_S = 0.02
+
+
+def of(backend: str, uuid: str) -> str:
+    """The folder of a backend for a device; it need not be there."""
+    return paths.in_run_dir(paths.DEVICE_FOLDERS, backend, uuid)
+
+
+class Locked:
+    """The lock of a backend's folder for a device: a context manager. ApplyError if it cannot be had in time.
+
+    The lock's file stays: one that is removed under a waiting process would lock nothing. The kernel drops
+    the lock with its holder.
+    """
+
+    def __init__(self, backend: str, uuid: str, seconds: float = START_S) -> None:
+        self._path = of(backend, uuid) + ".lock"
+        self._seconds = seconds
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        until = time.monotonic() + self._seconds
+        try:
+            os.makedirs(os.path.dirname(self._path), mode=0o755, exist_ok=True)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            while not self._taken():
+                if time.monotonic() > until:
+                    raise ApplyError(
+                        f"{self._path} is locked by another process since {self._seconds:.0f} s",
+                        f"see who has it: fuser {self._path}",
+                    )
+                time.sleep(_POLL_S)
+        except OSError as error:
+            raise ApplyError(f"cannot lock {self._path}: {error.strerror}") from error
+        except ApplyError:
+            os.close(self._fd)
+            raise
+
+    def _taken(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def end_unused(grants: Iterable[Grant]) -> None:
+    """Ends what backends keep for the devices of `grants`, which are released, where no other grant needs it.
+
+    What cannot be ended now is left: the container that has ended must not fail for it.
+    """
+    for kept in sorted({each for grant in grants for each in _named(grant)}):
+        if os.path.isdir(of(*kept)):
+            _end(kept)
+
+
+def left() -> list[Kept]:
+    """All that backends keep for devices."""
+    top = paths.in_run_dir(paths.DEVICE_FOLDERS)
+    found: list[Kept] = []
+    for backend in _names(top):
+        folder = os.path.join(top, backend)
+        found += [
+            (backend, uuid) for uuid in sorted(_names(folder)) if os.path.isdir(os.path.join(folder, uuid))
+        ]
+    return found
+
+
+def needed(grants: Iterable[Grant]) -> set[Kept]:
+    """What the containers of these grants may use."""
+    return {each for grant in grants for each in _named(grant)}
+
+
+def sweep() -> None:
+    """Ends all that no grant needs."""
+    for kept in left():
+        _end(kept)
+
+
+def _end(kept: Kept) -> None:
+    backend, uuid = kept
+    if backend not in registry.known_names():
+        return  # after a downgrade: the newer version's to end
+    try:
+        with Locked(backend, uuid, _END_S):
+            with Ledger() as ledger:
+                used = kept in needed(ledger.grants())
+            if not used:
+                registry.load(backend).ended(uuid)
+    except XpuError:
+        pass  # the next end, start or `xpu gc` does it
+
+
+def _named(grant: Grant) -> set[Kept]:
+    return {
+        (name, slice_.device_uuid)
+        for slice_ in grant.slices
+        for kind in KINDS
+        if (name := slice_.holder(kind)) not in (None, registry.NONE)
+    }
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -1,0 +1,250 @@
+"""`XPU_ENFORCE=mps` on real runc: a control daemon for each card, and programs that prove to be under it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import GIB
+
+from .conftest import Node
+
+Bundles = Callable[..., Path]
+
+SLEEP = ["sleep", "1000"]
+MPS = "XPU_ENFORCE=mps"
+
+
+def daemons(node: Node) -> list[tuple[str, int]]:
+    """The programs of MPS that run on this node, by name, with their numbers."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if os.fsencode(node.run_dir) in (entry / "environ").read_bytes():
+                name = os.path.basename((entry / "cmdline").read_bytes().split(b"\0")[0]).decode()
+                if name.startswith("nvidia-cuda-mps"):
+                    found.append((name.removeprefix("nvidia-cuda-mps-"), int(entry.name)))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def names(node: Node) -> list[str]:
+    return [name for name, _ in daemons(node)]
+
+
+def number(node: Node, name: str) -> int:
+    (found,) = [pid for each, pid in daemons(node) if each == name]
+    return found
+
+
+def kept(node: Node) -> list[str]:
+    folder = node.run_dir / "devices" / "mps"
+    return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.exists() else []
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_for(
+        lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+
+
+@pytest.fixture(params=["1xT4-R580", "1xT4"])
+def card(node: Node, request: pytest.FixtureRequest) -> Iterator[Node]:
+    node.sim(request.param)
+    yield node
+    node.close_containers()
+    assert daemons(node) == []
+    assert kept(node) == []
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_daemon_is_there_as_long_as_containers_are(card: Node, bundles: Bundles, mode: str) -> None:
+    card.configure(f"mode: {mode}\n")
+    assert names(card) == []
+    first = card.start(bundles(MPS, "XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+    there = daemons(card)
+    assert [name for name, _ in there] == ["control", "server"]
+    (entry,) = card.json("ps")
+    assert [entry[f"{kind}_{what}"] for kind in ("memory", "cores") for what in ("backend", "strength")] == [
+        *("mps", "soft"),
+        *("mps", "soft"),
+    ]
+    second = card.start(bundles(MPS, "XPU_CORES=40", "XPU_MEM=2G", args=SLEEP))
+    assert daemons(card) == there
+    card.remove(first)
+    assert daemons(card) == there
+    card.remove(second)
+    assert daemons(card) == []
+    assert kept(card) == []
+
+
+def test_a_program_is_under_mps_with_its_percentage_and_memory(card: Node, bundles: Bundles) -> None:
+    container = card.start(bundles(MPS, "XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+    assert card.oci("exec", container, "cuda-probe", "mps").stdout == "device 0: under MPS, 12\n"
+    seen = card.oci("exec", container, "cuda-probe", "alloc", "3000", "2000").stdout
+    assert "allocating 3000 MiB: CUDA_SUCCESS" in seen
+    assert "allocating 2000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in seen
+    # Its own variables can take less, and no more, and cannot lead it to another daemon, or to none.
+    for asked, got in (("10", 4), ("90", 12)):
+        env = ["--env", f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={asked}", "--env", "CUDA_MPS_PIPE_DIRECTORY=/tmp"]
+        done = card.oci("exec", *env, container, "cuda-probe", "mps")
+        assert done.stdout == f"device 0: under MPS, {got}\n", done.stderr
+
+
+def test_users_of_all_containers_share_the_server(card: Node, bundles: Bundles) -> None:
+    bundle = bundles(MPS, "XPU_CORES=50", "XPU_MEM=4G", args=SLEEP)
+    (bundle / "rootfs").chmod(0o755)
+    container = card.start(bundle)
+    for user in ("0", "1000", "1001"):
+        done = card.oci("exec", "--user", user, container, "cuda-probe", "mps")
+        assert done.stdout == "device 0: under MPS, 20\n", done.stderr
+    assert names(card) == ["control", "server"]
+
+
+def test_a_container_cannot_end_the_daemon(card: Node, bundles: Bundles) -> None:
+    container = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
+    there = daemons(card)
+    listed = card.oci("exec", container, "ls", "/usr/lib/xpu/mps").stdout.split()
+    assert listed == ["control", "log"]
+    env = ["--env", "CUDA_MPS_PIPE_DIRECTORY=/usr/lib/xpu/mps"]
+    done = card.oci("exec", *env, container, "sh", "-c", "echo quit | nvidia-cuda-mps-control")
+    assert (done.returncode, done.stdout) == (1, "Cannot find MPS control daemon process\n")
+    assert daemons(card) == there
+
+
+def test_without_the_daemon_a_program_is_refused_and_a_start_mends_it(card: Node, bundles: Bundles) -> None:
+    container = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
+    kill(number(card, "control"))
+    wait_for(lambda: names(card) == [])  # the stand-in's server goes with it
+    done = card.oci("exec", container, "cuda-probe", "info")
+    assert done.returncode == 1
+    assert "CUDA_ERROR_MPS_CONNECTION_FAILED" in done.stderr
+    assert "the program would run without MPS, and without its limits" in done.stderr
+    told = "the MPS control daemon of GPU 0 has ended: programs that start in the container cannot use"
+    assert told in card.xpu("ps").stderr
+    assert told in card.xpu("doctor", check=False).stdout
+    other = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
+    for each in (container, other):
+        assert card.oci("exec", each, "cuda-probe", "mps").stdout == "device 0: under MPS, 40\n"
+    assert "the MPS server of GPU 0 has ended" in card.xpu("ps").stderr  # of the first container
+
+
+def test_a_dead_server_is_told_to_the_programs_that_used_it(card: Node, bundles: Bundles) -> None:
+    container = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
+    words = card.command("exec", container, "cuda-probe", "alloc", "100", "--watch")
+    with subprocess.Popen(
+        words, env=card.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "allocating 100 MiB: CUDA_SUCCESS\n"
+        assert program.stdout.readline()
+        kill(number(card, "server"))
+        _, errors = program.communicate(timeout=20)
+    assert program.returncode == 1
+    assert "CUDA_ERROR_MPS_RPC_FAILURE" in errors
+    told = card.xpu("ps").stderr
+    assert f"xpu: container {container}: the MPS server of GPU 0 has ended: programs that used it" in told
+    # The daemon starts another for the next program.
+    assert card.oci("exec", container, "cuda-probe", "mps").stdout == "device 0: under MPS, 40\n"
+
+
+def test_a_cap_changes_live_and_new_programs_get_more(card: Node, bundles: Bundles) -> None:
+    container = card.start(bundles(MPS, "XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+
+    def in_force() -> Any:
+        return card.json("inspect", container)["grants"][0]["slices"][0]["cores_in_force"]
+
+    def program() -> str:
+        return card.oci("exec", container, "cuda-probe", "mps").stdout
+
+    assert in_force() == 30
+    card.xpu("set", container, "--cores", "10")
+    assert (in_force(), program()) == (10, "device 0: under MPS, 12\n")  # the pacer holds the rest
+    card.xpu("set", container, "--cores", "60", "--mem", "6G")
+    assert (in_force(), program()) == (60, "device 0: under MPS, 24\n")
+    seen = card.oci("exec", container, "cuda-probe", "alloc", "5000").stdout
+    assert "allocating 5000 MiB: CUDA_SUCCESS" in seen
+    done = card.xpu("set", container, "--sched", "burst", check=False)
+    assert "which has neither --sched nor --priority" in done.stderr
+
+
+def test_what_a_killed_hook_leaves_is_ended_by_gc(card: Node, bundles: Bundles) -> None:
+    container = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
+    there = daemons(card)
+    # As a hook leaves it that was killed after the ledger's row and before the daemon's end.
+    (entry,) = card.json("ps")
+    hooks = card.run_dir / "devices"
+    hooks.rename(card.run_dir / "hidden")
+    card.remove(container)
+    (card.run_dir / "hidden").rename(hooks)
+    assert daemons(card) == there
+    assert "no container uses it any more" in card.xpu("doctor", check=False).stdout
+    card.xpu("gc")
+    assert daemons(card) == []
+    assert entry["memory_bytes"] == 4 * GIB
+
+
+def test_a_start_after_a_killed_start_takes_what_is_there(card: Node, bundles: Bundles) -> None:
+    card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
+    (uuid,) = kept(card)
+    # As a kill leaves it between the daemon's start and its links; and one that dies with its files there.
+    for name in (card.run_dir / "devices" / "mps" / uuid / "clients").iterdir():
+        name.unlink()
+    there = daemons(card)
+    second = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
+    assert daemons(card) == there
+    assert "under MPS" in card.oci("exec", second, "cuda-probe", "mps").stdout
+
+
+def test_many_starts_and_ends_at_once_leave_nothing(card: Node, bundles: Bundles) -> None:
+    ready = [bundles(MPS, "XPU_MEM=1G", args=["cuda-probe", "mps"]) for _ in range(6)]
+    running = [
+        subprocess.Popen(
+            card.command("run", "--bundle", each, each.name),
+            env=card.environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for each in ready
+    ]
+    for each in running:
+        told, _ = each.communicate(timeout=60)
+        assert (each.returncode, told) == (0, "device 0: under MPS, 40\n")
+    assert daemons(card) == []
+
+
+def test_what_mps_cannot_serve_is_refused_with_the_reason(node: Node, bundles: Bundles) -> None:
+    node.sim("2xT4-R535")
+    for asked, why in (
+        (["XPU_MEM=4G"], "mps needs driver R550 or newer, not 535"),
+        ([], "XPU_ENFORCE=mps holds a limit: it needs XPU_MEM or XPU_CORES"),
+    ):
+        done = node.run(bundles(MPS, *asked))
+        assert why in done.stderr
+    node.xpu("sim", "down")
+    node.sim("2xT4")
+    for words, why in (
+        (("XPU_MEM=4G", "XPU_COUNT=2"), "mps serves one device a container"),
+        (("XPU_CORES=30", "XPU_SCHED=burst"), "mps has neither XPU_SCHED nor XPU_PRIORITY"),
+    ):
+        done = node.run(bundles(MPS, *words))
+        assert why in done.stderr, done.stderr
+    (entry,) = [node.json("explain", "-e", "XPU_MEM=4G", "-e", "XPU_CORES=30")["slices"]]
+    assert re.search("mps", str(entry)) is None  # never unless it is named
