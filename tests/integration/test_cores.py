@@ -233,3 +233,23 @@ def test_mig_devices_have_caps_too_in_part_or_whole(node: Node, bundles: Bundles
     assert (entry["memory_backend"], entry["memory_strength"]) == ("mig", "hard")
     assert (entry["cores_backend"], entry["cores_strength"]) == ("library", "soft")
     assert words(node)[:2] == [pages.NO_LIMIT, 3000]
+
+
+def test_without_a_cap_containers_have_equal_turns_and_that_is_shown(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    told = node.xpu("explain", "-e", "XPU_MEM=4G").stdout
+    assert "4G, no cap on cores, equal turns with others on the device" in told
+    for asked in (("XPU_MEM=4G",), ("XPU_MEM=4G",), ("XPU_MEM=2G", "XPU_CORES=30")):
+        node.start(bundles(*asked, args=SLEEP))
+    assert [entry["cores_shared"] for entry in node.json("ps")] == ["turns", "turns", "cap"]
+    rows = node.xpu("ps").stdout.split("\n")[1:4]
+    assert [" equal turns " in row for row in rows] == [True, True, False]
+    assert "cores equal turns" in node.xpu("inspect", node.json("ps")[0]["container_id"]).stdout
+
+
+def test_a_device_that_is_one_containers_alone_is_shared_with_nobody(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    node.start(bundles("XPU_COUNT=1", args=SLEEP))
+    (entry,) = node.json("ps")
+    assert (entry["cores"], entry["cores_shared"]) == (None, None)
+    assert "equal turns" not in node.xpu("ps").stdout

@@ -62,6 +62,7 @@ def test_a_running_container_is_listed_and_gone_after_its_end(
         "memory_used_bytes": 1000 * MIB,
         "memory_unaccounted_bytes": 0 if t4[0] == "library" else None,
         "cores": 30,
+        "cores_shared": "cap",
         "cores_got_percent": 0.0,
         "cores_sched": "fixed",
         "cores_priority": "normal",

@@ -15,7 +15,7 @@ import pytest
 
 from support import GIB
 
-from .conftest import Node
+from .conftest import CGROUPS, Node
 
 Bundles = Callable[..., Path]
 
@@ -165,6 +165,16 @@ def test_a_dead_server_is_told_to_the_programs_that_used_it(card: Node, bundles:
     assert card.oci("exec", container, "cuda-probe", "mps").stdout == "device 0: under MPS, 40\n"
 
 
+def test_containers_without_a_cap_run_side_by_side_and_that_is_shown(card: Node, bundles: Bundles) -> None:
+    told = card.xpu("explain", "-e", MPS, "-e", "XPU_MEM=4G").stdout
+    assert "no cap on cores, side by side with others on the device" in told
+    assert "under MPS a fatal error of one container's kernel ends the programs of all" in told
+    card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
+    (entry,) = card.json("ps")
+    assert entry["cores_shared"] == "side by side"
+    assert " side by side " in card.xpu("ps").stdout
+
+
 def test_a_cap_changes_live_and_new_programs_get_more(card: Node, bundles: Bundles) -> None:
     container = card.start(bundles(MPS, "XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
 
@@ -199,6 +209,49 @@ def test_what_a_killed_hook_leaves_is_ended_by_gc(card: Node, bundles: Bundles) 
     card.xpu("gc")
     assert daemons(card) == []
     assert entry["memory_bytes"] == 4 * GIB
+
+
+def remove_cgroups(name: str) -> None:
+    wait_for(lambda: all(is_removed(each) for each in (*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}"))))
+
+
+def is_removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def test_a_start_that_is_killed_at_any_time_leaves_what_gc_ends(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    daemon_seen = False
+    for step in range(12):
+        bundle = bundles(MPS, "XPU_MEM=4G", args=SLEEP)
+        name = bundle.name
+        # The runtime, runc and the hook; not the daemon, which has a session of its own.
+        with subprocess.Popen(
+            node.command("create", "--bundle", bundle, bundle.name),
+            env=node.environ,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as start:
+            time.sleep(0.08 + 0.03 * step)
+            os.killpg(start.pid, signal.SIGKILL)
+        daemon_seen |= bool(daemons(node))
+        node.oci("delete", "--force", bundle.name)
+        node.xpu("gc")
+        wait_for(lambda: not any(Path(f"/proc/{grant.pid}").exists() for grant in node.grants()))
+        node.xpu("gc")
+        assert (daemons(node), kept(node), node.grants()) == ([], [], [])
+        # What runc leaves of a container whose creation is killed.
+        remove_cgroups(name)
+    assert daemon_seen
+    done = node.run(bundles(MPS, "XPU_MEM=4G", args=["cuda-probe", "mps"]))
+    assert done.stdout == "device 0: under MPS, 40\n"
 
 
 def test_a_start_after_a_killed_start_takes_what_is_there(card: Node, bundles: Bundles) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from xpu_runtime.cli.table import timestamp
+from xpu_runtime.cli.table import percent, timestamp
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant
@@ -91,6 +91,7 @@ def entry(
         "memory_used_bytes": used,
         "memory_unaccounted_bytes": unaccounted,
         "cores": slice_.cores,
+        "cores_shared": sharing.shared(slice_),
         "cores_got_percent": None if got is None or got.percent is None else round(got.percent, 1),
         "cores_sched": policy.sched if policy is not None else None,
         "cores_priority": policy.priority if policy is not None else None,
@@ -100,6 +101,15 @@ def entry(
         "pid": grant.pid,
         "created": timestamp(grant.created),
     }
+
+
+def cores(entry: dict[str, Any]) -> str:
+    """The cap on cores, or how the device's time is shared without one; a dash where it is not shared."""
+    if entry["cores"] is not None:
+        return percent(entry["cores"])
+    return {sharing.TURNS: "equal turns", sharing.SIDE_BY_SIDE: sharing.SIDE_BY_SIDE}.get(
+        entry["cores_shared"], "-"
+    )
 
 
 def enforced(entry: dict[str, Any]) -> str:

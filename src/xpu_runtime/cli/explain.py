@@ -20,7 +20,7 @@ from xpu_runtime.errors import ApplyError, RequestError
 from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.limits import choose, enforce, registry
+from xpu_runtime.limits import choose, enforce, registry, sharing
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
@@ -181,7 +181,13 @@ def _cores(slice_: Slice) -> str:
     if slice_.cores is not None:
         return f"{slice_.cores}% of its cores"
     # Held without a cap: the hardware gives the container these cores and no others.
-    return "all cores of the device" if slice_.holding.cores_backend else "no cap on cores"
+    if slice_.holding.cores_backend:
+        return "all cores of the device"
+    with_others = {
+        sharing.TURNS: ", equal turns with others on the device",
+        sharing.SIDE_BY_SIDE: ", side by side with others on the device",
+    }
+    return f"no cap on cores{with_others.get(sharing.shared(slice_) or '', '')}"
 
 
 def _plain(slice_: Slice) -> dict[str, Any]:
@@ -190,5 +196,6 @@ def _plain(slice_: Slice) -> dict[str, Any]:
         "device_uuid": slice_.device_uuid,
         "memory_bytes": slice_.memory_bytes if slice_.limited else None,
         "cores": slice_.cores,
+        "cores_shared": sharing.shared(slice_),
         **slice_.holding.as_dict(),
     }

@@ -14,7 +14,6 @@ from xpu_runtime.cli import containers
 from xpu_runtime.cli.table import (
     json_option,
     memory,
-    percent,
     print_json,
     print_table,
     share,
@@ -174,7 +173,7 @@ def _print(told: dict[str, Any], details: list[list[Detail]]) -> None:
 
 
 def _cores(slice_: dict[str, Any]) -> str:
-    cap = percent(slice_["cores"])
+    cap = containers.cores(slice_)
     if slice_["cores_sched"] is None:
         return cap
     got = f", got {share(slice_['cores_got_percent'])}" if slice_["cores_got_percent"] is not None else ""

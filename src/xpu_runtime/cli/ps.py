@@ -11,7 +11,7 @@ import click
 
 from xpu_runtime.agent import status
 from xpu_runtime.cli import containers
-from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table, share, used_of
+from xpu_runtime.cli.table import json_option, memory, print_json, print_table, share, used_of
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
@@ -32,7 +32,9 @@ def ps(no_trunc: bool, as_json: bool) -> None:
 
     USED is what the container's processes have, of what they may have; `(2G unaccounted)` is what the driver
     counts and the container's account has not, where that is more than 256M a process: a program goes round
-    the interposer libraries. GOT is the share of the device's time that the container had in the last
+    the interposer libraries. CORES is the cap; without one, `equal turns` says that the driver's time slices
+    share the device among the containers that have work, and `side by side` that they run at the same time
+    (mps). GOT is the share of the device's time that the container had in the last
     moments, where its CORES are capped: it may be below the cap while the container wants no more, or
     while others use the card. ENFORCED BY names what holds each
     limit and how strongly: hard (the container cannot get round it) or soft; `unenforced` is booked and
@@ -90,7 +92,7 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 e["device_index"],
                 "whole device" if e["memory_bytes"] is None else memory(e["memory_bytes"]),
                 used_of(e["memory_used_bytes"], slice_.memory_bytes, e["memory_unaccounted_bytes"]),
-                percent(e["cores"]),
+                containers.cores(e),
                 share(e["cores_got_percent"]),
                 containers.enforced(e),
                 e["mode"],

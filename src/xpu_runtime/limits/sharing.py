@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from xpu_runtime.ledger.grants import CORES, Grant
+from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice
 from xpu_runtime.limits import registry
 from xpu_runtime.limits.pages import Compute, Policy
 from xpu_runtime.value import Value
@@ -28,6 +28,21 @@ class Got(Value):
 
 #: By grant and position of the slice in it.
 Shares = dict[tuple[int, int], Got]
+
+
+#: How a device's time is shared: by caps; in equal turns, as the driver gives each container that has work
+#: (time slices); or at the same time.
+CAP, TURNS, SIDE_BY_SIDE = "cap", "turns", "side by side"
+
+
+def shared(slice_: Slice) -> str | None:
+    """How a slice's container shares the device's time with others; None: nobody else can be on it."""
+    if slice_.holder(CORES) not in (None, registry.NONE) and slice_.cores is not None:
+        return CAP
+    if not slice_.limited:
+        return None
+    holder = registry.known_holder(slice_, MEMORY)
+    return SIDE_BY_SIDE if holder is not None and holder.SIDE_BY_SIDE else TURNS
 
 
 def policy(grant: Grant, position: int) -> Policy | None:

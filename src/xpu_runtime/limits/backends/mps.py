@@ -16,7 +16,7 @@ import os
 
 from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger.grants import CORES
-from xpu_runtime.limits import folders, interposed, per_device
+from xpu_runtime.limits import folders, interposed
 from xpu_runtime.limits.backend import SOFT, Detail, InForce, Offer, held
 from xpu_runtime.limits.backends.library import Library, QuotaChange, cannot_see, unavailable
 
@@ -47,6 +47,7 @@ _WHOLE = 10000
 
 class Mps(Library):
     NAME = NAME
+    SIDE_BY_SIDE = True
 
     def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
         if request.enforce != NAME:
@@ -107,6 +108,8 @@ class Mps(Library):
         )
 
     def impose(self, inventory: Inventory, grant: Grant) -> None:
+        from xpu_runtime.limits import per_device  # the offer, which every start asks for, needs none of it
+
         uuid = grant.slices[0].device_uuid
         with per_device.Locked(NAME, uuid):
             server = _daemon(uuid).start(_program(inventory))
@@ -251,6 +254,7 @@ def _of_process(grant: Grant, position: int) -> tuple[int, int]:
 
 
 def _daemon(uuid: str) -> Daemon:
+    from xpu_runtime.limits import per_device
     from xpu_runtime.limits.mps_daemon import Daemon
 
     return Daemon(per_device.of(NAME, uuid), uuid)
