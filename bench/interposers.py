@@ -43,6 +43,10 @@ CALLS = {
     "nvml-info": ("nvmlDeviceGetMemoryInfo", None),
 }
 MANY, PAIRS = 64, 50000
+#: Launches: in how many threads of one process, and in how many processes.
+THREADS, LAUNCHING, LAUNCHES = (1, 8, 64), 32, 400000
+#: Percent of the device's time: a cap that launches which take no time do not reach.
+CAP = 90
 STARTING = 300
 STEPS = ("dlopen", "cuInit", "the first context")
 MS = 1e6
@@ -143,6 +147,23 @@ def of_many(runs: int, pairs: int) -> list[Measurement]:
     return [samples.measurement("mean", f"the same in each of {MANY} processes at once", 1000)]
 
 
+def of_launches(runs: int, kind: str) -> list[Measurement]:
+    """Processor time of a launch that is not held back."""
+    samples = Samples()
+
+    def run(interposed: bool) -> None:
+        for threads in THREADS:
+            took, _ = time_calls(interposed, "launches", str(threads), str(LAUNCHES // threads)).split()
+            samples.add(interposed, str(threads), int(took) / LAUNCHES)
+        _, printed = together(interposed, LAUNCHING, "launches", "1", str(LAUNCHES // LAUNCHING))
+        samples.add(interposed, "processes", sum(took for took, _ in printed) / LAUNCHES)
+
+    both(run, runs)
+    where = {str(threads): f"in each of {threads} threads" for threads in THREADS}
+    where["processes"] = f"in each of {LAUNCHING} processes"
+    return [samples.measurement(name, f"a launch, {kind}, {text}", 100) for name, text in where.items()]
+
+
 def of_start(runs: int) -> list[Measurement]:
     samples = Samples()
 
@@ -182,9 +203,12 @@ def of_many_starts(runs: int) -> list[Measurement]:
     ]
 
 
-def inside(runs: int, pairs: int) -> None:
-    """In a sandbox: prints its measurements as JSON."""
+def inside(runs: int, pairs: int, launches: str) -> None:
+    """In a sandbox: prints its measurements as JSON; `launches`: only those of launches, of this kind."""
     few = max(2, runs // 3)
+    if launches:
+        print(json.dumps(of_launches(few, launches)))
+        return
     groups = [of_calls(runs), of_many(few, pairs), of_start(3 * runs), of_many_starts(few)]
     print(json.dumps([measurement for group in groups for measurement in group]))
 
@@ -192,12 +216,14 @@ def inside(runs: int, pairs: int) -> None:
 # ---- sandboxes ----
 
 
-def measure(real: str, uuid: str, arguments: list[str], simulation: str = "") -> list[Measurement]:
-    """Measurements over the real libraries in the folder `real`."""
+def measure(
+    real: str, uuid: str, arguments: list[str], simulation: str = "", *, cores: int | None = None
+) -> list[Measurement]:
+    """Measurements over the real libraries in the folder `real`, with a cap on cores in percent."""
     from xpu_runtime.limits import pages
 
     with tempfile.TemporaryDirectory(prefix="xpu-b-") as folder:
-        pages.create(folder, "bench", (pages.Entry(uuid, LIMIT),))
+        pages.create(folder, "bench", (pages.Entry(uuid, LIMIT, cores=cores),))
         command = sandbox.command(
             [sys.executable, os.path.realpath(__file__), "--inside", *arguments],
             pages=folder,
@@ -261,18 +287,20 @@ def table(title: str, measurements: list[Measurement]) -> str:
 def main(prefix: str, runs: int) -> None:
     subprocess.run(["make", "-s", "-C", os.path.join(HERE, "native"), f"OUT={BUILD}/bench"], check=True)
     few, load = str(max(2, runs // 3)), timing.busy()
-    constant = measure(f"{BUILD}/bench/constant", CONSTANT_UUID, [str(runs), str(PAIRS)])
+    real, counts = f"{BUILD}/bench/constant", [str(runs), str(PAIRS)]
+    constant = measure(real, CONSTANT_UUID, [*counts, ""])
+    constant += measure(real, CONSTANT_UUID, [*counts, "no cap"])
+    constant += measure(real, CONSTANT_UUID, [*counts, f"a cap of {CAP} %"], cores=CAP)
     print(table("over a libcuda that costs nothing", constant), end="\n\n")
     # No bound is judged here: the daemon that stands for the driver has one thread, in whose queue all wait.
-    simulated = [
-        measurement._replace(bound=None) for measurement in over_simulation(prefix, [few, str(PAIRS // 100)])
-    ]
+    over = over_simulation(prefix, [few, str(PAIRS // 100), ""])
+    simulated = [measurement._replace(bound=None) for measurement in over]
     print(table("over a simulated card", simulated), end="\n\n")
     print(load)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
-        inside(int(sys.argv[2]), int(sys.argv[3]))
+        inside(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
     else:
         main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9)

@@ -1,5 +1,5 @@
 /*
- * A libcuda for benchmarks alone: every call takes a few nanoseconds, so that what a interposer adds to it
+ * A libcuda for benchmarks alone: every call takes a few nanoseconds, so that what an interposer adds to it
  * can be told. It has one device, the primary context, and memory that is only numbers.
  */
 #define _GNU_SOURCE
@@ -121,4 +121,63 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
     return pointer >= FIRST && pointer < FIRST + BLOCKS * BLOCK ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- streams: everything is done as soon as it is asked for, and takes no time of the device ---- */
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                        unsigned int block_x, unsigned int block_y, unsigned int block_z,
+                        unsigned int shared_bytes, CUstream stream, void **arguments, void **extra) {
+    (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z;
+    (void)shared_bytes, (void)stream, (void)arguments, (void)extra;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
+    (void)flags, (void)priority;
+    *stream = malloc(1);
+    return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
+    return cuStreamCreateWithPriority(stream, flags, 0);
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    (void)stream;
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    *mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0;
+    *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned int flags) {
+    (void)flags;
+    *event = malloc(1);
+    return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+    (void)event, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+    (void)event;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+    (void)start, (void)end;
+    *milliseconds = 0;
+    return CUDA_SUCCESS;
 }

@@ -5,14 +5,17 @@
  *   time-calls calls CALL...    nanoseconds a call, a line each: the median of many short batches, so that
  *                               what else the machine does falls out
  *   time-calls pairs COUNT      allocates and frees COUNT times; prints how long that took
- *   time-calls start            loads libcuda, initializes it, makes a context; prints how long each took,
- * and when the last had ended
+ *   time-calls launches THREADS COUNT  each thread launches a kernel COUNT times in a stream of its own;
+ * prints how much processor time that took all of them time-calls start            loads libcuda, initializes
+ * it, makes a context; prints how long each took, and when the last had ended
  *
  * With --wait before these it says "ready" and goes on when its standard input ends. Times are in
  * nanoseconds of CLOCK_MONOTONIC. The last number of pairs and start is what it stood in line for a processor
  * meanwhile. Exit status 77: no device.
  */
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,6 +219,48 @@ static int print_pairs(uint64_t count) {
     return 0;
 }
 
+/* ---- launches ---- */
+
+enum { THREADS_MAX = 256, WARM_UP_NS = 200000000 };
+static void *context;
+static uint64_t launches;
+
+static uint64_t processor_time(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static void *launch_many(void *took) {
+    void *stream, *kernel = &launches; /* no driver looks at it here */
+    must("cuCtxSetCurrent", find(cuda, "cuCtxSetCurrent")(context));
+    must("cuStreamCreate", find(cuda, "cuStreamCreate")(&stream, 1));
+    function *launch = find(cuda, "cuLaunchKernel");
+    /* What the first launches take, to learn of the kernel and the stream, is not what is asked here. */
+    for (uint64_t until = now() + WARM_UP_NS; now() < until;)
+        must("cuLaunchKernel", launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    uint64_t begin = processor_time();
+    for (uint64_t i = 0; i < launches; i++)
+        must("cuLaunchKernel", launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    *(uint64_t *)took = processor_time() - begin;
+    return NULL;
+}
+
+static int print_launches(unsigned threads, uint64_t count) {
+    pthread_t started[THREADS_MAX];
+    uint64_t took[THREADS_MAX], all = 0;
+    launches = count;
+    must("cuCtxGetCurrent", find(cuda, "cuCtxGetCurrent")(&context));
+    for (unsigned i = 0; i < threads; i++)
+        must("pthread_create", pthread_create(&started[i], NULL, launch_many, &took[i]));
+    for (unsigned i = 0; i < threads; i++) {
+        pthread_join(started[i], NULL);
+        all += took[i];
+    }
+    printf("%llu 0\n", (unsigned long long)all);
+    return 0;
+}
+
 static void wait_for_all(void) {
     char byte;
     if (write(STDOUT_FILENO, "ready\n", 6) != 6)
@@ -230,16 +275,20 @@ int main(int argc, char **argv) {
     const char *what = argc > 1 + waits ? words[0] : "";
     uint64_t times[4];
     int pairs = strcmp(what, "pairs") == 0 && words[1];
-    if (pairs)
+    unsigned threads = strcmp(what, "launches") == 0 && words[1] && words[2] ? (unsigned)atoi(words[1]) : 0;
+    if (pairs || threads)
         start(times);
     if (waits)
         wait_for_all();
     if (pairs)
         return print_pairs(strtoull(words[1], NULL, 10));
+    if (threads && threads <= THREADS_MAX)
+        return print_launches(threads, strtoull(words[2], NULL, 10));
     if (strcmp(what, "start") == 0)
         return print_start();
     if (strcmp(what, "calls") == 0)
         return print_calls(words + 1);
-    fprintf(stderr, "usage: time-calls [--wait] calls CALL... | pairs COUNT | start\n");
+    fprintf(stderr,
+            "usage: time-calls [--wait] calls CALL... | pairs COUNT | launches THREADS COUNT | start\n");
     return 2;
 }

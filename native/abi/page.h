@@ -154,11 +154,9 @@ struct xpu_slot_device {
     uint64_t seen;     /* number of the last change that another one has replaced in the total's word */
     uint64_t exported; /* bytes of `used` that other processes may have open */
     uint64_t kinds[XPU_KINDS]; /* bytes, for people; their sum is `used` when nothing is under way */
-    /* Device time in ns that this process was charged when it launched, and that is not measured yet, and
-     * since when (CLOCK_MONOTONIC): what is not used when it dies is given back. Atomic. */
-    uint64_t predicted, predicted_since;
-    uint64_t launched; /* device time in ns that this process was charged so far; atomic */
-    uint64_t reserved[5];
+    uint64_t predicted; /* ns of the device's time charged for launches that are still to run; atomic */
+    uint64_t charged;   /* ns of the device's time charged so far, predictions included; atomic */
+    uint64_t reserved[6];
 };
 
 _Static_assert(sizeof(struct xpu_quota) == XPU_QUOTA_SIZE, "layout");

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "reap.h"
 #include "atomic.h"
+#include "budget.h"
 #include "log.h"
 #include "process_state.h"
 #include "slot.h"
@@ -64,6 +65,7 @@ static uint64_t clean_device(unsigned slot, int device, bool keep_exported) {
         XPU_STORE(place->kinds[XPU_FREED_EXPORTED], keep);
     if (exported != keep)
         XPU_STORE(place->exported, keep);
+    xpu_budget_recover(slot, device);
     return keep;
 }
 

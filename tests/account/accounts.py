@@ -113,10 +113,12 @@ class Account:
         self.processes: list[Process] = []
         self.slots = pages.SLOTS
 
-    def make(self, *limits: int | None, slots: int = pages.SLOTS) -> None:
-        """New pages: a device for each limit, and that many slots."""
+    def make(self, *limits: int | None, slots: int = pages.SLOTS, cores: int | None = None) -> None:
+        """New pages: a device for each limit, with that cap on its cores, and that many slots."""
         self.slots = slots
-        entries = tuple(pages.Entry(f"{UUID[:-1]}{at:x}", limit) for at, limit in enumerate(limits))
+        entries = tuple(
+            pages.Entry(f"{UUID[:-1]}{at:x}", limit, cores=cores) for at, limit in enumerate(limits)
+        )
         for name in (pages.QUOTA, pages.USAGE):
             (self.place.pages / name).unlink(missing_ok=True)
         with pytest.MonkeyPatch.context() as patch:

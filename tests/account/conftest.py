@@ -28,8 +28,8 @@ def account(place: Place) -> Iterator[Callable[..., Account]]:
     """`account(GIB)` has one device with that limit."""
     made = Account(place)
 
-    def make(*limits: int | None, slots: int = 64) -> Account:
-        made.make(*(limits or (GIB,)), slots=slots)
+    def make(*limits: int | None, slots: int = 64, cores: int | None = None) -> Account:
+        made.make(*(limits or (GIB,)), slots=slots, cores=cores)
         return made
 
     yield make

@@ -214,8 +214,8 @@ DAMAGES: dict[str, Callable[[Path, Path], None]] = {
     "usage is cut off (10000 bytes of": lambda quota, usage: cut(usage, 10000),
     "quota is no quota page": lambda quota, usage: change(quota, 0, b"XPUQUOTE", True),
     "usage is no usage page": lambda quota, usage: change(usage, 0, b"\0"),
-    "quota was written by a newer XPU runtime": lambda quota, usage: change(quota, 8, b"\2", True),
-    "usage was written by a newer XPU runtime": lambda quota, usage: change(usage, 8, b"\2"),
+    "quota was written by a newer XPU runtime": lambda quota, usage: change(quota, 8, b"\xff", True),
+    "usage was written by a newer XPU runtime": lambda quota, usage: change(usage, 8, b"\xff"),
     "quota was written by an older XPU runtime": lambda quota, usage: change(quota, 8, b"\0", True),
     "quota is damaged (its checksum is wrong)": lambda quota, usage: change(quota, 2047, b"\1"),
     "quota contradicts itself: ": lambda quota, usage: change(quota, 16, b"\x11", True),
@@ -317,7 +317,7 @@ def test_a_process_whose_slot_was_wiped_is_not_listed_and_goes_on(account: Make)
     process = here.start()
     assert process.charge(MIB)
     with (here.place.pages / "usage").open("r+b") as page:
-        page.seek(2048)
+        page.seek(4096)
         page.write(bytes(1024))
     assert process.ask("each") == ""
     assert process.charge(MIB)
@@ -329,7 +329,7 @@ def test_slots_that_never_had_an_owner_are_cleaned_like_dead_ones(account: Make)
     process = here.start()
     assert process.charge(MIB)
     with (here.place.pages / "usage").open("r+b") as page:
-        page.seek(2048)
+        page.seek(4096)
         page.write(b"\1" * 64)
     assert process.used() == MIB
     assert [entry.used for entry in here.usage()] == [MIB]

@@ -265,7 +265,7 @@ def test_every_slot_of_a_real_page_can_be_taken(account: Make) -> None:
     here = account(GIB, slots=pages.SLOTS)
     holder = _lock(here, 0, pages.SLOTS - 1)
     with (here.place.pages / "usage").open("r+b") as page:
-        page.seek(2048)
+        page.seek(4096)
         page.write(b"\1" * (pages.SLOTS - 1))
     last, late = here.start(), here.start()
     assert last.charge(MIB)

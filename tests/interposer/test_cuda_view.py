@@ -97,7 +97,7 @@ def test_a_mig_device_is_held_as_itself(sandbox: Make, program: Start) -> None:
 
 
 OWN = f"cp {FOLDER}/quota {FOLDER}/copy; umount {FOLDER}/quota; cp {FOLDER}/copy {FOLDER}/quota"
-NEWER = f"printf '\\002' | dd of={FOLDER}/quota bs=1 seek=8 conv=notrunc status=none"
+NEWER = f"printf '\\377' | dd of={FOLDER}/quota bs=1 seek=8 conv=notrunc status=none"
 
 
 @pytest.mark.parametrize(

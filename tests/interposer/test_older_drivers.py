@@ -224,6 +224,25 @@ def bind_address(user: Program, sandbox: Sandbox) -> None:
     assert "vmm" not in kinds(sandbox)
 
 
+#: CUlaunchConfig: one thread, no shared memory, the null stream, no attributes.
+LAUNCH = buffer(struct.pack("<7I4xQQI4x", *[1] * 6, 0, 0, 0, 0))
+
+
+def launch_by_config(user: Program, sandbox: Sandbox) -> None:
+    _launch_by_config(user, "")
+
+
+def launch_by_config_per_thread(user: Program, sandbox: Sandbox) -> None:
+    _launch_by_config(user, "_ptsz")
+
+
+def _launch_by_config(user: Program, suffix: str) -> None:
+    module = user.get("cuModuleLoadData", OUT, buffer(b".version 8.0\n\0"))
+    function = user.get("cuModuleGetFunction", OUT, module, buffer(b"busy_20ms\0"))
+    user.do(f"cuLaunchKernelEx{suffix}", LAUNCH, function, None, None)
+    assert user.code(f"cuStreamQuery{suffix}", None) == NOT_READY
+
+
 #: What an older function does, and which one does it.
 SERVED: dict[str, tuple[str, Callable[[Program, Sandbox], None]]] = {
     "cuCtxCreate_v4": ("cuCtxCreate_v3", context),
@@ -234,6 +253,8 @@ SERVED: dict[str, tuple[str, Callable[[Program, Sandbox], None]]] = {
     "cuGraphExecUpdate_v2": ("cuGraphExecUpdate", update),
     "cuGraphInstantiateWithParams": ("cuGraphInstantiateWithFlags", instantiate),
     "cuGraphInstantiateWithParams_ptsz": ("cuGraphInstantiateWithFlags", instantiate_per_thread),
+    "cuLaunchKernelEx": ("cuLaunchKernel", launch_by_config),
+    "cuLaunchKernelEx_ptsz": ("cuLaunchKernel_ptsz", launch_by_config_per_thread),
     "cuMemAdvise_v2": ("cuMemAdvise", advise),
     "cuMemGetDefaultMemPool": ("cuDeviceGetDefaultMemPool", default_pool),
     "cuMemGetMemPool": ("cuDeviceGetMemPool", current_pool),

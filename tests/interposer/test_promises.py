@@ -1,4 +1,4 @@
-"""What the interposers never do: start a thread, or let an environment variable lift a limit."""
+"""What the interposers never do: start a thread without a cap on cores, or let a variable lift a limit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def threads_of_the_driver(sandbox: Sandboxes) -> int:
     return int(done.stdout.split()[0])
 
 
-def test_no_thread_is_started(sandbox: Sandboxes) -> None:
+def test_without_a_cap_on_cores_no_thread_is_started(sandbox: Sandboxes) -> None:
     done = sandbox(GIB).python(PROGRAM)
     assert int(done.stdout.split()[0]) == threads_of_the_driver(sandbox), done.stderr
 
@@ -61,9 +61,9 @@ def test_no_environment_variable_lifts_a_limit(sandbox: Sandboxes, environ: dict
     assert done.stdout.split()[1:] == [str(GIB), "2"], done.stderr
 
 
-def test_the_log_is_all_that_a_variable_can_ask_for() -> None:
+def test_a_log_and_less_than_the_limit_is_all_that_a_variable_can_ask_for() -> None:
     asked = set()
     for folder in ("native/account", "native/interposer/nvidia"):
         for source in (REPOSITORY / folder).rglob("*.c"):
             asked |= set(re.findall(r'getenv\(("?\w+"?)', source.read_text()))
-    assert asked == {'"XPU_LOG"'}
+    assert asked == {'"XPU_LOG"', '"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"'}

@@ -100,6 +100,15 @@ typedef struct CUlaunchConfig_st {
     unsigned int numAttrs;
 } CUlaunchConfig;
 
+typedef struct CUDA_LAUNCH_PARAMS_st {
+    CUfunction function;
+    unsigned int gridDimX, gridDimY, gridDimZ;
+    unsigned int blockDimX, blockDimY, blockDimZ;
+    unsigned int sharedMemBytes;
+    CUstream hStream;
+    void **kernelParams;
+} CUDA_LAUNCH_PARAMS;
+
 #endif
 
 CUDA_API CUresult cuModuleLoad(CUmodule *module, const char *path);
@@ -171,6 +180,12 @@ CUDA_API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned i
                                                  unsigned int block_x, unsigned int block_y,
                                                  unsigned int block_z, unsigned int shared_bytes,
                                                  CUstream stream, void **arguments);
+CUDA_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count,
+                                                       unsigned int flags);
+/* Of CUDA 1 to 3, which set shape and arguments apart. */
+CUDA_API CUresult cuLaunch(CUfunction function);
+CUDA_API CUresult cuLaunchGrid(CUfunction function, int width, int height);
+CUDA_API CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream);
 CUDA_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *user_data);
 CUDA_API CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *user_data);
 CUDA_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function,

@@ -16,10 +16,13 @@
 #error "no interposer library for this machine"
 #endif
 
-/* In libc since glibc 2.34, in libdl before. */
+/* In libc since glibc 2.34 (pthread_sigmask: 2.32), in libdl and libpthread before. */
 __asm__(".symver dlopen, dlopen@" XPU_OLDEST);
 __asm__(".symver dlsym, dlsym@" XPU_OLDEST);
 __asm__(".symver dlclose, dlclose@" XPU_OLDEST);
+__asm__(".symver pthread_create, pthread_create@" XPU_OLDEST);
+__asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" XPU_OLDEST);
+__asm__(".symver pthread_sigmask, pthread_sigmask@" XPU_OLDEST);
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 /* The headers of glibc 2.38 and newer take these for sscanf and the like; they differ in binary literals

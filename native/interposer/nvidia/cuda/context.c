@@ -8,6 +8,7 @@
 #include "devices.h"
 #include "growth.h"
 #include "mps.h"
+#include "pacer.h"
 #include "real.h"
 #include "reconcile.h"
 #include "release.h"
@@ -258,6 +259,18 @@ static void end_entry(const struct xpu_entry *entry, void *data) {
         xpu_entry_release(entry);
 }
 
+/* Before the call that may end the context. */
+static void about_to_end(const struct ending *ending) {
+    if (xpu_pacing())
+        xpu_pace_context_begin(ending->context);
+}
+
+/* After it, whether or not it has. */
+static void has_ended(const struct ending *ending, bool has) {
+    if (xpu_pacing())
+        xpu_pace_context_end(ending->context, !has);
+}
+
 static void end_all(struct ending *ending) {
     xpu_table_sweep(ends, ending, end_entry);
     if (ending->device >= 0)
@@ -275,7 +288,9 @@ static int index_of_context(CUcontext context) {
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
     struct ending ending = ending_of(context, index_of_context(context));
+    about_to_end(&ending);
     CUresult result = REAL(cuCtxDestroy_v2)(context);
+    has_ended(&ending, result == CUDA_SUCCESS);
     if (result == CUDA_SUCCESS)
         end_all(&ending);
     return result;
@@ -283,7 +298,9 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
 
 CUresult cuCtxDestroy(CUcontext context) {
     struct ending ending = ending_of(context, index_of_context(context));
+    about_to_end(&ending);
     CUresult result = REAL(cuCtxDestroy)(context);
+    has_ended(&ending, result == CUDA_SUCCESS);
     if (result == CUDA_SUCCESS)
         end_all(&ending);
     return result;
@@ -326,10 +343,13 @@ CUresult cuCtxDetach(CUcontext context) {
     CUdevice device = 0;
     if (primary)
         (void)xpu_context_device(context, &device);
+    about_to_end(&ending);
     CUresult result = REAL(cuCtxDetach)(context);
-    if (result == CUDA_SUCCESS &&
-        xpu_table_change(XPU_CONTEXTS, (uintptr_t)context, detached, &last, &entry) &&
-        (primary ? !is_active(device) : last))
+    bool has = result == CUDA_SUCCESS &&
+               xpu_table_change(XPU_CONTEXTS, (uintptr_t)context, detached, &last, &entry) &&
+               (primary ? !is_active(device) : last);
+    has_ended(&ending, has);
+    if (has)
         end_all(&ending);
     return result;
 }
@@ -341,23 +361,28 @@ static struct ending ending_of_primary(CUdevice device) {
 
 /* A primary context ends with its last user. */
 static CUresult released(struct ending *ending, CUresult result, CUdevice device) {
-    if (result == CUDA_SUCCESS && ending->context && !is_active(device))
+    bool has = result == CUDA_SUCCESS && ending->context && !is_active(device);
+    has_ended(ending, has);
+    if (has)
         end_all(ending);
     return result;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
     struct ending ending = ending_of_primary(device);
+    about_to_end(&ending);
     return released(&ending, REAL(cuDevicePrimaryCtxRelease)(device), device);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     struct ending ending = ending_of_primary(device);
+    about_to_end(&ending);
     return released(&ending, REAL(cuDevicePrimaryCtxRelease_v2)(device), device);
 }
 
 /* A reset ends the memory whether or not the context itself stays. */
 static CUresult reset(struct ending *ending, CUresult result, CUdevice device) {
+    has_ended(ending, result == CUDA_SUCCESS);
     if (result == CUDA_SUCCESS && ending->context) {
         ending->also_itself = !is_active(device);
         end_all(ending);
@@ -367,10 +392,12 @@ static CUresult reset(struct ending *ending, CUresult result, CUdevice device) {
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device) {
     struct ending ending = ending_of_primary(device);
+    about_to_end(&ending);
     return reset(&ending, REAL(cuDevicePrimaryCtxReset)(device), device);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     struct ending ending = ending_of_primary(device);
+    about_to_end(&ending);
     return reset(&ending, REAL(cuDevicePrimaryCtxReset_v2)(device), device);
 }

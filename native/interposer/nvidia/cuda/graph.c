@@ -10,6 +10,7 @@
 #include "graph.h"
 #include "devices.h"
 #include "footprint.h"
+#include "pacer.h"
 #include "real.h"
 #include "reconcile.h"
 
@@ -194,11 +195,11 @@ static CUresult launching_call(CUresult (*call)(CUgraphExec, CUstream), CUgraphE
                                                    : call(exec, stream))
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    return IF_MEMORY(REAL(cuGraphLaunch), exec, stream, false);
+    XPU_PACED(stream, false, exec, 0, IF_MEMORY(REAL(cuGraphLaunch), exec, stream, false));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-    return IF_MEMORY(REAL(cuGraphLaunch_ptsz), exec, stream, true);
+    XPU_PACED(stream, true, exec, 0, IF_MEMORY(REAL(cuGraphLaunch_ptsz), exec, stream, true));
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {

@@ -22,6 +22,10 @@ XPU_NEED(cuGraphExecUpdate)
 XPU_NEED(cuGraphInstantiateWithFlags)
 XPU_NEED(cuGraphUpload)
 XPU_NEED(cuGraphUpload_ptsz)
+XPU_NEED(cuLaunchCooperativeKernel)
+XPU_NEED(cuLaunchCooperativeKernel_ptsz)
+XPU_NEED(cuLaunchKernel)
+XPU_NEED(cuLaunchKernel_ptsz)
 XPU_NEED(cuMemGetAllocationPropertiesFromHandle)
 XPU_NEED(cuMulticastBindAddr)
 XPU_NEED(cuMulticastBindMem)
@@ -34,6 +38,8 @@ XPU_OLDER(cuGraphAddNode_v3, cuGraphAddNode_v2)
 XPU_OLDER(cuGraphExecUpdate_v2, cuGraphExecUpdate)
 XPU_OLDER(cuGraphInstantiateWithParams, cuGraphInstantiateWithFlags)
 XPU_OLDER(cuGraphInstantiateWithParams_ptsz, cuGraphInstantiateWithFlags)
+XPU_OLDER(cuLaunchKernelEx, cuLaunchKernel)
+XPU_OLDER(cuLaunchKernelEx_ptsz, cuLaunchKernel_ptsz)
 XPU_OLDER(cuMemGetDefaultMemPool, cuDeviceGetDefaultMemPool)
 XPU_OLDER(cuMemGetMemPool, cuDeviceGetMemPool)
 XPU_OLDER(cuMulticastBindAddr_v2, cuMulticastBindAddr)
@@ -135,6 +141,49 @@ static CUresult older_cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph gr
 static CUresult older_cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
                                                         CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
     return instantiate(exec, graph, params, REAL(cuGraphUpload_ptsz));
+}
+
+/* ---- launches ---- */
+
+/* Older drivers (before R520) launch without attributes, or cooperatively by a call of its own. */
+static bool is_older_launch(const CUlaunchConfig *config, bool *cooperative) {
+    *cooperative = false;
+    for (unsigned int i = 0; i < config->numAttrs; i++) {
+        const CUlaunchAttribute *attribute = &config->attrs[i];
+        if (attribute->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+            *cooperative = attribute->value.cooperative != 0;
+        else if (attribute->id != CU_LAUNCH_ATTRIBUTE_IGNORE)
+            return false;
+    }
+    return true;
+}
+
+static CUresult launch_by(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra,
+                          __typeof__(cuLaunchKernel) *plain,
+                          __typeof__(cuLaunchCooperativeKernel) *cooperative) {
+    bool together;
+    if (!config || (config->numAttrs && !config->attrs))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_older_launch(config, &together) || (together && extra))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return together ? cooperative(function, config->gridDimX, config->gridDimY, config->gridDimZ,
+                                  config->blockDimX, config->blockDimY, config->blockDimZ,
+                                  config->sharedMemBytes, config->hStream, arguments)
+                    : plain(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                            config->blockDimY, config->blockDimZ, config->sharedMemBytes, config->hStream,
+                            arguments, extra);
+}
+
+static CUresult older_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments,
+                                       void **extra) {
+    return launch_by(config, function, arguments, extra, REAL(cuLaunchKernel),
+                     REAL(cuLaunchCooperativeKernel));
+}
+
+static CUresult older_cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
+                                            void **arguments, void **extra) {
+    return launch_by(config, function, arguments, extra, REAL(cuLaunchKernel_ptsz),
+                     REAL(cuLaunchCooperativeKernel_ptsz));
 }
 
 /* ---- pools ---- */

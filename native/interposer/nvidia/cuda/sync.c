@@ -4,6 +4,7 @@
  * back to a pool since the last time, they cost one look at a flag.
  */
 #include "mps.h"
+#include "pacer.h"
 #include "pool.h"
 #include "real.h"
 
@@ -22,7 +23,14 @@ static inline CUresult synchronized(CUresult result) {
 CUresult cuCtxSynchronize(void) { return synchronized(REAL(cuCtxSynchronize)()); }
 CUresult cuCtxSynchronize_v2(CUcontext context) { return synchronized(REAL(cuCtxSynchronize_v2)(context)); }
 CUresult cuEventSynchronize(CUevent event) { return synchronized(REAL(cuEventSynchronize)(event)); }
-CUresult cuStreamSynchronize(CUstream stream) { return synchronized(REAL(cuStreamSynchronize)(stream)); }
+CUresult cuStreamSynchronize(CUstream stream) {
+    if (xpu_pacing())
+        xpu_pace_waits(stream, false);
+    return synchronized(REAL(cuStreamSynchronize)(stream));
+}
+
 CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    if (xpu_pacing())
+        xpu_pace_waits(stream, true);
     return synchronized(REAL(cuStreamSynchronize_ptsz)(stream));
 }

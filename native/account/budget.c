@@ -1,0 +1,176 @@
+/*
+ * The budget's arithmetic. All words are the container's own, which a program may overwrite: every sum is
+ * bounded, so that rubbish there stops or frees this container and breaks nothing.
+ */
+#define _GNU_SOURCE
+#include "budget.h"
+#include "atomic.h"
+#include "pages.h"
+#include "process_state.h"
+#include "slot.h"
+
+#include <time.h>
+
+/* The agent's round that was seen last of each device, and when. */
+static uint32_t rounds[XPU_DEVICES];
+static uint64_t round_at[XPU_DEVICES];
+
+uint64_t xpu_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static struct xpu_usage_compute *compute_of(int device) { return &xpu_pages()->usage->compute[device]; }
+
+static const struct xpu_quota_limit *limit_of(int device) { return &xpu_pages()->quota->limits[device]; }
+
+bool xpu_any_cap(void) {
+    const char *why;
+    const struct xpu_pages *pages = xpu_pages_open(&why);
+    for (unsigned device = 0; pages && device < pages->quota->device_count; device++)
+        if (XPU_LOAD(pages->quota->limits[device].cores))
+            return true;
+    return false;
+}
+
+/* The number of the agent's round means nothing in itself: an agent that goes on changes it. */
+static bool agent_goes_on(int device, uint32_t round, uint64_t now) {
+    if (XPU_LOAD(rounds[device]) != round) {
+        XPU_STORE(round_at[device], now);
+        XPU_STORE(rounds[device], round);
+    }
+    return now - XPU_LOAD(round_at[device]) < XPU_AGENT_LOST_MS * UINT64_C(1000000);
+}
+
+uint32_t xpu_share(int device, uint64_t now) {
+    uint64_t cap = XPU_LOAD(limit_of(device)->cores), adjusted = XPU_LOAD(limit_of(device)->adjusted);
+    uint32_t round = (uint32_t)(adjusted >> XPU_ADJUSTED_ROUND_SHIFT), share = (uint32_t)adjusted;
+    if (!cap)
+        return XPU_NO_CAP;
+    if (!round || !agent_goes_on(device, round, now))
+        share = cap < XPU_WHOLE ? (uint32_t)cap : XPU_WHOLE;
+    return share < XPU_WHOLE ? share : XPU_WHOLE;
+}
+
+bool xpu_share_varies(int device) {
+    return XPU_LOAD(limit_of(device)->policy) != XPU_FIXED || XPU_LOAD(limit_of(device)->cores) < XPU_WHOLE;
+}
+
+static uint64_t at_share(uint64_t ns, uint32_t share) {
+    /* An hour at 0.01 % is 2^55 ns: no product here overflows below that. */
+    const uint64_t most = UINT64_C(3600) * 1000000000;
+    return (ns < most ? ns : most) * XPU_WHOLE / share;
+}
+
+/* A debt that was made at another share is reckoned anew: a container that gets twice as much has paid in
+ * half the time. */
+static void rescale(struct xpu_usage_compute *compute, uint32_t share, uint64_t now) {
+    uint64_t before = XPU_LOAD(compute->paid_cap), paid = XPU_LOAD(compute->paid);
+    if (before == share || !__atomic_compare_exchange_n(&compute->paid_cap, &before, share, false,
+                                                        __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return;
+    if (paid > now && before >= 1 && before <= XPU_WHOLE) {
+        uint64_t debt = (uint64_t)((double)(paid - now) * (double)before / share);
+        __atomic_compare_exchange_n(&compute->paid, &paid, now + debt, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE);
+    }
+}
+
+/* What the process was charged and has still to use, for whoever finds it dead. */
+static void note_charge(int device, uint64_t ns) {
+    struct xpu_usage_compute *compute = compute_of(device);
+    int slot = xpu_process_slot();
+    __atomic_fetch_add(&compute->used, ns, __ATOMIC_RELAXED);
+    if (slot >= 0) {
+        struct xpu_slot_device *place = xpu_slot_device_at((unsigned)slot, device);
+        __atomic_fetch_add(&place->predicted, ns, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&place->charged, ns, __ATOMIC_RELAXED);
+    }
+}
+
+static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t credit, bool anyway,
+                 uint64_t *until) {
+    struct xpu_usage_compute *compute = compute_of(device);
+    rescale(compute, share, now);
+    uint64_t paid = XPU_LOAD(compute->paid), from;
+    do {
+        if (paid > now && !anyway) {
+            *until = paid;
+            return false;
+        }
+        from = paid < now && now - paid > credit ? now - credit : paid;
+    } while (!__atomic_compare_exchange_n(&compute->paid, &paid, from + at_share(ns, share), false,
+                                          __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    note_charge(device, ns);
+    return true;
+}
+
+bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, bool busy, uint64_t *until) {
+    return take(device, share, ns, now, busy ? XPU_BUSY_CREDIT_NS : XPU_CREDIT_NS, false, until);
+}
+
+void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t now) {
+    uint64_t unused;
+    (void)take(device, share, ns, now, XPU_CREDIT_NS, true, &unused);
+}
+
+/* Takes off, and never below nothing. */
+static void take_off(uint64_t *word, uint64_t amount) {
+    uint64_t before = XPU_LOAD(*word);
+    while (!__atomic_compare_exchange_n(word, &before, before > amount ? before - amount : 0, false,
+                                        __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        ;
+}
+
+static void move(uint64_t *word, int64_t ns) {
+    if (ns >= 0)
+        __atomic_fetch_add(word, (uint64_t)ns, __ATOMIC_RELAXED);
+    else
+        take_off(word, (uint64_t)-ns);
+}
+
+/* Since the charge the share may have changed: what is corrected counts by the present one, as the debt does.
+ */
+static void correct(int device, int64_t ns, uint64_t now) {
+    struct xpu_usage_compute *compute = compute_of(device);
+    uint32_t share = xpu_share(device, now);
+    if (share == 0 || share == XPU_NO_CAP)
+        share = (uint32_t)XPU_LOAD(limit_of(device)->cores);
+    if (share == 0 || share > XPU_WHOLE)
+        share = XPU_WHOLE;
+    uint64_t by = at_share((uint64_t)(ns < 0 ? -ns : ns), share), paid = XPU_LOAD(compute->paid), after;
+    do {
+        if (ns < 0)
+            after = paid > by ? paid - by : 0;
+        else /* what was forgotten of an old credit is not paid with */
+            after = (paid + XPU_BUSY_CREDIT_NS < now ? now - XPU_BUSY_CREDIT_NS : paid) + by;
+    } while (!__atomic_compare_exchange_n(&compute->paid, &paid, after, false, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_ACQUIRE));
+    move(&compute->used, ns);
+}
+
+void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t now) {
+    int slot = xpu_process_slot();
+    if (ns)
+        correct(device, ns, now);
+    if (slot >= 0) {
+        struct xpu_slot_device *place = xpu_slot_device_at((unsigned)slot, device);
+        move(&place->charged, ns);
+        take_off(&place->predicted, settled);
+    }
+}
+
+void xpu_budget_waits(int device) { __atomic_fetch_add(&compute_of(device)->waits, 1, __ATOMIC_RELAXED); }
+
+void xpu_budget_guessed(int device) { __atomic_fetch_add(&compute_of(device)->guesses, 1, __ATOMIC_RELAXED); }
+
+void xpu_budget_recover(unsigned slot, int device) {
+    struct xpu_slot_device *place = xpu_slot_device_at(slot, device);
+    uint64_t predicted = __atomic_exchange_n(&place->predicted, 0, __ATOMIC_ACQ_REL);
+    XPU_STORE(place->charged, 0);
+    if (predicted > INT64_MAX)
+        predicted = INT64_MAX;
+    if (predicted > XPU_UNMEASURED_NS)
+        correct(device, -(int64_t)(predicted - XPU_UNMEASURED_NS), xpu_now());
+}

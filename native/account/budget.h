@@ -1,0 +1,56 @@
+/*
+ * The budget of a device's time: what the container may launch now. All of its processes share it, through
+ * one word of the usage page: `paid`, the time up to which what was launched is paid for at the container's
+ * share. A launch of x ns moves it on by x / share; while it lies in the past, the next launch may go ahead.
+ *
+ * So a debt has no limit and is exact over any time, and a credit is at most XPU_CREDIT_NS, whoever dies
+ * where: docs/compute.md. No call here waits, takes a lock or calls a driver.
+ */
+#ifndef XPU_ACCOUNT_BUDGET_H
+#define XPU_ACCOUNT_BUDGET_H
+
+#include "abi/page.h"
+
+#include <stdbool.h>
+
+enum {
+    /* Time that a container has not used and may still use: as long as a launch may come late through no
+     * fault of the container's (a thread that was not scheduled, another's slice of the device). */
+    XPU_CREDIT_NS = 50000000,
+    /* The same for a container that has had work on the device all the time: it did not get its share because
+     * others kept the device longer than theirs, with a long kernel, and catches up. */
+    XPU_BUSY_CREDIT_NS = 1000000000,
+    /* What a process that is killed may have used since it was last measured. */
+    XPU_UNMEASURED_NS = 5000000,
+};
+
+/* No cap on the device's time, or no such device. */
+#define XPU_NO_CAP UINT32_MAX
+
+/* CLOCK_MONOTONIC, ns. */
+uint64_t xpu_now(void);
+
+/* Whether the container has a cap on any device. What has none when it starts never gets one. */
+bool xpu_any_cap(void);
+/* The container's share of the device now, 0 (it may launch nothing) to XPU_WHOLE, or XPU_NO_CAP: what the
+ * host's agent gives, or the cap where no agent is at work. */
+uint32_t xpu_share(int device, uint64_t now);
+/* Whether the agent may give it more than its cap, and take that back. */
+bool xpu_share_varies(int device);
+
+/* Charges `ns` of the device's time before it is used, at a share of 1 to XPU_WHOLE. False, with nothing
+ * charged and *until set, while earlier launches are not paid for. `busy`: earlier ones are still under way.
+ */
+bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, bool busy, uint64_t *until);
+/* The same whatever is paid. */
+void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t now);
+/* What was measured: `ns` more (or less) was used than had been charged. `settled` ns of what was charged
+ * before are no longer a prediction. */
+void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t now);
+/* A launch waits for its turn, or nothing could be measured: for the host to see. */
+void xpu_budget_waits(int device);
+void xpu_budget_guessed(int device);
+/* Gives back what a dead process had been charged and not used. The caller owns the slot. */
+void xpu_budget_recover(unsigned slot, int device);
+
+#endif

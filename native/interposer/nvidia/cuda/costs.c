@@ -1,0 +1,52 @@
+/*
+ * A table with one place for each hash of a key: two functions that meet there learn each other away, and are
+ * measured anew.
+ */
+#include "costs.h"
+#include "real.h"
+
+#include <string.h>
+
+enum {
+    PLACES = 2048, /* a power of two */
+    /* What a launch is taken to cost that was never measured: a program can have some of these under way at
+     * once, and no more (DEPTH_NS in pacer.c). */
+    UNKNOWN_NS = 1000000,
+    /* Of each new measurement one part in so many counts; of one that is not sure, and more than what is
+     * known, fewer. */
+    WEIGHT = 4,
+    UNSURE_WEIGHT = 16,
+};
+
+struct place {
+    uint64_t key; /* 0: free; all atomic */
+    uint64_t ns;  /* 0: not measured */
+};
+static struct place places[PLACES];
+
+static void forget(void) { memset(places, 0, sizeof places); }
+XPU_AT_FORK(forget)
+
+xpu_cost xpu_cost_of(const void *what, uint32_t shape) {
+    uint64_t key = ((uint64_t)(uintptr_t)what ^ (uint64_t)shape << 40 ^ shape) | 1;
+    uint64_t mixed = key * 0x9e3779b97f4a7c15u;
+    xpu_cost cost = (xpu_cost)(mixed >> 53) & (PLACES - 1);
+    struct place *place = &places[cost];
+    if (__builtin_expect(__atomic_load_n(&place->key, __ATOMIC_RELAXED) != key, 0)) {
+        __atomic_store_n(&place->ns, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&place->key, key, __ATOMIC_RELAXED);
+    }
+    return cost;
+}
+
+uint64_t xpu_cost_ns(xpu_cost cost, bool *known) {
+    uint64_t ns = __atomic_load_n(&places[cost].ns, __ATOMIC_RELAXED);
+    *known = ns != 0;
+    return ns ? ns : UNKNOWN_NS;
+}
+
+void xpu_cost_learn(xpu_cost cost, double ns, bool sure) {
+    double before = (double)__atomic_load_n(&places[cost].ns, __ATOMIC_RELAXED);
+    double after = before ? before + (ns - before) / (sure || ns < before ? WEIGHT : UNSURE_WEIGHT) : ns;
+    __atomic_store_n(&places[cost].ns, after > 1 ? (uint64_t)after : 1, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,293 @@
+/*
+ * Lanes are made at the first launch in a context, and last as long as it does. Their memory is never freed,
+ * as a thread may still look at it; a lane whose context has ended serves another one.
+ */
+#define _GNU_SOURCE
+#include "lane.h"
+#include "account/account.h"
+#include "account/budget.h"
+#include "devices.h"
+#include "real.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+XPU_NEED(cuCtxGetCurrent)
+XPU_NEED(cuCtxGetDevice)
+XPU_NEED(cuCtxGetStreamPriorityRange)
+XPU_NEED(cuEventCreate)
+XPU_NEED(cuEventRecord)
+XPU_NEED(cuEventSynchronize)
+XPU_NEED(cuStreamCreateWithPriority)
+XPU_NEED(cuThreadExchangeStreamCaptureMode)
+
+static struct xpu_lane *lanes[XPU_LANES]; /* atomic */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+/* Contexts of devices without a cap, and those in which no lane could be made. */
+static CUcontext free_contexts[XPU_LANES], broken_contexts[XPU_LANES]; /* atomic */
+
+/* A child has none of its parent's contexts. What it has of the lanes it keeps, for the next ones. */
+static void forget(void) {
+    making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    memset(free_contexts, 0, sizeof free_contexts);
+    memset(broken_contexts, 0, sizeof broken_contexts);
+    for (int i = 0; i < XPU_LANES; i++)
+        if (lanes[i]) {
+            lanes[i]->context = NULL;
+            lanes[i]->using = 0;
+        }
+}
+XPU_AT_FORK(forget)
+
+struct xpu_lane *xpu_lane_at(unsigned number) {
+    return number < XPU_LANES ? __atomic_load_n(&lanes[number], __ATOMIC_ACQUIRE) : NULL;
+}
+
+static struct xpu_lane *find(CUcontext context) {
+    for (unsigned i = 0; i < XPU_LANES; i++) {
+        struct xpu_lane *lane = xpu_lane_at(i);
+        if (!lane)
+            return NULL;
+        if (__atomic_load_n(&lane->context, __ATOMIC_ACQUIRE) == context)
+            return lane;
+    }
+    return NULL;
+}
+
+static bool is_among(CUcontext *list, CUcontext context) {
+    for (unsigned i = 0; i < XPU_LANES; i++)
+        if (__atomic_load_n(&list[i], __ATOMIC_RELAXED) == context)
+            return true;
+    return false;
+}
+
+static void note(CUcontext *list, CUcontext context) {
+    static unsigned next; /* `making` is held */
+    __atomic_store_n(&list[next++ % XPU_LANES], context, __ATOMIC_RELAXED);
+}
+
+static void unnote(CUcontext *list, CUcontext context) {
+    for (unsigned i = 0; i < XPU_LANES; i++)
+        if (__atomic_load_n(&list[i], __ATOMIC_RELAXED) == context)
+            __atomic_store_n(&list[i], NULL, __ATOMIC_RELAXED);
+}
+
+/* A stream of the highest priority: the driver gives it a queue that it does not share with streams of lower
+ * ones, in which a probe would wait for their work. */
+static bool make_stream(struct xpu_lane *lane) {
+    int least = 0, greatest = 0;
+    if (REAL(cuCtxGetStreamPriorityRange)(&least, &greatest) != CUDA_SUCCESS)
+        greatest = 0;
+    return REAL(cuStreamCreateWithPriority)(&lane->probes, CU_STREAM_NON_BLOCKING, greatest) == CUDA_SUCCESS;
+}
+
+static bool make_events(CUevent *events, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        if (REAL(cuEventCreate)(&events[i], 0) != CUDA_SUCCESS)
+            return false;
+    return true;
+}
+
+/* What a context ends with ends what is made here, so that nothing is undone where it fails. */
+static bool fill(struct xpu_lane *lane) {
+    memset(lane, 0, sizeof *lane);
+    memset(lane->free, 0xff, sizeof lane->free);
+    if (!make_stream(lane) || !make_events(lane->events, XPU_LANE_EVENTS) ||
+        !make_events(lane->probe_events, XPU_LANE_PROBES) || !make_events(&lane->reference, 1) ||
+        REAL(cuEventRecord)(lane->reference, lane->probes) != CUDA_SUCCESS ||
+        REAL(cuEventSynchronize)(lane->reference) != CUDA_SUCCESS)
+        return false;
+    lane->reference_at = lane->latest = (int64_t)xpu_now();
+    xpu_measure_reset(&lane->measure, lane->reference_at);
+    return true;
+}
+
+static struct xpu_lane *place_for_one(unsigned *number) {
+    for (*number = 0; *number < XPU_LANES; ++*number) {
+        struct xpu_lane *lane = lanes[*number];
+        if (!lane || (!lane->context && !__atomic_load_n(&lane->using, __ATOMIC_ACQUIRE)))
+            return lane ? lane : malloc(sizeof *lane);
+    }
+    return NULL;
+}
+
+/* With `making` held. Another thread may be capturing a stream, which forbids what is made here in all
+ * threads that have not asked to be left out of it. */
+static struct xpu_lane *make(CUcontext context, int device) {
+    unsigned number;
+    struct xpu_lane *lane = place_for_one(&number);
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!lane)
+        return NULL;
+    (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    bool made = fill(lane);
+    (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    lane->device = device;
+    if (made)
+        __atomic_store_n(&lane->context, context, __ATOMIC_RELEASE);
+    __atomic_store_n(&lanes[number], lane, __ATOMIC_RELEASE);
+    XPU_DEBUG("device %d: launches in a context %s", device, made ? "are paced" : "cannot be measured");
+    return made ? lane : NULL;
+}
+
+static struct xpu_lane *find_or_make(CUcontext context, bool *broken) {
+    CUdevice number;
+    *broken = is_among(broken_contexts, context);
+    if (*broken || is_among(free_contexts, context) || REAL(cuCtxGetDevice)(&number) != CUDA_SUCCESS)
+        return NULL;
+    pthread_mutex_lock(&making);
+    int device = xpu_index_of(number);
+    struct xpu_lane *lane = find(context);
+    bool capped = device >= 0 && xpu_share(device, xpu_now()) != XPU_NO_CAP;
+    if (!lane && !capped)
+        note(free_contexts, context);
+    if (!lane && capped)
+        lane = make(context, device);
+    *broken = capped && !lane;
+    if (*broken)
+        note(broken_contexts, context);
+    pthread_mutex_unlock(&making);
+    return lane;
+}
+
+struct xpu_lane *xpu_lane_here(bool *broken) {
+    static __thread struct xpu_lane *latest;
+    CUcontext context = NULL;
+    *broken = false;
+    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+        return NULL;
+    if (latest && __atomic_load_n(&latest->context, __ATOMIC_ACQUIRE) == context)
+        return latest;
+    struct xpu_lane *lane = find(context);
+    if (!lane)
+        lane = find_or_make(context, broken);
+    latest = lane;
+    return lane;
+}
+
+/* ---- streams ---- */
+
+/* One number for each stream; the default stream of each thread is told by the thread. */
+static uint64_t key_of(CUstream stream, bool per_thread) {
+    static __thread char thread;
+    stream = xpu_handle_of(stream, per_thread);
+    if (stream == CU_STREAM_PER_THREAD)
+        return (uintptr_t)&thread;
+    return !stream || stream == CU_STREAM_LEGACY ? 1 : (uintptr_t)stream;
+}
+
+static bool is_idle(struct xpu_lane_stream *on) {
+    return !on->open && !on->since.ns && !__atomic_load_n(&on->launching, __ATOMIC_ACQUIRE) &&
+           __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
+}
+
+/* A place whose stream has nothing to do serves another one: streams come and go unseen. */
+static bool take_over(struct xpu_lane_stream *on, uint64_t key) {
+    if (!xpu_stream_take(on))
+        return false;
+    bool idle = is_idle(on);
+    if (idle)
+        __atomic_store_n(&on->key, key, __ATOMIC_RELEASE);
+    xpu_stream_leave(on);
+    return idle;
+}
+
+struct xpu_lane_stream *xpu_lane_stream(struct xpu_lane *lane, CUstream stream, bool per_thread) {
+    uint64_t key = key_of(stream, per_thread), mixed = key * 0x9e3779b97f4a7c15u;
+    unsigned home = (unsigned)(mixed >> 58) & (XPU_LANE_STREAMS - 1);
+    for (unsigned i = 0; i < 8; i++) {
+        struct xpu_lane_stream *on = &lane->streams[(home + i) % XPU_LANE_STREAMS];
+        uint64_t found = __atomic_load_n(&on->key, __ATOMIC_ACQUIRE);
+        if (found == key)
+            return on;
+        if (!found &&
+            __atomic_compare_exchange_n(&on->key, &found, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return on;
+        if (found == key)
+            return on;
+    }
+    for (unsigned i = 0; i < 8; i++)
+        if (take_over(&lane->streams[(home + i) % XPU_LANE_STREAMS], key))
+            return &lane->streams[(home + i) % XPU_LANE_STREAMS];
+    return &lane->streams[home]; /* shared: what is measured there is of both */
+}
+
+/* ---- markers ---- */
+
+static int take_event(struct xpu_lane *lane) {
+    for (unsigned word = 0; word < XPU_LANE_EVENTS / 64; word++) {
+        uint64_t free = __atomic_load_n(&lane->free[word], __ATOMIC_ACQUIRE);
+        while (free) {
+            unsigned bit = (unsigned)__builtin_ctzll(free);
+            if (__atomic_compare_exchange_n(&lane->free[word], &free, free & ~(UINT64_C(1) << bit), false,
+                                            __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+                return (int)(word * 64 + bit);
+        }
+    }
+    return -1;
+}
+
+static void give_event(struct xpu_lane *lane, unsigned at) {
+    __atomic_fetch_or(&lane->free[at / 64], UINT64_C(1) << at % 64, __ATOMIC_RELEASE);
+}
+
+bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream,
+                      enum xpu_marker_kind kind) {
+    uint32_t placed = __atomic_load_n(&on->placed, __ATOMIC_RELAXED);
+    if (placed - __atomic_load_n(&on->read, __ATOMIC_ACQUIRE) >= XPU_LANE_PENDING)
+        return false;
+    int at = take_event(lane);
+    if (at < 0)
+        return false;
+    int64_t recorded = (int64_t)xpu_now();
+    /* The stream's flag is a note to others and no lock: whoever finds it taken goes on without it. */
+    if (REAL(cuEventRecord)(lane->events[at], stream) != CUDA_SUCCESS) {
+        give_event(lane, (unsigned)at);
+        return false;
+    }
+    struct xpu_marker *marker = &lane->markers[at];
+    if (kind == XPU_MARKER_BEGIN) {
+        *marker = (struct xpu_marker){0};
+    } else {
+        *marker = on->since;
+        on->since = (struct xpu_marker){0};
+        __atomic_fetch_add(&lane->inflight, marker->ns, __ATOMIC_RELAXED);
+    }
+    marker->kind = kind;
+    marker->recorded = recorded;
+    on->pending[placed % XPU_LANE_PENDING] = (uint8_t)at;
+    __atomic_store_n(&on->placed, placed + 1, __ATOMIC_RELEASE);
+    return true;
+}
+
+void xpu_marker_done(struct xpu_lane *lane, struct xpu_lane_stream *on) {
+    uint32_t read = __atomic_load_n(&on->read, __ATOMIC_RELAXED);
+    give_event(lane, on->pending[read % XPU_LANE_PENDING]);
+    __atomic_store_n(&on->read, read + 1, __ATOMIC_RELEASE);
+}
+
+void xpu_lane_drop(struct xpu_lane *lane) {
+    double rest = 0;
+    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++) {
+        struct xpu_lane_stream *on = &lane->streams[i];
+        uint32_t placed = __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE);
+        for (uint32_t at = __atomic_load_n(&on->read, __ATOMIC_ACQUIRE); at != placed; at++)
+            rest += (double)lane->markers[on->pending[at % XPU_LANE_PENDING]].ns;
+        rest += (double)on->since.ns + (double)on->missed_ns;
+    }
+    double used = xpu_measure_used(&lane->measure), retired = lane->retired + rest;
+    double more = used - retired - lane->corrected;
+    uint64_t settled = retired > lane->settled ? (uint64_t)(retired - lane->settled) : 0;
+    __atomic_store_n(&lane->context, NULL, __ATOMIC_RELEASE);
+    xpu_budget_settle(lane->device, (int64_t)more, settled, xpu_now());
+}
+
+struct xpu_lane *xpu_lane_of(CUcontext context) {
+    return context ? find(context) : NULL;
+}
+
+void xpu_lane_forget(CUcontext context) {
+    unnote(free_contexts, context);
+    unnote(broken_contexts, context);
+}

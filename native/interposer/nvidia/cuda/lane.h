@@ -1,0 +1,148 @@
+/*
+ * A lane: what the pacer has in one context of this process: events for markers and probes, a stream of its
+ * own for the probes, and for each stream of the program what was launched and is not measured yet.
+ *
+ * Threads of the program place markers, one thread of ours (turns.c) reads them. Nobody waits for anybody: a
+ * stream's state is changed by whoever takes its flag, and who finds it taken leaves a note and goes on.
+ */
+#ifndef XPU_INTERPOSER_LANE_H
+#define XPU_INTERPOSER_LANE_H
+
+#include "costs.h"
+#include "headers/cuda/cuda_api.h"
+#include "measure.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    XPU_LANES = 32,
+    XPU_LANE_EVENTS = 256, /* for markers; at most 256, as a byte names one */
+    XPU_LANE_STREAMS = 64, /* a power of two; streams beyond it share places */
+    XPU_LANE_PENDING = 64, /* markers of one stream; a power of two */
+    XPU_LANE_PROBES = 16,  /* under way at once; a power of two */
+    XPU_LANE_ENDED = 64,   /* ends of work that are remembered */
+    XPU_MARKER_MIX = 4,    /* kinds of launches that one marker tells apart */
+};
+
+enum xpu_marker_kind {
+    XPU_MARKER_BEGIN, /* before the first launch of a stream that had nothing to do */
+    XPU_MARKER_END,   /* after launches */
+};
+
+struct xpu_marker {
+    enum xpu_marker_kind kind;
+    bool stamped;     /* `at` is known */
+    bool unknown;     /* something was launched that was never measured */
+    bool pauses;      /* the stream should have had nothing to do between some of the launches */
+    bool last_alone;  /* or before the last of them */
+    int64_t first;    /* before the first launch, CLOCK_MONOTONIC */
+    int64_t last;     /* and the last */
+    int64_t expected; /* its end, by the predictions */
+    int64_t recorded; /* before the call that recorded it */
+    int64_t at;       /* ns of the device's clock */
+    uint64_t ns;      /* predicted, of the launches since the marker before */
+    uint64_t last_ns;
+    uint32_t count, mixed;
+    xpu_cost last_cost, costs[XPU_MARKER_MIX];
+    uint32_t counts[XPU_MARKER_MIX];
+};
+
+struct xpu_lane_stream {
+    uint64_t key;                      /* 0: free; atomic */
+    uint32_t flag;                     /* taken by who changes what follows; atomic */
+    uint32_t launching;                /* threads between the begin and the end of a launch; atomic */
+    uint32_t missed;                   /* launches that found the flag taken; atomic */
+    uint64_t missed_ns;                /* their predicted time; atomic */
+    uint32_t tick;                     /* in which the last marker was placed */
+    int64_t busy_until;                /* by the predictions, CLOCK_MONOTONIC */
+    bool open;                         /* it has, or may have, work: a marker of its begin was placed */
+    struct xpu_marker since;           /* what was launched after the last marker */
+    uint32_t placed, read;             /* counts of markers; atomic */
+    uint8_t pending[XPU_LANE_PENDING]; /* numbers of their events, by count */
+    /* The measuring thread's own: */
+    bool active;
+    double used_before, each_before, passed_before, waited_before; /* the measure's, at the last marker */
+    int64_t resumes;     /* when work begins that no marker says; 0: it does not */
+    bool guessed;        /* the work under way began so */
+    int64_t assumed_end; /* of launches that no marker follows; 0: none */
+    uint64_t assumed_ns; /* what these were predicted to take, and how many they are */
+    uint32_t assumed_count;
+};
+
+struct xpu_probe {
+    int64_t before, after; /* around the call, CLOCK_MONOTONIC */
+};
+
+struct xpu_lane {
+    CUcontext context; /* NULL: free; atomic */
+    int device;        /* index in the pages */
+    uint32_t using;    /* the measuring thread is in a call of the driver for it; atomic */
+    uint32_t ending;   /* a call that may end the context is under way; atomic */
+    uint32_t broken;   /* the driver refuses to tell times: nothing can be measured; atomic */
+    uint64_t inflight; /* predicted ns of what was marked and is not measured; atomic */
+    CUstream probes;   /* the pacer's own stream */
+    CUevent events[XPU_LANE_EVENTS];
+    uint64_t free[XPU_LANE_EVENTS / 64]; /* bits; atomic */
+    struct xpu_marker markers[XPU_LANE_EVENTS];
+    struct xpu_lane_stream streams[XPU_LANE_STREAMS];
+    /* The measuring thread's own: */
+    CUevent probe_events[XPU_LANE_PROBES], reference;
+    struct xpu_probe probed[XPU_LANE_PROBES];
+    uint32_t probes_placed, probes_read;
+    int64_t reference_at; /* when `reference` completed, ns of the device's clock */
+    int64_t offset;       /* of the device's clock to CLOCK_MONOTONIC, at least */
+    int64_t offset_at;
+    double delay;                  /* of a call until the device sees it, beyond the quickest; ns */
+    int64_t latest;                /* when the last probe completed */
+    uint32_t undisturbed;          /* probes in a row that did not wait */
+    int64_t ended[XPU_LANE_ENDED]; /* when work ended, the last ones */
+    uint32_t ended_count;
+    struct xpu_measure measure;
+    double retired; /* predicted ns of what has been measured or given up */
+    double settled, corrected;
+};
+
+/* The lane of the thread's current context; NULL with *broken false: its device has no cap; NULL with *broken
+ * true: it has, and nothing can be measured there. */
+struct xpu_lane *xpu_lane_here(bool *broken);
+/* Every lane there is, by number; NULL: none of that number. */
+struct xpu_lane *xpu_lane_at(unsigned number);
+/* The place of a stream. */
+struct xpu_lane_stream *xpu_lane_stream(struct xpu_lane *lane, CUstream stream, bool per_thread);
+/* The same stream as a handle for calls that are not of the default stream of each thread. */
+static inline CUstream xpu_handle_of(CUstream stream, bool per_thread) {
+    return per_thread && !stream ? CU_STREAM_PER_THREAD : stream;
+}
+
+/* Takes the flag of a stream's place; false: another has it. */
+static inline bool xpu_stream_take(struct xpu_lane_stream *on) {
+    return !__atomic_load_n(&on->flag, __ATOMIC_RELAXED) &&
+           !__atomic_exchange_n(&on->flag, 1, __ATOMIC_ACQUIRE);
+}
+static inline void xpu_stream_leave(struct xpu_lane_stream *on) {
+    __atomic_store_n(&on->flag, 0, __ATOMIC_RELEASE);
+}
+
+/* Records a marker in the stream, with the flag taken. False: no event is free, or the driver refuses. */
+bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream,
+                      enum xpu_marker_kind kind);
+/* Markers that are not read yet, for the measuring thread. */
+static inline struct xpu_marker *xpu_marker_first(struct xpu_lane *lane, struct xpu_lane_stream *on,
+                                                  uint32_t number, CUevent *event) {
+    if (number == __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE))
+        return NULL;
+    uint8_t at = on->pending[number % XPU_LANE_PENDING];
+    *event = lane->events[at];
+    return &lane->markers[at];
+}
+void xpu_marker_done(struct xpu_lane *lane, struct xpu_lane_stream *on);
+
+/* Puts a lane out of use whose context has ended, or is about to; its predictions are given up. */
+void xpu_lane_drop(struct xpu_lane *lane);
+/* The context is forgotten where it has no lane. */
+void xpu_lane_forget(CUcontext context);
+/* The lane of a context, or NULL. */
+struct xpu_lane *xpu_lane_of(CUcontext context);
+
+#endif

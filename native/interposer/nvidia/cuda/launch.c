@@ -1,0 +1,126 @@
+/*
+ * Launches: each goes through the pacer, where the container has a cap on its device's time. Graphs do in
+ * graph.c. Copies, fills and host functions are left alone: other engines and the host do them.
+ */
+#include "pacer.h"
+#include "real.h"
+
+XPU_INTERPOSE(cuLaunch)
+XPU_INTERPOSE(cuLaunchCooperativeKernel)
+XPU_INTERPOSE(cuLaunchCooperativeKernelMultiDevice)
+XPU_INTERPOSE(cuLaunchCooperativeKernel_ptsz)
+XPU_INTERPOSE(cuLaunchGrid)
+XPU_INTERPOSE(cuLaunchGridAsync)
+XPU_INTERPOSE(cuLaunchKernel)
+XPU_INTERPOSE(cuLaunchKernelEx)
+XPU_INTERPOSE(cuLaunchKernelEx_ptsz)
+XPU_INTERPOSE(cuLaunchKernel_ptsz)
+XPU_NEED(cuCtxPopCurrent_v2)
+XPU_NEED(cuCtxPushCurrent_v2)
+XPU_NEED(cuStreamGetCtx)
+
+/* Tells grids apart. */
+static inline uint32_t shape_of(unsigned int x, unsigned int y, unsigned int z, unsigned int threads) {
+    return (x * 31 + y) * 31 + z * 7 + threads * 65599;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                        unsigned int block_x, unsigned int block_y, unsigned int block_z,
+                        unsigned int shared_bytes, CUstream stream, void **arguments, void **extra) {
+    XPU_PACED(stream, false, function, shape_of(grid_x, grid_y, grid_z, block_x * block_y * block_z),
+              REAL(cuLaunchKernel)(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+                                   stream, arguments, extra));
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                             unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                             unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                             void **arguments, void **extra) {
+    XPU_PACED(stream, true, function, shape_of(grid_x, grid_y, grid_z, block_x * block_y * block_z),
+              REAL(cuLaunchKernel_ptsz)(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                                        shared_bytes, stream, arguments, extra));
+}
+
+static uint32_t shape_of_config(const CUlaunchConfig *config) {
+    return shape_of(config->gridDimX, config->gridDimY, config->gridDimZ,
+                    config->blockDimX * config->blockDimY * config->blockDimZ);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
+    if (!config)
+        return REAL(cuLaunchKernelEx)(config, function, arguments, extra);
+    XPU_PACED(config->hStream, false, function, shape_of_config(config),
+              REAL(cuLaunchKernelEx)(config, function, arguments, extra));
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **arguments,
+                               void **extra) {
+    if (!config)
+        return REAL(cuLaunchKernelEx_ptsz)(config, function, arguments, extra);
+    XPU_PACED(config->hStream, true, function, shape_of_config(config),
+              REAL(cuLaunchKernelEx_ptsz)(config, function, arguments, extra));
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                                   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                                   unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                                   void **arguments) {
+    XPU_PACED(stream, false, function, shape_of(grid_x, grid_y, grid_z, block_x * block_y * block_z),
+              REAL(cuLaunchCooperativeKernel)(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                                              shared_bytes, stream, arguments));
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                                        unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                                        unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                                        void **arguments) {
+    XPU_PACED(stream, true, function, shape_of(grid_x, grid_y, grid_z, block_x * block_y * block_z),
+              REAL(cuLaunchCooperativeKernel_ptsz)(function, grid_x, grid_y, grid_z, block_x, block_y,
+                                                   block_z, shared_bytes, stream, arguments));
+}
+
+/* Shape and shared memory are the function's own here; one that is set otherwise is measured anew. */
+CUresult cuLaunch(CUfunction function) { XPU_PACED(NULL, false, function, 1, REAL(cuLaunch)(function)); }
+
+CUresult cuLaunchGrid(CUfunction function, int width, int height) {
+    XPU_PACED(NULL, false, function, shape_of((unsigned)width, (unsigned)height, 1, 1),
+              REAL(cuLaunchGrid)(function, width, height));
+}
+
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
+    XPU_PACED(stream, false, function, shape_of((unsigned)width, (unsigned)height, 1, 1),
+              REAL(cuLaunchGridAsync)(function, width, height, stream));
+}
+
+/* One launch on each of several devices, which begin together: all are let in before any is launched. */
+static void of_each(struct xpu_pace *paces, const CUDA_LAUNCH_PARAMS *launches, unsigned int count,
+                    CUresult result, bool begin) {
+    for (unsigned int i = 0; i < count; i++) {
+        const CUDA_LAUNCH_PARAMS *one = &launches[i];
+        CUcontext context = NULL, popped;
+        if (begin)
+            paces[i].lane = NULL;
+        if (REAL(cuStreamGetCtx)(one->hStream, &context) != CUDA_SUCCESS ||
+            REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+            continue;
+        if (begin)
+            xpu_pace_begin(&paces[i], one->hStream, false, one->function,
+                           shape_of(one->gridDimX, one->gridDimY, one->gridDimZ,
+                                    one->blockDimX * one->blockDimY * one->blockDimZ));
+        else
+            xpu_pace_end(&paces[i], result);
+        (void)REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+}
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count,
+                                              unsigned int flags) {
+    struct xpu_pace paces[XPU_DEVICES];
+    bool paced = xpu_pacing() && launches && count <= XPU_DEVICES;
+    if (paced)
+        of_each(paces, launches, count, CUDA_SUCCESS, true);
+    CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(launches, count, flags);
+    if (paced)
+        of_each(paces, launches, count, result, false);
+    return result;
+}

@@ -1,0 +1,41 @@
+/*
+ * How much of a device's time a context has used itself, from instants on the device's clock: a stream's work
+ * began, it ended, and a probe had, or had not, to wait for the context's turn.
+ *
+ * While several contexts have work the device gives each a slice of its time in turn, so that the time from
+ * the begin to the end of some work is not what the work has used: it holds the others' slices too. So the
+ * time before each probe counts as used if the probe found the context at its turn, and as waited for if not:
+ * probes come at times that nobody chose, so that on the average this is right, however short others' slices
+ * are. No neighbour need be known or believed. Pure arithmetic: no driver, no clock, no lock.
+ */
+#ifndef XPU_INTERPOSER_MEASURE_H
+#define XPU_INTERPOSER_MEASURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct xpu_measure {
+    int64_t at;          /* up to when all is reckoned, ns of the device's clock */
+    unsigned active;     /* streams with work at that time */
+    int64_t away_until;  /* the last probe waited until then */
+    uint64_t unprobed;   /* ns with work since the last probe, or since work began */
+    double used, waited; /* ns */
+    double turn;         /* of late, the part of the time with work in which it was the context's turn */
+    double used_each;    /* ns used, divided among the streams that had work: what one of them has got */
+    double passed_each;  /* the same of all the time with work, whoever had the device */
+};
+
+void xpu_measure_reset(struct xpu_measure *measure, int64_t at);
+/* These come in the order of time; what is earlier than the last one counts as of that. */
+void xpu_measure_begins(struct xpu_measure *measure, int64_t at);
+void xpu_measure_ends(struct xpu_measure *measure, int64_t at);
+/* A probe came at `at`, and waited until then; 0: it did not wait. */
+void xpu_measure_probe(struct xpu_measure *measure, int64_t at, int64_t waited_until);
+/* Nothing happened up to then. */
+void xpu_measure_reaches(struct xpu_measure *measure, int64_t at);
+/* Of the time that counted as used, so much turned out to be none. */
+void xpu_measure_take_back(struct xpu_measure *measure, double ns);
+/* What was used so far, with the time since the last probe taken as it was of late. */
+double xpu_measure_used(const struct xpu_measure *measure);
+
+#endif

@@ -1,0 +1,317 @@
+/*
+ * The gate, and the markers behind it.
+ *
+ * What a launch is predicted to cost is taken from the container's budget before the launch, a lease at a
+ * time for each thread, so that most launches touch nothing that is shared. What it has cost really comes
+ * from the measuring thread (turns.c), some milliseconds later. No lock is held over a call of the driver,
+ * and the only wait without an end is that for budget, which comes back with time.
+ */
+#define _GNU_SOURCE
+#include "pacer.h"
+#include "account/account.h"
+#include "account/budget.h"
+#include "account/reap.h"
+#include "devices.h"
+#include "lane.h"
+#include "real.h"
+#include "turns.h"
+
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+XPU_NEED(cuStreamIsCapturing)
+
+enum {
+    /* What a thread takes from the budget at once. More saves shared work; what an idle thread keeps of it is
+     * not lost, but is not another's either. */
+    LEASE_NS = 200000,
+    /* Launches between two markers of a stream: so much predicted time, or so many. A marker costs the driver
+     * as much as some launches. */
+    MARK_NS = 300000,
+    MARK_COUNT = 50,
+    /* A stream that has had nothing to do for so long gets a marker before its next launch: not before every
+     * launch, where launches come slower than they run. */
+    PAUSE_NS = 200000,
+    /* Work under way beyond which a launch waits. It must outlast a delay of the measuring thread; and what
+     * is under way cannot be taken back when the share shrinks. */
+    DEPTH_NS = 20000000,
+    /* How long it waits for that at least: the work under way may itself wait for this launch. */
+    DEPTH_WAIT_NS = 20000000,
+    NAP_NS = 300000,
+    LONG_NAP_NS = 2000000,
+    REAP_NS = 100000000,
+};
+
+int xpu_pacing_state;
+
+static __thread struct {
+    struct xpu_lane *lane;
+    CUcontext context; /* the lane's, when the lease was taken */
+    uint64_t ns;
+} lease;
+
+static void forget(void) {
+    xpu_pacing_state = XPU_PACING_UNKNOWN;
+    memset(&lease, 0, sizeof lease);
+}
+XPU_AT_FORK(forget)
+
+/* The answer does not change while the container runs. Where its pages cannot be read now, nothing was
+ * granted here, and the calls that make a context are refused. */
+bool xpu_pacing_look(void) {
+    const char *why;
+    if (!xpu_pages_open(&why))
+        return false;
+    bool any = xpu_any_cap() && xpu_slot_take(&why);
+    if (any || !xpu_any_cap())
+        __atomic_store_n(&xpu_pacing_state, any ? XPU_PACING_ON : XPU_PACING_OFF, __ATOMIC_RELAXED);
+    return xpu_any_cap();
+}
+
+static void nap(uint64_t ns) {
+    struct timespec time = {.tv_nsec = (long)(ns < LONG_NAP_NS ? ns : LONG_NAP_NS)};
+    syscall(SYS_nanosleep, &time, NULL); /* a signal ends it early */
+}
+
+/* ---- markers ---- */
+
+/* Whether the stream has nothing to do, for all that is known here, and has had nothing for a while. */
+static bool rests(const struct xpu_lane_stream *on, int64_t now) {
+    return !__atomic_load_n(&on->open, __ATOMIC_RELAXED) ||
+           now > __atomic_load_n(&on->busy_until, __ATOMIC_RELAXED) + PAUSE_NS;
+}
+
+/* Nothing follows for now. */
+static void mark_end(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream) {
+    if (!__atomic_load_n(&on->since.count, __ATOMIC_RELAXED) || !xpu_stream_take(on))
+        return;
+    if (on->open && on->since.count)
+        (void)xpu_marker_place(lane, on, stream, XPU_MARKER_END);
+    xpu_stream_leave(on);
+}
+
+/* The time at which the device comes to this launch is the begin of its work; it may be another context's
+ * turn now. */
+static void mark_begin(const struct xpu_pace *pace, struct xpu_lane *lane) {
+    struct xpu_lane_stream *on = pace->on;
+    if (!xpu_stream_take(on))
+        return;
+    if (on->open && on->since.count)
+        (void)xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END);
+    bool opens = xpu_marker_place(lane, on, pace->stream, XPU_MARKER_BEGIN);
+    on->open |= opens;
+    xpu_stream_leave(on);
+    if (opens && !xpu_turns_wake())
+        __atomic_store_n(&lane->broken, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- the gate ---- */
+
+static uint64_t leased(const struct xpu_lane *lane) {
+    return lease.lane == lane && lease.context == lane->context ? lease.ns : 0;
+}
+
+static void lease_is(struct xpu_lane *lane, uint64_t ns) {
+    lease.lane = lane;
+    lease.context = lane->context;
+    lease.ns = ns;
+}
+
+/* Too much is under way that was not measured. The longer it takes by itself, the longer it is waited for. */
+static void wait_for_depth(struct xpu_lane *lane) {
+    uint64_t began = 0, most = 0;
+    for (;;) {
+        uint64_t under_way = __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED), now = xpu_now();
+        if (under_way < DEPTH_NS)
+            return;
+        if (!began) {
+            began = now;
+            most = DEPTH_WAIT_NS + 2 * under_way;
+        }
+        if (now - began > most)
+            return;
+        nap(NAP_NS);
+    }
+}
+
+/* True: it had to wait. */
+static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
+    int device = lane->device;
+    uint64_t ns = pace->ns, reaped = 0, wanted = ns < LEASE_NS ? LEASE_NS : ns;
+    for (;;) {
+        uint64_t now = xpu_now(), until = now + LONG_NAP_NS;
+        uint32_t share = xpu_share(device, now);
+        if (share == XPU_NO_CAP)
+            return false;
+        if (share == XPU_WHOLE)
+            xpu_budget_take_anyway(device, share, wanted, now);
+        if (share == XPU_WHOLE ||
+            (share && xpu_budget_take(device, share, wanted, now,
+                                      __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED) != 0, &until))) {
+            lease_is(lane, leased(lane) + wanted - ns);
+            return reaped != 0;
+        }
+        xpu_budget_waits(device);
+        if (!reaped) {
+            mark_end(lane, pace->on, pace->stream);
+            reaped = now;
+        }
+        if (now - reaped > REAP_NS) {
+            /* What a dead process of the container was charged and has not used is ours to use. */
+            xpu_reap();
+            reaped = now;
+        }
+        nap(until > now ? until - now : 0);
+    }
+}
+
+/* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
+ * a launch as a millisecond at least. That is more than it was, and never less. */
+static void wait_unmeasured(void) {
+    static uint64_t last; /* atomic */
+    int device;
+    if (xpu_granted_here(&device) != CUDA_SUCCESS)
+        return;
+    static int told;
+    xpu_log_once(&told,
+                 "the driver does not tell how long launches take: every one counts as the whole time since "
+                 "the one before");
+    for (;;) {
+        uint64_t now = xpu_now(), until = now + LONG_NAP_NS,
+                 before = __atomic_load_n(&last, __ATOMIC_RELAXED);
+        uint32_t share = xpu_share(device, now);
+        uint64_t passed = before && now - before < UINT64_C(10000000000) ? now - before : 0;
+        uint64_t ns = passed < 1000000 ? 1000000 : passed;
+        if (share == XPU_NO_CAP || share == XPU_WHOLE)
+            return;
+        if (share && xpu_budget_take(device, share, ns, now, false, &until)) {
+            __atomic_store_n(&last, now, __ATOMIC_RELAXED);
+            xpu_budget_guessed(device);
+            return;
+        }
+        xpu_budget_waits(device);
+        nap(until > now ? until - now : 0);
+    }
+}
+
+/* ---- around a launch ---- */
+
+static bool is_recorded(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS ||
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void xpu_pace_begin(struct xpu_pace *pace, CUstream stream, bool per_thread, const void *what,
+                    uint32_t shape) {
+    bool broken;
+    pace->lane = NULL;
+    struct xpu_lane *lane = xpu_lane_here(&broken);
+    if (!lane && !broken)
+        return;
+    pace->stream = xpu_handle_of(stream, per_thread);
+    if (is_recorded(pace->stream))
+        return;
+    if (broken || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED)) {
+        wait_unmeasured();
+        return;
+    }
+    pace->cost = xpu_cost_of(what, shape);
+    pace->ns = xpu_cost_ns(pace->cost, &pace->known);
+    pace->on = xpu_lane_stream(lane, stream, per_thread);
+    if (__builtin_expect(__atomic_load_n(&lane->inflight, __ATOMIC_RELAXED) >= DEPTH_NS, 0) &&
+        xpu_share_varies(lane->device))
+        wait_for_depth(lane);
+    bool waited = false;
+    if (leased(lane) >= pace->ns)
+        lease.ns -= pace->ns;
+    else
+        waited = wait_for_turn(pace, lane);
+    __atomic_fetch_add(&pace->on->launching, 1, __ATOMIC_ACQ_REL);
+    pace->lane = lane;
+    pace->at = (int64_t)xpu_now();
+    if (waited || rests(pace->on, pace->at)) {
+        mark_begin(pace, lane);
+        pace->at = (int64_t)xpu_now();
+    }
+}
+
+/* With the stream's flag taken. */
+static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
+    struct xpu_marker *since = &on->since;
+    unsigned i = 0;
+    since->last_alone = pace->at > on->busy_until;
+    since->pauses |= since->last_alone && since->count;
+    if (!since->count)
+        since->first = pace->at;
+    since->last = pace->at;
+    since->last_ns = pace->ns;
+    since->last_cost = pace->cost;
+    __atomic_store_n(&on->busy_until, (since->last_alone ? pace->at : on->busy_until) + (int64_t)pace->ns,
+                     __ATOMIC_RELAXED);
+    since->expected = on->busy_until;
+    since->ns += pace->ns + __atomic_exchange_n(&on->missed_ns, 0, __ATOMIC_RELAXED);
+    since->unknown |= !pace->known;
+    since->count += 1 + __atomic_exchange_n(&on->missed, 0, __ATOMIC_RELAXED);
+    while (i < since->mixed && since->costs[i] != pace->cost)
+        i++;
+    if (i == XPU_MARKER_MIX)
+        return;
+    since->costs[i] = pace->cost;
+    since->counts[i]++;
+    if (i == since->mixed)
+        since->mixed++;
+}
+
+void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
+    struct xpu_lane *lane = pace->lane;
+    struct xpu_lane_stream *on = pace->on;
+    if (!lane)
+        return;
+    if (result != CUDA_SUCCESS) {
+        lease_is(lane, leased(lane) + pace->ns);
+    } else if (xpu_stream_take(on)) {
+        uint32_t tick = __atomic_load_n(&xpu_turns_tick, __ATOMIC_RELAXED);
+        add(on, pace);
+        if (!pace->known || on->since.ns >= MARK_NS || on->since.count >= MARK_COUNT || on->tick != tick)
+            if (xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END))
+                on->tick = tick;
+        xpu_stream_leave(on);
+    } else {
+        __atomic_fetch_add(&on->missed_ns, pace->ns, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&on->missed, 1, __ATOMIC_RELAXED);
+    }
+    __atomic_fetch_sub(&on->launching, 1, __ATOMIC_ACQ_REL);
+}
+
+void xpu_pace_waits(CUstream stream, bool per_thread) {
+    bool broken;
+    struct xpu_lane *lane = xpu_lane_here(&broken);
+    if (!lane || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED))
+        return;
+    if (!is_recorded(xpu_handle_of(stream, per_thread)))
+        mark_end(lane, xpu_lane_stream(lane, stream, per_thread), xpu_handle_of(stream, per_thread));
+}
+
+/* ---- contexts ---- */
+
+void xpu_pace_context_begin(CUcontext context) {
+    struct xpu_lane *lane = xpu_lane_of(context);
+    if (!lane)
+        return;
+    __atomic_store_n(&lane->ending, 1, __ATOMIC_SEQ_CST);
+    xpu_turns_leave(lane);
+}
+
+void xpu_pace_context_end(CUcontext context, bool alive) {
+    struct xpu_lane *lane = xpu_lane_of(context);
+    if (!alive)
+        xpu_lane_forget(context);
+    if (!lane)
+        return;
+    if (!alive)
+        xpu_lane_drop(lane);
+    __atomic_store_n(&lane->ending, 0, __ATOMIC_SEQ_CST);
+}

@@ -1,0 +1,186 @@
+"""The budget of a device's time: what a container may launch, by the word that its processes share.
+
+Times are given, not measured: each call of a worker says what time it is.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.limits import pages
+
+from .accounts import Account, Process
+
+Make = Callable[..., Account]
+
+MS, S = 1_000_000, 1_000_000_000
+#: Of native/account/budget.h and native/abi/page.h.
+CREDIT, UNMEASURED, AGENT_LOST = 50 * MS, 5 * MS, 500 * MS
+COMPUTE_AT, COMPUTE_SIZE, WHOLE = 2048, 128, 10000
+NOW = 1000 * S
+
+
+def started(account: Account) -> Process:
+    """A process that has looked at its pages, as one has that may launch."""
+    process = account.start()
+    assert process.ask("take") == "1"
+    return process
+
+
+def launch(process: Process, share: int, ns: int, now: int, device: int = 0) -> int:
+    """0: it may go ahead, and is charged; else how long it has to wait."""
+    may, until = process.ask("launch", device, share, ns, now).split()
+    return 0 if may == "1" else int(until) - now
+
+
+def words(account: Account, device: int = 0) -> tuple[int, ...]:
+    """paid, paid_cap, used, waits, guesses."""
+    page = (account.place.pages / pages.USAGE).read_bytes()
+    return struct.unpack_from("<5Q", page, COMPUTE_AT + device * COMPUTE_SIZE)
+
+
+def write(folder: Path, at: int, value: int) -> None:
+    with (folder / pages.USAGE).open("r+b") as page:
+        page.seek(at)
+        page.write(value.to_bytes(8, "little"))
+
+
+def adjust(account: Account, adjusted: int, device: int = 0) -> None:
+    """What the agent does."""
+    with (account.place.pages / pages.QUOTA).open("r+b") as page:
+        page.seek(2048 + 64 * device + 16)
+        page.write(adjusted.to_bytes(8, "little"))
+
+
+def test_a_launch_is_paid_for_at_the_share_before_the_next_may_go(account: Make) -> None:
+    one = started(account(cores=30))
+    assert launch(one, 3000, 60 * MS, NOW) == 0
+    # 50 ms of credit, then 60 ms at 30 %.
+    assert launch(one, 3000, 1, NOW) == 200 * MS - CREDIT
+    assert launch(one, 3000, 1, NOW + 150 * MS - 1) == 1
+    assert launch(one, 3000, 1, NOW + 150 * MS) == 0
+
+
+def test_who_always_had_work_catches_up_on_what_others_took(account: Make) -> None:
+    one = started(account(cores=50))
+    assert launch(one, 5000, 1, NOW) == 0
+    assert one.ask("launch", 0, 5000, 200 * MS, NOW + 500 * MS, "busy").startswith("1 ")
+    assert launch(one, 5000, 1, NOW + 500 * MS) == 0, "50 ms before, 500 since, and 400 are used"
+    assert one.ask("launch", 0, 5000, 500 * MS, NOW + 9 * S, "busy").startswith("1 ")
+    assert launch(one, 5000, 2, NOW + 9 * S) == 0, "a second of it at most"
+    assert launch(one, 5000, 1, NOW + 9 * S) == 4
+
+
+def test_all_processes_have_one_budget_for_each_device(account: Make) -> None:
+    here = account(None, None, cores=50)
+    first, second = started(here), started(here)
+    assert launch(first, 5000, 100 * MS, NOW) == 0
+    assert launch(second, 5000, 1, NOW) == 150 * MS
+    assert launch(second, 5000, 1, NOW, device=1) == 0
+
+
+@pytest.mark.parametrize("share", [100, 1000, 3000, 5000, 9000, WHOLE])
+@pytest.mark.parametrize("seed", range(3))
+def test_over_any_time_it_gives_the_share_whatever_launches_take(
+    account: Make, share: int, seed: int
+) -> None:
+    one, noise = started(account(cores=share // 100)), random.Random(seed)
+    now, used, began = NOW, 0, NOW
+    for _ in range(300):
+        predicted, real = (int(10 ** noise.uniform(4, 8.5)) for _ in range(2))
+        while wait := launch(one, share, predicted, now):
+            now += min(wait, 20 * MS)
+        used += real
+        assert one.ask("settle", 0, real - predicted, predicted, now) == "ok"
+    while wait := launch(one, share, 1, now):
+        now += wait
+    allowed = (now - began + CREDIT) * share / WHOLE
+    # A credit that was not used within 50 ms is lost; here each launch is at once.
+    assert allowed * 0.999 - CREDIT <= used <= allowed * 1.001 + 1000
+
+
+def test_what_was_charged_too_much_comes_back_and_what_was_too_little_is_owed(account: Make) -> None:
+    here = account(cores=50)
+    one = started(here)
+    assert launch(one, 5000, 100 * MS, NOW) == 0
+    assert one.ask("settle", 0, -90 * MS, 100 * MS, NOW) == "ok"
+    assert launch(one, 5000, 200 * MS, NOW) == 0
+    assert words(here)[2] == 210 * MS
+    assert one.ask("settle", 0, 300 * MS, 200 * MS, NOW) == "ok"
+    assert launch(one, 5000, 1, NOW) == 2 * 510 * MS - CREDIT
+    assert words(here)[2] == 510 * MS
+
+
+def test_a_debt_is_reckoned_anew_at_another_share(account: Make) -> None:
+    here = account(cores=10)
+    one, two = started(here), started(here)
+    assert launch(one, 1000, 105 * MS, NOW) == 0
+    assert launch(two, 1000, 1, NOW) == S
+    assert launch(two, 5000, 1, NOW) == 200 * MS
+    assert launch(one, 2500, 1, NOW) == 400 * MS
+
+
+def test_a_dead_process_is_charged_what_it_was_measured_and_little_more(account: Make) -> None:
+    here = account(cores=50)
+    first, second = started(here), started(here)
+    assert launch(first, 5000, 400 * MS, NOW) == 0
+    assert first.ask("settle", 0, 0, 100 * MS, NOW) == "ok"
+    first.kill()
+    assert second.used() == 0  # which looks for the dead
+    assert words(here)[2] == 100 * MS + UNMEASURED
+    assert launch(second, 5000, 1, NOW) == 2 * (100 * MS + UNMEASURED) - CREDIT
+
+
+def test_a_dead_process_that_owes_more_than_it_was_charged_gives_nothing_back(account: Make) -> None:
+    here = account(cores=50)
+    first, second = started(here), started(here)
+    assert launch(first, 5000, 4 * MS, NOW) == 0
+    first.kill()
+    assert second.used() == 0
+    assert words(here)[2] == 4 * MS
+
+
+def test_only_a_cap_on_some_device_makes_launches_be_looked_at(account: Make) -> None:
+    assert started(account(None, None)).ask("capped") == "0"
+    assert started(account(None, None, cores=100)).ask("capped") == "1"
+
+
+def test_the_share_is_the_cap_and_none_without_one(account: Make) -> None:
+    assert started(account(cores=35)).ask("share", 0, NOW) == "3500"
+    assert started(account(cores=100)).ask("share", 0, NOW) == "10000"
+    assert started(account()).ask("share", 0, NOW) == "-1"
+
+
+def test_the_agent_s_share_holds_while_its_rounds_go_on(account: Make) -> None:
+    here = account(cores=30)
+    one = started(here)
+    adjust(here, 7 << 32 | 8000)
+    assert one.ask("share", 0, NOW) == "8000"
+    assert one.ask("share", 0, NOW + AGENT_LOST - 1) == "8000"
+    assert one.ask("share", 0, NOW + AGENT_LOST) == "3000", "it was killed: the cap alone holds"
+    adjust(here, 8 << 32)
+    assert one.ask("share", 0, NOW + S) == "0", "it is back, and nothing may be launched for now"
+    adjust(here, 9 << 32 | 0xFFFFFFFF)
+    assert one.ask("share", 0, NOW + S) == "10000", "never more than the device"
+    adjust(here, 8000)
+    assert one.ask("share", 0, NOW + S) == "3000", "without a number it is not the agent's"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rubbish_in_the_page_hurts_nobody_else_and_crashes_nothing(account: Make, seed: int) -> None:
+    here = account(cores=50)
+    one, noise = started(here), random.Random(seed)
+    assert one.charge(512)
+    for _ in range(200):
+        word = noise.getrandbits(noise.choice((8, 40, 64)))
+        write(here.place.pages, COMPUTE_AT + 8 * noise.randrange(16), word)
+        write(here.place.pages, 4096 + 64 + 64 + 128 + 8 * noise.randrange(8), noise.getrandbits(64))
+        now = noise.choice((NOW, 1, 1 << 62))
+        assert launch(one, noise.randrange(1, WHOLE), noise.getrandbits(noise.choice((10, 40, 63))), now) >= 0
+        assert one.ask("settle", 0, noise.randrange(-(1 << 62), 1 << 62), noise.getrandbits(63), now) == "ok"
+    assert one.used() == 512
