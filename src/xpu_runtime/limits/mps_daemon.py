@@ -236,15 +236,17 @@ class Daemon:
 
     def _remove(self) -> None:
         folders.unmount(self.shm)
-        for top, names, others in os.walk(self.folder, topdown=False):
-            for name in others:
-                os.unlink(os.path.join(top, name))
-            for name in names:
-                os.rmdir(os.path.join(top, name))
         try:
+            for top, names, others in os.walk(self.folder, topdown=False):
+                for name in others:
+                    os.unlink(os.path.join(top, name))
+                for name in names:
+                    os.rmdir(os.path.join(top, name))
             os.rmdir(self.folder)
         except FileNotFoundError:
             pass
+        except OSError as error:
+            raise DeviceError(f"cannot remove {error.filename}: {error.strerror}") from error
 
     def _answers(self, program: str) -> bool:
         try:

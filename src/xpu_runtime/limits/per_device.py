@@ -53,6 +53,8 @@ class Locked:
     def __enter__(self) -> None:
         until = time.monotonic() + self._seconds
         try:
+            # Sockets there are everybody's: other users of the host must not reach them.
+            os.makedirs(paths.in_run_dir(paths.DEVICE_FOLDERS), mode=0o700, exist_ok=True)
             os.makedirs(os.path.dirname(self._path), mode=0o755, exist_ok=True)
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             while not self._taken():
@@ -122,7 +124,7 @@ def _end(kept: Kept) -> None:
                 used = kept in needed(ledger.grants())
             if not used:
                 registry.load(backend).ended(uuid)
-    except XpuError:
+    except (XpuError, OSError):
         pass  # the next end, start or `xpu gc` does it
 
 
