@@ -445,6 +445,7 @@ uint64_t context_due(const struct context *context, uint32_t number, uint64_t po
     const struct unit *unit = context->unit;
     const struct channel *channel = &context->channels[number];
     uint64_t own = channel->queue[position & (channel->capacity - 1)].end - channel->executed;
+    own = own * 100 / percent_of(context);
     if (state.across)
         return unit->clock + (own > 4 * ACROSS_NS ? own : 4 * ACROSS_NS);
     if (!unit->running)
