@@ -11,6 +11,10 @@
 
 #include <time.h>
 
+/* What this process itself has been charged, in the same terms as the page: a container that writes an
+ * earlier `paid` into its page gains nothing by it for the processes that it has. Atomic. */
+static struct { uint64_t paid, share; } own[XPU_DEVICES];
+
 /* The agent's round that was seen last of each device, and when. */
 static uint32_t rounds[XPU_DEVICES];
 static uint64_t round_at[XPU_DEVICES];
@@ -65,15 +69,14 @@ static uint64_t at_share(uint64_t ns, uint32_t share) {
 
 /* A debt that was made at another share is reckoned anew: a container that gets twice as much has paid in
  * half the time. */
-static void rescale(struct xpu_usage_compute *compute, uint32_t share, uint64_t now) {
-    uint64_t before = XPU_LOAD(compute->paid_cap), paid = XPU_LOAD(compute->paid);
-    if (before == share || !__atomic_compare_exchange_n(&compute->paid_cap, &before, share, false,
-                                                        __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+static void rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, uint64_t now) {
+    uint64_t before = XPU_LOAD(*share_word), paid = XPU_LOAD(*paid_word);
+    if (before == share ||
+        !__atomic_compare_exchange_n(share_word, &before, share, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return;
     if (paid > now && before >= 1 && before <= XPU_WHOLE) {
         uint64_t debt = (uint64_t)((double)(paid - now) * (double)before / share);
-        __atomic_compare_exchange_n(&compute->paid, &paid, now + debt, false, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_ACQUIRE);
+        __atomic_compare_exchange_n(paid_word, &paid, now + debt, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     }
 }
 
@@ -89,19 +92,34 @@ static void note_charge(int device, uint64_t ns) {
     }
 }
 
-static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t credit, bool anyway,
-                 uint64_t *until) {
-    struct xpu_usage_compute *compute = compute_of(device);
-    rescale(compute, share, now);
-    uint64_t paid = XPU_LOAD(compute->paid), from;
+/* Moves the word on, from now less the credit at the least. False where it lies in the future, unless
+ * `anyway`. */
+static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, bool anyway, uint64_t *until) {
+    uint64_t paid = XPU_LOAD(*word), from;
     do {
         if (paid > now && !anyway) {
             *until = paid;
             return false;
         }
         from = paid < now && now - paid > credit ? now - credit : paid;
-    } while (!__atomic_compare_exchange_n(&compute->paid, &paid, from + at_share(ns, share), false,
-                                          __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    } while (!__atomic_compare_exchange_n(word, &paid, from + by, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    return true;
+}
+
+static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t credit, bool anyway,
+                 uint64_t *until) {
+    struct xpu_usage_compute *compute = compute_of(device);
+    uint64_t by = at_share(ns, share), mine;
+    rescale(&compute->paid, &compute->paid_cap, share, now);
+    rescale(&own[device].paid, &own[device].share, share, now);
+    mine = XPU_LOAD(own[device].paid);
+    if (mine > now && !anyway) {
+        *until = mine;
+        return false;
+    }
+    if (!pay(&compute->paid, by, now, credit, anyway, until))
+        return false;
+    (void)pay(&own[device].paid, by, now, credit, true, until);
     note_charge(device, ns);
     return true;
 }
@@ -132,28 +150,27 @@ static void move(uint64_t *word, int64_t ns) {
 
 /* Since the charge the share may have changed: what is corrected counts by the present one, as the debt does.
  */
-static void correct(int device, int64_t ns, uint64_t now) {
+static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
     struct xpu_usage_compute *compute = compute_of(device);
     uint32_t share = xpu_share(device, now);
     if (share == 0 || share == XPU_NO_CAP)
         share = (uint32_t)XPU_LOAD(limit_of(device)->cores);
     if (share == 0 || share > XPU_WHOLE)
         share = XPU_WHOLE;
-    uint64_t by = at_share((uint64_t)(ns < 0 ? -ns : ns), share), paid = XPU_LOAD(compute->paid), after;
-    do {
+    uint64_t by = at_share((uint64_t)(ns < 0 ? -ns : ns), share), unused;
+    uint64_t *words[] = {&compute->paid, is_own ? &own[device].paid : NULL};
+    for (int i = 0; i < 2 && words[i]; i++)
         if (ns < 0)
-            after = paid > by ? paid - by : 0;
-        else /* what was forgotten of an old credit is not paid with */
-            after = (paid + XPU_BUSY_CREDIT_NS < now ? now - XPU_BUSY_CREDIT_NS : paid) + by;
-    } while (!__atomic_compare_exchange_n(&compute->paid, &paid, after, false, __ATOMIC_ACQ_REL,
-                                          __ATOMIC_ACQUIRE));
+            take_off(words[i], by);
+        else
+            (void)pay(words[i], by, now, XPU_BUSY_CREDIT_NS, true, &unused);
     move(&compute->used, ns);
 }
 
 void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t now) {
     int slot = xpu_process_slot();
     if (ns)
-        correct(device, ns, now);
+        correct(device, ns, now, true);
     if (slot >= 0) {
         struct xpu_slot_device *place = xpu_slot_device_at((unsigned)slot, device);
         move(&place->charged, ns);
@@ -172,5 +189,5 @@ void xpu_budget_recover(unsigned slot, int device) {
     if (predicted > INT64_MAX)
         predicted = INT64_MAX;
     if (predicted > XPU_UNMEASURED_NS)
-        correct(device, -(int64_t)(predicted - XPU_UNMEASURED_NS), xpu_now());
+        correct(device, -(int64_t)(predicted - XPU_UNMEASURED_NS), xpu_now(), false);
 }

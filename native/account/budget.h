@@ -3,6 +3,8 @@
  * one word of the usage page: `paid`, the time up to which what was launched is paid for at the container's
  * share. A launch of x ns moves it on by x / share; while it lies in the past, the next launch may go ahead.
  *
+ * Each process also keeps the word of what it was charged itself, where no other can write it.
+ *
  * So a debt has no limit and is exact over any time, and a credit is at most XPU_CREDIT_NS, whoever dies
  * where: docs/compute.md. No call here waits, takes a lock or calls a driver.
  */

@@ -116,6 +116,15 @@ def test_what_was_charged_too_much_comes_back_and_what_was_too_little_is_owed(ac
     assert words(here)[2] == 510 * MS
 
 
+def test_an_earlier_time_in_the_page_is_no_gain_for_a_process_that_owes(account: Make) -> None:
+    here = account(cores=50)
+    one, two = started(here), started(here)
+    assert launch(one, 5000, 100 * MS, NOW) == 0
+    write(here.place.pages, COMPUTE_AT, 0)
+    assert launch(one, 5000, 1, NOW) == 150 * MS
+    assert launch(two, 5000, 1, NOW) == 0, "it is a process's own debt that is known, not all of the container's"
+
+
 def test_a_debt_is_reckoned_anew_at_another_share(account: Make) -> None:
     here = account(cores=10)
     one, two = started(here), started(here)
