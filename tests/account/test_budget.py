@@ -122,7 +122,7 @@ def test_an_earlier_time_in_the_page_is_no_gain_for_a_process_that_owes(account:
     assert launch(one, 5000, 100 * MS, NOW) == 0
     write(here.place.pages, COMPUTE_AT, 0)
     assert launch(one, 5000, 1, NOW) == 150 * MS
-    assert launch(two, 5000, 1, NOW) == 0, "it is a process's own debt that is known, not all of the container's"
+    assert launch(two, 5000, 1, NOW) == 0, "a process knows what it owes itself"
 
 
 def test_a_debt_is_reckoned_anew_at_another_share(account: Make) -> None:

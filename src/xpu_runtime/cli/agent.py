@@ -25,9 +25,10 @@ _LOCK = "agent.lock"
 
 @click.command()
 def agent() -> None:
-    """Share out devices' time among containers; runs until it is stopped.
+    """Share out the time of devices among containers.
 
-    XPU_SCHED=burst and weight, and XPU_PRIORITY, need it: without it each container has its cap and no more.
+    Runs until it is stopped. XPU_SCHED=burst and weight, and XPU_PRIORITY, need it: without it each container
+    has its cap and no more.
     It also looks at the driver's figures, and holds those more strictly that use more than their cap. It
     writes nothing but the pages of limits: ended or killed, it leaves every container with its cap. Packages
     bring a service for it: systemctl enable --now xpu-agent
