@@ -20,6 +20,9 @@ MACHINE = platform.machine()
 #: Where test builds of the interposers look for the pages and the real libraries.
 ROOT, FOLDER, LIBRARIES = sandboxes.ROOT, sandboxes.FOLDER, sandboxes.LIBRARIES
 
+#: The sanitizers' runtimes.
+RUNTIMES = {"address,undefined": "asan", "thread": "tsan"}
+
 
 def build(kind: str = "") -> Path:
     """Builds the interposers for sandboxes; `kind`: sanitizers, such as "address,undefined"."""
@@ -109,3 +112,10 @@ def compile_c(source: Path, out: Path, *options: str) -> Path:
         [compiler, "-std=c11", "-O2", "-g", "-Wall", "-Werror", "-o", out, source, *options], check=True
     )
     return out
+
+
+def runtime_of(kind: str) -> str:
+    """The sanitizer's runtime, which must be loaded before all else."""
+    name = f"lib{RUNTIMES[kind]}.so"
+    found = subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True)
+    return found.stdout.strip()

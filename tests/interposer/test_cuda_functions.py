@@ -13,6 +13,19 @@ from support.exports import listed
 from .cuda_sandbox import exported
 
 TABLE = headers.TABLES["nvidia-cuda-runtime"]
+#: What the pacer does about each function that gives a device something to do.
+LAUNCHES = TABLE.with_name("launches.txt")
+WORK = {
+    "paced",
+    "copies",
+    "engines",
+    "order",
+    "marked",
+    "host",
+    "memory",
+    "recorded",
+    "unseen",
+}
 PARTS = {"interposed", "reported", "graphics", "host", "unseen", "none"}
 #: The package that has cuda.h.
 WHEEL = "nvidia-cuda-runtime"
@@ -76,3 +89,42 @@ def test_what_is_interposed_is_so_in_the_variants_of_the_newest_headers(interpos
 def test_a_function_that_a_newer_header_adds_is_named() -> None:
     text = "CUresult CUDAAPI cuMemAlloc_v7(CUdeviceptr *p);\nCUresult CUDAAPI cuBrandNew(void);\n"
     assert headers.undecided(WHEEL, text) == ["cuBrandNew"]
+
+
+def works(text: str) -> set[str]:
+    """Of a header's functions, those that are given a stream, or whose names say that they give work."""
+    declared = re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(([^)]*)\)", re.sub(r"(?s)/\*.*?\*/", "", text))
+    given = re.compile(r"\bCUstream\s+\w")
+    named = re.compile("Launch|Memcpy|Memset|Subgrid|Decompress")
+    return {name_of(name) for name, takes in declared if given.search(takes) or named.search(name)}
+
+
+def undecided_work(text: str) -> list[str]:
+    return sorted(works(text) - {name for names in headers.decided(LAUNCHES).values() for name in names})
+
+
+def test_each_function_that_gives_a_device_work_is_decided_about_once() -> None:
+    table = headers.decided(LAUNCHES)
+    names = [name for part in table.values() for name in part]
+    assert set(table) == WORK
+    assert len(names) == len(set(names))
+    assert set(names) - every_name() == set()
+
+
+def test_what_is_paced_is_interposed_and_nothing_that_is_not_known_to_launch_is_missing() -> None:
+    table = headers.decided(LAUNCHES)
+    assert set(table["paced"] + table["marked"]) - set(decided()["interposed"]) == set()
+    launches = {name for name in every_name() if re.search("Launch", name)}
+    assert launches - set(table["paced"]) == {"cuLaunchHostFunc"}
+    assert {name for name in every_name() if name.startswith("cuSubgrid")} <= set(table["unseen"])
+
+
+def test_no_function_of_the_newest_headers_that_is_given_a_stream_lacks_a_decision() -> None:
+    text = headers.text_of_installed(WHEEL)
+    assert len(works(text)) > 90
+    assert undecided_work(text) == []
+
+
+def test_a_way_to_launch_that_a_newer_header_adds_is_named() -> None:
+    text = "CUresult CUDAAPI cuRunBrandNew(CUfunction f, CUstream hStream);\nCUresult CUDAAPI cuNot(int a);\n"
+    assert undecided_work(text) == ["cuRunBrandNew"]

@@ -11,7 +11,7 @@ import pytest
 
 from support import GIB, MIB
 
-from .sandboxes import Sandbox, build, compile_c
+from .sandboxes import RUNTIMES, Sandbox, build, compile_c, runtime_of
 
 Make = Callable[..., Sandbox]
 
@@ -65,16 +65,7 @@ def test_a_program_may_use_and_leave_cuda_when_it_ends(sandbox: Make, storm: Pat
     assert (done.returncode, done.stdout, done.stderr) == (0, f"left {CONTEXT + 64 * MIB}\n", "")
 
 
-#: The sanitizers' runtimes.
-RUNTIMES = {"address,undefined": "asan", "thread": "tsan"}
 SANITIZED = [(kind, what) for kind in RUNTIMES for what in STORMS]
-
-
-def runtime_of(kind: str) -> str:
-    """The sanitizer's runtime, which must be loaded before all else."""
-    name = f"lib{RUNTIMES[kind]}.so"
-    found = subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True)
-    return found.stdout.strip()
 
 
 def fenced(kind: str, folder: Path) -> Path:

@@ -16,10 +16,13 @@
 XPU_NEED(cuCtxGetCurrent)
 XPU_NEED(cuCtxGetDevice)
 XPU_NEED(cuCtxGetStreamPriorityRange)
+XPU_NEED(cuCtxPopCurrent_v2)
+XPU_NEED(cuCtxPushCurrent_v2)
 XPU_NEED(cuEventCreate)
 XPU_NEED(cuEventRecord)
 XPU_NEED(cuEventSynchronize)
 XPU_NEED(cuStreamCreateWithPriority)
+XPU_NEED(cuStreamGetCtx)
 XPU_NEED(cuThreadExchangeStreamCaptureMode)
 
 static struct xpu_lane *lanes[XPU_LANES]; /* atomic */
@@ -151,17 +154,51 @@ static struct xpu_lane *find_or_make(CUcontext context, bool *broken) {
     return lane;
 }
 
-struct xpu_lane *xpu_lane_here(bool *broken) {
+/* What is made or asked is of the current context, which need not be the stream's. */
+static struct xpu_lane *find_or_make_in(CUcontext context, CUcontext current, bool *broken) {
+    CUcontext popped;
+    if (context == current)
+        return find_or_make(context, broken);
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return NULL;
+    struct xpu_lane *lane = find_or_make(context, broken);
+    (void)REAL(cuCtxPopCurrent_v2)(&popped);
+    return lane;
+}
+
+/* A graph runs where its stream is, whatever context is current: the stream has to be asked, but for one that
+ * was of the current context when this thread used it last. */
+static CUcontext context_of(CUstream stream, CUcontext current) {
+    static __thread struct {
+        CUstream stream;
+        CUcontext context;
+    } own;
+    CUcontext context;
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+        (stream == own.stream && current && current == own.context) ||
+        REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return current;
+    if (context == current) {
+        own.stream = stream;
+        own.context = context;
+    }
+    return context;
+}
+
+struct xpu_lane *xpu_lane_for(CUstream stream, bool *broken) {
     static __thread struct xpu_lane *latest;
-    CUcontext context = NULL;
+    CUcontext current = NULL;
     *broken = false;
-    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+    if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
+        return NULL;
+    CUcontext context = context_of(stream, current);
+    if (!context)
         return NULL;
     if (latest && __atomic_load_n(&latest->context, __ATOMIC_ACQUIRE) == context)
         return latest;
     struct xpu_lane *lane = find(context);
     if (!lane)
-        lane = find_or_make(context, broken);
+        lane = find_or_make_in(context, current, broken);
     latest = lane;
     return lane;
 }

@@ -49,16 +49,16 @@ struct xpu_marker {
 };
 
 struct xpu_lane_stream {
-    uint64_t key;                      /* 0: free; atomic */
-    uint32_t flag;                     /* taken by who changes what follows; atomic */
-    uint32_t launching;                /* threads between the begin and the end of a launch; atomic */
-    uint32_t missed;                   /* launches that found the flag taken; atomic */
-    uint64_t missed_ns;                /* their predicted time; atomic */
-    uint32_t tick;                     /* in which the last marker was placed */
-    int64_t busy_until;                /* by the predictions, CLOCK_MONOTONIC */
-    bool open;                         /* it has, or may have, work: a marker of its begin was placed */
-    struct xpu_marker since;           /* what was launched after the last marker */
-    uint32_t placed, read;             /* counts of markers; atomic */
+    uint64_t key;            /* 0: free; atomic */
+    uint32_t flag;           /* taken by who changes what follows; atomic */
+    uint32_t launching;      /* threads between the begin and the end of a launch; atomic */
+    uint32_t missed;         /* launches that found the flag taken; atomic */
+    uint64_t missed_ns;      /* their predicted time; atomic */
+    uint32_t tick;           /* in which the last marker was placed */
+    int64_t busy_until;      /* by the predictions, CLOCK_MONOTONIC; atomic */
+    bool open;               /* it has, or may have, work: a marker of its begin was placed; atomic */
+    struct xpu_marker since; /* what was launched after the last marker */
+    uint32_t placed, read;   /* counts of markers; atomic */
     uint8_t pending[XPU_LANE_PENDING]; /* numbers of their events, by count */
     /* The measuring thread's own: */
     bool active;
@@ -81,6 +81,7 @@ struct xpu_lane {
     uint32_t ending;   /* a call that may end the context is under way; atomic */
     uint32_t broken;   /* the driver refuses to tell times: nothing can be measured; atomic */
     uint64_t inflight; /* predicted ns of what was marked and is not measured; atomic */
+    uint64_t stall;    /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
     CUstream probes;   /* the pacer's own stream */
     CUevent events[XPU_LANE_EVENTS];
     uint64_t free[XPU_LANE_EVENTS / 64]; /* bits; atomic */
@@ -97,15 +98,15 @@ struct xpu_lane {
     int64_t latest;                /* when the last probe completed */
     uint32_t undisturbed;          /* probes in a row that did not wait */
     int64_t ended[XPU_LANE_ENDED]; /* when work ended, the last ones */
-    uint32_t ended_count;
+    uint32_t ended_count;          /* atomic */
     struct xpu_measure measure;
     double retired; /* predicted ns of what has been measured or given up */
     double settled, corrected;
 };
 
-/* The lane of the thread's current context; NULL with *broken false: its device has no cap; NULL with *broken
- * true: it has, and nothing can be measured there. */
-struct xpu_lane *xpu_lane_here(bool *broken);
+/* The lane of the context that a stream is of; NULL with *broken false: its device has no cap; NULL with
+ * *broken true: it has, and nothing can be measured there. */
+struct xpu_lane *xpu_lane_for(CUstream stream, bool *broken);
 /* Every lane there is, by number; NULL: none of that number. */
 struct xpu_lane *xpu_lane_at(unsigned number);
 /* The place of a stream. */
@@ -122,6 +123,11 @@ static inline bool xpu_stream_take(struct xpu_lane_stream *on) {
 }
 static inline void xpu_stream_leave(struct xpu_lane_stream *on) {
     __atomic_store_n(&on->flag, 0, __ATOMIC_RELEASE);
+}
+
+/* With the flag taken; it is read without. */
+static inline void xpu_stream_opens(struct xpu_lane_stream *on, bool open) {
+    __atomic_store_n(&on->open, open, __ATOMIC_RELAXED);
 }
 
 /* Records a marker in the stream, with the flag taken. False: no event is free, or the driver refuses. */

@@ -39,6 +39,10 @@ enum {
     DEPTH_NS = 20000000,
     /* How long it waits for that at least: the work under way may itself wait for this launch. */
     DEPTH_WAIT_NS = 20000000,
+    /* How long a launch waits for budget while work of another stream spends it, and nothing ends: that work
+     * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has. */
+    STALL_NS = 50000000,
+    LONGEST_STALL_NS = 2000000000,
     NAP_NS = 300000,
     LONG_NAP_NS = 2000000,
     REAP_NS = 100000000,
@@ -85,7 +89,7 @@ static bool rests(const struct xpu_lane_stream *on, int64_t now) {
 
 /* Nothing follows for now. */
 static void mark_end(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream) {
-    if (!__atomic_load_n(&on->since.count, __ATOMIC_RELAXED) || !xpu_stream_take(on))
+    if (!xpu_stream_take(on))
         return;
     if (on->open && on->since.count)
         (void)xpu_marker_place(lane, on, stream, XPU_MARKER_END);
@@ -101,7 +105,8 @@ static void mark_begin(const struct xpu_pace *pace, struct xpu_lane *lane) {
     if (on->open && on->since.count)
         (void)xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END);
     bool opens = xpu_marker_place(lane, on, pace->stream, XPU_MARKER_BEGIN);
-    on->open |= opens;
+    if (opens)
+        xpu_stream_opens(on, true);
     xpu_stream_leave(on);
     if (opens && !xpu_turns_wake())
         __atomic_store_n(&lane->broken, 1, __ATOMIC_RELAXED);
@@ -110,12 +115,13 @@ static void mark_begin(const struct xpu_pace *pace, struct xpu_lane *lane) {
 /* ---- the gate ---- */
 
 static uint64_t leased(const struct xpu_lane *lane) {
-    return lease.lane == lane && lease.context == lane->context ? lease.ns : 0;
+    return lease.lane == lane && lease.context == __atomic_load_n(&lane->context, __ATOMIC_RELAXED) ? lease.ns
+                                                                                                    : 0;
 }
 
 static void lease_is(struct xpu_lane *lane, uint64_t ns) {
     lease.lane = lane;
-    lease.context = lane->context;
+    lease.context = __atomic_load_n(&lane->context, __ATOMIC_RELAXED);
     lease.ns = ns;
 }
 
@@ -124,7 +130,7 @@ static void wait_for_depth(struct xpu_lane *lane) {
     uint64_t began = 0, most = 0;
     for (;;) {
         uint64_t under_way = __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED), now = xpu_now();
-        if (under_way < DEPTH_NS)
+        if (under_way < DEPTH_NS || xpu_turns_ended())
             return;
         if (!began) {
             began = now;
@@ -136,10 +142,44 @@ static void wait_for_depth(struct xpu_lane *lane) {
     }
 }
 
+/* ---- work that waits for a launch ----
+ *
+ * A kernel that spins until another stream's has run spends the budget for which that other one waits. Such a
+ * launch is let through, and its cost added to the debt. */
+
+struct stall {
+    uint64_t since; /* when nothing had ended yet; 0: not looked at */
+    uint32_t ended;
+};
+
+static bool has_work(const struct xpu_lane_stream *on) {
+    return __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) != __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
+}
+
+/* Only others can wait for it: what its own stream has comes before it. */
+static bool is_stalled(const struct xpu_pace *pace, struct xpu_lane *lane, struct stall *stall,
+                       uint64_t now) {
+    uint32_t ended = __atomic_load_n(&lane->ended_count, __ATOMIC_RELAXED);
+    uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
+    bool others = false;
+    for (unsigned i = 0; i < XPU_LANE_STREAMS && !others; i++)
+        others = &lane->streams[i] != pace->on && has_work(&lane->streams[i]);
+    if (!stall->since || stall->ended != ended || !others || has_work(pace->on))
+        *stall = (struct stall){now, ended};
+    most = (most ? most : STALL_NS) + __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED);
+    return now - stall->since > (most < LONGEST_STALL_NS ? most : LONGEST_STALL_NS);
+}
+
+static void let_through(struct xpu_lane *lane) {
+    uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->stall, most ? 2 * most : 2 * (uint64_t)STALL_NS, __ATOMIC_RELAXED);
+}
+
 /* True: it had to wait. */
 static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
     int device = lane->device;
     uint64_t ns = pace->ns, reaped = 0, wanted = ns < LEASE_NS ? LEASE_NS : ns;
+    struct stall stall = {0};
     for (;;) {
         uint64_t now = xpu_now(), until = now + LONG_NAP_NS;
         uint32_t share = xpu_share(device, now);
@@ -151,7 +191,13 @@ static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
             (share && xpu_budget_take(device, share, wanted, now,
                                       __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED) != 0, &until))) {
             lease_is(lane, leased(lane) + wanted - ns);
+            __atomic_store_n(&lane->stall, 0, __ATOMIC_RELAXED);
             return reaped != 0;
+        }
+        if (share && reaped && is_stalled(pace, lane, &stall, now)) {
+            xpu_budget_take_anyway(device, share, ns, now);
+            let_through(lane);
+            return true;
         }
         xpu_budget_waits(device);
         if (!reaped) {
@@ -208,10 +254,10 @@ void xpu_pace_begin(struct xpu_pace *pace, CUstream stream, bool per_thread, con
                     uint32_t shape) {
     bool broken;
     pace->lane = NULL;
-    struct xpu_lane *lane = xpu_lane_here(&broken);
+    pace->stream = xpu_handle_of(stream, per_thread);
+    struct xpu_lane *lane = xpu_lane_for(pace->stream, &broken);
     if (!lane && !broken)
         return;
-    pace->stream = xpu_handle_of(stream, per_thread);
     if (is_recorded(pace->stream))
         return;
     if (broken || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED)) {
@@ -288,7 +334,7 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
 
 void xpu_pace_waits(CUstream stream, bool per_thread) {
     bool broken;
-    struct xpu_lane *lane = xpu_lane_here(&broken);
+    struct xpu_lane *lane = xpu_lane_for(xpu_handle_of(stream, per_thread), &broken);
     if (!lane || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED))
         return;
     if (!is_recorded(xpu_handle_of(stream, per_thread)))

@@ -40,7 +40,7 @@ struct xpu_pace {
     bool known;
 };
 
-/* Waits until the container may launch on the device of the thread's current context. */
+/* Waits until the container may launch on the device that the stream is of. */
 void xpu_pace_begin(struct xpu_pace *pace, CUstream stream, bool per_thread, const void *what,
                     uint32_t shape);
 void xpu_pace_end(struct xpu_pace *pace, CUresult result);

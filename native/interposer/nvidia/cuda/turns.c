@@ -173,6 +173,12 @@ static void read_probes(struct xpu_lane *lane) {
     }
 }
 
+static void note_end(struct xpu_lane *lane, int64_t at) {
+    uint32_t count = lane->ended_count;
+    lane->ended[count % XPU_LANE_ENDED] = at;
+    __atomic_store_n(&lane->ended_count, count + 1, __ATOMIC_RELAXED);
+}
+
 /* All that has completed is stamped now, also what is reckoned later. */
 static void read_markers(struct xpu_lane *lane, struct xpu_lane_stream *on) {
     CUevent event;
@@ -189,7 +195,7 @@ static void read_markers(struct xpu_lane *lane, struct xpu_lane_stream *on) {
             }
             marker->stamped = true;
             if (marker->kind == XPU_MARKER_END && found == STAMPED)
-                lane->ended[lane->ended_count++ % XPU_LANE_ENDED] = marker->at;
+                note_end(lane, marker->at);
         }
         if (marker->at <= sweep.until)
             add((struct instant){marker->at, marker->kind == XPU_MARKER_BEGIN ? BEGINS : ENDS, on, 0});
@@ -298,7 +304,7 @@ static void rests_perhaps(struct xpu_lane *lane, struct xpu_lane_stream *on, int
         !__atomic_load_n(&on->launching, __ATOMIC_ACQUIRE)) {
         uint64_t rest = on->since.ns + __atomic_load_n(&on->missed_ns, __ATOMIC_RELAXED);
         if (!rest) {
-            on->open = false;
+            xpu_stream_opens(on, false);
             __atomic_store_n(&on->busy_until, 0, __ATOMIC_RELAXED);
             rests(lane, on, at);
         } else if (!on->assumed_end) {
@@ -350,7 +356,7 @@ static void assumed_end(struct xpu_lane *lane, struct xpu_lane_stream *on, int64
             rests_until(lane, on, at, on->since.last);
         else if (!__atomic_load_n(&on->launching, __ATOMIC_ACQUIRE)) {
             on->since = (struct xpu_marker){0};
-            on->open = false;
+            xpu_stream_opens(on, false);
             rests(lane, on, at);
         }
         counts_from_here(lane, on, false);
@@ -528,6 +534,8 @@ bool xpu_turns_wake(void) {
         futex(&asleep, FUTEX_WAKE, INT_MAX);
     return true;
 }
+
+bool xpu_turns_ended(void) { return __atomic_load_n(&ended, __ATOMIC_RELAXED); }
 
 void xpu_turns_leave(struct xpu_lane *lane) {
     for (int tries = 0; tries < LEAVE_TRIES && __atomic_load_n(&lane->using, __ATOMIC_SEQ_CST); tries++)

@@ -16,4 +16,7 @@ bool xpu_turns_wake(void);
 /* Waits until the thread is in no call of the driver for this lane, some tenths of a second at most. */
 void xpu_turns_leave(struct xpu_lane *lane);
 
+/* The program is ending, and nothing is measured any more. */
+bool xpu_turns_ended(void);
+
 #endif

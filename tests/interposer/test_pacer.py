@@ -1,0 +1,287 @@
+"""Launches under a cap on the device's time: every way to launch is held back and charged; nothing that a
+program does with streams, threads, signals, forks or contexts hangs or breaks; and whoever dies leaves the
+others going.
+
+How exactly a cap holds is bench/share's to say: bounds are wide here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xpu_runtime.limits import compute, pages
+
+from .sandboxes import RUNTIMES, Sandbox, build, compile_c, runtime_of
+
+Make = Callable[..., Sandbox]
+
+WAYS = ("cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch")
+SUFFIXES = ("", "_ptsz")
+FOUND = ("symbol", "lookup")
+MILLION = 1_000_000
+
+
+class Paced:
+    """A sandbox with a cap in percent on each device (None: none), and the program of paced_work.c in it."""
+
+    def __init__(self, sandbox: Sandbox, program: Path, *caps: int | None) -> None:
+        self.sandbox, self.program = sandbox, program
+        for device, cap in enumerate(caps):
+            self.set_cores(cap, device)
+
+    def set_cores(self, percent: int | None, device: int = 0) -> None:
+        with pages.OpenQuota(str(self.sandbox.pages)) as page:
+            page.set_cores(device, percent)
+
+    def compute(self, device: int = 0) -> pages.Compute:
+        return pages.compute(str(self.sandbox.pages), device + 1)[device]
+
+    def run(self, *words: str, **options: Any) -> str:
+        """What the program says, which must end well."""
+        done = self.sandbox.run([str(self.program), *words], **{"timeout": 60, **options})
+        assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stderr)
+        return done.stdout
+
+    @contextmanager
+    def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        pipe = subprocess.PIPE
+        one = self.sandbox.start([str(self.program), *words], stdin=pipe, stdout=pipe, text=True)
+        try:
+            yield one
+        finally:
+            one.kill()
+            one.communicate()
+
+    def used_in(self, seconds: float, device: int = 0) -> float:
+        """The part of the device's time that was charged in so many seconds from now on, in percent."""
+        began, used = time.monotonic(), self.compute(device).used
+        time.sleep(seconds)
+        return (self.compute(device).used - used) / 1e7 / (time.monotonic() - began)
+
+    def until(self, holds: Callable[[], bool], seconds: float) -> float:
+        """Seconds until it held; fails if it does not within so many."""
+        began = time.monotonic()
+        while not holds():
+            assert time.monotonic() - began < seconds
+            time.sleep(0.002)
+        return time.monotonic() - began
+
+
+@pytest.fixture
+def paced(sandbox: Make, tmp_path: Path) -> Callable[..., Paced]:
+    """`paced(30)` is a sandbox with a cap of 30 %, with its program; `fenced`: see fork_fence.c."""
+
+    def make(*caps: int | None, fenced: str = "", **options: Any) -> Paced:
+        one = sandbox(*(None for _ in caps), **options)
+        (library,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
+        source, fence = (Path(__file__).with_name(name) for name in ("paced_work.c", "fork_fence.c"))
+        more = [str(fence), f"-l{RUNTIMES[fenced]}"] if fenced else []
+        program = compile_c(source, tmp_path / "paced_work", "-Wextra", *more, str(library), "-pthread")
+        return Paced(one, program, *caps)
+
+    return make
+
+
+def share(line: str) -> float:
+    """Percent of the device's time, of launches of 1 ms: `COUNT MICROSECONDS`."""
+    count, passed = (int(word) for word in line.split())
+    return count * 1000 / passed * 100
+
+
+def asks(one: subprocess.Popen[str], *words: object) -> str:
+    assert one.stdin and one.stdout
+    one.stdin.write(" ".join(str(word) for word in words) + "\n")
+    one.stdin.flush()
+    return one.stdout.readline()
+
+
+def within(low: float, high: float, measure: Callable[[], float]) -> None:
+    """A figure of time is between two; measured once more where the machine was too busy for it."""
+    found = [measure()]
+    while not low <= found[-1] <= high and len(found) < 3:
+        found.append(measure())
+    assert low <= found[-1] <= high, found
+
+
+def test_a_cap_holds_what_is_completed_and_tells_so(paced: Callable[..., Paced]) -> None:
+    one = paced(30)
+    with one.running("ways") as program:
+        before = one.compute()
+        within(24, 36, lambda: share(asks(program, "cuLaunchKernel", "symbol", 2)))
+        after = one.compute()
+        assert after.used - before.used > 400 * MILLION
+        assert after.waits > before.waits
+        assert after.guesses == before.guesses
+
+
+def test_what_has_no_cap_is_not_charged(paced: Callable[..., Paced]) -> None:
+    one = paced(None)
+    with one.running("ways") as program:
+        assert share(asks(program, "cuLaunchKernel", "symbol", 0.3)) > 80
+    assert one.compute() == pages.Compute(0, 0, 0)
+
+
+def test_every_way_to_launch_is_held_back_and_charged(paced: Callable[..., Paced]) -> None:
+    one = paced(30)
+    with one.running("ways") as program:
+        for way in (way + suffix for way in WAYS for suffix in SUFFIXES):
+            for found in FOUND:
+                before = one.compute()
+                got = share(asks(program, way, found, 0.4))
+                after = one.compute()
+                assert 15 < got < 50, (way, found, got)
+                assert after.waits > before.waits, (way, found)
+                assert after.used - before.used > 60 * MILLION, (way, found)
+
+
+#: What the simulated driver exports, and does not have: it says so once the pacer has let the call in.
+NOT_SIMULATED = ("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice")
+
+
+def test_launches_that_the_simulated_driver_refuses_wait_first(paced: Callable[..., Paced]) -> None:
+    told = dict(line.split() for line in paced(20).run("refused").splitlines())
+    assert set(told) == set(NOT_SIMULATED)
+    for name, milliseconds in told.items():
+        # After 30 ms of work, 20 of which were paid for at most.
+        assert int(milliseconds) > 20, name
+
+
+def test_a_graph_is_charged_to_the_device_that_runs_it(paced: Callable[..., Paced]) -> None:
+    one = paced(20, None, topology="2xT4-R580")
+    with one.running("elsewhere") as program:
+        within(12, 30, lambda: share(asks(program, "cuGraphLaunch", "symbol", 0.6)))
+        assert one.compute(0).used > 60 * MILLION
+
+
+@pytest.mark.parametrize("mode", ["global", "thread", "relaxed"])
+def test_a_capture_has_what_the_program_launched_and_nothing_else(
+    paced: Callable[..., Paced], mode: str
+) -> None:
+    one = paced(40)
+    one.run("capture", mode)
+    assert one.compute().waits
+
+
+def test_a_kernel_may_wait_for_one_that_is_launched_after_it(paced: Callable[..., Paced]) -> None:
+    paced(5).run("spin")
+
+
+def test_signals_wake_no_launch_before_its_time(paced: Callable[..., Paced]) -> None:
+    count, passed = (int(word) for word in paced(40).run("signals").split())
+    assert count * 2000 / passed < 0.55
+
+
+def test_children_and_parents_go_on_after_a_fork(paced: Callable[..., Paced]) -> None:
+    one = paced(30)
+    one.run("forks")
+    assert one.compute().waits
+
+
+@pytest.mark.parametrize("what", ["forever", "long"])
+def test_who_is_killed_leaves_the_others_of_its_container_going(
+    paced: Callable[..., Paced], what: str
+) -> None:
+    one = paced(30)
+    with one.running("ways") as other:
+        assert asks(other, "cuLaunchKernel", "symbol", 0.1)
+        with one.running(what) as program:
+            assert program.stdout and program.stdout.readline() == "ready\n"
+            time.sleep(0.3)
+        began = time.monotonic()
+        assert asks(other, "cuLaunchKernel", "symbol", 0.05)
+        # At most what it has used and was not paid for; 0.3 s at 30 %.
+        assert time.monotonic() - began < 3
+        within(20, 40, lambda: share(asks(other, "cuLaunchKernel", "symbol", 1)))
+
+
+@pytest.mark.parametrize("way", ["destroy", "reset", "release"])
+def test_a_context_may_end_while_launches_wait_in_it(paced: Callable[..., Paced], way: str) -> None:
+    one = paced(20)
+    one.run("ends", way)
+    assert one.compute().waits
+
+
+def test_many_threads_share_one_budget(paced: Callable[..., Paced]) -> None:
+    one = paced(50)
+    ended = [int(word) for word in one.run("threads", "64").split()]
+    assert 0.35 < ended[0] / ended[1] < 0.65
+
+
+def test_a_cap_that_changes_holds_at_once(paced: Callable[..., Paced]) -> None:
+    one = paced(10)
+    with one.running("forever") as program:
+        assert program.stdout and program.stdout.readline() == "ready\n"
+        within(5, 16, lambda: one.used_in(0.5))
+        one.set_cores(90)
+        time.sleep(0.1)
+        assert one.used_in(0.3) > 60
+        one.set_cores(10)
+        time.sleep(0.1)
+        assert one.used_in(0.5) < 20
+
+
+def test_an_agent_holds_launches_back_and_lets_them_go_and_is_not_missed_for_long(
+    paced: Callable[..., Paced],
+) -> None:
+    one = paced(50)
+    grant = compute.GrantPages(str(one.sandbox.pages), write=True)
+    rounds = 0
+
+    def adjust(percent: int, seconds: float) -> float:
+        """What is charged meanwhile in percent, but for the begin."""
+        nonlocal rounds
+        end, used = time.monotonic() + seconds, 0
+        began = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            rounds += 1
+            grant.slices[0].adjust(rounds << compute.ROUND_SHIFT | percent * 100)
+            if not used and time.monotonic() > began:
+                began, used = time.monotonic(), one.compute().used
+            time.sleep(0.02)
+        return (one.compute().used - used) / 1e7 / (time.monotonic() - began)
+
+    try:
+        with one.running("forever") as program:
+            assert program.stdout and program.stdout.readline() == "ready\n"
+            assert adjust(30, 0.6) < 45
+            assert adjust(0, 0.8) < 2
+            waits = one.compute().waits
+            within(60, 101, lambda: adjust(80, 0.6))
+            assert adjust(0, 0.3) < 4
+            # The agent is gone: the cap holds again, half a second later.
+            one.until(lambda: one.compute().waits > waits, 1)
+            time.sleep(0.6)
+            within(40, 60, lambda: one.used_in(0.6))
+    finally:
+        grant.close()
+
+
+@pytest.mark.parametrize("way", ["return", "exit", "thread", "main", "fault", "atexit"])
+def test_a_program_ends_whatever_is_under_way(paced: Callable[..., Paced], way: str) -> None:
+    one = paced(30)
+    loop = f"for i in $(seq 10); do timeout -s KILL 10 {one.program} leave {way} || exit 1$?; done"
+    done = one.sandbox.run(["sh", "-c", loop], timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("what", ["threads 8", "forks", "ends destroy", "ends reset", "capture global"])
+@pytest.mark.parametrize("kind", ["address,undefined", "thread"])
+def test_sanitizers_find_nothing(paced: Callable[..., Paced], kind: str, what: str) -> None:
+    one = paced(50, libraries=build(kind), fenced=kind if what == "forks" else "")
+    environ = {
+        "LD_PRELOAD": runtime_of(kind),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        # (a child starts a thread, of ours)
+        "TSAN_OPTIONS": "exitcode=66 die_after_fork=0",
+    }
+    # (unshare and sh come first, and are not to have it)
+    words = ["env", *(f"{name}={value}" for name, value in environ.items())]
+    done = one.sandbox.run([*words, str(one.program), *what.split()])
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
