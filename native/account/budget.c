@@ -15,6 +15,9 @@
  * earlier `paid` into its page gains nothing by it for the processes that it has. Atomic. */
 static struct { uint64_t paid, share; } own[XPU_DEVICES];
 
+/* Time that others kept the device from this process, and that it has not caught up; atomic. */
+static uint64_t kept_from[XPU_DEVICES];
+
 /* The agent's round that was seen last of each device, and when. */
 static uint32_t rounds[XPU_DEVICES];
 static uint64_t round_at[XPU_DEVICES];
@@ -106,10 +109,9 @@ static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, bool
     return true;
 }
 
-static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t credit, bool anyway,
-                 uint64_t *until) {
+static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, bool anyway, uint64_t *until) {
     struct xpu_usage_compute *compute = compute_of(device);
-    uint64_t by = at_share(ns, share), mine;
+    uint64_t by = at_share(ns, share), credit = XPU_CREDIT_NS + XPU_LOAD(kept_from[device]), mine;
     rescale(&compute->paid, &compute->paid_cap, share, now);
     rescale(&own[device].paid, &own[device].share, share, now);
     mine = XPU_LOAD(own[device].paid);
@@ -117,6 +119,8 @@ static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t
         *until = mine;
         return false;
     }
+    if (XPU_LOAD(compute->paid) + XPU_CREDIT_NS > now)
+        XPU_STORE(kept_from[device], 0); /* it has caught up */
     if (!pay(&compute->paid, by, now, credit, anyway, until))
         return false;
     (void)pay(&own[device].paid, by, now, credit, true, until);
@@ -124,13 +128,13 @@ static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t
     return true;
 }
 
-bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, bool busy, uint64_t *until) {
-    return take(device, share, ns, now, busy ? XPU_BUSY_CREDIT_NS : XPU_CREDIT_NS, false, until);
+bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t *until) {
+    return take(device, share, ns, now, false, until);
 }
 
 void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t now) {
     uint64_t unused;
-    (void)take(device, share, ns, now, XPU_CREDIT_NS, true, &unused);
+    (void)take(device, share, ns, now, true, &unused);
 }
 
 /* Takes off, and never below nothing. */
@@ -163,12 +167,15 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
         if (ns < 0)
             take_off(words[i], by);
         else
-            (void)pay(words[i], by, now, XPU_BUSY_CREDIT_NS, true, &unused);
+            (void)pay(words[i], by, now, XPU_CREDIT_NS + XPU_KEPT_CREDIT_NS, true, &unused);
     move(&compute->used, ns);
 }
 
-void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t now) {
+void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, uint64_t now) {
     int slot = xpu_process_slot();
+    uint64_t before = XPU_LOAD(kept_from[device]), most = XPU_KEPT_CREDIT_NS;
+    if (kept) /* of two threads that do this at once one may be lost: a little less credit */
+        XPU_STORE(kept_from[device], before + kept < most ? before + kept : most);
     if (ns)
         correct(device, ns, now, true);
     if (slot >= 0) {

@@ -19,9 +19,9 @@ enum {
     /* Time that a container has not used and may still use: as long as a launch may come late through no
      * fault of the container's (a thread that was not scheduled, another's slice of the device). */
     XPU_CREDIT_NS = 50000000,
-    /* The same for a container that has had work on the device all the time: it did not get its share because
-     * others kept the device longer than theirs, with a long kernel, and catches up. */
-    XPU_BUSY_CREDIT_NS = 1000000000,
+    /* The same for what others have kept the device from it while it had work, with a long kernel: it catches
+     * up. */
+    XPU_KEPT_CREDIT_NS = 1000000000,
     /* What a process that is killed may have used since it was last measured. */
     XPU_UNMEASURED_NS = 5000000,
 };
@@ -43,12 +43,12 @@ bool xpu_share_varies(int device);
 /* Charges `ns` of the device's time before it is used, at a share of 1 to XPU_WHOLE. False, with nothing
  * charged and *until set, while earlier launches are not paid for. `busy`: earlier ones are still under way.
  */
-bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, bool busy, uint64_t *until);
+bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t *until);
 /* The same whatever is paid. */
 void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t now);
 /* What was measured: `ns` more (or less) was used than had been charged. `settled` ns of what was charged
- * before are no longer a prediction. */
-void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t now);
+ * before are no longer a prediction. For `kept` ns this process had work, and others had the device. */
+void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, uint64_t now);
 /* A launch waits for its turn, or nothing could be measured: for the host to see. */
 void xpu_budget_waits(int device);
 void xpu_budget_guessed(int device);

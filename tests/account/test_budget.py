@@ -66,14 +66,25 @@ def test_a_launch_is_paid_for_at_the_share_before_the_next_may_go(account: Make)
     assert launch(one, 3000, 1, NOW + 150 * MS) == 0
 
 
-def test_who_always_had_work_catches_up_on_what_others_took(account: Make) -> None:
+def test_who_was_kept_from_the_device_by_others_catches_up(account: Make) -> None:
     one = started(account(cores=50))
     assert launch(one, 5000, 1, NOW) == 0
-    assert one.ask("launch", 0, 5000, 200 * MS, NOW + 500 * MS, "busy").startswith("1 ")
-    assert launch(one, 5000, 1, NOW + 500 * MS) == 0, "50 ms before, 500 since, and 400 are used"
-    assert one.ask("launch", 0, 5000, 500 * MS, NOW + 9 * S, "busy").startswith("1 ")
-    assert launch(one, 5000, 2, NOW + 9 * S) == 0, "a second of it at most"
-    assert launch(one, 5000, 1, NOW + 9 * S) == 4
+    assert one.ask("settle", 0, 0, 0, 400 * MS, NOW + 500 * MS) == "ok"
+    # 50 ms of credit, and the 400 ms.
+    assert launch(one, 5000, 225 * MS, NOW + 500 * MS) == 0
+    assert launch(one, 5000, 10 * MS, NOW + 500 * MS) == 0
+    assert launch(one, 5000, 1, NOW + 500 * MS) == 20 * MS
+    assert launch(one, 5000, 25 * MS, NOW + S) == 0, "only once: it has caught up"
+    assert launch(one, 5000, 10 * MS, NOW + S) == 0
+    assert launch(one, 5000, 1, NOW + S) == 20 * MS
+
+
+def test_it_catches_up_on_a_second_at_most(account: Make) -> None:
+    one = started(account(cores=50))
+    assert one.ask("settle", 0, 0, 0, 9 * S, NOW) == "ok"
+    assert launch(one, 5000, 525 * MS, NOW) == 0
+    assert launch(one, 5000, 10 * MS, NOW) == 0
+    assert launch(one, 5000, 1, NOW) == 20 * MS
 
 
 def test_all_processes_have_one_budget_for_each_device(account: Make) -> None:
@@ -96,7 +107,7 @@ def test_over_any_time_it_gives_the_share_whatever_launches_take(
         while wait := launch(one, share, predicted, now):
             now += min(wait, 20 * MS)
         used += real
-        assert one.ask("settle", 0, real - predicted, predicted, now) == "ok"
+        assert one.ask("settle", 0, real - predicted, predicted, 0, now) == "ok"
     while wait := launch(one, share, 1, now):
         now += wait
     allowed = (now - began + CREDIT) * share / WHOLE
@@ -108,10 +119,10 @@ def test_what_was_charged_too_much_comes_back_and_what_was_too_little_is_owed(ac
     here = account(cores=50)
     one = started(here)
     assert launch(one, 5000, 100 * MS, NOW) == 0
-    assert one.ask("settle", 0, -90 * MS, 100 * MS, NOW) == "ok"
+    assert one.ask("settle", 0, -90 * MS, 100 * MS, 0, NOW) == "ok"
     assert launch(one, 5000, 200 * MS, NOW) == 0
     assert words(here)[2] == 210 * MS
-    assert one.ask("settle", 0, 300 * MS, 200 * MS, NOW) == "ok"
+    assert one.ask("settle", 0, 300 * MS, 200 * MS, 0, NOW) == "ok"
     assert launch(one, 5000, 1, NOW) == 2 * 510 * MS - CREDIT
     assert words(here)[2] == 510 * MS
 
@@ -138,7 +149,7 @@ def test_a_dead_process_is_charged_what_it_was_measured_and_little_more(account:
     here = account(cores=50)
     first, second = started(here), started(here)
     assert launch(first, 5000, 400 * MS, NOW) == 0
-    assert first.ask("settle", 0, 0, 100 * MS, NOW) == "ok"
+    assert first.ask("settle", 0, 0, 100 * MS, 0, NOW) == "ok"
     first.kill()
     assert second.used() == 0  # which looks for the dead
     assert words(here)[2] == 100 * MS + UNMEASURED
@@ -191,5 +202,6 @@ def test_rubbish_in_the_page_hurts_nobody_else_and_crashes_nothing(account: Make
         write(here.place.pages, 4096 + 64 + 64 + 128 + 8 * noise.randrange(8), noise.getrandbits(64))
         now = noise.choice((NOW, 1, 1 << 62))
         assert launch(one, noise.randrange(1, WHOLE), noise.getrandbits(noise.choice((10, 40, 63))), now) >= 0
-        assert one.ask("settle", 0, noise.randrange(-(1 << 62), 1 << 62), noise.getrandbits(63), now) == "ok"
+        ns, settled = noise.randrange(-(1 << 62), 1 << 62), noise.getrandbits(63)
+        assert one.ask("settle", 0, ns, settled, 0, now) == "ok"
     assert one.used() == 512

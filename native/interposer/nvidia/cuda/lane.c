@@ -317,7 +317,7 @@ void xpu_lane_drop(struct xpu_lane *lane) {
     double more = used - retired - lane->corrected;
     uint64_t settled = retired > lane->settled ? (uint64_t)(retired - lane->settled) : 0;
     __atomic_store_n(&lane->context, NULL, __ATOMIC_RELEASE);
-    xpu_budget_settle(lane->device, (int64_t)more, settled, xpu_now());
+    xpu_budget_settle(lane->device, (int64_t)more, settled, 0, xpu_now());
 }
 
 struct xpu_lane *xpu_lane_of(CUcontext context) {

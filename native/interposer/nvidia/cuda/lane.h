@@ -100,8 +100,8 @@ struct xpu_lane {
     int64_t ended[XPU_LANE_ENDED]; /* when work ended, the last ones */
     uint32_t ended_count;          /* atomic */
     struct xpu_measure measure;
-    double retired; /* predicted ns of what has been measured or given up */
-    double settled, corrected;
+    double retired;                  /* predicted ns of what has been measured or given up */
+    double settled, corrected, kept; /* what the budget has been told of */
 };
 
 /* The lane of the context that a stream is of; NULL with *broken false: its device has no cap; NULL with

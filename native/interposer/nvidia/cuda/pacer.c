@@ -187,9 +187,7 @@ static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
             return false;
         if (share == XPU_WHOLE)
             xpu_budget_take_anyway(device, share, wanted, now);
-        if (share == XPU_WHOLE ||
-            (share && xpu_budget_take(device, share, wanted, now,
-                                      __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED) != 0, &until))) {
+        if (share == XPU_WHOLE || (share && xpu_budget_take(device, share, wanted, now, &until))) {
             lease_is(lane, leased(lane) + wanted - ns);
             __atomic_store_n(&lane->stall, 0, __ATOMIC_RELAXED);
             return reaped != 0;
@@ -232,7 +230,7 @@ static void wait_unmeasured(void) {
         uint64_t ns = passed < 1000000 ? 1000000 : passed;
         if (share == XPU_NO_CAP || share == XPU_WHOLE)
             return;
-        if (share && xpu_budget_take(device, share, ns, now, false, &until)) {
+        if (share && xpu_budget_take(device, share, ns, now, &until)) {
             __atomic_store_n(&last, now, __ATOMIC_RELAXED);
             xpu_budget_guessed(device);
             return;

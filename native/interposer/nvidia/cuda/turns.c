@@ -39,8 +39,9 @@ enum {
     CALM = 64, /* probes in a row that did not wait: nobody else is there */
     /* A probe that takes longer than the quickest by so much was not at its turn. */
     WAITED_NS = 30000,
-    /* A thread that was off its processor between recording a probe and noting the time tells nothing. */
-    UNSURE_NS = 100000,
+    /* A thread that was off its processor between recording a probe and noting the time tells nothing: the
+     * delay may have been its own. */
+    UNSURE_NS = 20000,
     /* What the device makes of a call so soon after it was waiting for nothing else; and a pause in a
      * stream's work that is none. */
     IDLE_NS = 8000,
@@ -342,6 +343,12 @@ static void ends(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at) 
 /* Launches that no marker follows have taken what they were predicted to. Others may have come since. */
 static void assumed_end(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at) {
     xpu_measure_reaches(&lane->measure, at);
+    double kept = lane->measure.waited - on->waited_before;
+    if (kept > 0) { /* others had the device meanwhile, for so long at least */
+        on->waited_before = lane->measure.waited;
+        on->assumed_end = at + (int64_t)kept;
+        return;
+    }
     if (!xpu_stream_take(on))
         return;
     if (__atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE)) {
@@ -359,7 +366,7 @@ static void assumed_end(struct xpu_lane *lane, struct xpu_lane_stream *on, int64
             xpu_stream_opens(on, false);
             rests(lane, on, at);
         }
-        counts_from_here(lane, on, false);
+        counts_from_here(lane, on, true);
     }
     xpu_stream_leave(on);
 }
@@ -408,11 +415,13 @@ static void settle(struct xpu_lane *lane) {
     double wanted = xpu_measure_used(&lane->measure) - retired;
     int64_t more = (int64_t)(wanted - lane->corrected);
     uint64_t settled = retired > lane->settled ? (uint64_t)(retired - lane->settled) : 0;
-    if (!more && !settled)
+    uint64_t kept = (uint64_t)(lane->measure.waited - lane->kept);
+    if (!more && !settled && !kept)
         return;
-    xpu_budget_settle(lane->device, more, settled, xpu_now());
+    xpu_budget_settle(lane->device, more, settled, kept, xpu_now());
     lane->corrected += (double)more;
     lane->settled += (double)settled;
+    lane->kept += (double)kept;
 }
 
 /* Whether the lane has work, or may have. */
