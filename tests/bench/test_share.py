@@ -194,3 +194,17 @@ def _log_of_a_stopped_one(node: Node, shared: Path) -> int:
 
 def _wrong() -> Load:
     return Load("wrong", ("async", "kernel=never"), 1)
+
+
+@pytest.mark.alone  # shares of time are measured
+def test_caps_hold_beside_each_other(installed: Path) -> None:
+    """To some points only, as the machine may be busy: without a limit it is 49/49."""
+    # 30 and 60: of a card that two share, switching between them takes 2 %, which is nobody's.
+    with Node(installed, "1xT4-R580") as node:
+        loads = (LOADS["async-1ms"], LOADS["graphs"])
+        natives = [runs.run_native(node, load, 0, 1.0) for load in loads]
+        pair = Scenario("30/60", (Container(loads[0], 30), Container(loads[1], 60)), least=4.0)
+        result = runs.run(node, pair, 0, natives, "ours")
+        for one in result.outcomes:
+            assert one.got == pytest.approx(one.asked, abs=6)
+        assert result.idle <= 4

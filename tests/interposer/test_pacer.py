@@ -110,6 +110,7 @@ def within(low: float, high: float, measure: Callable[[], float]) -> None:
     assert low <= found[-1] <= high, found
 
 
+@pytest.mark.alone  # shares of time are measured
 def test_a_cap_holds_what_is_completed_and_tells_so(paced: Callable[..., Paced]) -> None:
     one = paced(30)
     with one.running("ways") as program:
@@ -214,6 +215,7 @@ def test_many_threads_share_one_budget(paced: Callable[..., Paced]) -> None:
     assert 0.35 < ended[0] / ended[1] < 0.65
 
 
+@pytest.mark.alone  # shares of time are measured
 def test_a_cap_that_changes_holds_at_once(paced: Callable[..., Paced]) -> None:
     one = paced(10)
     with one.running("forever") as program:
@@ -227,6 +229,7 @@ def test_a_cap_that_changes_holds_at_once(paced: Callable[..., Paced]) -> None:
         assert one.used_in(0.5) < 20
 
 
+@pytest.mark.alone  # shares of time are measured
 def test_an_agent_holds_launches_back_and_lets_them_go_and_is_not_missed_for_long(
     paced: Callable[..., Paced],
 ) -> None:
