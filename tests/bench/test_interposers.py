@@ -23,16 +23,19 @@ def test_every_number_is_measured() -> None:
         ["make", "-s", "-C", REPOSITORY / "bench/native", f"OUT={REPOSITORY}/build/bench"], check=True
     )
     script = 'real = f"{interposers.BUILD}/bench/constant"\n'
-    script += 'measurements = interposers.measure(real, interposers.CONSTANT_UUID, ["2", "100"])\n'
+    script += 'measurements = interposers.measure(real, interposers.CONSTANT_UUID, ["2", "100", ""])\n'
+    script += 'launches = ["2", "1", "a cap of 90 %"]\n'
+    script += "measurements += interposers.measure(real, interposers.CONSTANT_UUID, launches, cores=90)\n"
     measurements = json.loads(python(script + "import json; print(json.dumps(measurements))"))
     names = [measurement[0] for measurement in measurements]
-    assert len(names) == len(set(names)) == 17
+    assert len(names) == len(set(names)) == 21
     for name, without, with_interposers, _ in measurements:
         # What a process stood in line for a processor is counted around what is timed.
         least = 0 if "line" in name or "processes" in name else 1e-3
         assert without >= least and with_interposers >= least, name
     bounds = {name: bound for name, _, _, bound in measurements if bound is not None}
     assert bounds["cuMemAlloc + cuMemFree"] == 1000
+    assert bounds["a launch, a cap of 90 %, in each of 64 threads"] == 100
     assert bounds["a process's start, all three"] == 2e6
 
 
