@@ -104,7 +104,9 @@ def test_a_second_agent_is_refused_and_changes_nothing(capped: Make, start_agent
     assert service.status()["pid"] == service.process.pid
     service.end(signal.SIGKILL)
     # What the dead one has left is in nobody's way.
-    assert start_agent().status()["who"] == "xpu agent"
+    after = start_agent()
+    until(lambda: after.status() is not None, "it answers")
+    assert after.status()["who"] == "xpu agent"
 
 
 def test_containers_come_and_go(capped: Make, start_agent: Serve, node: Node) -> None:

@@ -13,6 +13,8 @@ import subprocess
 import termios
 import time
 
+import pytest
+
 from support.sharing_time import Make, Serve, until
 
 from .conftest import Node
@@ -71,6 +73,7 @@ class Terminal:
         os.close(self._theirs)
 
 
+@pytest.mark.alone  # what it shows is read again and again, within seconds
 def test_a_full_screen_is_drawn_live_and_the_terminal_is_given_back(
     node: Node, capped: Make, start_agent: Serve
 ) -> None:

@@ -94,7 +94,8 @@ static bool make_events(CUevent *events, unsigned count) {
 
 /* What a context ends with ends what is made here, so that nothing is undone where it fails. */
 static bool fill(struct xpu_lane *lane) {
-    memset(lane, 0, sizeof *lane);
+    const size_t begin = offsetof(struct xpu_lane, device);
+    memset((char *)lane + begin, 0, sizeof *lane - begin);
     memset(lane->free, 0xff, sizeof lane->free);
     if (!make_stream(lane) || !make_events(lane->events, XPU_LANE_EVENTS) ||
         !make_events(lane->probe_events, XPU_LANE_PROBES) || !make_events(&lane->reference, 1) ||
@@ -110,7 +111,7 @@ static struct xpu_lane *place_for_one(unsigned *number) {
     for (*number = 0; *number < XPU_LANES; ++*number) {
         struct xpu_lane *lane = lanes[*number];
         if (!lane || (!lane->context && !__atomic_load_n(&lane->using, __ATOMIC_ACQUIRE)))
-            return lane ? lane : malloc(sizeof *lane);
+            return lane ? lane : calloc(1, sizeof *lane);
     }
     return NULL;
 }
