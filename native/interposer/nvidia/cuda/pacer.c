@@ -43,8 +43,8 @@ enum {
      * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has. */
     STALL_NS = 50000000,
     LONGEST_STALL_NS = 2000000000,
-    NAP_NS = 300000,
-    LONG_NAP_NS = 2000000,
+    SHORT_PAUSE_NS = 300000,
+    LONG_PAUSE_NS = 2000000,
     REAP_NS = 100000000,
 };
 
@@ -74,8 +74,8 @@ bool xpu_pacing_look(void) {
     return xpu_any_cap();
 }
 
-static void nap(uint64_t ns) {
-    struct timespec time = {.tv_nsec = (long)(ns < LONG_NAP_NS ? ns : LONG_NAP_NS)};
+static void pause_for(uint64_t ns) {
+    struct timespec time = {.tv_nsec = (long)(ns < LONG_PAUSE_NS ? ns : LONG_PAUSE_NS)};
     syscall(SYS_nanosleep, &time, NULL); /* a signal ends it early */
 }
 
@@ -87,7 +87,7 @@ static bool rests(const struct xpu_lane_stream *on, int64_t now) {
            now > __atomic_load_n(&on->busy_until, __ATOMIC_RELAXED) + PAUSE_NS;
 }
 
-/* Nothing follows for now. */
+/* Nothing is launched in the stream until budget has come, or the program has waited for it. */
 static void mark_end(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream) {
     if (!xpu_stream_take(on))
         return;
@@ -138,7 +138,7 @@ static void wait_for_depth(struct xpu_lane *lane) {
         }
         if (now - began > most)
             return;
-        nap(NAP_NS);
+        pause_for(SHORT_PAUSE_NS);
     }
 }
 
@@ -181,7 +181,7 @@ static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
     uint64_t ns = pace->ns, reaped = 0, wanted = ns < LEASE_NS ? LEASE_NS : ns;
     struct stall stall = {0};
     for (;;) {
-        uint64_t now = xpu_now(), until = now + LONG_NAP_NS;
+        uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS;
         uint32_t share = xpu_share(device, now);
         if (share == XPU_NO_CAP)
             return false;
@@ -207,7 +207,7 @@ static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
             xpu_reap();
             reaped = now;
         }
-        nap(until > now ? until - now : 0);
+        pause_for(until > now ? until - now : 0);
     }
 }
 
@@ -223,7 +223,7 @@ static void wait_unmeasured(void) {
                  "the driver does not tell how long launches take: every one counts as the whole time since "
                  "the one before");
     for (;;) {
-        uint64_t now = xpu_now(), until = now + LONG_NAP_NS,
+        uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS,
                  before = __atomic_load_n(&last, __ATOMIC_RELAXED);
         uint32_t share = xpu_share(device, now);
         uint64_t passed = before && now - before < UINT64_C(10000000000) ? now - before : 0;
@@ -236,7 +236,7 @@ static void wait_unmeasured(void) {
             return;
         }
         xpu_budget_waits(device);
-        nap(until > now ? until - now : 0);
+        pause_for(until > now ? until - now : 0);
     }
 }
 
