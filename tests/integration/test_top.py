@@ -30,7 +30,8 @@ class Terminal:
         self.resize(columns, rows)
         self.process = subprocess.Popen(
             [node.prefix / "bin" / "xpu", "top", "--interval", "0.3"],
-            env={**node.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "NO_COLOR": ""},
+            # COLUMNS is another window's: a shell exports it once.
+            env={**node.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "NO_COLOR": "", "COLUMNS": "80"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

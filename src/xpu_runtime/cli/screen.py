@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -38,7 +37,9 @@ class Size(NamedTuple):
 
 
 def size() -> Size:
-    return Size(*shutil.get_terminal_size((100, 30)))
+    """The window's, and not what COLUMNS says: a shell exports that once, and windows change."""
+    columns, rows = os.get_terminal_size(1)
+    return Size(columns or 100, rows or 30)  # a serial line says 0
 
 
 def coloured() -> bool:
