@@ -60,6 +60,16 @@ static void aim(struct context *context, const struct sim_command *given, struct
     state.across += command->across;
 }
 
+/* Neither before what was given before it, nor in the future, whatever the client says. `now` is when this
+ * look at the queue began: what was given since then keeps its time, or it would be done before it was given.
+ */
+static uint64_t stamp_of(const struct context *context, const struct sim_command *given, uint64_t now) {
+    uint64_t stamp = given->stamp;
+    if (stamp > now && stamp > (now = clock_now()))
+        stamp = now;
+    return stamp > context->latest ? stamp : context->latest;
+}
+
 static bool accept(struct context *context, const struct sim_command *given, uint64_t now) {
     if (!is_valid(given))
         return false;
@@ -72,9 +82,7 @@ static bool accept(struct context *context, const struct sim_command *given, uin
     if (pending >= SIM_QUEUE_DEPTH || (pending >= channel->capacity && !grow(context->client, channel)))
         return false;
     bool takes_time = given->kind <= SIM_FAULT;
-    /* Neither before what was given before it, nor in the future, whatever the client says. */
-    if (given->stamp > context->latest)
-        context->latest = given->stamp < now ? given->stamp : now;
+    context->latest = stamp_of(context, given, now);
     channel->accepted++;
     channel->work += takes_time ? given->value : 0;
     struct command *command = &channel->queue[channel->accepted & (channel->capacity - 1)];

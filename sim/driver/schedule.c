@@ -448,8 +448,10 @@ uint64_t context_due(const struct context *context, uint32_t number, uint64_t po
     own = own * 100 / percent_of(context);
     if (state.across)
         return unit->clock + (own > 4 * ACROSS_NS ? own : 4 * ACROSS_NS);
-    if (!unit->running)
-        return 0;
+    if (!unit->running) {
+        uint64_t soonest = idle_until(unit, UINT64_MAX); /* something was given after this look began */
+        return soonest == UINT64_MAX ? 0 : soonest;
+    }
     if (!share_turn(unit->running, context))
         return turn_ends(unit) + state.switch_time + own;
     if (own)

@@ -8,6 +8,7 @@
 #ifndef XPU_INTERPOSER_LANE_H
 #define XPU_INTERPOSER_LANE_H
 
+#include "clocks.h"
 #include "costs.h"
 #include "headers/cuda/cuda_api.h"
 #include "measure.h"
@@ -93,8 +94,7 @@ struct xpu_lane {
     struct xpu_probe probed[XPU_LANE_PROBES];
     uint32_t probes_placed, probes_read;
     int64_t reference_at; /* when `reference` completed, ns of the device's clock */
-    int64_t offset;       /* of the device's clock to CLOCK_MONOTONIC, at least */
-    int64_t offset_at;
+    struct xpu_clocks clocks;
     double delay;                  /* of a call until the device sees it, beyond the quickest; ns */
     int64_t latest;                /* when the last probe completed */
     uint32_t undisturbed;          /* probes in a row that did not wait */

@@ -8,8 +8,7 @@
  *      since from then on it is not known whose turn it was;
  *   4. settles what was predicted with what was measured.
  *
- * The device's clock is known by differences to a reference event alone. It is compared with ours by the
- * quickest probes: none completes before it was recorded.
+ * The device's clock is known by differences to a reference event alone; clocks.c compares it with ours.
  */
 #define _GNU_SOURCE
 #include "turns.h"
@@ -45,8 +44,6 @@ enum {
     /* What the device makes of a call so soon after it was waiting for nothing else; and a pause in a
      * stream's work that is none. */
     IDLE_NS = 8000,
-    /* Clocks part by no more than this, of a million. */
-    DRIFT_PPM = 50,
     /* The reference is so old at most: a float of milliseconds has 24 bits. */
     REFERENCE_NS = 2000000000,
     LEAVE_TRIES = 3000,
@@ -134,13 +131,6 @@ static void place_probe(struct xpu_lane *lane) {
     lane->probes_placed++;
 }
 
-static void note_offset(struct xpu_lane *lane, const struct xpu_probe *probe, int64_t at) {
-    int64_t seen = at - probe->before;
-    int64_t drifted = lane->offset + (probe->before - lane->offset_at) * DRIFT_PPM / 1000000;
-    lane->offset = !lane->offset_at || seen < drifted ? seen : drifted;
-    lane->offset_at = probe->before;
-}
-
 static void read_probes(struct xpu_lane *lane) {
     while (lane->probes_read != lane->probes_placed) {
         unsigned number = lane->probes_read % XPU_LANE_PROBES;
@@ -154,13 +144,12 @@ static void read_probes(struct xpu_lane *lane) {
             __atomic_store_n(&lane->broken, 1, __ATOMIC_RELAXED);
             continue;
         }
-        note_offset(lane, probe, at);
-        int64_t delay = at - (probe->before + lane->offset);
+        int64_t delay = xpu_clocks_compare(&lane->clocks, probe->before, at);
         bool waited = delay > WAITED_NS;
         if (!waited)
             lane->delay += ((double)delay - lane->delay) / 16;
         if (probe->after - probe->before < UNSURE_NS) {
-            add((struct instant){probe->after + lane->offset, PROBE, NULL, waited ? at : 0});
+            add((struct instant){probe->after + lane->clocks.offset, PROBE, NULL, waited ? at : 0});
             lane->undisturbed = waited ? 0 : lane->undisturbed + 1;
         }
         lane->latest = at;
@@ -169,7 +158,7 @@ static void read_probes(struct xpu_lane *lane) {
     }
     sweep.until = lane->latest;
     if (lane->probes_read != lane->probes_placed) {
-        int64_t oldest = lane->probed[lane->probes_read % XPU_LANE_PROBES].before + lane->offset;
+        int64_t oldest = lane->probed[lane->probes_read % XPU_LANE_PROBES].before + lane->clocks.offset;
         sweep.until = oldest < lane->latest ? oldest : lane->latest;
     }
 }
@@ -240,8 +229,8 @@ static void reckon(struct xpu_lane *lane, const struct xpu_lane_stream *on, cons
     double used = xpu_measure_used(measure) - on->used_before;
     double passed = measure->passed_each - on->passed_before;
     bool waited = measure->waited > on->waited_before, alone = measure->turn > 0.97;
-    bool past = marker->at - (marker->recorded + lane->offset) < IDLE_NS;
-    double last = (double)(marker->at - (marker->last + lane->offset)) - lane->delay;
+    bool past = marker->at - (marker->recorded + lane->clocks.offset) < IDLE_NS;
+    double last = (double)(marker->at - (marker->last + lane->clocks.offset)) - lane->delay;
     double expected = (double)(marker->expected - marker->last);
     bool longer = alone && !past && last > expected * 1.5 + IDLE_NS;
     if (!marker->mixed || !on->active)
@@ -288,7 +277,7 @@ static void rests(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at)
 /* The next work of the stream was launched after the last had ended, and without a marker, as that was not
  * known then. */
 static void rests_until(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at, int64_t launched) {
-    int64_t resumes = launched + lane->offset;
+    int64_t resumes = launched + lane->clocks.offset;
     if (resumes <= at + IDLE_NS)
         return;
     rests(lane, on, at);
@@ -326,7 +315,16 @@ static void ends(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at) 
     if (on->resumes)
         begins(lane, on, on->resumes < at ? on->resumes : at, true);
     xpu_measure_reaches(&lane->measure, at);
-    reckon(lane, on, marker);
+    if (!on->active && marker->mixed) {
+        /* It is not known when this work began. It has used what it was predicted to, unless that was counted
+         * for other streams. */
+        double missing = (double)marker->ns - (xpu_measure_used(&lane->measure) - on->used_before);
+        if (missing > 0)
+            xpu_measure_take_back(&lane->measure, -missing);
+        begins(lane, on, at, true);
+    } else {
+        reckon(lane, on, marker);
+    }
     counts_from_here(lane, on, false);
     lane->retired += (double)marker->ns;
     __atomic_fetch_sub(&lane->inflight, marker->ns, __ATOMIC_RELAXED);
