@@ -71,16 +71,17 @@ static uint64_t at_share(uint64_t ns, uint32_t share) {
 }
 
 /* A debt that was made at another share is reckoned anew: a container that gets twice as much has paid in
- * half the time. */
-static void rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, uint64_t now) {
+ * half the time. False: the share is the same, or the first. */
+static bool rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, uint64_t now) {
     uint64_t before = XPU_LOAD(*share_word), paid = XPU_LOAD(*paid_word);
     if (before == share ||
         !__atomic_compare_exchange_n(share_word, &before, share, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return;
+        return false;
     if (paid > now && before >= 1 && before <= XPU_WHOLE) {
         uint64_t debt = (uint64_t)((double)(paid - now) * (double)before / share);
         __atomic_compare_exchange_n(paid_word, &paid, now + debt, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     }
+    return before != 0;
 }
 
 /* What the process was charged and has still to use, for whoever finds it dead. */
@@ -111,9 +112,11 @@ static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, bool
 
 static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, bool anyway, uint64_t *until) {
     struct xpu_usage_compute *compute = compute_of(device);
-    uint64_t by = at_share(ns, share), credit = XPU_CREDIT_NS + XPU_LOAD(kept_from[device]), mine;
-    rescale(&compute->paid, &compute->paid_cap, share, now);
-    rescale(&own[device].paid, &own[device].share, share, now);
+    uint64_t by = at_share(ns, share), credit, mine;
+    (void)rescale(&compute->paid, &compute->paid_cap, share, now);
+    if (rescale(&own[device].paid, &own[device].share, share, now))
+        XPU_STORE(kept_from[device], 0); /* what it missed at another share it does not catch up on */
+    credit = XPU_CREDIT_NS + XPU_LOAD(kept_from[device]);
     mine = XPU_LOAD(own[device].paid);
     if (mine > now && !anyway) {
         *until = mine;

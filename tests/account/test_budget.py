@@ -87,6 +87,14 @@ def test_it_catches_up_on_a_second_at_most(account: Make) -> None:
     assert launch(one, 5000, 1, NOW) == 20 * MS
 
 
+def test_what_it_missed_at_another_share_it_does_not_catch_up_on(account: Make) -> None:
+    one = started(account(cores=50))
+    assert launch(one, 5000, 1, NOW) == 0
+    assert one.ask("settle", 0, 0, 0, 400 * MS, NOW + 500 * MS) == "ok"
+    assert launch(one, 2000, 20 * MS, NOW + 500 * MS) == 0
+    assert launch(one, 2000, 1, NOW + 500 * MS) == 50 * MS
+
+
 def test_all_processes_have_one_budget_for_each_device(account: Make) -> None:
     here = account(None, None, cores=50)
     first, second = started(here), started(here)
