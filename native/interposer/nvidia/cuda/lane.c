@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 XPU_NEED(cuCtxGetCurrent)
 XPU_NEED(cuCtxGetDevice)
@@ -25,14 +26,22 @@ XPU_NEED(cuStreamCreateWithPriority)
 XPU_NEED(cuStreamGetCtx)
 XPU_NEED(cuThreadExchangeStreamCaptureMode)
 
+enum {
+    /* How long a thread waits for another that makes the lane of the same context. */
+    MAKING_MS = 5000,
+};
+
 static struct xpu_lane *lanes[XPU_LANES]; /* atomic */
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+/* Who may make which lane. It is not held while one is made: that takes calls of the driver. */
+static pthread_mutex_t claiming = PTHREAD_MUTEX_INITIALIZER;
+static CUcontext being_made[XPU_LANES]; /* by a lane's number */
 /* Contexts of devices without a cap, and those in which no lane could be made. */
 static CUcontext free_contexts[XPU_LANES], broken_contexts[XPU_LANES]; /* atomic */
 
 /* A child has none of its parent's contexts. What it has of the lanes it keeps, for the next ones. */
 static void forget(void) {
-    making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    claiming = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    memset(being_made, 0, sizeof being_made);
     memset(free_contexts, 0, sizeof free_contexts);
     memset(broken_contexts, 0, sizeof broken_contexts);
     for (int i = 0; i < XPU_LANES; i++)
@@ -66,8 +75,9 @@ static bool is_among(CUcontext *list, CUcontext context) {
 }
 
 static void note(CUcontext *list, CUcontext context) {
-    static unsigned next; /* `making` is held */
-    __atomic_store_n(&list[next++ % XPU_LANES], context, __ATOMIC_RELAXED);
+    static unsigned next; /* atomic */
+    __atomic_store_n(&list[__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) % XPU_LANES], context,
+                     __ATOMIC_RELAXED);
 }
 
 static void unnote(CUcontext *list, CUcontext context) {
@@ -107,52 +117,72 @@ static bool fill(struct xpu_lane *lane) {
     return true;
 }
 
+/* With `claiming` held. NULL: there are too many. */
 static struct xpu_lane *place_for_one(unsigned *number) {
     for (*number = 0; *number < XPU_LANES; ++*number) {
         struct xpu_lane *lane = lanes[*number];
-        if (!lane || (!lane->context && !__atomic_load_n(&lane->using, __ATOMIC_ACQUIRE)))
-            return lane ? lane : calloc(1, sizeof *lane);
+        if (!lane && (lane = calloc(1, sizeof *lane)))
+            __atomic_store_n(&lanes[*number], lane, __ATOMIC_RELEASE);
+        if (!lane || (!being_made[*number] && !__atomic_load_n(&lane->context, __ATOMIC_ACQUIRE) &&
+                      !__atomic_load_n(&lane->using, __ATOMIC_ACQUIRE)))
+            return lane;
     }
     return NULL;
 }
 
-/* With `making` held. Another thread may be capturing a stream, which forbids what is made here in all
- * threads that have not asked to be left out of it. */
-static struct xpu_lane *make(CUcontext context, int device) {
-    unsigned number;
-    struct xpu_lane *lane = place_for_one(&number);
+enum claim { MADE, CLAIMED, ANOTHERS, NONE_LEFT };
+
+static enum claim claim(CUcontext context, struct xpu_lane **lane, unsigned *number) {
+    enum claim result = ANOTHERS;
+    pthread_mutex_lock(&claiming);
+    if ((*lane = find(context)))
+        result = MADE;
+    else if (!is_among(being_made, context))
+        result = (*lane = place_for_one(number)) ? CLAIMED : NONE_LEFT;
+    if (result == CLAIMED)
+        being_made[*number] = context;
+    pthread_mutex_unlock(&claiming);
+    return result;
+}
+
+/* Another thread may be capturing a stream, which forbids what is made here in all threads that have not
+ * asked to be left out of it. */
+static bool make(struct xpu_lane *lane, unsigned number, CUcontext context, int device) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (!lane)
-        return NULL;
     (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     bool made = fill(lane);
     (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     lane->device = device;
+    pthread_mutex_lock(&claiming);
     if (made)
         __atomic_store_n(&lane->context, context, __ATOMIC_RELEASE);
-    __atomic_store_n(&lanes[number], lane, __ATOMIC_RELEASE);
+    being_made[number] = NULL;
+    pthread_mutex_unlock(&claiming);
     XPU_DEBUG("device %d: launches in a context %s", device, made ? "are paced" : "cannot be measured");
-    return made ? lane : NULL;
+    return made;
 }
 
 static struct xpu_lane *find_or_make(CUcontext context, bool *broken) {
     CUdevice number;
+    unsigned place;
+    struct xpu_lane *lane;
+    enum claim found;
     *broken = is_among(broken_contexts, context);
     if (*broken || is_among(free_contexts, context) || REAL(cuCtxGetDevice)(&number) != CUDA_SUCCESS)
         return NULL;
-    pthread_mutex_lock(&making);
     int device = xpu_index_of(number);
-    struct xpu_lane *lane = find(context);
-    bool capped = device >= 0 && xpu_share(device, xpu_now()) != XPU_NO_CAP;
-    if (!lane && !capped)
+    if (device < 0 || xpu_share(device, xpu_now()) == XPU_NO_CAP) {
         note(free_contexts, context);
-    if (!lane && capped)
-        lane = make(context, device);
-    *broken = capped && !lane;
-    if (*broken)
+        return NULL;
+    }
+    for (int ms = 0; (found = claim(context, &lane, &place)) == ANOTHERS && ms < MAKING_MS; ms++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    if (found == MADE || (found == CLAIMED && make(lane, place, context, device)))
+        return lane;
+    *broken = true; /* for this launch, if another thread is at it still */
+    if (found != ANOTHERS)
         note(broken_contexts, context);
-    pthread_mutex_unlock(&making);
-    return lane;
+    return NULL;
 }
 
 /* What is made or asked is of the current context, which need not be the stream's. */
