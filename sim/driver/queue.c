@@ -109,8 +109,12 @@ void queue_take(struct context *context, uint64_t now) {
         context->client->doomed = true;
     while (head != context->taken && head - context->taken <= SIM_RING) {
         struct sim_command given;
-        memcpy(&given, &queue->commands[context->taken++ % SIM_RING], sizeof given);
+        memcpy(&given, &queue->commands[context->taken % SIM_RING], sizeof given);
         __asm__ volatile("" ::: "memory"); /* what is checked is the copy, and is not read again */
+        /* Given since `now` was read: taken next time, so that nothing is done before it was given. */
+        if (given.stamp > now && given.stamp <= clock_now())
+            break;
+        context->taken++;
         if (!accept(context, &given, now)) {
             context->client->doomed = true;
             break;
