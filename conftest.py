@@ -6,6 +6,7 @@ pytest.register_assert_rewrite("support")
 pytest_plugins = [
     "support.bundles",
     "support.cgroups",
+    "support.device_work",
     "support.sharing_time",
     "support.simulation",
     "support.cudart",
