@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -36,11 +37,13 @@ static uint64_t last_seq;
 static struct waiter *waiters;
 static void (*forget_hook)(void);
 
+void sim_close_after_fork(int number) { syscall(SYS_close, number); }
+
 static void after_fork(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     arrived = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     if (fd >= 0)
-        close(fd);
+        sim_close_after_fork(fd);
     fd = -1;
     broken = reading = false;
     waiters = NULL;

@@ -18,6 +18,9 @@ void sim_disconnect(void);
 bool sim_connected(void);
 /* Called in the child after a fork, so that the library forgets what belonged to the parent. */
 void sim_on_fork(void (*forget)(void));
+/* close() for what is called there: ThreadSanitizer of GCC 14 has a close of its own, which crashes in a
+ * child until its fork() has returned. */
+void sim_close_after_fork(int fd);
 
 /*
  * One request and its reply. `request` needs its operation and arguments only; `path` is NULL but for the

@@ -19,7 +19,7 @@ static uint64_t data_end;
 
 void cuda_forget_backings(void) {
     if (data >= 0)
-        close(data);
+        sim_close_after_fork(data);
     data = -1;
     data_end = 0;
 }

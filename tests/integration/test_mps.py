@@ -60,9 +60,15 @@ def wait_for(done: Callable[[], bool]) -> None:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    wait_for(
-        lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
+    wait_for(lambda: not command_of(pid))
+
+
+def command_of(pid: int) -> bytes:
+    """Of a process that has ended: nothing, whether somebody has waited for it or not."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @pytest.fixture(params=["1xT4-R580", "1xT4"])

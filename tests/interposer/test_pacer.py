@@ -209,6 +209,7 @@ def test_a_context_may_end_while_launches_wait_in_it(paced: Callable[..., Paced]
     assert one.compute().waits
 
 
+@pytest.mark.alone  # shares of time are measured
 def test_many_threads_share_one_budget(paced: Callable[..., Paced]) -> None:
     one = paced(50)
     ended = [int(word) for word in one.run("threads", "64").split()]

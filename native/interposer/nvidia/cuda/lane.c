@@ -342,7 +342,11 @@ void xpu_lane_drop(struct xpu_lane *lane) {
         uint32_t placed = __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE);
         for (uint32_t at = __atomic_load_n(&on->read, __ATOMIC_ACQUIRE); at != placed; at++)
             rest += (double)lane->markers[on->pending[at % XPU_LANE_PENDING]].ns;
-        rest += (double)on->since.ns + (double)on->missed_ns;
+        /* A thread that launches now launches into a context that has ended. */
+        if (xpu_stream_take(on)) {
+            rest += (double)on->since.ns + (double)__atomic_load_n(&on->missed_ns, __ATOMIC_RELAXED);
+            xpu_stream_leave(on);
+        }
     }
     double used = xpu_measure_used(&lane->measure), retired = lane->retired + rest;
     double more = used - retired - lane->corrected;
