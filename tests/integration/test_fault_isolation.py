@@ -59,7 +59,7 @@ class Card:
         """Each completes kernels, finds its memory right, and gets half of its share at the least."""
         for neighbour in self.neighbours:
             neighbour.goes_on()
-        get(self.neighbours, [cores / 2 for cores in NEIGHBOURS])
+        get(self.neighbours, [(cores / 2, 100) for cores in NEIGHBOURS])
 
     def program(self, *words: object) -> Program:
         return Program(self.node, self.bad, *words)

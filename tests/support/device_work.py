@@ -115,24 +115,29 @@ def shares(workers: Sequence[Worker], seconds: float, devices: Sequence[int] = (
     return [(now - then) / 10 / passed for now, then in zip(after, before)]
 
 
-def get(workers: Sequence[Worker], least: Sequence[float], devices: Sequence[int] = (0,)) -> None:
-    """Shares of at least so much, at the same time, in one of many windows: the machine may be busy with much
-    else."""
+#: At least, and at most; in percent.
+Bounds = tuple[float, float]
+
+
+def get(workers: Sequence[Worker], bounds: Sequence[Bounds], devices: Sequence[int] = (0,)) -> None:
+    """Shares within bounds, all in one window: one of many, as the machine may be busy with much else."""
     seen: list[list[float]] = []
-
-    def enough() -> bool:
+    end = time.monotonic() + 30
+    while not seen or not all(
+        low <= share <= high for share, (low, high) in zip(seen[-1], bounds, strict=True)
+    ):
+        assert time.monotonic() < end, (bounds, seen)
         seen.append(shares(workers, WINDOW, devices))
-        return all(share >= wanted for share, wanted in zip(seen[-1], least, strict=True))
-
-    until(enough, f"shares of {least} percent: {seen}", 30)
 
 
 class Program:
     """The program, executed in a container that runs; a context manager."""
 
-    def __init__(self, node: Node, container: str, *words: object) -> None:
+    def __init__(self, node: Node, container: str, *words: object, env: Sequence[str] = ()) -> None:
         self._pid_file = node.folder / "program.pid"
-        command = node.command("exec", "--pid-file", self._pid_file, container, PROGRAM, *map(str, words))
+        variables = [word for each in env for word in ("--env", each)]
+        said = map(str, words)
+        command = node.command("exec", "--pid-file", self._pid_file, *variables, container, PROGRAM, *said)
         self._pipes: subprocess.Popen[str] = subprocess.Popen(
             command, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
