@@ -49,6 +49,7 @@ struct CUfunc_st {
     CUlibrary library;
     char *name;
     int dynamic_shared, carveout;
+    unsigned block[3]; /* as cuFuncSetBlockShape has set it; 0: it has not */
     struct CUfunc_st *next;
 };
 

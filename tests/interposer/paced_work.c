@@ -1,18 +1,33 @@
 /*
  * A program that launches, run in a sandbox as `paced_work WHAT [ARGUMENT]`; linked to libcuda, as most are.
  *
- *   ways             for each line `WAY FOUND SECONDS` of stdin, launches of 1 ms by that way, found so
- *                    (symbol or lookup), for so long; says `COUNT MICROSECONDS`, with all of it completed
- *   forever          launches of 1 ms until it is killed; says `ready` before the first
- *   long             says `ready`, and runs one kernel of an hour
- *   refused          says of each way to launch that the driver has not how many milliseconds it took, once
- * there is a debt capture MODE     captures launches again and again, while another thread launches spin a
- * kernel waits for one that is launched after it, in another stream signals          signals come while
- * launches wait forks            one thread forks children that launch, while others launch ends WAY a
- * context ends by WAY (destroy, reset, release) while other threads' launches wait in it threads N        N
- * threads launch in four streams elsewhere        as `ways`, of graphs in a stream of device 0, with device 1
- * current leave WAY        the program ends by WAY, with work under way and threads launching: return, exit,
- * thread and main (another thread exits; the first waits or has ended), fault, atexit (which launches, too)
+ *   ways
+ *       for each line `WAY FOUND SECONDS` of stdin, launches of 1 ms by that way, found so (symbol or
+ *       lookup), for so long; says `COUNT MICROSECONDS`, with all of it completed
+ *   elsewhere
+ *       the same, in a stream of device 0, while device 1 is current
+ *   both HOW
+ *       launches of 1 ms on devices 0 and 1 for half a second: at once, or of 10 us in turns; says how many
+ *       on each
+ *   forever
+ *       launches of 1 ms until it is killed; says `ready` before the first
+ *   long
+ *       says `ready`, and runs one kernel of an hour
+ *   capture MODE
+ *       captures launches again and again, while another thread launches
+ *   spin
+ *       a kernel waits for one that is launched after it, in another stream
+ *   signals
+ *       signals come while launches wait
+ *   forks
+ *       one thread forks children that launch, while others launch
+ *   ends WAY
+ *       a context ends by WAY (destroy, reset, release) while other threads' launches wait in it
+ *   threads N
+ *       N threads launch in four streams
+ *   leave WAY
+ *       the program ends by WAY, with work under way and threads launching: return, exit, thread and main
+ *       (another thread exits; the first waits or has ended), fault, atexit (which launches, too)
  *
  * Exits 0 if every call did what it must.
  */
@@ -96,8 +111,11 @@ static pthread_t thread(void *(*run)(void *), long number) {
 
 /* ---- ways ---- */
 
-static const char *const ways[] = {"cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel",
-                                   "cuGraphLaunch"};
+#define ONE_BLOCK(stream)                                                                                    \
+    (CUDA_LAUNCH_PARAMS) {                                                                                   \
+        .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,         \
+        .hStream = (stream)                                                                                  \
+    }
 
 static void *find(const char *name, bool per_thread, bool lookup) {
     void *found = NULL;
@@ -122,6 +140,10 @@ static void *find(const char *name, bool per_thread, bool lookup) {
         FOUND(cuLaunchKernelEx)
         FOUND(cuLaunchCooperativeKernel)
         FOUND(cuGraphLaunch)
+        FOUND(cuLaunch)
+        FOUND(cuLaunchGrid)
+        FOUND(cuLaunchGridAsync)
+        FOUND(cuLaunchCooperativeKernelMultiDevice)
 #undef FOUND
     }
     NEED(found);
@@ -156,15 +178,30 @@ static void launch_for(double seconds, const char *way, bool lookup, CUstream st
                              .blockDimY = 1,
                              .blockDimZ = 1,
                              .hStream = stream};
+    CUDA_LAUNCH_PARAMS alone = ONE_BLOCK(streams[1]);
+    alone.function = function;
+    MUST(cuFuncSetBlockShape(function, 1, 1, 1));
+#define IS(symbol) (strcmp(name, #symbol) == 0)
+#define CALL(symbol) ((__typeof__(&(symbol)))call)
     for (; now_us() < until; count++)
-        if (strcmp(name, ways[0]) == 0)
-            MUST(((__typeof__(&cuLaunchKernel))call)(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-        else if (strcmp(name, ways[1]) == 0)
-            MUST(((__typeof__(&cuLaunchKernelEx))call)(&config, function, NULL, NULL));
-        else if (strcmp(name, ways[2]) == 0)
-            MUST(((__typeof__(&cuLaunchCooperativeKernel))call)(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL));
+        if (IS(cuLaunchKernel))
+            MUST(CALL(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+        else if (IS(cuLaunchKernelEx))
+            MUST(CALL(cuLaunchKernelEx)(&config, function, NULL, NULL));
+        else if (IS(cuLaunchCooperativeKernel))
+            MUST(CALL(cuLaunchCooperativeKernel)(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL));
+        else if (IS(cuLaunch))
+            MUST(CALL(cuLaunch)(function));
+        else if (IS(cuLaunchGrid))
+            MUST(CALL(cuLaunchGrid)(function, 1, 1));
+        else if (IS(cuLaunchGridAsync))
+            MUST(CALL(cuLaunchGridAsync)(function, 1, 1, stream));
+        else if (IS(cuLaunchCooperativeKernelMultiDevice))
+            MUST(CALL(cuLaunchCooperativeKernelMultiDevice)(&alone, 1, 0));
         else
-            MUST(((__typeof__(&cuGraphLaunch))call)(exec, stream));
+            MUST(CALL(cuGraphLaunch)(exec, stream));
+#undef CALL
+#undef IS
     if (stream)
         MUST(cuStreamSynchronize(stream));
     else
@@ -187,34 +224,35 @@ static void check_ways(CUstream stream) {
     }
 }
 
-static void in_debt(const char *name, int way) {
-    CUfunction function = function_of("busy_20ms");
-    CUDA_LAUNCH_PARAMS one = {.function = function,
-                              .gridDimX = 1,
-                              .gridDimY = 1,
-                              .gridDimZ = 1,
-                              .blockDimX = 1,
-                              .blockDimY = 1,
-                              .blockDimZ = 1,
-                              .hStream = streams[1]};
+static void check_both(const char *how) {
+    bool once = strcmp(how, "once") == 0;
+    const char *name = once ? "busy_1ms" : "busy_10us";
+    CUcontext contexts[2] = {context};
+    CUmodule theirs;
+    CUDA_LAUNCH_PARAMS each[2];
+    CUstream second;
+    long count = 0;
+    MUST(cuDevicePrimaryCtxRetain(&contexts[1], 1));
+    MUST(cuCtxSetCurrent(contexts[1]));
+    MUST(cuModuleLoadData(&theirs, "image"));
+    MUST(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
     for (int i = 0; i < 2; i++)
-        MUST(launch(function, streams[1]));
-    MUST(cuStreamSynchronize(streams[1]));
-    pause_ms(5); /* it is measured */
-    long long began = now_us();
-    CUresult result = way == 0   ? cuLaunch(function)
-                      : way == 1 ? cuLaunchGrid(function, 1, 1)
-                      : way == 2 ? cuLaunchGridAsync(function, 1, 1, streams[1])
-                                 : cuLaunchCooperativeKernelMultiDevice(&one, 1, 0);
-    NEED(result == CUDA_ERROR_NOT_SUPPORTED);
-    printf("%s %lld\n", name, (now_us() - began) / 1000);
-}
-
-static void check_refused(void) {
-    in_debt("cuLaunch", 0);
-    in_debt("cuLaunchGrid", 1);
-    in_debt("cuLaunchGridAsync", 2);
-    in_debt("cuLaunchCooperativeKernelMultiDevice", 3);
+        each[i] = ONE_BLOCK(i ? second : streams[1]);
+    MUST(cuModuleGetFunction(&each[1].function, theirs, name));
+    MUST(cuCtxSetCurrent(context));
+    each[0].function = function_of(name);
+    for (long long until = now_us() + 500000; now_us() < until; count++) {
+        if (once)
+            MUST(cuLaunchCooperativeKernelMultiDevice(each, 2, 0));
+        for (int i = 0; i < 2 && !once; i++) {
+            MUST(cuCtxSetCurrent(contexts[i]));
+            MUST(launch(each[i].function, each[i].hStream));
+        }
+    }
+    for (int i = 0; i < 2; i++)
+        MUST(cuStreamSynchronize(each[i].hStream));
+    pause_ms(20); /* it is measured */
+    printf("%ld\n", count);
 }
 
 /* ---- others meanwhile ---- */
@@ -454,8 +492,8 @@ int main(int count, char **words) {
         use(0);
     if (strcmp(what, "ways") == 0)
         check_ways(NULL);
-    else if (strcmp(what, "refused") == 0)
-        check_refused();
+    else if (strcmp(what, "both") == 0)
+        check_both(argument);
     else if (strcmp(what, "elsewhere") == 0)
         check_ways(streams[1]);
     else if (strcmp(what, "forever") == 0 || strcmp(what, "long") == 0) {

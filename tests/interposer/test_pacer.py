@@ -24,6 +24,8 @@ Make = Callable[..., Sandbox]
 
 WAYS = ("cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch")
 SUFFIXES = ("", "_ptsz")
+#: Those that have no form of their own for the default stream of each thread.
+OLDER_WAYS = ("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice")
 FOUND = ("symbol", "lookup")
 MILLION = 1_000_000
 
@@ -132,7 +134,7 @@ def test_what_has_no_cap_is_not_charged(paced: Callable[..., Paced]) -> None:
 def test_every_way_to_launch_is_held_back_and_charged(paced: Callable[..., Paced]) -> None:
     one = paced(30)
     with one.running("ways") as program:
-        for way in (way + suffix for way in WAYS for suffix in SUFFIXES):
+        for way in (*(way + suffix for way in WAYS for suffix in SUFFIXES), *OLDER_WAYS):
             for found in FOUND:
                 before = one.compute()
                 got = share(asks(program, way, found, 0.4))
@@ -142,16 +144,17 @@ def test_every_way_to_launch_is_held_back_and_charged(paced: Callable[..., Paced
                 assert after.used - before.used > 60 * MILLION, (way, found)
 
 
-#: What the simulated driver exports, and does not have: it says so once the pacer has let the call in.
-NOT_SIMULATED = ("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice")
-
-
-def test_launches_that_the_simulated_driver_refuses_wait_first(paced: Callable[..., Paced]) -> None:
-    told = dict(line.split() for line in paced(20).run("refused").splitlines())
-    assert set(told) == set(NOT_SIMULATED)
-    for name, milliseconds in told.items():
-        # After 30 ms of work, 20 of which were paid for at most.
-        assert int(milliseconds) > 20, name
+@pytest.mark.parametrize(("how", "each_ns"), [("once", MILLION), ("turns", MILLION // 100)])
+def test_launches_on_two_devices_are_charged_to_each(
+    paced: Callable[..., Paced], how: str, each_ns: int
+) -> None:
+    one = paced(50, 20, topology="2xT4-R580")
+    count = int(one.run("both", how))
+    first, second = one.compute(0), one.compute(1)
+    assert count * each_ns > 50 * MILLION
+    assert second.waits, "the smaller cap holds back both"
+    for device in first, second:
+        assert 0.8 < device.used / (count * each_ns) < 1.3, (first, second, count)
 
 
 def test_a_graph_is_charged_to_the_device_that_runs_it(paced: Callable[..., Paced]) -> None:

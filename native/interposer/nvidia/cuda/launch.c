@@ -92,35 +92,41 @@ CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream 
               REAL(cuLaunchGridAsync)(function, width, height, stream));
 }
 
-/* One launch on each of several devices, which begin together: all are let in before any is launched. */
+enum step { ADMIT, BEGIN, END };
+
 static void of_each(struct xpu_pace *paces, const CUDA_LAUNCH_PARAMS *launches, unsigned int count,
-                    CUresult result, bool begin) {
+                    enum step step, CUresult result) {
     for (unsigned int i = 0; i < count; i++) {
         const CUDA_LAUNCH_PARAMS *one = &launches[i];
         CUcontext context = NULL, popped;
-        if (begin)
+        if (step == ADMIT)
             paces[i].lane = NULL;
         if (REAL(cuStreamGetCtx)(one->hStream, &context) != CUDA_SUCCESS ||
             REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
             continue;
-        if (begin)
-            xpu_pace_begin(&paces[i], one->hStream, false, one->function,
+        if (step == ADMIT)
+            xpu_pace_admit(&paces[i], one->hStream, false, one->function,
                            shape_of(one->gridDimX, one->gridDimY, one->gridDimZ,
                                     one->blockDimX * one->blockDimY * one->blockDimZ));
+        else if (step == BEGIN)
+            xpu_pace_begin(&paces[i]);
         else
             xpu_pace_end(&paces[i], result);
         (void)REAL(cuCtxPopCurrent_v2)(&popped);
     }
 }
 
+/* One launch on each of several devices, which begin together: all are let in before any is launched. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count,
                                               unsigned int flags) {
     struct xpu_pace paces[XPU_DEVICES];
     bool paced = xpu_pacing() && launches && count <= XPU_DEVICES;
-    if (paced)
-        of_each(paces, launches, count, CUDA_SUCCESS, true);
+    if (paced) {
+        of_each(paces, launches, count, ADMIT, CUDA_SUCCESS);
+        of_each(paces, launches, count, BEGIN, CUDA_SUCCESS);
+    }
     CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(launches, count, flags);
     if (paced)
-        of_each(paces, launches, count, result, false);
+        of_each(paces, launches, count, END, result);
     return result;
 }

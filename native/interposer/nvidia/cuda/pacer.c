@@ -120,6 +120,9 @@ static uint64_t leased(const struct xpu_lane *lane) {
 }
 
 static void lease_is(struct xpu_lane *lane, uint64_t ns) {
+    /* A thread that goes from device to device would lose the rest each time. */
+    if (lease.lane && lease.lane != lane && leased(lease.lane))
+        xpu_budget_settle(lease.lane->device, -(int64_t)lease.ns, lease.ns, 0, xpu_now());
     lease.lane = lane;
     lease.context = __atomic_load_n(&lane->context, __ATOMIC_RELAXED);
     lease.ns = ns;
@@ -248,7 +251,7 @@ static bool is_recorded(CUstream stream) {
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-void xpu_pace_begin(struct xpu_pace *pace, CUstream stream, bool per_thread, const void *what,
+void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, const void *what,
                     uint32_t shape) {
     bool broken;
     pace->lane = NULL;
@@ -268,16 +271,21 @@ void xpu_pace_begin(struct xpu_pace *pace, CUstream stream, bool per_thread, con
     if (__builtin_expect(__atomic_load_n(&lane->inflight, __ATOMIC_RELAXED) >= DEPTH_NS, 0) &&
         xpu_share_varies(lane->device))
         wait_for_depth(lane);
-    bool waited = false;
+    pace->waited = false;
     if (leased(lane) >= pace->ns)
         lease.ns -= pace->ns;
     else
-        waited = wait_for_turn(pace, lane);
-    __atomic_fetch_add(&pace->on->launching, 1, __ATOMIC_ACQ_REL);
+        pace->waited = wait_for_turn(pace, lane);
     pace->lane = lane;
+}
+
+void xpu_pace_begin(struct xpu_pace *pace) {
+    if (!pace->lane)
+        return;
+    __atomic_fetch_add(&pace->on->launching, 1, __ATOMIC_ACQ_REL);
     pace->at = (int64_t)xpu_now();
-    if (waited || rests(pace->on, pace->at)) {
-        mark_begin(pace, lane);
+    if (pace->waited || rests(pace->on, pace->at)) {
+        mark_begin(pace, pace->lane);
         pace->at = (int64_t)xpu_now();
     }
 }

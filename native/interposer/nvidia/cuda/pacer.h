@@ -2,7 +2,8 @@
  * The pacer: launches wait here for their turn where the container has a cap on a device's time.
  *
  *     struct xpu_pace pace;
- *     xpu_pace_begin(&pace, stream, per_thread, function, shape);   waits
+ *     xpu_pace_admit(&pace, stream, per_thread, function, shape);   waits
+ *     xpu_pace_begin(&pace);
  *     result = REAL(cuLaunchKernel)(…);
  *     xpu_pace_end(&pace, result);
  *
@@ -38,11 +39,14 @@ struct xpu_pace {
     int64_t at;  /* before the launch, CLOCK_MONOTONIC */
     xpu_cost cost;
     bool known;
+    bool waited; /* for budget */
 };
 
 /* Waits until the container may launch on the device that the stream is of. */
-void xpu_pace_begin(struct xpu_pace *pace, CUstream stream, bool per_thread, const void *what,
+void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, const void *what,
                     uint32_t shape);
+/* The launch comes now: nothing is waited for any more, or the wait would be taken for its work. */
+void xpu_pace_begin(struct xpu_pace *pace);
 void xpu_pace_end(struct xpu_pace *pace, CUresult result);
 /* The whole of an interposed function: a launch, once the pacer lets it. Without a cap it is one branch. */
 #define XPU_PACED(stream_, per_thread_, what_, shape_, call_)                                                \
@@ -50,7 +54,8 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result);
         struct xpu_pace pace_;                                                                               \
         if (__builtin_expect(!xpu_pacing(), 1))                                                              \
             return call_;                                                                                    \
-        xpu_pace_begin(&pace_, stream_, per_thread_, what_, shape_);                                         \
+        xpu_pace_admit(&pace_, stream_, per_thread_, what_, shape_);                                         \
+        xpu_pace_begin(&pace_);                                                                              \
         CUresult result_ = call_;                                                                            \
         xpu_pace_end(&pace_, result_);                                                                       \
         return result_;                                                                                      \
