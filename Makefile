@@ -11,6 +11,7 @@
 #   make bench   what a container's start and the interposers cost, beside runc and the driver alone
 #   make bench-package   the same start, with the package beside make install
 #   make bench-share   how well caps on compute hold: shares, errors, pictures (SHARE="--quick": in short)
+#   make bench-agent   what the agent costs, with no container and with 64
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
 # Everything is built below build/.
@@ -207,6 +208,10 @@ SHARE ?= --out $(BUILD)/share
 .PHONY: bench-share
 bench-share: packages-engine root
 	@PYTHONPATH=bench:src:packaging $(PYTHON) -m share $(ROOT) $(SHARE)
+
+.PHONY: bench-agent
+bench-agent: packages-engine root
+	@$(PYTHON) bench/agent.py $(ROOT)
 
 # The same start with what the package installs, made ready as its configuration does, beside what make install does.
 .PHONY: bench-package

@@ -71,42 +71,43 @@ class Container:
     @contextmanager
     def waiting(self, used: int = 1_000_000) -> Iterator[None]:
         """Its programs launch more than they may, all the time: `used` ns of the device each 5 ms or more."""
-        stop = threading.Event()
+        total, waits = struct.unpack("<2Q", os.pread(self._usage, 16, COMPUTE + USED))
 
-        def work() -> None:
-            total, waits = struct.unpack("<2Q", os.pread(self._usage, 16, COMPUTE + USED))
-            while not stop.wait(0.005):
-                total, waits = total + used, waits + 1
-                self.write(total, waits)
+        def launch() -> None:
+            nonlocal total, waits
+            total, waits = total + used, waits + 1
+            self.write(total, waits)
 
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
+        with _again_and_again(launch, 0.005):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
     @contextmanager
     def lying(self) -> Iterator[None]:
         """Sets back all that it is paced by, and says that it has used nothing."""
-        stop = threading.Event()
-
-        def lie() -> None:
-            while not stop.wait(0.001):
-                os.pwrite(self._usage, bytes(128), COMPUTE)
-
-        thread = threading.Thread(target=lie)
-        thread.start()
-        try:
+        with _again_and_again(lambda: os.pwrite(self._usage, bytes(128), COMPUTE), 0.001):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
     def close(self) -> None:
         os.close(self._usage)
         self._pages.close()
+
+
+@contextmanager
+def _again_and_again(act: Callable[[], object], pause: float) -> Iterator[None]:
+    """In a thread of its own, with so many seconds between."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(pause):
+            act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 Make = Callable[..., Container]

@@ -1,16 +1,16 @@
-"""Whether a slice used more of its device than it was allowed, by the driver's figures; and what then holds.
+"""Whether a slice used more of its device than it was allowed, by the driver's samples; and what then holds.
 
 What a container says of itself is in a page that it can write: it can claim to have used nothing, or set back
-the word that its launches are paced by. So none of it counts here. The driver's figures of a process's use
-are whole percents of up to a second each, late, and sometimes missing. What they show beyond the allowed
-share is therefore added up, less their error, and only when it is more than they could be wrong by, the slice
-is held: its share is lowered, to nothing if need be, until the driver's figure over time is the cap. A
-missing figure accuses nobody. Values in, values out; no driver is known here.
+the word that its launches are paced by. So none of it counts here. The driver's samples of a process's
+utilization are whole percents of up to a second each, late, and sometimes missing. What they show beyond the
+allowed share is therefore added up, less their error, and only when it is more than they could be wrong by,
+the slice is held: its share is lowered, to nothing if need be, until its utilization over time is the cap. A
+missing sample accuses nobody. Values in, values out; no driver is known here.
 """
 
 from __future__ import annotations
 
-#: The driver's figure may be wrong by so much of the device: whole percents, of windows that are not ours.
+#: A sample may be wrong by so much of the device: whole percents, of windows that are not ours.
 ERROR = 0.05
 #: While a slice is held its cap is what counts; a small error remains, so that an honest one is let go.
 _ERROR_HELD = 0.01
@@ -22,36 +22,33 @@ _STOPPED_S = 0.5
 _MOST_S = 60.0
 #: So long without debt, and a held slice is let go.
 _PROBATION_S = 10.0
-#: What was allowed in the last checks counts: figures are late.
+#: What was allowed in the last checks counts: samples are late.
 _LATE_CHECKS = 3
 
 
 class Account:
     """What one slice owes."""
 
-    __slots__ = ("_allowed", "_clean_s", "figure", "held", "owed")
+    __slots__ = ("_allowed", "_clean_s", "held", "owed")
 
     def __init__(self) -> None:
         #: Seconds of the device's time used beyond what was allowed.
         self.owed = 0.0
         self.held = False
-        #: The driver's last figure, 0 to 1; None: none yet.
-        self.figure: float | None = None
         self._allowed: list[float] = []
         self._clean_s = 0.0
 
-    def check(self, seconds: float, figure: float | None, allowed: float, cap: float) -> None:
-        """Counts the last `seconds`, in which the driver says that the slice used `figure` of its device.
+    def check(self, seconds: float, utilization: float | None, allowed: float, cap: float) -> None:
+        """Counts the last `seconds`, in which the driver says that the slice used so much of its device.
 
         None: the driver had an answer and nothing in it of this slice. Where it gave no answer at all, do not
         call this: what holds then stays as it is. `allowed` and `cap` are shares, 0 to 1.
         """
-        self.figure = figure
         self._allowed = [*self._allowed[1 - _LATE_CHECKS :], allowed]
         if self.held:
-            rate = (figure or 0.0) - cap - _ERROR_HELD
+            rate = (utilization or 0.0) - cap - _ERROR_HELD
         else:
-            rate = (figure or 0.0) - max(self._allowed) - ERROR
+            rate = (utilization or 0.0) - max(self._allowed) - ERROR
         self.owed = min(max(0.0, self.owed + rate * seconds), _MOST_S)
         if self.held:
             self._clean_s = 0.0 if self.owed else self._clean_s + seconds
@@ -65,9 +62,9 @@ class Account:
 
 
 def by_slice(samples: dict[int, float], owners: dict[int, int], slices: set[int]) -> dict[int, float] | None:
-    """The driver's figures of one device (process: 0 to 1) as one for each of the `slices` on it.
+    """The driver's samples of one device (process: 0 to 1) as one for each of the `slices` on it.
 
-    `owners`: the slice of each process. None where the figures are no evidence: together they are more than
+    `owners`: the slice of each process. None where they are no evidence: together they are more than
     the device has, so that they do not tell whose it was.
     """
     found: dict[int, float] = {}

@@ -3,6 +3,9 @@
 The container writes that page: it can claim to want its share for ever, or never. Neither gives it more than
 an honest claim does: its cap, and of what is left a part beside others (policy.py). Numbers that are no
 counter's are bounded here. No page is read and nothing is decided here.
+
+The agent's time goes into looks, dozens a second at each slice, and hardly one of them finds what matters:
+`see` takes in what a look found and says whether it does; only then is the wish reckoned anew.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ MS = 1_000_000
 HOLD_NS = 150 * MS
 #: Use is measured over windows of at least this: kernels of tens of ms are charged in one piece.
 _WINDOW_NS = 100 * MS
+#: What is charged between two looks and takes longer than this is on the device for as long as it takes.
+_LONG_NS = 20 * MS
 #: Charged in one piece, at most: a longer kernel, or a container that writes nonsense, counts as this.
 _LONGEST_NS = 30_000 * MS
 #: A slice that uses this much of its share wants it, whether it was seen to wait or not.
@@ -30,12 +35,13 @@ _STEP = 250
 
 
 class Demand:
-    """One slice, looked at each round. Times in ns of one clock, shares in ten-thousandths."""
+    """One slice. Times in ns of one clock, shares in ten-thousandths."""
 
     __slots__ = (
         "_peak",
         "_running_until",
         "_used",
+        "_used_at",
         "_waits",
         "_wants_until",
         "_window_from",
@@ -43,60 +49,98 @@ class Demand:
         "cap",
         "priority",
         "sched",
+        "wish",
     )
 
     def __init__(self, cap: int, sched: int, priority: int, used: int, waits: int, now: int) -> None:
         self.cap, self.sched, self.priority = cap, sched, priority
         self._used, self._waits = used, waits
-        self._running_until = self._wants_until = now - HOLD_NS
-        self._window_from, self._window_used = now, 0
+        self._used_at = self._running_until = self._wants_until = now - HOLD_NS
+        #: The window began then, with the counter there.
+        self._window_from, self._window_used = now, used
         self._peak = 0.0
+        #: As reckoned last, for policy.py.
+        self.wish = Wish(cap, sched, priority, False, 0)
 
     @property
     def governed(self) -> bool:
         """Whether its share is ever another than its cap."""
         return self.cap > 0 and (self.sched != FIXED or self.priority != NORMAL)
 
-    def changed(self, used: int, waits: int, now: int) -> None:
-        """The page says something new."""
+    @property
+    def is_active(self) -> bool:
+        """Whether it used the device or waited for it, when that was reckoned last."""
+        return self.wish.need > 0
+
+    def set(self, cap: int, sched: int, priority: int) -> bool:
+        """Takes over what `xpu set` has changed; whether that is anything."""
+        if (cap, sched, priority) == (self.cap, self.sched, self.priority):
+            return False
+        self.cap, self.sched, self.priority = cap, sched, priority
+        self.wish = self.wish._replace(cap=cap, sched=sched, priority=priority)
+        return True
+
+    def see(self, used: int, waits: int, now: int) -> bool:
+        """What the page says now; whether the wish is to be reckoned anew."""
         if waits != self._waits:
             self._waits = waits
-            self._wants_until = now + HOLD_NS
+            self._wants_until = max(self._wants_until, now + HOLD_NS)
+            if not self.wish.backlog:
+                self._take(used, now)
+                return True
+        if used != self._used:
+            idle = not self.wish.need
+            self._take(used, now)
+            if idle:
+                return True
+        if self.wish.backlog:
+            return now >= self._wants_until or now >= self._window_from + _WINDOW_NS
+        return self.wish.need > 0 and (
+            now >= self._window_from + _WINDOW_NS or now >= self._last_use() + HOLD_NS
+        )
+
+    def _take(self, used: int, now: int) -> None:
         # A counter that went back was corrected: a launch was predicted to take longer than it did.
-        more = min(max(0, used - self._used), _LONGEST_NS)
-        self._used = used
-        if more:
-            if not self.is_active(now):
-                # What it will use is not known yet: until it is, its whole cap is its own again.
-                self._peak, self._window_from, self._window_used = float(WHOLE), now, 0
-            # It will be on the device for as long as what it launched takes.
+        more = used - self._used
+        if more > _LONG_NS:
             self._running_until = min(max(self._running_until, now) + more, now + _LONGEST_NS)
-            self._window_used += more
+        if not self.wish.need:
+            # What it will use is not known yet: until it is, its whole cap is its own again.
+            self._peak, self._window_from, self._window_used = float(WHOLE), now, self._used
+        self._used, self._used_at = used, now
+
+    def _last_use(self) -> int:
+        return max(self._running_until, self._used_at)
 
     def lost(self, now: int) -> None:
         """The container has cut its page: nothing in it launches with that any more."""
-        self._running_until = self._wants_until = now - HOLD_NS
+        self._used_at = self._running_until = self._wants_until = now - HOLD_NS
 
-    def measure(self, share: int, now: int) -> None:
-        """Each round: reckons the use of the last window, once it is over; `share` is what it may have."""
+    def reckon(self, share: int, now: int) -> Wish:
+        """What it wants, after `see` has said that this may have changed; `share` is what it may have.
+
+        Equal wishes from one time to the next mean that nothing need be decided anew.
+        """
         passed = now - self._window_from
-        if passed < _WINDOW_NS:
-            return
-        rate = min(self._window_used * WHOLE / passed, WHOLE)
-        self._window_from, self._window_used = now, 0
+        if passed >= _WINDOW_NS:
+            self._measure(share, passed, now)
+        backlog = now < self._wants_until
+        if backlog:
+            need = WHOLE
+        elif now >= self._last_use() + HOLD_NS:
+            need = 0
+        else:
+            need = int(self._peak * _HEADROOM) + _LEAST
+            need = min(-(-need // _STEP) * _STEP, WHOLE)
+        if (backlog, need) != (self.wish.backlog, self.wish.need):
+            self.wish = Wish(self.cap, self.sched, self.priority, backlog, need)
+        return self.wish
+
+    def _measure(self, share: int, passed: int, now: int) -> None:
+        """The window is over: how much was used in it."""
+        used = min(max(0, self._used - self._window_used), _LONGEST_NS)
+        rate = min(used * WHOLE / passed, WHOLE)
+        self._window_from, self._window_used = now, self._used
         self._peak = max(rate, self._peak * _FADING ** (passed / _WINDOW_NS))
         if rate and rate >= _ABOUT * share:
             self._wants_until = max(self._wants_until, now + HOLD_NS + _WINDOW_NS)
-
-    def is_active(self, now: int) -> bool:
-        """Whether it uses the device or waits for it, or did a moment ago."""
-        return now < self._wants_until or now < self._running_until + HOLD_NS
-
-    def wish(self, now: int) -> Wish:
-        """For policy.py. Equal wishes from round to round mean that nothing need be decided anew."""
-        if now < self._wants_until:
-            return Wish(self.cap, self.sched, self.priority, True, WHOLE)
-        if now >= self._running_until + HOLD_NS:
-            return Wish(self.cap, self.sched, self.priority, False, 0)
-        need = int(self._peak * _HEADROOM) + _LEAST
-        return Wish(self.cap, self.sched, self.priority, False, min(-(-need // _STEP) * _STEP, WHOLE))

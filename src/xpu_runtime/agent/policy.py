@@ -38,25 +38,32 @@ def shares(wishes: list[Wish]) -> list[int]:
     Of those with a backlog, none has less than its cap or FLOOR (see `_guaranteed`), and if one of them is
     burst or weight, shares and the others' needs add up to WHOLE. One without a backlog is told at least its
     cap, used or not, so that its first launches find no wait; the next round then takes back what was lent.
-    Of low priority it is told what is left of its cap.
+    Of low priority it is told what is left of its cap. Where nobody else has a cap, there is nobody to take
+    anything from: burst and weight have the device, whether they want it or not.
     """
-    have = _guaranteed(wishes)
+    if sum(wish.cap > 0 for wish in wishes) == 1:
+        return [WHOLE if wish.cap and wish.sched != FIXED else wish.cap for wish in wishes]
+    most = [_most(wish) for wish in wishes]
+    have = _guaranteed(wishes, most)
     left = WHOLE - sum(have)
-    for priority in (HIGH, NORMAL, LOW):
-        left -= _fill(wishes, have, [n for n, wish in enumerate(wishes) if wish.priority == priority], left)
+    hungry = [n for n, share in enumerate(have) if share < most[n]]
+    if left > 0 and hungry:
+        for priority in (HIGH, NORMAL, LOW):
+            of = [n for n in hungry if wishes[n].priority == priority]
+            left -= _fill(wishes, have, most, of, left)
     if left > 0:
         # Nobody is known to want it; who is at work may find a use for it.
         _spread(wishes, have, left)
     return [_told(wish, share, max(left, 0)) for wish, share in zip(wishes, have)]
 
 
-def _guaranteed(wishes: list[Wish]) -> list[int]:
+def _guaranteed(wishes: list[Wish], most: list[int]) -> list[int]:
     """What each has before anything is shared out: its cap as far as it needs it; low: FLOOR.
 
     Caps of a device add up to no more than WHOLE, as the ledger books them. Should they not, all but fixed
     ones are cut in proportion.
     """
-    have = [min(wish.cap, _most(wish), FLOOR if wish.priority == LOW else WHOLE) for wish in wishes]
+    have = [min(wish.cap, need, FLOOR if wish.priority == LOW else WHOLE) for wish, need in zip(wishes, most)]
     over = sum(have) - WHOLE
     if over > 0:
         elastic = [n for n, wish in enumerate(wishes) if wish.sched != FIXED]
@@ -72,25 +79,22 @@ def _most(wish: Wish) -> int:
     return allowed if wish.backlog else min(wish.need, allowed)
 
 
-def _fill(wishes: list[Wish], have: list[int], of: list[int], left: int) -> int:
-    """Shares `left` out among the slices `of`, in proportion to their caps, as far as each can use it.
+def _fill(wishes: list[Wish], have: list[int], most: list[int], hungry: list[int], left: int) -> int:
+    """Shares `left` out among the slices `hungry`, in proportion to their caps, as far as each can use it.
 
     Returns how much that was.
     """
     given = 0
-    while left > given:
-        hungry = [n for n in of if have[n] < _most(wishes[n])]
-        caps = sum(wishes[n].cap for n in hungry)
-        if not caps:
-            break
+    while left > given and (caps := sum([wishes[n].cap for n in hungry])):
         before, rest = given, left - given
         for n in hungry:
-            part = min(rest * wishes[n].cap // caps, _most(wishes[n]) - have[n])
+            part = min(rest * wishes[n].cap // caps, most[n] - have[n])
             have[n] += part
             given += part
         if given == before:  # less than one for each
             have[hungry[0]] += 1
             given += 1
+        hungry = [n for n in hungry if have[n] < most[n]]
     return given
 
 

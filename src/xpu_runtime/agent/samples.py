@@ -1,4 +1,4 @@
-"""The driver's figures of what each process uses of each device, asked for in a process of its own.
+"""The driver's samples of what each process uses of each device, asked for in a process of its own.
 
 A call into a driver can hang for ever, where no signal reaches it: then only the child hangs. The agent asks,
 goes on with its rounds, and takes the answer when it is there. A child that does not answer is given up, and
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Busy shares (0 to 1) by device UUID and process. A device is left out of which the driver does not tell.
-Figures = dict[str, dict[int, float]]
+Utilization = dict[str, dict[int, float]]
 
 _MOST_BYTES = 1 << 20
 #: Seconds until a child that does not answer is given up: cards without persistence mode start slowly.
@@ -30,9 +30,9 @@ AGAIN_S = 60.0
 
 
 class Samples:
-    """Asks a child for figures; never blocks. `log` is told what goes wrong, once each time."""
+    """Asks a child for them; never blocks. `log` is told what goes wrong, once each time."""
 
-    def __init__(self, opener: Callable[[], Callable[[], Figures]], log: Callable[[str], None]) -> None:
+    def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
         """`opener` is called in the child, and may take long; what it returns is called for each question."""
         self._opener = opener
         self._log = log
@@ -47,7 +47,7 @@ class Samples:
         return None if self._socket is None else self._socket.fileno()
 
     def ask(self) -> None:
-        """Asks for figures, unless an answer is still due; `answer` will have them."""
+        """Asks for samples, unless an answer is still due; `answer` will have them."""
         now = time.monotonic()
         if self._asked_at is not None:
             if now - self._asked_at > ANSWER_S:
@@ -64,7 +64,7 @@ class Samples:
         except OSError as error:
             self._give_up(f"the process that asks the driver has died ({error.strerror})")
 
-    def answer(self) -> Figures | None:
+    def answer(self) -> Utilization | None:
         """What was asked for; None where there is none yet, or none to be had."""
         if self._socket is None:
             return None
@@ -87,7 +87,7 @@ class Samples:
             self._log("the driver tells again what each process uses")
         return {
             uuid: {int(pid): float(busy) for pid, busy in by_pid.items()}
-            for uuid, by_pid in answer["figures"].items()
+            for uuid, by_pid in answer["utilization"].items()
         }
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class Samples:
         self._not_before = time.monotonic() + AGAIN_S
         if why != self._told:
             self._told = why
-            self._log(f"what containers say they use is not compared with the driver's figures: {why}")
+            self._log(f"what containers say they use is not compared with the driver's samples: {why}")
 
     def _start(self) -> None:
         self.reap()
@@ -127,7 +127,7 @@ class Samples:
         self._child, self._socket = child, ours
 
 
-def _serve(opener: Callable[[], Callable[[], Figures]], requests: socket.socket) -> None:
+def _serve(opener: Callable[[], Callable[[], Utilization]], requests: socket.socket) -> None:
     """The child's whole life; never returns."""
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -143,11 +143,11 @@ def _serve(opener: Callable[[], Callable[[], Figures]], requests: socket.socket)
                 if source is None:
                     source = opener()
                     source()  # of a time before anybody asked
-                answer = {"figures": source(), "problem": ""}
+                answer = {"utilization": source(), "problem": ""}
             except XpuError as error:
-                answer = {"figures": {}, "problem": str(error)}
+                answer = {"utilization": {}, "problem": str(error)}
             except Exception as error:  # a driver's binding can raise anything
-                answer = {"figures": {}, "problem": repr(error)}
+                answer = {"utilization": {}, "problem": repr(error)}
             requests.send(json.dumps(answer).encode())
     finally:
         os._exit(0)

@@ -29,7 +29,7 @@ def agent() -> None:
 
     Runs until it is stopped. XPU_SCHED=burst and weight, and XPU_PRIORITY, need it: without it each container
     has its cap and no more.
-    It also looks at the driver's figures, and holds those more strictly that use more than their cap. It
+    It also looks at the driver's samples, and holds those more strictly that use more than their cap. It
     writes nothing but the pages of limits: ended or killed, it leaves every container with its cap. Packages
     bring a service for it: systemctl enable --now xpu-agent
 
@@ -61,5 +61,5 @@ def _log(text: str) -> None:
         pass  # nobody reads it
 
 
-def _open_driver() -> Callable[[], samples.Figures]:
+def _open_driver() -> Callable[[], samples.Utilization]:
     return registry.utilization(discovery.load(load()))

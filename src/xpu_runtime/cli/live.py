@@ -1,7 +1,7 @@
 """What the node's devices and containers do now, for `xpu top`: a reading at a time, as values.
 
 Containers tell their use themselves, in pages that they can write; where the driver tells it of a device's
-processes, the device's own use is the driver's figure. The driver is asked in another process, so that one
+processes, the device's own use is what the driver says. The driver is asked in another process, so that one
 that hangs stops nothing here. What it looks like is top.py's to know.
 """
 
@@ -81,7 +81,7 @@ class Live:
     def read(self) -> Reading:
         with Ledger() as ledger:
             grants = ledger.grants()
-        figures = self._samples.answer()
+        utilization = self._samples.answer()
         self._samples.ask()
         now = {key: (when, used) for key, when, used in sharing.readings(grants)}
         before, self._before = self._before, now
@@ -90,7 +90,7 @@ class Live:
         usage = Usage(self._inventory)
         by_card: dict[str, list[Row]] = {device.uuid: [] for device in self._inventory.devices}
         for grant in grants:
-            pids = set(processes(grant) or ()) if figures else set()
+            pids = set(processes(grant) or ()) if utilization else set()
             for position, slice_ in enumerate(grant.slices):
                 key = (grant.id, position)
                 got = waits = None
@@ -98,21 +98,21 @@ class Live:
                     (then, was), (when, used) = before[key], now[key]
                     got = sharing.share(was, used, when - then)
                     waits = used.waits != was.waits
-                of_driver = (figures or {}).get(slice_.device_uuid)
+                of_driver = (utilization or {}).get(slice_.device_uuid)
                 percent = got.percent if got else None
                 if got is None and of_driver is not None:
                     percent = 100 * min(1.0, sum(busy for pid, busy in of_driver.items() if pid in pids))
                 by_card.setdefault(slice_.device_uuid, []).append(
                     _row(grant, position, usage, percent, bool(waits), got, told)
                 )
-        cards = tuple(self._card(uuid, rows, figures) for uuid, rows in by_card.items())
+        cards = tuple(self._card(uuid, rows, utilization) for uuid, rows in by_card.items())
         return Reading(agent is not None, cards, tuple(usage.problems))
 
-    def _card(self, uuid: str, rows: list[Row], figures: samples.Figures | None) -> Card:
+    def _card(self, uuid: str, rows: list[Row], utilization: samples.Utilization | None) -> Card:
         device = next((each for each in self._inventory.devices if each.uuid == uuid), None)
         known = [row.got for row in rows if row.got is not None]
         by_rows = min(100.0, sum(known)) if known else None
-        of_driver = (figures or {}).get(uuid)
+        of_driver = (utilization or {}).get(uuid)
         by_driver = None if of_driver is None else 100 * min(1.0, sum(of_driver.values()))
         # The driver's samples are late, and sometimes there are none.
         busy = max((each for each in (by_driver, by_rows) if each is not None), default=None)

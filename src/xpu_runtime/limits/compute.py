@@ -8,6 +8,7 @@ would be SIGBUS, so that it is never mapped, and no word of it is trusted here. 
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import struct
@@ -28,9 +29,8 @@ _CONTAINER_AT, _CONTAINER_SIZE = 32, 128
 _LIMITS_AT, _LIMIT_WORDS = 2048 // 8, 64 // 8
 _CORES, _ADJUSTED, _POLICY = 1, 2, 3
 _PRIORITY_SHIFT = 8
-#: Of struct xpu_usage_compute: `used` and `waits`, and behind them `guesses`.
+#: Of struct xpu_usage_compute: `used` and `waits`.
 _LOOK = 16
-_WORDS = struct.Struct("<3Q")
 
 #: O_NONBLOCK: a lease that a process of the container holds makes this an error, instead of a wait of 45 s
 #: (fcntl(2)). Trying again later gets the page: the kernel takes the lease away meanwhile.
@@ -40,37 +40,34 @@ _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 class SlicePages:
     """One slice of a grant in its pages."""
 
-    __slots__ = ("_at", "_limit", "_usage", "_words", "uuid")
+    __slots__ = ("_adjusted", "_cores", "_policy", "_words", "look", "uuid")
 
     def __init__(self, words: memoryview, usage: int, position: int, uuid: bytes) -> None:
         self._words = words
-        self._usage = usage
-        self._limit = _LIMITS_AT + position * _LIMIT_WORDS
-        self._at = pages.COMPUTE_AT + position * pages.COMPUTE_SIZE + pages.COMPUTE_WORDS[0]
+        limit = _LIMITS_AT + position * _LIMIT_WORDS
+        self._cores, self._adjusted, self._policy = limit + _CORES, limit + _ADJUSTED, limit + _POLICY
         #: The 16 bytes that name the device.
         self.uuid = uuid
+        at = pages.COMPUTE_AT + position * pages.COMPUTE_SIZE + pages.COMPUTE_WORDS[0]
+        #: `used` and `waits` as they are in the page, 16 bytes; fewer where the container has cut its file.
+        #: Equal bytes mean that nothing was launched: that is all that most looks need to know. It is called
+        #: dozens of times a second for each slice: without a Python frame it takes half the time.
+        self.look: Callable[[], bytes] = functools.partial(os.pread, usage, _LOOK, at)
 
-    def look(self) -> bytes:
-        """`used` and `waits` as they are in the page, 16 bytes; fewer where the container has cut its file.
-
-        Equal bytes mean that nothing was launched: that is all that most looks need to know.
-        """
-        return os.pread(self._usage, _LOOK, self._at)
-
-    def used(self) -> pages.Compute | None:
-        """What the container says; None where it has cut its file."""
-        content = os.pread(self._usage, _WORDS.size, self._at)
-        return pages.Compute(*_WORDS.unpack(content)) if len(content) == _WORDS.size else None
+    def terms(self) -> tuple[int, int]:
+        """The words that `cap` and `policy` are of: as long as they are equal, those are."""
+        words = self._words
+        return words[self._cores], words[self._policy]
 
     @property
     def cap(self) -> int:
         """The share that was granted; 0: no cap."""
-        return int(min(self._words[self._limit + _CORES], WHOLE))
+        return int(min(self._words[self._cores], WHOLE))
 
     @property
     def policy(self) -> tuple[int, int]:
         """Indexes in pages.SCHEDS and pages.PRIORITIES; those not known are the first."""
-        word = self._words[self._limit + _POLICY]
+        word = self._words[self._policy]
         sched, priority = word & 0xFF, word >> _PRIORITY_SHIFT & 0xFF
         return (
             sched if sched < len(pages.SCHEDS) else 0,
@@ -80,13 +77,13 @@ class SlicePages:
     @property
     def adjusted(self) -> tuple[int, int]:
         """The number of the agent's round and the share, as written last; zeros: no agent's."""
-        word = self._words[self._limit + _ADJUSTED]
+        word = self._words[self._adjusted]
         return word >> ROUND_SHIFT, word & _SHARE_MASK
 
     def adjust(self, word: int) -> None:
         """Writes `adjusted`: round << ROUND_SHIFT | share; 0: the cap alone counts."""
         # One aligned 64-bit store: a reader sees the old value or the new one.
-        self._words[self._limit + _ADJUSTED] = word
+        self._words[self._adjusted] = word
 
 
 class GrantPages:

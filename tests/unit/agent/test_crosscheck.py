@@ -1,4 +1,4 @@
-"""Who used more than it was allowed, by the driver's figures; and that holding it brings it to its cap."""
+"""Who used more than it was allowed, by the driver's samples; and that holding it brings it to its cap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CAP = 3000
 
 
 def ran(account: Account, seconds: int, use: Callable[[int], float], late: int = 1) -> list[float]:
-    """What a slice uses each second that is told its share, with figures that are `late` seconds old."""
+    """What a slice uses each second that is told its share, with samples that are `late` seconds old."""
     told = [0.0] * late
     used = []
     for _ in range(seconds):
@@ -36,15 +36,15 @@ def ran(account: Account, seconds: int, use: Callable[[int], float], late: int =
 def test_a_slice_that_lies_gains_nothing(use: Callable[[int], float], late: int) -> None:
     used = ran(account := Account(), 400, use, late)
     assert account.held
-    # Late figures make it swing, and a held slice has no credit for what it did not use.
+    # Late samples make it swing, and a held slice has no credit for what it did not use.
     assert 0.25 < sum(used) / len(used) < 0.32
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_an_honest_slice_is_never_held(late: int) -> None:
-    # The driver's figures jump by some percents around what it may use.
-    figures = iter([0.26, 0.34] * 200)
-    ran(account := Account(), 400, lambda share: next(figures), late)
+    # The driver's samples jump by some percents around what it may use.
+    samples = iter([0.26, 0.34] * 200)
+    ran(account := Account(), 400, lambda share: next(samples), late)
     assert not account.held
 
 
@@ -56,7 +56,7 @@ def test_one_that_has_stopped_lying_is_let_go() -> None:
     assert not account.held
 
 
-def test_no_figure_accuses_nobody_and_gives_back_time_to_the_held() -> None:
+def test_no_sample_accuses_nobody_and_gives_back_time_to_the_held() -> None:
     account = Account()
     for _ in range(100):
         account.check(1.0, None, 0.3, 0.3)
@@ -78,12 +78,12 @@ def test_use_of_a_share_that_was_taken_back_a_moment_ago_is_allowed() -> None:
     assert account.owed == 0
 
 
-def test_the_figures_of_a_containers_processes_are_added_up() -> None:
-    figures = {10: 0.2, 11: 0.1, 12: 0.4, 99: 0.1}
-    assert by_slice(figures, {10: 0, 11: 0, 12: 1}, {0, 1}) == {0: pytest.approx(0.3), 1: 0.4}
+def test_the_samples_of_a_containers_processes_are_added_up() -> None:
+    samples = {10: 0.2, 11: 0.1, 12: 0.4, 99: 0.1}
+    assert by_slice(samples, {10: 0, 11: 0, 12: 1}, {0, 1}) == {0: pytest.approx(0.3), 1: 0.4}
 
 
-def test_figures_that_are_more_than_the_device_are_no_evidence() -> None:
+def test_samples_that_are_more_than_the_device_are_no_evidence() -> None:
     assert by_slice({10: 0.9, 11: 0.9}, {10: 0, 11: 1}, {0, 1}) is None
     # Of one container that has processes at work at the same time, they are.
     assert by_slice({10: 0.9, 11: 0.9}, {10: 0, 11: 0}, {0, 1}) == {0: 1.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xpu_runtime.agent.demand import HOLD_NS, MS, Demand
-from xpu_runtime.agent.policy import BURST, FIXED, HIGH, LOW, NORMAL
+from xpu_runtime.agent.policy import BURST, FIXED, HIGH, LOW, NORMAL, Wish
 from xpu_runtime.limits.compute import WHOLE
 
 ROUND = 20 * MS
@@ -19,58 +19,77 @@ class Slice:
     def __init__(self, cap: int = 3000) -> None:
         self.demand = demand(cap)
         self.used = self.waits = self.now = 0
+        #: How often there was reason to reckon.
+        self.reckoned = 0
 
     def rounds(self, number: int, *, used: int = 0, waits: int = 0, share: int = 3000) -> None:
         for _ in range(number):
             self.now += ROUND
             self.used += used
             self.waits += waits
-            self.demand.changed(self.used, self.waits, self.now)
-            self.demand.measure(share, self.now)
+            if self.demand.see(self.used, self.waits, self.now):
+                self.reckoned += 1
+                self.demand.reckon(share, self.now)
+
+    def wish_after(self, passed: int) -> Wish:
+        """So much later, with nothing new in the page."""
+        now = self.now + passed
+        if self.demand.see(self.used, self.waits, now):
+            self.demand.reckon(3000, now)
+        return self.demand.wish
 
 
 def test_a_slice_that_has_done_nothing_is_idle() -> None:
     each = Slice()
     each.rounds(10)
-    assert not each.demand.is_active(each.now)
-    assert each.demand.wish(each.now).need == 0
+    assert not each.demand.is_active
+    assert each.demand.wish.need == 0
 
 
 def test_a_launch_that_waits_is_a_backlog_at_once_and_for_a_while() -> None:
     each = Slice()
     each.rounds(1, waits=1)
-    assert each.demand.wish(each.now).backlog
-    assert each.demand.wish(each.now + HOLD_NS - 1).backlog
-    assert not each.demand.wish(each.now + HOLD_NS).backlog
+    assert each.demand.wish.backlog
+    assert each.wish_after(HOLD_NS - 1).backlog
+    assert not each.wish_after(HOLD_NS).backlog
 
 
 def test_use_of_about_its_share_is_a_backlog_even_if_nothing_was_seen_to_wait() -> None:
     each = Slice()
     each.rounds(20, used=ROUND * 29 // 100, share=3000)
-    assert each.demand.wish(each.now).backlog
+    assert each.demand.wish.backlog
     each = Slice()
     each.rounds(20, used=ROUND * 20 // 100, share=3000)
-    assert not each.demand.wish(each.now).backlog
+    assert not each.demand.wish.backlog
 
 
 def test_the_first_use_asks_for_the_whole_cap_and_small_use_for_less_after_some_seconds() -> None:
     each = Slice()
     each.rounds(1, used=MS)
-    assert each.demand.wish(each.now).need == WHOLE
+    assert each.demand.wish.need == WHOLE
     each.rounds(200, used=ROUND * 8 // 100)
-    need = each.demand.wish(each.now).need
+    need = each.demand.wish.need
     assert 800 < need < 2000
     each.rounds(50)
-    assert each.demand.wish(each.now).need == 0
+    assert each.demand.wish.need == 0
 
 
 def test_a_long_kernel_keeps_its_slice_at_work_while_it_runs() -> None:
     each = Slice()
     each.rounds(1, used=1000 * MS)
     each.rounds(45)
-    assert each.demand.is_active(each.now)
+    assert each.demand.is_active
     each.rounds(20)
-    assert not each.demand.is_active(each.now)
+    assert not each.demand.is_active
+
+
+def test_most_looks_at_a_slice_at_work_cost_no_reckoning() -> None:
+    for how in ({"used": MS, "waits": 1}, {"used": MS}, {"waits": 1}):
+        each = Slice()
+        each.rounds(1, **how)
+        before = each.reckoned
+        each.rounds(50, **how)
+        assert each.reckoned - before <= 10  # a second: once in each window
 
 
 def test_numbers_that_are_no_counters_are_bounded() -> None:
@@ -79,9 +98,9 @@ def test_numbers_that_are_no_counters_are_bounded() -> None:
     each.rounds(1)
     each.used = 0
     each.rounds(1)
-    assert each.demand.is_active(each.now)
+    assert each.demand.is_active
     each.rounds(31_000 // 20)
-    assert not each.demand.is_active(each.now)
+    assert not each.demand.is_active
 
 
 def test_whose_share_depends_on_others() -> None:

@@ -31,6 +31,10 @@ def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) ->
         # burst: what others leave
         ([wants(30, BURST)], [100]),
         ([wants(30, BURST), idle(70, BURST)], [100, 70]),
+        # alone: it need not be seen to want anything
+        ([idle(30, BURST)], [100]),
+        ([uses(30, 10, WEIGHT, LOW)], [100]),
+        ([uses(30, 10, FIXED, HIGH)], [30]),
         ([wants(30, BURST), wants(70, BURST)], [30, 70]),
         ([wants(30, BURST), wants(30, FIXED)], [70, 30]),
         ([wants(10, BURST), wants(30, BURST), idle(60)], [25, 75, 60]),

@@ -1,0 +1,241 @@
+"""One device and the slices on it: what they want is read, decided, and written into their pages.
+
+Values come from demand.py and go through policy.py. A slice that is held more strictly (crosscheck.py) has no
+more than that allows, whatever is decided.
+
+The agent's time goes into looks at pages, so that a slice is looked at as often as it matters. Where somebody
+has borrowed, its lenders are looked at each round, for they are to have their own back within 100 ms. One
+with a backlog is looked at the more often the larger its share, which would lie idle once it has no more
+work. Where nobody is at work, or there is nobody to lend to, a few looks a second are enough.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.agent import crosscheck, policy
+from xpu_runtime.agent.demand import Demand
+from xpu_runtime.agent.policy import Wish
+from xpu_runtime.limits.compute import LOST_S, ROUND_SHIFT, WHOLE, SlicePages, unpack
+
+_S = 1_000_000_000
+#: Between two looks at slices that have lent, where there are few of them.
+ROUND_NS = _S // 50
+#: Between two looks at a slice with a backlog: this, divided by its share of the device.
+_BACKLOG_NS, _LONGEST_BACKLOG_NS = ROUND_NS // 2, 4 * ROUND_NS
+#: At one without, where nobody has borrowed.
+_UNLENT_NS = 4 * ROUND_NS
+#: At all, where nothing is shared now.
+LOOK_NS = int(LOST_S * _S) * 2 // 5
+#: Round numbers are renewed so often where shares stay the same: a container has its cap when it has seen the
+#: same number for LOST_S.
+RENEW_NS = int(LOST_S * _S) * 3 // 10
+#: A device without activity for so long is left alone.
+_QUIET_NS = _S
+#: Bytes of a look at a page that was not cut.
+_WHOLE_LOOK = 16
+
+
+class Watched:
+    """A slice, and all that is known of it."""
+
+    __slots__ = (
+        "_terms",
+        "account",
+        "adjusted",
+        "container",
+        "demand",
+        "folder",
+        "governed",
+        "look",
+        "look_at",
+        "page",
+        "position",
+        "seen",
+        "share",
+    )
+
+    def __init__(self, folder: str, container: str, position: int, page: SlicePages, now: int) -> None:
+        self.folder, self.container, self.position, self.page = folder, container, position, page
+        self.look = page.look
+        self.seen = page.look()
+        self._terms = page.terms()
+        used, waits = unpack(self.seen) if len(self.seen) == _WHOLE_LOOK else (0, 0)
+        self.demand = Demand(page.cap, *page.policy, used, waits, now)
+        self.account = crosscheck.Account()
+        #: Not read before this time.
+        self.look_at = 0
+        #: Whether its share is ever another than its cap.
+        self.governed = self.demand.governed
+        #: What it may have now.
+        self.share = self.demand.cap
+        #: Whether something other than 0 is in its page.
+        self.adjusted = True
+
+    @property
+    def told(self) -> bool:
+        """Whether its page is to have a share."""
+        return self.governed or self.account.held
+
+    def reread(self) -> bool:
+        """Takes over what `xpu set` has changed; whether that is anything."""
+        terms = self.page.terms()
+        if terms == self._terms:
+            return False
+        self._terms = terms
+        changed = self.demand.set(self.page.cap, *self.page.policy)
+        self.governed = self.demand.governed
+        return changed
+
+    def free(self) -> None:
+        """Only its cap holds."""
+        self.share = self.demand.cap
+        if self.adjusted:
+            self.adjusted = False
+            self.page.adjust(0)
+
+    def write(self, number: int) -> None:
+        """Writes its share, or what it is held to if that is less, with the number of the agent's round."""
+        if self.account.held:
+            # Whatever others leave: it is to come to its cap, by the driver's samples.
+            self.share = min(self.share, self.account.share(self.demand.cap))
+        elif not self.governed:
+            self.free()
+            return
+        self.adjusted = True
+        self.page.adjust(number << ROUND_SHIFT | self.share)
+
+
+class Card:
+    """One device, and the slices on it."""
+
+    def __init__(self, uuid: bytes) -> None:
+        self.uuid = uuid
+        #: As the driver writes it; "": not known yet.
+        self.name = ""
+        self.slices: list[Watched] = []
+        #: Whether the driver tells what processes use of it; None: not asked yet.
+        self.compared: bool | None = None
+        #: A slice is at work whose share depends on others, or was a moment ago.
+        self.busy = False
+        #: There are slices with a share in their pages.
+        self.told = False
+        #: When it is to be looked at next (`round`).
+        self.due = 0
+        #: There are others to lend to, or to take back from.
+        self._contended = False
+        #: A slice uses more than its cap, which is to be given back when it is wanted.
+        self.lending = False
+        #: What a slice wants has changed since the last decision.
+        self._changed = True
+        self._shares: list[int] = []
+        self._working = False
+        self._working_at = 0
+        self._written_at = 0
+
+    def reread(self) -> None:
+        """Takes over what `xpu set` has changed in the pages."""
+        changed = False
+        for each in self.slices:
+            changed = each.reread() or changed
+        if changed:
+            self.arrange()
+
+    def arrange(self) -> None:
+        """After a change of the slices, of their caps and policies, or of who is held."""
+        self._changed = True
+        self.told = any(each.told for each in self.slices)
+        self._contended = sum(each.demand.cap > 0 for each in self.slices) > 1
+        self.due = 0
+        for each in self.slices:
+            if not each.told:
+                each.free()
+
+    def round(self, now: int, number: int, round_ns: int) -> bool:
+        """Looks at the slices whose turn it is, and decides; whether it wrote anything, with this number.
+
+        `round_ns`: between two looks at slices that have lent. All looks are at multiples of it, so that
+        those of several devices are at the same time.
+        """
+        was = self.busy
+        self._look(now, round_ns)
+        if self.busy:
+            return self._decide(now, number, round_ns)
+        if was or any(each.account.held for each in self.slices):
+            self._rest(number)
+            return True
+        return False
+
+    def _look(self, now: int, round_ns: int) -> None:
+        due = _before(now + LOOK_NS, round_ns)
+        others_at = _before(now + (round_ns if self.lending else _UNLENT_NS), round_ns)
+        for each in self.slices:
+            if now >= each.look_at:
+                wish = each.demand.wish
+                content = each.look()
+                if content != each.seen or wish.need:
+                    each.seen = content
+                    wish = self._take(each, content, now)
+                if wish.backlog:
+                    wait = min(_BACKLOG_NS * WHOLE // (each.share or 1), _LONGEST_BACKLOG_NS)
+                    each.look_at = _before(now + max(wait, round_ns), round_ns)
+                else:
+                    each.look_at = others_at
+            if each.look_at < due:
+                due = each.look_at
+        if self._changed:
+            self._working = any(each.governed and each.demand.is_active for each in self.slices)
+        if self._working:
+            self._working_at = now
+        self.busy = self._working or now - self._working_at < _QUIET_NS
+        self.due = due if self.busy and self._contended else _before(now + LOOK_NS, round_ns)
+
+    def _take(self, each: Watched, content: bytes, now: int) -> Wish:
+        demand = each.demand
+        before = demand.wish
+        if len(content) != _WHOLE_LOOK:
+            demand.lost(now)
+        elif not demand.see(*unpack(content), now):
+            return before
+        wish = demand.reckon(each.share, now)
+        if wish is not before:
+            self._changed = True
+        return wish
+
+    def _decide(self, now: int, number: int, round_ns: int) -> bool:
+        if self._changed:
+            self._changed = False
+            wishes = [each.demand.wish for each in self.slices]
+            self._shares = policy.shares(wishes)
+            lending = any(share > wish.cap < wish.need for share, wish in zip(self._shares, wishes))
+            if lending and not self.lending:
+                for each in self.slices:
+                    each.look_at = 0
+                self.due = min(self.due, _before(now + round_ns, round_ns))
+            self.lending = lending
+        elif now - self._written_at < RENEW_NS:
+            return False
+        renew = now - self._written_at >= RENEW_NS
+        if renew:
+            self._written_at = now
+        wrote = False
+        for each, share in zip(self.slices, self._shares):
+            if renew or share != each.share:
+                each.share = share
+                each.write(number)
+                wrote = True
+        return wrote
+
+    def _rest(self, number: int) -> None:
+        """Nobody is at work: all have their caps, and who is held stays so."""
+        self._changed = True
+        self.lending = False
+        for each in self.slices:
+            each.share = each.demand.cap
+            if each.account.held:
+                each.write(number)
+            else:
+                each.free()
+
+
+def _before(time: int, step: int) -> int:
+    """The last multiple of `step` that is not after `time`."""
+    return time - time % step

@@ -1,0 +1,149 @@
+"""Slices' use by the driver's samples, compared with what they were allowed.
+
+The samples are of processes; whose a process is, is told by the containers' cgroups. What follows from them
+is crosscheck.py's to know, and how the driver is asked samples.py's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from xpu_runtime.agent import crosscheck
+from xpu_runtime.agent.card import Card, Watched
+from xpu_runtime.agent.samples import Samples, Utilization
+from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger import waiting
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.limits import folders, usage
+from xpu_runtime.limits.compute import WHOLE
+
+_S = 1_000_000_000
+#: Between two questions to the driver, and where it has just said that nobody is at work.
+_ASK_NS, _ASK_IDLE_NS = _S, 3 * _S
+#: Which process is of which container is remembered so long: process ids are used again.
+_OWNERS_NS = 10 * _S
+#: Of the ledger's lock: rounds wait meanwhile.
+_LEDGER_S = 0.2
+#: Seconds that a sample counts for at most: the driver may have been slow.
+_LONGEST_S = 5.0
+
+
+class Comparison:
+    """Asks the driver now and then, and notes in the slices' accounts what it says. `log` is for people."""
+
+    def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
+        """`opener`: as of Samples."""
+        self._log = log
+        self._samples = Samples(opener, log)
+        self._asked_at = 0
+        self._ask_every = _ASK_NS
+        self._taken_at = time.monotonic_ns()
+        self._grants: dict[str, Grant] = {}
+        self._owners: dict[int, tuple[int, str]] = {}
+
+    def fileno(self) -> int | None:
+        """Readable when there is an answer; None: there is none to wait for."""
+        return self._samples.fileno()
+
+    def ask(self, now: int) -> None:
+        """If it is time to."""
+        if now - self._asked_at >= self._ask_every:
+            self._asked_at = now
+            self._samples.ask()
+
+    def forget(self) -> None:
+        """Grants have come or gone."""
+        self._grants = {}
+        self._owners = {}
+
+    def close(self) -> None:
+        self._samples.close()
+
+    def take(self, cards: Collection[Card], grants: Collection[str]) -> None:
+        """The driver's answer, for all slices on `cards`; `grants`: the folders of those on the node."""
+        utilization = self._samples.answer()
+        if utilization is None:
+            return
+        now = time.monotonic_ns()
+        seconds = min((now - self._taken_at) / _S, _LONGEST_S)
+        self._taken_at = now
+        # Only what is at work costs a look each second.
+        self._ask_every = _ASK_NS if any(utilization.values()) else _ASK_IDLE_NS
+        if not self._know_grants(cards):
+            return
+        pids = {pid for by_pid in utilization.values() for pid in by_pid}
+        owners = self._owners_of(pids, grants, now)
+        for card in cards:
+            self._note(card, card.name in utilization)
+            if not card.compared:
+                continue
+            here = {each.folder: number for number, each in enumerate(card.slices)}
+            theirs = {pid: here[folder] for pid, folder in owners.items() if folder in here}
+            by_slice = crosscheck.by_slice(utilization[card.name], theirs, set(here.values()))
+            if by_slice is None:
+                continue
+            for number, each in enumerate(card.slices):
+                if each.demand.cap:
+                    self._compare(card, each, seconds, by_slice.get(number))
+
+    def _note(self, card: Card, compared: bool) -> None:
+        """Says, once, where nobody can tell whether a cap holds, as on MIG devices."""
+        if compared is card.compared:
+            return
+        card.compared = compared
+        if not compared and card.name and any(each.demand.cap for each in card.slices):
+            self._log(
+                f"the driver does not tell what processes use of {card.name}: pages alone hold its caps"
+            )
+
+    def _compare(self, card: Card, each: Watched, seconds: float, utilization: float | None) -> None:
+        account, was = each.account, each.account.held
+        account.check(seconds, utilization, max(each.share, 0) / WHOLE, each.demand.cap / WHOLE)
+        if account.held == was:
+            return
+        card.arrange()
+        name, cap = each.container[:12], each.demand.cap / WHOLE
+        if account.held:
+            self._log(
+                f"container {name} is held more strictly on {card.name}: the driver counts "
+                f"{utilization or 0:.0%} of the device for it, {cap:.0%} is its cap"
+            )
+        else:
+            self._log(f"container {name} is held as usual again on {card.name}")
+
+    def _know_grants(self, cards: Collection[Card]) -> bool:
+        """Reads the ledger, where grants have changed; whether it is known whose processes are whose."""
+        if self._grants:
+            return True
+        waiting.allow(_LEDGER_S)
+        try:
+            with Ledger(as_is=True) as ledger:
+                grants = ledger.grants()
+        except XpuError:
+            return False  # a start holds it, or it is made anew: the next answer asks again
+        self._grants = {folders.of(grant): grant for grant in grants}
+        for card in cards:
+            for each in card.slices:
+                grant = self._grants.get(each.folder)
+                if grant is not None and each.position < len(grant.slices):
+                    card.name = grant.slices[each.position].device_uuid
+        return True
+
+    def _owners_of(self, pids: set[int], grants: Collection[str], now: int) -> dict[int, str]:
+        """The folder of the grant of each of these processes, "" for none.
+
+        By the container's cgroup, which a container cannot leave. Asked once for a process, and again after
+        some seconds.
+        """
+        self._owners = {pid: each for pid, each in self._owners.items() if now - each[0] < _OWNERS_NS}
+        if not pids <= self._owners.keys():
+            self._owners = {}
+            for folder in grants:
+                grant = self._grants.get(folder)
+                for pid in (usage.processes(grant) or ()) if grant else ():
+                    self._owners[pid] = (now, folder)
+            for pid in pids:
+                self._owners.setdefault(pid, (now, ""))
+        return {pid: self._owners[pid][1] for pid in pids}

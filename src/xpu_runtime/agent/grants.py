@@ -1,0 +1,74 @@
+"""The pages of all grants on the node, open as long as their grants are there.
+
+A container can put a lease on its pages, and one that starts has none yet: what cannot be opened now is tried
+again, and keeps its caps until then. What is in the pages is not known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+
+from xpu_runtime import paths
+from xpu_runtime.limits import folders
+from xpu_runtime.limits.compute import GrantPages
+
+#: A folder's time stamp has the clock's ticks: two changes can have the same.
+_TICK_NS = 1_000_000_000
+
+
+class OpenGrants:
+    """Grants' pages by the grant's folder; `log` is told, once, of each that cannot be opened."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._stamp = -1
+        self._untold: set[str] = set()
+        self.by_folder: dict[str, GrantPages] = {}
+        #: The highest number of an agent's round that was in a page when it was opened.
+        self.round = 0
+
+    def refresh(self) -> bool:
+        """Opens the pages of new grants, closes those of grants that have ended; whether there were any."""
+        try:
+            stamp = os.stat(paths.in_run_dir(paths.GRANT_FOLDERS)).st_mtime_ns
+        except OSError:
+            stamp = 0
+        if stamp == self._stamp:
+            return False
+        # Not remembered while it is new: more may have come in the same tick of the clock.
+        self._stamp = stamp if time.time_ns() - stamp > _TICK_NS else -1
+        there = set(folders.left())
+        changed = False
+        for folder in self.by_folder.keys() - there:
+            self.by_folder.pop(folder).close()
+            changed = True
+        for folder in sorted(there - self.by_folder.keys()):
+            try:
+                self.by_folder[folder] = self._opened(folder)
+                changed = True
+            except (OSError, ValueError) as error:
+                self._not_opened(folder, error)
+        self._untold &= there
+        return changed
+
+    def close(self) -> None:
+        for grant in self.by_folder.values():
+            grant.close()
+
+    def _opened(self, folder: str) -> GrantPages:
+        grant = GrantPages(folder, write=True)
+        grant.keep_from_children()
+        self.round = max(self.round, *(each.adjusted[0] for each in grant.slices), 0)
+        return grant
+
+    def _not_opened(self, folder: str, error: OSError | ValueError) -> None:
+        if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR):
+            return  # no pages (yet): its limits are held by something else
+        self._stamp = -1
+        if folder not in self._untold:
+            self._untold.add(folder)
+            why = getattr(error, "strerror", None) or error
+            self._log(f"{folder}: the container keeps its caps and gets no more: {why}")
