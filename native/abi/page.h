@@ -156,7 +156,8 @@ struct xpu_slot_device {
     uint64_t kinds[XPU_KINDS]; /* bytes, for people; their sum is `used` when nothing is under way */
     uint64_t predicted; /* ns of the device's time charged for launches that are still to run; atomic */
     uint64_t charged;   /* ns of the device's time charged so far, predictions included; atomic */
-    uint64_t reserved[6];
+    uint64_t part;      /* 1 to XPU_WHOLE: it can use no more of the device (MPS); 0: all of it; atomic */
+    uint64_t reserved[5];
 };
 
 _Static_assert(sizeof(struct xpu_quota) == XPU_QUOTA_SIZE, "layout");

@@ -6,6 +6,7 @@
 #include "budget.h"
 #include "atomic.h"
 #include "pages.h"
+#include "part.h"
 #include "process_state.h"
 #include "slot.h"
 
@@ -112,6 +113,7 @@ static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, bool
 
 static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, bool anyway, uint64_t *until) {
     struct xpu_usage_compute *compute = compute_of(device);
+    ns = xpu_of_part(device, ns);
     uint64_t by = at_share(ns, share), credit, mine;
     (void)rescale(&compute->paid, &compute->paid_cap, share, now);
     if (rescale(&own[device].paid, &own[device].share, share, now))
@@ -124,6 +126,9 @@ static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, bool any
     }
     if (XPU_LOAD(compute->paid) + XPU_CREDIT_NS > now)
         XPU_STORE(kept_from[device], 0); /* it has caught up */
+    /* Parts that are more than the device together cannot all be used at a time: no debt piles up of that. */
+    if (anyway && xpu_has_part(device) && XPU_LOAD(compute->paid) > now + XPU_KEPT_CREDIT_NS)
+        by = 0;
     if (!pay(&compute->paid, by, now, credit, anyway, until))
         return false;
     (void)pay(&own[device].paid, by, now, credit, true, until);
@@ -176,6 +181,8 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
 
 void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, uint64_t now) {
     int slot = xpu_process_slot();
+    ns = ns < 0 ? -(int64_t)xpu_of_part(device, (uint64_t)-ns) : (int64_t)xpu_of_part(device, (uint64_t)ns);
+    settled = xpu_of_part(device, settled);
     uint64_t before = XPU_LOAD(kept_from[device]), most = XPU_KEPT_CREDIT_NS;
     if (kept) /* of two threads that do this at once one may be lost: a little less credit */
         XPU_STORE(kept_from[device], before + kept < most ? before + kept : most);
@@ -196,6 +203,7 @@ void xpu_budget_recover(unsigned slot, int device) {
     struct xpu_slot_device *place = xpu_slot_device_at(slot, device);
     uint64_t predicted = __atomic_exchange_n(&place->predicted, 0, __ATOMIC_ACQ_REL);
     XPU_STORE(place->charged, 0);
+    XPU_STORE(place->part, 0);
     if (predicted > INT64_MAX)
         predicted = INT64_MAX;
     if (predicted > XPU_UNMEASURED_NS)

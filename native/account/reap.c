@@ -26,19 +26,8 @@ enum { TRIES = 100, PAUSE_NS = 100000, WORDS = (XPU_SLOTS_MAX + 63) / 64 };
 static unsigned slot_count(void) { return xpu_pages()->quota->slot_count; }
 
 unsigned xpu_next_marked(unsigned slot) {
-    unsigned count = slot_count();
-    int own = xpu_process_slot();
-    while (slot < count) {
-        /* Marks begin at a multiple of 64: eight at once where there is none. */
-        if (slot % 8 == 0 && __atomic_load_n((uint64_t *)(void *)xpu_mark(slot), __ATOMIC_ACQUIRE) == 0) {
-            slot += 8;
-            continue;
-        }
-        if (XPU_LOAD(*xpu_mark(slot)) && (int)slot != own)
-            return slot;
-        slot++;
-    }
-    return count;
+    slot = xpu_slot_marked(slot);
+    return (int)slot == xpu_process_slot() ? xpu_slot_marked(slot + 1) : slot;
 }
 
 bool xpu_any_imports(void) {

@@ -51,6 +51,20 @@ bool xpu_byte_held(int fd, unsigned byte) {
     return !lock_call(fd, F_OFD_GETLK, &lock) || lock.l_type != F_UNLCK;
 }
 
+unsigned xpu_slot_marked(unsigned slot) {
+    unsigned count = xpu_pages()->quota->slot_count;
+    while (slot < count) {
+        /* Marks begin at a multiple of 64: eight at once where there is none. */
+        if (slot % 8 == 0 && __atomic_load_n((uint64_t *)(void *)xpu_mark(slot), __ATOMIC_ACQUIRE) == 0)
+            slot += 8;
+        else if (XPU_LOAD(*xpu_mark(slot)))
+            return slot;
+        else
+            slot++;
+    }
+    return count;
+}
+
 int xpu_slot_find(int fd, unsigned start) {
     unsigned count = xpu_pages()->quota->slot_count;
     for (unsigned step = 0; step < count; step++) {

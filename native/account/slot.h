@@ -11,6 +11,9 @@ uint8_t *xpu_mark(unsigned slot);
 struct xpu_slot *xpu_slot_at(unsigned slot);
 struct xpu_slot_device *xpu_slot_device_at(unsigned slot, int device);
 
+/* The next slot from there on that is marked; the number of slots if there is none. */
+unsigned xpu_slot_marked(unsigned slot);
+
 /* Locks a slot that is free, the first from `start` on; -1 if there is none. A marked slot is not free,
  * whether its owner is dead or not: it is xpu_reap's. */
 int xpu_slot_find(int fd, unsigned start);

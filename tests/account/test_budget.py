@@ -213,3 +213,40 @@ def test_rubbish_in_the_page_hurts_nobody_else_and_crashes_nothing(account: Make
         ns, settled = noise.randrange(-(1 << 62), 1 << 62), noise.getrandbits(63)
         assert one.ask("settle", 0, ns, settled, 0, now) == "ok"
     assert one.used() == 512
+
+
+def test_time_on_a_part_of_a_device_counts_as_that_part(account: Make) -> None:
+    mine = account(cores=10)
+    one = started(mine)
+    assert one.ask("part", 0, 3000) == "ok"
+    assert launch(one, 1000, 200 * MS, NOW) == 0
+    # 50 ms of credit, then 60 ms of the device at 10 %.
+    assert launch(one, 1000, 1, NOW) == 600 * MS - CREDIT
+    assert words(mine)[2] == 60 * MS
+    assert one.ask("settle", 0, -100 * MS, 200 * MS, 0, NOW) == "ok"
+    assert launch(one, 1000, 1, NOW) == 300 * MS - CREDIT
+    assert words(mine)[2] == 30 * MS
+
+
+def test_parts_that_are_no_more_than_the_share_need_no_holding_back(account: Make) -> None:
+    mine, now = account(cores=30), NOW
+    one, two = started(mine), started(mine)
+    assert one.ask("fits", 0, WHOLE, now) == "0"  # not under MPS: nothing is known
+    assert one.ask("part", 0, 2000) == two.ask("part", 0, 1500) == "ok"
+    assert (one.ask("fits", 0, 3000, now), one.ask("fits", 0, 1999, now)) == ("1", "0")
+    assert (two.ask("fits", 0, 3500, now), two.ask("fits", 0, 3499, now)) == ("1", "0")
+    now += 20 * MS  # the first has seen the other by now
+    assert one.ask("fits", 0, 3000, now) == "0"
+    two.kill()
+    assert one.used() == 0  # which looks for the dead
+    assert one.ask("fits", 0, 3000, now + 20 * MS) == "1"
+
+
+def test_parts_that_are_more_than_the_device_leave_no_debt_beyond_a_second(account: Make) -> None:
+    mine = account(cores=100)
+    one = started(mine)
+    assert one.ask("part", 0, WHOLE) == "ok"
+    for _ in range(30):
+        assert one.ask("launch-anyway", 0, WHOLE, 100 * MS, NOW) == "ok"
+    assert launch(one, WHOLE, 1, NOW) == 1100 * MS - CREDIT
+    assert words(mine)[2] == 3000 * MS

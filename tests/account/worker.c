@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "account.h"
 #include "budget.h"
+#include "part.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -293,6 +294,12 @@ static bool of_the_budget(char **words, int count) {
         say("%lld", (long long)(int32_t)xpu_share(device, number(words[2])));
     else if (strcmp(words[0], "capped") == 0)
         say("%d", xpu_any_cap());
+    else if (strcmp(words[0], "part") == 0 && count > 2)
+        xpu_part_set(device, (uint32_t)number(words[2]));
+    else if (strcmp(words[0], "fits") == 0 && count > 3)
+        say("%d", xpu_parts_fit(device, (uint32_t)number(words[2]), number(words[3])));
+    else if (strcmp(words[0], "launch-anyway") == 0 && count > 4)
+        xpu_budget_take_anyway(device, (uint32_t)number(words[2]), number(words[3]), number(words[4]));
     else
         return false;
     return true;

@@ -9,14 +9,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from support import REPOSITORY
 from support.sharing_time import Bundles, Container, Make, Serve, until
 from xpu_runtime.limits import pages
 
@@ -143,30 +138,9 @@ def test_a_container_that_cuts_its_page_or_writes_nonsense_disturbs_nobody(
     assert service.process.poll() is None
 
 
-@pytest.fixture(scope="session")
-def share_load(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program that keeps a card busy (bench/share)."""
-    folder = tmp_path_factory.mktemp("load")
-    load = REPOSITORY / "bench/share/load"
-    subprocess.run(["make", "-s", "-C", load, f"OUT={folder}"], check=True)
-    return folder / "share-load"
-
-
 def test_a_container_that_goes_round_the_pacer_and_lies_in_its_page_is_told_and_given_nothing(
-    capped: Make, start_agent: Serve, node: Node, bundles: Bundles, share_load: Path
+    capped: Make, start_agent: Serve, node: Node, with_load: Bundles
 ) -> None:
-    def brought(spec: dict[str, Any]) -> None:
-        mount = {
-            "destination": "/load",
-            "type": "bind",
-            "source": str(share_load.parent),
-            "options": ["bind"],
-        }
-        spec["mounts"].append(mount)
-
-    def with_load(*env: str, args: list[str]) -> Path:
-        return bundles(*env, args=args, change=brought)
-
     capped(50)  # brings the card up
     # At its start a library of its own would be refused, or replaced by ours.
     command = "ln -s /usr/lib/xpu/libcuda.real /tmp/libcuda.so.1 && LD_LIBRARY_PATH=/tmp exec "

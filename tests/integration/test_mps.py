@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from share import logs
 from support import GIB
+from support.sharing_time import until
 
 from .conftest import CGROUPS, Node
 
@@ -199,6 +201,49 @@ def test_a_cap_changes_live_and_new_programs_get_more(card: Node, bundles: Bundl
     assert "allocating 5000 MiB: CUDA_SUCCESS" in seen
     done = card.xpu("set", container, "--sched", "burst", check=False)
     assert "which has neither --sched nor --priority" in done.stderr
+
+
+class Busy:
+    """A container under MPS whose programs have work for the card all the time."""
+
+    def __init__(self, node: Node, bundles: Bundles, cores: int, processes: int) -> None:
+        words = f"/load/share-load async kernel=1ms processes={processes} seconds=100 log=/log".split()
+        bundle = bundles(MPS, "XPU_MEM=1G", f"XPU_CORES={cores}", args=words)
+        self.id = node.start(bundle)
+        self._logs = [bundle / "rootfs" / f"log.{number}" for number in range(processes)]
+        until(lambda: all(logs.state(each)[0] == logs.RUNNING for each in self._logs), "all are at work")
+
+    def work(self) -> float:
+        """Seconds of the card's time that its programs have completed."""
+        return sum(sum(each.work[-1:]) for each in map(logs.read, self._logs))
+
+
+@pytest.mark.alone  # shares of time are measured
+def test_caps_hold_side_by_side_for_all_processes_together_and_when_they_shrink(
+    node: Node, with_load: Bundles
+) -> None:
+    """A program alone needs no pacing: its percentage is the cap. Several, or one with a lower cap, do."""
+    node.sim("1xT4-R580")
+    several = Busy(node, with_load, 30, processes=3)
+    one = Busy(node, with_load, 60, processes=1)
+
+    def shares() -> tuple[list[float], list[float]]:
+        """What both complete of the card's time, and what `xpu ps` says."""
+        time.sleep(0.5)  # what is under way by a cap that was set before
+        before, began = [each.work() for each in (several, one)], time.monotonic()
+        time.sleep(1)
+        told = {entry["container_id"]: entry["cores_got_percent"] for entry in node.json("ps")}
+        time.sleep(0.5)
+        after, passed = [each.work() for each in (several, one)], time.monotonic() - began
+        pairs = zip(before, after, strict=True)
+        return [100 * (b - a) / passed for a, b in pairs], [told[several.id], told[one.id]]
+
+    for cap, other, changed in ((30, 60, None), (10, 60, several), (10, 20, one)):
+        if changed is not None:
+            node.xpu("set", changed.id, "--cores", str(cap if changed is several else other))
+        done, got = shares()
+        assert done == pytest.approx([cap, other], abs=5)
+        assert got == pytest.approx([cap, other], abs=8)
 
 
 def test_what_a_killed_hook_leaves_is_ended_by_gc(card: Node, bundles: Bundles) -> None:

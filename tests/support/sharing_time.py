@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from support import REPOSITORY
 from xpu_runtime.limits import folders, pages
 from xpu_runtime.limits.compute import GrantPages
 
@@ -181,6 +182,26 @@ def start_agent(node: Node) -> Iterator[Callable[[], Service]]:
 
 
 Serve = Callable[[], Service]
+
+
+@pytest.fixture(scope="session")
+def share_load(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that keeps a card busy (bench/share)."""
+    folder = tmp_path_factory.mktemp("load")
+    load = REPOSITORY / "bench/share/load"
+    subprocess.run(["make", "-s", "-C", load, f"OUT={folder}"], check=True)
+    return folder / "share-load"
+
+
+@pytest.fixture
+def with_load(bundles: Bundles, share_load: Path) -> Bundles:
+    """As `bundles`, of containers that have it as /load/share-load."""
+    mount = {"destination": "/load", "type": "bind", "source": str(share_load.parent), "options": ["bind"]}
+
+    def make(*env: str, args: list[str]) -> Path:
+        return bundles(*env, args=args, change=lambda spec: spec["mounts"].append(mount))
+
+    return make
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = SOON) -> None:

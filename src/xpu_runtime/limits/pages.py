@@ -243,10 +243,6 @@ class OpenQuota:
         """Changes a cap on a device's time (None: none) for every process of the container at once."""
         self._store(device, _CORES_AT, _cap(percent))
 
-    def set_share(self, device: int, share: int) -> None:
-        """As `set_cores`, in hundredths of a percent."""
-        self._store(device, _CORES_AT, share)
-
     def set_policy(self, device: int, sched: str, priority: str) -> None:
         """Changes how a device's time is shared: one of SCHEDS, and one of PRIORITIES."""
         self._store(device, _POLICY_AT, _policy(sched, priority))

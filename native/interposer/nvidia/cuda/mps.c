@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include "mps.h"
 #include "abi/mps.h"
+#include "account/part.h"
 #include "real.h"
 
 #include <errno.h>
@@ -40,15 +41,19 @@ CUresult xpu_mps_permitted(void) {
                                                                             : CUDA_SUCCESS;
 }
 
-/* What the program's own environment says already may be less, and is kept then. */
+/* What the program's own environment says already may be less, and is kept then. The container has one
+ * device: the first of its pages. */
 static void set_percent(uint32_t percent) {
     char text[16];
     const char *there = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-    double own = there ? strtod(there, NULL) : 0;
-    if (own > 0 && own <= percent)
+    double own = there ? strtod(there, NULL) : 0, whole = XPU_WHOLE / 100;
+    if (own > 0 && own <= percent) {
+        xpu_part_set(0, own * whole < 1 ? 1 : (uint32_t)(own * whole));
         return;
+    }
     snprintf(text, sizeof text, "%u", percent);
     setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", text, 1);
+    xpu_part_set(0, percent * (XPU_WHOLE / 100));
 }
 
 static void set_pinned(uint32_t mib) {

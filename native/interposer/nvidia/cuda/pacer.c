@@ -10,6 +10,7 @@
 #include "pacer.h"
 #include "account/account.h"
 #include "account/budget.h"
+#include "account/part.h"
 #include "account/reap.h"
 #include "devices.h"
 #include "lane.h"
@@ -178,6 +179,11 @@ static void let_through(struct xpu_lane *lane) {
     __atomic_store_n(&lane->stall, most ? 2 * most : 2 * (uint64_t)STALL_NS, __ATOMIC_RELAXED);
 }
 
+/* Whether nothing that the container launches can be more than its share. */
+static bool is_free(int device, uint32_t share, uint64_t now) {
+    return share == XPU_WHOLE || xpu_parts_fit(device, share, now);
+}
+
 /* True: it had to wait. */
 static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
     int device = lane->device;
@@ -188,9 +194,10 @@ static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
         uint32_t share = xpu_share(device, now);
         if (share == XPU_NO_CAP)
             return false;
-        if (share == XPU_WHOLE)
+        bool freely = is_free(device, share, now);
+        if (freely)
             xpu_budget_take_anyway(device, share, wanted, now);
-        if (share == XPU_WHOLE || (share && xpu_budget_take(device, share, wanted, now, &until))) {
+        if (freely || (share && xpu_budget_take(device, share, wanted, now, &until))) {
             lease_is(lane, leased(lane) + wanted - ns);
             __atomic_store_n(&lane->stall, 0, __ATOMIC_RELAXED);
             return reaped != 0;
@@ -231,7 +238,7 @@ static void wait_unmeasured(void) {
         uint32_t share = xpu_share(device, now);
         uint64_t passed = before && now - before < UINT64_C(10000000000) ? now - before : 0;
         uint64_t ns = passed < 1000000 ? 1000000 : passed;
-        if (share == XPU_NO_CAP || share == XPU_WHOLE)
+        if (share == XPU_NO_CAP || is_free(device, share, now))
             return;
         if (share && xpu_budget_take(device, share, ns, now, &until)) {
             __atomic_store_n(&last, now, __ATOMIC_RELAXED);

@@ -17,7 +17,7 @@ import os
 from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger.grants import CORES
 from xpu_runtime.limits import folders, interposed
-from xpu_runtime.limits.backend import SOFT, Detail, InForce, Offer, held
+from xpu_runtime.limits.backend import SOFT, Detail, Offer, held
 from xpu_runtime.limits.backends.library import Library, QuotaChange, cannot_see, unavailable
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant
     from xpu_runtime.limits.mps_daemon import Daemon, Process
-    from xpu_runtime.limits.pages import Compute, Policy
+    from xpu_runtime.limits.pages import Policy
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -41,8 +41,6 @@ _PERCENT_AT, _PINNED_AT = 8, 12
 #: In the container.
 _LIMITS_PATH, _PIPE_PATH = f"{interposed.FOLDER}/mps-limits", f"{interposed.FOLDER}/mps"
 _RESTART = "start the container again"
-#: XPU_WHOLE: all of a device's time, or here of what the percentage leaves of the device.
-_WHOLE = 10000
 
 
 class Mps(Library):
@@ -76,8 +74,6 @@ class Mps(Library):
 
     def prepare(self, grant: Grant, request: Request) -> None:
         super().prepare(grant, request)
-        from xpu_runtime.limits import pages
-
         place = folders.of(grant)
         page = bytearray(_SIZE)
         page[:8] = _MAGIC
@@ -86,10 +82,6 @@ class Mps(Library):
         page[_PINNED_AT : _PINNED_AT + 4] = pinned.to_bytes(4, "little")
         try:
             _write(os.path.join(place, _LIMITS), bytes(page))
-            if percent:
-                # Of what the percentage leaves it, the container may use all: as long as that is the cap.
-                with pages.OpenQuota(place) as quota:
-                    quota.set_share(0, _WHOLE)
         except OSError as error:
             raise ApplyError(f"cannot write {place}/{_LIMITS}: {error.strerror}") from error
 
@@ -123,27 +115,6 @@ class Mps(Library):
 
     def open(self, inventory: Inventory, grant: Grant) -> QuotaChange:
         return _Change(inventory, grant)
-
-    def in_force(self, inventory: Inventory, grant: Grant, position: int, kind: str) -> InForce | None:
-        if kind != CORES:
-            return super().in_force(inventory, grant, position, kind)
-        from xpu_runtime.limits.compute import GrantPages
-
-        try:
-            percent = _percent(folders.of(grant))
-            pages = GrantPages(folders.of(grant))
-        except (OSError, ValueError):
-            return None
-        try:
-            share = pages.slices[position].cap
-        finally:
-            pages.close()
-        return InForce(round(percent * share / _WHOLE) or None)
-
-    def compute(self, grant: Grant) -> list[Compute]:
-        # Time on a part of the card's multiprocessors is that part of the card's time.
-        percent = _percent(folders.of(grant))
-        return [each.replace(used=each.used * percent // 100) for each in super().compute(grant)]
 
     def policy(self, grant: Grant, position: int) -> Policy | None:
         return None
@@ -202,23 +173,19 @@ BACKEND = Mps()
 
 
 class _Change(QuotaChange):
-    """The library's, with caps as shares of what the processes' percentage leaves them.
+    """The library's, and what processes get that start from now on.
 
     A process keeps the percentage that it started with. It grows with the cap, for programs that start from
-    then on; where the cap shrinks it stays, and the pacer holds the rest back: at once, and never too little.
+    then on; where the cap shrinks it stays, and the pacer holds the rest back at once.
     """
 
     def set(self, position: int, kind: str, value: int) -> None:
         place = folders.of(self._grant)
+        super().set(position, kind, value)
         if kind != CORES:
-            super().set(position, kind, value)
             _store(place, _PINNED_AT, value >> 20)
-            return
-        percent = max(_percent(place), value)
-        if percent != _percent(place):
-            _store(place, _PERCENT_AT, percent)
-        assert self._page is not None
-        self._page.set_share(position, max(1, _WHOLE * value // percent))
+        elif value > _percent(place):
+            _store(place, _PERCENT_AT, value)
 
 
 def _unavailable(inventory: Inventory, device: Device) -> str | None:
