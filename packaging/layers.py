@@ -48,6 +48,7 @@ ORDER = {
     "sim/cudart": ("sim/cuda",),
     "sim/nvml": ("sim/client", "native/headers/nvml"),
     "sim/mps": ("sim",),
+    "sim/mps/control": ("sim",),
     "sim/smi": ("native/headers/nvml",),
 }
 

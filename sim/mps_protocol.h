@@ -10,6 +10,9 @@
 #define MPS_DEFAULT_PIPE "/tmp/nvidia-mps"
 #define MPS_DEFAULT_LOG "/var/log/nvidia-mps"
 
+/* What the answer to a command of protocol 3 begins with that failed. */
+#define MPS_WRONG "Error: "
+
 /* A client's first message to the control daemon, and the answer: on the socket `control`, which it keeps. */
 #define MPS_CLIENT "client"
 
@@ -24,6 +27,8 @@ struct mps_reply {
     uint32_t percent; /* the server's active thread percentage */
     uint64_t pinned;  /* bytes of device memory; 0: no limit */
     uint64_t key;     /* names the server to the driver */
+    uint32_t decides; /* the percentage is a namespace's: the client's own counts for nothing */
+    uint32_t zero;
 };
 
 /* The control daemon to its server, on the descriptor that the server is given; the server answers each. */

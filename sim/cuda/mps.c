@@ -58,7 +58,7 @@ CUresult cuda_mps_join(void) {
     CUresult result = CUDA_ERROR_MPS_CONNECTION_FAILED;
     if (send(made, MPS_CLIENT, sizeof MPS_CLIENT, MSG_NOSIGNAL) > 0 &&
         recv(made, &reply, sizeof reply, 0) == sizeof reply) {
-        uint32_t limit = own_percent(reply.percent);
+        uint32_t limit = reply.decides ? reply.percent : own_percent(reply.percent);
         struct sim_request request = {.operation = SIM_MPS_JOIN,
                                       .argument = {reply.key, own_pinned(reply.pinned) >> 20 << 32 | limit}};
         if (reply.answer == MPS_NOT_READY)

@@ -188,3 +188,108 @@ def test_a_client_can_be_terminated(daemon: Daemon, process: Start) -> None:
     daemon.ask(f"terminate_client {daemon.server()} {one.popen.pid}")
     assert one.synchronize() == TERMINATED
     assert two.alloc(MIB)[0] == SUCCESS
+
+
+CONFIGURATION = """# as NVIDIA's example has it
+schema_version = "1.0"
+
+[servers.shared]
+allowed_devices = "GPU-1"
+active_thread_percentage = "50"
+uid = 0
+locality_domains = false
+
+[servers.shared.namespaces.small]
+pinned_memory_limit = "1G"
+active_thread_percentage = "25"
+
+[[servers.shared.devices]]
+uuid = "GPU-1"
+[features.context-share]
+enabled = true
+"""
+
+
+@pytest.fixture
+def third(up: Up, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon with protocol 3, from a file."""
+    one = Daemon(up("1xT4").root, tmp_path)
+    (tmp_path / "config.toml").write_text(CONFIGURATION)
+    one.run("-d", "-p", "3", "-m", "-a", str(tmp_path / "config.toml"))
+    yield one
+    one.run("-q", check=False)
+
+
+def test_a_configuration_file_makes_a_server_with_its_namespaces(third: Daemon, process: Start) -> None:
+    row = third.run("server", "list", "--format=csv,noheader").rstrip("\n").split(",")
+    assert (row[0], row[1], row[3:]) == (
+        "shared",
+        "0",
+        ["Ready", str(third.folder / "pipe/shared"), "GPU-1", "-"],
+    )
+    assert third.run("namespace", "get", "small", "shared", "active-thread-percentage") == "25.00\n"
+    assert third.run("namespace", "get", "small", "shared", "pinned-memory-limit") == "1G\n"
+    pipe = third.folder / "pipe"
+    sockets = sorted(str(each.relative_to(pipe)) for each in pipe.rglob("control"))
+    assert sockets == ["control", "shared/control", "shared/default/control", "shared/small/control"]
+    third.run("-q")
+    assert list(pipe.iterdir()) == []
+
+
+def test_a_namespaces_clients_get_what_it_says(third: Daemon, process: Start) -> None:
+    third.run("namespace", "create", "other", "--server=shared")
+    small, other = (
+        process(
+            third.root,
+            {
+                "CUDA_MPS_PIPE_DIRECTORY": str(third.folder / "pipe/shared" / name),
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10",
+            },
+        )
+        for name in ("small", "other")
+    )
+    for each in (small, other):
+        each.start()
+    assert small.timed("busy_10ms", 4)[1] == pytest.approx(160, rel=0.02)
+    assert (small.alloc(900 * MIB)[0], small.alloc(200 * MIB)[0]) == (SUCCESS, 2)
+    # One that sets nothing gives all, and is not the server's: what its clients say counts.
+    assert other.timed("busy_10ms", 1)[1] == pytest.approx(100, rel=0.02)
+    assert other.alloc(4000 * MIB)[0] == SUCCESS
+    assert "has clients" in third.run("namespace", "delete", "small", "--server=shared", check=False)
+    listed = third.run("client", "list", "--server=shared").splitlines()
+    assert sorted(each.split(",")[3] for each in listed) == ["other", "small"]
+    third.run("namespace", "set", "other", "--server=shared", "--active-thread-percentage=50")
+    late = process(third.root, {"CUDA_MPS_PIPE_DIRECTORY": str(third.folder / "pipe/shared/other")})
+    late.start()
+    assert late.timed("busy_10ms", 4)[1] == pytest.approx(80, rel=0.02)
+
+
+def test_a_dead_server_comes_back_with_the_next_client_and_its_namespaces_with_it(
+    third: Daemon, process: Start
+) -> None:
+    environ = {"CUDA_MPS_PIPE_DIRECTORY": str(third.folder / "pipe/shared/small")}
+    one = process(third.root, environ)
+    one.start()
+    one.launch("busy_3600s")
+    os.kill(int(third.run("server", "get", "shared", "pid")), signal.SIGKILL)
+    assert one.synchronize() == RPC_FAILURE
+    two = process(third.root, environ)
+    two.start()
+    assert two.timed("busy_10ms", 4)[1] == pytest.approx(160, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('schema_version = "2.0"', ":1: not the schema that is known: 2.0"),
+        ("[servers.shared]\ncolour = 3", ":2: a server has no: colour"),
+        ("[servers.shared]\nactive_thread_percentage = 50", ":2: not a string: 50"),
+        ('[servers.shared]\n[servers.shared.namespaces.x]\nuid = "0"', ":3: a namespace has no: uid"),
+        ("[servers.Shared]\n[servers.Shared.namespaces.x]", "lowercase letters"),
+    ],
+)
+def test_a_wrong_configuration_file_is_refused(up: Up, tmp_path: Path, line: str, told: str) -> None:
+    one = Daemon(up("1xT4").root, tmp_path)
+    (tmp_path / "config.toml").write_text(line + "\n")
+    assert told in one.run("-f", "-p", "3", "-a", str(tmp_path / "config.toml"), check=False)
+    assert "control" not in [each.name for each in (tmp_path / "pipe").iterdir()]

@@ -1,0 +1,126 @@
+/*
+ * nvidia-cuda-mps-control: the stand-in. With -d or -f it is the control daemon; without, it sends commands
+ * to the daemon, and prints what that answers.
+ *
+ * Files, commands and their effects are as NVIDIA documents them (docs.nvidia.com/deploy/mps): "Legacy MPS v2
+ * Interface" (commands2.c), and R615's "MPS v3 Interface", "Namespaces" and "Configuration File"
+ * (commands3.c, configuration.c). What the daemon and its clients say to each other is our own
+ * (mps_protocol.h). One server at a time.
+ */
+#ifndef XPU_SIM_MPS_CONTROL_H
+#define XPU_SIM_MPS_CONTROL_H
+
+#include "../../mps_protocol.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+enum { MAX_CONNECTIONS = 256, MAX_COMMAND = 4096, MAX_LIMITS = 32, MAX_NAME = 64, MAX_NAMESPACES = 64 };
+
+/* ---- limits.c ---- */
+
+/* A device's limit of pinned memory, by the name that was given: an ordinal or a UUID. */
+struct pinned {
+    char device[64];
+    char text[24];
+    uint64_t bytes;
+};
+
+/* False, with the reason in the answer. */
+bool read_percent(const char *word, double *value);
+bool read_size(const char *word, uint64_t *bytes);
+void set_pinned(struct pinned *limits, const char *device, const char *text);
+void get_pinned(const struct pinned *limits, const char *device);
+uint64_t pinned_of(const struct pinned *limits);
+
+/* ---- daemon.c ---- */
+
+enum kind { FREE, LISTEN_CLIENT, LISTEN_UI, UI, CLIENT, SERVER };
+
+enum { BY_USER = -1 }; /* a connection that names no namespace */
+
+struct connection {
+    enum kind kind;
+    bool privileged; /* it came by the socket that may change something, or from root under protocol 3 */
+    int namespace;   /* its number, or BY_USER */
+    pid_t pid;
+    uid_t uid;
+};
+
+struct options {
+    bool multiuser;
+    int protocol;
+};
+extern struct options options;
+extern struct connection connections[MAX_CONNECTIONS];
+extern char pipe_folder[PATH_MAX], log_folder[PATH_MAX];
+
+/* A file of the pipe folder, as a socket's name; the descriptor is to be closed after its use. */
+int named(struct sockaddr_un *address, const char *name);
+void place(const char *name, char *path);
+int add(int fd, enum kind kind);
+void drop(int at);
+/* Sends what is given to whoever is connected. */
+void tell(int at, const void *data, size_t size);
+/* `name` in the pipe folder; the place of what listens. */
+int listen_at(const char *name, mode_t mode, enum kind kind);
+void note(const char *text, long number);
+/* To the answer of the command that is carried out. */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void quit(int grace) __attribute__((noreturn));
+void run_daemon(bool background, const char *configuration) __attribute__((noreturn));
+
+/* ---- process.c: the server ---- */
+
+extern pid_t server; /* 0: there is none */
+extern double default_percent, server_percent;
+extern struct pinned default_pinned[MAX_LIMITS], server_pinned[MAX_LIMITS];
+
+void start_server(uid_t uid);
+void end_server(void);
+struct mps_report ask_server(enum mps_order order, pid_t pid);
+int clients(void);
+void list_clients(void);
+/* A client's first message. */
+void serve(int at);
+
+/* ---- commands2.c, commands3.c ---- */
+
+void carry_out2(char *text, bool privileged);
+void carry_out3(char *text, bool privileged);
+
+/* ---- namespaces.c: protocol 3's named server, and what its namespaces give their clients ---- */
+
+struct namespace {
+    bool there;
+    char name[MAX_NAME + 1];
+    double percent;  /* 0: not set */
+    uint64_t pinned; /* bytes; 0: not set */
+    char pinned_text[24], percent_text[24], priority[4];
+    int listens[2]; /* its connections' places; -1: none */
+};
+
+extern struct named_server {
+    bool there;
+    char name[MAX_NAME + 1], devices[1024];
+    uid_t uid;
+    struct namespace namespaces[MAX_NAMESPACES]; /* the first is `default` */
+} named_server;
+
+/* All false with the reason in the answer. */
+bool server_create(const char *name, uid_t uid, const char *devices);
+bool server_delete(const char *name, bool force);
+bool namespace_create(const char *name);
+bool namespace_delete(const char *name, bool force);
+struct namespace *namespace_named(const char *name);
+bool namespace_set(struct namespace *namespace, const char *key, const char *value);
+
+/* ---- configuration.c ---- */
+
+/* Makes what a TOML file says; false with the reason in the answer. */
+bool configuration_apply(const char *path);
+
+#endif

@@ -1,0 +1,241 @@
+/*
+ * The daemon: its files, its connections, and who says what on them.
+ */
+#define _GNU_SOURCE
+#include "control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+struct options options = {false, 2};
+struct connection connections[MAX_CONNECTIONS];
+char pipe_folder[PATH_MAX], log_folder[PATH_MAX];
+static struct pollfd polled[MAX_CONNECTIONS];
+static FILE *journal;
+static char answer[1 << 16];
+
+void say(const char *format, ...) {
+    size_t length = strlen(answer);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(answer + length, sizeof answer - length, format, arguments);
+    va_end(arguments);
+}
+
+void note(const char *text, long number) {
+    if (!journal)
+        return;
+    struct timespec now;
+    struct tm parts;
+    char stamp[32];
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &parts);
+    strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S", &parts);
+    fprintf(journal, "[%s.%03ld Control %5d] %s %ld\n", stamp, now.tv_nsec / 1000000, getpid(), text, number);
+    fflush(journal);
+}
+
+/* A path in the pipe folder, as a socket's name; by way of a descriptor, since names are short. */
+int named(struct sockaddr_un *address, const char *name) {
+    int directory = open(pipe_folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    snprintf(address->sun_path, sizeof address->sun_path, "/proc/self/fd/%d/%.80s", directory, name);
+    return directory;
+}
+
+void place(const char *name, char *path) {
+    if (snprintf(path, PATH_MAX, "%s/%s", pipe_folder, name) >= PATH_MAX)
+        exit(1);
+}
+
+int add(int fd, enum kind kind) {
+    for (int i = 0; i < MAX_CONNECTIONS; i++)
+        if (connections[i].kind == FREE) {
+            connections[i] = (struct connection){.kind = kind, .namespace = BY_USER};
+            polled[i] = (struct pollfd){fd, POLLIN, 0};
+            return i;
+        }
+    close(fd);
+    return -1;
+}
+
+void drop(int at) {
+    close(polled[at].fd);
+    polled[at].fd = -1;
+    connections[at].kind = FREE;
+}
+
+void tell(int at, const void *data, size_t size) { (void)!send(polled[at].fd, data, size, MSG_NOSIGNAL); }
+
+int listen_at(const char *name, mode_t mode, enum kind kind) {
+    struct sockaddr_un address;
+    char path[PATH_MAX];
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    place(name, path);
+    unlink(path);
+    int directory = named(&address, name);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || chmod(path, mode) < 0 ||
+        listen(fd, 64) < 0) {
+        perror(path);
+        exit(1);
+    }
+    close(directory);
+    return add(fd, kind);
+}
+
+/* All that it has made. */
+static void remove_all(void) {
+    if (server)
+        end_server();
+    if (named_server.there)
+        (void)server_delete(named_server.name, true);
+    for (const char *const *name = (const char *const[]){"control", "control_privileged", "control_lock",
+                                                         "log", "nvidia-cuda-mps-control.pid", NULL};
+         *name; name++) {
+        char path[PATH_MAX];
+        place(*name, path);
+        unlink(path);
+    }
+}
+
+void quit(int grace) {
+    note("Quitting, with clients", clients());
+    for (int i = 0; clients() && i < grace * 100; i++)
+        usleep(10000);
+    remove_all();
+    exit(0);
+}
+
+static void take(int at) {
+    int fd = accept4(polled[at].fd, NULL, NULL, SOCK_CLOEXEC);
+    struct ucred who;
+    socklen_t size = sizeof who;
+    if (fd < 0)
+        return;
+    int made = add(fd, UI);
+    if (made < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0)
+        return;
+    connections[made].namespace = connections[at].namespace;
+    connections[made].pid = who.pid;
+    connections[made].uid = who.uid;
+    connections[made].privileged =
+        options.protocol == 3 ? who.uid == geteuid() : connections[at].kind == LISTEN_UI;
+}
+
+static void hear(int at) {
+    char text[MAX_COMMAND + 1];
+    ssize_t size = recv(polled[at].fd, text, MAX_COMMAND, 0);
+    if (connections[at].kind == SERVER) {
+        if (size <= 0)
+            end_server();
+        return;
+    }
+    if (size <= 0 || connections[at].kind == CLIENT) {
+        drop(at);
+        return;
+    }
+    text[size] = 0;
+    if (strcmp(text, MPS_CLIENT) == 0) {
+        serve(at);
+        return;
+    }
+    answer[0] = 0;
+    if (connections[at].namespace != BY_USER)
+        say("A namespace's socket takes no commands\n");
+    else
+        (options.protocol == 3 ? carry_out3 : carry_out2)(text, connections[at].privileged);
+    tell(at, answer, strlen(answer) + 1);
+}
+
+static void lock_folder(void) {
+    char path[PATH_MAX];
+    mkdir(pipe_folder, 0755);
+    place("control_lock", path);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno == EWOULDBLOCK)
+            fprintf(stderr, "An instance of this daemon is already running\n");
+        else
+            perror(path);
+        exit(1);
+    }
+    fchmod(fd, 0666); /* the lock goes with the descriptor */
+}
+
+static void write_pid(void) {
+    char path[PATH_MAX];
+    place("nvidia-cuda-mps-control.pid", path);
+    FILE *file = fopen(path, "w");
+    if (file) {
+        fprintf(file, "%d\n", getpid());
+        fclose(file);
+        chmod(path, 0666);
+    }
+}
+
+void run_daemon(bool background, const char *configuration) {
+    char path[PATH_MAX];
+    int ready[2];
+    const char *logs = getenv("CUDA_MPS_LOG_DIRECTORY");
+    signal(SIGPIPE, SIG_IGN);
+    if (pipe2(ready, O_CLOEXEC) < 0)
+        exit(1);
+    if (background && fork() > 0) {
+        char byte;
+        close(ready[1]);
+        exit(read(ready[0], &byte, 1) == 1 ? 0 : 1);
+    }
+    setsid();
+    lock_folder();
+    snprintf(log_folder, sizeof log_folder, "%s", logs && *logs ? logs : MPS_DEFAULT_LOG);
+    mkdir(log_folder, 0755);
+    if (snprintf(path, sizeof path, "%s/control.log", log_folder) >= (int)sizeof path)
+        exit(1);
+    journal = fopen(path, "ae");
+    for (int i = 0; i < MAX_CONNECTIONS; i++)
+        polled[i].fd = -1;
+    if (options.protocol == 2)
+        listen_at("control_privileged", 0755, LISTEN_UI);
+    listen_at("control", 0666, LISTEN_CLIENT);
+    place("log", path);
+    mkfifo(path, 0777);
+    chmod(path, 0777);
+    write_pid();
+    if (configuration && !configuration_apply(configuration)) {
+        fputs(answer, stderr);
+        remove_all();
+        exit(1);
+    }
+    note("Start", getpid());
+    int nothing = background ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+    for (int fd = 0; background && fd < 3; fd++)
+        dup2(nothing, fd); /* whoever waits for the end of what it says */
+    if (write(ready[1], "", 1) < 0)
+        exit(1);
+    close(ready[1]);
+    for (;;) {
+        if (poll(polled, MAX_CONNECTIONS, -1) < 0 && errno != EINTR)
+            exit(1);
+        for (int i = 0; i < MAX_CONNECTIONS; i++) {
+            if (connections[i].kind == FREE || !polled[i].revents)
+                continue;
+            polled[i].revents = 0;
+            if (connections[i].kind == LISTEN_CLIENT || connections[i].kind == LISTEN_UI)
+                take(i);
+            else
+                hear(i);
+        }
+    }
+}
