@@ -4,9 +4,10 @@ Values come from demand.py and go through policy.py. A slice that is held more s
 more than that allows, whatever is decided.
 
 The agent's time goes into looks at pages, so that a slice is looked at as often as it matters. Where somebody
-has borrowed, its lenders are looked at each round, for they are to have their own back within 100 ms. One
-with a backlog is looked at the more often the larger its share, which would lie idle once it has no more
-work. Where nobody is at work, or there is nobody to lend to, a few looks a second are enough.
+wants more than its own, those from whom it is borrowed are looked at each round: they are to have it back
+within 100 ms, and what they do not want any more is not to lie idle. One with a backlog is looked at the more
+often the larger its share. Where nobody is at work, or there is nobody to lend to, a few looks a second are
+enough.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _S = 1_000_000_000
 ROUND_NS = _S // 50
 #: Between two looks at a slice with a backlog: this, divided by its share of the device.
 _BACKLOG_NS, _LONGEST_BACKLOG_NS = ROUND_NS // 2, 4 * ROUND_NS
-#: At one without, where nobody has borrowed.
+#: At one without, where nobody wants more than what is its own.
 _UNLENT_NS = 4 * ROUND_NS
 #: At all, where nothing is shared now.
 LOOK_NS = int(LOST_S * _S) * 2 // 5
@@ -122,8 +123,8 @@ class Card:
         self.due = 0
         #: There are others to lend to, or to take back from.
         self._contended = False
-        #: A slice uses more than its cap, which is to be given back when it is wanted.
-        self.lending = False
+        #: A slice wants what others leave, which it has, or will have until it is to be given back.
+        self._borrowing = False
         #: What a slice wants has changed since the last decision.
         self._changed = True
         self._shares: list[int] = []
@@ -166,7 +167,7 @@ class Card:
 
     def _look(self, now: int, round_ns: int) -> None:
         due = _before(now + LOOK_NS, round_ns)
-        others_at = _before(now + (round_ns if self.lending else _UNLENT_NS), round_ns)
+        others_at = _before(now + (round_ns if self._borrowing else _UNLENT_NS), round_ns)
         for each in self.slices:
             if now >= each.look_at:
                 wish = each.demand.wish
@@ -203,14 +204,13 @@ class Card:
     def _decide(self, now: int, number: int, round_ns: int) -> bool:
         if self._changed:
             self._changed = False
-            wishes = [each.demand.wish for each in self.slices]
-            self._shares = policy.shares(wishes)
-            lending = any(share > wish.cap < wish.need for share, wish in zip(self._shares, wishes))
-            if lending and not self.lending:
+            self._shares = policy.shares([each.demand.wish for each in self.slices])
+            borrowing = any(each.demand.borrows for each in self.slices)
+            if borrowing and not self._borrowing:
                 for each in self.slices:
                     each.look_at = 0
                 self.due = min(self.due, _before(now + round_ns, round_ns))
-            self.lending = lending
+            self._borrowing = borrowing
         elif now - self._written_at < RENEW_NS:
             return False
         renew = now - self._written_at >= RENEW_NS
@@ -227,7 +227,7 @@ class Card:
     def _rest(self, number: int) -> None:
         """Nobody is at work: all have their caps, and who is held stays so."""
         self._changed = True
-        self.lending = False
+        self._borrowing = False
         for each in self.slices:
             each.share = each.demand.cap
             if each.account.held:

@@ -10,13 +10,17 @@ The agent's time goes into looks, dozens a second at each slice, and hardly one 
 
 from __future__ import annotations
 
-from xpu_runtime.agent.policy import FIXED, NORMAL, Wish
+from xpu_runtime.agent.policy import FIXED, LOW, NORMAL, Wish
 from xpu_runtime.limits.compute import WHOLE
 
 MS = 1_000_000
-#: A slice wants its share for so long after the last sign of it: a program that launches in bursts pauses
-#: between them, and what it was lent back for a moment costs it more than its neighbours gain.
-HOLD_NS = 150 * MS
+#: A slice wants its share for so long after the last sign of it; then it is lent. A launch that waits shows
+#: each 2 ms, and what is under way takes up to 20 ms. A shorter pause is not worth lending: by the time that
+#: a neighbour could use it, it has to give it back.
+HOLD_NS = 35 * MS
+#: After a longer pause than this it is not known any more what a slice uses. Before, its use goes on: one
+#: that answers a request now and then does not take back its whole cap for each.
+_FORGET_NS = 300 * MS
 #: Use is measured over windows of at least this: kernels of tens of ms are charged in one piece.
 _WINDOW_NS = 100 * MS
 #: What is charged between two looks and takes longer than this is on the device for as long as it takes.
@@ -38,6 +42,7 @@ class Demand:
     """One slice. Times in ns of one clock, shares in ten-thousandths."""
 
     __slots__ = (
+        "_about",
         "_peak",
         "_running_until",
         "_used",
@@ -55,10 +60,12 @@ class Demand:
     def __init__(self, cap: int, sched: int, priority: int, used: int, waits: int, now: int) -> None:
         self.cap, self.sched, self.priority = cap, sched, priority
         self._used, self._waits = used, waits
-        self._used_at = self._running_until = self._wants_until = now - HOLD_NS
+        self._used_at = self._running_until = self._wants_until = now - _FORGET_NS
         #: The window began then, with the counter there.
         self._window_from, self._window_used = now, used
         self._peak = 0.0
+        #: It used about its share in the last window.
+        self._about = False
         #: As reckoned last, for policy.py.
         self.wish = Wish(cap, sched, priority, False, 0)
 
@@ -71,6 +78,13 @@ class Demand:
     def is_active(self) -> bool:
         """Whether it used the device or waited for it, when that was reckoned last."""
         return self.wish.need > 0
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it makes use of more than its own, where others leave that."""
+        if self.priority == LOW:
+            return self.is_active
+        return self.sched != FIXED and (self.wish.backlog or (self.is_active and self._peak > self.cap))
 
     def set(self, cap: int, sched: int, priority: int) -> bool:
         """Takes over what `xpu set` has changed; whether that is anything."""
@@ -88,26 +102,32 @@ class Demand:
             if not self.wish.backlog:
                 self._take(used, now)
                 return True
-        if used != self._used:
+        if used > self._used:
             idle = not self.wish.need
             self._take(used, now)
             if idle:
                 return True
-        if self.wish.backlog:
-            return now >= self._wants_until or now >= self._window_from + _WINDOW_NS
-        return self.wish.need > 0 and (
-            now >= self._window_from + _WINDOW_NS or now >= self._last_use() + HOLD_NS
-        )
+        elif used < self._used:
+            # Corrected: a launch was predicted to take longer than it did. That is no sign of another one.
+            self._used = used
+        return self.wish.need > 0 and (now >= self._window_from + _WINDOW_NS or now >= self._until())
+
+    def _until(self) -> int:
+        """When the present wish ends, if there is no further sign of it."""
+        if not self.wish.backlog:
+            return self._last_use() + HOLD_NS
+        return max(self._wants_until, self._last_use() + HOLD_NS) if self._about else self._wants_until
 
     def _take(self, used: int, now: int) -> None:
-        # A counter that went back was corrected: a launch was predicted to take longer than it did.
+        if not self.wish.need and now >= self._last_use() + _FORGET_NS:
+            # What it will use is not known yet: until it is, its whole cap is its own again.
+            self._peak, self._window_from, self._window_used = float(WHOLE), now, self._used
         more = used - self._used
         if more > _LONG_NS:
             self._running_until = min(max(self._running_until, now) + more, now + _LONGEST_NS)
-        if not self.wish.need:
-            # What it will use is not known yet: until it is, its whole cap is its own again.
-            self._peak, self._window_from, self._window_used = float(WHOLE), now, self._used
-        self._used, self._used_at = used, now
+        if more > 0:
+            self._used_at = now
+        self._used = used
 
     def _last_use(self) -> int:
         return max(self._running_until, self._used_at)
@@ -124,10 +144,12 @@ class Demand:
         passed = now - self._window_from
         if passed >= _WINDOW_NS:
             self._measure(share, passed, now)
-        backlog = now < self._wants_until
+        active = now < self._last_use() + HOLD_NS
+        self._about = self._about and active
+        backlog = now < self._wants_until or self._about
         if backlog:
             need = WHOLE
-        elif now >= self._last_use() + HOLD_NS:
+        elif not active:
             need = 0
         else:
             need = int(self._peak * _HEADROOM) + _LEAST
@@ -142,5 +164,4 @@ class Demand:
         rate = min(used * WHOLE / passed, WHOLE)
         self._window_from, self._window_used = now, self._used
         self._peak = max(rate, self._peak * _FADING ** (passed / _WINDOW_NS))
-        if rate and rate >= _ABOUT * share:
-            self._wants_until = max(self._wants_until, now + HOLD_NS + _WINDOW_NS)
+        self._about = rate > 0 and rate >= _ABOUT * share

@@ -40,9 +40,9 @@ class Box:
         """In percent, as its programs read it."""
         return self.pages.slices[0].adjusted[1] / 100
 
-    def wait(self) -> None:
-        """A launch of it waits for its turn."""
-        self._used, self._waits = self._used + MS, self._waits + 1
+    def launch(self, used: int, waits: int) -> None:
+        """So much of the device's time is charged; so often a launch was seen to wait for its turn."""
+        self._used, self._waits = self._used + used, self._waits + waits
         os.pwrite(self._usage, struct.pack("<2Q", self._used, self._waits), 2048 + 16)
 
     def close(self) -> None:
@@ -66,12 +66,14 @@ class Node:
         self.card.arrange()
         return self.boxes[-1]
 
-    def run(self, ns: int, waiting: tuple[Box, ...] = ()) -> None:
-        """For so long, with those launching more than they may."""
+    def run(self, ns: int, waiting: tuple[Box, ...] = (), using: tuple[Box, ...] = ()) -> None:
+        """For so long, with some launching more than they may, and some 60 % without having to wait."""
         for _ in range(ns // (5 * MS)):
             self.now += 5 * MS
             for box in waiting:
-                box.wait()
+                box.launch(MS, 1)
+            for box in using:
+                box.launch(3 * MS, 0)
             if self.now >= self.card.due:
                 self.card.round(self.now, 1 + self.now // MS % 1000, self.round_ns)
 
@@ -99,6 +101,15 @@ def test_what_its_owner_does_not_want_any_more_is_lent(node: Node) -> None:
     owner, guest = node.box(70), node.box(30)
     node.run(SECOND, (owner, guest))
     assert guest.share == 30
+    node.run(HOLD_NS + 2 * ROUND_NS, (guest,))
+    assert guest.share == 100
+
+
+@pytest.mark.parametrize("cap", [50, 60, 90])
+@pytest.mark.parametrize("into_its_window", range(5))
+def test_so_it_is_where_the_owner_was_not_seen_to_wait(node: Node, cap: int, into_its_window: int) -> None:
+    owner, guest = node.box(cap, "weight"), node.box(10, "weight")
+    node.run(SECOND + into_its_window * ROUND_NS, (guest,), using=(owner,))
     node.run(HOLD_NS + 2 * ROUND_NS, (guest,))
     assert guest.share == 100
 

@@ -74,6 +74,33 @@ def test_the_first_use_asks_for_the_whole_cap_and_small_use_for_less_after_some_
     assert each.demand.wish.need == 0
 
 
+def test_use_of_about_its_share_ends_with_the_use() -> None:
+    each = Slice()
+    each.rounds(21, used=ROUND * 29 // 100, share=3000)
+    assert each.wish_after(HOLD_NS - 1).backlog
+    assert each.wish_after(HOLD_NS).need == 0
+
+
+def test_a_correction_of_what_was_used_is_no_sign_of_use() -> None:
+    each = Slice()
+    each.rounds(20, used=8 * MS)
+    each.rounds(2, used=-MS)
+    assert each.demand.wish.need == 0
+
+
+def test_short_pauses_do_not_make_it_unknown_what_it_uses_and_long_ones_do() -> None:
+    each = Slice()
+    for _ in range(60):
+        each.rounds(1, used=8 * MS)
+        each.rounds(4)  # 80 ms: longer than its share is held for it
+        assert each.demand.wish.need == 0
+    each.rounds(1, used=8 * MS)
+    assert 800 < each.demand.wish.need < 2000
+    each.rounds(20)
+    each.rounds(1, used=8 * MS)
+    assert each.demand.wish.need == WHOLE
+
+
 def test_a_long_kernel_keeps_its_slice_at_work_while_it_runs() -> None:
     each = Slice()
     each.rounds(1, used=1000 * MS)
@@ -90,6 +117,22 @@ def test_most_looks_at_a_slice_at_work_cost_no_reckoning() -> None:
         before = each.reckoned
         each.rounds(50, **how)
         assert each.reckoned - before <= 10  # a second: once in each window
+
+
+def test_who_uses_more_than_its_own_borrows() -> None:
+    each = Slice()
+    each.rounds(200, used=ROUND * 25 // 100, share=10000)
+    assert not each.demand.borrows
+    each.rounds(20, used=ROUND * 35 // 100, share=10000)
+    assert each.demand.borrows
+    each.rounds(20)
+    assert not each.demand.borrows
+    each.rounds(1, waits=1)
+    assert each.demand.borrows
+    assert each.demand.set(3000, FIXED, NORMAL)
+    assert not each.demand.borrows
+    assert each.demand.set(3000, FIXED, LOW)
+    assert each.demand.borrows
 
 
 def test_numbers_that_are_no_counters_are_bounded() -> None:
