@@ -101,7 +101,11 @@ class Node:
             "XPU_RUN_DIR": str(self.folder / "run"),
             "XPU_CONFIG": str(self.folder / "config.yaml"),
         }
-        self.call("sim", "up", "--force", "--topology", f"{CARDS}xA100-80GB")
+        try:
+            self.call("sim", "up", "--force", "--topology", f"{CARDS}xA100-80GB")
+        except BaseException:
+            self.close()
+            raise
 
     def call(self, *words: str) -> None:
         subprocess.run([self.xpu, *words], env=self.environ, check=True, stdout=subprocess.DEVNULL)
@@ -153,8 +157,10 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in their name")
     options = parser.parse_args()
     print(timing.busy())
-    nodes = {prefix: Node(prefix) for prefix in options.prefixes}
+    nodes: dict[str, Node] = {}
     try:
+        for prefix in options.prefixes:
+            nodes[prefix] = Node(prefix)
         for name, case in CASES.items():
             if options.only in name:
                 found = [percent_of_a_core(node, *case, options.seconds) for node in nodes.values()]

@@ -12,7 +12,7 @@ import pytest
 from xpu_runtime.agent.card import LOOK_NS, ROUND_NS, Card, Watched
 from xpu_runtime.agent.demand import HOLD_NS, MS
 from xpu_runtime.limits import pages
-from xpu_runtime.limits.compute import GrantPages
+from xpu_runtime.limits.compute import LOST_S, GrantPages
 
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 SECOND = 1000 * MS
@@ -34,6 +34,10 @@ class Box:
     def _look(self) -> bytes:
         self.looks += 1
         return self.pages.slices[0].look()
+
+    @property
+    def round(self) -> int:
+        return self.pages.slices[0].adjusted[0]
 
     @property
     def share(self) -> float:
@@ -59,6 +63,8 @@ class Node:
         self.boxes: list[Box] = []
         self.now = SECOND
         self.round_ns = ROUND_NS
+        #: When which number of a round was written.
+        self.rounds: dict[int, int] = {}
 
     def box(self, cores: int, sched: str = "burst") -> Box:
         self.boxes.append(Box(self._folder / str(len(self.boxes)), cores, sched))
@@ -75,7 +81,8 @@ class Node:
             for box in using:
                 box.launch(3 * MS, 0)
             if self.now >= self.card.due:
-                self.card.round(self.now, 1 + self.now // MS % 1000, self.round_ns)
+                self.rounds[self.now // MS] = self.now
+                self.card.round(self.now, self.now // MS, self.round_ns)
 
 
 @pytest.fixture
@@ -134,3 +141,13 @@ def test_where_nobody_can_be_lent_to_few_looks_are_enough(node: Node) -> None:
     assert alone.looks - before <= SECOND // LOOK_NS + 1
     node.run(2 * SECOND)
     assert alone.share == 0  # its cap, and nothing to be renewed
+
+
+@pytest.mark.parametrize("beside", [0, 1, 7])
+def test_a_share_that_stays_is_renewed_long_before_it_counts_as_lost(node: Node, beside: int) -> None:
+    one, *others = [node.box(10) for _ in range(1 + beside)]
+    node.run(SECOND, (one,))
+    for _ in range(50):
+        node.run(ROUND_NS, (one, *others[1:]))
+        for box in node.boxes:
+            assert node.now - node.rounds[box.round] <= LOST_S * SECOND // 2
