@@ -17,7 +17,9 @@ struct xpu_mps {
     char magic[8];
     uint32_t percent;    /* of the device's multiprocessors; 0: no limit */
     uint32_t pinned_mib; /* device memory; 0: no limit */
-    uint8_t reserved[48];
+    uint32_t
+        decided; /* the server has both for the container: a lower percentage of its own counts for nothing */
+    uint8_t reserved[44];
 };
 
 _Static_assert(sizeof(struct xpu_mps) == 64, "layout");

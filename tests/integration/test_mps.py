@@ -53,6 +53,12 @@ def kept(node: Node) -> list[str]:
     return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.exists() else []
 
 
+def has_namespaces(node: Node) -> bool:
+    """Whether the daemon has R615's protocol 3."""
+    (uuid,) = kept(node)
+    return (node.run_dir / "devices" / "mps" / uuid / "config.toml").exists()
+
+
 def wait_for(done: Callable[[], bool]) -> None:
     until = time.monotonic() + 20
     while not done():
@@ -109,11 +115,56 @@ def test_a_program_is_under_mps_with_its_percentage_and_memory(card: Node, bundl
     seen = card.oci("exec", container, "cuda-probe", "alloc", "3000", "2000").stdout
     assert "allocating 3000 MiB: CUDA_SUCCESS" in seen
     assert "allocating 2000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in seen
-    # Its own variables can take less, and no more, and cannot lead it to another daemon, or to none.
-    for asked, got in (("10", 4), ("90", 12)):
+    # Its own variables can take less (not where the server decides), and no more, and cannot lead it to
+    # another daemon, or to none.
+    for asked, got in (("10", 12 if has_namespaces(card) else 4), ("90", 12)):
         env = ["--env", f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={asked}", "--env", "CUDA_MPS_PIPE_DIRECTORY=/tmp"]
         done = card.oci("exec", *env, container, "cuda-probe", "mps")
         assert done.stdout == f"device 0: under MPS, {got}\n", done.stderr
+
+
+def test_from_r615_on_the_server_holds_each_container_in_a_namespace(node: Node, bundles: Bundles) -> None:
+    """What a program gets is not its variables' to say, nor our library's: it may leave that out."""
+    node.sim("1xT4")
+    first = node.start(bundles(MPS, "XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+    second = node.start(bundles(MPS, "XPU_CORES=40", "XPU_MEM=2G", args=SLEEP))
+    (uuid,) = kept(node)
+    folder = node.run_dir / "devices" / "mps" / uuid
+    assert f'allowed_devices = "{uuid}"' in (folder / "config.toml").read_text()
+    (program,) = node.run_dir.rglob("usr/bin/nvidia-cuda-mps-control")
+
+    def namespaces() -> list[list[str]]:
+        done = subprocess.run(
+            [program, "namespace", "list", "--format=csv,noheader"],
+            env={"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        rows = [line.split(",") for line in done.stdout.splitlines()]
+        return [row[3:5] for row in rows if row[0] != "default"]
+
+    assert namespaces() == [["4096M", "30.00"], ["2048M", "40.00"]]
+    script = (
+        "mkdir /tmp/x; ln -s /usr/lib/xpu/libcuda.real /tmp/x/libcuda.so.1; exec env LD_LIBRARY_PATH=/tmp/x"
+    )
+    env = ["--env", "CUDA_MPS_PIPE_DIRECTORY=/usr/lib/xpu/mps"]
+    done = node.oci("exec", *env, first, "sh", "-c", f"{script} cuda-probe mps")
+    assert done.stdout == "device 0: under MPS, 12\n", done.stderr
+    node.xpu("set", first, "--cores", "50", "--mem", "6G")
+    assert namespaces()[0] == ["6144M", "50.00"]
+    # A daemon that is started anew has those of the containers that run; one that has ended has none.
+    kill(number(node, "control"))
+    wait_for(lambda: names(node) == [])
+    node.remove(second)
+    third = node.start(bundles(MPS, "XPU_CORES=20", "XPU_MEM=1G", args=SLEEP))
+    assert namespaces() == [["6144M", "50.00"], ["1024M", "20.00"]]
+    for container, count in ((first, 20), (third, 8)):
+        told = node.oci("exec", container, "cuda-probe", "mps").stdout
+        assert told == f"device 0: under MPS, {count}\n"
+    node.remove(first)
+    node.start(bundles(MPS, "XPU_CORES=10", "XPU_MEM=1G", args=SLEEP))
+    assert namespaces() == [["1024M", "10.00"], ["1024M", "20.00"]]
 
 
 def test_users_of_all_containers_share_the_server(card: Node, bundles: Bundles) -> None:
@@ -130,7 +181,7 @@ def test_a_container_cannot_end_the_daemon(card: Node, bundles: Bundles) -> None
     container = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
     there = daemons(card)
     listed = card.oci("exec", container, "ls", "/usr/lib/xpu/mps").stdout.split()
-    assert listed == ["control", "log"]
+    assert listed == ["control"] if has_namespaces(card) else ["control", "log"]
     env = ["--env", "CUDA_MPS_PIPE_DIRECTORY=/usr/lib/xpu/mps"]
     done = card.oci("exec", *env, container, "sh", "-c", "echo quit | nvidia-cuda-mps-control")
     assert (done.returncode, done.stdout) == (1, "Cannot find MPS control daemon process\n")
@@ -309,7 +360,7 @@ def test_a_start_after_a_killed_start_takes_what_is_there(card: Node, bundles: B
     card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
     (uuid,) = kept(card)
     # As a kill leaves it between the daemon's start and its links; and one that dies with its files there.
-    for name in (card.run_dir / "devices" / "mps" / uuid / "clients").iterdir():
+    for name in (card.run_dir / "devices" / "mps" / uuid / "clients").glob("*/*"):
         name.unlink()
     there = daemons(card)
     second = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))

@@ -3,14 +3,17 @@
 One daemon a device, with a folder of its own in the run folder:
 
     pipe/     its sockets (CUDA_MPS_PIPE_DIRECTORY); `control_privileged` is in no container
-    clients/  links to what clients need of pipe/; this folder is what containers get
+    clients/  a folder for each container, which it gets: links to what its programs need of pipe/
+    config.toml   from R615 on: what the daemon was started with
     shm/      the tmpfs that it, its server and the containers have at /dev/shm
     log/      control.log, server.log
 
 It is found by its environment in /proc, so that a call which was killed before it could write anything down
 leaves nothing unknown. It has the host's root cgroup, a session and a mount namespace of its own: it outlives
-the hook that starts it, and the first container. Commands go to its standard input, as NVIDIA documents them
-(docs.nvidia.com/deploy/mps, "Legacy MPS v2 Interface"). Who may use it is not known here.
+the hook that starts it, and the first container. Commands are as NVIDIA documents them
+(docs.nvidia.com/deploy/mps): of "Legacy MPS v2 Interface", or, from R615 on, of "MPS v3 Interface", where the
+server has a namespace for each container, with the percentage and the pinned limit of its processes. Who may
+use it is not known here.
 """
 
 from __future__ import annotations
@@ -41,6 +44,12 @@ _POLL_S = 0.01
 _MAX_ENVIRON = 1 << 20
 #: TASK_COMM_LEN cuts both programs' names to this.
 _COMM = "nvidia-cuda-mps"
+#: Protocol 3: the server's name, and the options beside -a: in the background, for clients of all users.
+_SERVER_NAME = "xpu"
+_OPTIONS_3 = ("-d", "-p", "3", "-m")
+_CONFIGURATION = "config.toml"
+#: Seconds, for what is asked while the ledger is locked.
+_SET_S = 2.0
 
 
 class Process(Value):
@@ -58,6 +67,20 @@ class Process(Value):
         return f"{self.pid} {self.started}"
 
 
+class Namespace(Value):
+    """What each process of a container gets; 0: no limit."""
+
+    name: str
+    percent: int
+    pinned_mib: int
+
+    @property
+    def limits(self) -> list[tuple[str, str]]:
+        """As the configuration file has them; on the command line `_` is `-`."""
+        found = [("active_thread_percentage", str(self.percent))] if self.percent else []
+        return found + ([("pinned_memory_limit", f"{self.pinned_mib}M")] if self.pinned_mib else [])
+
+
 class Daemon:
     """The daemon of the device with this UUID, below `folder`."""
 
@@ -67,8 +90,18 @@ class Daemon:
         self.pipe = os.path.join(folder, "pipe")
         self.clients = os.path.join(folder, "clients")
         self.shm = os.path.join(folder, "shm")
+        self._configuration = os.path.join(folder, _CONFIGURATION)
 
     # What is there.
+
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether it was started with protocol 3."""
+        return os.path.exists(self._configuration)
+
+    def clients_of(self, name: str) -> str:
+        """The folder that a container gets; its name is its namespace's, too."""
+        return os.path.join(self.clients, name)
 
     def find(self) -> tuple[Process | None, Process | None]:
         """The control daemon and its server, by /proc; None for one that does not run."""
@@ -96,10 +129,11 @@ class Daemon:
 
     def ask(self, program: str, command: str, seconds: float = _COMMAND_S) -> str:
         """What the daemon answers to one command; DeviceError where it does not."""
+        third = self.has_namespaces
         try:
             done = subprocess.run(
-                [program],
-                input=command + "\n",
+                [program, *command.split()] if third else [program],
+                input="" if third else command + "\n",
                 env=self._environment(),
                 capture_output=True,
                 text=True,
@@ -119,23 +153,32 @@ class Daemon:
 
     def status(self, program: str, server: Process) -> str:
         """INITIALIZING, ACTIVE or FAULT; "" where the daemon does not tell. DeviceError."""
+        if self.has_namespaces:
+            word = self.ask(program, f"server get {_SERVER_NAME} status").strip().upper()
+            return "ACTIVE" if word == "READY" else word if word == "FAULT" else ""
         words = self.ask(program, f"get_server_status {server.pid}").upper().split()
         return next((word for word in words if word in ("INITIALIZING", "ACTIVE", "FAULT")), "")
 
     # Its life; under the device's lock.
 
-    def start(self, program: str) -> Process:
+    def start(self, program: str, namespaces: list[Namespace], own: Namespace, *, third: bool) -> Process:
         """Starts daemon and server, where they do not run; the server. DeviceError, and what was started
-        stays for the next one to use or end."""
+        stays for the next one to use or end.
+
+        `namespaces`: those of all containers that may run, `own` of the one that starts. `third`: the driver
+        has protocol 3; a daemon that runs already keeps its own.
+        """
         control, server = self.find()
         if control is None:
             if server is not None:
                 self.end(program)  # a server without a daemon takes no new client
-            self._make()
+            self._make(namespaces, third=third)
             self._launch(program)
             self._await(lambda: self.find()[0] is not None and self._answers(program), _START_S, "answer")
-        self._link()
-        if self.find()[1] is None:
+        elif self.has_namespaces:
+            self._keep_namespaces(program, namespaces, own)
+        self._link([each.name for each in namespaces], own.name)
+        if self.find()[1] is None and not self.has_namespaces:
             self.ask(program, "start_server -uid 0", _SERVER_S)
         self._await(lambda: self._serves(program), _SERVER_S, "get a server for the device ready")
         server = self.find()[1]
@@ -148,7 +191,7 @@ class Daemon:
         control, _ = self.find()
         if control is not None and program is not None:
             try:
-                self.ask(program, f"quit -t {_QUIT_S}", _QUIT_S + 2.0)
+                self.ask(program, "-q" if self.has_namespaces else f"quit -t {_QUIT_S}", _QUIT_S + 2.0)
             except DeviceError:
                 pass  # by force, then
         until = time.monotonic() + _END_S
@@ -162,12 +205,49 @@ class Daemon:
         self._await(lambda: self.find() == (None, None), _END_S, "end")
         self._remove()
 
+    def set(self, program: str, namespace: Namespace) -> None:
+        """What programs of the container get that start from now on. DeviceError."""
+        words = [f"--{key.replace('_', '-')}={value}" for key, value in namespace.limits]
+        if words:
+            self.ask(
+                program,
+                f"namespace set {namespace.name} --server={_SERVER_NAME} {' '.join(words)}",
+                _SET_S,
+            )
+
+    def _keep_namespaces(self, program: str, namespaces: list[Namespace], own: Namespace) -> None:
+        """Makes its own; those of containers that have ended go. Each has a folder of its name."""
+        of_server = f"--server={_SERVER_NAME}"
+        there = set(os.listdir(self.clients))
+        for name in sorted(there - {each.name for each in namespaces}):
+            self._try(program, f"namespace delete {name} {of_server} --force")
+        if own.name not in there:
+            # A call that was killed may have made it.
+            self._try(program, f"namespace create {own.name} {of_server}")
+        self.set(program, own)
+
+    def _try(self, program: str, command: str) -> None:
+        try:
+            self.ask(program, command)
+        except DeviceError:
+            pass
+
+    def _configured(self, namespaces: list[Namespace]) -> str:
+        """The file of "MPS v3 Configuration File"."""
+        server = f"servers.{_SERVER_NAME}"
+        lines = ['schema_version = "1.0"', f"[{server}]", f'allowed_devices = "{self._uuid}"', "uid = 0"]
+        for each in namespaces:
+            lines += ["", f"[{server}.namespaces.{each.name}]"]
+            lines += [f'{key} = "{value}"' for key, value in each.limits]
+        return "\n".join(lines) + "\n"
+
     def _launch(self, program: str) -> None:
+        options = [*_OPTIONS_3, "-a", self._configuration] if self.has_namespaces else [*_OPTIONS]
         with open(os.path.join(self.folder, "log", "start.log"), "ab") as log:
             try:
                 # To files: whoever waits for the hook's output must not wait for the daemon's end.
                 done = subprocess.run(
-                    [program, *_OPTIONS],
+                    [program, *options],
                     env=self._environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -182,7 +262,7 @@ class Daemon:
             except (OSError, subprocess.SubprocessError) as error:
                 raise DeviceError(f"cannot run {program}: {error}") from error
         if done.returncode:
-            raise DeviceError(f"{program} {' '.join(_OPTIONS)} fails ({done.returncode})", self._see())
+            raise DeviceError(f"{program} {' '.join(options)} fails ({done.returncode})", self._see())
 
     def _leave(self) -> None:
         """In the child: out of the caller's cgroups, and with the shared /dev/shm."""
@@ -206,43 +286,68 @@ class Daemon:
             "CUDA_VISIBLE_DEVICES": self._uuid,
         }
 
-    def _make(self) -> None:
+    def _make(self, namespaces: list[Namespace], *, third: bool) -> None:
         """The folder, without what an earlier daemon has left in it."""
         try:
             for name in ("pipe", "clients", "log", "shm"):
                 os.makedirs(os.path.join(self.folder, name), mode=0o755, exist_ok=True)
-            for place in (self.pipe, self.clients):
-                for name in os.listdir(place):
-                    os.unlink(os.path.join(place, name))
+            # The folders that containers have stay.
+            self._remove_below(self.pipe)
+            os.mkdir(self.pipe, 0o755)
+            for top, _, others in os.walk(self.clients):
+                for name in others:
+                    os.unlink(os.path.join(top, name))
+            if third:
+                with open(self._configuration, "w", encoding="ascii") as file:
+                    file.write(self._configured(namespaces))
+            elif self.has_namespaces:
+                os.unlink(self._configuration)
             if not os.path.ismount(self.shm):
                 flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
                 syscalls.mount("xpu-mps", self.shm, "tmpfs", flags, "mode=1777")
         except OSError as error:
             raise DeviceError(f"cannot make {self.folder}: {error.strerror}") from error
 
-    def _link(self) -> None:
-        """What clients need, in the folder that containers have; again, after a daemon was started anew."""
+    def _link(self, names: list[str], own: str) -> None:
+        """What clients need, in the folders that containers have; again, after a daemon was started anew."""
         try:
-            for name in _FOR_CLIENTS:
-                source, place = os.path.join(self.pipe, name), os.path.join(self.clients, name)
-                if os.path.lexists(place) and os.path.samestat(os.lstat(source), os.lstat(place)):
-                    continue
-                if os.path.lexists(place):
-                    os.unlink(place)
-                if name == "control" or os.path.lexists(source):
-                    os.link(source, place)
+            for name in sorted(set(os.listdir(self.clients)) - set(names)):
+                self._remove_below(self.clients_of(name))
+            for name in names:
+                if name == own or os.path.lexists(os.path.join(self._sockets(name), "control")):
+                    self._link_one(name)  # another's is to come, where its container starts just now
         except OSError as error:
             raise DeviceError(f"cannot link {error.filename}: {error.strerror}", self._see()) from error
+
+    def _sockets(self, client: str) -> str:
+        return os.path.join(self.pipe, _SERVER_NAME, client) if self.has_namespaces else self.pipe
+
+    def _link_one(self, client: str) -> None:
+        os.makedirs(self.clients_of(client), mode=0o755, exist_ok=True)
+        for name in _FOR_CLIENTS:
+            source, place = (
+                os.path.join(self._sockets(client), name),
+                os.path.join(self.clients_of(client), name),
+            )
+            if os.path.lexists(place) and os.path.samestat(os.lstat(source), os.lstat(place)):
+                continue
+            if os.path.lexists(place):
+                os.unlink(place)
+            if name == "control" or os.path.lexists(source):
+                os.link(source, place)
+
+    def _remove_below(self, folder: str) -> None:
+        for top, names, others in os.walk(folder, topdown=False):
+            for name in others:
+                os.unlink(os.path.join(top, name))
+            for name in names:
+                os.rmdir(os.path.join(top, name))
+        os.rmdir(folder)
 
     def _remove(self) -> None:
         folders.unmount(self.shm)
         try:
-            for top, names, others in os.walk(self.folder, topdown=False):
-                for name in others:
-                    os.unlink(os.path.join(top, name))
-                for name in names:
-                    os.rmdir(os.path.join(top, name))
-            os.rmdir(self.folder)
+            self._remove_below(self.folder)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -252,7 +357,8 @@ class Daemon:
         try:
             if not stat.S_ISSOCK(os.lstat(os.path.join(self.pipe, "control")).st_mode):
                 return False
-            return bool(self.ask(program, "get_default_active_thread_percentage").split())
+            asked = "server list" if self.has_namespaces else "get_default_active_thread_percentage"
+            return bool(self.ask(program, asked).split())
         except (DeviceError, OSError):
             return False
 

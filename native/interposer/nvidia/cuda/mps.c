@@ -43,11 +43,11 @@ CUresult xpu_mps_permitted(void) {
 
 /* What the program's own environment says already may be less, and is kept then. The container has one
  * device: the first of its pages. */
-static void set_percent(uint32_t percent) {
+static void set_percent(uint32_t percent, bool decided) {
     char text[16];
     const char *there = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     double own = there ? strtod(there, NULL) : 0, whole = XPU_WHOLE / 100;
-    if (own > 0 && own <= percent) {
+    if (own > 0 && own <= percent && !decided) {
         xpu_part_set(0, own * whole < 1 ? 1 : (uint32_t)(own * whole));
         return;
     }
@@ -75,7 +75,7 @@ CUresult xpu_mps_prepare(void) {
     __atomic_store_n(&wanted, 1, __ATOMIC_RELAXED);
     setenv("CUDA_MPS_PIPE_DIRECTORY", XPU_MPS_PIPE_PATH, 1);
     if (limits.percent)
-        set_percent(limits.percent);
+        set_percent(limits.percent, limits.decided);
     if (limits.pinned_mib)
         set_pinned(limits.pinned_mib);
     return CUDA_SUCCESS;

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant
-    from xpu_runtime.limits.mps_daemon import Daemon, Process
+    from xpu_runtime.limits.mps_daemon import Daemon, Namespace, Process
     from xpu_runtime.limits.pages import Policy
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 NAME = "mps"
 
 _OLDEST_DRIVER, _OLDEST_ARCH = 550, 7.0
+#: From here on the daemon has protocol 3.
+_NAMESPACES_SINCE = 615
 _PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 #: In the grant's folder: what its processes get, struct xpu_mps of native/abi/mps.h; and the server that was
 #: there when the container was started.
 _LIMITS, _SERVER = "mps", "mps-server"
 _MAGIC, _SIZE = b"XPUMPS\0\1", 64
-_PERCENT_AT, _PINNED_AT = 8, 12
+_PERCENT_AT, _PINNED_AT, _DECIDED_AT = 8, 12, 16
 #: In the container.
 _LIMITS_PATH, _PIPE_PATH = f"{interposed.FOLDER}/mps-limits", f"{interposed.FOLDER}/mps"
 _RESTART = "start the container again"
@@ -95,7 +97,7 @@ class Mps(Library):
             grant.slices,
             place,
             limits=(os.path.join(place, _LIMITS), _LIMITS_PATH),
-            clients=(daemon.clients, _PIPE_PATH),
+            clients=(daemon.clients_of(_namespace(grant).name), _PIPE_PATH),
             shm=daemon.shm,
         )
 
@@ -103,10 +105,18 @@ class Mps(Library):
         from xpu_runtime.limits import per_device  # the offer, which every start asks for, needs none of it
 
         uuid = grant.slices[0].device_uuid
+        daemon = _daemon(uuid)
         with per_device.Locked(NAME, uuid):
-            server = _daemon(uuid).start(_program(inventory))
+            server = daemon.start(
+                _program(inventory),
+                _namespaces(uuid),
+                _namespace(grant),
+                third=_has_namespaces(inventory, grant),
+            )
         try:
             _write(os.path.join(folders.of(grant), _SERVER), str(server).encode())
+            if daemon.has_namespaces:
+                _store(folders.of(grant), _DECIDED_AT, 1)
         except OSError as error:
             raise ApplyError(f"cannot write {folders.of(grant)}/{_SERVER}: {error.strerror}") from error
 
@@ -186,6 +196,9 @@ class _Change(QuotaChange):
             _store(place, _PINNED_AT, value >> 20)
         elif value > _percent(place):
             _store(place, _PERCENT_AT, value)
+        daemon = _daemon(self._grant.slices[position].device_uuid)
+        if daemon.has_namespaces and daemon.find()[0] is not None:
+            daemon.set(_program(self._inventory), _namespace(self._grant))
 
 
 def _unavailable(inventory: Inventory, device: Device) -> str | None:
@@ -218,6 +231,42 @@ def _of_process(grant: Grant, position: int) -> tuple[int, int]:
     limits = {kind: value for at, kind, value in held(grant, NAME) if at == position}
     memory = next((value for kind, value in limits.items() if kind != CORES), 0)
     return limits.get(CORES, 0), memory >> 20
+
+
+def _namespace(grant: Grant) -> Namespace:
+    """What its processes get now; until it is prepared, what they will."""
+    from xpu_runtime.limits.mps_daemon import Namespace
+
+    ((percent, pinned),) = [_of_process(grant, position) for position in range(len(grant.slices))]
+    try:
+        with open(os.path.join(folders.of(grant), _LIMITS), "rb") as file:
+            page = file.read(_SIZE)
+        percent = int.from_bytes(page[_PERCENT_AT:_PINNED_AT], "little")
+        pinned = int.from_bytes(page[_PINNED_AT:_DECIDED_AT], "little")
+    except OSError:
+        pass
+    return Namespace(f"grant_{grant.id}", percent, pinned)
+
+
+def _namespaces(uuid: str) -> list[Namespace]:
+    """Those of all containers that may run on the device."""
+    from xpu_runtime.ledger.store import Ledger
+
+    with Ledger() as ledger:
+        grants = ledger.grants()
+    return [
+        _namespace(each)
+        for each in grants
+        if len(each.slices) == 1 and each.slices[0].device_uuid == uuid and held(each, NAME)
+    ]
+
+
+def _has_namespaces(inventory: Inventory, grant: Grant) -> bool:
+    from xpu_runtime.vendors.inventory import find
+
+    device = find(inventory, grant.slices[0].device_uuid)
+    major = inventory.driver(device.vendor).version.partition(".")[0] if device else ""
+    return major.isdigit() and int(major) >= _NAMESPACES_SINCE
 
 
 def _daemon(uuid: str) -> Daemon:
