@@ -220,8 +220,12 @@ def test_a_dead_server_is_told_to_the_programs_that_used_it(card: Node, bundles:
     assert "CUDA_ERROR_MPS_RPC_FAILURE" in errors
     told = card.xpu("ps").stderr
     assert f"xpu: container {container}: the MPS server of GPU 0 has ended: programs that used it" in told
-    # The daemon starts another for the next program.
+    # The daemon starts another for the next program, and a container's start where none was run meanwhile.
     assert card.oci("exec", container, "cuda-probe", "mps").stdout == "device 0: under MPS, 40\n"
+    kill(number(card, "server"))
+    other = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
+    for each in (container, other):
+        assert card.oci("exec", each, "cuda-probe", "mps").stdout == "device 0: under MPS, 40\n"
 
 
 def test_containers_without_a_cap_run_side_by_side_and_that_is_shown(card: Node, bundles: Bundles) -> None:

@@ -169,9 +169,13 @@ class Daemon:
         has protocol 3; a daemon that runs already keeps its own.
         """
         control, server = self.find()
+        if control is not None and server is None and self.has_namespaces:
+            # Nothing says that a named server which was killed is started again.
+            self._quit(program)
+            control = None
         if control is None:
             if server is not None:
-                self.end(program)  # a server without a daemon takes no new client
+                self._quit(program)  # a server without a daemon takes no new client
             self._make(namespaces, third=third)
             self._launch(program)
             self._await(lambda: self.find()[0] is not None and self._answers(program), _START_S, "answer")
@@ -187,7 +191,12 @@ class Daemon:
         return server
 
     def end(self, program: str | None) -> None:
-        """Ends server and daemon, politely where `program` is there, and removes the folder. DeviceError."""
+        """Ends server and daemon, and removes the folder. DeviceError."""
+        self._quit(program)
+        self._remove()
+
+    def _quit(self, program: str | None) -> None:
+        """Ends them, politely where `program` is there. DeviceError."""
         control, _ = self.find()
         if control is not None and program is not None:
             try:
@@ -203,7 +212,6 @@ class Daemon:
             if each is not None:
                 _kill(each)
         self._await(lambda: self.find() == (None, None), _END_S, "end")
-        self._remove()
 
     def set(self, program: str, namespace: Namespace) -> None:
         """What programs of the container get that start from now on. DeviceError."""
