@@ -12,7 +12,7 @@ from support import REPOSITORY
 
 SOURCE = REPOSITORY / "native/interposer/nvidia/cuda/clocks.c"
 US, MS, S = 1000, 1_000_000, 1_000_000_000
-#: What counts as waiting in turns.c.
+#: What counts as waiting in sweep.c.
 WAITED = 30 * US
 
 

@@ -1,0 +1,233 @@
+/*
+ * What follows from what has happened: how much of the device's time launches have used, and what a launch
+ * costs.
+ */
+#define _GNU_SOURCE
+#include "reckon.h"
+#include "account/budget.h"
+
+enum {
+    /* What the device makes of a call so soon after it was waiting for nothing else; and a pause in a
+     * stream's work that is none. */
+    IDLE_NS = 8000,
+};
+
+static void learn(const struct xpu_marker *marker, double took, bool sure) {
+    if (marker->mixed == 1 && marker->counts[0] == marker->count) {
+        xpu_cost_learn(marker->costs[0], took / marker->count, sure);
+        return;
+    }
+    /* Several kinds: each is as far from its prediction as all together. */
+    double by = marker->ns ? took / (double)marker->ns : 1;
+    bool known;
+    for (uint32_t i = 0; i < marker->mixed; i++)
+        xpu_cost_learn(marker->costs[i], (double)xpu_cost_ns(marker->costs[i], &known) * by, sure);
+}
+
+/* What the launches before this marker have used. Between two markers of a stream that always had work, it is
+ * the time that passed, less what others had of it; and where these had nothing, costs are learnt from it.
+ *
+ * But a stream whose launches come slower than they run has pauses; a thread that lost its processor between
+ * a launch and its marker marks an end that is long past; and work whose begin was not marked may have waited
+ * for its turn first. Then the time that passed is too much, and what was learnt is used; and one launch, the
+ * last, is learnt from, if the marker had to wait for it. */
+static void reckon(struct xpu_lane *lane, const struct xpu_lane_stream *on, const struct xpu_marker *marker) {
+    struct xpu_measure *measure = &lane->measure;
+    double used = xpu_measure_used(measure) - on->used_before;
+    double passed = measure->passed_each - on->passed_before;
+    bool waited = measure->waited > on->waited_before, alone = measure->turn > 0.97;
+    bool past = marker->at - (marker->recorded + lane->clocks.offset) < IDLE_NS;
+    double last = (double)(marker->at - (marker->last + lane->clocks.offset)) - lane->delay;
+    double expected = (double)(marker->expected - marker->last);
+    bool longer = alone && !past && last > expected * 1.5 + IDLE_NS;
+    if (!marker->mixed || !on->active)
+        return;
+    if (marker->last_alone) {
+        /* A marker that came late still says how long the launch took at most. */
+        double took = marker->count == 1 && !on->guessed && passed < last ? passed : last;
+        bool sure = alone || (marker->count == 1 && !on->guessed);
+        if (sure && !waited && (!past || marker->unknown || took < (double)marker->last_ns))
+            xpu_cost_learn(marker->last_cost, took, alone);
+    } else if (!marker->pauses && !past && !on->guessed) {
+        if (!waited)
+            learn(marker, passed, alone);
+        return;
+    }
+    if (!marker->unknown && !longer && measure->active == 1 && used > (double)marker->ns)
+        xpu_measure_take_back(measure, used - (double)marker->ns);
+}
+
+/* From here on it is counted what the stream's work uses. */
+static void counts_from_here(const struct xpu_lane *lane, struct xpu_lane_stream *on, bool guessed) {
+    on->used_before = xpu_measure_used(&lane->measure);
+    on->each_before = lane->measure.used_each;
+    on->passed_before = lane->measure.passed_each;
+    on->waited_before = lane->measure.waited;
+    on->guessed = guessed;
+}
+
+static void begins(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at, bool guessed) {
+    on->resumes = 0;
+    if (!on->active)
+        xpu_measure_begins(&lane->measure, at);
+    on->active = true;
+    counts_from_here(lane, on, guessed);
+}
+
+static void rests(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at) {
+    if (on->active)
+        xpu_measure_ends(&lane->measure, at);
+    on->active = false;
+    on->assumed_end = on->resumes = 0;
+}
+
+/* The next work of the stream was launched after the last had ended, and without a marker, as that was not
+ * known then. */
+static void rests_until(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on,
+                        int64_t at, int64_t launched) {
+    int64_t resumes = launched + lane->clocks.offset;
+    if (resumes <= at + IDLE_NS)
+        return;
+    rests(lane, on, at);
+    on->resumes = resumes;
+    if (resumes <= sweep->until)
+        xpu_sweep_add(sweep, (struct xpu_instant){resumes, XPU_RESUMES, on, 0});
+}
+
+/* No marker follows: either nothing was launched after the last one, or launches that have none yet. */
+void xpu_rests_perhaps(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on,
+                       int64_t at) {
+    if (!xpu_stream_take(on))
+        return; /* a thread is launching */
+    if (__atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE) &&
+        !__atomic_load_n(&on->launching, __ATOMIC_ACQUIRE)) {
+        uint64_t rest = on->since.ns + __atomic_load_n(&on->missed_ns, __ATOMIC_RELAXED);
+        if (!rest) {
+            xpu_stream_opens(on, false);
+            __atomic_store_n(&on->busy_until, 0, __ATOMIC_RELAXED);
+            rests(lane, on, at);
+        } else if (!on->assumed_end) {
+            if (on->since.count)
+                rests_until(sweep, lane, on, at, on->since.first);
+            on->assumed_end = (on->resumes ? on->resumes : at) + (int64_t)rest;
+            on->assumed_ns = on->since.ns;
+            on->assumed_count = on->since.count;
+        }
+    }
+    xpu_stream_leave(on);
+}
+
+static void ends(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at) {
+    CUevent unused;
+    const struct xpu_marker *marker = xpu_marker_first(lane, on, on->read, &unused);
+    on->assumed_end = 0;
+    if (on->resumes)
+        begins(lane, on, on->resumes < at ? on->resumes : at, true);
+    xpu_measure_reaches(&lane->measure, at);
+    if (!on->active && marker->mixed) {
+        /* It is not known when this work began. It has used what it was predicted to, unless that was counted
+         * for other streams. */
+        double missing = (double)marker->ns - (xpu_measure_used(&lane->measure) - on->used_before);
+        if (missing > 0)
+            xpu_measure_take_back(&lane->measure, -missing);
+        begins(lane, on, at, true);
+    } else {
+        reckon(lane, on, marker);
+    }
+    counts_from_here(lane, on, false);
+    lane->retired += (double)marker->ns;
+    __atomic_fetch_sub(&lane->inflight, marker->ns, __ATOMIC_RELAXED);
+    xpu_marker_done(lane, on);
+    marker = xpu_marker_first(lane, on, on->read, &unused);
+    if (!marker)
+        xpu_rests_perhaps(sweep, lane, on, at);
+    else if (marker->kind == XPU_MARKER_BEGIN)
+        rests(lane, on, at);
+    else
+        rests_until(sweep, lane, on, at, marker->first);
+}
+
+/* Launches that no marker follows have taken what they were predicted to. Others may have come since. */
+static void assumed_end(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on,
+                        int64_t at) {
+    xpu_measure_reaches(&lane->measure, at);
+    double kept = lane->measure.waited - on->waited_before;
+    if (kept > 0) { /* others had the device meanwhile, for so long at least */
+        on->waited_before = lane->measure.waited;
+        on->assumed_end = at + (int64_t)kept;
+        return;
+    }
+    if (!xpu_stream_take(on))
+        return;
+    if (__atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE)) {
+        double used = xpu_measure_used(&lane->measure) - on->used_before;
+        if (lane->measure.active == 1 && on->active && used > (double)on->assumed_ns)
+            xpu_measure_take_back(&lane->measure, used - (double)on->assumed_ns);
+        lane->retired += (double)on->assumed_ns;
+        on->since.ns -= on->assumed_ns;
+        on->since.count -= on->assumed_count;
+        on->assumed_end = 0;
+        if (on->since.count)
+            rests_until(sweep, lane, on, at, on->since.last);
+        else if (!__atomic_load_n(&on->launching, __ATOMIC_ACQUIRE)) {
+            on->since = (struct xpu_marker){0};
+            xpu_stream_opens(on, false);
+            rests(lane, on, at);
+        }
+        counts_from_here(lane, on, true);
+    }
+    xpu_stream_leave(on);
+}
+
+void xpu_happens(struct xpu_sweep *sweep, struct xpu_lane *lane, const struct xpu_instant *instant) {
+    switch (instant->what) {
+    case XPU_BEGINS:
+        instant->on->assumed_end = 0;
+        begins(lane, instant->on, instant->at, false);
+        xpu_marker_done(lane, instant->on);
+        break;
+    case XPU_RESUMES:
+        if (instant->on->resumes)
+            begins(lane, instant->on, instant->at, true);
+        break;
+    case XPU_ENDS:
+        ends(sweep, lane, instant->on, instant->at);
+        break;
+    case XPU_ASSUMED_END:
+        if (instant->on->assumed_end)
+            assumed_end(sweep, lane, instant->on, instant->at);
+        break;
+    case XPU_PROBE:
+        xpu_measure_probe(&lane->measure, instant->at,
+                          xpu_probe_waited(lane, instant) ? instant->completed : 0);
+        break;
+    }
+}
+
+/* Of the work under way in a stream, what is done by now of what was predicted. */
+static double under_way(struct xpu_lane *lane, struct xpu_lane_stream *on) {
+    CUevent unused;
+    const struct xpu_marker *marker =
+        xpu_marker_first(lane, on, __atomic_load_n(&on->read, __ATOMIC_RELAXED), &unused);
+    if (!on->active || !marker || marker->kind != XPU_MARKER_END)
+        return 0;
+    double done = lane->measure.used_each - on->each_before;
+    return done < (double)marker->ns ? done : (double)marker->ns;
+}
+
+void xpu_settle(struct xpu_lane *lane) {
+    double retired = lane->retired;
+    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
+        if (lane->streams[i].active)
+            retired += under_way(lane, &lane->streams[i]);
+    double wanted = xpu_measure_used(&lane->measure) - retired;
+    int64_t more = (int64_t)(wanted - lane->corrected);
+    uint64_t settled = retired > lane->settled ? (uint64_t)(retired - lane->settled) : 0;
+    uint64_t kept = (uint64_t)(lane->measure.waited - lane->kept);
+    if (!more && !settled && !kept)
+        return;
+    xpu_budget_settle(lane->device, more, settled, kept, xpu_now());
+    lane->corrected += (double)more;
+    lane->settled += (double)settled;
+    lane->kept += (double)kept;
+}

@@ -1,0 +1,41 @@
+/*
+ * What has happened in a lane since the measuring thread looked last, in the order of the device's clock.
+ */
+#ifndef XPU_INTERPOSER_SWEEP_H
+#define XPU_INTERPOSER_SWEEP_H
+
+#include "lane.h"
+
+enum { XPU_MOST_INSTANTS = XPU_LANE_EVENTS + XPU_LANE_STREAMS + XPU_LANE_PROBES };
+
+enum xpu_happening {
+    XPU_BEGINS,      /* a stream's work, by its marker */
+    XPU_RESUMES,     /* the same, without a marker: by when it was launched */
+    XPU_ENDS,        /* work, by its marker */
+    XPU_ASSUMED_END, /* the same, without a marker: by what was predicted */
+    XPU_PROBE,
+};
+
+struct xpu_instant {
+    int64_t at; /* ns of the device's clock */
+    enum xpu_happening what;
+    struct xpu_lane_stream *on;
+    int64_t completed; /* of a probe that took its time; 0: it was at its turn */
+};
+
+struct xpu_sweep {
+    struct xpu_instant instants[XPU_MOST_INSTANTS];
+    unsigned count;
+    int64_t until; /* what is later is not known yet */
+};
+
+/* Records a probe, and reads those that have completed. */
+void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane);
+/* Reads a stream's markers. */
+void xpu_sweep_markers(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on);
+/* In its place, by its time. */
+void xpu_sweep_add(struct xpu_sweep *sweep, struct xpu_instant instant);
+/* Whether a probe waited for another context's turn. */
+bool xpu_probe_waited(const struct xpu_lane *lane, const struct xpu_instant *probe);
+
+#endif
