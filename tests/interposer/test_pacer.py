@@ -270,6 +270,34 @@ def test_an_agent_holds_launches_back_and_lets_them_go_and_is_not_missed_for_lon
         grant.close()
 
 
+def test_the_agent_sees_who_is_slowed_down_by_others_though_no_budget_holds_it_back(
+    paced: Callable[..., Paced],
+) -> None:
+    """One that was lent the whole device is to give it back, and its owner's launches wait for none."""
+    one = paced(50)
+    grant = compute.GrantPages(str(one.sandbox.pages), write=True)
+    rounds = 0
+
+    def waits_within(seconds: float) -> bool:
+        nonlocal rounds
+        before, end = one.compute().waits, time.monotonic() + seconds
+        while time.monotonic() < end and one.compute().waits == before:
+            rounds += 1
+            grant.slices[0].adjust(rounds << compute.ROUND_SHIFT | 10_000)
+            time.sleep(0.02)
+        return one.compute().waits != before
+
+    try:
+        waits_within(0.1)
+        with one.running("forever") as first:
+            assert first.stdout and first.stdout.readline() == "ready\n"
+            one.until(lambda: not waits_within(0.3), 20)
+            with one.running("forever"):
+                assert waits_within(20)
+    finally:
+        grant.close()
+
+
 @pytest.mark.parametrize("way", ["return", "exit", "thread", "main", "fault", "atexit"])
 def test_a_program_ends_whatever_is_under_way(paced: Callable[..., Paced], way: str) -> None:
     one = paced(30)

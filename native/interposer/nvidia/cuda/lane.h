@@ -80,11 +80,12 @@ struct xpu_lane {
     uint32_t using;    /* the measuring thread is in a call of the driver for it; atomic */
     uint32_t ending;   /* a call that may end the context is under way; atomic */
     /* From here on the measuring thread looks only where there is a context. */
-    int device;        /* index in the pages */
-    uint32_t broken;   /* the driver refuses to tell times: nothing can be measured; atomic */
-    uint64_t inflight; /* predicted ns of what was marked and is not measured; atomic */
-    uint64_t stall;    /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
-    CUstream probes;   /* the pacer's own stream */
+    int device;         /* index in the pages */
+    uint32_t broken;    /* the driver refuses to tell times: nothing can be measured; atomic */
+    uint32_t contended; /* others have had the device of late, too; atomic */
+    uint64_t inflight;  /* predicted ns of what was marked and is not measured; atomic */
+    uint64_t stall;     /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
+    CUstream probes;    /* the pacer's own stream */
     CUevent events[XPU_LANE_EVENTS];
     uint64_t free[XPU_LANE_EVENTS / 64]; /* bits; atomic */
     struct xpu_marker markers[XPU_LANE_EVENTS];

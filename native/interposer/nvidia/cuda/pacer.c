@@ -142,6 +142,9 @@ static void wait_for_depth(struct xpu_lane *lane) {
         }
         if (now - began > most)
             return;
+        /* Others slow it down that were lent its time: the agent is to take that back. */
+        if (__atomic_load_n(&lane->contended, __ATOMIC_RELAXED))
+            xpu_budget_waits(lane->device);
         pause_for(SHORT_PAUSE_NS);
     }
 }

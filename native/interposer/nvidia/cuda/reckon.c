@@ -12,6 +12,9 @@ enum {
     IDLE_NS = 8000,
 };
 
+/* Of the time with work: a context that has less of it was kept from the device by others. */
+static const double CONTENDED = 0.9;
+
 static void learn(const struct xpu_marker *marker, double took, bool sure) {
     if (marker->mixed == 1 && marker->counts[0] == marker->count) {
         xpu_cost_learn(marker->costs[0], took / marker->count, sure);
@@ -217,6 +220,7 @@ static double under_way(struct xpu_lane *lane, struct xpu_lane_stream *on) {
 
 void xpu_settle(struct xpu_lane *lane) {
     double retired = lane->retired;
+    __atomic_store_n(&lane->contended, lane->measure.turn < CONTENDED, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
         if (lane->streams[i].active)
             retired += under_way(lane, &lane->streams[i]);
