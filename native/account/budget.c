@@ -48,7 +48,8 @@ static bool agent_goes_on(int device, uint32_t round, uint64_t now) {
         XPU_STORE(round_at[device], now);
         XPU_STORE(rounds[device], round);
     }
-    return now - XPU_LOAD(round_at[device]) < XPU_AGENT_LOST_MS * UINT64_C(1000000);
+    /* Another thread may have seen it after `now`. */
+    return (int64_t)(now - XPU_LOAD(round_at[device])) < XPU_AGENT_LOST_MS * INT64_C(1000000);
 }
 
 uint32_t xpu_share(int device, uint64_t now) {
@@ -85,6 +86,12 @@ static bool rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, u
     return before != 0;
 }
 
+static void rescale_all(int device, uint32_t share, uint64_t now, bool is_own) {
+    (void)rescale(&compute_of(device)->paid, &compute_of(device)->paid_cap, share, now);
+    if (is_own && rescale(&own[device].paid, &own[device].share, share, now))
+        XPU_STORE(kept_from[device], 0); /* what it missed at another share it does not catch up on */
+}
+
 /* What the process was charged and has still to use, for whoever finds it dead. */
 static void note_charge(int device, uint64_t ns) {
     struct xpu_usage_compute *compute = compute_of(device);
@@ -115,9 +122,7 @@ static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, bool any
     struct xpu_usage_compute *compute = compute_of(device);
     ns = xpu_of_part(device, ns);
     uint64_t by = at_share(ns, share), credit, mine;
-    (void)rescale(&compute->paid, &compute->paid_cap, share, now);
-    if (rescale(&own[device].paid, &own[device].share, share, now))
-        XPU_STORE(kept_from[device], 0); /* what it missed at another share it does not catch up on */
+    rescale_all(device, share, now, true);
     credit = XPU_CREDIT_NS + XPU_LOAD(kept_from[device]);
     mine = XPU_LOAD(own[device].paid);
     if (mine > now && !anyway) {
@@ -169,6 +174,7 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
         share = (uint32_t)XPU_LOAD(limit_of(device)->cores);
     if (share == 0 || share > XPU_WHOLE)
         share = XPU_WHOLE;
+    rescale_all(device, share, now, is_own); /* what is owed already was reckoned at the share of then */
     uint64_t by = at_share((uint64_t)(ns < 0 ? -ns : ns), share), unused;
     uint64_t *words[] = {&compute->paid, is_own ? &own[device].paid : NULL};
     for (int i = 0; i < 2 && words[i]; i++)

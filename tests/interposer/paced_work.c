@@ -9,6 +9,9 @@
  *   both HOW
  *       launches of 1 ms on devices 0 and 1 for half a second: at once, or of 10 us in turns; says how many
  *       on each
+ *   grows
+ *       a graph of 200 us becomes one of 50 ms after a while; launched again and again behind a short kernel,
+ *       waiting for the context. Says `COUNT MICROSECONDS` of the last two seconds of four
  *   forever
  *       launches of 1 ms until it is killed; says `ready` before the first
  *   long
@@ -222,6 +225,27 @@ static void check_ways(CUstream stream) {
         NEED(sscanf(line, "%63s %15s %lf", way, found, &seconds) == 3);
         launch_for(seconds, way, strcmp(found, "lookup") == 0, stream, exec);
     }
+}
+
+static void check_grows(void) {
+    CUgraphExec exec = captured(function_of("busy_200us"), streams[0]);
+    CUfunction little = function_of("busy_10us");
+    CUgraph longer;
+    CUgraphExecUpdateResultInfo info;
+    long long began = now_us(), judged = began + 2000000;
+    long count = 0;
+    MUST(cuStreamBeginCapture_v2(streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(launch(function_of("busy_50ms"), streams[0]));
+    MUST(cuStreamEndCapture(streams[0], &longer));
+    for (int i = 0; now_us() < began + 4000000; i++) {
+        if (i == 200)
+            MUST(cuGraphExecUpdate_v2(exec, longer, &info));
+        MUST(launch(little, streams[0]));
+        MUST(cuGraphLaunch(exec, streams[0]));
+        MUST(cuCtxSynchronize());
+        count += now_us() > judged;
+    }
+    printf("%ld %lld\n", count, now_us() - judged);
 }
 
 static void check_both(const char *how) {
@@ -492,6 +516,8 @@ int main(int count, char **words) {
         use(0);
     if (strcmp(what, "ways") == 0)
         check_ways(NULL);
+    else if (strcmp(what, "grows") == 0)
+        check_grows();
     else if (strcmp(what, "both") == 0)
         check_both(argument);
     else if (strcmp(what, "elsewhere") == 0)

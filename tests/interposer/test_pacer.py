@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,19 @@ def test_every_way_to_launch_is_held_back_and_charged(paced: Callable[..., Paced
                 assert 15 < got < 50, (way, found, got)
                 assert after.waits > before.waits, (way, found)
                 assert after.used - before.used > 60 * MILLION, (way, found)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_work_that_takes_longer_than_it_did_is_charged_what_it_takes(
+    paced: Callable[..., Paced], beside: bool
+) -> None:
+    """No marker follows it, and the program waits for the context: nothing says when it has ended."""
+    one = paced(30)
+    with ExitStack() as others:
+        if beside:
+            others.enter_context(one.running("forever"))  # (of the same budget)
+        count, microseconds = map(int, one.run("grows").split())
+    assert count * 50_000 / microseconds < 0.45
 
 
 @pytest.mark.parametrize(("how", "each_ns"), [("once", MILLION), ("turns", MILLION // 100)])

@@ -15,12 +15,15 @@ enum {
     /* Of each new measurement one part in so many counts; of one that is not sure, and more than what is
      * known, fewer. */
     WEIGHT = 4,
+    /* A kind is measured again after so many looks of the measuring thread, some 20 to 60 ms. */
+    DUE_TICKS = 32,
     UNSURE_WEIGHT = 16,
 };
 
 struct place {
-    uint64_t key; /* 0: free; all atomic */
-    uint64_t ns;  /* 0: not measured */
+    uint64_t key;  /* 0: free; all atomic */
+    uint64_t ns;   /* 0: not measured */
+    uint32_t tick; /* when a marker has followed one last */
 };
 static struct place places[PLACES];
 
@@ -43,6 +46,14 @@ uint64_t xpu_cost_ns(xpu_cost cost, bool *known) {
     uint64_t ns = __atomic_load_n(&places[cost].ns, __ATOMIC_RELAXED);
     *known = ns != 0;
     return ns ? ns : UNKNOWN_NS;
+}
+
+bool xpu_cost_is_due(xpu_cost cost, uint32_t tick) {
+    return tick - __atomic_load_n(&places[cost].tick, __ATOMIC_RELAXED) >= DUE_TICKS;
+}
+
+void xpu_cost_marked(xpu_cost cost, uint32_t tick) {
+    __atomic_store_n(&places[cost].tick, tick, __ATOMIC_RELAXED);
 }
 
 void xpu_cost_learn(xpu_cost cost, double ns, bool sure) {

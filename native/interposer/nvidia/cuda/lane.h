@@ -63,6 +63,7 @@ struct xpu_lane_stream {
     uint8_t pending[XPU_LANE_PENDING]; /* numbers of their events, by count */
     /* The measuring thread's own: */
     bool active;
+    int64_t stamped; /* the time of the last marker that was read, or is to be; of the device's clock */
     double used_before, each_before, passed_before, waited_before; /* the measure's, at the last marker */
     int64_t resumes;     /* when work begins that no marker says; 0: it does not */
     bool guessed;        /* the work under way began so */

@@ -17,6 +17,7 @@
 #include "real.h"
 #include "turns.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -40,6 +41,7 @@ enum {
     DEPTH_NS = 20000000,
     /* How long it waits for that at least: the work under way may itself wait for this launch. */
     DEPTH_WAIT_NS = 20000000,
+    LONGEST_DEPTH_NS = 1000000000,
     /* How long a launch waits for budget while work of another stream spends it, and nothing ends: that work
      * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has. */
     STALL_NS = 50000000,
@@ -120,7 +122,24 @@ static uint64_t leased(const struct xpu_lane *lane) {
                                                                                                     : 0;
 }
 
+/* A thread that ends gives the rest back: a program may have a thread for each launch. */
+static pthread_key_t at_thread_end;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void give_back(void *unused) {
+    (void)unused;
+    if (lease.lane && leased(lease.lane))
+        xpu_budget_settle(lease.lane->device, -(int64_t)lease.ns, lease.ns, 0, xpu_now());
+    lease.ns = 0;
+}
+
+static void make_key(void) { (void)pthread_key_create(&at_thread_end, give_back); }
+
 static void lease_is(struct xpu_lane *lane, uint64_t ns) {
+    if (!lease.lane) {
+        (void)pthread_once(&once, make_key);
+        (void)pthread_setspecific(at_thread_end, &lease);
+    }
     /* A thread that goes from device to device would lose the rest each time. */
     if (lease.lane && lease.lane != lane && leased(lease.lane))
         xpu_budget_settle(lease.lane->device, -(int64_t)lease.ns, lease.ns, 0, xpu_now());
@@ -138,7 +157,7 @@ static void wait_for_depth(struct xpu_lane *lane) {
             return;
         if (!began) {
             began = now;
-            most = DEPTH_WAIT_NS + 2 * under_way;
+            most = DEPTH_WAIT_NS + 2 * (under_way < LONGEST_DEPTH_NS ? under_way : LONGEST_DEPTH_NS);
         }
         if (now - began > most)
             return;
@@ -227,24 +246,25 @@ static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
 /* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
  * a launch as a millisecond at least. That is more than it was, and never less. */
 static void wait_unmeasured(void) {
-    static uint64_t last; /* atomic */
+    static uint64_t lasts[XPU_DEVICES]; /* atomic */
     int device;
     if (xpu_granted_here(&device) != CUDA_SUCCESS)
         return;
+    uint64_t *last = &lasts[device];
     static int told;
     xpu_log_once(&told,
                  "the driver does not tell how long launches take: every one counts as the whole time since "
                  "the one before");
     for (;;) {
         uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS,
-                 before = __atomic_load_n(&last, __ATOMIC_RELAXED);
+                 before = __atomic_load_n(last, __ATOMIC_RELAXED);
         uint32_t share = xpu_share(device, now);
         uint64_t passed = before && now - before < UINT64_C(10000000000) ? now - before : 0;
         uint64_t ns = passed < 1000000 ? 1000000 : passed;
         if (share == XPU_NO_CAP || is_free(device, share, now))
             return;
         if (share && xpu_budget_take(device, share, ns, now, &until)) {
-            __atomic_store_n(&last, now, __ATOMIC_RELAXED);
+            __atomic_store_n(last, now, __ATOMIC_RELAXED);
             xpu_budget_guessed(device);
             return;
         }
@@ -337,9 +357,12 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
     } else if (xpu_stream_take(on)) {
         uint32_t tick = __atomic_load_n(&xpu_turns_tick, __ATOMIC_RELAXED);
         add(on, pace);
-        if (!pace->known || on->since.ns >= MARK_NS || on->since.count >= MARK_COUNT || on->tick != tick)
-            if (xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END))
+        if (!pace->known || on->since.ns >= MARK_NS || on->since.count >= MARK_COUNT || on->tick != tick ||
+            xpu_cost_is_due(pace->cost, tick))
+            if (xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END)) {
                 on->tick = tick;
+                xpu_cost_marked(pace->cost, tick);
+            }
         xpu_stream_leave(on);
     } else {
         __atomic_fetch_add(&on->missed_ns, pace->ns, __ATOMIC_RELAXED);

@@ -10,6 +10,8 @@ enum {
     /* What the device makes of a call so soon after it was waiting for nothing else; and a pause in a
      * stream's work that is none. */
     IDLE_NS = 8000,
+    /* What work has used beside others is known to a slice of theirs or so: from here on it is believed. */
+    SURE_NS = 5000000,
 };
 
 /* Of the time with work: a context that has less of it was kept from the device by others. */
@@ -45,6 +47,13 @@ static void reckon(struct xpu_lane *lane, const struct xpu_lane_stream *on, cons
     bool longer = alone && !past && last > expected * 1.5 + IDLE_NS;
     if (!marker->mixed || !on->active)
         return;
+    if (!past && !marker->pauses && measure->active == 1 && used > SURE_NS &&
+        used > 1.5 * (double)marker->ns) {
+        /* It takes longer than it did: it is neither given back nor learnt from only once nobody else is
+         * there. */
+        learn(marker, used, true);
+        return;
+    }
     if (marker->last_alone) {
         /* A marker that came late still says how long the launch took at most. */
         double took = marker->count == 1 && !on->guessed && passed < last ? passed : last;

@@ -87,7 +87,7 @@ static void read_probes(struct xpu_lane *lane, struct xpu_sweep *sweep) {
         }
         lane->latest = at;
         if (at - lane->reference_at > REFERENCE_NS)
-            take_as_reference(lane, number, at);
+            sweep->reference = (struct xpu_reference){number, at};
     }
     sweep->until = lane->latest;
     if (lane->probes_read != lane->probes_placed) {
@@ -116,6 +116,11 @@ void xpu_sweep_markers(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xp
                 marker->at = lane->latest;
                 marker->mixed = 0;
             }
+            /* They are reckoned as they were placed: two programs' streams may share this place, and times
+             * from two references differ by their rounding. */
+            if (marker->at < on->stamped)
+                marker->at = on->stamped;
+            on->stamped = marker->at;
             marker->stamped = true;
             if (marker->kind == XPU_MARKER_END && found == STAMPED)
                 note_end(lane, marker->at);
@@ -138,8 +143,14 @@ bool xpu_probe_waited(const struct xpu_lane *lane, const struct xpu_instant *pro
     return probe->completed != 0;
 }
 
+void xpu_sweep_end(struct xpu_sweep *sweep, struct xpu_lane *lane) {
+    if (sweep->reference.at)
+        take_as_reference(lane, sweep->reference.probe, sweep->reference.at);
+}
+
 void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane) {
     sweep->count = 0;
+    sweep->reference = (struct xpu_reference){0};
     place_probe(lane);
     read_probes(lane, sweep);
 }

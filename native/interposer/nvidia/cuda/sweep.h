@@ -23,16 +23,25 @@ struct xpu_instant {
     int64_t completed; /* of a probe that took its time; 0: it was at its turn */
 };
 
+/* A probe that is to be the next reference, and when it completed; at 0: none. */
+struct xpu_reference {
+    unsigned probe;
+    int64_t at;
+};
+
 struct xpu_sweep {
     struct xpu_instant instants[XPU_MOST_INSTANTS];
     unsigned count;
     int64_t until; /* what is later is not known yet */
+    struct xpu_reference reference;
 };
 
 /* Records a probe, and reads those that have completed. */
 void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane);
 /* Reads a stream's markers. */
 void xpu_sweep_markers(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on);
+/* All markers that have completed are read: what comes later is compared with a newer reference. */
+void xpu_sweep_end(struct xpu_sweep *sweep, struct xpu_lane *lane);
 /* In its place, by its time. */
 void xpu_sweep_add(struct xpu_sweep *sweep, struct xpu_instant instant);
 /* Whether a probe waited for another context's turn. */

@@ -75,6 +75,7 @@ static bool look_at(struct xpu_lane *lane) {
         if (on->assumed_end && on->assumed_end <= sweep.until)
             xpu_sweep_add(&sweep, (struct xpu_instant){on->assumed_end, XPU_ASSUMED_END, on, 0});
     }
+    xpu_sweep_end(&sweep, lane);
     for (unsigned i = 0; i < sweep.count; i++)
         if (sweep.instants[i].at <= sweep.until || sweep.instants[i].what == XPU_PROBE)
             xpu_happens(&sweep, lane, &sweep.instants[i]);
