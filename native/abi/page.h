@@ -103,7 +103,7 @@ struct xpu_usage_total {
 /* A device's time, as all processes of the container have used it together. Times are of CLOCK_MONOTONIC as
  * the container sees it, in ns: only differences mean something on the host. */
 struct xpu_usage_compute {
-    uint64_t paid;     /* when what was launched is paid for, at the cap; atomic */
+    uint64_t paid;     /* when what was launched is paid for, at paid_cap; atomic */
     uint64_t paid_cap; /* the share that `paid` was reckoned with; atomic */
     uint64_t used;     /* ns of the device's time charged so far, predictions included; atomic */
     uint64_t waits;    /* counts up while a launch waits for its turn; atomic */

@@ -37,12 +37,11 @@ bool xpu_any_cap(void);
 /* The container's share of the device now, 0 (it may launch nothing) to XPU_WHOLE, or XPU_NO_CAP: what the
  * host's agent gives, or the cap where no agent is at work. */
 uint32_t xpu_share(int device, uint64_t now);
-/* Whether the agent may give it more than its cap, and take that back. */
+/* Whether its share is, or may become, less than the whole device. */
 bool xpu_share_varies(int device);
 
 /* Charges `ns` of the device's time before it is used, at a share of 1 to XPU_WHOLE. False, with nothing
- * charged and *until set, while earlier launches are not paid for. `busy`: earlier ones are still under way.
- */
+ * charged and *until set, while earlier launches are not paid for. */
 bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t *until);
 /* The same whatever is paid. */
 void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t now);

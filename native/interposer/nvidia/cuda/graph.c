@@ -1,5 +1,6 @@
 /*
- * Graphs with nodes that allocate. What they take at a launch stays with the driver, for the next one: the
+ * Launches of graphs go through the pacer, each as one launch. The rest is about graphs with nodes that
+ * allocate. What they take at a launch stays with the driver, for the next one: the
  * account holds what it has reserved for the graphs of each device.
  *
  * What a launch may take at most is known when the graph is made executable: the addresses of its

@@ -79,7 +79,8 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x
                                                    block_z, shared_bytes, stream, arguments));
 }
 
-/* Shape and shared memory are the function's own here; one that is set otherwise is measured anew. */
+/* Shape and shared memory are the function's own here, and not told apart: the cost of one that is set
+ * otherwise is learnt again. */
 CUresult cuLaunch(CUfunction function) { XPU_PACED(NULL, false, function, 1, REAL(cuLaunch)(function)); }
 
 CUresult cuLaunchGrid(CUfunction function, int width, int height) {

@@ -244,7 +244,8 @@ static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
 }
 
 /* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
- * a launch as a millisecond at least. That is more than it was, and never less. */
+ * a launch as a millisecond at least. That is more than it was for a program that waits for its work,
+ * and the longer the wait for budget, the more: it is not meant to be fair. */
 static void wait_unmeasured(void) {
     static uint64_t lasts[XPU_DEVICES]; /* atomic */
     int device;
