@@ -1,22 +1,59 @@
 """The pages of all grants on the node, open as long as their grants are there.
 
-A container can put a lease on its pages, and one that starts has none yet: what cannot be opened now is tried
-again, and keeps its caps until then. What is in the pages is not known here.
+A container can put a lease on its pages (fcntl(2)), and one that starts has none yet: what cannot be opened
+now is tried again, and keeps its caps until then. A lease that is given up and taken again in time would keep
+us out for ever, and its holder out of the comparison with the driver's samples: a thread waits for the end of
+the first one, and as long as it has the page open no new one is granted. What is in the pages is not known
+here.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 
 from xpu_runtime import paths
-from xpu_runtime.limits import folders
+from xpu_runtime.limits import folders, pages
 from xpu_runtime.limits.compute import GrantPages
 
 #: A folder's time stamp has the clock's ticks: two changes can have the same.
 _TICK_NS = 1_000_000_000
+
+
+class _PastLeases(threading.Thread):
+    """Opens a grant's pages, however long a lease on them lasts (45 s at most, each), and keeps them open."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(daemon=True)
+        self._folder = folder
+        self._fds: list[int] = []
+        self._lock = threading.Lock()
+        self._ended = False
+        self.start()
+
+    def run(self) -> None:
+        for name, access in ((pages.QUOTA, os.O_RDWR), (pages.USAGE, os.O_RDONLY)):
+            try:
+                fd = os.open(os.path.join(self._folder, name), access | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except OSError:
+                return  # the grant has ended
+            with self._lock:
+                self._fds.append(fd)
+                if self._ended:
+                    self._close()
+
+    def end(self) -> None:
+        """Closes them, now or once they are open."""
+        with self._lock:
+            self._ended = True
+            self._close()
+
+    def _close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
 
 
 class OpenGrants:
@@ -26,6 +63,7 @@ class OpenGrants:
         self._log = log
         self._stamp = -1
         self._untold: set[str] = set()
+        self._past_leases: dict[str, _PastLeases] = {}
         self.by_folder: dict[str, GrantPages] = {}
         #: The highest number of an agent's round that was in a page when it was opened.
         self.round = 0
@@ -52,11 +90,15 @@ class OpenGrants:
             except (OSError, ValueError) as error:
                 self._not_opened(folder, error)
         self._untold &= there
+        for folder in self._past_leases.keys() - (there - self.by_folder.keys()):
+            self._past_leases.pop(folder).end()
         return changed
 
     def close(self) -> None:
         for grant in self.by_folder.values():
             grant.close()
+        for each in self._past_leases.values():
+            each.end()
 
     def _opened(self, folder: str) -> GrantPages:
         grant = GrantPages(folder, write=True)
@@ -68,6 +110,8 @@ class OpenGrants:
         if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR):
             return  # no pages (yet): its limits are held by something else
         self._stamp = -1
+        if isinstance(error, BlockingIOError) and folder not in self._past_leases:
+            self._past_leases[folder] = _PastLeases(folder)
         if folder not in self._untold:
             self._untold.add(folder)
             why = getattr(error, "strerror", None) or error

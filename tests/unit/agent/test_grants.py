@@ -1,0 +1,66 @@
+"""The agent's open pages, and containers that would keep it out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime import paths
+from xpu_runtime.agent.grants import OpenGrants
+from xpu_runtime.limits import pages
+
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+
+#: Holds a lease on a file, gives it up each time that somebody wants to open it, and takes it again at once.
+HOLDER = """
+import fcntl, os, signal, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+def renew(*_):
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        print("no more", flush=True)
+signal.signal(signal.SIGIO, renew)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print("leased", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a grant, with pages."""
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+    made = Path(paths.in_run_dir(paths.GRANT_FOLDERS, "1-1"))
+    made.mkdir(parents=True)
+    pages.create(str(made), "c1", (pages.Entry(UUID, None, cores=30),))
+    return made
+
+
+def test_a_lease_that_is_taken_again_and_again_keeps_nobody_out(folder: Path) -> None:
+    told: list[str] = []
+    grants = OpenGrants(told.append)
+    command = [sys.executable, "-c", HOLDER, str(folder / pages.QUOTA)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "leased\n"
+            end = time.monotonic() + 20
+            while not grants.by_folder and time.monotonic() < end:
+                grants.refresh()
+                time.sleep(0.05)
+            assert [Path(each).name for each in grants.by_folder] == ["1-1"]
+            assert len(told) == 1, "the container's lease is told once"
+            assert holder.stdout.readline() == "no more\n"
+        finally:
+            holder.kill()
+    before = len(os.listdir("/proc/self/fd"))
+    grants.close()
+    assert len(os.listdir("/proc/self/fd")) < before
