@@ -114,9 +114,15 @@ class Daemon:
         return found.get(PROGRAM), found.get(SERVER)
 
     def _own(self, pid: int) -> tuple[str, Process] | None:
-        """What `pid` is of this daemon's; None: something else."""
+        """What `pid` is of this daemon's; None: something else.
+
+        Its name, words and environment are the process's own to choose: a container's could pose as the
+        daemon. Its user and its PID namespace are not.
+        """
         wanted = b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(self.pipe)
         try:
+            if os.stat(f"/proc/{pid}").st_uid or proc.pid_namespace(pid) != proc.pid_namespace():
+                return None
             if wanted not in files.read(f"/proc/{pid}/environ", _MAX_ENVIRON).split(b"\0"):
                 return None
             program = files.read(f"/proc/{pid}/cmdline", _MAX_ENVIRON).split(b"\0")[0]

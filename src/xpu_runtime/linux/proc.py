@@ -44,9 +44,12 @@ def boot_id() -> str:
     return _read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
 
 
-def pid_namespace() -> int:
-    """The number of the PID namespace that this process is in (namespaces(7))."""
-    return os.stat("/proc/self/ns/pid").st_ino
+def pid_namespace(pid: int | None = None) -> int:
+    """The number of the PID namespace that `pid`, or this process, is in (namespaces(7)).
+
+    OSError where the process has ended, or is another user's and we are not root.
+    """
+    return os.stat(f"/proc/{'self' if pid is None else pid}/ns/pid").st_ino
 
 
 def start_time(pid: int) -> int | None:
