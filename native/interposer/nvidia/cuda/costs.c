@@ -1,6 +1,6 @@
 /*
- * A table with one place for each hash of a key: two functions that meet there learn each other away, and are
- * measured anew.
+ * A table in which each hash of a key has some places: of more kinds that meet there, the one that was
+ * measured longest ago is forgotten, and measured anew when it is launched again.
  */
 #include "costs.h"
 #include "real.h"
@@ -9,6 +9,7 @@
 
 enum {
     PLACES = 2048, /* a power of two */
+    WAYS = 8,      /* places of a hash: a large model has a thousand kinds of launches */
     /* What a launch is taken to cost that was never measured: a program can have some of these under way at
      * once, and no more (DEPTH_NS in pacer.c). */
     UNKNOWN_NS = 1000000,
@@ -33,13 +34,22 @@ XPU_AT_FORK(forget)
 xpu_cost xpu_cost_of(const void *what, uint32_t shape) {
     uint64_t key = ((uint64_t)(uintptr_t)what ^ (uint64_t)shape << 40 ^ shape) | 1;
     uint64_t mixed = key * 0x9e3779b97f4a7c15u;
-    xpu_cost cost = (xpu_cost)(mixed >> 53) & (PLACES - 1);
-    struct place *place = &places[cost];
-    if (__builtin_expect(__atomic_load_n(&place->key, __ATOMIC_RELAXED) != key, 0)) {
-        __atomic_store_n(&place->ns, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&place->key, key, __ATOMIC_RELAXED);
+    unsigned home = (unsigned)(mixed >> 53) & (PLACES - 1), oldest = home;
+    for (unsigned i = 0; i < WAYS; i++) {
+        unsigned at = (home + i) & (PLACES - 1);
+        uint64_t found = __atomic_load_n(&places[at].key, __ATOMIC_RELAXED);
+        if (__builtin_expect(found == key, 1))
+            return (xpu_cost)at;
+        uint32_t age = __atomic_load_n(&places[oldest].tick, __ATOMIC_RELAXED) -
+                       __atomic_load_n(&places[at].tick, __ATOMIC_RELAXED);
+        if (!found || (int32_t)age > 0)
+            oldest = at;
+        if (!found)
+            break;
     }
-    return cost;
+    __atomic_store_n(&places[oldest].ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&places[oldest].key, key, __ATOMIC_RELAXED);
+    return (xpu_cost)oldest;
 }
 
 uint64_t xpu_cost_ns(xpu_cost cost, bool *known) {
