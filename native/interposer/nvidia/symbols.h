@@ -23,6 +23,9 @@ __asm__(".symver dlclose, dlclose@" XPU_OLDEST);
 __asm__(".symver pthread_create, pthread_create@" XPU_OLDEST);
 __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" XPU_OLDEST);
 __asm__(".symver pthread_sigmask, pthread_sigmask@" XPU_OLDEST);
+__asm__(".symver pthread_key_create, pthread_key_create@" XPU_OLDEST);
+__asm__(".symver pthread_once, pthread_once@" XPU_OLDEST);
+__asm__(".symver pthread_setspecific, pthread_setspecific@" XPU_OLDEST);
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 /* The headers of glibc 2.38 and newer take these for sscanf and the like; they differ in binary literals
