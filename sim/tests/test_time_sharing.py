@@ -46,7 +46,7 @@ def test_elapsed_time_is_not_a_programs_own(
     program = built(up, tmp_path, "shares")
     loads = [
         subprocess.Popen(
-            [program, tmp_path / "common", str(who), str(len(shares)), str(share), charge, "1"],
+            [program, tmp_path / "common", str(who), str(len(shares)), str(share), charge, "1.8"],
             stdout=subprocess.PIPE,
             text=True,
         )
