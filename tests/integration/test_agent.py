@@ -153,6 +153,7 @@ def test_a_container_that_goes_round_the_pacer_and_lies_in_its_page_is_told_and_
         (device,) = service.status()["devices"]
         assert device["compared"]
         (told,) = [each for each in device["slices"] if each["container_id"] == liar.id]
+        assert told["compared"] is True
         assert "more than its cap of 30%" in told["held_strictly"]
         assert told["share"] == 0
         assert f"{liar.id} is held more strictly" in node.xpu("ps").stderr
@@ -160,3 +161,14 @@ def test_a_container_that_goes_round_the_pacer_and_lies_in_its_page_is_told_and_
         number = liar.round
         until(lambda: liar.round > number, "what holds is renewed")
     liar.close()
+
+
+def test_what_the_driver_counts_for_the_server_of_mps_is_not_compared(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
+    node.sim("1xT4-R580")
+    container = node.start(bundles("XPU_ENFORCE=mps", "XPU_CORES=30", args=["sleep", "1000"]))
+    service = start_agent()
+    until(lambda: service.status()["devices"][0]["compared"], "the driver has answered", 30)
+    (told,) = service.status()["devices"][0]["slices"]
+    assert (told["container_id"], told["compared"]) == (container, False)

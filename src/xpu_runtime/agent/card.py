@@ -39,6 +39,9 @@ class Watched:
     """A slice, and all that is known of it."""
 
     __slots__ = (
+        "_granted",
+        "_granted_from",
+        "_granted_to",
         "_terms",
         "account",
         "adjusted",
@@ -50,6 +53,7 @@ class Watched:
         "look_at",
         "page",
         "position",
+        "sampled",
         "seen",
         "share",
     )
@@ -62,12 +66,17 @@ class Watched:
         used, waits = unpack(self.seen) if len(self.seen) == _WHOLE_LOOK else (0, 0)
         self.demand = Demand(page.cap, *page.policy, used, waits, now)
         self.account = crosscheck.Account()
+        #: Whether the driver's samples tell it apart from others.
+        self.sampled = True
         #: Not read before this time.
         self.look_at = 0
         #: Whether its share is ever another than its cap.
         self.governed = self.demand.governed
-        #: What it may have now.
+        #: What it may have now (`give`).
         self.share = self.demand.cap
+        #: Shares times nanoseconds, between these two times.
+        self._granted = 0
+        self._granted_from = self._granted_to = now
         #: Whether something other than 0 is in its page.
         self.adjusted = True
 
@@ -85,6 +94,20 @@ class Watched:
         changed = self.demand.set(self.page.cap, *self.page.policy)
         self.governed = self.demand.governed
         return changed
+
+    def give(self, share: int, now: int) -> None:
+        """It may have so much from now on."""
+        self._granted += self.share * (now - self._granted_to)
+        self._granted_to = now
+        self.share = share
+
+    def mean_share(self, now: int) -> float:
+        """What it was allowed on average since this was asked last."""
+        self.give(self.share, now)
+        passed = now - self._granted_from
+        mean = self._granted / passed if passed else float(self.share)
+        self._granted, self._granted_from = 0, now
+        return mean
 
     def free(self) -> None:
         """Only its cap holds."""
@@ -161,7 +184,7 @@ class Card:
         if self.busy:
             return self._decide(now, number, round_ns)
         if was or any(each.account.held for each in self.slices):
-            self._rest(number)
+            self._rest(now, number)
             return True
         return False
 
@@ -219,17 +242,17 @@ class Card:
         wrote = False
         for each, share in zip(self.slices, self._shares):
             if renew or share != each.share:
-                each.share = share
+                each.give(share, now)
                 each.write(number)
                 wrote = True
         return wrote
 
-    def _rest(self, number: int) -> None:
+    def _rest(self, now: int, number: int) -> None:
         """Nobody is at work: all have their caps, and who is held stays so."""
         self._changed = True
         self._borrowing = False
         for each in self.slices:
-            each.share = each.demand.cap
+            each.give(each.demand.cap, now)
             if each.account.held:
                 each.write(number)
             else:

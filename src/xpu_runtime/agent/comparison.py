@@ -14,9 +14,9 @@ from xpu_runtime.agent.card import Card, Watched
 from xpu_runtime.agent.samples import Samples, Utilization
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import waiting
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import CORES, Grant
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.limits import folders, usage
+from xpu_runtime.limits import folders, registry, usage
 from xpu_runtime.limits.compute import WHOLE
 
 _S = 1_000_000_000
@@ -85,8 +85,8 @@ class Comparison:
             if by_slice is None:
                 continue
             for number, each in enumerate(card.slices):
-                if each.demand.cap:
-                    self._compare(card, each, seconds, by_slice.get(number))
+                if each.demand.cap and each.sampled:
+                    self._compare(card, each, now, seconds, by_slice.get(number))
 
     def _note(self, card: Card, compared: bool) -> None:
         """Says, once, where nobody can tell whether a cap holds, as on MIG devices."""
@@ -98,9 +98,11 @@ class Comparison:
                 f"the driver does not tell what processes use of {card.name}: pages alone hold its caps"
             )
 
-    def _compare(self, card: Card, each: Watched, seconds: float, utilization: float | None) -> None:
+    def _compare(
+        self, card: Card, each: Watched, now: int, seconds: float, utilization: float | None
+    ) -> None:
         account, was = each.account, each.account.held
-        account.check(seconds, utilization, max(each.share, 0) / WHOLE, each.demand.cap / WHOLE)
+        account.check(seconds, utilization, each.mean_share(now) / WHOLE, each.demand.cap / WHOLE)
         if account.held == was:
             return
         card.arrange()
@@ -128,7 +130,11 @@ class Comparison:
             for each in card.slices:
                 grant = self._grants.get(each.folder)
                 if grant is not None and each.position < len(grant.slices):
-                    card.name = grant.slices[each.position].device_uuid
+                    slice_ = grant.slices[each.position]
+                    card.name = slice_.device_uuid
+                    # What runs side by side is one process's to the driver: the server's.
+                    holder = registry.known_holder(slice_, CORES)
+                    each.sampled = holder is None or not holder.SIDE_BY_SIDE
         return True
 
     def _owners_of(self, pids: set[int], grants: Collection[str], now: int) -> dict[int, str]:

@@ -168,15 +168,15 @@ class Agent:
                     "uuid": card.name or card.uuid.hex(),
                     "busy": card.busy,
                     "compared": card.compared,
-                    "slices": [_slice_status(each) for each in card.slices],
+                    "slices": [_slice_status(each, card.compared) for each in card.slices],
                 }
                 for card in self._cards.values()
             ],
         }
 
 
-def _slice_status(each: Watched) -> dict[str, Any]:
-    """Shares in percent."""
+def _slice_status(each: Watched, compared: bool | None) -> dict[str, Any]:
+    """Shares in percent; `compared`: whether the driver's samples are of its device."""
     account, demand = each.account, each.demand
     cap = demand.cap * 100 / WHOLE
     strict = None
@@ -189,6 +189,7 @@ def _slice_status(each: Watched) -> dict[str, Any]:
         "sched": pages.SCHEDS[demand.sched],
         "priority": pages.PRIORITIES[demand.priority],
         "share": each.share * 100 / WHOLE if demand.cap else None,
+        "compared": compared and each.sampled,
         "held_strictly": strict,
         "owed_seconds": round(account.owed, 1),
     }
