@@ -248,6 +248,19 @@ static void check_grows(void) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
+/* How often a second short launches are held back, beside another program. */
+static void check_turns(void) {
+    CUfunction function = function_of("busy_10us");
+    long long began = now_us(), before = began, now = began;
+    int held = 0;
+    for (; now - began < 2500000; before = now) {
+        MUST(launch(function, streams[1]));
+        now = now_us();
+        held += now - began > 500000 && now - before > 300;
+    }
+    printf("%d\n", held / 2);
+}
+
 static void check_both(const char *how) {
     bool once = strcmp(how, "once") == 0;
     const char *name = once ? "busy_1ms" : "busy_10us";
@@ -518,6 +531,8 @@ int main(int count, char **words) {
         check_ways(NULL);
     else if (strcmp(what, "grows") == 0)
         check_grows();
+    else if (strcmp(what, "turns") == 0)
+        check_turns();
     else if (strcmp(what, "both") == 0)
         check_both(argument);
     else if (strcmp(what, "elsewhere") == 0)

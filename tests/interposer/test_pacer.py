@@ -157,6 +157,16 @@ def test_work_that_takes_longer_than_it_did_is_charged_what_it_takes(
     assert count * 50_000 / microseconds < 0.45
 
 
+@pytest.mark.alone
+def test_beside_others_a_cap_is_used_in_whole_turns(paced: Callable[..., Paced]) -> None:
+    """Each change between two contexts costs the card time that is nobody's."""
+    one, other = paced(30), paced(None)
+    with other.running("forever") as load:
+        assert load.stdout and load.stdout.readline() == "ready\n"
+        # Turns of a millisecond are 300 a second; waits for each launch's own budget would be 1,500.
+        within(100, 600, lambda: float(one.run("turns")))
+
+
 @pytest.mark.parametrize(("how", "each_ns"), [("once", MILLION), ("turns", MILLION // 100)])
 def test_launches_on_two_devices_are_charged_to_each(
     paced: Callable[..., Paced], how: str, each_ns: int

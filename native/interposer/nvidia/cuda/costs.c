@@ -11,7 +11,7 @@ enum {
     PLACES = 2048, /* a power of two */
     WAYS = 8,      /* places of a hash: a large model has a thousand kinds of launches */
     /* What a launch is taken to cost that was never measured: a program can have some of these under way at
-     * once, and no more (DEPTH_NS in pacer.c). */
+     * once, and no more (DEPTH_NS in gate.c). */
     UNKNOWN_NS = 1000000,
     /* Of each new measurement one part in so many counts; of one that is not sure, and more than what is
      * known, fewer. */

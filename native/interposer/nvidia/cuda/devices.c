@@ -45,7 +45,7 @@ static CUresult look_up(CUdevice device, uint8_t *known) {
     return CUDA_SUCCESS;
 }
 
-static CUresult find_index(CUdevice device, int *index) {
+CUresult xpu_find_index(CUdevice device, int *index) {
     uint8_t known = device >= 0 && device < XPU_NUMBERS
                         ? __atomic_load_n(&xpu_indexes[device], __ATOMIC_RELAXED)
                         : UNKNOWN;
@@ -56,7 +56,7 @@ static CUresult find_index(CUdevice device, int *index) {
 
 int xpu_index_of(CUdevice device) {
     int index;
-    (void)find_index(device, &index);
+    (void)xpu_find_index(device, &index);
     return index;
 }
 
@@ -71,7 +71,7 @@ CUresult xpu_permitted(void) {
 static CUresult find_granted(CUdevice device, int *index) {
     CUresult result = xpu_permitted();
     if (result == CUDA_SUCCESS)
-        result = find_index(device, index);
+        result = xpu_find_index(device, index);
     if (result == CUDA_SUCCESS && *index < 0) {
         xpu_device_refused(
             "the driver shows a device that this container's slice does not name: start the container "

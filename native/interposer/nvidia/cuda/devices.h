@@ -14,6 +14,8 @@ CUresult xpu_permitted(void);
 /* Index in the pages of a device as CUDA numbers it in this process, or -1: not granted, or no such device.
  */
 int xpu_index_of(CUdevice device);
+/* The same, with the driver's error where it does not say which device that is. */
+CUresult xpu_find_index(CUdevice device, int *index);
 /* The same by one load: -1 also where it has not been looked up yet. Who has an index has valid pages. */
 enum { XPU_NUMBERS = 64, XPU_FIRST_INDEX = 2 };
 extern uint8_t xpu_indexes[XPU_NUMBERS] __attribute__((visibility("hidden")));

@@ -48,6 +48,7 @@ static void forget(void) {
         if (lanes[i]) {
             lanes[i]->context = NULL;
             lanes[i]->using = 0;
+            lanes[i]->ending = 0;
         }
 }
 XPU_AT_FORK(forget)
@@ -164,13 +165,17 @@ static bool make(struct xpu_lane *lane, unsigned number, CUcontext context, int 
 
 static struct xpu_lane *find_or_make(CUcontext context, bool *broken) {
     CUdevice number;
+    int device;
     unsigned place;
     struct xpu_lane *lane;
     enum claim found;
     *broken = is_among(broken_contexts, context);
-    if (*broken || is_among(free_contexts, context) || REAL(cuCtxGetDevice)(&number) != CUDA_SUCCESS)
+    if (*broken || is_among(free_contexts, context))
         return NULL;
-    int device = xpu_index_of(number);
+    if (REAL(cuCtxGetDevice)(&number) != CUDA_SUCCESS || xpu_find_index(number, &device) != CUDA_SUCCESS) {
+        *broken = true; /* for this launch */
+        return NULL;
+    }
     if (device < 0 || xpu_share(device, xpu_now()) == XPU_NO_CAP) {
         note(free_contexts, context);
         return NULL;
@@ -190,8 +195,10 @@ static struct xpu_lane *find_or_make_in(CUcontext context, CUcontext current, bo
     CUcontext popped;
     if (context == current)
         return find_or_make(context, broken);
-    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) {
+        *broken = true; /* for this launch, which is not to go unpaced for it */
         return NULL;
+    }
     struct xpu_lane *lane = find_or_make(context, broken);
     (void)REAL(cuCtxPopCurrent_v2)(&popped);
     return lane;
@@ -327,6 +334,14 @@ bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstrea
     on->pending[placed % XPU_LANE_PENDING] = (uint8_t)at;
     __atomic_store_n(&on->placed, placed + 1, __ATOMIC_RELEASE);
     return true;
+}
+
+void xpu_marker_end(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream) {
+    if (!xpu_stream_take(on))
+        return;
+    if (on->open && on->since.count)
+        (void)xpu_marker_place(lane, on, stream, XPU_MARKER_END);
+    xpu_stream_leave(on);
 }
 
 void xpu_marker_done(struct xpu_lane *lane, struct xpu_lane_stream *on) {

@@ -23,6 +23,7 @@ enum {
     XPU_LANE_PENDING = 64, /* markers of one stream; a power of two */
     XPU_LANE_PROBES = 16,  /* under way at once; a power of two */
     XPU_LANE_ENDED = 64,   /* ends of work that are remembered */
+    XPU_LANE_CALM = 64,    /* probes in a row that did not wait: nobody else is there */
     XPU_MARKER_MIX = 4,    /* kinds of launches that one marker tells apart */
 };
 
@@ -67,6 +68,7 @@ struct xpu_lane_stream {
     double used_before, each_before, passed_before, waited_before; /* the measure's, at the last marker */
     int64_t resumes;     /* when work begins that no marker says; 0: it does not */
     bool guessed;        /* the work under way began so */
+    bool predicted;      /* the work before the last marker counted as it was predicted */
     int64_t assumed_end; /* of launches that no marker follows; 0: none */
     uint64_t assumed_ns; /* what these were predicted to take, and how many they are */
     uint32_t assumed_count;
@@ -83,7 +85,8 @@ struct xpu_lane {
     /* From here on the measuring thread looks only where there is a context. */
     int device;         /* index in the pages */
     uint32_t broken;    /* the driver refuses to tell times: nothing can be measured; atomic */
-    uint32_t contended; /* others have had the device of late, too; atomic */
+    uint32_t contended; /* others have had the device of late while it had work; atomic */
+    uint32_t shared;    /* probes have had to wait of late: others use the device; atomic */
     uint64_t inflight;  /* predicted ns of what was marked and is not measured; atomic */
     uint64_t stall;     /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
     CUstream probes;    /* the pacer's own stream */
@@ -136,6 +139,9 @@ static inline void xpu_stream_opens(struct xpu_lane_stream *on, bool open) {
 /* Records a marker in the stream, with the flag taken. False: no event is free, or the driver refuses. */
 bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream,
                       enum xpu_marker_kind kind);
+/* Marks what was launched last, where nothing more comes until budget has, or the program has waited for it.
+ */
+void xpu_marker_end(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream);
 /* Markers that are not read yet, for the measuring thread. */
 static inline struct xpu_marker *xpu_marker_first(struct xpu_lane *lane, struct xpu_lane_stream *on,
                                                   uint32_t number, CUevent *event) {

@@ -41,14 +41,22 @@ CUresult xpu_mps_permitted(void) {
                                                                             : CUDA_SUCCESS;
 }
 
-/* What the program's own environment says already may be less, and is kept then. The container has one
- * device: the first of its pages. */
+/* What the program's own environment says, or 0 where that is no number of at least 1: what the driver makes
+ * of such a one is not known. */
+static double percent_in_environment(void) {
+    const char *text = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    char *end;
+    double number = text ? strtod(text, &end) : 0;
+    return number >= 1 && !*end ? number : 0;
+}
+
+/* What is there already may be less, and is kept then. The container has one device: the first of its pages.
+ */
 static void set_percent(uint32_t percent, bool decided) {
     char text[16];
-    const char *there = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-    double own = there ? strtod(there, NULL) : 0, whole = XPU_WHOLE / 100;
-    if (own > 0 && own <= percent && !decided) {
-        xpu_part_set(0, own * whole < 1 ? 1 : (uint32_t)(own * whole));
+    double own = percent_in_environment();
+    if (own && own <= percent && !decided) {
+        xpu_part_set(0, (uint32_t)(own * (XPU_WHOLE / 100)));
         return;
     }
     snprintf(text, sizeof text, "%u", percent);

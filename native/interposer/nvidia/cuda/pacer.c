@@ -1,34 +1,20 @@
 /*
- * The gate, and the markers behind it.
- *
- * What a launch is predicted to cost is taken from the container's budget before the launch, a lease at a
- * time for each thread, so that most launches touch nothing that is shared. What it has cost really comes
- * from the measuring thread (turns.c), some milliseconds later. No lock is held over a call of the driver,
- * and the only wait without an end is that for budget, which comes back with time.
+ * A launch's way through the pacer: its predicted cost passes the gate (gate.c), and markers are placed
+ * around it, from which the measuring thread (turns.c) tells some milliseconds later what it has cost really.
+ * No lock is held over a call of the driver.
  */
 #define _GNU_SOURCE
 #include "pacer.h"
 #include "account/account.h"
 #include "account/budget.h"
-#include "account/part.h"
-#include "account/reap.h"
-#include "devices.h"
+#include "gate.h"
 #include "lane.h"
 #include "real.h"
 #include "turns.h"
 
-#include <pthread.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
 XPU_NEED(cuStreamIsCapturing)
 
 enum {
-    /* What a thread takes from the budget at once. More saves shared work; what an idle thread keeps of it is
-     * not lost, but is not another's either. */
-    LEASE_NS = 200000,
     /* Launches between two markers of a stream: so much predicted time, or so many. A marker costs the driver
      * as much as some launches. */
     MARK_NS = 300000,
@@ -36,33 +22,11 @@ enum {
     /* A stream that has had nothing to do for so long gets a marker before its next launch: not before every
      * launch, where launches come slower than they run. */
     PAUSE_NS = 200000,
-    /* Work under way beyond which a launch waits. It must outlast a delay of the measuring thread; and what
-     * is under way cannot be taken back when the share shrinks. */
-    DEPTH_NS = 20000000,
-    /* How long it waits for that at least: the work under way may itself wait for this launch. */
-    DEPTH_WAIT_NS = 20000000,
-    LONGEST_DEPTH_NS = 1000000000,
-    /* How long a launch waits for budget while work of another stream spends it, and nothing ends: that work
-     * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has. */
-    STALL_NS = 50000000,
-    LONGEST_STALL_NS = 2000000000,
-    SHORT_PAUSE_NS = 300000,
-    LONG_PAUSE_NS = 2000000,
-    REAP_NS = 100000000,
 };
 
 int xpu_pacing_state;
 
-static __thread struct {
-    struct xpu_lane *lane;
-    CUcontext context; /* the lane's, when the lease was taken */
-    uint64_t ns;
-} lease;
-
-static void forget(void) {
-    xpu_pacing_state = XPU_PACING_UNKNOWN;
-    memset(&lease, 0, sizeof lease);
-}
+static void forget(void) { xpu_pacing_state = XPU_PACING_UNKNOWN; }
 XPU_AT_FORK(forget)
 
 /* The answer does not change while the container runs. Where its pages cannot be read now, nothing was
@@ -77,26 +41,12 @@ bool xpu_pacing_look(void) {
     return xpu_any_cap();
 }
 
-static void pause_for(uint64_t ns) {
-    struct timespec time = {.tv_nsec = (long)(ns < LONG_PAUSE_NS ? ns : LONG_PAUSE_NS)};
-    syscall(SYS_nanosleep, &time, NULL); /* a signal ends it early */
-}
-
 /* ---- markers ---- */
 
 /* Whether the stream has nothing to do, for all that is known here, and has had nothing for a while. */
 static bool rests(const struct xpu_lane_stream *on, int64_t now) {
     return !__atomic_load_n(&on->open, __ATOMIC_RELAXED) ||
            now > __atomic_load_n(&on->busy_until, __ATOMIC_RELAXED) + PAUSE_NS;
-}
-
-/* Nothing is launched in the stream until budget has come, or the program has waited for it. */
-static void mark_end(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream) {
-    if (!xpu_stream_take(on))
-        return;
-    if (on->open && on->since.count)
-        (void)xpu_marker_place(lane, on, stream, XPU_MARKER_END);
-    xpu_stream_leave(on);
 }
 
 /* The time at which the device comes to this launch is the begin of its work; it may be another context's
@@ -113,165 +63,6 @@ static void mark_begin(const struct xpu_pace *pace, struct xpu_lane *lane) {
     xpu_stream_leave(on);
     if (opens && !xpu_turns_wake())
         __atomic_store_n(&lane->broken, 1, __ATOMIC_RELAXED);
-}
-
-/* ---- the gate ---- */
-
-static uint64_t leased(const struct xpu_lane *lane) {
-    return lease.lane == lane && lease.context == __atomic_load_n(&lane->context, __ATOMIC_RELAXED) ? lease.ns
-                                                                                                    : 0;
-}
-
-/* A thread that ends gives the rest back: a program may have a thread for each launch. */
-static pthread_key_t at_thread_end;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void give_back(void *unused) {
-    (void)unused;
-    if (lease.lane && leased(lease.lane))
-        xpu_budget_settle(lease.lane->device, -(int64_t)lease.ns, lease.ns, 0, xpu_now());
-    lease.ns = 0;
-}
-
-static void make_key(void) { (void)pthread_key_create(&at_thread_end, give_back); }
-
-static void lease_is(struct xpu_lane *lane, uint64_t ns) {
-    if (!lease.lane) {
-        (void)pthread_once(&once, make_key);
-        (void)pthread_setspecific(at_thread_end, &lease);
-    }
-    /* A thread that goes from device to device would lose the rest each time. */
-    if (lease.lane && lease.lane != lane && leased(lease.lane))
-        xpu_budget_settle(lease.lane->device, -(int64_t)lease.ns, lease.ns, 0, xpu_now());
-    lease.lane = lane;
-    lease.context = __atomic_load_n(&lane->context, __ATOMIC_RELAXED);
-    lease.ns = ns;
-}
-
-/* Too much is under way that was not measured. The longer it takes by itself, the longer it is waited for. */
-static void wait_for_depth(struct xpu_lane *lane) {
-    uint64_t began = 0, most = 0;
-    for (;;) {
-        uint64_t under_way = __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED), now = xpu_now();
-        if (under_way < DEPTH_NS || xpu_turns_ended())
-            return;
-        if (!began) {
-            began = now;
-            most = DEPTH_WAIT_NS + 2 * (under_way < LONGEST_DEPTH_NS ? under_way : LONGEST_DEPTH_NS);
-        }
-        if (now - began > most)
-            return;
-        /* Others slow it down that were lent its time: the agent is to take that back. */
-        if (__atomic_load_n(&lane->contended, __ATOMIC_RELAXED))
-            xpu_budget_waits(lane->device);
-        pause_for(SHORT_PAUSE_NS);
-    }
-}
-
-/* ---- work that waits for a launch ----
- *
- * A kernel that spins until another stream's has run spends the budget for which that other one waits. Such a
- * launch is let through, and its cost added to the debt. */
-
-struct stall {
-    uint64_t since; /* when nothing had ended yet; 0: not looked at */
-    uint32_t ended;
-};
-
-static bool has_work(const struct xpu_lane_stream *on) {
-    return __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) != __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
-}
-
-/* Only others can wait for it: what its own stream has comes before it. */
-static bool is_stalled(const struct xpu_pace *pace, struct xpu_lane *lane, struct stall *stall,
-                       uint64_t now) {
-    uint32_t ended = __atomic_load_n(&lane->ended_count, __ATOMIC_RELAXED);
-    uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
-    bool others = false;
-    for (unsigned i = 0; i < XPU_LANE_STREAMS && !others; i++)
-        others = &lane->streams[i] != pace->on && has_work(&lane->streams[i]);
-    if (!stall->since || stall->ended != ended || !others || has_work(pace->on))
-        *stall = (struct stall){now, ended};
-    most = (most ? most : STALL_NS) + __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED);
-    return now - stall->since > (most < LONGEST_STALL_NS ? most : LONGEST_STALL_NS);
-}
-
-static void let_through(struct xpu_lane *lane) {
-    uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->stall, most ? 2 * most : 2 * (uint64_t)STALL_NS, __ATOMIC_RELAXED);
-}
-
-/* Whether nothing that the container launches can be more than its share. */
-static bool is_free(int device, uint32_t share, uint64_t now) {
-    return share == XPU_WHOLE || xpu_parts_fit(device, share, now);
-}
-
-/* True: it had to wait. */
-static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
-    int device = lane->device;
-    uint64_t ns = pace->ns, reaped = 0, wanted = ns < LEASE_NS ? LEASE_NS : ns;
-    struct stall stall = {0};
-    for (;;) {
-        uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS;
-        uint32_t share = xpu_share(device, now);
-        if (share == XPU_NO_CAP)
-            return false;
-        bool freely = is_free(device, share, now);
-        if (freely)
-            xpu_budget_take_anyway(device, share, wanted, now);
-        if (freely || (share && xpu_budget_take(device, share, wanted, now, &until))) {
-            lease_is(lane, leased(lane) + wanted - ns);
-            __atomic_store_n(&lane->stall, 0, __ATOMIC_RELAXED);
-            return reaped != 0;
-        }
-        if (share && reaped && is_stalled(pace, lane, &stall, now)) {
-            xpu_budget_take_anyway(device, share, ns, now);
-            let_through(lane);
-            return true;
-        }
-        xpu_budget_waits(device);
-        if (!reaped) {
-            mark_end(lane, pace->on, pace->stream);
-            reaped = now;
-        }
-        if (now - reaped > REAP_NS) {
-            /* What a dead process of the container was charged and has not used is ours to use. */
-            xpu_reap();
-            reaped = now;
-        }
-        pause_for(until > now ? until - now : 0);
-    }
-}
-
-/* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
- * a launch as a millisecond at least. That is more than it was for a program that waits for its work,
- * and the longer the wait for budget, the more: it is not meant to be fair. */
-static void wait_unmeasured(void) {
-    static uint64_t lasts[XPU_DEVICES]; /* atomic */
-    int device;
-    if (xpu_granted_here(&device) != CUDA_SUCCESS)
-        return;
-    uint64_t *last = &lasts[device];
-    static int told;
-    xpu_log_once(&told,
-                 "the driver does not tell how long launches take: every one counts as the whole time since "
-                 "the one before");
-    for (;;) {
-        uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS,
-                 before = __atomic_load_n(last, __ATOMIC_RELAXED);
-        uint32_t share = xpu_share(device, now);
-        uint64_t passed = before && now - before < UINT64_C(10000000000) ? now - before : 0;
-        uint64_t ns = passed < 1000000 ? 1000000 : passed;
-        if (share == XPU_NO_CAP || is_free(device, share, now))
-            return;
-        if (share && xpu_budget_take(device, share, ns, now, &until)) {
-            __atomic_store_n(last, now, __ATOMIC_RELAXED);
-            xpu_budget_guessed(device);
-            return;
-        }
-        xpu_budget_waits(device);
-        pause_for(until > now ? until - now : 0);
-    }
 }
 
 /* ---- around a launch ---- */
@@ -293,20 +84,13 @@ void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, con
     if (is_recorded(pace->stream))
         return;
     if (broken || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED)) {
-        wait_unmeasured();
+        xpu_gate_pass_unmeasured();
         return;
     }
     pace->cost = xpu_cost_of(what, shape);
     pace->ns = xpu_cost_ns(pace->cost, &pace->known);
     pace->on = xpu_lane_stream(lane, stream, per_thread);
-    if (__builtin_expect(__atomic_load_n(&lane->inflight, __ATOMIC_RELAXED) >= DEPTH_NS, 0) &&
-        xpu_share_varies(lane->device))
-        wait_for_depth(lane);
-    pace->waited = false;
-    if (leased(lane) >= pace->ns)
-        lease.ns -= pace->ns;
-    else
-        pace->waited = wait_for_turn(pace, lane);
+    pace->waited = xpu_gate_pass(pace, lane);
     pace->lane = lane;
 }
 
@@ -354,7 +138,7 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
     if (!lane)
         return;
     if (result != CUDA_SUCCESS) {
-        lease_is(lane, leased(lane) + pace->ns);
+        xpu_gate_give_back(lane, pace->ns);
     } else if (xpu_stream_take(on)) {
         uint32_t tick = __atomic_load_n(&xpu_turns_tick, __ATOMIC_RELAXED);
         add(on, pace);
@@ -378,7 +162,7 @@ void xpu_pace_waits(CUstream stream, bool per_thread) {
     if (!lane || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED))
         return;
     if (!is_recorded(xpu_handle_of(stream, per_thread)))
-        mark_end(lane, xpu_lane_stream(lane, stream, per_thread), xpu_handle_of(stream, per_thread));
+        xpu_marker_end(lane, xpu_lane_stream(lane, stream, per_thread), xpu_handle_of(stream, per_thread));
 }
 
 /* ---- contexts ---- */
@@ -400,4 +184,6 @@ void xpu_pace_context_end(CUcontext context, bool alive) {
     if (!alive)
         xpu_lane_drop(lane);
     __atomic_store_n(&lane->ending, 0, __ATOMIC_SEQ_CST);
+    if (alive)
+        (void)xpu_turns_wake(); /* it has passed the lane over, and may have gone to sleep */
 }

@@ -12,6 +12,8 @@ enum {
     IDLE_NS = 8000,
     /* What work has used beside others is known to a slice of theirs or so: from here on it is believed. */
     SURE_NS = 5000000,
+    /* And of work so short, prediction says more: probes are as far apart. */
+    SHORT_NS = 500000,
 };
 
 /* Of the time with work: a context that has less of it was kept from the device by others. */
@@ -29,6 +31,21 @@ static void learn(const struct xpu_marker *marker, double took, bool sure) {
         xpu_cost_learn(marker->costs[i], (double)xpu_cost_ns(marker->costs[i], &known) * by, sure);
 }
 
+/* Whether the launches before a marker count as what they were predicted to use, while others have the device
+ * too: time that was theirs may lie between two probes, and be taken for the container's, or the other way
+ * round. */
+static bool counts_as_predicted(const struct xpu_lane *lane, const struct xpu_marker *marker) {
+    return lane->undisturbed < XPU_LANE_CALM && lane->measure.active == 1 && !marker->unknown &&
+           marker->ns < SHORT_NS;
+}
+
+static void count_as_predicted(struct xpu_lane *lane, struct xpu_lane_stream *on,
+                               const struct xpu_marker *marker, double used, double passed) {
+    double ns = (double)marker->ns < passed ? (double)marker->ns : passed;
+    xpu_measure_take_back(&lane->measure, used - ns);
+    on->predicted = true;
+}
+
 /* What the launches before this marker have used. Between two markers of a stream that always had work, it is
  * the time that passed, less what others had of it; and where these had nothing, costs are learnt from it.
  *
@@ -36,7 +53,7 @@ static void learn(const struct xpu_marker *marker, double took, bool sure) {
  * a launch and its marker marks an end that is long past; and work whose begin was not marked may have waited
  * for its turn first. Then the time that passed is too much, and what was learnt is used; and one launch, the
  * last, is learnt from, if the marker had to wait for it. */
-static void reckon(struct xpu_lane *lane, const struct xpu_lane_stream *on, const struct xpu_marker *marker) {
+static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const struct xpu_marker *marker) {
     struct xpu_measure *measure = &lane->measure;
     double used = xpu_measure_used(measure) - on->used_before;
     double passed = measure->passed_each - on->passed_before;
@@ -45,6 +62,8 @@ static void reckon(struct xpu_lane *lane, const struct xpu_lane_stream *on, cons
     double last = (double)(marker->at - (marker->last + lane->clocks.offset)) - lane->delay;
     double expected = (double)(marker->expected - marker->last);
     bool longer = alone && !past && last > expected * 1.5 + IDLE_NS;
+    bool predicted = counts_as_predicted(lane, marker) && !longer;
+    on->predicted = false;
     if (!marker->mixed || !on->active)
         return;
     if (!past && !marker->pauses && measure->active == 1 && used > SURE_NS &&
@@ -61,11 +80,19 @@ static void reckon(struct xpu_lane *lane, const struct xpu_lane_stream *on, cons
         if (sure && !waited && (!past || marker->unknown || took < (double)marker->last_ns))
             xpu_cost_learn(marker->last_cost, took, alone);
     } else if (!marker->pauses && !past && !on->guessed) {
+        /* Beside others, what passed may hold a turn of theirs that no probe met. */
         if (!waited)
-            learn(marker, passed, alone);
+            learn(marker,
+                  alone || marker->unknown || passed < 2 * (double)marker->ns ? passed
+                                                                              : 2 * (double)marker->ns,
+                  alone);
+        if (predicted)
+            count_as_predicted(lane, on, marker, used, passed);
         return;
     }
-    if (!marker->unknown && !longer && measure->active == 1 && used > (double)marker->ns)
+    if (predicted)
+        count_as_predicted(lane, on, marker, used, passed);
+    else if (!marker->unknown && !longer && measure->active == 1 && used > (double)marker->ns)
         xpu_measure_take_back(measure, used - (double)marker->ns);
 }
 
@@ -87,9 +114,12 @@ static void begins(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at
 }
 
 static void rests(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at) {
+    double before = xpu_measure_used(&lane->measure);
     if (on->active)
         xpu_measure_ends(&lane->measure, at);
-    on->active = false;
+    if (on->active && on->predicted && !lane->measure.active)
+        xpu_measure_take_back(&lane->measure, xpu_measure_used(&lane->measure) - before);
+    on->active = on->predicted = false;
     on->assumed_end = on->resumes = 0;
 }
 
@@ -230,6 +260,7 @@ static double under_way(struct xpu_lane *lane, struct xpu_lane_stream *on) {
 void xpu_settle(struct xpu_lane *lane) {
     double retired = lane->retired;
     __atomic_store_n(&lane->contended, lane->measure.turn < CONTENDED, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->shared, lane->undisturbed < XPU_LANE_CALM, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
         if (lane->streams[i].active)
             retired += under_way(lane, &lane->streams[i]);

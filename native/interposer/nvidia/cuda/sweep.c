@@ -102,34 +102,70 @@ static void note_end(struct xpu_lane *lane, int64_t at) {
     __atomic_store_n(&lane->ended_count, count + 1, __ATOMIC_RELAXED);
 }
 
+static void stamp_marker(struct xpu_lane *lane, struct xpu_lane_stream *on, struct xpu_marker *marker,
+                         enum stamp found) {
+    if (found == LOST) { /* recorded for a graph by now: it tells nothing */
+        marker->at = lane->latest;
+        marker->mixed = 0;
+    }
+    /* They are reckoned as they were placed: two programs' streams may share this place, and times from two
+     * references differ by their rounding. */
+    if (marker->at < on->stamped)
+        marker->at = on->stamped;
+    on->stamped = marker->at;
+    marker->stamped = true;
+    if (marker->kind == XPU_MARKER_END && found == STAMPED)
+        note_end(lane, marker->at);
+}
+
 /* All that has completed is stamped now, also what is reckoned later. */
-void xpu_sweep_markers(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on) {
+static void stamp_markers(struct xpu_lane *lane, struct xpu_lane_stream *on) {
     CUevent event;
     struct xpu_marker *marker;
     uint32_t number = __atomic_load_n(&on->read, __ATOMIC_RELAXED);
-    for (; (marker = xpu_marker_first(lane, on, number, &event)); number++) {
+    for (; (marker = xpu_marker_first(lane, on, number, &event)); number++)
         if (!marker->stamped) {
             enum stamp found = stamp(lane, event, &marker->at);
             if (found == NOT_YET)
                 return;
-            if (found == LOST) { /* recorded for a graph by now: it tells nothing */
-                marker->at = lane->latest;
-                marker->mixed = 0;
-            }
-            /* They are reckoned as they were placed: two programs' streams may share this place, and times
-             * from two references differ by their rounding. */
-            if (marker->at < on->stamped)
-                marker->at = on->stamped;
-            on->stamped = marker->at;
-            marker->stamped = true;
-            if (marker->kind == XPU_MARKER_END && found == STAMPED)
-                note_end(lane, marker->at);
+            stamp_marker(lane, on, marker, found);
         }
+}
+
+/* Whether the stream has, or may have, work. One call of the driver at most. */
+static bool may_work(struct xpu_lane *lane, struct xpu_lane_stream *on) {
+    CUevent event;
+    int64_t at;
+    uint32_t placed = __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE);
+    if (placed != __atomic_load_n(&on->read, __ATOMIC_RELAXED)) {
+        const struct xpu_marker *last = xpu_marker_first(lane, on, placed - 1, &event);
+        if (last && !last->stamped && stamp(lane, event, &at) == NOT_YET)
+            return true;
+    }
+    if (__atomic_load_n(&on->launching, __ATOMIC_ACQUIRE) || !xpu_stream_take(on))
+        return true;
+    bool unmarked = on->since.count || __atomic_load_n(&on->missed, __ATOMIC_RELAXED);
+    xpu_stream_leave(on);
+    return unmarked;
+}
+
+static bool any_may_work(struct xpu_lane *lane) {
+    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
+        if (__atomic_load_n(&lane->streams[i].open, __ATOMIC_RELAXED) && may_work(lane, &lane->streams[i]))
+            return true;
+    return false;
+}
+
+void xpu_sweep_markers(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on) {
+    CUevent unused;
+    const struct xpu_marker *marker;
+    uint32_t number = __atomic_load_n(&on->read, __ATOMIC_RELAXED);
+    stamp_markers(lane, on);
+    for (; (marker = xpu_marker_first(lane, on, number, &unused)) && marker->stamped; number++)
         if (marker->at <= sweep->until)
             xpu_sweep_add(
                 sweep, (struct xpu_instant){marker->at,
                                             marker->kind == XPU_MARKER_BEGIN ? XPU_BEGINS : XPU_ENDS, on, 0});
-    }
 }
 
 /* Whether a probe that took its time waited for another context's slice, and not behind the program's own
@@ -151,6 +187,23 @@ void xpu_sweep_end(struct xpu_sweep *sweep, struct xpu_lane *lane) {
 void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane) {
     sweep->count = 0;
     sweep->reference = (struct xpu_reference){0};
-    place_probe(lane);
+    /* Where no work is left a probe tells nothing, and takes a turn of the device for itself: two switches
+     * between contexts. Whether there is takes one call of the driver as a rule: a probe whose time depended
+     * on what has just happened would find the context at its turn too often, or too seldom. */
+    bool works = any_may_work(lane);
+    if (works)
+        place_probe(lane);
     read_probes(lane, sweep);
+    if (works || lane->probes_read != lane->probes_placed)
+        return;
+    /* And all is known up to the last end. */
+    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++) {
+        struct xpu_lane_stream *on = &lane->streams[i];
+        if (!__atomic_load_n(&on->key, __ATOMIC_ACQUIRE))
+            continue;
+        stamp_markers(lane, on);
+        if (on->stamped > lane->latest)
+            lane->latest = on->stamped;
+    }
+    sweep->until = lane->latest;
 }

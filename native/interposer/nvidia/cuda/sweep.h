@@ -36,7 +36,7 @@ struct xpu_sweep {
     struct xpu_reference reference;
 };
 
-/* Records a probe, and reads those that have completed. */
+/* Records a probe while there is work, and reads those that have completed. */
 void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane);
 /* Reads a stream's markers. */
 void xpu_sweep_markers(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on);

@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include "turns.h"
 #include "account/account.h"
+#include "account/budget.h"
 #include "real.h"
 #include "reckon.h"
 
@@ -31,7 +32,7 @@ enum {
     /* Between two looks: often while others have the device too, as their slices are a millisecond long. */
     OFTEN_NS = 600000,
     SELDOM_NS = 2000000,
-    CALM = 64, /* probes in a row that did not wait: nobody else is there */
+    LEAST_PAUSE_NS = 50000,
     LEAVE_TRIES = 3000,
     STACK = 256 << 10,
 };
@@ -101,7 +102,7 @@ static bool look_at_all(bool *calm) {
         if (__atomic_load_n(&lane->context, __ATOMIC_SEQ_CST) &&
             !__atomic_load_n(&lane->ending, __ATOMIC_SEQ_CST) && !__atomic_load_n(&ended, __ATOMIC_SEQ_CST)) {
             any |= look_at(lane);
-            *calm &= lane->undisturbed >= CALM;
+            *calm &= lane->undisturbed >= XPU_LANE_CALM;
         }
         __atomic_store_n(&lane->using, 0, __ATOMIC_SEQ_CST);
     }
@@ -109,12 +110,13 @@ static bool look_at_all(bool *calm) {
     return any;
 }
 
-/* Not at equal distances: others' work may come at such, too. */
-static void pause_between(bool calm) {
+/* From one look to the next. Not at equal distances: others' work may come at such, too. */
+static void pause_since(uint64_t began, bool calm) {
     static uint32_t seed = 1;
     seed = seed * 1664525u + 1013904223u;
-    uint32_t usual = calm ? SELDOM_NS : OFTEN_NS;
-    struct timespec time = {.tv_nsec = (long)(usual / 2 + (uint32_t)((uint64_t)usual * (seed >> 8) >> 24))};
+    uint64_t usual = calm ? SELDOM_NS : OFTEN_NS, passed = xpu_now() - began;
+    uint64_t wanted = usual / 2 + (usual * (seed >> 8) >> 24), least = LEAST_PAUSE_NS;
+    struct timespec time = {.tv_nsec = (long)(wanted > passed + least ? wanted - passed : least)};
     syscall(SYS_nanosleep, &time, NULL);
 }
 
@@ -123,8 +125,9 @@ static void *run(void *unused) {
     bool calm;
     (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     while (!__atomic_load_n(&ended, __ATOMIC_ACQUIRE)) {
+        uint64_t began = xpu_now();
         if (look_at_all(&calm)) {
-            pause_between(calm);
+            pause_since(began, calm);
             continue;
         }
         __atomic_store_n(&asleep, 1, __ATOMIC_SEQ_CST);

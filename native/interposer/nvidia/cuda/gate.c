@@ -1,0 +1,242 @@
+/*
+ * The gate: what a launch is predicted to cost is taken from the container's budget before the launch, a
+ * lease at a time for each thread, so that most launches touch nothing that is shared. The only wait without
+ * an end is that for budget, which comes back with time.
+ */
+#define _GNU_SOURCE
+#include "gate.h"
+#include "account/account.h"
+#include "account/budget.h"
+#include "account/part.h"
+#include "account/reap.h"
+#include "devices.h"
+#include "lane.h"
+#include "real.h"
+#include "turns.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    /* What a thread takes from the budget at once. More saves shared work; what an idle thread keeps of it is
+     * not lost, but is not another's either. */
+    LEASE_NS = 200000,
+    /* Work under way beyond which a launch waits. It must outlast a delay of the measuring thread; and what
+     * is under way cannot be taken back when the share shrinks. */
+    DEPTH_NS = 20000000,
+    /* How long it waits for that at least: the work under way may itself wait for this launch. */
+    DEPTH_WAIT_NS = 20000000,
+    LONGEST_DEPTH_NS = 1000000000,
+    /* How long a launch waits for budget while work of another stream spends it, and nothing ends: that work
+     * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has. */
+    STALL_NS = 50000000,
+    LONGEST_STALL_NS = 2000000000,
+    /* While others have the device too, a launch that has to wait for budget waits until there is so much,
+     * about a time slice: each turn costs a switch, and a turn for one short kernel as much as a whole one.
+     */
+    TURN_NS = 1000000,
+    LONGEST_TURN_WAIT_NS = 10000000,
+    SHORT_PAUSE_NS = 300000,
+    LONG_PAUSE_NS = 2000000,
+    REAP_NS = 100000000,
+};
+
+static __thread struct {
+    struct xpu_lane *lane;
+    CUcontext context; /* the lane's, when the lease was taken */
+    uint64_t ns;
+} lease;
+
+static void forget(void) { memset(&lease, 0, sizeof lease); }
+XPU_AT_FORK(forget)
+
+static void pause_for(uint64_t ns) {
+    struct timespec time = {.tv_nsec = (long)(ns < LONG_PAUSE_NS ? ns : LONG_PAUSE_NS)};
+    syscall(SYS_nanosleep, &time, NULL); /* a signal ends it early */
+}
+
+/* ---- leases ---- */
+
+static uint64_t leased(const struct xpu_lane *lane) {
+    return lease.lane == lane && lease.context == __atomic_load_n(&lane->context, __ATOMIC_RELAXED) ? lease.ns
+                                                                                                    : 0;
+}
+
+/* A thread that ends gives the rest back: a program may have a thread for each launch. */
+static pthread_key_t at_thread_end;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void give_back(void *unused) {
+    (void)unused;
+    if (lease.lane && leased(lease.lane))
+        xpu_budget_settle(lease.lane->device, -(int64_t)lease.ns, lease.ns, 0, xpu_now());
+    lease.ns = 0;
+}
+
+static void make_key(void) { (void)pthread_key_create(&at_thread_end, give_back); }
+
+static void lease_is(struct xpu_lane *lane, uint64_t ns) {
+    if (!lease.lane) {
+        (void)pthread_once(&once, make_key);
+        (void)pthread_setspecific(at_thread_end, &lease);
+    }
+    /* A thread that goes from device to device would lose the rest each time. */
+    if (lease.lane && lease.lane != lane && leased(lease.lane))
+        xpu_budget_settle(lease.lane->device, -(int64_t)lease.ns, lease.ns, 0, xpu_now());
+    lease.lane = lane;
+    lease.context = __atomic_load_n(&lane->context, __ATOMIC_RELAXED);
+    lease.ns = ns;
+}
+
+/* Too much is under way that was not measured. The longer it takes by itself, the longer it is waited for. */
+static void wait_for_depth(struct xpu_lane *lane) {
+    uint64_t began = 0, most = 0;
+    for (;;) {
+        uint64_t under_way = __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED), now = xpu_now();
+        if (under_way < DEPTH_NS || xpu_turns_ended())
+            return;
+        if (!began) {
+            began = now;
+            most = DEPTH_WAIT_NS + 2 * (under_way < LONGEST_DEPTH_NS ? under_way : LONGEST_DEPTH_NS);
+        }
+        if (now - began > most)
+            return;
+        /* Others slow it down that were lent its time: the agent is to take that back. */
+        if (__atomic_load_n(&lane->contended, __ATOMIC_RELAXED))
+            xpu_budget_waits(lane->device);
+        pause_for(SHORT_PAUSE_NS);
+    }
+}
+
+/* ---- work that waits for a launch ----
+ *
+ * A kernel that spins until another stream's has run spends the budget for which that other one waits. Such a
+ * launch is let through, and its cost added to the debt. */
+
+struct stall {
+    uint64_t since; /* when nothing had ended yet; 0: not looked at */
+    uint32_t ended;
+};
+
+static bool has_work(const struct xpu_lane_stream *on) {
+    return __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) != __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
+}
+
+/* Only others can wait for it: what its own stream has comes before it. */
+static bool is_stalled(const struct xpu_pace *pace, struct xpu_lane *lane, struct stall *stall,
+                       uint64_t now) {
+    uint32_t ended = __atomic_load_n(&lane->ended_count, __ATOMIC_RELAXED);
+    uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
+    bool others = false;
+    for (unsigned i = 0; i < XPU_LANE_STREAMS && !others; i++)
+        others = &lane->streams[i] != pace->on && has_work(&lane->streams[i]);
+    if (!stall->since || stall->ended != ended || !others || has_work(pace->on))
+        *stall = (struct stall){now, ended};
+    most = (most ? most : STALL_NS) + __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED);
+    return now - stall->since > (most < LONGEST_STALL_NS ? most : LONGEST_STALL_NS);
+}
+
+static void let_through(struct xpu_lane *lane) {
+    uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->stall, most ? 2 * most : 2 * (uint64_t)STALL_NS, __ATOMIC_RELAXED);
+}
+
+/* Whether nothing that the container launches can be more than its share. */
+static bool is_free(int device, uint32_t share, uint64_t now) {
+    return share == XPU_WHOLE || xpu_parts_fit(device, share, now);
+}
+
+/* How long it takes until there is budget for a whole turn, from when there is any. */
+static uint64_t turn_wait(struct xpu_lane *lane, uint32_t share) {
+    if (!__atomic_load_n(&lane->shared, __ATOMIC_RELAXED))
+        return 0;
+    uint64_t ns = (uint64_t)TURN_NS * (XPU_WHOLE - share) / share;
+    return ns < LONGEST_TURN_WAIT_NS ? ns : LONGEST_TURN_WAIT_NS;
+}
+
+/* True: it had to wait. */
+static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
+    int device = lane->device;
+    uint64_t ns = pace->ns, reaped = 0, not_before = 0, wanted = ns < LEASE_NS ? LEASE_NS : ns;
+    struct stall stall = {0};
+    for (;;) {
+        uint64_t now = xpu_now(), until = not_before > now ? not_before : now + LONG_PAUSE_NS;
+        uint32_t share = xpu_share(device, now);
+        if (share == XPU_NO_CAP)
+            return false;
+        bool freely = is_free(device, share, now);
+        if (freely)
+            xpu_budget_take_anyway(device, share, wanted, now);
+        if (freely || (share && now >= not_before && xpu_budget_take(device, share, wanted, now, &until))) {
+            lease_is(lane, leased(lane) + wanted - ns);
+            __atomic_store_n(&lane->stall, 0, __ATOMIC_RELAXED);
+            return reaped != 0;
+        }
+        if (share && reaped && is_stalled(pace, lane, &stall, now)) {
+            xpu_budget_take_anyway(device, share, ns, now);
+            let_through(lane);
+            return true;
+        }
+        xpu_budget_waits(device);
+        if (share && !not_before)
+            not_before = until + turn_wait(lane, share);
+        if (!reaped) {
+            xpu_marker_end(lane, pace->on, pace->stream);
+            reaped = now;
+        }
+        if (now - reaped > REAP_NS) {
+            /* What a dead process of the container was charged and has not used is ours to use. */
+            xpu_reap();
+            reaped = now;
+        }
+        pause_for(until > now ? until - now : 0);
+    }
+}
+
+/* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
+ * a launch as a millisecond at least. That is more than it was for a program that waits for its work,
+ * and the longer the wait for budget, the more: it is not meant to be fair. */
+void xpu_gate_pass_unmeasured(void) {
+    static uint64_t lasts[XPU_DEVICES]; /* atomic */
+    int device;
+    if (xpu_granted_here(&device) != CUDA_SUCCESS)
+        device = 0; /* it is not known whose time it takes, and is somebody's */
+    uint64_t *last = &lasts[device];
+    static int told;
+    xpu_log_once(&told,
+                 "the driver does not tell how long launches take: every one counts as the whole time since "
+                 "the one before");
+    for (;;) {
+        uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS,
+                 before = __atomic_load_n(last, __ATOMIC_RELAXED);
+        uint32_t share = xpu_share(device, now);
+        uint64_t passed = before && now - before < UINT64_C(10000000000) ? now - before : 0;
+        uint64_t ns = passed < 1000000 ? 1000000 : passed;
+        if (share == XPU_NO_CAP || is_free(device, share, now))
+            return;
+        if (share && xpu_budget_take(device, share, ns, now, &until)) {
+            __atomic_store_n(last, now, __ATOMIC_RELAXED);
+            xpu_budget_guessed(device);
+            return;
+        }
+        xpu_budget_waits(device);
+        pause_for(until > now ? until - now : 0);
+    }
+}
+
+/* ---- the gate ---- */
+
+bool xpu_gate_pass(const struct xpu_pace *pace, struct xpu_lane *lane) {
+    if (__builtin_expect(__atomic_load_n(&lane->inflight, __ATOMIC_RELAXED) >= DEPTH_NS, 0) &&
+        xpu_share_varies(lane->device))
+        wait_for_depth(lane);
+    if (leased(lane) < pace->ns)
+        return wait_for_turn(pace, lane);
+    lease.ns -= pace->ns;
+    return false;
+}
+
+void xpu_gate_give_back(struct xpu_lane *lane, uint64_t ns) { lease_is(lane, leased(lane) + ns); }

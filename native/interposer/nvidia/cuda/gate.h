@@ -1,0 +1,17 @@
+/*
+ * Whether a launch may go now: the pacer's waits (pacer.h).
+ */
+#ifndef XPU_INTERPOSER_GATE_H
+#define XPU_INTERPOSER_GATE_H
+
+#include "pacer.h"
+
+/* Waits until the launch may go, and takes its predicted cost from the budget. True: it had to wait for it.
+ */
+bool xpu_gate_pass(const struct xpu_pace *pace, struct xpu_lane *lane);
+/* The same where nothing can be measured. */
+void xpu_gate_pass_unmeasured(void);
+/* A launch has not been made: its cost is there for the thread's next one. */
+void xpu_gate_give_back(struct xpu_lane *lane, uint64_t ns);
+
+#endif
