@@ -248,6 +248,27 @@ static void check_grows(void) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
+/* The same in short work, and nothing is waited for. */
+static void check_outgrows(void) {
+    CUgraphExec exec = captured(function_of("busy_20us"), streams[0]);
+    CUgraph longer;
+    CUgraphExecUpdateResultInfo info;
+    long long began = now_us(), judged = began + 2500000;
+    long count = 0;
+    MUST(cuStreamBeginCapture_v2(streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(launch(function_of("busy_250us"), streams[0]));
+    MUST(cuStreamEndCapture(streams[0], &longer));
+    for (bool grown = false; now_us() < judged + 2000000;) {
+        if (!grown && now_us() > began + 1000000) {
+            MUST(cuGraphExecUpdate_v2(exec, longer, &info));
+            grown = true;
+        }
+        MUST(cuGraphLaunch(exec, streams[0]));
+        count += now_us() > judged;
+    }
+    printf("%ld %lld\n", count, now_us() - judged);
+}
+
 /* How often a second short launches are held back, beside another program. */
 static void check_turns(void) {
     CUfunction function = function_of("busy_10us");
@@ -531,6 +552,8 @@ int main(int count, char **words) {
         check_ways(NULL);
     else if (strcmp(what, "grows") == 0)
         check_grows();
+    else if (strcmp(what, "outgrows") == 0)
+        check_outgrows();
     else if (strcmp(what, "turns") == 0)
         check_turns();
     else if (strcmp(what, "both") == 0)

@@ -158,6 +158,21 @@ def test_work_that_takes_longer_than_it_did_is_charged_what_it_takes(
 
 
 @pytest.mark.alone
+def test_short_work_that_takes_longer_beside_others_is_charged_what_it_takes(
+    paced: Callable[..., Paced],
+) -> None:
+    one, other = paced(30), paced(None)
+    with other.running("forever") as load:
+        assert load.stdout and load.stdout.readline() == "ready\n"
+
+        def got() -> float:
+            count, microseconds = map(int, one.run("outgrows").split())
+            return count * 250 / microseconds * 100
+
+        within(20, 36, got)
+
+
+@pytest.mark.alone
 def test_beside_others_a_cap_is_used_in_whole_turns(paced: Callable[..., Paced]) -> None:
     """Each change between two contexts costs the card time that is nobody's."""
     one, other = paced(30), paced(None)
