@@ -104,13 +104,15 @@ static void note_charge(int device, uint64_t ns) {
     }
 }
 
-/* Moves the word on, from now less the credit at the least. False where it lies in the future, unless
- * `anyway`. */
-static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, bool anyway, uint64_t *until) {
+enum { ANYWAY = -1 };
+
+/* Moves the word on, from now less the credit at the least. False where it lies less than `spare` ns in the
+ * past, unless that is ANYWAY. */
+static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, int64_t spare, uint64_t *until) {
     uint64_t paid = XPU_LOAD(*word), from;
     do {
-        if (paid > now && !anyway) {
-            *until = paid;
+        if (spare != ANYWAY && (paid > now || now - paid < (uint64_t)spare)) {
+            *until = paid + (uint64_t)spare;
             return false;
         }
         from = paid < now && now - paid > credit ? now - credit : paid;
@@ -118,36 +120,36 @@ static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, bool
     return true;
 }
 
-static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, bool anyway, uint64_t *until) {
+static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, int64_t spare, uint64_t *until) {
     struct xpu_usage_compute *compute = compute_of(device);
     ns = xpu_of_part(device, ns);
     uint64_t by = at_share(ns, share), credit, mine;
     rescale_all(device, share, now, true);
     credit = XPU_CREDIT_NS + XPU_LOAD(kept_from[device]);
     mine = XPU_LOAD(own[device].paid);
-    if (mine > now && !anyway) {
-        *until = mine;
+    if (spare != ANYWAY && (mine > now || now - mine < (uint64_t)spare)) {
+        *until = mine + (uint64_t)spare;
         return false;
     }
     if (XPU_LOAD(compute->paid) + XPU_CREDIT_NS > now)
         XPU_STORE(kept_from[device], 0); /* it has caught up */
     /* Parts that are more than the device together cannot all be used at a time: no debt piles up of that. */
-    if (anyway && xpu_has_part(device) && XPU_LOAD(compute->paid) > now + XPU_KEPT_CREDIT_NS)
+    if (spare == ANYWAY && xpu_has_part(device) && XPU_LOAD(compute->paid) > now + XPU_KEPT_CREDIT_NS)
         by = 0;
-    if (!pay(&compute->paid, by, now, credit, anyway, until))
+    if (!pay(&compute->paid, by, now, credit, spare, until))
         return false;
-    (void)pay(&own[device].paid, by, now, credit, true, until);
+    (void)pay(&own[device].paid, by, now, credit, ANYWAY, until);
     note_charge(device, ns);
     return true;
 }
 
-bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t *until) {
-    return take(device, share, ns, now, false, until);
+bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t spare, uint64_t *until) {
+    return take(device, share, ns, now, (int64_t)spare, until);
 }
 
 void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t now) {
     uint64_t unused;
-    (void)take(device, share, ns, now, true, &unused);
+    (void)take(device, share, ns, now, ANYWAY, &unused);
 }
 
 /* Takes off, and never below nothing. */
@@ -181,7 +183,7 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
         if (ns < 0)
             take_off(words[i], by);
         else
-            (void)pay(words[i], by, now, XPU_CREDIT_NS + XPU_KEPT_CREDIT_NS, true, &unused);
+            (void)pay(words[i], by, now, XPU_CREDIT_NS + XPU_KEPT_CREDIT_NS, ANYWAY, &unused);
     move(&compute->used, ns);
 }
 

@@ -41,8 +41,8 @@ uint32_t xpu_share(int device, uint64_t now);
 bool xpu_share_varies(int device);
 
 /* Charges `ns` of the device's time before it is used, at a share of 1 to XPU_WHOLE. False, with nothing
- * charged and *until set, while earlier launches are not paid for. */
-bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t *until);
+ * charged and *until set, while earlier launches are not paid for, and for `spare` ns after that. */
+bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t spare, uint64_t *until);
 /* The same whatever is paid. */
 void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t now);
 /* What was measured: `ns` more (or less) was used than had been charged. `settled` ns of what was charged

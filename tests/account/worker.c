@@ -284,8 +284,8 @@ static bool of_the_budget(char **words, int count) {
     int device = count > 1 ? atoi(words[1]) : 0;
     uint64_t until = 0;
     if (strcmp(words[0], "launch") == 0 && count > 4) {
-        bool may =
-            xpu_budget_take(device, (uint32_t)number(words[2]), number(words[3]), number(words[4]), &until);
+        bool may = xpu_budget_take(device, (uint32_t)number(words[2]), number(words[3]), number(words[4]), 0,
+                                   &until);
         say("%d %llu", may, (unsigned long long)until);
     } else if (strcmp(words[0], "settle") == 0 && count > 5)
         xpu_budget_settle(device, strtoll(words[2], NULL, 0), number(words[3]), number(words[4]),

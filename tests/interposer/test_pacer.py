@@ -7,6 +7,7 @@ How exactly a cap holds is bench/share's to say: bounds are wide here.
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ SUFFIXES = ("", "_ptsz")
 OLDER_WAYS = ("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice")
 FOUND = ("symbol", "lookup")
 MILLION = 1_000_000
+#: Place of the first device's `paid` and `paid_cap` in a usage page.
+PAID = 2048
 
 
 class Paced:
@@ -269,6 +272,20 @@ def test_a_cap_that_changes_holds_at_once(paced: Callable[..., Paced]) -> None:
         one.set_cores(10)
         time.sleep(0.1)
         assert one.used_in(0.5) < 20
+
+
+def test_a_cap_that_grows_frees_what_waits_beside_others(paced: Callable[..., Paced]) -> None:
+    one, other = paced(1), paced(None)
+    with (one.sandbox.pages / pages.USAGE).open("r+b") as usage:  # it owes ten seconds
+        usage.seek(PAID)
+        usage.write(struct.pack("<2Q", time.monotonic_ns() + 10_000 * MILLION, 100))
+    with other.running("forever") as load, one.running("forever") as program:
+        for each in load, program:
+            assert each.stdout and each.stdout.readline() == "ready\n"
+        one.until(lambda: one.compute().waits > 50, 20)
+        assert one.compute().used < 10 * MILLION
+        one.set_cores(90)
+        one.until(lambda: one.compute().used > 100 * MILLION, 2)
 
 
 @pytest.mark.alone  # shares of time are measured

@@ -39,9 +39,7 @@ class Watched:
     """A slice, and all that is known of it."""
 
     __slots__ = (
-        "_granted",
-        "_granted_from",
-        "_granted_to",
+        "_most",
         "_terms",
         "account",
         "adjusted",
@@ -72,11 +70,8 @@ class Watched:
         self.look_at = 0
         #: Whether its share is ever another than its cap.
         self.governed = self.demand.governed
-        #: What it may have now (`give`).
-        self.share = self.demand.cap
-        #: Shares times nanoseconds, between these two times.
-        self._granted = 0
-        self._granted_from = self._granted_to = now
+        #: What it may have now (`give`), and at most since that was asked last.
+        self.share = self._most = self.demand.cap
         #: Whether something other than 0 is in its page.
         self.adjusted = True
 
@@ -95,23 +90,22 @@ class Watched:
         self.governed = self.demand.governed
         return changed
 
-    def give(self, share: int, now: int) -> None:
+    def give(self, share: int) -> None:
         """It may have so much from now on."""
-        self._granted += self.share * (now - self._granted_to)
-        self._granted_to = now
         self.share = share
+        self._most = max(self._most, share)
 
-    def mean_share(self, now: int) -> float:
-        """What it was allowed on average since this was asked last."""
-        self.give(self.share, now)
-        passed = now - self._granted_from
-        mean = self._granted / passed if passed else float(self.share)
-        self._granted, self._granted_from = 0, now
-        return mean
+    def most(self) -> int:
+        """What it was allowed at most since this was asked last.
+
+        And not on average: the driver's samples are of the time in which a process was at work.
+        """
+        most, self._most = self._most, self.share
+        return most
 
     def free(self) -> None:
         """Only its cap holds."""
-        self.share = self.demand.cap
+        self.give(self.demand.cap)
         if self.adjusted:
             self.adjusted = False
             self.page.adjust(0)
@@ -184,7 +178,7 @@ class Card:
         if self.busy:
             return self._decide(now, number, round_ns)
         if was or any(each.account.held for each in self.slices):
-            self._rest(now, number)
+            self._rest(number)
             return True
         return False
 
@@ -242,17 +236,17 @@ class Card:
         wrote = False
         for each, share in zip(self.slices, self._shares):
             if renew or share != each.share:
-                each.give(share, now)
+                each.give(share)
                 each.write(number)
                 wrote = True
         return wrote
 
-    def _rest(self, now: int, number: int) -> None:
+    def _rest(self, number: int) -> None:
         """Nobody is at work: all have their caps, and who is held stays so."""
         self._changed = True
         self._borrowing = False
         for each in self.slices:
-            each.give(each.demand.cap, now)
+            each.give(each.demand.cap)
             if each.account.held:
                 each.write(number)
             else:

@@ -86,7 +86,7 @@ class Comparison:
                 continue
             for number, each in enumerate(card.slices):
                 if each.demand.cap and each.sampled:
-                    self._compare(card, each, now, seconds, by_slice.get(number))
+                    self._compare(card, each, seconds, by_slice.get(number))
 
     def _note(self, card: Card, compared: bool) -> None:
         """Says, once, where nobody can tell whether a cap holds, as on MIG devices."""
@@ -98,11 +98,9 @@ class Comparison:
                 f"the driver does not tell what processes use of {card.name}: pages alone hold its caps"
             )
 
-    def _compare(
-        self, card: Card, each: Watched, now: int, seconds: float, utilization: float | None
-    ) -> None:
+    def _compare(self, card: Card, each: Watched, seconds: float, utilization: float | None) -> None:
         account, was = each.account, each.account.held
-        account.check(seconds, utilization, each.mean_share(now) / WHOLE, each.demand.cap / WHOLE)
+        account.check(seconds, utilization, each.most() / WHOLE, each.demand.cap / WHOLE)
         if account.held == was:
             return
         card.arrange()

@@ -153,11 +153,10 @@ def test_a_share_that_stays_is_renewed_long_before_it_counts_as_lost(node: Node,
             assert node.now - node.rounds[box.round] <= LOST_S * SECOND // 2
 
 
-def test_what_a_slice_was_allowed_is_the_mean_and_not_what_it_has_when_it_is_asked(node: Node) -> None:
+def test_what_a_slice_was_allowed_is_the_most_that_it_had(node: Node) -> None:
     guest = node.box(30).watched
-    guest.give(3000, SECOND)
-    guest.mean_share(SECOND)
-    guest.give(10_000, 2 * SECOND)
-    guest.give(3000, 4 * SECOND)
-    assert guest.mean_share(5 * SECOND) == 6500
-    assert guest.mean_share(6 * SECOND) == 3000
+    assert guest.most() == 3000
+    guest.give(10_000)
+    guest.give(3000)
+    assert guest.most() == 10_000
+    assert guest.most() == 3000

@@ -13,12 +13,11 @@ enum {
     /* What a launch is taken to cost that was never measured: a program can have some of these under way at
      * once, and no more (DEPTH_NS in gate.c). */
     UNKNOWN_NS = 1000000,
-    /* Of each new measurement one part in so many counts; of one that is not sure, and more than what is
-     * known, fewer. */
+    /* Of each new measurement one part in so many counts; of one that is not sure, one in more. */
     WEIGHT = 4,
+    UNSURE_WEIGHT = 16,
     /* A kind is measured again after so many looks of the measuring thread, some 20 to 60 ms. */
     DUE_TICKS = 32,
-    UNSURE_WEIGHT = 16,
 };
 
 struct place {
@@ -66,8 +65,9 @@ void xpu_cost_marked(xpu_cost cost, uint32_t tick) {
     __atomic_store_n(&places[cost].tick, tick, __ATOMIC_RELAXED);
 }
 
-void xpu_cost_learn(xpu_cost cost, double ns, bool sure) {
+void xpu_cost_learn(xpu_cost cost, double ns, enum xpu_cost_sure sure) {
     double before = (double)__atomic_load_n(&places[cost].ns, __ATOMIC_RELAXED);
-    double after = before ? before + (ns - before) / (sure || ns < before ? WEIGHT : UNSURE_WEIGHT) : ns;
+    bool much = sure == XPU_COST_SURE || (sure == XPU_COST_UNSURE && ns < before);
+    double after = before ? before + (ns - before) / (much ? WEIGHT : UNSURE_WEIGHT) : ns;
     __atomic_store_n(&places[cost].ns, after > 1 ? (uint64_t)after : 1, __ATOMIC_RELAXED);
 }

@@ -1,9 +1,10 @@
 /*
  * What launches cost, as learnt: ns of the device's time for each function and shape of its grid, and for
- * each executable graph. A prediction only: whatever it says is set right when the launch has been measured.
+ *each executable graph. A prediction: what the launch has used is measured, but for short work beside other
+ * contexts, which counts as it was predicted (reckon.c).
  *
  * Read at every launch by any thread, without a lock; an entry that another thread changes at that moment
- * gives a wrong prediction, and no more.
+ * gives one wrong prediction.
  */
 #ifndef XPU_INTERPOSER_COSTS_H
 #define XPU_INTERPOSER_COSTS_H
@@ -23,8 +24,12 @@ uint64_t xpu_cost_ns(xpu_cost cost, bool *known);
  * `tick`: xpu_turns_tick, which each look of the measuring thread counts up. */
 bool xpu_cost_is_due(xpu_cost cost, uint32_t tick);
 void xpu_cost_marked(xpu_cost cost, uint32_t tick);
-/* It was measured: `ns` for one launch; `sure`: nobody else had the device meanwhile. What is not sure is
- * more often too much than too little. */
-void xpu_cost_learn(xpu_cost cost, double ns, bool sure);
+enum xpu_cost_sure {
+    XPU_COST_UNSURE, /* others may have had the device meanwhile: it is more often too much than too little */
+    XPU_COST_SURE,
+    XPU_COST_EITHER, /* unsure, and as often too little */
+};
+/* It was measured: `ns` for one launch. */
+void xpu_cost_learn(xpu_cost cost, double ns, enum xpu_cost_sure sure);
 
 #endif

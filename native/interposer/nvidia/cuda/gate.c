@@ -50,7 +50,13 @@ static __thread struct {
     uint64_t ns;
 } lease;
 
-static void forget(void) { memset(&lease, 0, sizeof lease); }
+/* When the last launch that could not be measured was let go, for each device; atomic. */
+static uint64_t lasts[XPU_DEVICES];
+
+static void forget(void) {
+    memset(&lease, 0, sizeof lease);
+    memset(lasts, 0, sizeof lasts);
+}
 XPU_AT_FORK(forget)
 
 static void pause_for(uint64_t ns) {
@@ -126,14 +132,18 @@ static bool has_work(const struct xpu_lane_stream *on) {
 }
 
 /* Only others can wait for it: what its own stream has comes before it. */
+static bool others_work(const struct xpu_pace *pace, const struct xpu_lane *lane) {
+    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
+        if (&lane->streams[i] != pace->on && has_work(&lane->streams[i]))
+            return true;
+    return false;
+}
+
 static bool is_stalled(const struct xpu_pace *pace, struct xpu_lane *lane, struct stall *stall,
                        uint64_t now) {
     uint32_t ended = __atomic_load_n(&lane->ended_count, __ATOMIC_RELAXED);
     uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
-    bool others = false;
-    for (unsigned i = 0; i < XPU_LANE_STREAMS && !others; i++)
-        others = &lane->streams[i] != pace->on && has_work(&lane->streams[i]);
-    if (!stall->since || stall->ended != ended || !others || has_work(pace->on))
+    if (!stall->since || stall->ended != ended || !others_work(pace, lane) || has_work(pace->on))
         *stall = (struct stall){now, ended};
     most = (most ? most : STALL_NS) + __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED);
     return now - stall->since > (most < LONGEST_STALL_NS ? most : LONGEST_STALL_NS);
@@ -149,61 +159,67 @@ static bool is_free(int device, uint32_t share, uint64_t now) {
     return share == XPU_WHOLE || xpu_parts_fit(device, share, now);
 }
 
-/* How long it takes until there is budget for a whole turn, from when there is any. */
-static uint64_t turn_wait(struct xpu_lane *lane, uint32_t share) {
-    if (!__atomic_load_n(&lane->shared, __ATOMIC_RELAXED))
+/* What is to be saved up for a whole turn, ns of time; 0 where nobody else uses the device, and where other
+ * streams have work: the context has its turns then anyway, and that work may wait for this launch. */
+static uint64_t turn_ns(const struct xpu_pace *pace, const struct xpu_lane *lane, uint32_t share) {
+    if (!__atomic_load_n(&lane->beside_others, __ATOMIC_RELAXED) || others_work(pace, lane))
         return 0;
     uint64_t ns = (uint64_t)TURN_NS * (XPU_WHOLE - share) / share;
     return ns < LONGEST_TURN_WAIT_NS ? ns : LONGEST_TURN_WAIT_NS;
 }
 
 /* True: it had to wait. */
-static bool wait_for_turn(const struct xpu_pace *pace, struct xpu_lane *lane) {
+static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_lane *lane) {
     int device = lane->device;
-    uint64_t ns = pace->ns, reaped = 0, not_before = 0, wanted = ns < LEASE_NS ? LEASE_NS : ns;
+    uint64_t ns = pace->ns, reaped_at = 0, wanted = ns < LEASE_NS ? LEASE_NS : ns;
     struct stall stall = {0};
-    for (;;) {
-        uint64_t now = xpu_now(), until = not_before > now ? not_before : now + LONG_PAUSE_NS;
+    for (bool waited = false;; waited = true) {
+        uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS;
         uint32_t share = xpu_share(device, now);
         if (share == XPU_NO_CAP)
             return false;
         bool freely = is_free(device, share, now);
         if (freely)
             xpu_budget_take_anyway(device, share, wanted, now);
-        if (freely || (share && now >= not_before && xpu_budget_take(device, share, wanted, now, &until))) {
+        if (freely || (share && xpu_budget_take(device, share, wanted, now,
+                                                waited ? turn_ns(pace, lane, share) : 0, &until))) {
             lease_is(lane, leased(lane) + wanted - ns);
             __atomic_store_n(&lane->stall, 0, __ATOMIC_RELAXED);
-            return reaped != 0;
+            return waited;
         }
-        if (share && reaped && is_stalled(pace, lane, &stall, now)) {
+        if (share && waited && is_stalled(pace, lane, &stall, now)) {
             xpu_budget_take_anyway(device, share, ns, now);
             let_through(lane);
             return true;
         }
         xpu_budget_waits(device);
-        if (share && !not_before)
-            not_before = until + turn_wait(lane, share);
-        if (!reaped) {
+        if (!waited) {
             xpu_marker_end(lane, pace->on, pace->stream);
-            reaped = now;
+            reaped_at = now;
         }
-        if (now - reaped > REAP_NS) {
+        if (now - reaped_at > REAP_NS) {
             /* What a dead process of the container was charged and has not used is ours to use. */
             xpu_reap();
-            reaped = now;
+            reaped_at = now;
         }
         pause_for(until > now ? until - now : 0);
     }
 }
 
+static int first_with_cap(void) {
+    for (int device = 0; device < XPU_DEVICES; device++)
+        if (xpu_share(device, xpu_now()) != XPU_NO_CAP)
+            return device;
+    return 0;
+}
+
 /* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
  * a launch as a millisecond at least. That is more than it was for a program that waits for its work,
  * and the longer the wait for budget, the more: it is not meant to be fair. */
-void xpu_gate_pass_unmeasured(void) {
-    static uint64_t lasts[XPU_DEVICES]; /* atomic */
-    int device;
-    if (xpu_granted_here(&device) != CUDA_SUCCESS)
-        device = 0; /* it is not known whose time it takes, and is somebody's */
+void xpu_gate_pass_unmeasured(const struct xpu_lane *lane) {
+    int device = lane ? lane->device : 0;
+    if (!lane && xpu_granted_here(&device) != CUDA_SUCCESS)
+        device = first_with_cap(); /* it is not known whose time it takes, and is somebody's */
     uint64_t *last = &lasts[device];
     static int told;
     xpu_log_once(&told,
@@ -217,7 +233,7 @@ void xpu_gate_pass_unmeasured(void) {
         uint64_t ns = passed < 1000000 ? 1000000 : passed;
         if (share == XPU_NO_CAP || is_free(device, share, now))
             return;
-        if (share && xpu_budget_take(device, share, ns, now, &until)) {
+        if (share && xpu_budget_take(device, share, ns, now, 0, &until)) {
             __atomic_store_n(last, now, __ATOMIC_RELAXED);
             xpu_budget_guessed(device);
             return;
@@ -234,7 +250,7 @@ bool xpu_gate_pass(const struct xpu_pace *pace, struct xpu_lane *lane) {
         xpu_share_varies(lane->device))
         wait_for_depth(lane);
     if (leased(lane) < pace->ns)
-        return wait_for_turn(pace, lane);
+        return wait_for_budget(pace, lane);
     lease.ns -= pace->ns;
     return false;
 }

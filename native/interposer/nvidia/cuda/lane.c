@@ -114,6 +114,7 @@ static bool fill(struct xpu_lane *lane) {
         REAL(cuEventSynchronize)(lane->reference) != CUDA_SUCCESS)
         return false;
     lane->reference_at = lane->latest = (int64_t)xpu_now();
+    lane->undisturbed = XPU_LANE_CALM;
     xpu_measure_reset(&lane->measure, lane->reference_at);
     return true;
 }
@@ -363,11 +364,12 @@ void xpu_lane_drop(struct xpu_lane *lane) {
             xpu_stream_leave(on);
         }
     }
+    int device = lane->device; /* without a context, another may take the lane */
     double used = xpu_measure_used(&lane->measure), retired = lane->retired + rest;
     double more = used - retired - lane->corrected;
     uint64_t settled = retired > lane->settled ? (uint64_t)(retired - lane->settled) : 0;
     __atomic_store_n(&lane->context, NULL, __ATOMIC_RELEASE);
-    xpu_budget_settle(lane->device, (int64_t)more, settled, 0, xpu_now());
+    xpu_budget_settle(device, (int64_t)more, settled, 0, xpu_now());
 }
 
 struct xpu_lane *xpu_lane_of(CUcontext context) {

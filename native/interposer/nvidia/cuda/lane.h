@@ -66,11 +66,13 @@ struct xpu_lane_stream {
     bool active;
     int64_t stamped; /* the time of the last marker that was read, or is to be; of the device's clock */
     double used_before, each_before, passed_before, waited_before; /* the measure's, at the last marker */
-    int64_t resumes;     /* when work begins that no marker says; 0: it does not */
-    bool guessed;        /* the work under way began so */
-    bool predicted;      /* the work before the last marker counted as it was predicted */
-    int64_t assumed_end; /* of launches that no marker follows; 0: none */
-    uint64_t assumed_ns; /* what these were predicted to take, and how many they are */
+    int64_t resumes;       /* when work begins that no marker says; 0: it does not */
+    bool guessed;          /* the work under way began so */
+    int64_t from;          /* the measure's time at the last marker */
+    bool predicted;        /* the work before the last marker counted as it was predicted */
+    double counted, doubt; /* ns: of late so much has counted so; by probes it was so much more */
+    int64_t assumed_end;   /* of launches that no marker follows; 0: none */
+    uint64_t assumed_ns;   /* what these were predicted to take, and how many they are */
     uint32_t assumed_count;
 };
 
@@ -83,13 +85,13 @@ struct xpu_lane {
     uint32_t using;    /* the measuring thread is in a call of the driver for it; atomic */
     uint32_t ending;   /* a call that may end the context is under way; atomic */
     /* From here on the measuring thread looks only where there is a context. */
-    int device;         /* index in the pages */
-    uint32_t broken;    /* the driver refuses to tell times: nothing can be measured; atomic */
-    uint32_t contended; /* others have had the device of late while it had work; atomic */
-    uint32_t shared;    /* probes have had to wait of late: others use the device; atomic */
-    uint64_t inflight;  /* predicted ns of what was marked and is not measured; atomic */
-    uint64_t stall;     /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
-    CUstream probes;    /* the pacer's own stream */
+    int device;             /* index in the pages */
+    uint32_t broken;        /* the driver refuses to tell times: nothing can be measured; atomic */
+    uint32_t contended;     /* others have had the device of late while it had work; atomic */
+    uint32_t beside_others; /* probes have had to wait of late: others use the device; atomic */
+    uint64_t inflight;      /* predicted ns of what was marked and is not measured; atomic */
+    uint64_t stall;         /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
+    CUstream probes;        /* the pacer's own stream */
     CUevent events[XPU_LANE_EVENTS];
     uint64_t free[XPU_LANE_EVENTS / 64]; /* bits; atomic */
     struct xpu_marker markers[XPU_LANE_EVENTS];

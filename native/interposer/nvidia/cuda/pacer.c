@@ -84,7 +84,7 @@ void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, con
     if (is_recorded(pace->stream))
         return;
     if (broken || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED)) {
-        xpu_gate_pass_unmeasured();
+        xpu_gate_pass_unmeasured(lane);
         return;
     }
     pace->cost = xpu_cost_of(what, shape);

@@ -14,12 +14,19 @@ enum {
     SURE_NS = 5000000,
     /* And of work so short, prediction says more: probes are as far apart. */
     SHORT_NS = 500000,
+    /* What has counted so is compared with the probes for so long. */
+    COUNTED_NS = 50000000,
 };
+
+/* How much more probes say then, at which they are believed: without reason it is less than a quarter. */
+static const double DOUBTED = 0.4;
+/* Beside others, what passed and is more than this times what was predicted holds a turn of theirs. */
+static const double BELIEVED = 1.7;
 
 /* Of the time with work: a context that has less of it was kept from the device by others. */
 static const double CONTENDED = 0.9;
 
-static void learn(const struct xpu_marker *marker, double took, bool sure) {
+static void learn(const struct xpu_marker *marker, double took, enum xpu_cost_sure sure) {
     if (marker->mixed == 1 && marker->counts[0] == marker->count) {
         xpu_cost_learn(marker->costs[0], took / marker->count, sure);
         return;
@@ -31,18 +38,28 @@ static void learn(const struct xpu_marker *marker, double took, bool sure) {
         xpu_cost_learn(marker->costs[i], (double)xpu_cost_ns(marker->costs[i], &known) * by, sure);
 }
 
-/* Whether the launches before a marker count as what they were predicted to use, while others have the device
- * too: time that was theirs may lie between two probes, and be taken for the container's, or the other way
- * round. */
-static bool counts_as_predicted(const struct xpu_lane *lane, const struct xpu_marker *marker) {
+/* Whether the launches before a marker count as what they were predicted to use: beside others, time that was
+ * theirs may lie between two probes and be taken for the container's, or the other way round. Only where all
+ * of the time was this stream's work, as others of the lane are counted with it. */
+static bool counts_as_predicted(const struct xpu_lane *lane, const struct xpu_lane_stream *on,
+                                const struct xpu_marker *marker, double passed) {
     return lane->undisturbed < XPU_LANE_CALM && lane->measure.active == 1 && !marker->unknown &&
-           marker->ns < SHORT_NS;
+           marker->ns < SHORT_NS && passed > 0.99 * (double)(lane->measure.at - on->from);
 }
 
+/* Probes are right over some time: where they say much more than what has counted, that counts too. */
 static void count_as_predicted(struct xpu_lane *lane, struct xpu_lane_stream *on,
                                const struct xpu_marker *marker, double used, double passed) {
-    double ns = (double)marker->ns < passed ? (double)marker->ns : passed;
-    xpu_measure_take_back(&lane->measure, used - ns);
+    double ns = (double)marker->ns < passed ? (double)marker->ns : passed, more = 0;
+    on->counted += ns;
+    on->doubt += used - ns;
+    if (on->doubt > SURE_NS && on->doubt > DOUBTED * on->counted) {
+        more = on->doubt;
+        learn(marker, (double)marker->ns * (1 + more / on->counted), XPU_COST_SURE);
+    }
+    if (more > 0 || on->counted > COUNTED_NS)
+        on->doubt = on->counted = 0;
+    xpu_measure_take_back(&lane->measure, used - ns - more);
     on->predicted = true;
 }
 
@@ -62,7 +79,8 @@ static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const stru
     double last = (double)(marker->at - (marker->last + lane->clocks.offset)) - lane->delay;
     double expected = (double)(marker->expected - marker->last);
     bool longer = alone && !past && last > expected * 1.5 + IDLE_NS;
-    bool predicted = counts_as_predicted(lane, marker) && !longer;
+    bool predicted = counts_as_predicted(lane, on, marker, passed) && !longer;
+    enum xpu_cost_sure sure = alone ? XPU_COST_SURE : predicted ? XPU_COST_EITHER : XPU_COST_UNSURE;
     on->predicted = false;
     if (!marker->mixed || !on->active)
         return;
@@ -70,22 +88,19 @@ static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const stru
         used > 1.5 * (double)marker->ns) {
         /* It takes longer than it did: it is neither given back nor learnt from only once nobody else is
          * there. */
-        learn(marker, used, true);
+        learn(marker, used, XPU_COST_SURE);
         return;
     }
     if (marker->last_alone) {
         /* A marker that came late still says how long the launch took at most. */
-        double took = marker->count == 1 && !on->guessed && passed < last ? passed : last;
-        bool sure = alone || (marker->count == 1 && !on->guessed);
-        if (sure && !waited && (!past || marker->unknown || took < (double)marker->last_ns))
-            xpu_cost_learn(marker->last_cost, took, alone);
+        bool only = marker->count == 1 && !on->guessed;
+        double took = only && passed < last ? passed : last;
+        if ((alone || only) && !waited && !(predicted && took > BELIEVED * (double)marker->last_ns) &&
+            (!past || marker->unknown || took < (double)marker->last_ns))
+            xpu_cost_learn(marker->last_cost, took, sure);
     } else if (!marker->pauses && !past && !on->guessed) {
-        /* Beside others, what passed may hold a turn of theirs that no probe met. */
-        if (!waited)
-            learn(marker,
-                  alone || marker->unknown || passed < 2 * (double)marker->ns ? passed
-                                                                              : 2 * (double)marker->ns,
-                  alone);
+        if (!waited && !(predicted && passed > BELIEVED * (double)marker->ns))
+            learn(marker, passed, sure);
         if (predicted)
             count_as_predicted(lane, on, marker, used, passed);
         return;
@@ -98,6 +113,7 @@ static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const stru
 
 /* From here on it is counted what the stream's work uses. */
 static void counts_from_here(const struct xpu_lane *lane, struct xpu_lane_stream *on, bool guessed) {
+    on->from = lane->measure.at;
     on->used_before = xpu_measure_used(&lane->measure);
     on->each_before = lane->measure.used_each;
     on->passed_before = lane->measure.passed_each;
@@ -117,8 +133,12 @@ static void rests(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at)
     double before = xpu_measure_used(&lane->measure);
     if (on->active)
         xpu_measure_ends(&lane->measure, at);
-    if (on->active && on->predicted && !lane->measure.active)
-        xpu_measure_take_back(&lane->measure, xpu_measure_used(&lane->measure) - before);
+    if (on->active && on->predicted && !lane->measure.active) {
+        /* Whose the time since the last probe was is decided here, and all of it has counted already. */
+        double more = xpu_measure_used(&lane->measure) - before;
+        on->doubt += more;
+        xpu_measure_take_back(&lane->measure, more);
+    }
     on->active = on->predicted = false;
     on->assumed_end = on->resumes = 0;
 }
@@ -240,8 +260,13 @@ void xpu_happens(struct xpu_sweep *sweep, struct xpu_lane *lane, const struct xp
             assumed_end(sweep, lane, instant->on, instant->at);
         break;
     case XPU_PROBE:
-        xpu_measure_probe(&lane->measure, instant->at,
-                          xpu_probe_waited(lane, instant) ? instant->completed : 0);
+        if (xpu_probe_waited(lane, instant)) {
+            lane->undisturbed = 0;
+            xpu_measure_probe(&lane->measure, instant->at, instant->completed);
+        } else {
+            lane->undisturbed++;
+            xpu_measure_probe(&lane->measure, instant->at, 0);
+        }
         break;
     }
 }
@@ -260,7 +285,7 @@ static double under_way(struct xpu_lane *lane, struct xpu_lane_stream *on) {
 void xpu_settle(struct xpu_lane *lane) {
     double retired = lane->retired;
     __atomic_store_n(&lane->contended, lane->measure.turn < CONTENDED, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->shared, lane->undisturbed < XPU_LANE_CALM, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->beside_others, lane->undisturbed < XPU_LANE_CALM, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
         if (lane->streams[i].active)
             retired += under_way(lane, &lane->streams[i]);

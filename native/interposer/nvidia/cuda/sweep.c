@@ -83,7 +83,6 @@ static void read_probes(struct xpu_lane *lane, struct xpu_sweep *sweep) {
         if (probe->after - probe->before < UNSURE_NS) {
             xpu_sweep_add(sweep, (struct xpu_instant){probe->after + lane->clocks.offset, XPU_PROBE, NULL,
                                                       waited ? at : 0});
-            lane->undisturbed = waited ? 0 : lane->undisturbed + 1;
         }
         lane->latest = at;
         if (at - lane->reference_at > REFERENCE_NS)
