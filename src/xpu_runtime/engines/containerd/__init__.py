@@ -214,6 +214,8 @@ def _configure_drop_in(
 def _containerd_path(path: str, data: dict[str, Any]) -> blocks.Path:
     """The path of the table that holds `runtimes`, for the version that the file is in."""
     version = data.get("version", 1)
+    if version == 0 and type(version) is int:
+        version = 1  # as containerd takes it; dockerd writes it for the containerd that it starts
     if type(version) is not int or version not in _PLUGINS:
         raise ConfigError(f"{path}: version is {version!r}", "known are 1 to 4; nothing was changed")
     plugins = blocks.below(path, data, ("plugins",)) or {}
