@@ -185,6 +185,7 @@ def test_beside_others_a_cap_is_used_in_whole_turns(paced: Callable[..., Paced])
         within(100, 600, lambda: float(one.run("turns")))
 
 
+@pytest.mark.alone  # shares of time are measured
 @pytest.mark.parametrize(("how", "each_ns"), [("once", MILLION), ("turns", MILLION // 100)])
 def test_launches_on_two_devices_are_charged_to_each(
     paced: Callable[..., Paced], how: str, each_ns: int

@@ -114,7 +114,6 @@ static bool fill(struct xpu_lane *lane) {
         REAL(cuEventSynchronize)(lane->reference) != CUDA_SUCCESS)
         return false;
     lane->reference_at = lane->latest = (int64_t)xpu_now();
-    lane->undisturbed = XPU_LANE_CALM;
     xpu_measure_reset(&lane->measure, lane->reference_at);
     return true;
 }

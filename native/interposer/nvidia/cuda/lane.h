@@ -102,9 +102,10 @@ struct xpu_lane {
     uint32_t probes_placed, probes_read;
     int64_t reference_at; /* when `reference` completed, ns of the device's clock */
     struct xpu_clocks clocks;
-    double delay;                  /* of a call until the device sees it, beyond the quickest; ns */
-    int64_t latest;                /* when the last probe completed */
-    uint32_t undisturbed;          /* probes in a row that did not wait */
+    double delay;         /* of a call until the device sees it, beyond the quickest; ns */
+    int64_t latest;       /* when the last probe completed */
+    bool waited;          /* a probe has had to wait since there were so many that did not, in a row */
+    uint32_t undisturbed; /* probes in a row that did not wait */
     int64_t ended[XPU_LANE_ENDED]; /* when work ended, the last ones */
     uint32_t ended_count;          /* atomic */
     struct xpu_measure measure;

@@ -43,8 +43,8 @@ static void learn(const struct xpu_marker *marker, double took, enum xpu_cost_su
  * of the time was this stream's work, as others of the lane are counted with it. */
 static bool counts_as_predicted(const struct xpu_lane *lane, const struct xpu_lane_stream *on,
                                 const struct xpu_marker *marker, double passed) {
-    return lane->undisturbed < XPU_LANE_CALM && lane->measure.active == 1 && !marker->unknown &&
-           marker->ns < SHORT_NS && passed > 0.99 * (double)(lane->measure.at - on->from);
+    return lane->waited && lane->measure.active == 1 && !marker->unknown && marker->ns < SHORT_NS &&
+           passed > 0.99 * (double)(lane->measure.at - on->from);
 }
 
 /* Probes are right over some time: where they say much more than what has counted, that counts too. */
@@ -262,9 +262,11 @@ void xpu_happens(struct xpu_sweep *sweep, struct xpu_lane *lane, const struct xp
     case XPU_PROBE:
         if (xpu_probe_waited(lane, instant)) {
             lane->undisturbed = 0;
+            lane->waited = true;
             xpu_measure_probe(&lane->measure, instant->at, instant->completed);
         } else {
-            lane->undisturbed++;
+            if (++lane->undisturbed >= XPU_LANE_CALM)
+                lane->waited = false;
             xpu_measure_probe(&lane->measure, instant->at, 0);
         }
         break;
@@ -285,7 +287,7 @@ static double under_way(struct xpu_lane *lane, struct xpu_lane_stream *on) {
 void xpu_settle(struct xpu_lane *lane) {
     double retired = lane->retired;
     __atomic_store_n(&lane->contended, lane->measure.turn < CONTENDED, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->beside_others, lane->undisturbed < XPU_LANE_CALM, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->beside_others, lane->waited, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
         if (lane->streams[i].active)
             retired += under_way(lane, &lane->streams[i]);
