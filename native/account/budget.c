@@ -106,15 +106,20 @@ static void note_charge(int device, uint64_t ns) {
 
 enum { ANYWAY = -1 };
 
-/* Moves the word on, from now less the credit at the least. False where it lies less than `spare` ns in the
- * past, unless that is ANYWAY. */
+/* Whether a word lies less than `spare` ns in the past, unless that is ANYWAY; *until: when it does not. */
+static bool is_unpaid(uint64_t paid, uint64_t now, int64_t spare, uint64_t *until) {
+    if (spare == ANYWAY || (paid <= now && now - paid >= (uint64_t)spare))
+        return false;
+    *until = paid + (uint64_t)spare;
+    return true;
+}
+
+/* Moves the word on, from now less the credit at the least. False where that is unpaid. */
 static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, int64_t spare, uint64_t *until) {
     uint64_t paid = XPU_LOAD(*word), from;
     do {
-        if (spare != ANYWAY && (paid > now || now - paid < (uint64_t)spare)) {
-            *until = paid + (uint64_t)spare;
+        if (is_unpaid(paid, now, spare, until))
             return false;
-        }
         from = paid < now && now - paid > credit ? now - credit : paid;
     } while (!__atomic_compare_exchange_n(word, &paid, from + by, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
     return true;
@@ -123,14 +128,11 @@ static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, int6
 static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, int64_t spare, uint64_t *until) {
     struct xpu_usage_compute *compute = compute_of(device);
     ns = xpu_of_part(device, ns);
-    uint64_t by = at_share(ns, share), credit, mine;
+    uint64_t by = at_share(ns, share), credit;
     rescale_all(device, share, now, true);
     credit = XPU_CREDIT_NS + XPU_LOAD(kept_from[device]);
-    mine = XPU_LOAD(own[device].paid);
-    if (spare != ANYWAY && (mine > now || now - mine < (uint64_t)spare)) {
-        *until = mine + (uint64_t)spare;
+    if (is_unpaid(XPU_LOAD(own[device].paid), now, spare, until))
         return false;
-    }
     if (XPU_LOAD(compute->paid) + XPU_CREDIT_NS > now)
         XPU_STORE(kept_from[device], 0); /* it has caught up */
     /* Parts that are more than the device together cannot all be used at a time: no debt piles up of that. */

@@ -153,13 +153,17 @@ static void *find(const char *name, bool per_thread, bool lookup) {
     return found;
 }
 
-static CUgraphExec captured(CUfunction function, CUstream stream) {
+static CUgraph graph_of(CUfunction function, CUstream stream) {
     CUgraph graph;
-    CUgraphExec exec;
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     MUST(launch(function, stream));
     MUST(cuStreamEndCapture(stream, &graph));
-    MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    return graph;
+}
+
+static CUgraphExec captured(CUfunction function, CUstream stream) {
+    CUgraphExec exec;
+    MUST(cuGraphInstantiateWithFlags(&exec, graph_of(function, stream), 0));
     return exec;
 }
 
@@ -230,13 +234,10 @@ static void check_ways(CUstream stream) {
 static void check_grows(void) {
     CUgraphExec exec = captured(function_of("busy_200us"), streams[0]);
     CUfunction little = function_of("busy_10us");
-    CUgraph longer;
+    CUgraph longer = graph_of(function_of("busy_50ms"), streams[0]);
     CUgraphExecUpdateResultInfo info;
     long long began = now_us(), judged = began + 2000000;
     long count = 0;
-    MUST(cuStreamBeginCapture_v2(streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    MUST(launch(function_of("busy_50ms"), streams[0]));
-    MUST(cuStreamEndCapture(streams[0], &longer));
     for (int i = 0; now_us() < began + 4000000; i++) {
         if (i == 200)
             MUST(cuGraphExecUpdate_v2(exec, longer, &info));
@@ -251,13 +252,10 @@ static void check_grows(void) {
 /* The same in short work, and nothing is waited for. */
 static void check_outgrows(void) {
     CUgraphExec exec = captured(function_of("busy_20us"), streams[0]);
-    CUgraph longer;
+    CUgraph longer = graph_of(function_of("busy_250us"), streams[0]);
     CUgraphExecUpdateResultInfo info;
     long long began = now_us(), judged = began + 2500000;
     long count = 0;
-    MUST(cuStreamBeginCapture_v2(streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    MUST(launch(function_of("busy_250us"), streams[0]));
-    MUST(cuStreamEndCapture(streams[0], &longer));
     for (bool grown = false; now_us() < judged + 2000000;) {
         if (!grown && now_us() > began + 1000000) {
             MUST(cuGraphExecUpdate_v2(exec, longer, &info));

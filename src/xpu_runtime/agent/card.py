@@ -39,7 +39,7 @@ class Watched:
     """A slice, and all that is known of it."""
 
     __slots__ = (
-        "_most",
+        "_highest",
         "_terms",
         "account",
         "adjusted",
@@ -70,8 +70,8 @@ class Watched:
         self.look_at = 0
         #: Whether its share is ever another than its cap.
         self.governed = self.demand.governed
-        #: What it may have now (`give`), and at most since that was asked last.
-        self.share = self._most = self.demand.cap
+        #: What it may have now (`set_share`), and the highest since that was asked last.
+        self.share = self._highest = self.demand.cap
         #: Whether something other than 0 is in its page.
         self.adjusted = True
 
@@ -90,22 +90,22 @@ class Watched:
         self.governed = self.demand.governed
         return changed
 
-    def give(self, share: int) -> None:
+    def set_share(self, share: int) -> None:
         """It may have so much from now on."""
         self.share = share
-        self._most = max(self._most, share)
+        self._highest = max(self._highest, share)
 
-    def most(self) -> int:
-        """What it was allowed at most since this was asked last.
+    def highest_share(self) -> int:
+        """Since this was asked last.
 
         And not on average: the driver's samples are of the time in which a process was at work.
         """
-        most, self._most = self._most, self.share
-        return most
+        highest, self._highest = self._highest, self.share
+        return highest
 
     def free(self) -> None:
         """Only its cap holds."""
-        self.give(self.demand.cap)
+        self.set_share(self.demand.cap)
         if self.adjusted:
             self.adjusted = False
             self.page.adjust(0)
@@ -236,7 +236,7 @@ class Card:
         wrote = False
         for each, share in zip(self.slices, self._shares):
             if renew or share != each.share:
-                each.give(share)
+                each.set_share(share)
                 each.write(number)
                 wrote = True
         return wrote
@@ -246,7 +246,7 @@ class Card:
         self._changed = True
         self._borrowing = False
         for each in self.slices:
-            each.give(each.demand.cap)
+            each.set_share(each.demand.cap)
             if each.account.held:
                 each.write(number)
             else:

@@ -100,7 +100,7 @@ class Comparison:
 
     def _compare(self, card: Card, each: Watched, seconds: float, utilization: float | None) -> None:
         account, was = each.account, each.account.held
-        account.check(seconds, utilization, each.most() / WHOLE, each.demand.cap / WHOLE)
+        account.check(seconds, utilization, each.highest_share() / WHOLE, each.demand.cap / WHOLE)
         if account.held == was:
             return
         card.arrange()

@@ -153,10 +153,10 @@ def test_a_share_that_stays_is_renewed_long_before_it_counts_as_lost(node: Node,
             assert node.now - node.rounds[box.round] <= LOST_S * SECOND // 2
 
 
-def test_what_a_slice_was_allowed_is_the_most_that_it_had(node: Node) -> None:
+def test_the_highest_share_since_the_last_comparison_counts(node: Node) -> None:
     guest = node.box(30).watched
-    assert guest.most() == 3000
-    guest.give(10_000)
-    guest.give(3000)
-    assert guest.most() == 10_000
-    assert guest.most() == 3000
+    assert guest.highest_share() == 3000
+    guest.set_share(10_000)
+    guest.set_share(3000)
+    assert guest.highest_share() == 10_000
+    assert guest.highest_share() == 3000

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from support.sharing_time import until
 from xpu_runtime import paths
 from xpu_runtime.agent.grants import OpenGrants
 from xpu_runtime.limits import pages
@@ -52,10 +52,12 @@ def test_a_lease_that_is_taken_again_and_again_keeps_nobody_out(folder: Path) ->
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "leased\n"
-            end = time.monotonic() + 20
-            while not grants.by_folder and time.monotonic() < end:
+
+            def opened() -> bool:
                 grants.refresh()
-                time.sleep(0.05)
+                return bool(grants.by_folder)
+
+            until(opened, "its pages are open", 20)
             assert [Path(each).name for each in grants.by_folder] == ["1-1"]
             assert len(told) == 1, "the container's lease is told once"
             assert holder.stdout.readline() == "no more\n"

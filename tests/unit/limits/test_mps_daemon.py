@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from support.sharing_time import until
 from xpu_runtime.limits.mps_daemon import PROGRAM, Daemon
 
 
@@ -25,10 +25,7 @@ def running(folder: Path, *before: str, user: int = 0) -> Iterator[int]:
     environ = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe")}
     process = subprocess.Popen([*before, program, "1000"], env=environ, user=user, start_new_session=True)
     try:
-        end = time.monotonic() + 20
-        while not _is_there(folder):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: _is_there(folder), "it runs", 20)
         yield process.pid
     finally:
         os.killpg(process.pid, 9)

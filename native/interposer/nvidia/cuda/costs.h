@@ -1,6 +1,6 @@
 /*
  * What launches cost, as learnt: ns of the device's time for each function and shape of its grid, and for
- *each executable graph. A prediction: what the launch has used is measured, but for short work beside other
+ * each executable graph. A prediction: what the launch has used is measured, but for short work beside other
  * contexts, which counts as it was predicted (reckon.c).
  *
  * Read at every launch by any thread, without a lock; an entry that another thread changes at that moment

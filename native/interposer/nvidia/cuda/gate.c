@@ -131,7 +131,7 @@ static bool has_work(const struct xpu_lane_stream *on) {
     return __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) != __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
 }
 
-/* Only others can wait for it: what its own stream has comes before it. */
+/* Whether there is work that may wait for the launch: what its own stream has comes before it. */
 static bool others_work(const struct xpu_pace *pace, const struct xpu_lane *lane) {
     for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
         if (&lane->streams[i] != pace->on && has_work(&lane->streams[i]))
