@@ -14,8 +14,9 @@ NOBODY = 65534
 def build_elsewhere(kind: str, folder: Path) -> list[Path]:
     """The packages, "deb" or "rpm", of a copy of this working tree, in folder/dist: made by another user,
     without a network, in another time zone."""
-    copy = folder / "copy"
+    copy, temporary = folder / "copy", folder / "tmp"
     copy.mkdir(parents=True)
+    temporary.mkdir()
     listed = "git ls-files -z --cached --others --exclude-standard"
     subprocess.run(
         ["sh", "-ec", f'{listed} | xargs -0 cp --parents -t "$0"; cp -r --parents build/wheels "$0"', copy],
@@ -33,7 +34,9 @@ def build_elsewhere(kind: str, folder: Path) -> list[Path]:
     command = [
         "unshare", "--net", *user, f"packaging/build-{kind}", str(copy / "build"), str(folder / "dist"),
     ]  # fmt: skip
-    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TZ": "Asia/Kathmandu", "LANG": "C", **facts}
+    # Not every machine lets every user write to /tmp, where dpkg-deb and dwz put their files otherwise.
+    places = {"HOME": str(folder), "TMPDIR": str(temporary)}
+    environ = {"PATH": os.environ["PATH"], "TZ": "Asia/Kathmandu", "LANG": "C", **places, **facts}
     done = subprocess.run(command, cwd=copy, env=environ, umask=0o077, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted((folder / "dist").iterdir())
