@@ -51,8 +51,6 @@ static void after_fork(void) {
         forget_hook();
 }
 
-__attribute__((constructor)) static void prepare_for_fork(void) { pthread_atfork(NULL, NULL, after_fork); }
-
 void sim_on_fork(void (*forget)(void)) { forget_hook = forget; }
 
 /* dl_iterate_phdr, since dladdr was in libdl before glibc 2.34. */
@@ -71,24 +69,31 @@ static int find_self(struct dl_phdr_info *object, size_t size, void *path) {
     return 0;
 }
 
-/* ROOT/run/nvidia-sim: ROOT is what precedes /usr/lib in the place where this library lies. On the host that
- * is the driver root, in a container nothing. */
-static void socket_folder(char *folder, size_t size) {
-    static char path[PATH_MAX]; /* under open_socket's lock */
+/* What precedes /usr/lib in the place where this library lies. On the host that is the driver root, in a
+ * container nothing. */
+static char driver_root[PATH_MAX];
+
+/* When the library is loaded, as a forked child must not ask: it hangs in dl_iterate_phdr if another thread
+ * of its parent was there at the fork (glibc 2.36 renews one of the loader's locks in the child, not this).
+ */
+static void find_root(void) {
     char *prefix_end = NULL;
-    path[0] = 0;
-    dl_iterate_phdr(find_self, path);
-    for (char *at = strstr(path, "/usr/lib"); at; at = strstr(at + 1, "/usr/lib"))
+    dl_iterate_phdr(find_self, driver_root);
+    for (char *at = strstr(driver_root, "/usr/lib"); at; at = strstr(at + 1, "/usr/lib"))
         prefix_end = at;
-    *(prefix_end ? prefix_end : path) = 0;
-    snprintf(folder, size, "%s%s", path, SIM_SOCKET_DIR);
+    *(prefix_end ? prefix_end : driver_root) = 0;
+}
+
+__attribute__((constructor)) static void prepare(void) {
+    find_root();
+    pthread_atfork(NULL, NULL, after_fork);
 }
 
 /* With the lock held, so that what a small stack cannot hold can lie elsewhere. */
 static int open_socket(void) {
     static char folder[PATH_MAX + 32];
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    socket_folder(folder, sizeof folder);
+    snprintf(folder, sizeof folder, "%s%s", driver_root, SIM_SOCKET_DIR);
     int directory = -1;
     int length = snprintf(name.sun_path, sizeof name.sun_path, "%s/%s", folder, SIM_SOCKET_NAME);
     if ((size_t)length >= sizeof name.sun_path) { /* too long for a socket's name: by way of a descriptor */

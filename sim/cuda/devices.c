@@ -61,14 +61,20 @@ CUresult cuda_device(CUdevice number, const struct cuda_device **device) {
     return CUDA_SUCCESS;
 }
 
-/* A forked child has no CUDA until it calls cuInit itself. */
+/* A forked child has no CUDA until it calls cuInit itself. Its locks are made anew: those that a thread of
+ * the parent had at the fork, and the one of memory, which the fork takes (memory.c), are held by nobody
+ * here. */
 static void renew(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     initialized = false;
     cuda_forget_contexts();
     cuda_forget_memory(NULL);
+    cuda_forget_modules();
     cuda_mps_forget();
 }
+
+/* From the start: a process may fork before its first call of CUDA, and the child makes its own. */
+__attribute__((constructor)) static void prepare(void) { sim_on_fork(renew); }
 
 static bool is_listed(const struct cuda_device *device) {
     for (int i = 0; i < device_count; i++)
@@ -166,7 +172,6 @@ CUDA_API CUresult cuInit(unsigned int flags) {
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     if (!initialized) {
-        sim_on_fork(renew);
         if (sim_connect() != SIM_OK || sim_inventory(&inventory) != SIM_OK) {
             sim_disconnect();
             result = CUDA_ERROR_NO_DEVICE;

@@ -18,7 +18,7 @@ struct small {
 
 static struct small *smalls; /* one for each context that has small allocations */
 
-/* So that a child finds everything whole. */
+/* So that a child finds everything whole. In the child the lock is made anew, by cuda_forget_memory. */
 static void before_fork(void) { pthread_mutex_lock(&cuda_memory); }
 static void after_fork(void) { pthread_mutex_unlock(&cuda_memory); }
 

@@ -35,6 +35,8 @@ struct CUmod_st {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what hangs on modules and libraries */
 
+void cuda_forget_modules(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
+
 /* A number at *text, which goes on behind it; false: there is none, or one above `most`. */
 static bool number_at(const char **text, const char *end, uint64_t most, uint64_t *number) {
     const char *from = *text;

@@ -28,6 +28,8 @@ nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index) {
 /* A forked child keeps its handles, and gets a connection of its own at its next call. */
 static void renew(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
 
+__attribute__((constructor)) static void prepare(void) { sim_on_fork(renew); }
+
 nvmlReturn_t nvml_result(enum sim_status status) {
     switch (status) {
     case SIM_OK:
@@ -74,7 +76,6 @@ NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
     nvmlReturn_t result = NVML_SUCCESS;
     pthread_mutex_lock(&lock);
     if (users == 0) {
-        sim_on_fork(renew);
         enum sim_status status = sim_connect();
         if (status == SIM_OK)
             status = sim_inventory(&inventory);

@@ -3,22 +3,8 @@
  * was otherwise than it must be. sim/tests/cudart has what the runtime API reaches of it.
  */
 #define _GNU_SOURCE
-#include "../../native/headers/cuda/cuda_api.h"
+#include "check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define EXPECT(wanted, call)                                                                                 \
-    do {                                                                                                     \
-        long long expect_got = (long long)(call), expect_wanted = (long long)(wanted);                       \
-        if (expect_got != expect_wanted) {                                                                   \
-            printf("line %d: %s: %lld, not %lld\n", __LINE__, #call, expect_got, expect_wanted);             \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
-#define MUST(call) EXPECT(CUDA_SUCCESS, call)
-#define HOLDS(condition) EXPECT(1, !!(condition))
 #define LAUNCH(kernel, stream) cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL)
 
 enum { MIB = 1 << 20 };
@@ -265,14 +251,11 @@ static void check_libraries(void) {
 }
 
 int main(int count, char **words) {
-    static const struct {
-        const char *name;
-        void (*function)(void);
-    } checks[] = {{"fork", check_fork},
-                  {"broken-captures", check_broken_captures},
-                  {"nodes", check_nodes},
-                  {"memory", check_memory},
-                  {"libraries", check_libraries}};
+    static const struct check checks[] = {{"fork", check_fork},
+                                          {"broken-captures", check_broken_captures},
+                                          {"nodes", check_nodes},
+                                          {"memory", check_memory},
+                                          {"libraries", check_libraries}};
     CUcontext context;
     MUST(cuInit(0));
     MUST(cuCtxCreate_v2(&context, 0, 0));
@@ -282,13 +265,7 @@ int main(int count, char **words) {
     MUST(cuEventCreate(&back, 0));
     MUST(cuModuleLoadData(&module, "image"));
     MUST(cuModuleGetFunction(&kernel, module, "busy_50ms"));
-    size_t run = 0;
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
-        if (count == 2 && strcmp(words[1], checks[i].name) == 0) {
-            checks[i].function();
-            run++;
-        }
-    EXPECT(1, run);
+    RUN_CHECK(checks, count, words);
     MUST(cuEventDestroy_v2(event));
     MUST(cuEventDestroy_v2(back));
     MUST(cuStreamDestroy_v2(one));

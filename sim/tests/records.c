@@ -4,22 +4,11 @@
  * at most.
  */
 #define _GNU_SOURCE
-#include "../../native/headers/cuda/cuda_api.h"
+#include "check.h"
 
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
-
-#define MUST(call)                                                                                           \
-    do {                                                                                                     \
-        int must_result = (int)(call);                                                                       \
-        if (must_result != 0) {                                                                              \
-            printf("%s: %d (line %d)\n", #call, must_result, __LINE__);                                      \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 enum { THREADS = 48, EVENTS = 400, KERNEL_US = 20000, EARLIER_US = 5000, APART_US = 25 };
 

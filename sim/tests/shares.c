@@ -8,25 +8,13 @@
  * It is the check of the simulated device's time sharing, and no limiter that anybody should use.
  */
 #define _GNU_SOURCE
-#include "../../native/headers/cuda/cuda_api.h"
+#include "check.h"
 
 #include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-#define MUST(call)                                                                                           \
-    do {                                                                                                     \
-        int must_result = (int)(call);                                                                       \
-        if (must_result != 0) {                                                                              \
-            printf("%s: %d (line %d)\n", #call, must_result, __LINE__);                                      \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 enum {
     PERIOD_US = 200000,

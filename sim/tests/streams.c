@@ -4,24 +4,10 @@
  * until all is in place.
  */
 #define _GNU_SOURCE
-#include "../../native/headers/cuda/cuda_api.h"
+#include "check.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#define EXPECT(wanted, call)                                                                                 \
-    do {                                                                                                     \
-        long long expect_got = (long long)(call), expect_wanted = (long long)(wanted);                       \
-        if (expect_got != expect_wanted) {                                                                   \
-            printf("line %d: %s: %lld, not %lld\n", __LINE__, #call, expect_got, expect_wanted);             \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
-#define MUST(call) EXPECT(CUDA_SUCCESS, call)
-#define HOLDS(condition) EXPECT(1, !!(condition))
 
 enum { STREAMS = 12, HIGHEST = -5 };
 
@@ -272,20 +258,17 @@ static void check_contexts(void) {
 }
 
 int main(int count, char **words) {
-    static const struct {
-        const char *name;
-        void (*function)(void);
-    } checks[] = {{"share", check_share},
-                  {"order", check_order},
-                  {"idle-stream", check_idle_stream},
-                  {"connections", check_connections},
-                  {"legacy", check_legacy},
-                  {"full-queue", check_full_queue},
-                  {"graph", check_graph},
-                  {"pool", check_pool},
-                  {"contexts", check_contexts},
-                  {"illegal-address", check_illegal_address},
-                  {"assert", check_assert}};
+    static const struct check checks[] = {{"share", check_share},
+                                          {"order", check_order},
+                                          {"idle-stream", check_idle_stream},
+                                          {"connections", check_connections},
+                                          {"legacy", check_legacy},
+                                          {"full-queue", check_full_queue},
+                                          {"graph", check_graph},
+                                          {"pool", check_pool},
+                                          {"contexts", check_contexts},
+                                          {"illegal-address", check_illegal_address},
+                                          {"assert", check_assert}};
     MUST(cuInit(0));
     MUST(cuCtxCreate_v2(&context, 0, 0));
     MUST(cuModuleLoadData(&module, "image"));
@@ -296,13 +279,7 @@ int main(int count, char **words) {
     create(&urgent, CU_STREAM_NON_BLOCKING, HIGHEST);
     create(&opener, CU_STREAM_NON_BLOCKING, HIGHEST);
     MUST(cuEventCreate(&gate, 0));
-    int run = 0;
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
-        if (count == 2 && strcmp(words[1], checks[i].name) == 0) {
-            checks[i].function();
-            run++;
-        }
-    EXPECT(1, run);
+    RUN_CHECK(checks, count, words);
     puts("ok");
     return 0;
 }

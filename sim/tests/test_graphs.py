@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support import REPOSITORY, exports
-from support.simulation import build_sanitized
+from support.simulation import build_sanitized, compile_program
 from xpu_simulator.simulator import SimState
 
 Up = Callable[..., SimState]
@@ -29,12 +29,9 @@ def libraries(state: SimState) -> Path:
 def test_a_program_of_the_driver_api_meets_what_it_must_and_no_memory_error(
     up: Up, tmp_path: Path, check: str
 ) -> None:
-    folder = libraries(up("1xT4", native=str(build_sanitized("address,undefined"))))
-    program, source = tmp_path / "graphs", Path(__file__).with_name("graphs.c")
-    flags = ["-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
-    subprocess.run(
-        ["cc", *flags, "-o", program, source, f"-L{folder}", f"-Wl,-rpath,{folder}", "-lcuda"], check=True
-    )
+    kind = "address,undefined"
+    state = up("1xT4", native=str(build_sanitized(kind)))
+    program = compile_program(state, Path(__file__).with_name("graphs.c"), tmp_path, kind)
     done = subprocess.run([program, check], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.simulation import build_sanitized
+from support.simulation import build_sanitized, compile_program
 from xpu_simulator.simulator import SimState
 
 Up = Callable[..., SimState]
@@ -82,11 +82,7 @@ def test_a_program_with_many_threads_meets_no_error_that_a_sanitizer_sees(
 ) -> None:
     state = up("1xT4", native=str(build_sanitized(kind)))
     folder = next(Path(state.root).glob("usr/lib/*-linux-gnu"))
-    program = tmp_path / "workload"
-    source = Path(__file__).with_name("workload.c")
-    flags = ["-std=c11", "-g", "-Wall", "-Wextra", "-Werror", f"-fsanitize={kind}", "-pthread"]
-    libraries = [f"-L{folder}", f"-Wl,-rpath,{folder}", "-lcuda", "-lnvidia-ml"]
-    subprocess.run(["cc", *flags, "-o", program, source, *libraries], check=True)
+    program = compile_program(state, Path(__file__).with_name("workload.c"), tmp_path, kind)
     done = subprocess.run([program], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
     # The sanitizers' own dlopen does not know the program's RUNPATH.

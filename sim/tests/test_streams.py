@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.simulation import SUCCESS, Process, build_sanitized
+from support.simulation import SUCCESS, Process, build_sanitized, compile_program
 from xpu_simulator.simulator import SimState
 
 Start = Callable[..., Process]
@@ -37,13 +37,9 @@ CHECKS = (
 def test_streams_and_contexts_are_in_the_order_that_cuda_gives_them(
     up: Up, tmp_path: Path, check: str
 ) -> None:
-    state = up("2xT4", native=str(build_sanitized("address,undefined")))
-    folder = next(Path(state.root).glob("usr/lib/*-linux-gnu"))
-    program, source = tmp_path / "streams", Path(__file__).with_name("streams.c")
-    flags = ["-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
-    subprocess.run(
-        ["cc", *flags, "-o", program, source, f"-L{folder}", f"-Wl,-rpath,{folder}", "-lcuda"], check=True
-    )
+    kind = "address,undefined"
+    state = up("2xT4", native=str(build_sanitized(kind)))
+    program = compile_program(state, Path(__file__).with_name("streams.c"), tmp_path, kind)
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if check == "connections" else {}
     done = subprocess.run(
         [program, check], capture_output=True, text=True, timeout=60, env={**os.environ, **connections}

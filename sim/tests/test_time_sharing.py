@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support.simulation import compile_program
 from xpu_simulator.simulator import SimState
 
 Up = Callable[..., SimState]
@@ -26,15 +27,6 @@ CASES = [
 ]
 
 
-def built(up: Up, folder: Path, name: str) -> Path:
-    """NAME.c, for the driver of a simulated card."""
-    library = next(Path(up("1xT4").root).glob("usr/lib/*-linux-gnu"))
-    program, source = folder / name, Path(__file__).with_name(f"{name}.c")
-    flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", f"-L{library}", f"-Wl,-rpath,{library}"]
-    subprocess.run(["cc", *flags, "-o", program, source, "-lcuda", "-pthread"], check=True)
-    return program
-
-
 @pytest.mark.parametrize(("shares", "charge", "ranges"), CASES)
 def test_elapsed_time_is_not_a_programs_own(
     up: Up,
@@ -43,7 +35,7 @@ def test_elapsed_time_is_not_a_programs_own(
     charge: str,
     ranges: tuple[tuple[int, int], ...],
 ) -> None:
-    program = built(up, tmp_path, "shares")
+    program = compile_program(up("1xT4"), Path(__file__).with_name("shares.c"), tmp_path)
     loads = [
         subprocess.Popen(
             [program, tmp_path / "common", str(who), str(len(shares)), str(share), charge, "1.8"],
@@ -58,7 +50,6 @@ def test_elapsed_time_is_not_a_programs_own(
 
 def test_nothing_is_done_before_it_was_given_to_the_device(up: Up, tmp_path: Path) -> None:
     # A limiter that measures by events reads an early one as the device being late from then on.
-    done = subprocess.run(
-        [built(up, tmp_path, "records"), "3"], capture_output=True, text=True, check=True, timeout=60
-    )
+    program = compile_program(up("1xT4"), Path(__file__).with_name("records.c"), tmp_path)
+    done = subprocess.run([program, "3"], capture_output=True, text=True, check=True, timeout=60)
     assert float(done.stdout) < 5  # us; a float of ms has less than one

@@ -3,22 +3,10 @@
  * finds errors in them that a well-behaved caller can meet. Prints "done" if all went as it must.
  */
 #define _GNU_SOURCE
-#include "../../native/headers/cuda/cuda_api.h"
 #include "../../native/headers/nvml/nvml.h"
+#include "check.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define MUST(call)                                                                                           \
-    do {                                                                                                     \
-        int must_result = (int)(call);                                                                       \
-        if (must_result != 0) {                                                                              \
-            printf("%s: %d (line %d)\n", #call, must_result, __LINE__);                                      \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 enum { THREADS = 6, ROUNDS = 40, BLOCKS = 20 };
 

@@ -59,6 +59,18 @@ def sanitized() -> Path:
     return build_sanitized("address,undefined")
 
 
+def compile_program(state: simulator.SimState, source: Path, folder: Path, sanitize: str = "") -> Path:
+    """A C program in `folder` that is linked with the libraries of what is up, and finds them there."""
+    libraries = next(Path(state.root).glob("usr/lib/*-linux-gnu"))
+    program = folder / source.stem
+    flags = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    if sanitize:
+        flags.append(f"-fsanitize={sanitize}")
+    links = [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lcuda", "-lnvidia-ml"]
+    subprocess.run(["cc", *flags, "-o", program, source, *links], check=True)
+    return program
+
+
 @pytest.fixture
 def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A run folder of the test's own, which every user may enter, with nothing up in the end."""
