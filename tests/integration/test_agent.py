@@ -104,6 +104,30 @@ def test_a_second_agent_is_refused_and_changes_nothing(capped: Make, start_agent
     assert after.status()["who"] == "xpu agent"
 
 
+def test_what_needs_it_is_explained_with_it_and_without(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4-R580")
+    missing = "no agent runs: burst and weight hold as fixed, and priorities mean nothing"
+
+    def notes(*words: str) -> str:
+        variables = [part for word in ("XPU_MEM=1G", *words) for part in ("-e", word)]
+        return str(node.json("explain", *variables)["notes"])
+
+    for asked in ("XPU_SCHED=burst", "XPU_SCHED=weight", "XPU_PRIORITY=low"):
+        assert missing in notes("XPU_CORES=30", asked)
+    assert missing not in notes("XPU_CORES=30") + notes()
+    start_agent()
+    assert missing not in notes("XPU_CORES=30", "XPU_SCHED=burst")
+
+
+def test_a_run_folder_too_deep_for_its_socket_is_said(node: Node) -> None:
+    deep = node.folder / ("d" * 100)
+    node.environ["XPU_RUN_DIR"] = str(deep)
+    done = node.xpu("agent", check=False)
+    assert done.returncode == 1
+    assert f"the path of the agent's socket {deep}/agent.sock has " in done.stderr
+    assert "Linux takes 107: name a shorter folder in XPU_RUN_DIR" in done.stderr
+
+
 def test_containers_come_and_go(capped: Make, start_agent: Serve, node: Node) -> None:
     service = start_agent()
     assert service.status()["devices"] == []

@@ -167,6 +167,7 @@ def test_set_says_what_is_wrong_with_its_arguments(node: Node) -> None:
         ((), "Say what is to change: --mem, --cores, --sched, --priority, or several."),
         (("--cores", "33"), "'33' must be a percentage from 5 to 100 in steps of 5; did you mean 35?"),
         (("--cores", "many"), "'many' must be a percentage from 5 to 100 in steps of 5"),
+        (("--cores", "30", "--device", ""), "'' names no device; give an index or a UUID (see `xpu ps`)"),
     ]:
         done = node.xpu("set", "abc", *words, check=False)
         assert done.returncode == 2

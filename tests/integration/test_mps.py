@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -57,6 +58,12 @@ def has_namespaces(node: Node) -> bool:
     """Whether the daemon has R615's protocol 3."""
     (uuid,) = kept(node)
     return (node.run_dir / "devices" / "mps" / uuid / "config.toml").exists()
+
+
+def findings(node: Node) -> list[dict[str, str]]:
+    """What `xpu doctor` has found."""
+    found: list[dict[str, str]] = json.loads(node.xpu("doctor", "--json", check=False).stdout)["findings"]
+    return found
 
 
 def wait_for(done: Callable[[], bool]) -> None:
@@ -198,7 +205,9 @@ def test_without_the_daemon_a_program_is_refused_and_a_start_mends_it(card: Node
     assert "the program would run without MPS, and without its limits" in done.stderr
     told = "the MPS control daemon of GPU 0 has ended: programs that start in the container cannot use"
     assert told in card.xpu("ps").stderr
-    assert told in card.xpu("doctor", check=False).stdout
+    found = [each for each in findings(card) if told in each["text"]]
+    assert [each["todo"] for each in found] == ["start the container again"]
+    assert "start the container again" not in found[0]["text"]
     other = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
     for each in (container, other):
         assert card.oci("exec", each, "cuda-probe", "mps").stdout == "device 0: under MPS, 40\n"
@@ -248,9 +257,11 @@ def test_a_cap_changes_live_and_new_programs_get_more(card: Node, bundles: Bundl
         return card.oci("exec", container, "cuda-probe", "mps").stdout
 
     assert in_force() == 30
-    card.xpu("set", container, "--cores", "10")
+    assert card.xpu("set", container, "--cores", "10").stderr == ""
     assert (in_force(), program()) == (10, "device 0: under MPS, 12\n")  # the pacer holds the rest
-    card.xpu("set", container, "--cores", "60", "--mem", "6G")
+    told = card.xpu("set", container, "--cores", "60", "--mem", "6G").stderr
+    assert "more is for programs that start from now on" in told
+    assert "where that is less than 60%, start them again" in told
     assert (in_force(), program()) == (60, "device 0: under MPS, 24\n")
     seen = card.oci("exec", container, "cuda-probe", "alloc", "5000").stdout
     assert "allocating 5000 MiB: CUDA_SUCCESS" in seen
@@ -397,6 +408,8 @@ def test_what_mps_cannot_serve_is_refused_with_the_reason(node: Node, bundles: B
     ):
         done = node.run(bundles(MPS, *asked))
         assert why in done.stderr
+    both = node.xpu("explain", "-e", MPS, "-e", "XPU_MEM=4G", "-e", "XPU_CORES=30", check=False).stdout
+    assert both.count("mps needs driver R550") == 1  # what is wrong with memory and with cores
     node.xpu("sim", "down")
     node.sim("2xT4")
     for words, why in (

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 from xpu_runtime import paths
+from xpu_runtime.errors import XpuError
 
 SOCKET = "agent.sock"
 #: Seconds that a client waits for the agent, and the agent for a client's line.
 _WAIT_S = 2.0
+#: sun_path of unix(7), and the 0 at its end.
+_LONGEST_PATH = 108 - 1
 _MOST_CLIENTS = 8
 _LONGEST_LINE = 256
 #: asm-generic/socket.h; Python has no name for it. The answer must fit, for nobody waits until it is read.
@@ -45,8 +48,12 @@ class Door:
     """The listening end, in a poll loop of the agent's own."""
 
     def __init__(self) -> None:
-        """OSError. The caller holds the agent's lock: a socket that is there is a dead agent's."""
+        """OSError; XpuError where the path is too long for a socket. The caller holds the agent's lock: a
+        socket that is there is a dead agent's."""
         path = paths.in_run_dir(SOCKET)
+        if (length := len(os.fsencode(path))) > _LONGEST_PATH:
+            what = f"the path of the agent's socket {path} has {length} bytes: Linux takes {_LONGEST_PATH}"
+            raise XpuError(what, "name a shorter folder in XPU_RUN_DIR")
         try:
             os.unlink(path)
         except FileNotFoundError:

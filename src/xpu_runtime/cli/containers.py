@@ -19,6 +19,8 @@ from xpu_runtime.limits.sharing import Shares
 
 #: Fewer characters are more likely a device's index than the beginning of an id.
 _SHORTEST_START = 3
+#: Of burst, weight and priorities, where `agent.status.ask` knows of none.
+NO_AGENT = "no agent runs: burst and weight hold as fixed, and priorities mean nothing (see `xpu agent`)"
 
 
 def named(container: str) -> list[Grant]:
@@ -73,7 +75,7 @@ def problems(grant: Grant) -> list[str]:
     if not processes_are_known() or not is_alive(grant):
         return []
     told = (backend.problem(grant) for backend in registry.known(grant.slices))
-    return [problem for problem in told if problem]
+    return [str(problem) for problem in told if problem]
 
 
 def entry(

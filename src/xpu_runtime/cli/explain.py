@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from xpu_runtime import granting
+from xpu_runtime.agent import status
+from xpu_runtime.cli import containers
 from xpu_runtime.cli.table import json_option, print_json
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
@@ -108,6 +110,7 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
         notes.append(f"XPU_CORES is not set: {request.cores}% comes from {request.cores_from}")
     if request.caps_cores and (request.sched, request.priority) != ("fixed", "normal"):
         notes.append(f"cores are shared as {request.sched}, with {request.priority} priority")
+        notes += [] if status.ask() else [containers.NO_AGENT]
     return notes + choose.notes(slices, request)
 
 

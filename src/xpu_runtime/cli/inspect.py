@@ -97,7 +97,7 @@ def _grant(
     details: list[Detail],
     problems: list[str],
 ) -> dict[str, Any]:
-    problems += [each.problem for each in details if each.problem]
+    problems += [str(each.problem) for each in details if each.problem]
     slices = []
     for position, slice_ in enumerate(grant.slices):
         in_force = {kind: usage.in_force(grant, position, kind) for kind in KINDS}

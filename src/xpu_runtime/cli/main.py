@@ -12,6 +12,7 @@ from typing import IO, Any, NoReturn
 import click
 
 from xpu_runtime import version
+from xpu_runtime.cli import streams
 from xpu_runtime.errors import XpuError
 
 #: `xpu NAME` is the click command `NAME` in the module xpu_runtime.cli.NAME.
@@ -89,9 +90,16 @@ class _Commands(click.Group):
         except BrokenPipeError:
             raise
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            todo = ": run it as root" if isinstance(error, PermissionError) else ""
-            raise _OneLine(f"{where}{error.strerror or error}{todo}") from None
+            raise _OneLine(_line_of(error)) from None
+
+
+def _line_of(error: OSError) -> str:
+    """What failed, where, and what to do if that is known."""
+    if lost := streams.unwritten():
+        return lost
+    where = f"{error.filename}: " if error.filename else ""
+    todo = ": run it as root" if isinstance(error, PermissionError) else ""
+    return f"{where}{error.strerror or error}{todo}"
 
 
 def _brief(error: Exception) -> str:
@@ -129,7 +137,17 @@ def xpu() -> None:
 
 def main() -> NoReturn:
     """Runs `xpu` with this process's arguments and ends it: 0 done, 1 failed, 2 wrong usage."""
-    xpu.main(prog_name="xpu")
+    streams.open_closed()
+    try:
+        xpu.main(prog_name="xpu")
+    except OSError as error:  # of what is printed before or after a command: the help, an error
+        try:
+            _OneLine(_line_of(error)).show()
+        except OSError:
+            pass  # stderr takes nothing either
+        raise SystemExit(1) from None
+    finally:
+        streams.give_up()
     raise SystemExit(0)
 
 

@@ -111,8 +111,7 @@ def _tell_of_the_agent(entries: list[dict[str, Any]]) -> None:
     if running is None and any(
         (e["cores_sched"], e["cores_priority"]) not in _WITHOUT_AGENT for e in entries
     ):
-        told = "no agent runs: burst and weight hold as fixed, and priorities mean nothing (see `xpu agent`)"
-        click.echo(f"xpu: {told}", err=True)
+        click.echo(f"xpu: {containers.NO_AGENT}", err=True)
     for device in running["devices"] if running else ():
         for each in device["slices"]:
             if each["held_strictly"]:

@@ -13,7 +13,7 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import MEMORY, Grant
 from xpu_runtime.ledger.refusal import Refused
-from xpu_runtime.limits import sharing, unaccounted
+from xpu_runtime.limits import registry, sharing, unaccounted
 from xpu_runtime.limits.registry import NONE
 from xpu_runtime.limits.resize import Wanted, resize
 from xpu_runtime.limits.usage import Usage
@@ -34,13 +34,24 @@ def _amount(context: click.Context, param: click.Parameter, value: str | None) -
         raise click.BadParameter(f"{value[:60]!r} {error}; write 6G, 6144M or 50%") from None
 
 
+def _device(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise click.BadParameter(f"{value[:60]!r} names no device; give an index or a UUID (see `xpu ps`)")
+    return value
+
+
 @click.command(short_help="Change the limits of a running container.")
 @click.argument("container", metavar="ID")
 @click.option("--mem", "amount", callback=_amount, metavar="AMOUNT", help="6G, 6144M, or 50% of the device.")
 @click.option("--cores", "cores", metavar="PERCENT", help="30, or 30%: of each device's compute.")
 @click.option("--sched", type=click.Choice(SCHEDS), help="How the devices' time beyond the caps is shared.")
 @click.option("--priority", type=click.Choice(PRIORITIES), help="Who is served first.")
-@click.option("--device", metavar="INDEX", help="Only the slice of this device: its index or UUID.")
+@click.option(
+    "--device",
+    callback=_device,
+    metavar="INDEX",
+    help="Only the slice of this device: its index or UUID.",
+)
 @click.option("--force", is_flag=True, help="Even below what is in use: nothing more is given until it fits.")
 @json_option
 @click.pass_context
@@ -93,6 +104,7 @@ def set(
         click.echo(f"xpu: refused: {line}{more}", err=True)
         context.exit(_REFUSED)
     _tell(inventory, after, positions, wanted, as_json)
+    _tell_notes(grant, after, positions, wanted)
 
 
 def _percent(text: str, step: int) -> int:
@@ -157,3 +169,14 @@ def _tell(
         unheld = wanted.memory is not None and slice_.holder(MEMORY) == NONE
         more = " (booked only: nothing on this node holds it)" if unheld else ""
         click.echo(f"{grant.container_id}: {' and '.join(now)} of GPU {slice_.device_index}{more}")
+
+
+def _tell_notes(before: Grant, after: Grant, positions: tuple[int, ...], wanted: Wanted) -> None:
+    """On stderr: what of a change comes later than at once."""
+    for position in positions:
+        for kind in wanted.kinds():
+            was, now = (grant.slices[position].limit(kind) or 0 for grant in (before, after))
+            holder = registry.known_holder(after.slices[position], kind)
+            note = holder.note_of_change(kind, was, now) if holder is not None else ""
+            if note:
+                click.echo(f"xpu: container {after.container_id}: {note}", err=True)

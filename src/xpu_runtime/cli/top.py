@@ -21,8 +21,20 @@ _CARD_BAR, _BAR = 30, 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 #: What `s` goes through.
 _ORDERS = ("got", "asked", "memory", "name")
+#: Of --interval, in seconds.
+_SHORTEST_S, _LONGEST_S = 0.1, 60
 #: Beyond its cap by so many points is more than noise.
 _NOISE = 2.0
+
+
+def _seconds(context: click.Context, param: click.Parameter, value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:  # nor is nan
+        raise click.BadParameter(f"{value[:60]!r}: give seconds, from {_SHORTEST_S} to {_LONGEST_S}")
+    return seconds
 
 
 @click.command()
@@ -32,8 +44,8 @@ _NOISE = 2.0
 @click.option("--json", "as_json", is_flag=True, help="Print one reading as JSON, for scripts.")
 @click.option(
     "--interval",
-    type=click.FloatRange(0.1, 60),
-    default=1.0,
+    callback=_seconds,
+    default="1.0",
     show_default=True,
     metavar="SECONDS",
     help="Between two readings; use is told of that time.",

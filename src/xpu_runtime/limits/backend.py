@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from xpu_runtime.delivery.contribution import Contribution
+    from xpu_runtime.errors import XpuError
     from xpu_runtime.ledger.grants import Grant, Slice
     from xpu_runtime.limits.pages import Compute, Policy, ProcessUsage
     from xpu_runtime.request.request import Request
@@ -46,12 +47,12 @@ class InForce(Value):
 
 class Detail(Value):
     """What a backend tells of one container, under a key of `xpu inspect --json`; `line` is for people, and
-    `problem` says why it could not be read."""
+    `problem` says why it could not be read, or what is wrong with what holds the limits."""
 
     key: str
     value: Any
     line: str = ""
-    problem: str = ""
+    problem: XpuError | None = None
 
 
 class Change:
@@ -173,9 +174,13 @@ class Backend:
 
     # While it runs, for people.
 
-    def problem(self, grant: Grant) -> str:
-        """What is wrong with what holds the limits of a running container, for `xpu ps` and `xpu doctor`, as
-        a sentence with what to do; "" where nothing is."""
+    def problem(self, grant: Grant) -> XpuError | None:
+        """What is wrong with what holds the limits of a running container, for `xpu ps` and `xpu doctor`,
+        with what to do; None where nothing is."""
+        return None
+
+    def note_of_change(self, kind: str, before: int, after: int) -> str:
+        """What to tell whoever has changed a limit that it holds, besides that it is changed; "": nothing."""
         return ""
 
     def in_force(self, inventory: Inventory, grant: Grant, position: int, kind: str) -> InForce | None:

@@ -41,12 +41,13 @@ def holding(
         pair, reason = (
             _for_kind(kind, inventory, device, request, config) if asked else (_unasked(kind, device), "")
         )
-        if reason and kind == CORES and request.cores_from:
-            reason += f" (the cap comes from {request.cores_from})"
         pairs.append(pair)
-        reasons.append(reason)
+        if reason and reason not in reasons:  # one for both is said once
+            reasons.append(reason)
+        if reason and kind == CORES and request.cores_from:
+            reasons[-1] += f" (the cap comes from {request.cores_from})"
     memory, cores = pairs
-    return Holding(*memory, *cores), "; and ".join(reason for reason in reasons if reason) or None
+    return Holding(*memory, *cores), "; and ".join(reasons) or None
 
 
 def takes_default(request: Request) -> bool:

@@ -80,7 +80,8 @@ def _backends(grant: Grant) -> Iterator[Finding]:
         for detail in backend.details(grant, holds=True):
             value = detail.value if isinstance(detail.value, dict) else {}
             if detail.problem:
-                yield finding.problem(_CHECK, f"{_name(grant)}: {detail.problem}", _RESTART)
+                told = detail.problem
+                yield finding.problem(_CHECK, f"{_name(grant)}: {told.what}", told.todo or _RESTART)
             elif value.get("valid") is False:
                 yield finding.problem(_CHECK, f"{_name(grant)}: its quota page is damaged", _RESTART)
             elif value.get("abi", pages.ABI) != pages.ABI:

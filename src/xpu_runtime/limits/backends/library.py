@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime.errors import ApplyError
+from xpu_runtime.errors import ApplyError, XpuError
 from xpu_runtime.ledger.grants import CORES, MEMORY
 from xpu_runtime.limits import folders, interposed
 from xpu_runtime.limits.backend import SOFT, Backend, Change, Detail, InForce, Offer, device_memory
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 NAME = "library"
 
 _OLDEST_DRIVER = 470
+_RESTART = "start the container again"
 
 
 class Library(Backend):
@@ -116,7 +117,8 @@ class Library(Backend):
             page = pages.quota(place)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            return [Detail("pages", None, "", f"the quota page in {place} cannot be read: {reason}")]
+            what = f"the quota page in {place} cannot be read: {reason}"
+            return [Detail("pages", None, "", XpuError(what, _RESTART))]
         damaged = "" if page.valid else ", damaged"
         value = {"folder": place, "abi": page.abi, "valid": page.valid}
         return [Detail("pages", value, f"{place} (ABI {page.abi}{damaged})")]
@@ -140,9 +142,7 @@ class QuotaChange(Change):
         try:
             self._page = pages.OpenQuota(place)
         except OSError as error:
-            raise ApplyError(
-                f"cannot open the quota page in {place}: {error.strerror}", "start the container again"
-            ) from error
+            raise ApplyError(f"cannot open the quota page in {place}: {error.strerror}", _RESTART) from error
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime.errors import ApplyError, DeviceError
+from xpu_runtime.errors import ApplyError, DeviceError, XpuError
 from xpu_runtime.ledger.grants import CORES
 from xpu_runtime.limits import folders, interposed
 from xpu_runtime.limits.backend import SOFT, Detail, Offer, held
@@ -129,35 +129,40 @@ class Mps(Library):
     def policy(self, grant: Grant, position: int) -> Policy | None:
         return None
 
-    def problem(self, grant: Grant) -> str:
-        if grant.state != "running":
+    def note_of_change(self, kind: str, before: int, after: int) -> str:
+        if kind != CORES or after <= before:
             return ""
+        return (
+            "more is for programs that start from now on: those that run keep the active thread percentage "
+            f"that they started with under MPS; where that is less than {after}%, start them again"
+        )
+
+    def problem(self, grant: Grant) -> XpuError | None:
+        if grant.state != "running":
+            return None
         device = f"GPU {grant.slices[0].device_index}"
         control, server = _daemon(grant.slices[0].device_uuid).find()
         if control is None:
-            return (
-                f"the MPS control daemon of {device} has ended: programs that start in the container cannot "
-                f"use the device: {_RESTART}"
-            )
+            what = f"the MPS control daemon of {device} has ended"
+            return XpuError(f"{what}: programs that start in the container cannot use the device", _RESTART)
         first = _first_server(grant)
         if first is not None and not first.alive:
             now = "new ones have a new server" if server is not None else "new ones start a new server"
-            return (
-                f"the MPS server of {device} has ended: programs that used it get CUDA errors, {now}: "
-                f"{_RESTART}"
-            )
+            what = f"the MPS server of {device} has ended: programs that used it get CUDA errors, {now}"
+            return XpuError(what, _RESTART)
         program = _program_of_node()
         if server is None or program is None:
-            return ""
+            return None
         try:
             status = _daemon(grant.slices[0].device_uuid).status(program, server)
         except DeviceError as error:
-            return str(error)
+            return error
         if status != "FAULT":
-            return ""
-        return (
+            return None
+        return XpuError(
             f"a program's fatal error has stopped the MPS server of {device}: it takes no new program until "
-            f"all that it has have ended: {_RESTART}"
+            "all that it has have ended",
+            _RESTART,
         )
 
     def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
