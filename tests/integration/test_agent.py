@@ -50,6 +50,25 @@ def test_weights_and_priorities(capped: Make, start_agent: Serve, node: Node) ->
             until(lambda: (one.share, two.share) == (20, 60), "by the others as well")
 
 
+def test_a_change_is_told_while_nobody_is_at_work(capped: Make, start_agent: Serve, node: Node) -> None:
+    one, two = capped(30, "burst"), capped(20, "weight low")
+    service = start_agent()
+
+    def told() -> list[float]:
+        (device,) = service.status()["devices"]
+        return [each["share"] for each in device["slices"]]
+
+    until(lambda: told() == [30, 20], "their caps")
+    node.xpu("set", one.id, "--cores", "60")
+    node.xpu("set", two.id, "--cores", "10", "--priority", "high")
+    until(lambda: told() == [60, 10], "their new caps")
+    (device,) = node.json("top", "--interval", "0.1")["devices"]
+    assert [each["cores_allowed_percent"] for each in device["containers"]] == [60, 10]
+    with one.waiting():
+        until(lambda: one.share == 100, "it is lent the rest")
+    until(lambda: told() == [60, 10], "their caps again")
+
+
 def agent_findings(node: Node) -> list[dict[str, str]]:
     found = json.loads(node.xpu("doctor", "--json", check=False).stdout)
     findings = found["findings"] if isinstance(found, dict) else found

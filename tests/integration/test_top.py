@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import functools
+import json
 import os
 import pty
 import re
@@ -12,10 +14,11 @@ import struct
 import subprocess
 import termios
 import time
+from typing import Any
 
 import pytest
 
-from support.sharing_time import Make, Serve, until
+from support.sharing_time import Bundles, Make, Serve, until
 
 from .conftest import Node
 
@@ -129,6 +132,102 @@ def test_for_scripts_with_and_without_an_agent(node: Node, capped: Make, start_a
         until(lambda: one.share == 100, "it is lent what others leave")
         (device,) = node.json("top", "--interval", "0.3")["devices"]
         assert device["containers"][0]["cores_allowed_percent"] == 100
+
+
+def test_80_columns_have_all_and_a_narrower_window_says_what_it_lacks(
+    node: Node, capped: Make, start_agent: Serve
+) -> None:
+    one = capped(30, "burst high")
+    heads = ["CONTAINER", "ASKED", "GOT", "MAY", "SCHED", "PRIO", "WAITS", "MEMORY"]
+
+    def head(terminal: Terminal) -> list[str]:
+        return next((line.split() for line in terminal.page() if line.startswith("  CONTAINER")), [])
+
+    with Terminal(node, 80, 24) as terminal:
+        until(lambda: head(terminal) == heads, "all columns")
+        page = terminal.page()
+        assert max(map(len, page)) <= 80
+        (line,) = [line for line in page if line.startswith(f"  {one.id[:12]}")]
+        assert " 30% " in line and " burst " in line and " high " in line and line.rstrip().endswith("/1G")
+        assert any(line.rstrip().endswith("all have their caps and no more") for line in page)
+        assert any("% asked   memory " in line and line.rstrip().endswith("G") for line in page)
+        assert not any("wider" in line for line in page)
+        for columns, lacks in ((74, 1), (58, 3), (40, 4)):
+            terminal.resize(columns, 24)
+            os.kill(terminal.process.pid, signal.SIGWINCH)
+            left_out = ["PRIO", "SCHED", "MAY", "ASKED"][:lacks]
+            shown = [each for each in heads if each not in left_out]
+            until(functools.partial(lambda shown: head(terminal) == shown, shown), f"{columns} columns")
+            page = terminal.page()
+            assert max(map(len, page)) <= columns
+            assert f"make the window wider for {' '.join(left_out)} " in " ".join(" ".join(page).split())
+
+
+def test_containers_without_a_cap_show_what_the_driver_tells(node: Node, with_load: Bundles) -> None:
+    node.sim("1xT4-R580")
+    words = ["/load/share-load", "async", "kernel=5ms", "seconds=600", "log=/log"]
+    idle = node.start(with_load("XPU_MEM=1G", args=["sleep", "1000"]))
+
+    def got() -> dict[str, float | None]:
+        (device,) = node.json("top", "--interval", "0.5")["devices"]
+        shares = {each["container_id"]: each["cores_got_percent"] for each in device["containers"]}
+        assert [each["note"] for each in device["containers"]] == [None] * len(shares)
+        return {"the card": device["busy_percent"], **shares}
+
+    assert got() == {"the card": 0, idle: 0}  # nobody is at work, says the driver
+    one = node.start(with_load("XPU_MEM=1G", args=words))
+    until(lambda: (got()[one] or 0) > 80, "it has the card", 30)
+    two = node.start(with_load("XPU_MEM=1G", args=words))
+    until(lambda: 30 < (got()[two] or 0) < 70, "equal turns", 30)
+    shares = got()
+    assert shares[idle] == 0
+    assert shares[one] == pytest.approx(50, abs=15)
+    assert (shares["the card"] or 0) > 80
+    # However short the time: the driver's last sample.
+    (device,) = node.json("top", "--interval", "0.1")["devices"]
+    assert [each["cores_got_percent"] == 0 for each in device["containers"]] == [True, False, False]
+
+
+def test_what_the_driver_cannot_tell_apart_is_not_known_and_not_nothing(
+    node: Node, with_load: Bundles
+) -> None:
+    node.sim("1xT4-R580")
+    words = ["/load/share-load", "async", "kernel=5ms", "seconds=600", "log=/log"]
+    node.start(with_load("XPU_ENFORCE=mps", "XPU_MEM=1G", args=words))
+
+    def device() -> Any:
+        (found,) = node.json("top", "--interval", "0.5")["devices"]
+        return found
+
+    until(lambda: device()["busy_percent"] > 80, "the card is busy", 30)
+    (row,) = device()["containers"]
+    assert row["cores_got_percent"] is None
+    assert row["note"] == "what it gets is not known: to the driver all containers under MPS are one"
+    text = node.xpu("top", "--once", "--interval", "0.1").stdout
+    assert re.search(rf"{row['container_id'][:12]} +- +- ", text)
+    assert row["note"] in text
+
+
+@pytest.mark.parametrize("page", ["quota", "usage"])
+def test_a_page_that_is_cut_off_is_told(node: Node, capped: Make, page: str) -> None:
+    whole, cut = capped(30), capped(50, "burst")
+    path = os.path.join(cut.folder, page)
+    size = os.stat(path).st_size
+    os.truncate(path, 1000)
+    what = f"its {page} page is cut off ({path}: 1000 bytes of {size}): "
+    todo = ", and programs that start in it cannot use CUDA: start the container again"
+    (line,) = [line for line in node.xpu("ps").stderr.splitlines() if "no agent" not in line]
+    assert line.startswith(f"xpu: container {cut.id}: {what}") and line.endswith(todo)
+    (device,) = node.json("top", "--interval", "0.1")["devices"]
+    notes = {each["container_id"]: each["note"] for each in device["containers"]}
+    assert notes[whole.id] is None
+    assert notes[cut.id].startswith(what) and notes[cut.id].endswith(todo)
+    assert notes[cut.id] in node.xpu("top", "--once", "--interval", "0.1").stdout
+    (problem,) = node.json("inspect", cut.id)["problems"]
+    assert problem == notes[cut.id]
+    told = json.loads(node.xpu("doctor", "--json", check=False).stdout)["findings"]
+    (finding,) = [each for each in told if what in each["text"]]
+    assert finding["todo"] == "start the container again"
 
 
 def test_a_node_without_containers(node: Node) -> None:

@@ -156,6 +156,11 @@ class Card:
             changed = each.reread() or changed
         if changed:
             self.arrange()
+            if not self.busy:
+                # No round decides while nobody is at work: what is told of the slices are their caps.
+                for each in self.slices:
+                    if not each.account.held:
+                        each.free()
 
     def arrange(self) -> None:
         """After a change of the slices, of their caps and policies, or of who is held."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import time
@@ -89,6 +90,13 @@ class Samples:
             uuid: {int(pid): float(busy) for pid, busy in by_pid.items()}
             for uuid, by_pid in answer["utilization"].items()
         }
+
+    def wait(self, seconds: float) -> Utilization | None:
+        """Asks, unless an answer is still due, and waits so long for the answer; as `answer`."""
+        self.ask()
+        if self._socket is not None:
+            select.select([self._socket], [], [], seconds)
+        return self.answer()
 
     def close(self) -> None:
         """Ends the child."""

@@ -13,17 +13,25 @@ from collections.abc import Callable
 import click
 
 from xpu_runtime.agent import samples, status
+from xpu_runtime.cli import containers
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.limits import registry as backends
 from xpu_runtime.limits import sharing
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.limits.usage import Usage, processes
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, registry
 from xpu_runtime.vendors.inventory import Inventory
+from xpu_runtime.vendors.vendor import WHOLE
+
+#: Seconds that one reading for scripts waits for the driver: until it is open, and once it is.
+_FIRST_S, _NEXT_S = 5.0, 1.2
+#: NVML takes samples each 1/6 to 1 s, and tells them late.
+_SAMPLE_S = 2.0
 
 
 class Row(Value):
@@ -40,7 +48,7 @@ class Row(Value):
     waits: bool
     memory: int | None
     memory_limit: int
-    #: What is unusual: why it is held more strictly, or that nothing could be measured.
+    #: What is unusual: why it is held more strictly, what of it is not known, or what is wrong with it.
     note: str = ""
 
 
@@ -71,18 +79,26 @@ class Live:
     def __init__(self) -> None:
         """XpuError where the configuration or the driver cannot be read."""
         self._inventory: Inventory = discovery.load(load())
-        self._samples = samples.Samples(lambda: registry.utilization(self._inventory), lambda _: None)
+        self._samples = samples.Samples(
+            lambda: registry.utilization(self._inventory, whole=True), lambda _: None
+        )
         self._before: dict[tuple[int, int], tuple[int, Compute]] = {}
+        #: By device: the last samples of its processes, and when they were told.
+        self._sampled: dict[str, tuple[float, dict[int, float]]] = {}
         self._samples.ask()
 
     def close(self) -> None:
         self._samples.close()
 
-    def read(self) -> Reading:
+    def read(self, wait_s: float = 0) -> Reading:
+        """A reading of the time since the last one.
+
+        The driver's samples are those that it told when it was asked at the last one, or, where `wait_s` is
+        given, those that it tells now, within so many seconds.
+        """
+        utilization = self._waited_for(wait_s) if wait_s else self._told_since()
         with Ledger() as ledger:
             grants = ledger.grants()
-        utilization = self._samples.answer()
-        self._samples.ask()
         now = {key: (when, used) for key, when, used in sharing.readings(grants)}
         before, self._before = self._before, now
         agent = status.ask()
@@ -90,30 +106,54 @@ class Live:
         usage = Usage(self._inventory)
         by_card: dict[str, list[Row]] = {device.uuid: [] for device in self._inventory.devices}
         for grant in grants:
-            pids = set(processes(grant) or ()) if utilization else set()
+            damage = _damage(grant)
             for position, slice_ in enumerate(grant.slices):
                 key = (grant.id, position)
-                got = waits = None
+                waits = False
                 if key in now and key in before:
                     (then, was), (when, used) = before[key], now[key]
-                    got = sharing.share(was, used, when - then)
+                    got = _of_page(sharing.share(was, used, when - then))
                     waits = used.waits != was.waits
-                of_driver = (utilization or {}).get(slice_.device_uuid)
-                percent = got.percent if got else None
-                if got is None and of_driver is not None:
-                    percent = 100 * min(1.0, sum(busy for pid, busy in of_driver.items() if pid in pids))
+                elif key in now or damage or utilization is None:
+                    got = _UNKNOWN
+                else:
+                    got = _by_driver(grant, slice_, utilization.get(slice_.device_uuid))
                 by_card.setdefault(slice_.device_uuid, []).append(
-                    _row(grant, position, usage, percent, bool(waits), got, told)
+                    _row(grant, position, usage, got.replace(note=damage or got.note), waits, told)
                 )
         cards = tuple(self._card(uuid, rows, utilization) for uuid, rows in by_card.items())
         return Reading(agent is not None, cards, tuple(usage.problems))
+
+    def _told_since(self) -> samples.Utilization | None:
+        told = self._samples.answer()
+        self._samples.ask()
+        return self._with_last(told)
+
+    def _waited_for(self, seconds: float) -> samples.Utilization | None:
+        """Where a device is busy, the driver may take a second until it has a sample of who is."""
+        until = time.monotonic() + seconds
+        told = self._samples.wait(seconds)
+        while told and any(map(_lacks_samples, told.values())) and (left := until - time.monotonic()) > 0:
+            time.sleep(min(0.1, left))
+            told = self._samples.wait(max(0.0, until - time.monotonic())) or told
+        return told
+
+    def _with_last(self, told: samples.Utilization | None) -> samples.Utilization | None:
+        """With the last samples of devices that have no newer ones: the driver takes some each second."""
+        now = time.monotonic()
+        for uuid, busy in (told or {}).items():
+            if _lacks_samples(busy) and now - self._sampled.get(uuid, (0.0, {}))[0] < _SAMPLE_S:
+                busy.update((pid, was) for pid, was in self._sampled[uuid][1].items() if pid != WHOLE)
+            elif not _lacks_samples(busy):
+                self._sampled[uuid] = now, busy
+        return told
 
     def _card(self, uuid: str, rows: list[Row], utilization: samples.Utilization | None) -> Card:
         device = next((each for each in self._inventory.devices if each.uuid == uuid), None)
         known = [row.got for row in rows if row.got is not None]
         by_rows = min(100.0, sum(known)) if known else None
         of_driver = (utilization or {}).get(uuid)
-        by_driver = None if of_driver is None else 100 * min(1.0, sum(of_driver.values()))
+        by_driver = None if not of_driver else 100 * min(1.0, max(of_driver.get(WHOLE, 0.0), _sum(of_driver)))
         # The driver's samples are late, and sometimes there are none.
         busy = max((each for each in (by_driver, by_rows) if each is not None), default=None)
         used = [row.memory for row in rows if row.memory is not None]
@@ -126,6 +166,53 @@ class Live:
             device.memory_bytes if device else 0,
             tuple(rows),
         )
+
+
+class _Got(Value):
+    """A share in percent, None where it is not known, and why not."""
+
+    percent: float | None
+    note: str = ""
+
+
+_UNKNOWN = _Got(None)
+
+
+def _of_page(got: sharing.Got) -> _Got:
+    """What a slice with a cap has charged in its page."""
+    return _Got(got.percent, "cannot be measured now: guesses hold its cap" if got.unmeasured else "")
+
+
+def _by_driver(grant: Grant, slice_: Slice, busy: dict[int, float] | None) -> _Got:
+    """What a slice without a cap got, by the driver's samples: no page counts that.
+
+    The driver leaves out processes that did nothing, and has none at all before it has taken a sample.
+    """
+    if sharing.shared(slice_) == sharing.SIDE_BY_SIDE:
+        return _Got(None, "what it gets is not known: to the driver all containers under MPS are one")
+    if busy is None:
+        return _Got(None, "what it gets is not known: the driver does not tell what processes use here")
+    if not _sum(busy) and (busy.get(WHOLE) or WHOLE not in busy):
+        return _Got(None, "what it gets is not known: the driver has no sample of this device's processes")
+    pids = processes(grant)
+    if pids is None:
+        return _Got(None, "what it gets is not known: its processes cannot be told from others")
+    return _Got(100 * min(1.0, sum(busy.get(pid, 0.0) for pid in pids)))
+
+
+def _lacks_samples(busy: dict[int, float]) -> bool:
+    """The device is busy, and the driver does not tell (yet) who is at work on it."""
+    return busy.get(WHOLE, 0.0) > 0 and not _sum(busy)
+
+
+def _sum(busy: dict[int, float]) -> float:
+    return sum(each for pid, each in busy.items() if pid != WHOLE)
+
+
+def _damage(grant: Grant) -> str:
+    """What has become of the pages that hold the limits of a running container; "" where nothing has."""
+    told = [damage for backend in backends.known(grant.slices) if (damage := backend.damage(grant))]
+    return str(told[0]) if told and containers.is_alive(grant) else ""
 
 
 Told = dict[tuple[str, int], tuple[float, str]]
@@ -147,29 +234,24 @@ def _row(
     grant: Grant,
     position: int,
     usage: Usage,
-    percent: float | None,
+    got: _Got,
     waits: bool,
-    got: sharing.Got | None,
     told: Told,
 ) -> Row:
     slice_ = grant.slices[position]
     policy = sharing.policy(grant, position)
-    allowed, note = told.get((grant.container_id[:127], position), (None, ""))
-    if note:
-        note = f"held more strictly: {note}"
-    elif got is not None and got.unmeasured:
-        note = "cannot be measured now: guesses hold its cap"
+    allowed, strict = told.get((grant.container_id[:127], position), (None, ""))
     return Row(
         grant.container_id,
         slice_.cores,
-        percent,
+        got.percent,
         allowed,
         policy.sched if policy else None,
         policy.priority if policy else None,
         waits,
         usage.in_use(grant, position),
         slice_.memory_bytes,
-        note,
+        f"held more strictly: {strict}" if strict else got.note,
     )
 
 
@@ -179,9 +261,9 @@ def readings(interval_s: float) -> Callable[[], Reading]:
     def once() -> Reading:
         live = Live()
         try:
-            live.read()
+            live.read(_FIRST_S)
             time.sleep(interval_s)
-            return live.read()
+            return live.read(_NEXT_S)
         finally:
             live.close()
 

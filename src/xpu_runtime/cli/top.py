@@ -1,6 +1,6 @@
 """`xpu top`: devices and containers at work, live: what each asked for, what it gets, who waits.
 
-Only draws what live.py reads.
+What is read is live.py's to know, and what it looks like top_page.py's.
 """
 
 from __future__ import annotations
@@ -11,20 +11,13 @@ from typing import Any
 import click
 
 from xpu_runtime.cli import live, screen
-from xpu_runtime.cli.live import Card, Reading, Row
-from xpu_runtime.cli.screen import Line
-from xpu_runtime.cli.table import memory, print_json, share
+from xpu_runtime.cli.live import Reading
+from xpu_runtime.cli.table import print_json
+from xpu_runtime.cli.top_page import ORDERS, key_of, lines, page
 from xpu_runtime.errors import XpuError
 
-#: Of a bar of a device, and of a container's.
-_CARD_BAR, _BAR = 30, 24
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-#: What `s` goes through.
-_ORDERS = ("got", "asked", "memory", "name")
 #: Of --interval, in seconds.
 _SHORTEST_S, _LONGEST_S = 0.1, 60
-#: Beyond its cap by so many points is more than noise.
-_NOISE = 2.0
 
 
 def _seconds(context: click.Context, param: click.Parameter, value: str) -> float:
@@ -55,8 +48,9 @@ def top(once: bool, as_json: bool, interval: float) -> None:
 
     For each container: the share of the device that it asked for and the one it got, as a bar with a mark at
     the cap; how time is shared (XPU_SCHED) and who goes first (XPU_PRIORITY); WAITS where a launch waited for
-    its turn; memory in use, of its limit. Use above the cap is what others have left. Keys: q ends, s sorts
-    by another column.
+    its turn; memory in use, of its limit. Use above the cap is what others have left. Without a cap GOT is
+    what the driver's samples tell. A dash is what is not known; a narrow window leaves columns out, and says
+    which. Keys: q ends, s sorts by another column.
 
     \b
     Example:
@@ -69,7 +63,8 @@ def top(once: bool, as_json: bool, interval: float) -> None:
         if as_json:
             print_json(_plain(reading))
         else:
-            for line in lines(reading, _ORDERS[0], bars=screen.can_draw()):
+            width = screen.size().columns if _is_terminal() else None
+            for line in lines(reading, ORDERS[0], width, bars=screen.can_draw()):
                 click.echo(screen.text_of(line, None, screen.coloured()))
         return
     _watch(interval)
@@ -87,12 +82,12 @@ def _watch(interval: float) -> None:
         due = time.monotonic() + min(interval, 0.5)
         with screen.Screen() as terminal:
             while True:
-                terminal.draw(_page(reading, _ORDERS[order]))
+                terminal.draw(page(reading, ORDERS[order], screen.size(), bars=screen.can_draw()))
                 key = terminal.key(max(0.0, due - time.monotonic()))
                 if key in ("q", "Q", "\x1b", "\x04"):
                     return
                 if key == "s":
-                    order = (order + 1) % len(_ORDERS)
+                    order = (order + 1) % len(ORDERS)
                 if time.monotonic() >= due:
                     reading = live.try_reading(source)
                     due = time.monotonic() + interval
@@ -100,102 +95,6 @@ def _watch(interval: float) -> None:
         pass
     finally:
         source.close()
-
-
-def _page(reading: Reading | XpuError, order: str) -> list[Line]:
-    if isinstance(reading, XpuError):
-        return [[("xpu top", "bold")], [], [(str(reading), "red")], [], [("q ends", "dim")]]
-    found = lines(reading, order, bars=screen.can_draw())
-    height = screen.size().rows
-    last: Line = [(f"q ends   s sorts: by {order}", "dim")]
-    if len(found) + 2 > height:
-        hidden = len(found) - (height - 1)
-        return [*found[: height - 1], [(f"{hidden} more lines: make the window higher   ", "yellow"), *last]]
-    return [*found, [], last]
-
-
-def lines(reading: Reading, order: str, *, bars: bool) -> list[Line]:
-    """The whole page for people; without `bars` only with characters that every terminal has."""
-    rows = [row for card in reading.cards for row in card.rows]
-    waiting = sum(row.waits for row in rows)
-    shared = any(row.sched not in (None, "fixed") or row.priority not in (None, "normal") for row in rows)
-    head: Line = [("xpu top", "bold"), (f"   {_count(len(reading.cards), 'GPU')}", "")]
-    head += [(f"   {_count(len({row.container_id for row in rows}), 'container')}", "")]
-    head += [(f"   {waiting} waiting", "yellow" if waiting else "dim")]
-    if reading.agent:
-        head += [("   agent: runs", "dim")]
-    elif shared:
-        head += [("   agent: does not run, so that all have their caps and no more", "red")]
-    else:
-        head += [("   agent: does not run", "dim")]
-    page = [head]
-    width = max([len("CONTAINER"), *(len(row.container_id[:12]) for row in rows)])
-    for card in reading.cards:
-        page += [[], _head(card, bars)]
-        if card.rows:
-            page.append([(_columns(width), "dim")])
-        for row in sorted(card.rows, key=lambda row: _key(row, order)):
-            page.append(_line(row, width, bars))
-            if row.note:
-                page.append([("    " + row.note, "red")])
-    return page
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _key(row: Row, order: str) -> tuple[float, str]:
-    amounts = {"got": row.got, "asked": row.asked, "memory": row.memory, "name": 0}
-    return -(amounts[order] or 0), row.container_id
-
-
-def _head(card: Card, bars: bool) -> Line:
-    busy = card.busy or 0.0
-    style = "green" if busy < 90 else "cyan"
-    asked = sum(row.asked or 0 for row in card.rows)
-    line: Line = [(f"GPU {card.index:<3}", "bold"), (f" {card.name[:24]:<18} ", "")]
-    line += [*_bar(busy, _CARD_BAR, style, bars), (f" {share(card.busy):>4} in use", "bold")]
-    line += [(f"   {asked}% asked   memory {memory(card.memory)}/{memory(card.memory_total)}", "")]
-    return line
-
-
-def _columns(width: int) -> str:
-    return (
-        f"  {'CONTAINER':<{width}}  {'ASKED':>5}  {'GOT':>6}  {'':<{_BAR}}  {'MAY':>4}  "
-        f"{'SCHED':<6}  {'PRIO':<6}  WAITS  MEMORY"
-    )
-
-
-def _line(row: Row, width: int, bars: bool) -> Line:
-    got = row.got or 0.0
-    style = "red" if row.note else "green"
-    if row.asked is not None and got > row.asked + _NOISE and not row.note:
-        style = "cyan"  # lent
-    line: Line = [(f"  {row.container_id[:12]:<{width}}  ", "")]
-    line += [(f"{share(row.asked):>5}  ", ""), ("-".rjust(6) if row.got is None else f"{got:5.1f}%", "bold")]
-    line.append(("  ", ""))
-    line += _bar(got, _BAR, style, bars, row.asked)
-    line += [(f"  {share(row.allowed):>4}", "dim"), (f"  {row.sched or '-':<6}", "")]
-    priority = {"high": "bold", "low": "dim"}.get(row.priority or "", "")
-    line += [(f"  {row.priority or '-':<6}", priority)]
-    line += [("  " + ("●" if bars else "*").center(5) if row.waits else "       ", "yellow")]
-    line += [(f"  {memory(row.memory)}/{memory(row.memory_limit)}", "")]
-    return line
-
-
-def _bar(percent: float, width: int, style: str, bars: bool, cap: int | None = None) -> Line:
-    """A bar of `width` characters, to an eighth of one, with a mark at `cap` percent."""
-    eighths = round(min(max(percent, 0.0), 100.0) * width * 8 / 100)
-    full, rest = divmod(eighths, 8) if bars else (round(eighths / 8), 0)
-    text = ("█" if bars else "#") * full + (_EIGHTHS[rest] if rest else "")
-    ground = text.ljust(width, "·" if bars else ".")
-    if cap is None:
-        return [(text, style), (ground[len(text) :], "dim")]
-    at = min(width - 1, cap * width // 100)
-    filled = min(at, len(text))
-    line: Line = [(text[:filled], style), (ground[filled:at], "dim"), ("│" if bars else "|", "bold")]
-    return [*line, (text[at + 1 :], style), (ground[max(at + 1, len(text)) :], "dim")]
 
 
 def _plain(reading: Reading) -> dict[str, Any]:
@@ -223,7 +122,7 @@ def _plain(reading: Reading) -> dict[str, Any]:
                         "memory_bytes": row.memory_limit,
                         "note": row.note or None,
                     }
-                    for row in sorted(card.rows, key=lambda row: _key(row, "name"))
+                    for row in sorted(card.rows, key=lambda row: key_of(row, "name"))
                 ],
             }
             for card in reading.cards

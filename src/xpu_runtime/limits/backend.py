@@ -177,6 +177,11 @@ class Backend:
     def problem(self, grant: Grant) -> XpuError | None:
         """What is wrong with what holds the limits of a running container, for `xpu ps` and `xpu doctor`,
         with what to do; None where nothing is."""
+        return self.damage(grant)
+
+    def damage(self, grant: Grant) -> XpuError | None:
+        """The part of `problem` that costs next to nothing to find out, for who looks every second: what has
+        become of the grant's own files."""
         return None
 
     def note_of_change(self, kind: str, before: int, after: int) -> str:

@@ -106,14 +106,14 @@ def memory_by_process(inventory: Inventory) -> dict[str, dict[int, int | None]]:
     return by_device
 
 
-def utilization(inventory: Inventory) -> Callable[[], dict[str, dict[int, float]]]:
+def utilization(inventory: Inventory, *, whole: bool = False) -> Callable[[], dict[str, dict[int, float]]]:
     """A function as `Vendor.utilization` has it, of all vendors' drivers together; DeviceError."""
     vendors_by_name = {vendor.name: vendor for vendor in every()}
     sources = []
     for driver in inventory.drivers:
         theirs = tuple(device for device in inventory.devices if device.vendor == driver.vendor)
         if theirs and driver.vendor in vendors_by_name:
-            source = vendors_by_name[driver.vendor].utilization(driver, theirs)
+            source = vendors_by_name[driver.vendor].utilization(driver, theirs, whole=whole)
             sources += [source] if source else []
 
     def together() -> dict[str, dict[int, float]]:

@@ -28,6 +28,10 @@ class Discovered(Value):
     stamps: tuple[tuple[str, int | None], ...] = ()
 
 
+#: In the place of a process, in what `Vendor.utilization` tells: the device as a whole.
+WHOLE = 0
+
+
 class Vendor:
     """One vendor of devices. Its methods may take long, and are never called on a container's usual start."""
 
@@ -54,10 +58,11 @@ class Vendor:
         return None
 
     def utilization(
-        self, driver: Driver, devices: tuple[Device, ...]
+        self, driver: Driver, devices: tuple[Device, ...], *, whole: bool = False
     ) -> Callable[[], dict[str, dict[int, float]]] | None:
         """A function that tells which part of each device's time (0 to 1) each process used since its last
-        call, by device UUID and the host's process number; None where the driver does not tell it.
+        call, by device UUID and the host's process number; None where the driver does not tell it. With
+        `whole`, also by WHOLE: the part in which any process used it, by the driver's last sample.
 
         It keeps the driver open. A process without a sample is left out, and a device of which nothing can be
         told. DeviceError, from both, if the driver cannot be asked.

@@ -82,8 +82,6 @@ def _backends(grant: Grant) -> Iterator[Finding]:
             if detail.problem:
                 told = detail.problem
                 yield finding.problem(_CHECK, f"{_name(grant)}: {told.what}", told.todo or _RESTART)
-            elif value.get("valid") is False:
-                yield finding.problem(_CHECK, f"{_name(grant)}: its quota page is damaged", _RESTART)
             elif value.get("abi", pages.ABI) != pages.ABI:
                 text = f"{_name(grant)} has pages of ABI {value['abi']}, and this version's are {pages.ABI}: "
                 text += "`xpu set` and `xpu inspect` do not serve it"

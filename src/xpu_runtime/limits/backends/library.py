@@ -107,6 +107,13 @@ class Library(Backend):
             return None
         return policies[position] if position < len(policies) else None
 
+    def damage(self, grant: Grant) -> XpuError | None:
+        if grant.state != "running":
+            return None
+        from xpu_runtime.limits import page_faults
+
+        return page_faults.find(folders.of(grant), len(grant.slices))
+
     def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
         if not holds:
             return [Detail("pages", None)]
@@ -118,10 +125,10 @@ class Library(Backend):
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             what = f"the quota page in {place} cannot be read: {reason}"
-            return [Detail("pages", None, "", XpuError(what, _RESTART))]
+            return [Detail("pages", None, "", self.damage(grant) or XpuError(what, _RESTART))]
         damaged = "" if page.valid else ", damaged"
         value = {"folder": place, "abi": page.abi, "valid": page.valid}
-        return [Detail("pages", value, f"{place} (ABI {page.abi}{damaged})")]
+        return [Detail("pages", value, f"{place} (ABI {page.abi}{damaged})", self.damage(grant))]
 
 
 class QuotaChange(Change):

@@ -138,6 +138,9 @@ class Mps(Library):
         )
 
     def problem(self, grant: Grant) -> XpuError | None:
+        return self.damage(grant) or self._problem_of_daemon(grant)
+
+    def _problem_of_daemon(self, grant: Grant) -> XpuError | None:
         if grant.state != "running":
             return None
         device = f"GPU {grant.slices[0].device_index}"
@@ -168,7 +171,7 @@ class Mps(Library):
     def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
         if not holds:
             return [Detail(NAME, None)]
-        place, problem = folders.of(grant), self.problem(grant)
+        place, problem = folders.of(grant), self._problem_of_daemon(grant)
         daemon = _daemon(grant.slices[0].device_uuid)
         control, server = daemon.find()
         value = {

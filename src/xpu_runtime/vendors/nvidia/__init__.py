@@ -30,9 +30,9 @@ class Nvidia(Vendor):
         return nvml.memory_by_process(driver, devices)
 
     def utilization(
-        self, driver: Driver, devices: tuple[Device, ...]
+        self, driver: Driver, devices: tuple[Device, ...], *, whole: bool = False
     ) -> Callable[[], dict[str, dict[int, float]]]:
-        return nvml.Utilization(driver, devices)
+        return nvml.Utilization(driver, devices, whole)
 
     def examine(self, root: str, driver: Driver | None) -> list[Finding]:
         return examine.examine(root, answers=driver is not None)

@@ -15,7 +15,7 @@ from xpu_runtime.errors import DeviceError
 from xpu_runtime.vendors import nodes
 from xpu_runtime.vendors.inventory import Device, Driver, Node, stamp
 from xpu_runtime.vendors.nvidia import driver_files
-from xpu_runtime.vendors.vendor import Discovered
+from xpu_runtime.vendors.vendor import WHOLE, Discovered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -253,7 +253,8 @@ class Utilization:
     It has none for MIG devices, nor (nvmlDeviceGetProcessUtilization) for a process that did nothing.
     """
 
-    def __init__(self, driver: Driver, devices: tuple[Device, ...]) -> None:
+    def __init__(self, driver: Driver, devices: tuple[Device, ...], whole: bool = False) -> None:
+        self._whole = whole
         try:
             self._pynvml = _open(driver.detail("nvml"))
         except _NotLoaded as error:
@@ -265,7 +266,12 @@ class Utilization:
 
     def __call__(self) -> dict[str, dict[int, float]]:
         told = {uuid: self._of(uuid, handle) for uuid, handle in self._handles.items()}
-        return {uuid: figures for uuid, figures in told.items() if figures is not None}
+        found = {uuid: figures for uuid, figures in told.items() if figures is not None}
+        for uuid, figures in found.items() if self._whole else ():
+            rates = _ask(self._pynvml, "nvmlDeviceGetUtilizationRates", self._handles[uuid])
+            if rates is not None:
+                figures[WHOLE] = rates.gpu / 100
+        return found
 
     def _of(self, uuid: str, handle: Any) -> dict[int, float] | None:
         pynvml = self._pynvml
