@@ -207,7 +207,7 @@ bench: packages-engine root
 SHARE ?= --out $(BUILD)/share
 .PHONY: bench-share
 bench-share: packages-engine root
-	@PYTHONPATH=bench:src:packaging $(PYTHON) -m share $(ROOT) $(SHARE)
+	@exec env PYTHONPATH=bench:src:packaging $(PYTHON) -m share $(ROOT) $(SHARE)
 
 .PHONY: bench-agent
 bench-agent: packages-engine root

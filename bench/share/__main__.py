@@ -2,6 +2,7 @@
 
 PREFIX is where the product is installed (make root: build/root). Needs root, runc, and a quiet machine. Takes
 a simulated card unless --real is given. Exit status 1 if something could not be run; figures decide nothing.
+SIGINT, SIGTERM and SIGHUP end it, with nothing left; after SIGKILL the next run removes what this one left.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 import queue
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,7 +34,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python3 -m share", description="How well limits on compute hold.")
     parser.add_argument("prefix", type=Path, help="where the product is installed")
     parser.add_argument("--quick", action="store_const", const="quick", dest="set", help="a minute or so")
-    parser.add_argument("--set", choices=scenarios.SETS, default="full", help="which scenarios (full)")
+    parser.add_argument("--set", choices=scenarios.SETS, help="which scenarios (full)")
+    parser.set_defaults(set="full")  # of both: argparse takes an option's own from the first of a name
     parser.add_argument("--only", metavar="TEXT", help="of these, those with TEXT in their name")
     parser.add_argument("--law", choices=runs.LAWS, default="ours", help="what holds the caps (ours)")
     parser.add_argument("--real", action="store_true", help="this machine's card, not a simulated one")
@@ -83,6 +87,7 @@ class Session:
                 natives = [self.natives[container.load.name] for container in scenario.containers]
                 results[scenario.name] = runs.run(self._node, scenario, card, natives, self._law)
             except NodeError as error:
+                self._node.pause(0)
                 print(f"{scenario.name}: {error}", file=sys.stderr, flush=True)
                 return
             finally:
@@ -102,7 +107,34 @@ class Session:
             call(each)
 
 
+class Signals:
+    """The first signal that asks for the end. It interrupts nothing: what waits on the node sees it."""
+
+    def __init__(self) -> None:
+        self.came, self.number = threading.Event(), 0
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(each, self._end)
+
+    def _end(self, number: int, _: object) -> None:
+        if not self.came.is_set():
+            self.number = number
+            print("stopped: the containers and the node are removed", file=sys.stderr, flush=True)
+        self.came.set()
+
+
 def main(words: Sequence[str]) -> int:
+    signals = Signals()
+    try:
+        return _run(words, signals.came)
+    except BaseException:
+        # Not Stopped alone: Ctrl-C also ends the programs that were being run, which then have failed.
+        if not signals.number:
+            raise
+        return 128 + signals.number
+
+
+def _run(words: Sequence[str], stop: threading.Event) -> int:
     options = arguments(words)
     wanted = [each for each in scenarios.SETS[options.set]() if not options.only or options.only in each.name]
     if options.law != "ours":
@@ -111,7 +143,7 @@ def main(words: Sequence[str]) -> int:
         raise SystemExit(f"no scenario of the set {options.set} has {options.only!r} in its name")
     cards = options.cards or (1 if options.real else int(options.topology.split("x")[0]))
     quiet = timing.busy()
-    with Node(options.prefix, options.topology, real=options.real) as node:
+    with Node(options.prefix, options.topology, real=options.real, stop=stop) as node:
         node.host_pids = options.real and options.law == "tokens"
         if options.real:
             node.calibrate(0)

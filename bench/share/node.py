@@ -7,15 +7,16 @@ an engine reaches it: its runtime is told to create, start and delete bundles.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import tempfile
+import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import image
+from share import runfolder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = REPOSITORY / "build" / "bench"
@@ -25,10 +26,19 @@ class NodeError(Exception):
     """What did not work, and what it said."""
 
 
-class Node:
-    """A context manager: all that it made is gone at its end."""
+class Stopped(Exception):
+    """Somebody wants the run to end."""
 
-    def __init__(self, prefix: Path, topology: str, *, real: bool = False) -> None:
+
+class Node:
+    """A context manager: all that it made is gone at its end, and what runs that were killed have left at its
+    begin. What waits on it ends with Stopped once `stop` is set."""
+
+    def __init__(
+        self, prefix: Path, topology: str, *, real: bool = False, stop: threading.Event | None = None
+    ) -> None:
+        self._prefix = prefix
+        self._stop = stop or threading.Event()
         self.runtime = prefix / "bin" / "xpu-container-runtime"
         self.xpu = prefix / "bin" / "xpu"
         self.topology = topology
@@ -36,18 +46,17 @@ class Node:
         #: a real card that is the node's pids. A simulated one reports those of the container's namespace.
         self.host_pids = False
         self.real = real
-        self.folder = Path(tempfile.mkdtemp(prefix="xpu-share-", dir="/run"))
-        self.environ = {
-            **os.environ,
-            "XPU_RUN_DIR": str(self.folder / "run"),
-            "XPU_CONFIG": str(self.folder / "config.yaml"),
-        }
+        self.folder = runfolder.make()
+        self.environ = runfolder.environment(self.folder)
         self._agent: subprocess.Popen[bytes] | None = None
         self._containers: list[Started] = []
         self.calibration: tuple[str, ...] = ()
 
     def __enter__(self) -> Node:
         try:
+            for folder in runfolder.dead():
+                runfolder.remove(folder, self._prefix)
+                print(f"removed what a run that was killed has left: {folder}", file=sys.stderr, flush=True)
             build = ["make", "-s", "-C", str(REPOSITORY / "bench/share/load"), f"OUT={BUILD}"]
             subprocess.run(build, check=True)
             image.make(str(self.folder / "image"), [str(BUILD / "share-load")])
@@ -65,9 +74,12 @@ class Node:
         if self._agent:
             self._agent.terminate()
             self._agent.wait()
-        if not self.real:
-            subprocess.run([self.xpu, "sim", "down"], env=self.environ, capture_output=True, check=False)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        runfolder.remove(self.folder, self._prefix)
+
+    def pause(self, seconds: float) -> None:
+        """Lets that time pass; Stopped if the run is to end."""
+        if self._stop.wait(max(0.0, seconds)):
+            raise Stopped
 
     def call(self, *words: str) -> str:
         """NodeError with what it said, if it fails."""
@@ -102,6 +114,7 @@ class Node:
         self, card: int, words: Sequence[str], environ: Mapping[str, str], shared: Path | None = None
     ) -> Started:
         """A container that sees the one card and, under /share, the folder `shared`."""
+        self.pause(0)
         container = Started(self, f"{self.folder.name}-{time.monotonic_ns()}")
         self._containers.append(container)
         container.create({"XPU_VISIBLE_DEVICES": str(card), **environ}, words, shared)
@@ -168,7 +181,7 @@ class Started:
         while self.running():
             if time.monotonic() > end:
                 raise NodeError(f"a container has not ended after {seconds} s: {self.output().strip()}")
-            time.sleep(0.1)
+            self._node.pause(0.1)
 
     def set_cores(self, cores: int) -> None:
         self._node.call(str(self._node.xpu), "set", self._name, "--cores", str(cores))
@@ -179,7 +192,7 @@ class Started:
 
     def remove(self) -> None:
         words = [*self._words, "delete", "--force", self._name]
-        subprocess.run(words, env=self._node.environ, capture_output=True, check=False)
+        runfolder.run_to_its_end(words, self._node.environ)
         shutil.rmtree(self._bundle, ignore_errors=True)
         self._node.forget(self)
 

@@ -56,22 +56,22 @@ def _together(node: Node, scenario: Scenario, card: int, law: str) -> tuple[list
                     words += ["law=tokens", f"cap={container.cores}"]
                 request = _request(container, law, alone=len(containers) == 1)
                 started.append(stack.enter_context(node.start(card, words, request, shared)))
-            _wait_for(started, every, logs.READY, PATIENCE)
+            _wait_for(node, started, every, logs.READY, PATIENCE)
             begin = time.monotonic_ns() + 100_000_000
             (shared / "go.part").write_text(str(begin))
             (shared / "go.part").rename(shared / "go")
-            changed = _make_change(scenario, started, begin) if law == "ours" else math.inf
-            _wait_for(started, every, logs.DONE, WARM_UP + seconds + TAIL + PATIENCE)
+            changed = _make_change(node, scenario, started, begin) if law == "ours" else math.inf
+            _wait_for(node, started, every, logs.DONE, WARM_UP + seconds + TAIL + PATIENCE)
         return [[logs.read(path) for path in group] for group in paths], changed
     finally:
         shutil.rmtree(shared)
 
 
-def _make_change(scenario: Scenario, started: Sequence[Started], begin: int) -> float:
+def _make_change(node: Node, scenario: Scenario, started: Sequence[Started], begin: int) -> float:
     """When it is in force; without an end where there is none."""
     if scenario.change is None:
         return math.inf
-    time.sleep(max(0.0, begin / 1e9 + WARM_UP + scenario.change.after - time.monotonic()))
+    node.pause(begin / 1e9 + WARM_UP + scenario.change.after - time.monotonic())
     started[scenario.change.place].set_cores(scenario.change.cores)
     return time.monotonic()
 
@@ -91,7 +91,9 @@ def _request(container: Container, law: str, *, alone: bool) -> dict[str, str]:
     return request
 
 
-def _wait_for(started: Sequence[Started], paths: Sequence[Path], wanted: int, seconds: float) -> None:
+def _wait_for(
+    node: Node, started: Sequence[Started], paths: Sequence[Path], wanted: int, seconds: float
+) -> None:
     end = time.monotonic() + seconds
     for polls in itertools.count(1):
         states = [logs.state(path) for path in paths]
@@ -108,4 +110,4 @@ def _wait_for(started: Sequence[Started], paths: Sequence[Path], wanted: int, se
         if time.monotonic() > end:
             late = [path.name for path, (state, _) in zip(paths, states, strict=True) if state < wanted]
             raise NodeError(f"loads {', '.join(late)} are not where they should be after {seconds:.0f} s")
-        time.sleep(0.05)
+        node.pause(0.05)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from share import logs, measure, picture, runs, scenarios, table
+from share.__main__ import arguments
 from share.loads import LOADS, Load
 from share.logs import Log
 from share.measure import Native
@@ -133,6 +134,11 @@ def test_every_scenario_has_a_name_of_its_own_and_asks_for_no_more_than_a_card()
     assert {one.name for one in scenarios.quick()} >= set(scenarios.QUICK)
     used = {each.load.name for one in scenarios.full() for each in one.containers}
     assert used == set(LOADS)
+
+
+def test_all_scenarios_are_run_unless_some_are_asked_for() -> None:
+    assert arguments(["prefix"]).set == "full"
+    assert arguments(["prefix", "--quick"]).set == arguments(["prefix", "--set", "quick"]).set == "quick"
 
 
 def test_a_page_gets_the_summary_in_its_place_and_nowhere_else() -> None:

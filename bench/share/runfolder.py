@@ -1,0 +1,106 @@
+"""The folder below /run of one run, and the end of all that is in it: also after a run that was killed.
+
+Its name has the pid, the start time and the PID namespace of the run that made it, so that a later run can
+tell whether that one still lives. What belongs to it is found by the folder, not by anything that the run
+remembered: containers in runc's state below it, processes by their environment, cgroups by name, mounts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from xpu_runtime.linux import cgroups, mountinfo, proc, syscalls
+
+TOP, PREFIX = Path("/run"), "xpu-share-"
+END_S = 5.0  # until processes that were killed have left their cgroups
+
+
+def make() -> Path:
+    """An empty one, this process's own."""
+    pid = os.getpid()
+    name = f"{PREFIX}{pid}-{proc.start_time(pid)}-{proc.pid_namespace()}-"
+    return Path(tempfile.mkdtemp(prefix=name, dir=TOP))
+
+
+def dead() -> list[Path]:
+    """Those of runs that have ended; nothing is known of runs in other PID namespaces."""
+    found = []
+    for folder in TOP.glob(f"{PREFIX}*"):
+        words = folder.name.removeprefix(PREFIX).split("-")
+        if len(words) != 4 or not all(word.isdecimal() for word in words[:3]):
+            continue
+        pid, started, namespace = map(int, words[:3])
+        if namespace == proc.pid_namespace() and not proc.is_alive(pid, started):
+            found.append(folder)
+    return sorted(found)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What the product's programs get in place of their own."""
+    return {**os.environ, "XPU_RUN_DIR": str(folder / "run"), "XPU_CONFIG": str(folder / "config.yaml")}
+
+
+def remove(folder: Path, prefix: Path) -> None:
+    """Ends all that runs in it by the installation at `prefix`, what that leaves by force, and removes it."""
+    environ = environment(folder)
+    state = folder / "state"
+    for container in sorted(state.iterdir()) if state.is_dir() else []:
+        runtime = [str(prefix / "bin/xpu-container-runtime"), "--root", str(state)]
+        run_to_its_end([*runtime, "delete", "--force", container.name], environ)
+    if (folder / "run/sim").exists():
+        run_to_its_end([str(prefix / "bin/xpu"), "sim", "down"], environ)
+    for pid in processes(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for cgroup in _cgroups(folder):
+        _remove_cgroup(cgroup)
+    for point in sorted(mounted_below(folder), reverse=True):
+        with contextlib.suppress(OSError):
+            syscalls.umount2(point, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_to_its_end(words: Sequence[str], environ: dict[str, str]) -> None:
+    """Whether it fails or not, and however often Ctrl-C is pressed meanwhile."""
+    subprocess.run(words, env=environ, capture_output=True, check=False, start_new_session=True)
+
+
+def processes(folder: Path) -> list[int]:
+    """Those that have a path in it in their environment: the agent, the simulated driver, an MPS daemon."""
+    wanted = f"={folder}/".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (process / "environ").read_bytes():
+                found.append(int(process.name))
+    return found
+
+
+def mounted_below(folder: Path) -> list[str]:
+    return [each.point for each in mountinfo.read().values() if each.point.startswith(f"{folder}/")]
+
+
+def _cgroups(folder: Path) -> Iterator[Path]:
+    """Its containers', each in every hierarchy: they are named by it (Node.start)."""
+    for hierarchy in cgroups.mounted():
+        yield from Path(hierarchy.mountpoint).glob(f"{folder.name}-*")
+
+
+def _remove_cgroup(cgroup: Path) -> None:
+    until = time.monotonic() + END_S
+    while cgroup.exists() and time.monotonic() < until:
+        for pid in cgroups.processes(str(cgroup)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            for inner, _, _ in os.walk(cgroup, topdown=False):
+                os.rmdir(inner)
+        time.sleep(0.01)

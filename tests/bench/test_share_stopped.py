@@ -1,0 +1,121 @@
+"""A run of the accuracy harness that is stopped leaves nothing; what a killed one leaves the next removes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from share import runfolder
+from share.node import Node
+from support import REPOSITORY
+from xpu_runtime.linux import cgroups
+
+Pair = tuple[subprocess.Popen[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def two(installed: Path) -> Iterator[Pair]:
+    """Runs with a container at work and an agent each; after the test nothing of them is there."""
+    words = ["-m", "share", str(installed), "--topology", "1xT4-R580", "--only", "burst, alone"]
+    paths = ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))
+    one, other = (
+        subprocess.Popen(
+            [sys.executable, *words, "--seconds", "1"],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(2)
+    )
+    try:
+        for process in (one, other):
+            wait_until(partial(at_work, process), process)
+        yield one, other
+    finally:
+        for process in (one, other):
+            folders = left(process)
+            process.kill()
+            process.communicate()
+            for folder in folders:
+                runfolder.remove(folder, installed)
+
+
+def at_work(process: subprocess.Popen[str]) -> bool:
+    return any((folder / "agent.log").exists() and cgroups_of(folder) for folder in left(process))
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+
+
+def left(process: subprocess.Popen[str]) -> list[Path]:
+    return list(runfolder.TOP.glob(f"{runfolder.PREFIX}{process.pid}-*"))
+
+
+def folder_of(process: subprocess.Popen[str]) -> Path:
+    (folder,) = left(process)
+    return folder
+
+
+def cgroups_of(folder: Path) -> list[Path]:
+    return [path for each in cgroups.mounted() for path in Path(each.mountpoint).glob(f"{folder.name}-*")]
+
+
+def assert_nothing_of(folder: Path) -> None:
+    assert not folder.exists()
+    assert runfolder.processes(folder) == []
+    assert cgroups_of(folder) == []
+    assert runfolder.mounted_below(folder) == []
+
+
+def test_a_run_that_is_told_to_end_leaves_nothing(two: Pair) -> None:
+    for process, number in zip(two, (signal.SIGINT, signal.SIGTERM), strict=True):
+        folder = folder_of(process)
+        assert len(runfolder.processes(folder)) >= 2  # the simulated driver and the agent
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == 128 + number, said
+        assert "stopped: the containers and the node are removed" in said
+        assert_nothing_of(folder)
+
+
+def test_what_a_killed_run_has_left_is_removed_by_the_next_and_a_living_runs_is_not(
+    two: Pair, installed: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    living, killed = two
+    folder = folder_of(killed)
+    killed.kill()
+    killed.wait()
+    assert folder.exists() and runfolder.processes(folder) and cgroups_of(folder)
+    with Node(installed, "1xT4-R580"):
+        assert_nothing_of(folder)
+        assert f"removed what a run that was killed has left: {folder}" in capfd.readouterr().err
+    assert living.poll() is None
+    assert any(cgroups_of(folder_of(living)))
+
+
+def test_the_folder_of_a_later_process_with_the_same_pid_is_no_reason_to_keep_it() -> None:
+    mine = runfolder.make()
+    words = mine.name.split("-")
+    words[3] = str(int(words[3]) - 1)
+    other = mine.with_name("-".join(words))
+    other.mkdir()
+    try:
+        assert other in runfolder.dead() and mine not in runfolder.dead()
+    finally:
+        for each in (mine, other):
+            shutil.rmtree(each, ignore_errors=True)
