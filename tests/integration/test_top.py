@@ -208,6 +208,29 @@ def test_what_the_driver_cannot_tell_apart_is_not_known_and_not_nothing(
     assert row["note"] in text
 
 
+@pytest.mark.parametrize(
+    ("fails", "got", "told"),
+    [
+        ("nvmlDeviceGetProcessUtilization: NVML_ERROR_NO_PERMISSION", None, "does not tell what processes"),
+        ("nvmlDeviceGetProcessUtilization: NVML_ERROR_NOT_FOUND", 0, None),  # the card is idle
+        ("nvmlDeviceGetUtilizationRates: NVML_ERROR_NOT_SUPPORTED", None, "has no sample of this device's"),
+        ("", None, "does not tell what processes"),  # it is gone
+    ],
+)
+def test_what_the_driver_does_not_tell_is_a_dash_with_the_reason(
+    node: Node, bundles: Bundles, fails: str, got: float | None, told: str | None
+) -> None:
+    topology = node.folder / "silent.yaml"
+    topology.write_text(f"driver: R580\ngpus: [{{model: T4, fail: {{{fails}}}}}]")
+    node.sim(topology)
+    container = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    if not fails:
+        node.xpu("sim", "down")
+    rows = [row for each in node.json("top", "--interval", "0.1")["devices"] for row in each["containers"]]
+    assert [(row["container_id"], row["cores_got_percent"]) for row in rows] == [(container, got)]
+    assert rows[0]["note"] is None if told is None else told in rows[0]["note"]
+
+
 @pytest.mark.parametrize("page", ["quota", "usage"])
 def test_a_page_that_is_cut_off_is_told(node: Node, capped: Make, page: str) -> None:
     whole, cut = capped(30), capped(50, "burst")

@@ -83,6 +83,8 @@ class Live:
             lambda: registry.utilization(self._inventory, whole=True), lambda _: None
         )
         self._before: dict[tuple[int, int], tuple[int, Compute]] = {}
+        #: The driver has answered.
+        self._is_open = False
         #: By device: the last samples of its processes, and when they were told.
         self._sampled: dict[str, tuple[float, dict[int, float]]] = {}
         self._samples.ask()
@@ -114,8 +116,10 @@ class Live:
                     (then, was), (when, used) = before[key], now[key]
                     got = _of_page(sharing.share(was, used, when - then))
                     waits = used.waits != was.waits
-                elif key in now or damage or utilization is None:
-                    got = _UNKNOWN
+                elif key in now or damage:
+                    got = _Got(None)
+                elif utilization is None:
+                    got = _Got(None, _SILENT if wait_s else "")
                 else:
                     got = _by_driver(grant, slice_, utilization.get(slice_.device_uuid))
                 by_card.setdefault(slice_.device_uuid, []).append(
@@ -127,16 +131,23 @@ class Live:
     def _told_since(self) -> samples.Utilization | None:
         told = self._samples.answer()
         self._samples.ask()
-        return self._with_last(told)
+        return self._with_last(told) if self._is_of_some_time(told) else None
 
     def _waited_for(self, seconds: float) -> samples.Utilization | None:
         """Where a device is busy, the driver may take a second until it has a sample of who is."""
         until = time.monotonic() + seconds
         told = self._samples.wait(seconds)
+        if not self._is_of_some_time(told):
+            return None
         while told and any(map(_lacks_samples, told.values())) and (left := until - time.monotonic()) > 0:
             time.sleep(min(0.1, left))
             told = self._samples.wait(max(0.0, until - time.monotonic())) or told
         return told
+
+    def _is_of_some_time(self, told: samples.Utilization | None) -> bool:
+        """The first answer is of the time since the driver was opened, which is none."""
+        first, self._is_open = not self._is_open, self._is_open or told is not None
+        return not first
 
     def _with_last(self, told: samples.Utilization | None) -> samples.Utilization | None:
         """With the last samples of devices that have no newer ones: the driver takes some each second."""
@@ -175,7 +186,7 @@ class _Got(Value):
     note: str = ""
 
 
-_UNKNOWN = _Got(None)
+_SILENT = "what it gets is not known: the driver does not answer"
 
 
 def _of_page(got: sharing.Got) -> _Got:

@@ -41,6 +41,11 @@ class _Column(Value):
     width: int
     #: A cell of this width.
     cell: Callable[[Row, _Style], Line]
+    is_number: bool = False
+
+    def title(self) -> str:
+        """The head, over its cells."""
+        return self.head.rjust(self.width) if self.is_number else self.head.ljust(self.width)
 
 
 def page(reading: Reading | XpuError, order: str, window: Size, *, bars: bool) -> list[Line]:
@@ -67,7 +72,7 @@ def lines(reading: Reading, order: str, width: int | None, *, bars: bool) -> lis
     page = _title(reading, rows, width)
     if rows and missing:
         page += _wrapped(f"make the window wider for {' '.join(missing)}", "yellow", width)
-    heads = _GAP + _GAP.join(each.head.ljust(each.width) for each in columns)
+    heads = _GAP + _GAP.join(each.title() for each in columns)
     for card in reading.cards:
         page += [[], _head(card, width, bars)]
         if card.rows:
@@ -140,10 +145,10 @@ def _fitting(rows: list[Row], width: int | None, bars: bool) -> tuple[list[_Colu
     amounts = max([len("MEMORY"), *(len(_memory(row)) for row in rows)])
     columns = [
         _Column("CONTAINER", name, lambda row, style: [(row.container_id[:12].ljust(name), "")]),
-        _Column("ASKED", 5, lambda row, style: [(f"{share(row.asked):>5}", "")]),
-        _Column("GOT", 6, lambda row, style: [(_got(row), "bold")]),
+        _Column("ASKED", 5, lambda row, style: [(f"{share(row.asked):>5}", "")], True),
+        _Column("GOT", 6, lambda row, style: [(_got(row), "bold")], True),
         _Column(_BAR_HEAD, _BAR, _row_bar),
-        _Column("MAY", 4, lambda row, style: [(f"{share(row.allowed):>4}", "dim")]),
+        _Column("MAY", 4, lambda row, style: [(f"{share(row.allowed):>4}", "dim")], True),
         _Column("SCHED", 6, lambda row, style: [(f"{row.sched or '-':<6}", "")]),
         _Column("PRIO", 6, _priority),
         _Column("WAITS", 5, _waits),
