@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.simulation import Process
+from support.simulation import Process, build_sanitized
 from xpu_runtime.limits import pages
 from xpu_simulator.simulator import SimState
 
@@ -32,13 +32,20 @@ def sandbox(
     interposers: Path,
     tmp_path: Path,
 ) -> Iterator[Callable[..., Sandbox]]:
-    """`sandbox(4 * GIB)` is a sandbox with that limit on each device of the topology; None: no limit."""
+    """`sandbox(4 * GIB)` is a sandbox with that limit on each device of the topology; None: no limit.
+
+    `sanitized`: the driver is built with these sanitizers."""
     made = 0
 
-    def make(*limits: int | None, topology: str = "1xT4-R580", libraries: Path | None = None) -> Sandbox:
+    def make(
+        *limits: int | None,
+        topology: str = "1xT4-R580",
+        libraries: Path | None = None,
+        sanitized: str = "",
+    ) -> Sandbox:
         nonlocal made
-        state = up(topology)
-        cards = uuids(state.root)
+        state = up(topology, **({"native": str(build_sanitized(sanitized))} if sanitized else {}))
+        cards = uuids(state.root, sanitized)
         folder = tmp_path / f"pages{made}"
         made += 1
         folder.mkdir()

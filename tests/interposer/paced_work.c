@@ -12,6 +12,13 @@
  *   grows
  *       a graph of 200 us becomes one of 50 ms after a while; launched again and again behind a short kernel,
  *       waiting for the context. Says `COUNT MICROSECONDS` of the last two seconds of four
+ *   outgrows
+ *       a graph of 20 us becomes one of 250 us after a while, and nothing is waited for. Says the same
+ *   varies WAY
+ *       a graph of 10 us four times and once more, then 1.5 ms long; waiting for that by WAY (context, event,
+ *       event-query, stream-query, copy, sleep). Says `COUNT MICROSECONDS` of the last 1.5 s of 2.5
+ *   turns
+ *       launches of 10 us; says how often a second they were held back
  *   forever
  *       launches of 1 ms until it is killed; says `ready` before the first
  *   long
@@ -28,50 +35,30 @@
  *       a context ends by WAY (destroy, reset, release) while other threads' launches wait in it
  *   threads N
  *       N threads launch in four streams
+ *   streams
+ *       streams are made, launched in, captured and destroyed with work in them
  *   leave WAY
  *       the program ends by WAY, with work under way and threads launching: return, exit, thread and main
  *       (another thread exits; the first waits or has ended), fault, atexit (which launches, too)
  *
  * Exits 0 if every call did what it must.
  */
-#define _GNU_SOURCE
-#include "../../native/headers/cuda/cuda_api.h"
+#include "paced.h"
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-enum { MAX_THREADS = 64, STREAMS = 4, NODES = 5, HIGHEST = -5, VERSION = 13000, ROUNDS = 8 };
-
-#define NEED(condition)                                                                                      \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                          \
-            _exit(1);                                                                                        \
-        }                                                                                                    \
-    } while (0)
-#define MUST(call)                                                                                           \
-    do {                                                                                                     \
-        CUresult must_result = (call);                                                                       \
-        if (must_result != CUDA_SUCCESS) {                                                                   \
-            fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, (int)must_result);                         \
-            _exit(1);                                                                                        \
-        }                                                                                                    \
-    } while (0)
+enum { MAX_THREADS = 64, NODES = 5, HIGHEST = -5, VERSION = 13000, ROUNDS = 8 };
 
 static CUcontext context;
 static CUmodule module;
-static CUstream streams[STREAMS];
+CUstream streams[STREAMS];
 static bool stop; /* atomic */
 
-static long long now_us(void) {
+long long now_us(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000;
@@ -83,13 +70,13 @@ static void pause_ms(int ms) {
         usleep(1000);
 }
 
-static CUfunction function_of(const char *kernel) {
+CUfunction function_of(const char *kernel) {
     CUfunction function;
     MUST(cuModuleGetFunction(&function, module, kernel));
     return function;
 }
 
-static CUresult launch(CUfunction function, CUstream stream) {
+CUresult launch(CUfunction function, CUstream stream) {
     return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
 }
 
@@ -110,6 +97,20 @@ static pthread_t thread(void *(*run)(void *), long number) {
     pthread_t started;
     NEED(pthread_create(&started, NULL, run, (void *)number) == 0);
     return started;
+}
+
+CUgraph graph_of(CUfunction function, CUstream stream) {
+    CUgraph graph;
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(launch(function, stream));
+    MUST(cuStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+CUgraphExec captured(CUfunction function, CUstream stream) {
+    CUgraphExec exec;
+    MUST(cuGraphInstantiateWithFlags(&exec, graph_of(function, stream), 0));
+    return exec;
 }
 
 /* ---- ways ---- */
@@ -151,20 +152,6 @@ static void *find(const char *name, bool per_thread, bool lookup) {
     }
     NEED(found);
     return found;
-}
-
-static CUgraph graph_of(CUfunction function, CUstream stream) {
-    CUgraph graph;
-    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    MUST(launch(function, stream));
-    MUST(cuStreamEndCapture(stream, &graph));
-    return graph;
-}
-
-static CUgraphExec captured(CUfunction function, CUstream stream) {
-    CUgraphExec exec;
-    MUST(cuGraphInstantiateWithFlags(&exec, graph_of(function, stream), 0));
-    return exec;
 }
 
 /* Launches for so long, in the default stream that the way means, or in a stream. */
@@ -229,55 +216,6 @@ static void check_ways(CUstream stream) {
         NEED(sscanf(line, "%63s %15s %lf", way, found, &seconds) == 3);
         launch_for(seconds, way, strcmp(found, "lookup") == 0, stream, exec);
     }
-}
-
-static void check_grows(void) {
-    CUgraphExec exec = captured(function_of("busy_200us"), streams[0]);
-    CUfunction little = function_of("busy_10us");
-    CUgraph longer = graph_of(function_of("busy_50ms"), streams[0]);
-    CUgraphExecUpdateResultInfo info;
-    long long began = now_us(), judged = began + 2000000;
-    long count = 0;
-    for (int i = 0; now_us() < began + 4000000; i++) {
-        if (i == 200)
-            MUST(cuGraphExecUpdate_v2(exec, longer, &info));
-        MUST(launch(little, streams[0]));
-        MUST(cuGraphLaunch(exec, streams[0]));
-        MUST(cuCtxSynchronize());
-        count += now_us() > judged;
-    }
-    printf("%ld %lld\n", count, now_us() - judged);
-}
-
-/* The same in short work, and nothing is waited for. */
-static void check_outgrows(void) {
-    CUgraphExec exec = captured(function_of("busy_20us"), streams[0]);
-    CUgraph longer = graph_of(function_of("busy_250us"), streams[0]);
-    CUgraphExecUpdateResultInfo info;
-    long long began = now_us(), judged = began + 2500000;
-    long count = 0;
-    for (bool grown = false; now_us() < judged + 2000000;) {
-        if (!grown && now_us() > began + 1000000) {
-            MUST(cuGraphExecUpdate_v2(exec, longer, &info));
-            grown = true;
-        }
-        MUST(cuGraphLaunch(exec, streams[0]));
-        count += now_us() > judged;
-    }
-    printf("%ld %lld\n", count, now_us() - judged);
-}
-
-/* How often a second short launches are held back, beside another program. */
-static void check_turns(void) {
-    CUfunction function = function_of("busy_10us");
-    long long began = now_us(), before = began, now = began;
-    int held = 0;
-    for (; now - began < 2500000; before = now) {
-        MUST(launch(function, streams[1]));
-        now = now_us();
-        held += now - began > 500000 && now - before > 300;
-    }
-    printf("%d\n", held / 2);
 }
 
 static void check_both(const char *how) {
@@ -492,6 +430,43 @@ static void check_threads(int count) {
     printf("%d %lld\n", count * each * 75, now_us() - began);
 }
 
+/* What a stream was given last is marked on another thread, which it may end or be captured under. */
+static void *makes_streams(void *number) {
+    CUfunction function = function_of((long)number % 2 ? "busy_10us" : "busy_300us");
+    MUST(cuCtxSetCurrent(context));
+    for (long i = (long)number; !__atomic_load_n(&stop, __ATOMIC_ACQUIRE); i++) {
+        CUstream stream;
+        CUgraph graph;
+        size_t count = 0;
+        MUST(cuStreamCreate(&stream, i % 2 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+        for (int launched = 0; launched < 3; launched++)
+            MUST(launch(function, stream));
+        usleep((unsigned)(i * 7919 % 2500));
+        if (i % 3) {
+            MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+            for (int node = 0; node < NODES; node++)
+                MUST(launch(function, stream));
+            usleep((unsigned)(i * 7919 % 2500));
+            MUST(cuStreamEndCapture(stream, &graph));
+            MUST(cuGraphGetNodes(graph, NULL, &count));
+            NEED(count == NODES);
+            MUST(cuGraphDestroy(graph));
+        }
+        MUST(cuStreamDestroy_v2(stream));
+    }
+    return NULL;
+}
+
+static void check_streams(void) {
+    pthread_t others[4];
+    for (int i = 0; i < 4; i++)
+        others[i] = thread(makes_streams, i);
+    pause_ms(2000);
+    __atomic_store_n(&stop, true, __ATOMIC_RELEASE);
+    for (int i = 0; i < 4; i++)
+        NEED(pthread_join(others[i], NULL) == 0);
+}
+
 /* ---- the program's end ---- */
 
 static void *leaves(void *unused) {
@@ -552,6 +527,8 @@ int main(int count, char **words) {
         check_grows();
     else if (strcmp(what, "outgrows") == 0)
         check_outgrows();
+    else if (strcmp(what, "varies") == 0)
+        check_varies(argument);
     else if (strcmp(what, "turns") == 0)
         check_turns();
     else if (strcmp(what, "both") == 0)
@@ -577,6 +554,8 @@ int main(int count, char **words) {
         check_ends(argument);
     else if (strcmp(what, "threads") == 0)
         check_threads(atoi(argument));
+    else if (strcmp(what, "streams") == 0)
+        check_streams();
     else if (strcmp(what, "leave") == 0)
         leave(argument);
     else

@@ -6,6 +6,7 @@ Programs in one sandbox share its account. tests/integration has the same in rea
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -96,12 +97,18 @@ class Sandbox:
         return (int.from_bytes(page[at : at + 8], "little") >> 31) * 512
 
 
-def uuids(root: str) -> list[str]:
-    """Of the cards below a driver root, as its nvidia-smi lists them."""
+def uuids(root: str, kind: str = "") -> list[str]:
+    """Of the cards below a driver root, as its nvidia-smi lists them; `kind`: the driver's sanitizers."""
     (smi,) = Path(root).glob("usr/bin/nvidia-smi")
-    listed = subprocess.run(
-        [str(smi), "--query-gpu=uuid", "--format=csv,noheader"], check=True, capture_output=True, text=True
-    )
+    (libraries,) = Path(root).glob("usr/lib/*-linux-gnu")
+    environ = dict(os.environ)
+    if kind:
+        environ.update({"LD_PRELOAD": runtime_of(kind), "ASAN_OPTIONS": "detect_leaks=0"})
+        environ["LD_LIBRARY_PATH"] = str(
+            libraries
+        )  # a sanitizer's dlopen does not look where the program says
+    command = [str(smi), "--query-gpu=uuid", "--format=csv,noheader"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True, env=environ)
     return listed.stdout.split()
 
 

@@ -86,8 +86,10 @@ def paced(sandbox: Make, tmp_path: Path) -> Callable[..., Paced]:
     def make(*caps: int | None, fenced: str = "", **options: Any) -> Paced:
         one = sandbox(*(None for _ in caps), **options)
         (library,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
-        source, fence = (Path(__file__).with_name(name) for name in ("paced_work.c", "fork_fence.c"))
-        more = [str(fence), f"-l{RUNTIMES[fenced]}"] if fenced else []
+        source, costs, fence = (
+            Path(__file__).with_name(name) for name in ("paced_work.c", "paced_costs.c", "fork_fence.c")
+        )
+        more = [str(costs), *([str(fence), f"-l{RUNTIMES[fenced]}"] if fenced else [])]
         program = compile_c(source, tmp_path / "paced_work", "-Wextra", *more, str(library), "-pthread")
         return Paced(one, program, *caps)
 
@@ -105,6 +107,19 @@ def asks(one: subprocess.Popen[str], *words: object) -> str:
     one.stdin.write(" ".join(str(word) for word in words) + "\n")
     one.stdin.flush()
     return one.stdout.readline()
+
+
+def run_sanitized(one: Paced, kind: str, what: str) -> None:
+    environ = {
+        "LD_PRELOAD": runtime_of(kind),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        # (a child starts a thread, of ours)
+        "TSAN_OPTIONS": "exitcode=66 die_after_fork=0",
+    }
+    # (unshare and sh come first, and are not to have it)
+    words = ["env", *(f"{name}={value}" for name, value in environ.items())]
+    done = one.sandbox.run([*words, str(one.program), *what.split()])
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 def within(low: float, high: float, measure: Callable[[], float]) -> None:
@@ -176,6 +191,20 @@ def test_short_work_that_takes_longer_beside_others_is_charged_what_it_takes(
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize("way", ["context", "event", "event-query", "stream-query", "copy", "sleep"])
+def test_what_is_launched_last_is_charged_what_it_takes(paced: Callable[..., Paced], way: str) -> None:
+    """However the program waits for it: by what was learnt from the launch before, it would cost next to
+    nothing."""
+    one = paced(30)
+
+    def got() -> float:
+        count, microseconds = map(int, one.run("varies", way).split())
+        return count * 1540 / microseconds * 100
+
+    within(20, 34, got)
+
+
+@pytest.mark.alone
 def test_beside_others_a_cap_is_used_in_whole_turns(paced: Callable[..., Paced]) -> None:
     """Each change between two contexts costs the card time that is nobody's."""
     one, other = paced(30), paced(None)
@@ -213,6 +242,16 @@ def test_a_capture_has_what_the_program_launched_and_nothing_else(
     one = paced(40)
     one.run("capture", mode)
     assert one.compute().waits
+
+
+def test_streams_end_and_are_captured_while_they_are_measured(
+    paced: Callable[..., Paced],
+) -> None:
+    """The driver itself says when it is given a stream that has ended."""
+    kind = "address,undefined"
+    one = paced(60, sanitized=kind)
+    run_sanitized(one, kind, "streams")
+    assert one.compute().used > 100 * MILLION
 
 
 def test_a_kernel_may_wait_for_one_that_is_launched_after_it(paced: Callable[..., Paced]) -> None:
@@ -362,17 +401,10 @@ def test_a_program_ends_whatever_is_under_way(paced: Callable[..., Paced], way: 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("what", ["threads 8", "forks", "ends destroy", "ends reset", "capture global"])
+@pytest.mark.parametrize(
+    "what", ["threads 8", "forks", "ends destroy", "ends reset", "capture global", "streams"]
+)
 @pytest.mark.parametrize("kind", ["address,undefined", "thread"])
 def test_sanitizers_find_nothing(paced: Callable[..., Paced], kind: str, what: str) -> None:
     one = paced(50, libraries=build(kind), fenced=kind if what == "forks" else "")
-    environ = {
-        "LD_PRELOAD": runtime_of(kind),
-        "ASAN_OPTIONS": "detect_leaks=0",
-        # (a child starts a thread, of ours)
-        "TSAN_OPTIONS": "exitcode=66 die_after_fork=0",
-    }
-    # (unshare and sh come first, and are not to have it)
-    words = ["env", *(f"{name}={value}" for name, value in environ.items())]
-    done = one.sandbox.run([*words, str(one.program), *what.split()])
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    run_sanitized(one, kind, what)

@@ -24,11 +24,14 @@ XPU_NEED(cuEventRecord)
 XPU_NEED(cuEventSynchronize)
 XPU_NEED(cuStreamCreateWithPriority)
 XPU_NEED(cuStreamGetCtx)
+XPU_NEED(cuStreamIsCapturing)
 XPU_NEED(cuThreadExchangeStreamCaptureMode)
 
 enum {
     /* How long a thread waits for another that makes the lane of the same context. */
     MAKING_MS = 5000,
+    /* How often one that ends a stream looks whether another records in it, each tenth of a millisecond. */
+    WITHDRAW_TRIES = 3000,
 };
 
 static struct xpu_lane *lanes[XPU_LANES]; /* atomic */
@@ -262,8 +265,10 @@ static bool take_over(struct xpu_lane_stream *on, uint64_t key) {
     if (!xpu_stream_take(on))
         return false;
     bool idle = is_idle(on);
-    if (idle)
+    if (idle) {
+        __atomic_store_n(&on->stream, NULL, __ATOMIC_RELAXED);
         __atomic_store_n(&on->key, key, __ATOMIC_RELEASE);
+    }
     xpu_stream_leave(on);
     return idle;
 }
@@ -286,6 +291,26 @@ struct xpu_lane_stream *xpu_lane_stream(struct xpu_lane *lane, CUstream stream, 
         if (take_over(&lane->streams[(home + i) % XPU_LANE_STREAMS], key))
             return &lane->streams[(home + i) % XPU_LANE_STREAMS];
     return &lane->streams[home]; /* shared: what is measured there is of both */
+}
+
+void xpu_stream_withdraw(CUstream stream) {
+    struct xpu_lane *lane;
+    for (unsigned i = 0; stream && (lane = xpu_lane_at(i)); i++)
+        for (unsigned j = 0; j < XPU_LANE_STREAMS && __atomic_load_n(&lane->context, __ATOMIC_ACQUIRE); j++) {
+            struct xpu_lane_stream *on = &lane->streams[j];
+            if (__atomic_load_n(&on->stream, __ATOMIC_RELAXED) != stream)
+                continue;
+            bool taken = xpu_stream_take(on);
+            for (int tries = 0; !taken && tries < WITHDRAW_TRIES; tries++) {
+                nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+                taken = xpu_stream_take(on);
+            }
+            if (taken)
+                (void)xpu_marker_late(lane, on);
+            __atomic_store_n(&on->stream, NULL, __ATOMIC_RELAXED);
+            if (taken)
+                xpu_stream_leave(on);
+        }
 }
 
 /* ---- markers ---- */
@@ -342,6 +367,57 @@ void xpu_marker_end(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream 
     if (on->open && on->since.count)
         (void)xpu_marker_place(lane, on, stream, XPU_MARKER_END);
     xpu_stream_leave(on);
+}
+
+void xpu_stream_gather(struct xpu_lane_stream *on) {
+    uint32_t missed = __atomic_load_n(&on->missed, __ATOMIC_RELAXED);
+    if (__builtin_expect(!missed, 1))
+        return;
+    if (!on->since.count)
+        on->since.first = on->since.last = (int64_t)xpu_now();
+    on->since.count += __atomic_exchange_n(&on->missed, 0, __ATOMIC_RELAXED);
+    on->since.ns += __atomic_exchange_n(&on->missed_ns, 0, __ATOMIC_RELAXED);
+}
+
+bool xpu_is_recorded(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS ||
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static bool is_only_one_open(struct xpu_lane *lane, const struct xpu_lane_stream *on) {
+    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
+        if (&lane->streams[i] != on && __atomic_load_n(&lane->streams[i].open, __ATOMIC_RELAXED))
+            return false;
+    return true;
+}
+
+/* An event in the default stream waits for other streams, and others wait for it: it is not put there while
+ * they have work. */
+bool xpu_marker_late(struct xpu_lane *lane, struct xpu_lane_stream *on) {
+    CUstream stream = __atomic_load_n(&on->stream, __ATOMIC_RELAXED);
+    if (!stream || !on->open || __atomic_load_n(&on->launching, __ATOMIC_ACQUIRE))
+        return false;
+    xpu_stream_gather(on);
+    return on->since.count && (stream != CU_STREAM_LEGACY || is_only_one_open(lane, on)) &&
+           !xpu_is_recorded(stream) && xpu_marker_place(lane, on, stream, XPU_MARKER_END);
+}
+
+void xpu_marker_late_all(struct xpu_lane *lane, int64_t before) {
+    uint64_t own = key_of(CU_STREAM_PER_THREAD, true);
+    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++) {
+        struct xpu_lane_stream *on = &lane->streams[i];
+        if (!__atomic_load_n(&on->open, __ATOMIC_RELAXED))
+            continue;
+        if (__atomic_load_n(&on->key, __ATOMIC_RELAXED) == own) {
+            if (!xpu_is_recorded(CU_STREAM_PER_THREAD))
+                xpu_marker_end(lane, on, CU_STREAM_PER_THREAD);
+        } else if (xpu_stream_take(on)) {
+            if (on->since.last < before)
+                (void)xpu_marker_late(lane, on);
+            xpu_stream_leave(on);
+        }
+    }
 }
 
 void xpu_marker_done(struct xpu_lane *lane, struct xpu_lane_stream *on) {

@@ -59,6 +59,7 @@ struct xpu_lane_stream {
     uint32_t tick;           /* in which the last marker was placed */
     int64_t busy_until;      /* by the predictions, CLOCK_MONOTONIC; atomic */
     bool open;               /* it has, or may have, work: a marker of its begin was placed; atomic */
+    CUstream stream;         /* what was launched in last, if any thread may record in it now; atomic */
     struct xpu_marker since; /* what was launched after the last marker */
     uint32_t placed, read;   /* counts of markers; atomic */
     uint8_t pending[XPU_LANE_PENDING]; /* numbers of their events, by count */
@@ -145,6 +146,18 @@ bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstrea
 /* Marks what was launched last, where nothing more comes until budget has, or the program has waited for it.
  */
 void xpu_marker_end(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream);
+/* The same on any thread, with the flag taken. False: there is nothing to mark, or not from here. */
+bool xpu_marker_late(struct xpu_lane *lane, struct xpu_lane_stream *on);
+/* The same in all streams of the lane where nothing was launched since `before`, CLOCK_MONOTONIC; for a
+ * thread that has not taken any flag. */
+void xpu_marker_late_all(struct xpu_lane *lane, int64_t before);
+/* From here on no other thread records in this stream, which ends or is captured now, until something is
+ * launched in it again. What was launched last is marked. */
+void xpu_stream_withdraw(CUstream stream);
+/* With the flag taken: launches that found it taken are among what was launched. */
+void xpu_stream_gather(struct xpu_lane_stream *on);
+/* Whether calls with the stream are recorded in a graph, or none is possible. */
+bool xpu_is_recorded(CUstream stream);
 /* Markers that are not read yet, for the measuring thread. */
 static inline struct xpu_marker *xpu_marker_first(struct xpu_lane *lane, struct xpu_lane_stream *on,
                                                   uint32_t number, CUevent *event) {

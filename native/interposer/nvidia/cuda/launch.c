@@ -21,7 +21,7 @@ XPU_NEED(cuStreamGetCtx)
 
 /* Tells grids apart. */
 static inline uint32_t shape_of(unsigned int x, unsigned int y, unsigned int z, unsigned int threads) {
-    return (x * 31 + y) * 31 + z * 7 + threads * 65599;
+    return ((x * 0x9e3779b1u + y) * 0x85ebca77u + z) * 0xc2b2ae3du + threads;
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,

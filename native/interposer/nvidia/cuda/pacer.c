@@ -12,7 +12,7 @@
 #include "real.h"
 #include "turns.h"
 
-XPU_NEED(cuStreamIsCapturing)
+XPU_NEED(cuCtxGetCurrent)
 
 enum {
     /* Launches between two markers of a stream: so much predicted time, or so many. A marker costs the driver
@@ -67,12 +67,6 @@ static void mark_begin(const struct xpu_pace *pace, struct xpu_lane *lane) {
 
 /* ---- around a launch ---- */
 
-static bool is_recorded(CUstream stream) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS ||
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, const void *what,
                     uint32_t shape) {
     bool broken;
@@ -81,7 +75,7 @@ void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, con
     struct xpu_lane *lane = xpu_lane_for(pace->stream, &broken);
     if (!lane && !broken)
         return;
-    if (is_recorded(pace->stream))
+    if (xpu_is_recorded(pace->stream))
         return;
     if (broken || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED)) {
         xpu_gate_pass_unmeasured(lane);
@@ -109,6 +103,9 @@ void xpu_pace_begin(struct xpu_pace *pace) {
 static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
     struct xpu_marker *since = &on->since;
     unsigned i = 0;
+    /* The default stream of a thread is another one on any other thread. */
+    if (pace->stream != CU_STREAM_PER_THREAD)
+        __atomic_store_n(&on->stream, pace->stream ? pace->stream : CU_STREAM_LEGACY, __ATOMIC_RELAXED);
     since->last_alone = pace->at > on->busy_until;
     since->pauses |= since->last_alone && since->count;
     if (!since->count)
@@ -119,9 +116,10 @@ static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
     __atomic_store_n(&on->busy_until, (since->last_alone ? pace->at : on->busy_until) + (int64_t)pace->ns,
                      __ATOMIC_RELAXED);
     since->expected = on->busy_until;
-    since->ns += pace->ns + __atomic_exchange_n(&on->missed_ns, 0, __ATOMIC_RELAXED);
+    since->ns += pace->ns;
     since->unknown |= !pace->known;
-    since->count += 1 + __atomic_exchange_n(&on->missed, 0, __ATOMIC_RELAXED);
+    since->count++;
+    xpu_stream_gather(on);
     while (i < since->mixed && since->costs[i] != pace->cost)
         i++;
     if (i == XPU_MARKER_MIX)
@@ -161,9 +159,19 @@ void xpu_pace_waits(CUstream stream, bool per_thread) {
     struct xpu_lane *lane = xpu_lane_for(xpu_handle_of(stream, per_thread), &broken);
     if (!lane || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED))
         return;
-    if (!is_recorded(xpu_handle_of(stream, per_thread)))
+    if (!xpu_is_recorded(xpu_handle_of(stream, per_thread)))
         xpu_marker_end(lane, xpu_lane_stream(lane, stream, per_thread), xpu_handle_of(stream, per_thread));
 }
+
+void xpu_pace_waits_for_all(CUcontext context) {
+    if (!context && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+        return;
+    struct xpu_lane *lane = xpu_lane_of(context);
+    if (lane && !__atomic_load_n(&lane->broken, __ATOMIC_RELAXED))
+        xpu_marker_late_all(lane, INT64_MAX);
+}
+
+void xpu_pace_stream_ends(CUstream stream) { xpu_stream_withdraw(stream); }
 
 /* ---- contexts ---- */
 

@@ -64,6 +64,10 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result);
 /* The program is about to wait for a stream: what it was given last is marked, as nothing may come after it.
  */
 void xpu_pace_waits(CUstream stream, bool per_thread);
+/* The same for all streams of a context; NULL: of the current one. */
+void xpu_pace_waits_for_all(CUcontext context);
+/* The stream is about to end, or to be captured: no other thread touches it from here on. */
+void xpu_pace_stream_ends(CUstream stream);
 
 /* Around a call that may end a context: what the pacer has in it is not touched from the first on. */
 void xpu_pace_context_begin(CUcontext context);

@@ -171,6 +171,10 @@ void xpu_rests_perhaps(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xp
         } else if (!on->assumed_end) {
             if (on->since.count)
                 rests_until(sweep, lane, on, at, on->since.first);
+            if (xpu_marker_late(lane, on)) {
+                xpu_stream_leave(on);
+                return;
+            }
             on->assumed_end = (on->resumes ? on->resumes : at) + (int64_t)rest;
             on->assumed_ns = on->since.ns;
             on->assumed_count = on->since.count;

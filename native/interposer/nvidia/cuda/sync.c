@@ -1,7 +1,13 @@
 /*
- * Synchronisation: at these calls the driver gives back what its pools keep beyond their release threshold.
- * The account learns it at once, so that another process of the container can have it. Where nothing has gone
- * back to a pool since the last time, they cost one look at a flag.
+ * Calls by which a program waits for streams, or ends them.
+ *
+ * At synchronisation the driver gives back what its pools keep beyond their release threshold. The account
+ * learns it at once, so that another process of the container can have it. Where nothing has gone back to a
+ * pool since the last time, that costs one look at a flag.
+ *
+ * Under a cap what was launched last gets its marker before the program waits for it: an event, which the
+ * program records, is there to be waited for. And the pacer's thread records nothing in a stream from where
+ * that ends, or is captured.
  */
 #include "mps.h"
 #include "pacer.h"
@@ -10,7 +16,21 @@
 
 XPU_INTERPOSE(cuCtxSynchronize)
 XPU_INTERPOSE(cuCtxSynchronize_v2)
+XPU_INTERPOSE(cuEventRecord)
+XPU_INTERPOSE(cuEventRecordWithFlags)
+XPU_INTERPOSE(cuEventRecordWithFlags_ptsz)
+XPU_INTERPOSE(cuEventRecord_ptsz)
 XPU_INTERPOSE(cuEventSynchronize)
+XPU_INTERPOSE(cuStreamBeginCapture)
+XPU_INTERPOSE(cuStreamBeginCapture_ptsz)
+XPU_INTERPOSE(cuStreamBeginCapture_v2)
+XPU_INTERPOSE(cuStreamBeginCapture_v2_ptsz)
+XPU_INTERPOSE(cuStreamBeginCaptureToGraph)
+XPU_INTERPOSE(cuStreamBeginCaptureToGraph_ptsz)
+XPU_INTERPOSE(cuStreamDestroy)
+XPU_INTERPOSE(cuStreamDestroy_v2)
+XPU_INTERPOSE(cuStreamQuery)
+XPU_INTERPOSE(cuStreamQuery_ptsz)
 XPU_INTERPOSE(cuStreamSynchronize)
 XPU_INTERPOSE(cuStreamSynchronize_ptsz)
 
@@ -20,17 +40,99 @@ static inline CUresult synchronized(CUresult result) {
     return xpu_mps_explained(result);
 }
 
-CUresult cuCtxSynchronize(void) { return synchronized(REAL(cuCtxSynchronize)()); }
-CUresult cuCtxSynchronize_v2(CUcontext context) { return synchronized(REAL(cuCtxSynchronize_v2)(context)); }
+static inline void waits_for(CUstream stream, bool per_thread) {
+    if (__builtin_expect(xpu_pacing(), 0))
+        xpu_pace_waits(stream, per_thread);
+}
+
+static inline void waits_for_all(CUcontext context) {
+    if (__builtin_expect(xpu_pacing(), 0))
+        xpu_pace_waits_for_all(context);
+}
+
+CUresult cuCtxSynchronize(void) {
+    waits_for_all(NULL);
+    return synchronized(REAL(cuCtxSynchronize)());
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+    waits_for_all(context);
+    return synchronized(REAL(cuCtxSynchronize_v2)(context));
+}
+
 CUresult cuEventSynchronize(CUevent event) { return synchronized(REAL(cuEventSynchronize)(event)); }
+
 CUresult cuStreamSynchronize(CUstream stream) {
-    if (xpu_pacing())
-        xpu_pace_waits(stream, false);
+    waits_for(stream, false);
     return synchronized(REAL(cuStreamSynchronize)(stream));
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-    if (xpu_pacing())
-        xpu_pace_waits(stream, true);
+    waits_for(stream, true);
     return synchronized(REAL(cuStreamSynchronize_ptsz)(stream));
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+    waits_for(stream, false);
+    return REAL(cuStreamQuery)(stream);
+}
+
+CUresult cuStreamQuery_ptsz(CUstream stream) {
+    waits_for(stream, true);
+    return REAL(cuStreamQuery_ptsz)(stream);
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+    waits_for(stream, false);
+    return REAL(cuEventRecord)(event, stream);
+}
+
+CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
+    waits_for(stream, true);
+    return REAL(cuEventRecord_ptsz)(event, stream);
+}
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
+    waits_for(stream, false);
+    return REAL(cuEventRecordWithFlags)(event, stream, flags);
+}
+
+CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags) {
+    waits_for(stream, true);
+    return REAL(cuEventRecordWithFlags_ptsz)(event, stream, flags);
+}
+
+/* ---- the end of a stream, and of what may be recorded in it ---- */
+
+static inline CUstream left_alone(CUstream stream) {
+    if (__builtin_expect(xpu_pacing(), 0))
+        xpu_pace_stream_ends(stream);
+    return stream;
+}
+
+CUresult cuStreamDestroy(CUstream stream) { return REAL(cuStreamDestroy)(left_alone(stream)); }
+CUresult cuStreamDestroy_v2(CUstream stream) { return REAL(cuStreamDestroy_v2)(left_alone(stream)); }
+CUresult cuStreamBeginCapture(CUstream stream) { return REAL(cuStreamBeginCapture)(left_alone(stream)); }
+CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
+    return REAL(cuStreamBeginCapture_ptsz)(left_alone(stream));
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    return REAL(cuStreamBeginCapture_v2)(left_alone(stream), mode);
+}
+
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+    return REAL(cuStreamBeginCapture_v2_ptsz)(left_alone(stream), mode);
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
+                                     const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
+    return REAL(cuStreamBeginCaptureToGraph)(left_alone(stream), graph, dependencies, edges, count, mode);
+}
+
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
+                                          const CUgraphEdgeData *edges, size_t count,
+                                          CUstreamCaptureMode mode) {
+    return REAL(cuStreamBeginCaptureToGraph_ptsz)(left_alone(stream), graph, dependencies, edges, count,
+                                                  mode);
 }

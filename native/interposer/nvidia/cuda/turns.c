@@ -33,6 +33,8 @@ enum {
     OFTEN_NS = 600000,
     SELDOM_NS = 2000000,
     LEAST_PAUSE_NS = 50000,
+    /* A stream in which nothing was launched for so long is marked from here: who launches does so else. */
+    LATE_NS = 100000,
     LEAVE_TRIES = 3000,
     STACK = 256 << 10,
 };
@@ -86,6 +88,7 @@ static bool look_at(struct xpu_lane *lane) {
         any = __atomic_load_n(&lane->streams[i].open, __ATOMIC_RELAXED) ||
               __atomic_load_n(&lane->streams[i].launching, __ATOMIC_RELAXED);
     xpu_settle(lane);
+    xpu_marker_late_all(lane, (int64_t)xpu_now() - LATE_NS);
     return any;
 }
 

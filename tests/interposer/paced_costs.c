@@ -1,0 +1,96 @@
+/*
+ * Parts of paced_work.c: launches whose cost changes, and how they are held back.
+ */
+#include "paced.h"
+
+void check_grows(void) {
+    CUgraphExec exec = captured(function_of("busy_200us"), streams[0]);
+    CUfunction little = function_of("busy_10us");
+    CUgraph longer = graph_of(function_of("busy_50ms"), streams[0]);
+    CUgraphExecUpdateResultInfo info;
+    long long began = now_us(), judged = began + 2000000;
+    long count = 0;
+    for (int i = 0; now_us() < began + 4000000; i++) {
+        if (i == 200)
+            MUST(cuGraphExecUpdate_v2(exec, longer, &info));
+        MUST(launch(little, streams[0]));
+        MUST(cuGraphLaunch(exec, streams[0]));
+        MUST(cuCtxSynchronize());
+        count += now_us() > judged;
+    }
+    printf("%ld %lld\n", count, now_us() - judged);
+}
+
+/* The same in short work, and nothing is waited for. */
+void check_outgrows(void) {
+    CUgraphExec exec = captured(function_of("busy_20us"), streams[0]);
+    CUgraph longer = graph_of(function_of("busy_250us"), streams[0]);
+    CUgraphExecUpdateResultInfo info;
+    long long began = now_us(), judged = began + 2500000;
+    long count = 0;
+    for (bool grown = false; now_us() < judged + 2000000;) {
+        if (!grown && now_us() > began + 1000000) {
+            MUST(cuGraphExecUpdate_v2(exec, longer, &info));
+            grown = true;
+        }
+        MUST(cuGraphLaunch(exec, streams[0]));
+        count += now_us() > judged;
+    }
+    printf("%ld %lld\n", count, now_us() - judged);
+}
+
+/* Nothing is launched after the longer one, from which it could be told when that has ended. */
+void check_varies(const char *way) {
+    CUgraphExec exec = captured(function_of("busy_10us"), streams[1]);
+    CUgraph shorter = graph_of(function_of("busy_10us"), streams[1]);
+    CUgraph longer = graph_of(function_of("busy_1500us"), streams[1]);
+    CUgraphExecUpdateResultInfo info;
+    CUevent event;
+    CUdeviceptr memory;
+    int word;
+    long long began = now_us(), judged = began + 1000000;
+    long count = 0;
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(cuMemAlloc_v2(&memory, sizeof word));
+    while (now_us() < judged + 1500000) {
+        for (int i = 0; i < 4; i++) {
+            MUST(cuGraphLaunch(exec, streams[1]));
+            for (long long until = now_us() + 300; i == 0 && now_us() < until;)
+                ;
+        }
+        if (now_us() > judged - 700000) { /* by then it is known that it is short */
+            MUST(cuGraphExecUpdate_v2(exec, longer, &info));
+            MUST(cuGraphLaunch(exec, streams[1]));
+        }
+        if (strcmp(way, "context") == 0)
+            MUST(cuCtxSynchronize());
+        else if (strncmp(way, "event", 5) == 0)
+            MUST(cuEventRecord(event, streams[1]));
+        else if (strcmp(way, "copy") == 0)
+            MUST(cuMemcpyDtoHAsync_v2(&word, memory, sizeof word, streams[1]));
+        else if (strcmp(way, "sleep") == 0)
+            usleep(2000);
+        if (strcmp(way, "event") == 0)
+            MUST(cuEventSynchronize(event));
+        while (strcmp(way, "event-query") == 0 && cuEventQuery(event) == CUDA_ERROR_NOT_READY)
+            usleep(50);
+        while (strcmp(way, "stream-query") == 0 && cuStreamQuery(streams[1]) == CUDA_ERROR_NOT_READY)
+            usleep(50);
+        MUST(cuGraphExecUpdate_v2(exec, shorter, &info));
+        count += now_us() > judged;
+    }
+    printf("%ld %lld\n", count, now_us() - judged);
+}
+
+/* How often a second short launches are held back, beside another program. */
+void check_turns(void) {
+    CUfunction function = function_of("busy_10us");
+    long long began = now_us(), before = began, now = began;
+    int held = 0;
+    for (; now - began < 2500000; before = now) {
+        MUST(launch(function, streams[1]));
+        now = now_us();
+        held += now - began > 500000 && now - before > 300;
+    }
+    printf("%d\n", held / 2);
+}
