@@ -362,4 +362,12 @@ enum { WATCH_CLIENT = 0, WATCH_DEATH = 1, WATCH_HANDLE = 2 };
 bool watch(int fd, void *what, unsigned kind);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* start.c */
+extern int ready_fd; /* where the daemon's start is waited for, or -1 */
+/* Says a line there, once. */
+void report(const char *line);
+_Noreturn void give_up(const char *what, const char *where);
+void become_daemon(void);
+void write_pid_file(const char *path);
+
 #endif

@@ -181,6 +181,15 @@ def node(installed: Path) -> Iterator[Node]:
     assert processes_of(found) == []
 
 
+@pytest.fixture
+def copy(node: Node) -> Path:
+    """An installation of the test's own, which the node uses."""
+    prefix = node.folder / "prefix"
+    shutil.copytree(node.prefix, prefix, symlinks=True)
+    node.use(prefix)
+    return prefix
+
+
 @pytest.fixture(scope="session")
 def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The root folder of an image with a C library and cuda-probe, and without ldconfig."""
