@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support import REPOSITORY
-from xpu_runtime.limits import pages
+from xpu_runtime.limits import pages, usage_page
 
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 SOURCES = sorted((REPOSITORY / "native/account").glob("*.c"))
@@ -137,13 +137,15 @@ class Account:
         with pages.OpenQuota(str(self.place.pages)) as page:
             page.set_limit(device, limit)
 
-    def usage(self) -> list[pages.ProcessUsage]:
+    def usage(self) -> list[usage_page.ProcessUsage]:
         """What the usage page says of device 0."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pages, "SLOTS", self.slots)
             found = [
                 each
-                for each in pages.slots(str(self.place.pages), len(pages.quota(str(self.place.pages)).limits))
+                for each in usage_page.slots(
+                    str(self.place.pages), len(pages.quota(str(self.place.pages)).limits)
+                )
                 if not each.dead
             ]
         return [entry for entry in found if entry.device == 0]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support import GIB
-from xpu_runtime.limits import folders, pages
+from xpu_runtime.limits import folders, pages, usage_page
 
 from .conftest import Node
 
@@ -197,7 +197,7 @@ def test_what_the_driver_holds_is_counted_by_the_driver(node: Node, bundles: Bun
         time.sleep(0.01)
     (before,) = node.json("ps")
     # The container's own account claims three times as much, and decides nothing.
-    (slot,) = [each for each in pages.slots(str(folder(node)), 1) if not each.dead]
+    (slot,) = [each for each in usage_page.slots(str(folder(node)), 1) if not each.dead]
     at = 4096 + 4096 + slot.slot * (64 + 192) + 64
     with (folder(node) / "usage").open("r+b") as usage:
         usage.seek(at)

@@ -1,4 +1,4 @@
-"""`xpu doctor` on the ledger, pages and caches: each fault is really made, is named, and is gone when mended."""
+"""`xpu doctor` on the ledger, pages and caches: each fault is really made, named, and gone when mended."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import sqlite3
 import subprocess
 from binascii import crc32
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import sandbox as sandboxes
-from xpu_runtime.limits import pages
+from xpu_runtime.limits import pages, usage_page
 
 MACHINE = platform.machine()
 #: Where test builds of the interposers look for the pages and the real libraries.
@@ -86,9 +86,9 @@ class Sandbox:
         with pages.OpenQuota(str(self.pages)) as page:
             page.set_limit(device, limit)
 
-    def usage(self, devices: int = 1) -> list[pages.ProcessUsage]:
+    def usage(self, devices: int = 1) -> list[usage_page.ProcessUsage]:
         """What the usage page says."""
-        return [each for each in pages.slots(str(self.pages), devices) if not each.dead]
+        return [each for each in usage_page.slots(str(self.pages), devices) if not each.dead]
 
     def total(self, device: int = 0) -> int:
         """The total of the account in bytes, as the page has it."""

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.errors import XpuError
     from xpu_runtime.ledger.grants import Grant, Slice
-    from xpu_runtime.limits.pages import Compute, Policy, ProcessUsage
+    from xpu_runtime.limits.pages import Compute, Policy
+    from xpu_runtime.limits.usage_page import ProcessUsage
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
 

@@ -223,11 +223,8 @@ class Daemon:
         """What programs of the container get that start from now on. DeviceError."""
         words = [f"--{key.replace('_', '-')}={value}" for key, value in namespace.limits]
         if words:
-            self.ask(
-                program,
-                f"namespace set {namespace.name} --server={_SERVER_NAME} {' '.join(words)}",
-                _SET_S,
-            )
+            command = f"namespace set {namespace.name} --server={_SERVER_NAME} {' '.join(words)}"
+            self.ask(program, command, _SET_S)
 
     def _keep_namespaces(self, program: str, namespaces: list[Namespace], own: Namespace) -> None:
         """Makes its own; those of containers that have ended go. Each has a folder of its name."""
@@ -339,10 +336,8 @@ class Daemon:
     def _link_one(self, client: str) -> None:
         os.makedirs(self.clients_of(client), mode=0o755, exist_ok=True)
         for name in _FOR_CLIENTS:
-            source, place = (
-                os.path.join(self._sockets(client), name),
-                os.path.join(self.clients_of(client), name),
-            )
+            source = os.path.join(self._sockets(client), name)
+            place = os.path.join(self.clients_of(client), name)
             if os.path.lexists(place) and os.path.samestat(os.lstat(source), os.lstat(place)):
                 continue
             if os.path.lexists(place):

@@ -1,7 +1,7 @@
 """The quota page and the usage page of a grant: the host's view of native/abi/page.h.
 
 The quota page says what a container may have, and the container cannot write it. The usage page is the
-container's own, so that nothing in it is trusted here: it is read whole, and every amount is bounded. Both
+container's own, so that nothing in it is trusted; what its processes say there is read by usage_page.py. Both
 lie in the grant's folder, a small tmpfs of its own (folders.py). No driver and no vendor is known here.
 """
 
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from binascii import crc32
 
-from xpu_runtime.linux import proc
 from xpu_runtime.value import Value
 
 ABI = 2
@@ -36,28 +34,13 @@ _SHARES_A_PERCENT = 100
 SCHEDS = ("fixed", "burst", "weight")
 PRIORITIES = ("normal", "low", "high")
 _PRIORITY_SHIFT = 8
-_USAGE_HEADER = 4096
-_SLOT_SIZE, _SLOT_DEVICE_SIZE = 64, 192
-#: What memory is counted as, in the layout's order.
-KINDS = (
-    "linear",
-    "managed",
-    "pool",
-    "vmm",
-    "array",
-    "graph",
-    "external",
-    "freed_exported",
-    "overhead",
-)
-_EXPORTED_AT, _KINDS_AT = 40, 48
-_IMPORTS_AT = 4
+USAGE_HEADER = 4096
+SLOT_SIZE, SLOT_DEVICE_SIZE = 64, 192
 #: struct xpu_usage_compute: each device's, and in it `used`, `waits`, `guesses`.
 COMPUTE_AT, COMPUTE_SIZE, COMPUTE_WORDS = 2048, 128, (16, 24, 32)
 #: O_NONBLOCK: a lease that a process of the container holds makes this an error instead of a wait of 45 s. It
 #: can put one on the quota page too, which it may only read.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-_LOOK_S = 1.0
 
 
 class Entry(Value):
@@ -96,24 +79,6 @@ class Quota(Value):
     policies: tuple[Policy, ...] = ()
 
 
-class ProcessUsage(Value):
-    """What one process of a container has on one device, as it says itself; bytes."""
-
-    slot: int
-    pid: int  # in the container's own numbering
-    name: str
-    device: int  # index in the page
-    used: int
-    kinds: dict[str, int]
-    #: No process holds the slot's lock: its process has ended, or the slot counts memory that was freed while
-    #: another process had it open.
-    dead: bool = False
-    #: Of `used`, what other processes may have open.
-    exported: int = 0
-    #: Allocations of other processes that it has open, on any device.
-    imports: int = 0
-
-
 class Compute(Value):
     """What the processes of a container have used of one device together, since it started."""
 
@@ -127,15 +92,17 @@ class Compute(Value):
 
 def usage_size(device_count: int) -> int:
     """Bytes of a usage page for that many devices."""
-    return _slots_at() + SLOTS * _slot_stride(device_count)
+    return slots_at() + SLOTS * slot_stride(device_count)
 
 
-def _slots_at() -> int:
-    return _USAGE_HEADER + (SLOTS + 63) // 64 * 64
+def slots_at() -> int:
+    """Where the first slot of a usage page begins; a byte a slot before it says which are taken."""
+    return USAGE_HEADER + (SLOTS + 63) // 64 * 64
 
 
-def _slot_stride(device_count: int) -> int:
-    return _SLOT_SIZE + device_count * _SLOT_DEVICE_SIZE
+def slot_stride(device_count: int) -> int:
+    """Bytes of a slot."""
+    return SLOT_SIZE + device_count * SLOT_DEVICE_SIZE
 
 
 def _u32(value: int) -> bytes:
@@ -310,52 +277,9 @@ def _require_abi(folder: str, page: bytes) -> None:
         )
 
 
-def held(entries: list[ProcessUsage], device: int) -> dict[int, int]:
-    """Bytes in use of a device by slot: what living processes have, and what they have open of ended ones.
-
-    The rest of what ended processes had is free, although the account keeps it until it is reaped
-    (native/account/reap.c).
-    """
-    shared = any(entry.imports for entry in entries if not entry.dead)
-    return {
-        entry.slot: min(entry.used, entry.exported if shared else 0) if entry.dead else entry.used
-        for entry in entries
-        if entry.device == device
-    }
-
-
-def in_use(entries: list[ProcessUsage], device: int, most: int) -> int:
-    """Bytes in use of a device together, and no more than `most`: a container can write anything there."""
-    return min(sum(held(entries, device).values()), most)
-
-
-def slots(folder: str, device_count: int) -> list[ProcessUsage]:
-    """What each process with a slot says that it has, the dead too that nobody has cleaned up yet. OSError.
-
-    A container can write what it likes there, or cut the file: amounts are its own claims, names are made
-    printable, and what is not there is left out. It can also put so many locks on the file that each question
-    takes the kernel long: after a second of questions, the remaining processes count as living.
-    """
-    fd = _open_usage(folder)
-    until = time.monotonic() + _LOOK_S
-    try:
-        marks = os.pread(fd, SLOTS, _USAGE_HEADER)
-        stride = _slot_stride(device_count)
-        found = []
-        for slot, mark in enumerate(marks):
-            if mark:
-                content = os.pread(fd, stride, _slots_at() + slot * stride)
-                if len(content) == stride:
-                    dead = time.monotonic() < until and not _is_locked(fd, slot)
-                    found += _slot(slot, content, device_count, dead=dead)
-        return found
-    finally:
-        os.close(fd)
-
-
 def compute(folder: str, device_count: int) -> list[Compute]:
     """What the usage page says of each device's time; shorter where the container has cut it. OSError."""
-    fd = _open_usage(folder)
+    fd = open_usage(folder)
     try:
         content = os.pread(fd, device_count * COMPUTE_SIZE, COMPUTE_AT)
     finally:
@@ -366,7 +290,7 @@ def compute(folder: str, device_count: int) -> list[Compute]:
     ]
 
 
-def _open_usage(folder: str) -> int:
+def open_usage(folder: str) -> int:
     """The usage page's descriptor, to be read and closed; OSError, also where the page is of another ABI."""
     # The host's page says what both are: the container could write another ABI into its own. With a lease on
     # the host's page a container would hide what it uses, so then ours is taken for granted.
@@ -380,34 +304,3 @@ def _open_usage(folder: str) -> int:
         finally:
             os.close(fd)
     return os.open(os.path.join(folder, USAGE), _READ)
-
-
-def _is_locked(fd: int, slot: int) -> bool:
-    """Whether a process holds the OFD lock on byte `slot`, thus lives."""
-    import fcntl
-    import struct
-
-    # struct flock: l_type, l_whence, l_start, l_len, l_pid, which F_OFD_GETLK wants to be 0.
-    layout = "@hhqqi4x"
-    asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0)
-    answer = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
-    return bool(answer[0] != fcntl.F_UNLCK)
-
-
-def _slot(slot: int, content: bytes, device_count: int, *, dead: bool) -> list[ProcessUsage]:
-    """What a slot's bytes say, an entry a device."""
-    pid, imports = (int.from_bytes(content[at : at + 4], "little") for at in (0, _IMPORTS_AT))
-    name = proc.printable(content[8:24].partition(b"\0")[0].decode("ascii", "replace"))
-    found = []
-    for device in range(device_count):
-        place = _SLOT_SIZE + device * _SLOT_DEVICE_SIZE
-        used, exported = (
-            int.from_bytes(content[at : at + 8], "little") for at in (place, place + _EXPORTED_AT)
-        )
-        kinds = {}
-        for number, kind in enumerate(KINDS):
-            at = place + _KINDS_AT + 8 * number
-            if amount := int.from_bytes(content[at : at + 8], "little"):
-                kinds[kind] = amount
-        found.append(ProcessUsage(slot, pid, name, device, used, kinds, dead, exported, imports))
-    return found

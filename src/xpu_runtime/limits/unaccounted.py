@@ -12,7 +12,7 @@ import os
 from xpu_runtime import messages
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import MEMORY, Grant, Slice
-from xpu_runtime.limits import folders, pages, registry
+from xpu_runtime.limits import folders, registry, usage_page
 from xpu_runtime.limits.usage import processes
 from xpu_runtime.request.units import show
 from xpu_runtime.vendors.inventory import Inventory
@@ -79,7 +79,7 @@ def _accounted(grant: Grant) -> list[Slice]:
     return [slice_ for slice_ in grant.slices if name is not None and slice_.holder(MEMORY) == name]
 
 
-def _account(grant: Grant) -> list[pages.ProcessUsage] | None:
+def _account(grant: Grant) -> list[usage_page.ProcessUsage] | None:
     accountant = registry.accountant(grant)
     try:
         return None if accountant is None else accountant.account(grant)
@@ -87,11 +87,11 @@ def _account(grant: Grant) -> list[pages.ProcessUsage] | None:
         return None
 
 
-def _counted(account: list[pages.ProcessUsage], position: int) -> int:
+def _counted(account: list[usage_page.ProcessUsage], position: int) -> int:
     """What the account has of a device; what is open in several processes the driver may count for each."""
     importers = {slot.slot for slot in account if slot.imports and not slot.dead}
     shared = sum(slot.exported for slot in account if slot.device == position)
-    return sum(pages.held(account, position).values()) + shared * len(importers)
+    return sum(usage_page.held(account, position).values()) + shared * len(importers)
 
 
 def warning(grant: Grant, position: int, amount: int) -> str:

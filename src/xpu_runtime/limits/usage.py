@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import MEMORY, Grant
-from xpu_runtime.limits import pages, registry
+from xpu_runtime.limits import registry, usage_page
 from xpu_runtime.limits.backend import InForce, device_memory
 from xpu_runtime.linux import cgroups, proc
 from xpu_runtime.value import Value
@@ -46,7 +46,7 @@ class Usage:
         self._inventory = inventory
         self._by_process: dict[str, dict[int, int | None]] | None = None
         self._in_force: dict[tuple[int, int, str], InForce | None] = {}
-        self._slots: dict[int, list[pages.ProcessUsage]] = {}
+        self._slots: dict[int, list[usage_page.ProcessUsage]] = {}
         self.problems: list[str] = []
 
     def in_use(self, grant: Grant, position: int) -> int | None:
@@ -70,7 +70,7 @@ class Usage:
         account = self._account(grant)
         if all(slot.dead for slot in account):
             return None
-        return pages.in_use(account, position, self.device_memory(grant, position))
+        return usage_page.in_use(account, position, self.device_memory(grant, position))
 
     def by_driver(self, grant: Grant, position: int) -> int | None:
         """What the driver says of the container's cgroup, or of its processes together."""
@@ -103,7 +103,7 @@ class Usage:
             there.setdefault(proc.innermost_pid(each) or 0, []).append(each)
         most = self.device_memory(grant, position)
         account = self._account(grant)
-        held = pages.held(account, position)
+        held = usage_page.held(account, position)
         found = []
         for slot in account:
             if slot.device != position or (slot.dead and not slot.used):
@@ -125,7 +125,7 @@ class Usage:
         """As `backend.device_memory`."""
         return device_memory(self._inventory, grant.slices[position])
 
-    def _account(self, grant: Grant) -> list[pages.ProcessUsage]:
+    def _account(self, grant: Grant) -> list[usage_page.ProcessUsage]:
         if grant.id not in self._slots:
             self._slots[grant.id] = []
             accountant = registry.accountant(grant)
@@ -162,7 +162,7 @@ def processes(grant: Grant) -> list[int] | None:
     return proc.in_pid_namespace_of(grant.pid)
 
 
-def _host_pid(slot: pages.ProcessUsage, there: dict[int, list[int]]) -> int | None:
+def _host_pid(slot: usage_page.ProcessUsage, there: dict[int, list[int]]) -> int | None:
     """The host's number of a slot's process; None where there is none, or where it could be several."""
     found = there.get(slot.pid, [])
     if 1 < len(found) <= _ALIKE:

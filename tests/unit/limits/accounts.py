@@ -7,7 +7,7 @@ import os
 import struct
 from pathlib import Path
 
-from xpu_runtime.limits import pages
+from xpu_runtime.limits import pages, usage_page
 
 #: struct flock of fcntl(2).
 FLOCK = "@hhqqi4x"
@@ -25,11 +25,11 @@ def write_slot(
     imports: int = 0,
 ) -> None:
     """What a process that owns `slot` writes about its memory on the first of one device."""
-    usage = [used, 0, 0, used, 0, exported, *((kinds or {}).get(kind, 0) for kind in pages.KINDS), 0]
+    usage = [used, 0, 0, used, 0, exported, *((kinds or {}).get(kind, 0) for kind in usage_page.KINDS), 0]
     content = struct.pack("<II16s40x", pid, imports, name) + struct.pack("<16Q", *usage)
     fd = os.open(folder / pages.USAGE, os.O_RDWR)
-    os.pwrite(fd, content, pages._slots_at() + slot * pages._slot_stride(1))
-    os.pwrite(fd, b"\1", pages._USAGE_HEADER + slot)
+    os.pwrite(fd, content, pages.slots_at() + slot * pages.slot_stride(1))
+    os.pwrite(fd, b"\1", pages.USAGE_HEADER + slot)
     os.close(fd)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.limits import pages
+from xpu_runtime.limits import pages, usage_page
 
 FIRST = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 SECOND = "MIG-ffeeddcc-bbaa-9988-7766-554433221100"
@@ -68,9 +68,9 @@ def test_a_slot_of_two_devices_is_read_from_its_place(folder: Path) -> None:
         ):
             page.seek(at)
             page.write(value)
-    assert pages.slots(str(folder), 2) == [
-        pages.ProcessUsage(4094, 77, "train", 0, GIB, {}, True, 0, 3),
-        pages.ProcessUsage(4094, 77, "train", 1, 5 * 512, {"overhead": 4 * 512}, True, 512, 3),
+    assert usage_page.slots(str(folder), 2) == [
+        usage_page.ProcessUsage(4094, 77, "train", 0, GIB, {}, True, 0, 3),
+        usage_page.ProcessUsage(4094, 77, "train", 1, 5 * 512, {"overhead": 4 * 512}, True, 512, 3),
     ]
 
 
@@ -89,7 +89,7 @@ def test_a_page_has_sixteen_devices_at_most(tmp_path: Path) -> None:
 def test_looking_keeps_nothing_open(folder: Path) -> None:
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
-        pages.slots(str(folder), 2)
+        usage_page.slots(str(folder), 2)
         pages.quota(str(folder))
         with pages.OpenQuota(str(folder)) as page:
             page.set_limit(0, GIB)

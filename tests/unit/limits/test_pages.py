@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.limits import pages
+from xpu_runtime.limits import pages, usage_page
 from xpu_runtime.request.request import PRIORITIES, SCHEDS
 
 from .accounts import lock_slots, write_slot
@@ -28,8 +28,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(folder: Path) -> list[pages.ProcessUsage]:
-    return [each for each in pages.slots(str(folder), 1) if not each.dead]
+def read(folder: Path) -> list[usage_page.ProcessUsage]:
+    return [each for each in usage_page.slots(str(folder), 1) if not each.dead]
 
 
 @pytest.mark.parametrize("other", ["GPU-00000000000000a1", "GPU-pci-0000-0b-00.0", "XPU-", ""])
@@ -48,7 +48,7 @@ def test_pages_of_another_abi_are_neither_read_nor_changed(folder: Path) -> None
     for content in (page, page[:2048], page + bytes(4096)):
         quota.write_bytes(content)
         assert pages.quota(str(folder)) == pages.Quota(pages.ABI + 1, valid=True, limits=())
-        for use in (lambda: pages.slots(str(folder), 1), lambda: pages.OpenQuota(str(folder))):
+        for use in (lambda: usage_page.slots(str(folder), 1), lambda: pages.OpenQuota(str(folder))):
             with pytest.raises(OSError, match="another version of this runtime"):
                 use()
         assert quota.read_bytes() == content
@@ -58,11 +58,11 @@ def test_pages_of_another_abi_are_neither_read_nor_changed(folder: Path) -> None
 def test_a_slot_counts_as_long_as_its_lock_is_held(folder: Path) -> None:
     write_slot(folder, 7, pid=12, name=b"train", used=GIB, kinds={"linear": GIB - MIB, "overhead": MIB})
     lock = lock_slots(folder, 7)
-    expected = pages.ProcessUsage(7, 12, "train", 0, GIB, {"linear": GIB - MIB, "overhead": MIB})
+    expected = usage_page.ProcessUsage(7, 12, "train", 0, GIB, {"linear": GIB - MIB, "overhead": MIB})
     assert read(folder) == [expected]
     os.close(lock)
     assert read(folder) == []
-    assert pages.slots(str(folder), 1) == [expected.replace(dead=True)]
+    assert usage_page.slots(str(folder), 1) == [expected.replace(dead=True)]
 
 
 def test_a_lock_on_one_slot_says_nothing_of_its_neighbours(folder: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_lock_on_one_slot_says_nothing_of_its_neighbours(folder: Path) -> None
 
 def test_a_slot_without_a_mark_has_had_no_owner(folder: Path) -> None:
     lock = lock_slots(folder, 3)
-    assert pages.slots(str(folder), 1) == []
+    assert usage_page.slots(str(folder), 1) == []
     os.close(lock)
 
 
@@ -104,11 +104,11 @@ def test_what_the_living_have_open_of_the_dead_is_in_use(folder: Path) -> None:
     write_slot(folder, 1, pid=2, name=b"user", used=MIB, imports=1)
     write_slot(folder, 2, pid=0, name=b"", used=2 * MIB, exported=2 * MIB, kinds={"freed_exported": 2 * MIB})
     lock = lock_slots(folder, 1)
-    assert pages.held(pages.slots(str(folder), 1), 0) == {0: 3 * MIB, 1: MIB, 2: 2 * MIB}
+    assert usage_page.held(usage_page.slots(str(folder), 1), 0) == {0: 3 * MIB, 1: MIB, 2: 2 * MIB}
     # Nobody has anything open any more, or only one that is dead himself.
     write_slot(folder, 1, pid=2, name=b"user", used=MIB, imports=0)
     write_slot(folder, 3, pid=4, name=b"gone", used=MIB, imports=1)
-    assert pages.held(pages.slots(str(folder), 1), 0) == {0: 0, 1: MIB, 2: 0, 3: 0}
+    assert usage_page.held(usage_page.slots(str(folder), 1), 0) == {0: 0, 1: MIB, 2: 0, 3: 0}
     os.close(lock)
 
 
@@ -192,7 +192,7 @@ def test_what_is_no_file_is_an_error_and_never_a_wait(
 ) -> None:
     replace(folder / pages.USAGE)
     with pytest.raises(OSError) as raised:
-        pages.slots(str(folder), 1)
+        usage_page.slots(str(folder), 1)
     assert raised.value.errno == reason
 
 
@@ -244,10 +244,10 @@ def test_locks_by_the_ten_thousand_do_not_keep_the_host_busy(
         time.sleep(0.1)
         return False
 
-    monkeypatch.setattr(pages, "_is_locked", slow)
+    monkeypatch.setattr(usage_page, "_is_locked", slow)
     for slot in range(100):
         write_slot(folder, slot, pid=slot + 1, name=b"p", used=MIB)
-    found = pages.slots(str(folder), 1)
+    found = usage_page.slots(str(folder), 1)
     assert len(asked) <= 11
     assert [entry.dead for entry in found] == [slot in asked for slot in range(100)]
 

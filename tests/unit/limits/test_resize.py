@@ -79,9 +79,9 @@ def test_what_has_shrunk_goes_back_when_another_slice_refuses(pair: Container) -
 def write_slot_of_second(pair: Container, *, used: int) -> None:
     """A process that has memory on the second device only."""
     fd = os.open(pair.folder / pages.USAGE, os.O_RDWR)
-    at = pages._slots_at() + pages._SLOT_SIZE + pages._SLOT_DEVICE_SIZE
+    at = pages.slots_at() + pages.SLOT_SIZE + pages.SLOT_DEVICE_SIZE
     os.pwrite(fd, used.to_bytes(8, "little"), at)
-    os.pwrite(fd, b"\1", pages._USAGE_HEADER)
+    os.pwrite(fd, b"\1", pages.USAGE_HEADER)
     os.close(fd)
 
 

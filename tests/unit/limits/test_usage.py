@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.limits import pages
+from xpu_runtime.limits import usage_page
 from xpu_runtime.limits.usage import _host_pid, processes
 from xpu_runtime.linux import cgroups, proc
 
@@ -41,8 +41,8 @@ def grant(pid: int, cgroup: str = "") -> Grant:
     return Grant(1, "c1", "/b", pid, proc.start_time(pid) or 0, cgroup, "running", "hook", 0.0, ())
 
 
-def slot(pid: int, name: str) -> pages.ProcessUsage:
-    return pages.ProcessUsage(0, pid, name, 0, 0, {})
+def slot(pid: int, name: str) -> usage_page.ProcessUsage:
+    return usage_page.ProcessUsage(0, pid, name, 0, 0, {})
 
 
 def test_without_a_cgroup_the_pid_namespace_tells_who_is_the_containers() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import GIB, REPOSITORY
-from xpu_runtime.limits import pages
+from xpu_runtime.limits import pages, usage_page
 
 #: Prints what the header says, as JSON.
 PROGRAM = r"""
@@ -104,21 +104,21 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
         "uuid": 7,
         "gpu": 0,
         "mig": 1,
-        "slot": pages._SLOT_SIZE,
-        "slot device": pages._SLOT_DEVICE_SIZE,
+        "slot": pages.SLOT_SIZE,
+        "slot device": pages.SLOT_DEVICE_SIZE,
         "quota size": pages.QUOTA_SIZE,
         "fixed": pages._FIXED,
         "devices at": pages._DEVICES_AT,
         "device": pages._DEVICE_SIZE,
         "limits at": pages._FIXED,
         "limit": pages._LIMIT_SIZE,
-        "header": pages._USAGE_HEADER,
+        "header": pages.USAGE_HEADER,
         "name at": 8,
         "used at": 0,
-        "kinds at": pages._KINDS_AT,
-        "exported at": pages._EXPORTED_AT,
-        "imports at": pages._IMPORTS_AT,
-        "kinds": len(pages.KINDS),
+        "kinds at": usage_page._KINDS_AT,
+        "exported at": usage_page._EXPORTED_AT,
+        "imports at": usage_page._IMPORTS_AT,
+        "kinds": len(usage_page.KINDS),
         "max": pages.MAX_DEVICES,
         "compute at": pages.COMPUTE_AT,
         "compute": pages.COMPUTE_SIZE,

@@ -21,7 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant
-    from xpu_runtime.limits.pages import Compute, OpenQuota, Policy, ProcessUsage
+    from xpu_runtime.limits.pages import Compute, OpenQuota, Policy
+    from xpu_runtime.limits.usage_page import ProcessUsage
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -89,9 +90,9 @@ class Library(Backend):
         return InForce(limits[position]) if position < len(limits) else None
 
     def account(self, grant: Grant) -> list[ProcessUsage]:
-        from xpu_runtime.limits import pages
+        from xpu_runtime.limits import usage_page
 
-        return pages.slots(folders.of(grant), len(grant.slices))
+        return usage_page.slots(folders.of(grant), len(grant.slices))
 
     def compute(self, grant: Grant) -> list[Compute]:
         from xpu_runtime.limits import pages
@@ -170,13 +171,15 @@ class QuotaChange(Change):
     def in_use(self, position: int, kind: str) -> int:
         if kind != MEMORY:
             return 0
-        from xpu_runtime.limits import pages
+        from xpu_runtime.limits import usage_page
 
         try:
-            account = pages.slots(folders.of(self._grant), len(self._grant.slices))
+            account = usage_page.slots(folders.of(self._grant), len(self._grant.slices))
         except OSError:
             return 0
-        return pages.in_use(account, position, device_memory(self._inventory, self._grant.slices[position]))
+        return usage_page.in_use(
+            account, position, device_memory(self._inventory, self._grant.slices[position])
+        )
 
 
 BACKEND = Library()
