@@ -30,6 +30,7 @@ enum {
     /* How long it waits for that at least: the work under way may itself wait for this launch. */
     DEPTH_WAIT_NS = 20000000,
     LONGEST_DEPTH_NS = 1000000000,
+    LONGEST_DEPTH_WAIT_NS = 2020000000,
     /* How long a launch waits for budget while work of another stream spends it, and nothing ends: that work
      * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has. */
     STALL_NS = 50000000,
@@ -97,19 +98,40 @@ static void lease_is(struct xpu_lane *lane, uint64_t ns) {
     lease.ns = ns;
 }
 
-/* Too much is under way that was not measured. The longer it takes by itself, the longer it is waited for. */
+/* How long the next launch waits for less to be under way: the longer that takes by itself, the longer, and
+ * four times as long after each launch that was let go while nothing has ended: what nobody has measured yet
+ * may take any time. */
+static uint64_t depth_wait_ns(struct xpu_lane *lane, uint64_t under_way) {
+    uint32_t ended = __atomic_load_n(&lane->ended_count, __ATOMIC_RELAXED);
+    uint32_t times = __atomic_load_n(&lane->let_go, __ATOMIC_RELAXED);
+    uint64_t most = DEPTH_WAIT_NS + 2 * (under_way < LONGEST_DEPTH_NS ? under_way : LONGEST_DEPTH_NS);
+    if (!times || ended != __atomic_load_n(&lane->let_go_at, __ATOMIC_RELAXED))
+        return most;
+    for (; times && most < LONGEST_DEPTH_WAIT_NS; times--)
+        most *= 4;
+    return most < LONGEST_DEPTH_WAIT_NS ? most : LONGEST_DEPTH_WAIT_NS;
+}
+
+static void let_go(struct xpu_lane *lane) {
+    uint32_t ended = __atomic_load_n(&lane->ended_count, __ATOMIC_RELAXED);
+    if (__atomic_exchange_n(&lane->let_go_at, ended, __ATOMIC_RELAXED) != ended)
+        __atomic_store_n(&lane->let_go, 0, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&lane->let_go, 1, __ATOMIC_RELAXED);
+}
+
+/* Too much is under way that was not measured. */
 static void wait_for_depth(struct xpu_lane *lane) {
-    uint64_t began = 0, most = 0;
+    uint64_t began = xpu_now(), most = 0;
     for (;;) {
-        uint64_t under_way = __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED), now = xpu_now();
+        uint64_t under_way = __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED);
         if (under_way < DEPTH_NS || xpu_turns_ended())
             return;
-        if (!began) {
-            began = now;
-            most = DEPTH_WAIT_NS + 2 * (under_way < LONGEST_DEPTH_NS ? under_way : LONGEST_DEPTH_NS);
-        }
-        if (now - began > most)
+        if (!most)
+            most = depth_wait_ns(lane, under_way);
+        if (xpu_now() - began > most) {
+            let_go(lane);
             return;
+        }
         /* Others slow it down that were lent its time: the agent is to take that back. */
         if (__atomic_load_n(&lane->contended, __ATOMIC_RELAXED))
             xpu_budget_waits(lane->device);

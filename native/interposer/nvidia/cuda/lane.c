@@ -116,6 +116,7 @@ static bool fill(struct xpu_lane *lane) {
         REAL(cuEventRecord)(lane->reference, lane->probes) != CUDA_SUCCESS ||
         REAL(cuEventSynchronize)(lane->reference) != CUDA_SUCCESS)
         return false;
+    lane->unknown_ns = XPU_LANE_UNKNOWN_NS;
     lane->reference_at = lane->latest = (int64_t)xpu_now();
     xpu_measure_reset(&lane->measure, lane->reference_at);
     return true;
@@ -352,7 +353,8 @@ bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstrea
     } else {
         *marker = on->since;
         on->since = (struct xpu_marker){0};
-        __atomic_fetch_add(&lane->inflight, marker->ns, __ATOMIC_RELAXED);
+        marker->depth = marker->ns + marker->unknown * __atomic_load_n(&lane->unknown_ns, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&lane->inflight, marker->depth, __ATOMIC_RELAXED);
     }
     marker->kind = kind;
     marker->recorded = recorded;

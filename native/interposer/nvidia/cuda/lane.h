@@ -18,13 +18,14 @@
 
 enum {
     XPU_LANES = 32,
-    XPU_LANE_EVENTS = 256, /* for markers; at most 256, as a byte names one */
-    XPU_LANE_STREAMS = 64, /* a power of two; streams beyond it share places */
-    XPU_LANE_PENDING = 64, /* markers of one stream; a power of two */
-    XPU_LANE_PROBES = 16,  /* under way at once; a power of two */
-    XPU_LANE_ENDED = 64,   /* ends of work that are remembered */
-    XPU_LANE_CALM = 64,    /* probes in a row that did not wait: nobody else is there */
-    XPU_MARKER_MIX = 4,    /* kinds of launches that one marker tells apart */
+    XPU_LANE_EVENTS = 256,         /* for markers; at most 256, as a byte names one */
+    XPU_LANE_STREAMS = 64,         /* a power of two; streams beyond it share places */
+    XPU_LANE_PENDING = 64,         /* markers of one stream; a power of two */
+    XPU_LANE_PROBES = 16,          /* under way at once; a power of two */
+    XPU_LANE_ENDED = 64,           /* ends of work that are remembered */
+    XPU_LANE_CALM = 64,            /* probes in a row that did not wait: nobody else is there */
+    XPU_MARKER_MIX = 4,            /* kinds of launches that one marker tells apart */
+    XPU_LANE_UNKNOWN_NS = 9000000, /* at most: `unknown_ns` */
 };
 
 enum xpu_marker_kind {
@@ -35,7 +36,6 @@ enum xpu_marker_kind {
 struct xpu_marker {
     enum xpu_marker_kind kind;
     bool stamped;     /* `at` is known */
-    bool unknown;     /* something was launched that was never measured */
     bool pauses;      /* the stream should have had nothing to do between some of the launches */
     bool last_alone;  /* or before the last of them */
     int64_t first;    /* before the first launch, CLOCK_MONOTONIC */
@@ -44,8 +44,10 @@ struct xpu_marker {
     int64_t recorded; /* before the call that recorded it */
     int64_t at;       /* ns of the device's clock */
     uint64_t ns;      /* predicted, of the launches since the marker before */
+    uint64_t depth;   /* ns; of those that were never measured it is more: they are let go a few at a time */
     uint64_t last_ns;
     uint32_t count, mixed;
+    uint32_t unknown; /* launches of kinds that were never measured */
     xpu_cost last_cost, costs[XPU_MARKER_MIX];
     uint32_t counts[XPU_MARKER_MIX];
 };
@@ -90,7 +92,10 @@ struct xpu_lane {
     uint32_t broken;        /* the driver refuses to tell times: nothing can be measured; atomic */
     uint32_t contended;     /* others have had the device of late while it had work; atomic */
     uint32_t beside_others; /* probes have had to wait of late: others use the device; atomic */
-    uint64_t inflight;      /* predicted ns of what was marked and is not measured; atomic */
+    uint64_t inflight;      /* ns, the depth of what was marked and is not measured; atomic */
+    uint64_t unknown_ns;    /* what was never measured takes so long, by the last ones; atomic */
+    uint32_t let_go;        /* launches that waited for less to be under way, in vain; atomic */
+    uint32_t let_go_at;     /* `ended_count` then; atomic */
     uint64_t stall;         /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
     CUstream probes;        /* the pacer's own stream */
     CUevent events[XPU_LANE_EVENTS];

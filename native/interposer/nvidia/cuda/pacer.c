@@ -117,7 +117,7 @@ static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
                      __ATOMIC_RELAXED);
     since->expected = on->busy_until;
     since->ns += pace->ns;
-    since->unknown |= !pace->known;
+    since->unknown += !pace->known;
     since->count++;
     xpu_stream_gather(on);
     while (i < since->mixed && since->costs[i] != pace->cost)

@@ -38,6 +38,13 @@ static void learn(const struct xpu_marker *marker, double took, enum xpu_cost_su
         xpu_cost_learn(marker->costs[i], (double)xpu_cost_ns(marker->costs[i], &known) * by, sure);
 }
 
+/* What launches take that were never measured before: the next ones are let go by that. */
+static void learn_unknown(struct xpu_lane *lane, double took) {
+    double before = (double)__atomic_load_n(&lane->unknown_ns, __ATOMIC_RELAXED);
+    double after = took < XPU_LANE_UNKNOWN_NS ? before + (took - before) / 4 : XPU_LANE_UNKNOWN_NS;
+    __atomic_store_n(&lane->unknown_ns, (uint64_t)after, __ATOMIC_RELAXED);
+}
+
 /* Whether the launches before a marker count as what they were predicted to use: beside others, time that was
  * theirs may lie between two probes and be taken for the container's, or the other way round. Only where all
  * of the time was this stream's work, as others of the lane are counted with it. */
@@ -200,9 +207,11 @@ static void ends(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane
     } else {
         reckon(lane, on, marker);
     }
+    if (marker->unknown)
+        learn_unknown(lane, (lane->measure.passed_each - on->passed_before) / marker->count);
     counts_from_here(lane, on, false);
     lane->retired += (double)marker->ns;
-    __atomic_fetch_sub(&lane->inflight, marker->ns, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&lane->inflight, marker->depth, __ATOMIC_RELAXED);
     xpu_marker_done(lane, on);
     marker = xpu_marker_first(lane, on, on->read, &unused);
     if (!marker)
