@@ -91,7 +91,7 @@ struct xpu_lane {
     int device;             /* index in the pages */
     uint32_t broken;        /* the driver refuses to tell times: nothing can be measured; atomic */
     uint32_t contended;     /* others have had the device of late while it had work; atomic */
-    uint32_t beside_others; /* probes have had to wait of late: others use the device; atomic */
+    uint32_t beside_others; /* others use the device: a probe waited, and not so many since did not; atomic */
     uint64_t inflight;      /* ns, the depth of what was marked and is not measured; atomic */
     uint64_t unknown_ns;    /* what was never measured takes so long, by the last ones; atomic */
     uint32_t let_go;        /* launches that waited for less to be under way, in vain; atomic */
@@ -108,10 +108,9 @@ struct xpu_lane {
     uint32_t probes_placed, probes_read;
     int64_t reference_at; /* when `reference` completed, ns of the device's clock */
     struct xpu_clocks clocks;
-    double delay;         /* of a call until the device sees it, beyond the quickest; ns */
-    int64_t latest;       /* when the last probe completed */
-    bool waited;          /* a probe has had to wait since there were so many that did not, in a row */
-    uint32_t undisturbed; /* probes in a row that did not wait */
+    double delay;                  /* of a call until the device sees it, beyond the quickest; ns */
+    int64_t latest;                /* when the last probe completed */
+    uint32_t undisturbed;          /* probes in a row that did not wait */
     int64_t ended[XPU_LANE_ENDED]; /* when work ended, the last ones */
     uint32_t ended_count;          /* atomic */
     struct xpu_measure measure;

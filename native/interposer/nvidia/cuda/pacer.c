@@ -11,6 +11,7 @@
 #include "lane.h"
 #include "real.h"
 #include "turns.h"
+#include "unmeasured.h"
 
 XPU_NEED(cuCtxGetCurrent)
 
@@ -61,8 +62,10 @@ static void mark_begin(const struct xpu_pace *pace, struct xpu_lane *lane) {
     if (opens)
         xpu_stream_opens(on, true);
     xpu_stream_leave(on);
-    if (opens && !xpu_turns_wake())
+    if (opens && !xpu_turns_wake()) {
         __atomic_store_n(&lane->broken, 1, __ATOMIC_RELAXED);
+        xpu_unmeasured_launched(lane, pace->stream);
+    }
 }
 
 /* ---- around a launch ---- */
@@ -78,7 +81,7 @@ void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, con
     if (xpu_is_recorded(pace->stream))
         return;
     if (broken || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED)) {
-        xpu_gate_pass_unmeasured(lane);
+        xpu_unmeasured_pass(lane, pace->stream);
         return;
     }
     pace->cost = xpu_cost_of(what, shape);
@@ -170,6 +173,12 @@ void xpu_pace_waits_for_all(CUcontext context) {
     if (lane && !__atomic_load_n(&lane->broken, __ATOMIC_RELAXED))
         xpu_marker_late_all(lane, INT64_MAX);
 }
+
+void xpu_pace_waited(CUstream stream, bool per_thread) {
+    xpu_unmeasured_waited(xpu_handle_of(stream, per_thread));
+}
+
+void xpu_pace_waited_for_all(void) { xpu_unmeasured_waited_for_all(); }
 
 void xpu_pace_stream_ends(CUstream stream) { xpu_stream_withdraw(stream); }
 

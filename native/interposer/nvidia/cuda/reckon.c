@@ -50,7 +50,7 @@ static void learn_unknown(struct xpu_lane *lane, double took) {
  * of the time was this stream's work, as others of the lane are counted with it. */
 static bool counts_as_predicted(const struct xpu_lane *lane, const struct xpu_lane_stream *on,
                                 const struct xpu_marker *marker, double passed) {
-    return lane->waited && lane->measure.active == 1 && !marker->unknown && marker->ns < SHORT_NS &&
+    return lane->beside_others && lane->measure.active == 1 && !marker->unknown && marker->ns < SHORT_NS &&
            passed > 0.99 * (double)(lane->measure.at - on->from);
 }
 
@@ -254,6 +254,10 @@ static void assumed_end(struct xpu_sweep *sweep, struct xpu_lane *lane, struct x
     xpu_stream_leave(on);
 }
 
+static void beside_others(struct xpu_lane *lane, bool are_there) {
+    __atomic_store_n(&lane->beside_others, are_there, __ATOMIC_RELAXED);
+}
+
 void xpu_happens(struct xpu_sweep *sweep, struct xpu_lane *lane, const struct xpu_instant *instant) {
     switch (instant->what) {
     case XPU_BEGINS:
@@ -275,11 +279,11 @@ void xpu_happens(struct xpu_sweep *sweep, struct xpu_lane *lane, const struct xp
     case XPU_PROBE:
         if (xpu_probe_waited(lane, instant)) {
             lane->undisturbed = 0;
-            lane->waited = true;
+            beside_others(lane, true);
             xpu_measure_probe(&lane->measure, instant->at, instant->completed);
         } else {
             if (++lane->undisturbed >= XPU_LANE_CALM)
-                lane->waited = false;
+                beside_others(lane, false);
             xpu_measure_probe(&lane->measure, instant->at, 0);
         }
         break;
@@ -300,7 +304,6 @@ static double under_way(struct xpu_lane *lane, struct xpu_lane_stream *on) {
 void xpu_settle(struct xpu_lane *lane) {
     double retired = lane->retired;
     __atomic_store_n(&lane->contended, lane->measure.turn < CONTENDED, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->beside_others, lane->waited, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
         if (lane->streams[i].active)
             retired += under_way(lane, &lane->streams[i]);

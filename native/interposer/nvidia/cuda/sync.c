@@ -50,9 +50,18 @@ static inline void waits_for_all(CUcontext context) {
         xpu_pace_waits_for_all(context);
 }
 
+static inline CUresult waited_for(CUstream stream, bool per_thread, CUresult result) {
+    if (__builtin_expect(xpu_pacing(), 0) && result == CUDA_SUCCESS)
+        xpu_pace_waited(stream, per_thread);
+    return result;
+}
+
 CUresult cuCtxSynchronize(void) {
     waits_for_all(NULL);
-    return synchronized(REAL(cuCtxSynchronize)());
+    CUresult result = REAL(cuCtxSynchronize)();
+    if (__builtin_expect(xpu_pacing(), 0) && result == CUDA_SUCCESS)
+        xpu_pace_waited_for_all();
+    return synchronized(result);
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context) {
@@ -64,22 +73,22 @@ CUresult cuEventSynchronize(CUevent event) { return synchronized(REAL(cuEventSyn
 
 CUresult cuStreamSynchronize(CUstream stream) {
     waits_for(stream, false);
-    return synchronized(REAL(cuStreamSynchronize)(stream));
+    return synchronized(waited_for(stream, false, REAL(cuStreamSynchronize)(stream)));
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream) {
     waits_for(stream, true);
-    return synchronized(REAL(cuStreamSynchronize_ptsz)(stream));
+    return synchronized(waited_for(stream, true, REAL(cuStreamSynchronize_ptsz)(stream)));
 }
 
 CUresult cuStreamQuery(CUstream stream) {
     waits_for(stream, false);
-    return REAL(cuStreamQuery)(stream);
+    return waited_for(stream, false, REAL(cuStreamQuery)(stream));
 }
 
 CUresult cuStreamQuery_ptsz(CUstream stream) {
     waits_for(stream, true);
-    return REAL(cuStreamQuery_ptsz)(stream);
+    return waited_for(stream, true, REAL(cuStreamQuery_ptsz)(stream));
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
