@@ -75,7 +75,7 @@ static void *names(void *unused) {
     CUdeviceptr global;
     char name[32];
     MUST(cuCtxSetCurrent(context));
-    for (unsigned i = 0; !__atomic_load_n(&over, __ATOMIC_ACQUIRE); i++) {
+    while (!__atomic_load_n(&over, __ATOMIC_ACQUIRE)) {
         MUST(cuModuleLoadData(&module, ".version 8.0\n"));
         for (unsigned j = 0; j < 200; j++) {
             snprintf(name, sizeof name, "busy_%uus", j + 1);

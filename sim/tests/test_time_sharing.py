@@ -27,6 +27,7 @@ CASES = [
 ]
 
 
+@pytest.mark.alone  # shares of time are measured
 @pytest.mark.parametrize(("shares", "charge", "ranges"), CASES)
 def test_elapsed_time_is_not_a_programs_own(
     up: Up,

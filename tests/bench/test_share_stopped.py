@@ -29,7 +29,7 @@ def two(installed: Path) -> Iterator[Pair]:
     paths = ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))
     one, other = (
         subprocess.Popen(
-            [sys.executable, *words, "--seconds", "1"],
+            [sys.executable, *words, "--seconds", "8"],
             env={**os.environ, "PYTHONPATH": paths},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -43,7 +43,6 @@ CUgraphExec captured(CUfunction function, CUstream stream);
 void check_grows(void);
 void check_outgrows(void);
 void check_varies(const char *way);
-void check_unmeasured(void);
 void check_turns(void);
 
 #endif

@@ -3,8 +3,6 @@
  */
 #include "paced.h"
 
-#include <sys/resource.h>
-
 void check_grows(void) {
     CUgraphExec exec = captured(function_of("busy_200us"), streams[0]);
     CUfunction little = function_of("busy_10us");
@@ -82,27 +80,6 @@ void check_varies(const char *way) {
         count += now_us() > judged;
     }
     printf("%ld %lld\n", count, now_us() - judged);
-}
-
-/* The process may start no thread, which would measure. */
-void check_unmeasured(void) {
-    struct rlimit none = {1, 1};
-    long long began, after_long, after_idle;
-    CUfunction little = function_of("busy_1ms");
-    CUfunction longer = function_of("busy_10500ms"); /* found before anything is held back */
-    NEED(setrlimit(RLIMIT_NPROC, &none) == 0 && setuid(65534) == 0);
-    MUST(launch(longer, streams[1]));
-    MUST(cuStreamSynchronize(streams[1]));
-    began = now_us();
-    MUST(launch(little, streams[1]));
-    after_long = now_us() - began;
-    MUST(cuStreamSynchronize(streams[1]));
-    usleep(1500000);
-    began = now_us();
-    MUST(launch(little, streams[1]));
-    after_idle = now_us() - began;
-    MUST(cuCtxSynchronize());
-    printf("%lld %lld\n", after_long, after_idle);
 }
 
 /* How often a second short launches are held back, beside another program. */

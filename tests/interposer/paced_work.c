@@ -17,12 +17,16 @@
  *   varies WAY
  *       a graph of 10 us four times and once more, then 1.5 ms long; waiting for that by WAY (context, event,
  *       event-query, stream-query, copy, sleep). Says `COUNT MICROSECONDS` of the last 1.5 s of 2.5
- *   unmeasured
- *       launches 10.5 s of work where no thread may be started, and waits for it; says how long the next
- * launch is held back, and one after 1.5 s of nothing, in microseconds turns launches of 10 us; says how
- * often a second they were held back forever launches of 1 ms until it is killed; says `ready` before the
- * first long says `ready`, and runs one kernel of an hour capture MODE captures launches again and again,
- * while another thread launches spin a kernel waits for one that is launched after it, in another stream
+ *   turns
+ *       launches of 10 us; says how often a second they were held back
+ *   forever
+ *       launches of 1 ms until it is killed; says `ready` before the first
+ *   long
+ *       says `ready`, and runs one kernel of an hour
+ *   capture MODE
+ *       captures launches again and again, while another thread launches
+ *   spin
+ *       a kernel waits for one that is launched after it, in another stream
  *   signals
  *       signals come while launches wait
  *   forks
@@ -525,8 +529,6 @@ int main(int count, char **words) {
         check_outgrows();
     else if (strcmp(what, "varies") == 0)
         check_varies(argument);
-    else if (strcmp(what, "unmeasured") == 0)
-        check_unmeasured();
     else if (strcmp(what, "turns") == 0)
         check_turns();
     else if (strcmp(what, "both") == 0)

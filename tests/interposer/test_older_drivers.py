@@ -282,6 +282,8 @@ ALONE = {
     "cuMulticastBindMem",
     "cuMulticastCreate",
     "cuMulticastUnbind",
+    "cuStreamBeginCaptureToGraph",
+    "cuStreamBeginCaptureToGraph_ptsz",
 }
 
 

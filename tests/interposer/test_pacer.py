@@ -204,19 +204,6 @@ def test_what_is_launched_last_is_charged_what_it_takes(paced: Callable[..., Pac
     within(20, 34, got)
 
 
-def test_what_cannot_be_measured_counts_until_the_program_has_waited_for_it(
-    paced: Callable[..., Paced],
-) -> None:
-    one = paced(90)
-    done = one.sandbox.run([str(one.program), "unmeasured"])
-    assert "no thread may be started" in done.stderr
-    after_long, after_idle = map(int, done.stdout.split())
-    # 10.5 s at 90 % are paid for after 11.67, less a credit of 50 ms.
-    assert after_long > 1_050_000
-    assert after_idle < 300_000
-    assert one.compute().guesses == 2  # the first launch was to be measured
-
-
 @pytest.mark.alone
 def test_beside_others_a_cap_is_used_in_whole_turns(paced: Callable[..., Paced]) -> None:
     """Each change between two contexts costs the card time that is nobody's."""

@@ -51,10 +51,16 @@ static __thread struct {
     uint64_t ns;
 } lease;
 
-static void forget(void) { memset(&lease, 0, sizeof lease); }
+/* When the last launch that could not be measured was let go, for each device; atomic. */
+static uint64_t lasts[XPU_DEVICES];
+
+static void forget(void) {
+    memset(&lease, 0, sizeof lease);
+    memset(lasts, 0, sizeof lasts);
+}
 XPU_AT_FORK(forget)
 
-void xpu_gate_pause(uint64_t ns) {
+static void pause_for(uint64_t ns) {
     struct timespec time = {.tv_nsec = (long)(ns < LONG_PAUSE_NS ? ns : LONG_PAUSE_NS)};
     syscall(SYS_nanosleep, &time, NULL); /* a signal ends it early */
 }
@@ -129,7 +135,7 @@ static void wait_for_depth(struct xpu_lane *lane) {
         /* Others slow it down that were lent its time: the agent is to take that back. */
         if (__atomic_load_n(&lane->contended, __ATOMIC_RELAXED))
             xpu_budget_waits(lane->device);
-        xpu_gate_pause(SHORT_PAUSE_NS);
+        pause_for(SHORT_PAUSE_NS);
     }
 }
 
@@ -170,7 +176,8 @@ static void let_through(struct xpu_lane *lane) {
     __atomic_store_n(&lane->stall, most ? 2 * most : 2 * (uint64_t)STALL_NS, __ATOMIC_RELAXED);
 }
 
-bool xpu_gate_is_free(int device, uint32_t share, uint64_t now) {
+/* Whether nothing that the container launches can be more than its share. */
+static bool is_free(int device, uint32_t share, uint64_t now) {
     return share == XPU_WHOLE || xpu_parts_fit(device, share, now);
 }
 
@@ -193,7 +200,7 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_lane *lane) 
         uint32_t share = xpu_share(device, now);
         if (share == XPU_NO_CAP)
             return false;
-        bool freely = xpu_gate_is_free(device, share, now);
+        bool freely = is_free(device, share, now);
         if (freely)
             xpu_budget_take_anyway(device, share, wanted, now);
         if (freely || (share && xpu_budget_take(device, share, wanted, now,
@@ -217,7 +224,46 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_lane *lane) 
             xpu_reap();
             reaped_at = now;
         }
-        xpu_gate_pause(until > now ? until - now : 0);
+        pause_for(until > now ? until - now : 0);
+    }
+}
+
+static int first_with_cap(void) {
+    for (int device = 0; device < XPU_DEVICES; device++)
+        if (xpu_share(device, xpu_now()) != XPU_NO_CAP)
+            return device;
+    return 0;
+}
+
+/* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
+ * a launch as a millisecond at least. That is more than it was for a program that waits for its work,
+ * and the longer the wait for budget, the more: it is not meant to be fair. */
+void xpu_gate_pass_unmeasured(const struct xpu_lane *lane) {
+    int device = lane ? lane->device : 0;
+    if (!lane && xpu_granted_here(&device) != CUDA_SUCCESS)
+        device = first_with_cap(); /* it is not known whose time it takes, and is somebody's */
+    uint64_t *last = &lasts[device];
+    static int told;
+    xpu_log_once(
+        &told,
+        "it cannot be measured how long launches take (the driver does not tell it, or no thread may be "
+        "started): every one counts as the whole time since the one before");
+    for (;;) {
+        uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS,
+                 before = __atomic_load_n(last, __ATOMIC_RELAXED);
+        uint32_t share = xpu_share(device, now);
+        uint64_t passed = before && now - before < UINT64_C(10000000000) ? now - before : 0;
+        uint64_t ns = passed < 1000000 ? 1000000 : passed;
+        if (share == XPU_NO_CAP || is_free(device, share, now))
+            return;
+        if (share && xpu_budget_take(device, share, ns, now, 0, &until)) {
+            __atomic_store_n(last, now, __ATOMIC_RELAXED);
+            xpu_budget_settle(device, 0, ns, 0, now); /* nothing of it is given back when the process dies */
+            xpu_budget_guessed(device);
+            return;
+        }
+        xpu_budget_waits(device);
+        pause_for(until > now ? until - now : 0);
     }
 }
 

@@ -227,6 +227,13 @@ static CUcontext context_of(CUstream stream, CUcontext current) {
     return context;
 }
 
+struct xpu_lane *xpu_lane_known(CUstream stream) {
+    CUcontext current = NULL;
+    if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
+        return NULL;
+    return xpu_lane_of(context_of(stream, current));
+}
+
 struct xpu_lane *xpu_lane_for(CUstream stream, bool *broken) {
     static __thread struct xpu_lane *latest;
     CUcontext current = NULL;
@@ -274,9 +281,23 @@ static bool take_over(struct xpu_lane_stream *on, uint64_t key) {
     return idle;
 }
 
+static unsigned home_of(uint64_t key) {
+    return (unsigned)(key * 0x9e3779b97f4a7c15u >> 58) & (XPU_LANE_STREAMS - 1);
+}
+
+struct xpu_lane_stream *xpu_lane_stream_known(struct xpu_lane *lane, CUstream stream, bool per_thread) {
+    uint64_t key = key_of(stream, per_thread);
+    for (unsigned i = 0; i < 8; i++) {
+        struct xpu_lane_stream *on = &lane->streams[(home_of(key) + i) % XPU_LANE_STREAMS];
+        if (__atomic_load_n(&on->key, __ATOMIC_ACQUIRE) == key)
+            return on;
+    }
+    return NULL;
+}
+
 struct xpu_lane_stream *xpu_lane_stream(struct xpu_lane *lane, CUstream stream, bool per_thread) {
-    uint64_t key = key_of(stream, per_thread), mixed = key * 0x9e3779b97f4a7c15u;
-    unsigned home = (unsigned)(mixed >> 58) & (XPU_LANE_STREAMS - 1);
+    uint64_t key = key_of(stream, per_thread);
+    unsigned home = home_of(key);
     for (unsigned i = 0; i < 8; i++) {
         struct xpu_lane_stream *on = &lane->streams[(home + i) % XPU_LANE_STREAMS];
         uint64_t found = __atomic_load_n(&on->key, __ATOMIC_ACQUIRE);
@@ -387,22 +408,27 @@ bool xpu_is_recorded(CUstream stream) {
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static bool is_only_one_open(struct xpu_lane *lane, const struct xpu_lane_stream *on) {
-    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
-        if (&lane->streams[i] != on && __atomic_load_n(&lane->streams[i].open, __ATOMIC_RELAXED))
-            return false;
-    return true;
+static bool any_blocks; /* atomic; once true, it stays */
+
+void xpu_stream_blocks(void) { __atomic_store_n(&any_blocks, true, __ATOMIC_RELAXED); }
+
+/* An event in the default stream waits for all that streams which block were given, and what they are given
+ * later waits for it: where a program has such streams it is not put there, as one of them may wait for
+ * another. The default streams of threads are such, too. */
+bool xpu_may_mark(struct xpu_lane *lane, CUstream stream) {
+    if (stream && stream != CU_STREAM_LEGACY)
+        return true;
+    return !__atomic_load_n(&any_blocks, __ATOMIC_RELAXED) &&
+           !__atomic_load_n(&lane->per_thread, __ATOMIC_RELAXED);
 }
 
-/* An event in the default stream waits for other streams, and others wait for it: it is not put there while
- * they have work. */
 bool xpu_marker_late(struct xpu_lane *lane, struct xpu_lane_stream *on) {
     CUstream stream = __atomic_load_n(&on->stream, __ATOMIC_RELAXED);
     if (!stream || !on->open || __atomic_load_n(&on->launching, __ATOMIC_ACQUIRE))
         return false;
     xpu_stream_gather(on);
-    return on->since.count && (stream != CU_STREAM_LEGACY || is_only_one_open(lane, on)) &&
-           !xpu_is_recorded(stream) && xpu_marker_place(lane, on, stream, XPU_MARKER_END);
+    return on->since.count && xpu_may_mark(lane, stream) && !xpu_is_recorded(stream) &&
+           xpu_marker_place(lane, on, stream, XPU_MARKER_END);
 }
 
 void xpu_marker_late_all(struct xpu_lane *lane, int64_t before) {

@@ -93,6 +93,7 @@ struct xpu_lane {
     uint32_t contended;     /* others have had the device of late while it had work; atomic */
     uint32_t beside_others; /* others use the device: a probe waited, and not so many since did not; atomic */
     uint64_t inflight;      /* ns, the depth of what was marked and is not measured; atomic */
+    uint32_t per_thread;    /* something was launched in a thread's default stream; atomic */
     uint64_t unknown_ns;    /* what was never measured takes so long, by the last ones; atomic */
     uint32_t let_go;        /* launches that waited for less to be under way, in vain; atomic */
     uint32_t let_go_at;     /* `ended_count` then; atomic */
@@ -121,10 +122,15 @@ struct xpu_lane {
 /* The lane of the context that a stream is of; NULL with *broken false: its device has no cap; NULL with
  * *broken true: it has, and nothing can be measured there. */
 struct xpu_lane *xpu_lane_for(CUstream stream, bool *broken);
+/* The same, if there is one; none is made. */
+struct xpu_lane *xpu_lane_known(CUstream stream);
 /* Every lane there is, by number; NULL: none of that number. */
 struct xpu_lane *xpu_lane_at(unsigned number);
 /* The place of a stream. */
 struct xpu_lane_stream *xpu_lane_stream(struct xpu_lane *lane, CUstream stream, bool per_thread);
+/* The same where something was launched in that stream already, and no other stream has the place; or NULL.
+ */
+struct xpu_lane_stream *xpu_lane_stream_known(struct xpu_lane *lane, CUstream stream, bool per_thread);
 /* The same stream as a handle for calls that are not of the default stream of each thread. */
 static inline CUstream xpu_handle_of(CUstream stream, bool per_thread) {
     return per_thread && !stream ? CU_STREAM_PER_THREAD : stream;
@@ -155,11 +161,16 @@ bool xpu_marker_late(struct xpu_lane *lane, struct xpu_lane_stream *on);
 /* The same in all streams of the lane where nothing was launched since `before`, CLOCK_MONOTONIC; for a
  * thread that has not taken any flag. */
 void xpu_marker_late_all(struct xpu_lane *lane, int64_t before);
-/* From here on no other thread records in this stream, which ends or is captured now, until something is
+/* From here on no other thread records in this stream, which ends now, or may be captured, until something is
  * launched in it again. What was launched last is marked. */
 void xpu_stream_withdraw(CUstream stream);
+/* The program makes a stream that waits for the default stream, and is waited for. */
+void xpu_stream_blocks(void);
 /* With the flag taken: launches that found it taken are among what was launched. */
 void xpu_stream_gather(struct xpu_lane_stream *on);
+/* Whether an event may be put there now that the program did not ask for: not always in the default stream.
+ */
+bool xpu_may_mark(struct xpu_lane *lane, CUstream stream);
 /* Whether calls with the stream are recorded in a graph, or none is possible. */
 bool xpu_is_recorded(CUstream stream);
 /* Markers that are not read yet, for the measuring thread. */

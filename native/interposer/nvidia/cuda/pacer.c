@@ -11,7 +11,6 @@
 #include "lane.h"
 #include "real.h"
 #include "turns.h"
-#include "unmeasured.h"
 
 XPU_NEED(cuCtxGetCurrent)
 
@@ -62,10 +61,8 @@ static void mark_begin(const struct xpu_pace *pace, struct xpu_lane *lane) {
     if (opens)
         xpu_stream_opens(on, true);
     xpu_stream_leave(on);
-    if (opens && !xpu_turns_wake()) {
+    if (opens && !xpu_turns_wake())
         __atomic_store_n(&lane->broken, 1, __ATOMIC_RELAXED);
-        xpu_unmeasured_launched(lane, pace->stream);
-    }
 }
 
 /* ---- around a launch ---- */
@@ -81,7 +78,7 @@ void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, con
     if (xpu_is_recorded(pace->stream))
         return;
     if (broken || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED)) {
-        xpu_unmeasured_pass(lane, pace->stream);
+        xpu_gate_pass_unmeasured(lane);
         return;
     }
     pace->cost = xpu_cost_of(what, shape);
@@ -107,7 +104,9 @@ static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
     struct xpu_marker *since = &on->since;
     unsigned i = 0;
     /* The default stream of a thread is another one on any other thread. */
-    if (pace->stream != CU_STREAM_PER_THREAD)
+    if (pace->stream == CU_STREAM_PER_THREAD)
+        __atomic_store_n(&pace->lane->per_thread, 1, __ATOMIC_RELAXED);
+    else
         __atomic_store_n(&on->stream, pace->stream ? pace->stream : CU_STREAM_LEGACY, __ATOMIC_RELAXED);
     since->last_alone = pace->at > on->busy_until;
     since->pauses |= since->last_alone && since->count;
@@ -158,12 +157,13 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
 }
 
 void xpu_pace_waits(CUstream stream, bool per_thread) {
-    bool broken;
-    struct xpu_lane *lane = xpu_lane_for(xpu_handle_of(stream, per_thread), &broken);
+    stream = xpu_handle_of(stream, per_thread);
+    struct xpu_lane *lane = xpu_lane_known(stream);
     if (!lane || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED))
         return;
-    if (!xpu_is_recorded(xpu_handle_of(stream, per_thread)))
-        xpu_marker_end(lane, xpu_lane_stream(lane, stream, per_thread), xpu_handle_of(stream, per_thread));
+    struct xpu_lane_stream *on = xpu_lane_stream_known(lane, stream, per_thread);
+    if (on && xpu_may_mark(lane, stream) && !xpu_is_recorded(stream))
+        xpu_marker_end(lane, on, stream);
 }
 
 void xpu_pace_waits_for_all(CUcontext context) {
@@ -173,14 +173,6 @@ void xpu_pace_waits_for_all(CUcontext context) {
     if (lane && !__atomic_load_n(&lane->broken, __ATOMIC_RELAXED))
         xpu_marker_late_all(lane, INT64_MAX);
 }
-
-void xpu_pace_waited(CUstream stream, bool per_thread) {
-    xpu_unmeasured_waited(xpu_handle_of(stream, per_thread));
-}
-
-void xpu_pace_waited_for_all(void) { xpu_unmeasured_waited_for_all(); }
-
-void xpu_pace_stream_ends(CUstream stream) { xpu_stream_withdraw(stream); }
 
 /* ---- contexts ---- */
 

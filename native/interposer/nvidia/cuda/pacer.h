@@ -66,11 +66,6 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result);
 void xpu_pace_waits(CUstream stream, bool per_thread);
 /* The same for all streams of a context; NULL: of the current one. */
 void xpu_pace_waits_for_all(CUcontext context);
-/* It has waited, and the stream, or the current context, has nothing left to do. */
-void xpu_pace_waited(CUstream stream, bool per_thread);
-void xpu_pace_waited_for_all(void);
-/* The stream is about to end, or to be captured: no other thread touches it from here on. */
-void xpu_pace_stream_ends(CUstream stream);
 
 /* Around a call that may end a context: what the pacer has in it is not touched from the first on. */
 void xpu_pace_context_begin(CUcontext context);

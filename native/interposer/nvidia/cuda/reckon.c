@@ -205,10 +205,10 @@ static void ends(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane
             xpu_measure_take_back(&lane->measure, -missing);
         begins(lane, on, at, true);
     } else {
+        if (marker->unknown)
+            learn_unknown(lane, (lane->measure.passed_each - on->passed_before) / marker->count);
         reckon(lane, on, marker);
     }
-    if (marker->unknown)
-        learn_unknown(lane, (lane->measure.passed_each - on->passed_before) / marker->count);
     counts_from_here(lane, on, false);
     lane->retired += (double)marker->ns;
     __atomic_fetch_sub(&lane->inflight, marker->depth, __ATOMIC_RELAXED);

@@ -9,6 +9,7 @@
  * program records, is there to be waited for. And the pacer's thread records nothing in a stream from where
  * that ends, or is captured.
  */
+#include "lane.h"
 #include "mps.h"
 #include "pacer.h"
 #include "pool.h"
@@ -27,12 +28,16 @@ XPU_INTERPOSE(cuStreamBeginCapture_v2)
 XPU_INTERPOSE(cuStreamBeginCapture_v2_ptsz)
 XPU_INTERPOSE(cuStreamBeginCaptureToGraph)
 XPU_INTERPOSE(cuStreamBeginCaptureToGraph_ptsz)
+XPU_INTERPOSE(cuStreamCreate)
+XPU_INTERPOSE(cuStreamCreateWithPriority)
 XPU_INTERPOSE(cuStreamDestroy)
 XPU_INTERPOSE(cuStreamDestroy_v2)
 XPU_INTERPOSE(cuStreamQuery)
 XPU_INTERPOSE(cuStreamQuery_ptsz)
 XPU_INTERPOSE(cuStreamSynchronize)
 XPU_INTERPOSE(cuStreamSynchronize_ptsz)
+XPU_INTERPOSE(cuStreamWaitEvent)
+XPU_INTERPOSE(cuStreamWaitEvent_ptsz)
 
 static inline CUresult synchronized(CUresult result) {
     if (__builtin_expect(__atomic_load_n(&xpu_pools_stale, __ATOMIC_ACQUIRE), 0) && result == CUDA_SUCCESS)
@@ -50,18 +55,9 @@ static inline void waits_for_all(CUcontext context) {
         xpu_pace_waits_for_all(context);
 }
 
-static inline CUresult waited_for(CUstream stream, bool per_thread, CUresult result) {
-    if (__builtin_expect(xpu_pacing(), 0) && result == CUDA_SUCCESS)
-        xpu_pace_waited(stream, per_thread);
-    return result;
-}
-
 CUresult cuCtxSynchronize(void) {
     waits_for_all(NULL);
-    CUresult result = REAL(cuCtxSynchronize)();
-    if (__builtin_expect(xpu_pacing(), 0) && result == CUDA_SUCCESS)
-        xpu_pace_waited_for_all();
-    return synchronized(result);
+    return synchronized(REAL(cuCtxSynchronize)());
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context) {
@@ -73,23 +69,24 @@ CUresult cuEventSynchronize(CUevent event) { return synchronized(REAL(cuEventSyn
 
 CUresult cuStreamSynchronize(CUstream stream) {
     waits_for(stream, false);
-    return synchronized(waited_for(stream, false, REAL(cuStreamSynchronize)(stream)));
+    return synchronized(REAL(cuStreamSynchronize)(stream));
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream) {
     waits_for(stream, true);
-    return synchronized(waited_for(stream, true, REAL(cuStreamSynchronize_ptsz)(stream)));
+    return synchronized(REAL(cuStreamSynchronize_ptsz)(stream));
 }
 
-CUresult cuStreamQuery(CUstream stream) {
-    waits_for(stream, false);
-    return waited_for(stream, false, REAL(cuStreamQuery)(stream));
+/* The marker comes after the answer, which is not to be about it. */
+static inline CUresult asked(CUstream stream, bool per_thread, CUresult result) {
+    if (__builtin_expect(xpu_pacing(), 0) && result == CUDA_ERROR_NOT_READY)
+        xpu_pace_waits(stream, per_thread);
+    return result;
 }
 
-CUresult cuStreamQuery_ptsz(CUstream stream) {
-    waits_for(stream, true);
-    return waited_for(stream, true, REAL(cuStreamQuery_ptsz)(stream));
-}
+CUresult cuStreamQuery(CUstream stream) { return asked(stream, false, REAL(cuStreamQuery)(stream)); }
+
+CUresult cuStreamQuery_ptsz(CUstream stream) { return asked(stream, true, REAL(cuStreamQuery_ptsz)(stream)); }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     waits_for(stream, false);
@@ -111,11 +108,26 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned in
     return REAL(cuEventRecordWithFlags_ptsz)(event, stream, flags);
 }
 
-/* ---- the end of a stream, and of what may be recorded in it ---- */
+/* ---- streams as such ---- */
+
+static inline void is_made(unsigned int flags) {
+    if (!(flags & CU_STREAM_NON_BLOCKING))
+        xpu_stream_blocks();
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
+    is_made(flags);
+    return REAL(cuStreamCreate)(stream, flags);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
+    is_made(flags);
+    return REAL(cuStreamCreateWithPriority)(stream, flags, priority);
+}
 
 static inline CUstream left_alone(CUstream stream) {
     if (__builtin_expect(xpu_pacing(), 0))
-        xpu_pace_stream_ends(stream);
+        xpu_stream_withdraw(stream);
     return stream;
 }
 
@@ -144,4 +156,13 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
                                           CUstreamCaptureMode mode) {
     return REAL(cuStreamBeginCaptureToGraph_ptsz)(left_alone(stream), graph, dependencies, edges, count,
                                                   mode);
+}
+
+/* The event may be of a capture, which the stream joins so. */
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
+    return REAL(cuStreamWaitEvent)(left_alone(stream), event, flags);
+}
+
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
+    return REAL(cuStreamWaitEvent_ptsz)(left_alone(stream), event, flags);
 }

@@ -62,8 +62,10 @@ static struct xpu_sweep sweep; /* the thread's own */
 /* Whether the lane has work, or may have. */
 static bool look_at(struct xpu_lane *lane) {
     bool any = false;
-    if (REAL(cuCtxSetCurrent)(lane->context) != CUDA_SUCCESS)
+    if (REAL(cuCtxSetCurrent)(lane->context) != CUDA_SUCCESS) {
+        __atomic_store_n(&lane->broken, 1, __ATOMIC_RELAXED);
         return false;
+    }
     xpu_sweep_begin(&sweep, lane);
     for (unsigned i = 0; i < XPU_LANE_STREAMS; i++) {
         struct xpu_lane_stream *on = &lane->streams[i];
