@@ -18,8 +18,8 @@ from pathlib import Path
 import image
 from share import runfolder
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-BUILD = REPOSITORY / "build" / "bench"
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parents[1] / "build" / "bench"
 
 
 class NodeError(Exception):
@@ -57,8 +57,10 @@ class Node:
             for folder in runfolder.dead():
                 runfolder.remove(folder, self._prefix)
                 print(f"removed what a run that was killed has left: {folder}", file=sys.stderr, flush=True)
-            build = ["make", "-s", "-C", str(REPOSITORY / "bench/share/load"), f"OUT={BUILD}"]
-            subprocess.run(build, check=True)
+            BUILD.mkdir(parents=True, exist_ok=True)
+            # One run at a time: another one would copy a program that is half written.
+            build = ["flock", str(BUILD / "share-load.lock"), "make", "-s", "-C", str(HERE / "load")]
+            subprocess.run([*build, f"OUT={BUILD}"], check=True)
             image.make(str(self.folder / "image"), [str(BUILD / "share-load")])
             subprocess.run(["runc", "spec"], cwd=self.folder, check=True)
             if not self.real:

@@ -45,7 +45,7 @@ def two(installed: Path) -> Iterator[Pair]:
         for process in (one, other):
             folders = left(process)
             process.kill()
-            process.communicate()
+            process.wait()
             for folder in folders:
                 runfolder.remove(folder, installed)
 
