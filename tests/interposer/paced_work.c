@@ -27,8 +27,6 @@
  *       captures launches again and again, while another thread launches
  *   spin
  *       a kernel waits for one that is launched after it, in another stream
- *   default
- *       the same in streams that block, after work in the default stream
  *   signals
  *       signals come while launches wait
  *   forks
@@ -309,20 +307,6 @@ static void check_spin(void) {
     }
 }
 
-/* An event that is put into the default stream meanwhile waits for the kernel that spins, and the stream that
- * would end it waits for that event. */
-static void check_default(void) {
-    CUfunction spins = function_of("spin_until_3"), raises = function_of("raise_3_1ms");
-    for (int round = 0; round < 5; round++) {
-        for (int i = 0; i < 3; i++)
-            MUST(launch(function_of("busy_1ms"), NULL));
-        MUST(launch(spins, streams[0]));
-        pause_ms(8);
-        MUST(launch(raises, streams[2]));
-        MUST(cuStreamSynchronize(streams[0]));
-    }
-}
-
 static volatile sig_atomic_t signals;
 static void count_signal(int number) {
     (void)number;
@@ -562,8 +546,6 @@ int main(int count, char **words) {
         check_capture(argument);
     else if (strcmp(what, "spin") == 0)
         check_spin();
-    else if (strcmp(what, "default") == 0)
-        check_default();
     else if (strcmp(what, "signals") == 0)
         check_signals();
     else if (strcmp(what, "forks") == 0)

@@ -258,12 +258,6 @@ def test_a_kernel_may_wait_for_one_that_is_launched_after_it(paced: Callable[...
     paced(5).run("spin")
 
 
-def test_streams_that_block_wait_for_nothing_that_the_program_did_not_launch(
-    paced: Callable[..., Paced],
-) -> None:
-    paced(95).run("default")
-
-
 def test_signals_wake_no_launch_before_its_time(paced: Callable[..., Paced]) -> None:
     count, passed = (int(word) for word in paced(40).run("signals").split())
     assert count * 2000 / passed < 0.55
