@@ -34,7 +34,7 @@ def build_elsewhere(kind: str, folder: Path) -> list[Path]:
     command = [
         "unshare", "--net", *user, f"packaging/build-{kind}", str(copy / "build"), str(folder / "dist"),
     ]  # fmt: skip
-    # Not every machine lets every user write to /tmp, where dpkg-deb and dwz put their files otherwise.
+    # Not every machine lets every user write to /tmp, where dpkg-deb puts its files otherwise.
     places = {"HOME": str(folder), "TMPDIR": str(temporary)}
     environ = {"PATH": os.environ["PATH"], "TZ": "Asia/Kathmandu", "LANG": "C", **places, **facts}
     done = subprocess.run(command, cwd=copy, env=environ, umask=0o077, capture_output=True, text=True)
