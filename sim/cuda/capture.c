@@ -5,11 +5,48 @@
 #define _GNU_SOURCE
 #include "work.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list of captures that go on */
+static struct capture *ongoing;
 static uint64_t latest_id; /* atomic */
 static __thread CUstreamCaptureMode thread_mode;
+
+void cuda_forget_captures(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
+
+static void goes_on(struct capture *capture) {
+    pthread_mutex_lock(&lock);
+    capture->next = ongoing;
+    ongoing = capture;
+    pthread_mutex_unlock(&lock);
+}
+
+static void end(struct capture *capture) {
+    struct capture **link = &ongoing;
+    pthread_mutex_lock(&lock);
+    while (*link && *link != capture)
+        link = &(*link)->next;
+    if (*link)
+        *link = capture->next;
+    pthread_mutex_unlock(&lock);
+    free(capture);
+}
+
+/* The capture that the event was recorded in last, or NULL: it has ended. Breaks it, if that is asked for. */
+static struct capture *capture_of(CUevent event, bool breaks) {
+    pthread_mutex_lock(&lock);
+    struct capture *found = ongoing;
+    while (found && found->id != event->captured)
+        found = found->next;
+    if (found && breaks)
+        found->invalid = true;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void cuda_capture_break(CUevent event) { (void)capture_of(event, true); }
 
 bool cuda_tail_set(struct tail *tail, const CUgraphNode *nodes, size_t count) {
     CUgraphNode *copy = malloc((count ? count : 1) * sizeof *copy);
@@ -96,7 +133,6 @@ CUresult cuda_capture_record(CUstream handle, CUevent event, bool *captured) {
     if (!cuda_tail_set(&event->tail, stream->tail.nodes, stream->tail.count))
         return CUDA_ERROR_OUT_OF_MEMORY;
     event->captured = stream->capture->id;
-    event->capture = stream->capture;
     return CUDA_SUCCESS;
 }
 
@@ -119,12 +155,15 @@ CUresult cuda_capture_wait(CUstream handle, CUevent event, bool *captured) {
         return cuda_capture_forbids(handle, &result) ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : CUDA_SUCCESS;
     if (!stream)
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    if (stream->capture && stream->capture->id != event->captured) {
-        stream->capture->invalid = event->capture->invalid = true;
+    struct capture *capture = capture_of(event, stream->capture && stream->capture->id != event->captured);
+    if (!capture)
+        return CUDA_ERROR_CAPTURED_EVENT;
+    if (stream->capture && stream->capture != capture) {
+        stream->capture->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
     }
     if (!stream->capture)
-        join(stream, event->capture);
+        join(stream, capture);
     return cuda_tail_add(&stream->tail, event->tail.nodes, event->tail.count) ? CUDA_SUCCESS
                                                                               : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -146,7 +185,7 @@ void cuda_capture_drop(CUstream stream) {
     if (!capture->streams) {
         if (!capture->into_existing)
             (void)cuGraphDestroy(capture->graph);
-        free(capture);
+        end(capture);
     }
 }
 
@@ -175,6 +214,7 @@ static CUresult begin(CUstream handle, CUgraph graph, const struct tail *tail, C
     capture->id = __atomic_add_fetch(&latest_id, 1, __ATOMIC_RELAXED);
     capture->origin = stream;
     capture->mode = mode;
+    goes_on(capture);
     join(stream, capture);
     return cuda_tail_set(&stream->tail, tail->nodes, tail->count) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -239,7 +279,7 @@ CUDA_API CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {
         (void)cuGraphDestroy(capture->graph);
     if (graph)
         *graph = result == CUDA_SUCCESS ? capture->graph : NULL;
-    free(capture);
+    end(capture);
     return result;
 }
 

@@ -70,6 +70,7 @@ static void renew(void) {
     cuda_forget_contexts();
     cuda_forget_memory(NULL);
     cuda_forget_modules();
+    cuda_forget_captures();
     cuda_mps_forget();
 }
 

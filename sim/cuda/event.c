@@ -133,11 +133,14 @@ CUDA_API CUresult cuEventRecord(CUevent event, CUstream stream) {
     return cuEventRecordWithFlags(event, stream, 0);
 }
 
-/* CUDA_ERROR_CAPTURED_EVENT: what it stands for has not been given to a device.
- */
+/* CUDA_ERROR_CAPTURED_EVENT: what it stands for has not been given to a device. To ask for it breaks a
+ * capture that goes on, as NVIDIA's programming guide says. */
 static CUresult recorded(CUevent event) {
     CUresult result = cuda_event_check(event);
-    return result == CUDA_SUCCESS && event->captured ? CUDA_ERROR_CAPTURED_EVENT : result;
+    if (result != CUDA_SUCCESS || !event->captured)
+        return result;
+    cuda_capture_break(event);
+    return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 CUDA_API CUresult cuEventSynchronize(CUevent event) {

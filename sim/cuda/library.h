@@ -128,8 +128,9 @@ CUresult cuda_context_wait(CUcontext context);
 /* memory.c */
 void cuda_forget_memory(CUcontext context); /* NULL: of all contexts */
 
-/* module.c: in a forked child */
+/* module.c, capture.c: in a forked child */
 void cuda_forget_modules(void);
+void cuda_forget_captures(void);
 
 /* pool.c: some work is done, and pools give back what is above their threshold and nothing waits for. */
 void cuda_pools_settle(void);

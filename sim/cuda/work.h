@@ -24,6 +24,7 @@ struct capture {
     bool into_existing; /* the caller's graph, which an end of the capture leaves
                            alone */
     CUstream streams;   /* all that take part, by next_captured */
+    struct capture *next;
 };
 
 struct CUevent_st {
@@ -31,10 +32,9 @@ struct CUevent_st {
     uint32_t number; /* the driver's */
     CUcontext context;
     unsigned int flags;
-    bool interprocess;       /* its latest record may be another process's */
-    struct mark mark;        /* of its latest record */
-    uint64_t captured;       /* id of the capture that its latest record was in; 0: none */
-    struct capture *capture; /* that one, while it goes on */
+    bool interprocess; /* its latest record may be another process's */
+    struct mark mark;  /* of its latest record */
+    uint64_t captured; /* id of the capture that its latest record was in; 0: none */
     struct tail tail;
 };
 
@@ -109,6 +109,8 @@ bool cuda_captured(CUstream stream, CUgraphNodeParams *params, CUresult *result)
 bool cuda_captured_copy(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUresult *result);
 /* The same for what cannot be captured, and breaks the capture. */
 bool cuda_capture_forbids(CUstream stream, CUresult *result);
+/* Something was asked of an event that was recorded in a capture, which is broken by it if it goes on. */
+void cuda_capture_break(CUevent event);
 CUresult cuda_capture_record(CUstream stream, CUevent event, bool *captured);
 CUresult cuda_capture_wait(CUstream stream, CUevent event, bool *captured);
 void cuda_capture_drop(CUstream stream);

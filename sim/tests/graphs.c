@@ -48,8 +48,9 @@ static void check_fork(void) {
     MUST(cuStreamGetCaptureInfo_v3(one, &status, NULL, &graph, &tail, NULL, &count));
     EXPECT(2, count);
     MUST(LAUNCH(kernel, one));
-    EXPECT(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(event));
     MUST(cuStreamEndCapture(one, &graph));
+    EXPECT(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(event));
+    EXPECT(CUDA_ERROR_CAPTURED_EVENT, cuStreamWaitEvent(two, event, 0));
     EXPECT(4, nodes_of(graph));
     MUST(cuGraphGetEdges(graph, NULL, NULL, &edges));
     EXPECT(4, edges);
@@ -81,6 +82,11 @@ static void check_broken_captures(void) {
     begin(one); /* to wait for what has only been written down */
     MUST(LAUNCH(kernel, one));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(one));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, LAUNCH(kernel, one));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(one, &graph));
+    begin(one); /* nor can an event of it be asked for */
+    MUST(cuEventRecord(event, one));
+    EXPECT(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(event));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, LAUNCH(kernel, one));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(one, &graph));
     MUST(LAUNCH(kernel, one));
