@@ -91,7 +91,8 @@ def judge(
 ) -> Result:
     """`found`: each container's processes. All begin at one time. `changed`: when the change was made."""
     begin = found[0][0].begin
-    first, end = begin + WARM_UP, begin + WARM_UP + scenario.seconds
+    first = begin + scenario.warm_up
+    end = first + scenario.seconds
     points = _points(first, end)
     due = _due(scenario, found, natives, points, changed)
     got = [

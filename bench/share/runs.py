@@ -14,7 +14,7 @@ from share import logs, measure
 from share.loads import Load
 from share.measure import Native, Result
 from share.node import Node, NodeError, Started
-from share.scenarios import SHARED_MEMORY, WARM_UP, Container, Scenario
+from share.scenarios import SHARED_MEMORY, Container, Scenario
 
 TAIL = 0.3  # seconds that loads go on after the time that is judged
 PATIENCE = 60  # seconds for containers to get ready
@@ -38,7 +38,7 @@ def _together(node: Node, scenario: Scenario, card: int, law: str) -> tuple[list
 
     NodeError if one does not start, or fails.
     """
-    containers, seconds = scenario.containers, scenario.seconds
+    containers, seconds = scenario.containers, scenario.warm_up + scenario.seconds + TAIL
     shared = node.folder / f"logs-{time.monotonic_ns()}"
     shared.mkdir()
     paths = [
@@ -51,7 +51,7 @@ def _together(node: Node, scenario: Scenario, card: int, law: str) -> tuple[list
         with contextlib.ExitStack() as stack:
             for number, container in enumerate(containers):
                 words = ["/usr/bin/share-load", *container.load.words, f"log=/share/{number}", "go=/share/go"]
-                words += [f"seconds={WARM_UP + seconds + TAIL}", *node.calibration]
+                words += [f"seconds={seconds}", *node.calibration]
                 if law == "tokens" and container.cores:
                     words += ["law=tokens", f"cap={container.cores}"]
                 request = _request(container, law, alone=len(containers) == 1)
@@ -61,7 +61,7 @@ def _together(node: Node, scenario: Scenario, card: int, law: str) -> tuple[list
             (shared / "go.part").write_text(str(begin))
             (shared / "go.part").rename(shared / "go")
             changed = _make_change(node, scenario, started, begin) if law == "ours" else math.inf
-            _wait_for(node, started, every, logs.DONE, WARM_UP + seconds + TAIL + PATIENCE)
+            _wait_for(node, started, every, logs.DONE, seconds + PATIENCE)
         return [[logs.read(path) for path in group] for group in paths], changed
     finally:
         shutil.rmtree(shared)
@@ -71,7 +71,7 @@ def _make_change(node: Node, scenario: Scenario, started: Sequence[Started], beg
     """When it is in force; without an end where there is none."""
     if scenario.change is None:
         return math.inf
-    node.pause(begin / 1e9 + WARM_UP + scenario.change.after - time.monotonic())
+    node.pause(begin / 1e9 + scenario.warm_up + scenario.change.after - time.monotonic())
     started[scenario.change.place].set_cores(scenario.change.cores)
     return time.monotonic()
 

@@ -9,7 +9,7 @@ from share.loads import LOADS, Load
 
 #: Percent of a card that a container of low priority keeps while a higher one could use all of it.
 LOW_FLOOR = 1.0
-WARM_UP = 2.0  # seconds that are not judged
+WARM_UP = 2.0  # seconds that are not judged, at least
 SHARED_MEMORY = "1G"
 WINDOW = 2.0  # seconds, over which a share must hold
 
@@ -35,7 +35,18 @@ class Container:
     @property
     def window(self) -> float:
         """Seconds over which its share must hold: two, or ten of its kernels' time divided by its cap."""
-        return max(WINDOW, 10 * self.load.kernel_ns / 1e9 / ((self.cores or 100) / 100))
+        return max(WINDOW, 10 * self._paid_for)
+
+    @property
+    def _paid_for(self) -> float:
+        """Seconds in which one of its kernels is paid for at its cap."""
+        return self.load.kernel_ns / 1e9 / ((self.cores or 100) / 100)
+
+    @property
+    def warm_up(self) -> float:
+        """Seconds that are not judged: two, or what pays for two kernels, where that is longer. So many are
+        launched before it is known how long they are."""
+        return max(WARM_UP, 2 * self._paid_for)
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,10 @@ class Scenario:
     def window(self) -> float:
         """Seconds over which each is judged: nobody can take the card back from a neighbour's long kernel."""
         return max(container.window for container in self.containers)
+
+    @property
+    def warm_up(self) -> float:
+        return max(container.warm_up for container in self.containers)
 
     @property
     def seconds(self) -> float:
