@@ -29,7 +29,7 @@ def two(installed: Path) -> Iterator[Pair]:
     paths = ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))
     one, other = (
         subprocess.Popen(
-            [sys.executable, *words, "--seconds", "8"],
+            [sys.executable, *words, "--seconds", "15"],
             env={**os.environ, "PYTHONPATH": paths},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -55,7 +55,7 @@ def at_work(process: subprocess.Popen[str]) -> bool:
 
 
 def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()[0]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from share import logs
-from support import GIB
+from support import GIB, timing
 from support.sharing_time import until
 
 from .conftest import CGROUPS, Node
@@ -307,9 +307,7 @@ def test_caps_hold_side_by_side_for_all_processes_together_and_when_they_shrink(
     for cap, other, changed in ((30, 60, None), (10, 60, several), (10, 20, one)):
         if changed is not None:
             node.xpu("set", changed.id, "--cores", str(cap if changed is several else other))
-        done, got = shares()
-        assert done == pytest.approx([cap, other], abs=5)
-        assert got == pytest.approx([cap, other], abs=8)
+        timing.equals((pytest.approx([cap, other], abs=5), pytest.approx([cap, other], abs=8)), shares)
 
 
 def test_what_a_killed_hook_leaves_is_ended_by_gc(card: Node, bundles: Bundles) -> None:

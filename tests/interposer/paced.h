@@ -1,5 +1,5 @@
 /*
- * What paced_work.c and paced_costs.c share: one program, whose first words say what it does.
+ * What paced_work.c, paced_costs.c and paced_lives.c share: one program, whose first words say what it does.
  */
 #ifndef PACED_H
 #define PACED_H
@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "../../native/headers/cuda/cuda_api.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,9 +32,18 @@ enum { STREAMS = 4 };
         }                                                                                                    \
     } while (0)
 
+extern CUcontext context; /* of device 0 */
+extern CUmodule module;
 extern CUstream streams[STREAMS];
+extern bool stop; /* the threads that launch end; atomic */
 
 long long now_us(void);
+void pause_ms(int ms);
+/* Makes a context of a device, and what is of it. */
+void use(CUdevice device);
+pthread_t thread(void *(*run)(void *), long number);
+/* A thread that launches, until `stop`. */
+void *launches(void *number);
 CUfunction function_of(const char *kernel);
 CUresult launch(CUfunction function, CUstream stream);
 CUgraph graph_of(CUfunction function, CUstream stream);
@@ -42,7 +52,17 @@ CUgraphExec captured(CUfunction function, CUstream stream);
 /* In paced_costs.c. */
 void check_grows(void);
 void check_outgrows(void);
+void check_shrinks(void);
 void check_varies(const char *way);
 void check_turns(void);
+void check_threadless(const char *way);
+void check_once(const char *way);
+
+/* In paced_lives.c. */
+void check_signals(void);
+void check_forks(void);
+void check_ends(const char *way);
+void check_leave(const char *way);
+void launches_at_exit(void);
 
 #endif

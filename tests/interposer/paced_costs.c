@@ -3,6 +3,8 @@
  */
 #include "paced.h"
 
+#include <sys/resource.h>
+
 void check_grows(void) {
     CUgraphExec exec = captured(function_of("busy_200us"), streams[0]);
     CUfunction little = function_of("busy_10us");
@@ -21,23 +23,26 @@ void check_grows(void) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
-/* The same in short work, and nothing is waited for. */
-void check_outgrows(void) {
-    CUgraphExec exec = captured(function_of("busy_20us"), streams[0]);
-    CUgraph longer = graph_of(function_of("busy_250us"), streams[0]);
+/* Says how many were launched in the last two seconds, in COUNT MICROSECONDS; nothing is waited for. */
+static void check_change(const char *before, const char *after) {
+    CUgraphExec exec = captured(function_of(before), streams[0]);
+    CUgraph other = graph_of(function_of(after), streams[0]);
     CUgraphExecUpdateResultInfo info;
     long long began = now_us(), judged = began + 2500000;
     long count = 0;
-    for (bool grown = false; now_us() < judged + 2000000;) {
-        if (!grown && now_us() > began + 1000000) {
-            MUST(cuGraphExecUpdate_v2(exec, longer, &info));
-            grown = true;
+    for (bool changed = false; now_us() < judged + 2000000;) {
+        if (!changed && now_us() > began + 1000000) {
+            MUST(cuGraphExecUpdate_v2(exec, other, &info));
+            changed = true;
         }
         MUST(cuGraphLaunch(exec, streams[0]));
         count += now_us() > judged;
     }
     printf("%ld %lld\n", count, now_us() - judged);
 }
+
+void check_outgrows(void) { check_change("busy_20us", "busy_250us"); }
+void check_shrinks(void) { check_change("busy_8ms", "busy_10us"); }
 
 /* Nothing is launched after the longer one, from which it could be told when that has ended. */
 void check_varies(const char *way) {
@@ -93,4 +98,34 @@ void check_turns(void) {
         held += now - began > 500000 && now - before > 300;
     }
     printf("%d\n", held / 2);
+}
+
+/* From here on no thread can be started, as under a limit of processes that is reached. */
+static void no_more_threads(void) {
+    struct rlimit one = {1, 1};
+    NEED(setrlimit(RLIMIT_NPROC, &one) == 0 && setuid(12345) == 0);
+}
+
+void check_threadless(const char *way) {
+    CUfunction function = function_of("busy_20ms");
+    no_more_threads();
+    long long began = now_us();
+    long count = 0;
+    for (; now_us() < began + 4000000; count++) {
+        MUST(launch(function, streams[1]));
+        if (strcmp(way, "waits") == 0)
+            MUST(cuStreamSynchronize(streams[1]));
+    }
+    MUST(cuCtxSynchronize());
+    printf("%ld %lld\n", count, now_us() - began);
+}
+
+void check_once(const char *way) {
+    MUST(launch(function_of("busy_4ms"), streams[1]));
+    MUST(cuCtxSynchronize());
+    if (strcmp(way, "exit") == 0)
+        exit(0);
+    if (strcmp(way, "destroy") == 0)
+        MUST(cuDevicePrimaryCtxReset(0));
+    _exit(0);
 }

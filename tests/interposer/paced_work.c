@@ -14,17 +14,20 @@
  *       waiting for the context. Says `COUNT MICROSECONDS` of the last two seconds of four
  *   outgrows
  *       a graph of 20 us becomes one of 250 us after a while, and nothing is waited for. Says the same
+ *   shrinks
+ *       the same of a graph of 8 ms that becomes one of 10 us
  *   varies WAY
  *       a graph of 10 us four times and once more, then 1.5 ms long; waiting for that by WAY (context, event,
  *       event-query, stream-query, copy, sleep). Says `COUNT MICROSECONDS` of the last 1.5 s of 2.5
  *   turns
  *       launches of 10 us; says how often a second they were held back
- *   forever
- *       launches of 1 ms until it is killed; says `ready` before the first
- *   long
- *       says `ready`, and runs one kernel of an hour
- *   capture MODE
- *       captures launches again and again, while another thread launches
+ *   threadless WAY
+ *       launches of 20 ms where no thread can be started; WAY: waits (for each) or not. Says `COUNT
+ *       MICROSECONDS`
+ *   once WAY
+ *       one kernel of 4 ms, waited for; then the program ends, by WAY: exit, _exit, destroy (its context
+ * first) forever launches of 1 ms until it is killed; says `ready` before the first long says `ready`, and
+ * runs one kernel of an hour capture MODE captures launches again and again, while another thread launches
  *   spin
  *       a kernel waits for one that is launched after it, in another stream
  *   signals
@@ -46,17 +49,14 @@
 #include "paced.h"
 
 #include <pthread.h>
-#include <signal.h>
-#include <sys/time.h>
-#include <sys/wait.h>
 #include <time.h>
 
-enum { MAX_THREADS = 64, NODES = 5, HIGHEST = -5, VERSION = 13000, ROUNDS = 8 };
+enum { MAX_THREADS = 64, NODES = 5, HIGHEST = -5, VERSION = 13000 };
 
-static CUcontext context;
-static CUmodule module;
+CUcontext context;
+CUmodule module;
 CUstream streams[STREAMS];
-static bool stop; /* atomic */
+bool stop;
 
 long long now_us(void) {
     struct timespec now;
@@ -64,7 +64,7 @@ long long now_us(void) {
     return (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static void pause_ms(int ms) {
+void pause_ms(int ms) {
     long long until = now_us() + ms * 1000LL;
     while (now_us() < until)
         usleep(1000);
@@ -86,14 +86,14 @@ static void load(void) {
         MUST(cuStreamCreate(&streams[i], i % 2 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
 }
 
-static void use(CUdevice device) {
+void use(CUdevice device) {
     MUST(cuInit(0));
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
     load();
 }
 
-static pthread_t thread(void *(*run)(void *), long number) {
+pthread_t thread(void *(*run)(void *), long number) {
     pthread_t started;
     NEED(pthread_create(&started, NULL, run, (void *)number) == 0);
     return started;
@@ -251,7 +251,7 @@ static void check_both(const char *how) {
 
 /* ---- others meanwhile ---- */
 
-static void *launches(void *number) {
+void *launches(void *number) {
     CUfunction function = function_of("busy_500us");
     MUST(cuCtxSetCurrent(context));
     while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE))
@@ -304,101 +304,6 @@ static void check_spin(void) {
         MUST(launch(spins, streams[1]));
         MUST(launch(raises, high));
         MUST(cuStreamSynchronize(streams[1]));
-    }
-}
-
-static volatile sig_atomic_t signals;
-static void count_signal(int number) {
-    (void)number;
-    signals++;
-}
-
-static void check_signals(void) {
-    struct sigaction action = {.sa_handler = count_signal};
-    struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
-    CUfunction function = function_of("busy_2ms");
-    NEED(sigaction(SIGALRM, &action, NULL) == 0);
-    long long began = now_us();
-    NEED(setitimer(ITIMER_REAL, &often, NULL) == 0);
-    for (int i = 0; i < 100; i++)
-        MUST(launch(function, streams[0]));
-    MUST(cuStreamSynchronize(streams[0]));
-    setitimer(ITIMER_REAL, &never, NULL);
-    NEED(signals > 20);
-    printf("%d %lld\n", 100, now_us() - began);
-}
-
-static int in_child(void) {
-    context = NULL;
-    use(0);
-    CUfunction function = function_of("busy_1ms");
-    for (int i = 0; i < 5; i++)
-        MUST(launch(function, streams[0]));
-    MUST(cuStreamSynchronize(streams[0]));
-    return 0;
-}
-
-static void check_forks(void) {
-    pthread_t others[3];
-    for (int i = 0; i < 3; i++)
-        others[i] = thread(launches, i);
-    for (int round = 0; round < ROUNDS; round++) {
-        int status;
-        pause_ms(10);
-        MUST(launch(function_of("busy_500us"), streams[3]));
-        pid_t child = fork();
-        NEED(child >= 0);
-        if (!child)
-            round % 2 ? exit(in_child()) : _exit(in_child());
-        NEED(waitpid(child, &status, 0) == child);
-        if (status != 0)
-            fprintf(stderr, "a child ended with %#x\n", (unsigned)status);
-        NEED(status == 0);
-    }
-    __atomic_store_n(&stop, true, __ATOMIC_RELEASE);
-    for (int i = 0; i < 3; i++)
-        NEED(pthread_join(others[i], NULL) == 0);
-}
-
-/* ---- ends ---- */
-
-static CUfunction ending;
-static void *launches_until_refused(void *number) {
-    MUST(cuCtxSetCurrent(context));
-    for (int i = 0; i < 100000; i++)
-        if (launch(ending, (long)number % 2 ? CU_STREAM_PER_THREAD : NULL) != CUDA_SUCCESS)
-            return NULL;
-    NEED(!"refused");
-    return NULL;
-}
-
-static void check_ends(const char *way) {
-    pthread_t others[3];
-    MUST(cuInit(0));
-    for (int round = 0; round < ROUNDS; round++) {
-        if (strcmp(way, "destroy") == 0)
-            MUST(cuCtxCreate_v2(&context, 0, 0));
-        else
-            MUST(cuDevicePrimaryCtxRetain(&context, 0));
-        MUST(cuCtxSetCurrent(context));
-        MUST(cuModuleLoadData(&module, ".version 8.0\n"));
-        ending = function_of("busy_1ms");
-        for (int i = 0; i < 20; i++)
-            MUST(launch(ending, NULL));
-        MUST(cuCtxSynchronize());
-        for (int i = 0; i < 3; i++)
-            others[i] = thread(launches_until_refused, i);
-        pause_ms(40);
-        if (strcmp(way, "destroy") == 0)
-            MUST(cuCtxDestroy_v2(context));
-        else if (strcmp(way, "reset") == 0)
-            MUST(cuDevicePrimaryCtxReset_v2(0));
-        else
-            MUST(cuDevicePrimaryCtxRelease_v2(0));
-        for (int i = 0; i < 3; i++)
-            NEED(pthread_join(others[i], NULL) == 0);
-        if (strcmp(way, "reset") == 0)
-            (void)cuDevicePrimaryCtxRelease_v2(0);
     }
 }
 
@@ -467,98 +372,64 @@ static void check_streams(void) {
         NEED(pthread_join(others[i], NULL) == 0);
 }
 
-/* ---- the program's end ---- */
-
-static void *leaves(void *unused) {
-    (void)unused;
-    MUST(cuCtxSetCurrent(context));
-    MUST(launch(function_of("busy_1ms"), NULL));
-    exit(0);
+static void check_forever(void) {
+    CUfunction function = function_of("busy_1ms");
+    puts("ready");
+    for (;;)
+        MUST(launch(function, streams[1]));
 }
 
-/* What is refused once the program ends is no mistake of it. */
-static void *launches_to_the_end(void *number) {
-    CUfunction function = function_of("busy_500us");
-    (void)cuCtxSetCurrent(context);
-    while (launch(function, streams[(long)number % STREAMS]) == CUDA_SUCCESS)
-        ;
+static void check_long(void) {
+    puts("ready");
+    MUST(launch(function_of("busy_3600s"), streams[1]));
     pause();
-    return NULL;
 }
 
-static void at_exit(void) {
-    CUfunction function = function_of("busy_10us");
-    for (int i = 0; i < 20; i++)
-        (void)launch(function, streams[1]);
-}
+static void check_threads_of(const char *count) { check_threads(atoi(count)); }
+static void check_ways_here(void) { check_ways(NULL); }
+static void check_ways_elsewhere(void) { check_ways(streams[1]); }
 
-static void leave(const char *way) {
-    for (int i = 0; i < (strcmp(way, "fault") == 0 ? 0 : 2); i++)
-        pthread_detach(thread(launches_to_the_end, i));
-    for (int i = 0; i < 10; i++)
-        MUST(launch(function_of("busy_500us"), streams[2]));
-    if (strcmp(way, "exit") == 0)
-        exit(0);
-    if (strcmp(way, "thread") == 0 || strcmp(way, "main") == 0)
-        pthread_detach(thread(leaves, 0));
-    if (strcmp(way, "thread") == 0)
-        pause_ms(60000);
-    if (strcmp(way, "main") == 0)
-        pthread_exit(NULL);
-    if (strcmp(way, "fault") == 0) {
-        CUresult result = CUDA_SUCCESS;
-        (void)launch(function_of("fault_illegal_address"), streams[2]);
-        while (result == CUDA_SUCCESS)
-            result = launch(function_of("busy_500us"), streams[2]);
-        NEED(result == CUDA_ERROR_ILLEGAL_ADDRESS);
-    }
-}
+static const struct {
+    const char *name;
+    void (*run)(void);
+    void (*run_with)(const char *argument);
+} all[] = {
+    {"ways", check_ways_here, NULL},
+    {"elsewhere", check_ways_elsewhere, NULL},
+    {"both", NULL, check_both},
+    {"grows", check_grows, NULL},
+    {"outgrows", check_outgrows, NULL},
+    {"shrinks", check_shrinks, NULL},
+    {"varies", NULL, check_varies},
+    {"turns", check_turns, NULL},
+    {"threadless", NULL, check_threadless},
+    {"once", NULL, check_once},
+    {"forever", check_forever, NULL},
+    {"long", check_long, NULL},
+    {"capture", NULL, check_capture},
+    {"spin", check_spin, NULL},
+    {"signals", check_signals, NULL},
+    {"forks", check_forks, NULL},
+    {"ends", NULL, check_ends},
+    {"threads", NULL, check_threads_of},
+    {"streams", check_streams, NULL},
+    {"leave", NULL, check_leave},
+};
 
 int main(int count, char **words) {
     const char *what = count > 1 ? words[1] : "", *argument = count > 2 ? words[2] : "";
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (strcmp(what, "leave") == 0 && strcmp(argument, "atexit") == 0)
-        NEED(atexit(at_exit) == 0); /* before CUDA's own */
+        NEED(atexit(launches_at_exit) == 0); /* before CUDA's own */
     if (strcmp(what, "ends") != 0)
         use(0);
-    if (strcmp(what, "ways") == 0)
-        check_ways(NULL);
-    else if (strcmp(what, "grows") == 0)
-        check_grows();
-    else if (strcmp(what, "outgrows") == 0)
-        check_outgrows();
-    else if (strcmp(what, "varies") == 0)
-        check_varies(argument);
-    else if (strcmp(what, "turns") == 0)
-        check_turns();
-    else if (strcmp(what, "both") == 0)
-        check_both(argument);
-    else if (strcmp(what, "elsewhere") == 0)
-        check_ways(streams[1]);
-    else if (strcmp(what, "forever") == 0 || strcmp(what, "long") == 0) {
-        CUfunction function = function_of(what[0] == 'l' ? "busy_3600s" : "busy_1ms");
-        puts("ready");
-        MUST(launch(function, streams[1]));
-        while (what[0] != 'l')
-            MUST(launch(function, streams[1]));
-        pause();
-    } else if (strcmp(what, "capture") == 0)
-        check_capture(argument);
-    else if (strcmp(what, "spin") == 0)
-        check_spin();
-    else if (strcmp(what, "signals") == 0)
-        check_signals();
-    else if (strcmp(what, "forks") == 0)
-        check_forks();
-    else if (strcmp(what, "ends") == 0)
-        check_ends(argument);
-    else if (strcmp(what, "threads") == 0)
-        check_threads(atoi(argument));
-    else if (strcmp(what, "streams") == 0)
-        check_streams();
-    else if (strcmp(what, "leave") == 0)
-        leave(argument);
-    else
-        return 2;
-    return 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strcmp(all[i].name, what) == 0) {
+            if (all[i].run)
+                all[i].run();
+            else
+                all[i].run_with(argument);
+            return 0;
+        }
+    return 2;
 }

@@ -60,7 +60,9 @@ static void forget(void) {
 }
 XPU_AT_FORK(forget)
 
+/* A wait for what others do: where no thread of ours can see it, this one looks itself. */
 static void pause_for(uint64_t ns) {
+    xpu_turns_look_without_thread();
     struct timespec time = {.tv_nsec = (long)(ns < LONG_PAUSE_NS ? ns : LONG_PAUSE_NS)};
     syscall(SYS_nanosleep, &time, NULL); /* a signal ends it early */
 }
@@ -155,7 +157,7 @@ static bool has_work(const struct xpu_lane_stream *on) {
 
 /* Whether there is work that may wait for the launch: what its own stream has comes before it. */
 static bool others_work(const struct xpu_pace *pace, const struct xpu_lane *lane) {
-    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
+    XPU_EACH_STREAM (i, lane)
         if (&lane->streams[i] != pace->on && has_work(&lane->streams[i]))
             return true;
     return false;
@@ -244,10 +246,9 @@ void xpu_gate_pass_unmeasured(const struct xpu_lane *lane) {
         device = first_with_cap(); /* it is not known whose time it takes, and is somebody's */
     uint64_t *last = &lasts[device];
     static int told;
-    xpu_log_once(
-        &told,
-        "it cannot be measured how long launches take (the driver does not tell it, or no thread may be "
-        "started): every one counts as the whole time since the one before");
+    xpu_log_once(&told, "it cannot be measured how long launches take, as the driver does not tell it: every "
+                        "one counts as the "
+                        "whole time since the one before");
     for (;;) {
         uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS,
                  before = __atomic_load_n(last, __ATOMIC_RELAXED);

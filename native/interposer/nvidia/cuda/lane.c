@@ -282,7 +282,7 @@ static bool take_over(struct xpu_lane_stream *on, uint64_t key) {
 }
 
 static unsigned home_of(uint64_t key) {
-    return (unsigned)(key * 0x9e3779b97f4a7c15u >> 58) & (XPU_LANE_STREAMS - 1);
+    return (unsigned)(key * 0x9e3779b97f4a7c15u >> (64 - XPU_LANE_STREAMS_BITS));
 }
 
 struct xpu_lane_stream *xpu_lane_stream_known(struct xpu_lane *lane, CUstream stream, bool per_thread) {
@@ -304,8 +304,11 @@ struct xpu_lane_stream *xpu_lane_stream(struct xpu_lane *lane, CUstream stream, 
         if (found == key)
             return on;
         if (!found &&
-            __atomic_compare_exchange_n(&on->key, &found, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            __atomic_compare_exchange_n(&on->key, &found, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+            unsigned place = (home + i) % XPU_LANE_STREAMS;
+            __atomic_fetch_or(&lane->taken[place / 64], UINT64_C(1) << place % 64, __ATOMIC_RELEASE);
             return on;
+        }
         if (found == key)
             return on;
     }
@@ -318,9 +321,10 @@ struct xpu_lane_stream *xpu_lane_stream(struct xpu_lane *lane, CUstream stream, 
 void xpu_stream_withdraw(CUstream stream) {
     struct xpu_lane *lane;
     for (unsigned i = 0; stream && (lane = xpu_lane_at(i)); i++)
-        for (unsigned j = 0; j < XPU_LANE_STREAMS && __atomic_load_n(&lane->context, __ATOMIC_ACQUIRE); j++) {
+        XPU_EACH_STREAM (j, lane) {
             struct xpu_lane_stream *on = &lane->streams[j];
-            if (__atomic_load_n(&on->stream, __ATOMIC_RELAXED) != stream)
+            if (__atomic_load_n(&on->stream, __ATOMIC_RELAXED) != stream ||
+                !__atomic_load_n(&lane->context, __ATOMIC_ACQUIRE))
                 continue;
             bool taken = xpu_stream_take(on);
             for (int tries = 0; !taken && tries < WITHDRAW_TRIES; tries++) {
@@ -376,6 +380,7 @@ bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstrea
         on->since = (struct xpu_marker){0};
         marker->depth = marker->ns + marker->unknown * __atomic_load_n(&lane->unknown_ns, __ATOMIC_RELAXED);
         __atomic_fetch_add(&lane->inflight, marker->depth, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&lane->unknown, marker->unknown, __ATOMIC_RELAXED);
     }
     marker->kind = kind;
     marker->recorded = recorded;
@@ -433,7 +438,7 @@ bool xpu_marker_late(struct xpu_lane *lane, struct xpu_lane_stream *on) {
 
 void xpu_marker_late_all(struct xpu_lane *lane, int64_t before) {
     uint64_t own = key_of(CU_STREAM_PER_THREAD, true);
-    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++) {
+    XPU_EACH_STREAM (i, lane) {
         struct xpu_lane_stream *on = &lane->streams[i];
         if (!__atomic_load_n(&on->open, __ATOMIC_RELAXED))
             continue;
@@ -456,7 +461,7 @@ void xpu_marker_done(struct xpu_lane *lane, struct xpu_lane_stream *on) {
 
 void xpu_lane_drop(struct xpu_lane *lane) {
     double rest = 0;
-    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++) {
+    XPU_EACH_STREAM (i, lane) {
         struct xpu_lane_stream *on = &lane->streams[i];
         uint32_t placed = __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE);
         for (uint32_t at = __atomic_load_n(&on->read, __ATOMIC_ACQUIRE); at != placed; at++)

@@ -18,8 +18,9 @@
 
 enum {
     XPU_LANES = 32,
-    XPU_LANE_EVENTS = 256,         /* for markers; at most 256, as a byte names one */
-    XPU_LANE_STREAMS = 64,         /* a power of two; streams beyond it share places */
+    XPU_LANE_EVENTS = 256,     /* for markers; at most 256, as a byte names one */
+    XPU_LANE_STREAMS_BITS = 7, /* 128 streams; those beyond share places */
+    XPU_LANE_STREAMS = 1 << XPU_LANE_STREAMS_BITS,
     XPU_LANE_PENDING = 64,         /* markers of one stream; a power of two */
     XPU_LANE_PROBES = 16,          /* under way at once; a power of two */
     XPU_LANE_ENDED = 64,           /* ends of work that are remembered */
@@ -94,14 +95,16 @@ struct xpu_lane {
     uint32_t beside_others; /* others use the device: a probe waited, and not so many since did not; atomic */
     uint64_t inflight;      /* ns, the depth of what was marked and is not measured; atomic */
     uint32_t per_thread;    /* something was launched in a thread's default stream; atomic */
-    uint64_t unknown_ns;    /* what was never measured takes so long, by the last ones; atomic */
-    uint32_t let_go;        /* launches that waited for less to be under way, in vain; atomic */
-    uint32_t let_go_at;     /* `ended_count` then; atomic */
-    uint64_t stall;         /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
-    CUstream probes;        /* the pacer's own stream */
+    uint32_t unknown;    /* launches of kinds never measured that are marked, and not measured yet; atomic */
+    uint64_t unknown_ns; /* what was never measured takes so long, by the last ones; atomic */
+    uint32_t let_go;     /* launches that waited for less to be under way, in vain; atomic */
+    uint32_t let_go_at;  /* `ended_count` then; atomic */
+    uint64_t stall;      /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
+    CUstream probes;     /* the pacer's own stream */
     CUevent events[XPU_LANE_EVENTS];
     uint64_t free[XPU_LANE_EVENTS / 64]; /* bits; atomic */
     struct xpu_marker markers[XPU_LANE_EVENTS];
+    uint64_t taken[XPU_LANE_STREAMS / 64]; /* bits: places that have been a stream's; atomic */
     struct xpu_lane_stream streams[XPU_LANE_STREAMS];
     /* The measuring thread's own: */
     CUevent probe_events[XPU_LANE_PROBES], reference;
@@ -126,6 +129,17 @@ struct xpu_lane *xpu_lane_for(CUstream stream, bool *broken);
 struct xpu_lane *xpu_lane_known(CUstream stream);
 /* Every lane there is, by number; NULL: none of that number. */
 struct xpu_lane *xpu_lane_at(unsigned number);
+/* The first place from `from` on that has been a stream's; XPU_LANE_STREAMS: none. */
+static inline unsigned xpu_lane_next(const struct xpu_lane *lane, unsigned from) {
+    for (; from < XPU_LANE_STREAMS; from = (from / 64 + 1) * 64) {
+        uint64_t taken = __atomic_load_n(&lane->taken[from / 64], __ATOMIC_ACQUIRE) >> from % 64;
+        if (taken)
+            return from + (unsigned)__builtin_ctzll(taken);
+    }
+    return XPU_LANE_STREAMS;
+}
+#define XPU_EACH_STREAM(i, lane)                                                                             \
+    for (unsigned i = xpu_lane_next(lane, 0); i < XPU_LANE_STREAMS; i = xpu_lane_next(lane, i + 1))
 /* The place of a stream. */
 struct xpu_lane_stream *xpu_lane_stream(struct xpu_lane *lane, CUstream stream, bool per_thread);
 /* The same where something was launched in that stream already, and no other stream has the place; or NULL.

@@ -61,8 +61,8 @@ static void mark_begin(const struct xpu_pace *pace, struct xpu_lane *lane) {
     if (opens)
         xpu_stream_opens(on, true);
     xpu_stream_leave(on);
-    if (opens && !xpu_turns_wake())
-        __atomic_store_n(&lane->broken, 1, __ATOMIC_RELAXED);
+    if (opens)
+        xpu_turns_wake();
 }
 
 /* ---- around a launch ---- */
@@ -135,6 +135,7 @@ static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
 void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
     struct xpu_lane *lane = pace->lane;
     struct xpu_lane_stream *on = pace->on;
+    bool marked = false;
     if (!lane)
         return;
     if (result != CUDA_SUCCESS) {
@@ -144,7 +145,7 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
         add(on, pace);
         if (!pace->known || on->since.ns >= MARK_NS || on->since.count >= MARK_COUNT || on->tick != tick ||
             xpu_cost_is_due(pace->cost, tick))
-            if (xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END)) {
+            if ((marked = xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END))) {
                 on->tick = tick;
                 xpu_cost_marked(pace->cost, tick);
             }
@@ -154,6 +155,8 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
         __atomic_fetch_add(&on->missed, 1, __ATOMIC_RELAXED);
     }
     __atomic_fetch_sub(&on->launching, 1, __ATOMIC_ACQ_REL);
+    if (__builtin_expect(marked, 0))
+        xpu_turns_look_without_thread();
 }
 
 void xpu_pace_waits(CUstream stream, bool per_thread) {
@@ -174,12 +177,22 @@ void xpu_pace_waits_for_all(CUcontext context) {
         xpu_marker_late_all(lane, INT64_MAX);
 }
 
+void xpu_pace_has_waited(void) {
+    CUcontext context = NULL;
+    const struct xpu_lane *lane;
+    xpu_turns_look_without_thread();
+    if (REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS && (lane = xpu_lane_of(context)) &&
+        __atomic_load_n(&lane->unknown, __ATOMIC_RELAXED))
+        xpu_turns_look();
+}
+
 /* ---- contexts ---- */
 
 void xpu_pace_context_begin(CUcontext context) {
     struct xpu_lane *lane = xpu_lane_of(context);
     if (!lane)
         return;
+    xpu_turns_look(); /* what has ended by now counts as it was */
     __atomic_store_n(&lane->ending, 1, __ATOMIC_SEQ_CST);
     xpu_turns_leave(lane);
 }
@@ -194,5 +207,5 @@ void xpu_pace_context_end(CUcontext context, bool alive) {
         xpu_lane_drop(lane);
     __atomic_store_n(&lane->ending, 0, __ATOMIC_SEQ_CST);
     if (alive)
-        (void)xpu_turns_wake(); /* it has passed the lane over, and may have gone to sleep */
+        xpu_turns_wake(); /* it has passed the lane over, and may have gone to sleep */
 }

@@ -66,6 +66,8 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result);
 void xpu_pace_waits(CUstream stream, bool per_thread);
 /* The same for all streams of a context; NULL: of the current one. */
 void xpu_pace_waits_for_all(CUcontext context);
+/* It has waited: what was never measured before is, at once, as the process may end now. */
+void xpu_pace_has_waited(void);
 
 /* Around a call that may end a context: what the pacer has in it is not touched from the first on. */
 void xpu_pace_context_begin(CUcontext context);

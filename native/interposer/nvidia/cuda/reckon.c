@@ -91,6 +91,10 @@ static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const stru
     on->predicted = false;
     if (!marker->mixed || !on->active)
         return;
+    /* Whatever else is not known: since the first was launched no more time has passed than this. */
+    double most = (double)(marker->at - (marker->first + lane->clocks.offset)) + IDLE_NS;
+    if (most > 0 && most < (double)marker->ns)
+        learn(marker, most, XPU_COST_UNSURE);
     if (!past && !marker->pauses && measure->active == 1 && used > SURE_NS &&
         used > 1.5 * (double)marker->ns) {
         /* It takes longer than it did: it is neither given back nor learnt from only once nobody else is
@@ -212,6 +216,7 @@ static void ends(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane
     counts_from_here(lane, on, false);
     lane->retired += (double)marker->ns;
     __atomic_fetch_sub(&lane->inflight, marker->depth, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&lane->unknown, marker->unknown, __ATOMIC_RELAXED);
     xpu_marker_done(lane, on);
     marker = xpu_marker_first(lane, on, on->read, &unused);
     if (!marker)
@@ -304,7 +309,7 @@ static double under_way(struct xpu_lane *lane, struct xpu_lane_stream *on) {
 void xpu_settle(struct xpu_lane *lane) {
     double retired = lane->retired;
     __atomic_store_n(&lane->contended, lane->measure.turn < CONTENDED, __ATOMIC_RELAXED);
-    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
+    XPU_EACH_STREAM (i, lane)
         if (lane->streams[i].active)
             retired += under_way(lane, &lane->streams[i]);
     double wanted = xpu_measure_used(&lane->measure) - retired;

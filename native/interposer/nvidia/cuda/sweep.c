@@ -149,7 +149,7 @@ static bool may_work(struct xpu_lane *lane, struct xpu_lane_stream *on) {
 }
 
 static bool any_may_work(struct xpu_lane *lane) {
-    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++)
+    XPU_EACH_STREAM (i, lane)
         if (__atomic_load_n(&lane->streams[i].open, __ATOMIC_RELAXED) && may_work(lane, &lane->streams[i]))
             return true;
     return false;
@@ -196,10 +196,8 @@ void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane) {
     if (works || lane->probes_read != lane->probes_placed)
         return;
     /* And all is known up to the last end. */
-    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++) {
+    XPU_EACH_STREAM (i, lane) {
         struct xpu_lane_stream *on = &lane->streams[i];
-        if (!__atomic_load_n(&on->key, __ATOMIC_ACQUIRE))
-            continue;
         stamp_markers(lane, on);
         if (on->stamped > lane->latest)
             lane->latest = on->stamped;

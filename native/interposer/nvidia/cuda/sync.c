@@ -42,6 +42,8 @@ XPU_INTERPOSE(cuStreamWaitEvent_ptsz)
 static inline CUresult synchronized(CUresult result) {
     if (__builtin_expect(__atomic_load_n(&xpu_pools_stale, __ATOMIC_ACQUIRE), 0) && result == CUDA_SUCCESS)
         xpu_pools_synchronized();
+    if (__builtin_expect(xpu_pacing(), 0))
+        xpu_pace_has_waited();
     return xpu_mps_explained(result);
 }
 

@@ -25,6 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
+XPU_NEED(cuCtxGetCurrent)
 XPU_NEED(cuCtxSetCurrent)
 XPU_NEED(cuThreadExchangeStreamCaptureMode)
 
@@ -35,6 +36,14 @@ enum {
     LEAST_PAUSE_NS = 50000,
     /* A stream in which nothing was launched for so long is marked from here: who launches does so else. */
     LATE_NS = 100000,
+    /* For so long after the last work it goes on looking: who launches and waits in turn need not wake it
+     * each time. */
+    LINGER_NS = 20000000,
+    /* How long after one that could not be started another is tried. */
+    AGAIN_NS = 1000000000,
+    /* How often a thread of the program that wants to look waits for another's look, each tenth of a
+     * millisecond. */
+    LOOK_TRIES = 50,
     LEAVE_TRIES = 3000,
     STACK = 256 << 10,
 };
@@ -42,14 +51,18 @@ enum {
 uint32_t xpu_turns_tick;
 
 enum { NONE, STARTING, RUNNING, FAILED };
-static int thread_state; /* atomic */
-static uint32_t asleep;  /* atomic; the futex that it sleeps at: 1 while it does */
-static uint32_t ended;   /* the process ends: no more calls of the driver; atomic */
+static int thread_state;   /* atomic */
+static uint64_t failed_at; /* atomic */
+static uint32_t asleep;    /* atomic; the futex that it sleeps at: 1 while it does */
+static uint32_t ended;     /* the process ends: no more calls of the driver; atomic */
+static uint32_t looking;   /* taken by who looks: the thread, or one of the program's; atomic */
+static uint64_t looked_at; /* when that began last; atomic */
 
 static void forget(void) {
     thread_state = NONE;
     asleep = 0;
     ended = 0;
+    looking = 0;
 }
 XPU_AT_FORK(forget)
 
@@ -57,20 +70,18 @@ static long futex(uint32_t *word, int operation, uint32_t value) {
     return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
-static struct xpu_sweep sweep; /* the thread's own */
+static struct xpu_sweep sweep; /* of who looks */
 
 /* Whether the lane has work, or may have. */
 static bool look_at(struct xpu_lane *lane) {
     bool any = false;
     if (REAL(cuCtxSetCurrent)(lane->context) != CUDA_SUCCESS) {
-        __atomic_store_n(&lane->broken, 1, __ATOMIC_RELAXED);
+        xpu_lane_drop(lane); /* a green context that has ended, or one that an error has */
         return false;
     }
     xpu_sweep_begin(&sweep, lane);
-    for (unsigned i = 0; i < XPU_LANE_STREAMS; i++) {
+    XPU_EACH_STREAM (i, lane) {
         struct xpu_lane_stream *on = &lane->streams[i];
-        if (!__atomic_load_n(&on->key, __ATOMIC_ACQUIRE))
-            continue;
         if (on->active && !on->assumed_end &&
             __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE))
             xpu_rests_perhaps(&sweep, lane, on, lane->measure.at);
@@ -86,19 +97,23 @@ static bool look_at(struct xpu_lane *lane) {
             xpu_happens(&sweep, lane, &sweep.instants[i]);
     if (lane->measure.active)
         xpu_measure_reaches(&lane->measure, sweep.until);
-    for (unsigned i = 0; i < XPU_LANE_STREAMS && !any; i++)
-        any = __atomic_load_n(&lane->streams[i].open, __ATOMIC_RELAXED) ||
-              __atomic_load_n(&lane->streams[i].launching, __ATOMIC_RELAXED);
+    XPU_EACH_STREAM (i, lane)
+        any |= __atomic_load_n(&lane->streams[i].open, __ATOMIC_RELAXED) ||
+               __atomic_load_n(&lane->streams[i].launching, __ATOMIC_RELAXED);
     xpu_settle(lane);
     xpu_marker_late_all(lane, (int64_t)xpu_now() - LATE_NS);
     return any;
 }
 
-/* ---- the thread ---- */
+struct seen {
+    bool work;
+    bool others; /* have a device, too */
+    bool limits; /* what is launched may have to wait */
+};
 
-static bool look_at_all(bool *calm) {
-    bool any = false;
-    *calm = true;
+static struct seen look_at_all(void) {
+    struct seen seen = {0};
+    __atomic_store_n(&looked_at, xpu_now(), __ATOMIC_RELAXED);
     for (unsigned i = 0; i < XPU_LANES; i++) {
         struct xpu_lane *lane = xpu_lane_at(i);
         if (!lane)
@@ -106,45 +121,94 @@ static bool look_at_all(bool *calm) {
         __atomic_store_n(&lane->using, 1, __ATOMIC_SEQ_CST);
         if (__atomic_load_n(&lane->context, __ATOMIC_SEQ_CST) &&
             !__atomic_load_n(&lane->ending, __ATOMIC_SEQ_CST) && !__atomic_load_n(&ended, __ATOMIC_SEQ_CST)) {
-            any |= look_at(lane);
-            *calm &= lane->undisturbed >= XPU_LANE_CALM;
+            seen.work |= look_at(lane);
+            seen.others |= lane->undisturbed < XPU_LANE_CALM;
+            seen.limits |= xpu_share_varies(lane->device);
         }
         __atomic_store_n(&lane->using, 0, __ATOMIC_SEQ_CST);
     }
     __atomic_fetch_add(&xpu_turns_tick, 1, __ATOMIC_RELAXED);
-    return any;
+    return seen;
 }
 
+static bool begin_look(void) { return !__atomic_exchange_n(&looking, 1, __ATOMIC_ACQUIRE); }
+static void end_look(void) { __atomic_store_n(&looking, 0, __ATOMIC_RELEASE); }
+
+/* ---- on a thread of the program ---- */
+
+/* False: another looks. */
+static bool look_here(void) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUcontext current;
+    if (!begin_look())
+        return false;
+    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS) {
+        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+        (void)look_at_all();
+        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+        (void)REAL(cuCtxSetCurrent)(current);
+    }
+    end_look();
+    return true;
+}
+
+void xpu_turns_look(void) {
+    for (int tries = 0; !look_here() && tries < LOOK_TRIES; tries++)
+        syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+void xpu_turns_look_without_thread(void) {
+    if (__builtin_expect(__atomic_load_n(&thread_state, __ATOMIC_ACQUIRE) == FAILED, 0) &&
+        xpu_now() - __atomic_load_n(&looked_at, __ATOMIC_RELAXED) >= LEAST_PAUSE_NS)
+        (void)look_here();
+}
+
+/* ---- the thread ---- */
+
 /* From one look to the next. Not at equal distances: others' work may come at such, too. */
-static void pause_since(uint64_t began, bool calm) {
+static void pause_since(uint64_t began, bool others) {
     static uint32_t seed = 1;
     seed = seed * 1664525u + 1013904223u;
-    uint64_t usual = calm ? SELDOM_NS : OFTEN_NS, passed = xpu_now() - began;
+    uint64_t usual = others ? OFTEN_NS : SELDOM_NS, passed = xpu_now() - began;
     uint64_t wanted = usual / 2 + (usual * (seed >> 8) >> 24), least = LEAST_PAUSE_NS;
     struct timespec time = {.tv_nsec = (long)(wanted > passed + least ? wanted - passed : least)};
     syscall(SYS_nanosleep, &time, NULL);
 }
 
+static struct seen look(void) {
+    struct seen seen = {.work = true}; /* or a thread of the program would not be looking just now */
+    if (!begin_look())
+        return seen;
+    seen = look_at_all();
+    end_look();
+    return seen;
+}
+
 static void *run(void *unused) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool calm;
+    uint64_t worked = 0;
     (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     while (!__atomic_load_n(&ended, __ATOMIC_ACQUIRE)) {
         uint64_t began = xpu_now();
-        if (look_at_all(&calm)) {
-            pause_since(began, calm);
+        struct seen seen = look();
+        if (seen.work)
+            worked = began;
+        if (seen.work || (!seen.limits && began - worked < LINGER_NS)) {
+            pause_since(began, seen.others);
             continue;
         }
         __atomic_store_n(&asleep, 1, __ATOMIC_SEQ_CST);
-        if (!look_at_all(&calm))
+        if (!look().work)
             futex(&asleep, FUTEX_WAIT, 1);
         __atomic_store_n(&asleep, 0, __ATOMIC_SEQ_CST);
     }
     return unused;
 }
 
-/* The driver is torn down after this: no call of it may be under way. */
+/* What has ended since the last look counts too: a program may be one of many short ones. The driver is torn
+ * down after this: no call of it may be under way. */
 static void end(void) {
+    xpu_turns_look();
     __atomic_store_n(&ended, 1, __ATOMIC_SEQ_CST);
     for (unsigned i = 0; i < XPU_LANES; i++)
         if (xpu_lane_at(i))
@@ -166,21 +230,34 @@ static bool start(void) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     static int registered; /* also in a forked child: the handler is inherited */
-    if (started && !__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
+    if (!__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
         atexit(end);
     return started;
 }
 
-bool xpu_turns_wake(void) {
-    int state = NONE;
-    if (__atomic_compare_exchange_n(&thread_state, &state, STARTING, false, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_ACQUIRE))
-        __atomic_store_n(&thread_state, state = start() ? RUNNING : FAILED, __ATOMIC_RELEASE);
-    if (state == FAILED)
-        return false;
+static void start_once(int state) {
+    static int told;
+    if (!__atomic_compare_exchange_n(&thread_state, &state, STARTING, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE))
+        return;
+    bool started = start();
+    if (!started) {
+        xpu_log_once(&told,
+                     "no thread can be started that measures what launches take: it is measured when the "
+                     "program launches, and when it waits");
+        __atomic_store_n(&failed_at, xpu_now(), __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&thread_state, started ? RUNNING : FAILED, __ATOMIC_RELEASE);
+}
+
+void xpu_turns_wake(void) {
+    int state = __atomic_load_n(&thread_state, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(state != RUNNING, 0) &&
+        (state == NONE ||
+         (state == FAILED && xpu_now() - __atomic_load_n(&failed_at, __ATOMIC_RELAXED) > AGAIN_NS)))
+        start_once(state);
     if (__atomic_exchange_n(&asleep, 0, __ATOMIC_SEQ_CST))
         futex(&asleep, FUTEX_WAKE, INT_MAX);
-    return true;
 }
 
 bool xpu_turns_ended(void) { return __atomic_load_n(&ended, __ATOMIC_RELAXED); }
