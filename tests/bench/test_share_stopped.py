@@ -34,6 +34,7 @@ def two(installed: Path) -> Iterator[Pair]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=interrupted,
         )
         for _ in range(2)
     )
@@ -48,6 +49,11 @@ def two(installed: Path) -> Iterator[Pair]:
             process.wait()
             for folder in folders:
                 runfolder.remove(folder, installed)
+
+
+def interrupted() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would the runs of these tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def at_work(process: subprocess.Popen[str]) -> bool:

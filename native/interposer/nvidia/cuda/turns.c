@@ -136,13 +136,22 @@ static void end_look(void) { __atomic_store_n(&looking, 0, __ATOMIC_RELEASE); }
 
 /* ---- on a thread of the program ---- */
 
+/* A forked child has none of its parent's, and may have no CUDA at all: it asks no driver. */
+static bool any_lane(void) {
+    const struct xpu_lane *lane;
+    for (unsigned i = 0; (lane = xpu_lane_at(i)); i++)
+        if (__atomic_load_n(&lane->context, __ATOMIC_RELAXED))
+            return true;
+    return false;
+}
+
 /* False: another looks. */
 static bool look_here(void) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext current;
     if (!begin_look())
         return false;
-    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS) {
+    if (any_lane() && REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS) {
         (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
         (void)look_at_all();
         (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
