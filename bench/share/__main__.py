@@ -33,7 +33,7 @@ T = TypeVar("T")
 def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python3 -m share", description="How well limits on compute hold.")
     parser.add_argument("prefix", type=Path, help="where the product is installed")
-    parser.add_argument("--quick", action="store_const", const="quick", dest="set", help="a minute or so")
+    parser.add_argument("--quick", action="store_const", const="quick", dest="set", help="a minute or two")
     parser.add_argument("--set", choices=scenarios.SETS, help="which scenarios (full)")
     parser.set_defaults(set="full")  # of both: argparse takes an option's own from the first of a name
     parser.add_argument("--only", metavar="TEXT", help="of these, those with TEXT in their name")
@@ -167,7 +167,8 @@ def _run(words: Sequence[str], stop: threading.Event) -> int:
     if options.out:
         _write(options.out, options.law, judged, text, table.document(judged, session.natives, command, said))
     if options.page:
-        page = table.put_into(options.page.read_text(), options.law, table.summary(judged, command, said))
+        text = table.summary(judged, session.natives, command, said)
+        page = table.put_into(options.page.read_text(), options.law, text)
         options.page.write_text(page)
     return 0 if len(judged) == len(wanted) else 1
 

@@ -23,6 +23,9 @@ _HEAD = (
     "given back",
 )
 
+#: The caps at which a summary says how long launches take.
+_P99_CAPS = (100, 50)
+
 
 def duration(ns: float) -> str:
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
@@ -60,8 +63,11 @@ def markdown(judged: Sequence[tuple[Scenario, Result]], command: str, said: str)
     return "\n".join(lines) + "\n"
 
 
-def summary(judged: Sequence[tuple[Scenario, Result]], command: str, said: str) -> str:
-    """For a page: loads alone by caps, what they got and the worst window; then scenarios of several."""
+def summary(
+    judged: Sequence[tuple[Scenario, Result]], natives: Mapping[str, Native], command: str, said: str
+) -> str:
+    """For a page: loads alone by caps, what they got, the worst window, and how long 99 of 100 calls that
+    launch took at most; then scenarios of several. `natives`: the same loads without a limit."""
     alone: dict[str, dict[int, Outcome]] = {}
     together = []
     for scenario, result in judged:
@@ -75,15 +81,18 @@ def summary(judged: Sequence[tuple[Scenario, Result]], command: str, said: str) 
         caps = sorted({cap for outcomes in alone.values() for cap in outcomes})
         lines += [
             "Each load alone: what it got at each cap / what was due if that is less, in percent of the",
-            "card, and in brackets the error of the worst window in points.",
+            "card, and in brackets the error of the worst window in points. p99 is of launching calls:",
+            f"without a limit, at {_P99_CAPS[0]} and at {_P99_CAPS[1]} %, where they also wait for budget.",
             "",
-            _row(["load", *(f"{cap} %" for cap in caps), "mean error"]),
-            _row(["---"] + ["---:"] * (len(caps) + 1)),
+            _row(["load", *(f"{cap} %" for cap in caps), "mean error", "p99 of a launch"]),
+            _row(["---"] + ["---:"] * (len(caps) + 2)),
         ]
         for name, outcomes in alone.items():
             mean = sum(one.mean_error for one in outcomes.values()) / len(outcomes)
             cells = [_cell(outcomes[cap]) if cap in outcomes else "" for cap in caps]
-            lines.append(_row([name, *cells, f"{mean:.2f}"]))
+            p99s = [natives[name].p99_ns, *(outcomes[cap].p99_ns for cap in _P99_CAPS if cap in outcomes)]
+            late = ", ".join(map(duration, p99s))
+            lines.append(_row([name, *cells, f"{mean:.2f}", late]))
         lines.append("")
     if together:
         lines += [

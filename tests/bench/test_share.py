@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import xml.etree.ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,13 +148,15 @@ def test_a_page_gets_the_summary_in_its_place_and_nowhere_else() -> None:
         (one, measure.judge(one, [[log((0.29, 13))]], [NATIVE]))
         for one in (
             Scenario("at 30", (Container(LOADS["async-1ms"], 30),)),
-            Scenario("graphs at 30", (Container(LOADS["graphs"], 30),)),
+            Scenario("graphs at 50", (Container(LOADS["graphs"], 50),)),
         )
     ]
     pair = scenario(30, 70)
     judged.append((pair, measure.judge(pair, [[log((0.3, 11))], [log((0.7, 11))]], [NATIVE] * 2)))
-    text = table.summary(judged, "a command", "a card")
-    assert "| async-1ms | 29.0 (1.0) | 1.00 |" in text
+    natives = {"async-1ms": NATIVE, "graphs": replace(NATIVE, p99_ns=6000.0)}
+    text = table.summary(judged, natives, "a command", "a card")
+    assert "| async-1ms | 29.0 (1.0) |  | 1.00 | 5 us |" in text
+    assert "| graphs |  | 29.0 (21.0) | 21.00 | 6 us, 0 ns |" in text
     assert "| a scenario | 30/70 | 30.0/70.0 | 0.0/0.0 | 0.0/0.0 | 0.0 | 1.000 |  |" in text
     page = "before\n<!-- share: ours -->\nold\n<!-- end of share: ours -->\nafter\n"
     found = table.put_into(page, "ours", text)
