@@ -62,6 +62,7 @@ void check_once(const char *way);
 void check_signals(void);
 void check_forks(void);
 void check_ends(const char *way);
+void check_interrupted(const char *after_us);
 void check_leave(const char *way);
 void launches_at_exit(void);
 

@@ -65,6 +65,23 @@ void check_forks(void) {
 
 /* ---- ends ---- */
 
+static void end_program(int number) {
+    (void)number;
+    exit(0);
+}
+
+/* The program ends in a signal's handler, in the midst of launches: their locks, if any, are taken. */
+void check_interrupted(const char *after_us) {
+    CUfunction function = function_of("busy_1us");
+    struct sigaction action = {.sa_handler = end_program};
+    struct itimerval once = {{0, 0}, {0, atol(after_us)}};
+    MUST(launch(function, streams[0]));
+    NEED(sigaction(SIGALRM, &action, NULL) == 0);
+    NEED(setitimer(ITIMER_REAL, &once, NULL) == 0);
+    for (;;)
+        MUST(launch(function, streams[0]));
+}
+
 static CUfunction ending;
 static void *launches_until_refused(void *number) {
     MUST(cuCtxSetCurrent(context));

@@ -413,6 +413,7 @@ static const struct {
     {"ends", NULL, check_ends},
     {"threads", NULL, check_threads_of},
     {"streams", check_streams, NULL},
+    {"interrupted", NULL, check_interrupted},
     {"leave", NULL, check_leave},
 };
 

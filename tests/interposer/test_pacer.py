@@ -168,7 +168,7 @@ def test_work_that_takes_longer_than_it_did_is_charged_what_it_takes(
             count, microseconds = map(int, one.run("grows").split())
             return count * 50_000 / microseconds * 100
 
-        within(0, 45, got)
+        within(15, 45, got)
 
 
 @pytest.mark.alone
@@ -299,6 +299,13 @@ def test_a_kernel_may_wait_for_one_that_is_launched_after_it(paced: Callable[...
 def test_signals_wake_no_launch_before_its_time(paced: Callable[..., Paced]) -> None:
     count, passed = (int(word) for word in paced(40).run("signals").split())
     assert count * 2000 / passed < 0.55
+
+
+def test_a_signal_may_end_the_program_in_the_midst_of_a_launch(paced: Callable[..., Paced]) -> None:
+    """What is measured at its end is not to wait for a lock of the driver's that the launch has."""
+    one = paced(95)
+    for after_us in range(5000, 25000, 1000):
+        one.run("interrupted", str(after_us), timeout=10)
 
 
 def test_children_and_parents_go_on_after_a_fork(paced: Callable[..., Paced]) -> None:

@@ -16,7 +16,7 @@ enum {
     /* Of each new measurement one part in so many counts; of one that is not sure, one in more. */
     WEIGHT = 4,
     UNSURE_WEIGHT = 16,
-    /* A kind is measured again after so many looks of the measuring thread, some 20 to 60 ms. */
+    /* A kind is measured again after so many looks that were due, some 20 to 60 ms. */
     DUE_TICKS = 32,
 };
 

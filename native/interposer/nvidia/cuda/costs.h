@@ -21,7 +21,7 @@ xpu_cost xpu_cost_of(const void *what, uint32_t shape);
 /* Nanoseconds; *known: it has been measured before. */
 uint64_t xpu_cost_ns(xpu_cost cost, bool *known);
 /* Whether no marker has followed a launch of this kind of late: then what is known of it may be out of date.
- * `tick`: xpu_turns_tick, which each look of the measuring thread counts up. */
+ * `tick`: xpu_turns_tick, which each look that is due counts up. */
 bool xpu_cost_is_due(xpu_cost cost, uint32_t tick);
 void xpu_cost_marked(xpu_cost cost, uint32_t tick);
 enum xpu_cost_sure {

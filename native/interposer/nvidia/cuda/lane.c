@@ -122,6 +122,14 @@ static bool fill(struct xpu_lane *lane) {
     return true;
 }
 
+/* A thread may still be in a launch into the context that has ended. */
+static bool any_launching(const struct xpu_lane *lane) {
+    XPU_EACH_STREAM (i, lane)
+        if (__atomic_load_n(&lane->streams[i].launching, __ATOMIC_ACQUIRE))
+            return true;
+    return false;
+}
+
 /* With `claiming` held. NULL: there are too many. */
 static struct xpu_lane *place_for_one(unsigned *number) {
     for (*number = 0; *number < XPU_LANES; ++*number) {
@@ -129,7 +137,7 @@ static struct xpu_lane *place_for_one(unsigned *number) {
         if (!lane && (lane = calloc(1, sizeof *lane)))
             __atomic_store_n(&lanes[*number], lane, __ATOMIC_RELEASE);
         if (!lane || (!being_made[*number] && !__atomic_load_n(&lane->context, __ATOMIC_ACQUIRE) &&
-                      !__atomic_load_n(&lane->using, __ATOMIC_ACQUIRE)))
+                      !__atomic_load_n(&lane->using, __ATOMIC_ACQUIRE) && !any_launching(lane)))
             return lane;
     }
     return NULL;
@@ -159,6 +167,7 @@ static bool make(struct xpu_lane *lane, unsigned number, CUcontext context, int 
     (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     lane->device = device;
     pthread_mutex_lock(&claiming);
+    __atomic_store_n(&lane->ending, 0, __ATOMIC_RELAXED); /* of the context before */
     if (made)
         __atomic_store_n(&lane->context, context, __ATOMIC_RELEASE);
     being_made[number] = NULL;
@@ -303,13 +312,13 @@ struct xpu_lane_stream *xpu_lane_stream(struct xpu_lane *lane, CUstream stream, 
         uint64_t found = __atomic_load_n(&on->key, __ATOMIC_ACQUIRE);
         if (found == key)
             return on;
-        if (!found &&
-            __atomic_compare_exchange_n(&on->key, &found, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-            unsigned place = (home + i) % XPU_LANE_STREAMS;
-            __atomic_fetch_or(&lane->taken[place / 64], UINT64_C(1) << place % 64, __ATOMIC_RELEASE);
-            return on;
-        }
-        if (found == key)
+        if (found)
+            continue;
+        /* First, as who finds the key is to be seen at once. */
+        unsigned place = (home + i) % XPU_LANE_STREAMS;
+        __atomic_fetch_or(&lane->taken[place / 64], UINT64_C(1) << place % 64, __ATOMIC_RELEASE);
+        if (__atomic_compare_exchange_n(&on->key, &found, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+            found == key)
             return on;
     }
     for (unsigned i = 0; i < 8; i++)
@@ -403,6 +412,7 @@ void xpu_stream_gather(struct xpu_lane_stream *on) {
         return;
     if (!on->since.count)
         on->since.first = on->since.last = (int64_t)xpu_now();
+    on->since.gathered = true;
     on->since.count += __atomic_exchange_n(&on->missed, 0, __ATOMIC_RELAXED);
     on->since.ns += __atomic_exchange_n(&on->missed_ns, 0, __ATOMIC_RELAXED);
 }
@@ -459,13 +469,27 @@ void xpu_marker_done(struct xpu_lane *lane, struct xpu_lane_stream *on) {
     __atomic_store_n(&on->read, read + 1, __ATOMIC_RELEASE);
 }
 
+/* What was still under way when the call came that ended the context had the device until it returned, if
+ * that waited for it. `from`: when the first of it was launched, CLOCK_MONOTONIC. */
+static double used_meanwhile(const struct xpu_lane *lane, int64_t from) {
+    int64_t reckoned = lane->measure.at - lane->clocks.offset, now = (int64_t)xpu_now();
+    if (lane->measure.active || from < reckoned)
+        from = reckoned;
+    return now > from ? (double)(now - from) * lane->measure.turn : 0;
+}
+
 void xpu_lane_drop(struct xpu_lane *lane) {
     double rest = 0;
+    int64_t first = INT64_MAX;
     XPU_EACH_STREAM (i, lane) {
         struct xpu_lane_stream *on = &lane->streams[i];
         uint32_t placed = __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE);
-        for (uint32_t at = __atomic_load_n(&on->read, __ATOMIC_ACQUIRE); at != placed; at++)
-            rest += (double)lane->markers[on->pending[at % XPU_LANE_PENDING]].ns;
+        for (uint32_t at = __atomic_load_n(&on->read, __ATOMIC_ACQUIRE); at != placed; at++) {
+            const struct xpu_marker *marker = &lane->markers[on->pending[at % XPU_LANE_PENDING]];
+            rest += (double)marker->ns;
+            if (marker->kind == XPU_MARKER_END && marker->first < first)
+                first = marker->first;
+        }
         /* A thread that launches now launches into a context that has ended. */
         if (xpu_stream_take(on)) {
             rest += (double)on->since.ns + (double)__atomic_load_n(&on->missed_ns, __ATOMIC_RELAXED);
@@ -473,7 +497,10 @@ void xpu_lane_drop(struct xpu_lane *lane) {
         }
     }
     int device = lane->device; /* without a context, another may take the lane */
-    double used = xpu_measure_used(&lane->measure), retired = lane->retired + rest;
+    double used = xpu_measure_used(&lane->measure);
+    if (first != INT64_MAX)
+        used += used_meanwhile(lane, first);
+    double retired = lane->retired + rest;
     double more = used - retired - lane->corrected;
     uint64_t settled = retired > lane->settled ? (uint64_t)(retired - lane->settled) : 0;
     __atomic_store_n(&lane->context, NULL, __ATOMIC_RELEASE);

@@ -2,7 +2,8 @@
  * A lane: what the pacer has in one context of this process: events for markers and probes, a stream of its
  * own for the probes, and for each stream of the program what was launched and is not measured yet.
  *
- * Threads of the program place markers, one thread of ours (turns.c) reads them. Nobody waits for anybody: a
+ * Threads of the program place markers, who looks (turns.c: one at a time, a thread of
+ * ours as a rule) reads them. Nobody waits for anybody: a
  * stream's state is changed by whoever takes its flag, and who finds it taken leaves a note and goes on.
  */
 #ifndef XPU_INTERPOSER_LANE_H
@@ -19,7 +20,7 @@
 enum {
     XPU_LANES = 32,
     XPU_LANE_EVENTS = 256,     /* for markers; at most 256, as a byte names one */
-    XPU_LANE_STREAMS_BITS = 7, /* 128 streams; those beyond share places */
+    XPU_LANE_STREAMS_BITS = 7, /* 128 places; a stream whose 8 next places are busy shares one */
     XPU_LANE_STREAMS = 1 << XPU_LANE_STREAMS_BITS,
     XPU_LANE_PENDING = 64,         /* markers of one stream; a power of two */
     XPU_LANE_PROBES = 16,          /* under way at once; a power of two */
@@ -39,6 +40,7 @@ struct xpu_marker {
     bool stamped;     /* `at` is known */
     bool pauses;      /* the stream should have had nothing to do between some of the launches */
     bool last_alone;  /* or before the last of them */
+    bool gathered;    /* launches are among them of which it is not known when they began */
     int64_t first;    /* before the first launch, CLOCK_MONOTONIC */
     int64_t last;     /* and the last */
     int64_t expected; /* its end, by the predictions */
@@ -66,7 +68,7 @@ struct xpu_lane_stream {
     struct xpu_marker since; /* what was launched after the last marker */
     uint32_t placed, read;   /* counts of markers; atomic */
     uint8_t pending[XPU_LANE_PENDING]; /* numbers of their events, by count */
-    /* The measuring thread's own: */
+    /* Of who looks: */
     bool active;
     int64_t stamped; /* the time of the last marker that was read, or is to be; of the device's clock */
     double used_before, each_before, passed_before, waited_before; /* the measure's, at the last marker */
@@ -86,27 +88,28 @@ struct xpu_probe {
 
 struct xpu_lane {
     CUcontext context; /* NULL: free; atomic */
-    uint32_t using;    /* the measuring thread is in a call of the driver for it; atomic */
-    uint32_t ending;   /* a call that may end the context is under way; atomic */
-    /* From here on the measuring thread looks only where there is a context. */
+    uint32_t using;    /* who looks is in a call of the driver for it; atomic */
+    uint32_t ending;   /* calls that may end the context are under way, so many; atomic */
+    /* From here on nobody looks unless there is a context. */
     int device;             /* index in the pages */
     uint32_t broken;        /* the driver refuses to tell times: nothing can be measured; atomic */
     uint32_t contended;     /* others have had the device of late while it had work; atomic */
     uint32_t beside_others; /* others use the device: a probe waited, and not so many since did not; atomic */
     uint64_t inflight;      /* ns, the depth of what was marked and is not measured; atomic */
     uint32_t per_thread;    /* something was launched in a thread's default stream; atomic */
-    uint32_t unknown;    /* launches of kinds never measured that are marked, and not measured yet; atomic */
-    uint64_t unknown_ns; /* what was never measured takes so long, by the last ones; atomic */
-    uint32_t let_go;     /* launches that waited for less to be under way, in vain; atomic */
-    uint32_t let_go_at;  /* `ended_count` then; atomic */
-    uint64_t stall;      /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
-    CUstream probes;     /* the pacer's own stream */
+    uint32_t unknown; /* launches of kinds never measured that are marked, and not measured yet; atomic */
+    uint32_t unknown_seen; /* of these, how many there were after a wait of the program; atomic */
+    uint64_t unknown_ns;   /* what was never measured takes so long, by the last ones; atomic */
+    uint32_t let_go;       /* launches that waited for less to be under way, in vain; atomic */
+    uint32_t let_go_at;    /* `ended_count` then; atomic */
+    uint64_t stall;        /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
+    CUstream probes;       /* the pacer's own stream */
     CUevent events[XPU_LANE_EVENTS];
     uint64_t free[XPU_LANE_EVENTS / 64]; /* bits; atomic */
     struct xpu_marker markers[XPU_LANE_EVENTS];
     uint64_t taken[XPU_LANE_STREAMS / 64]; /* bits: places that have been a stream's; atomic */
     struct xpu_lane_stream streams[XPU_LANE_STREAMS];
-    /* The measuring thread's own: */
+    /* Of who looks: */
     CUevent probe_events[XPU_LANE_PROBES], reference;
     struct xpu_probe probed[XPU_LANE_PROBES];
     uint32_t probes_placed, probes_read;
@@ -187,7 +190,7 @@ void xpu_stream_gather(struct xpu_lane_stream *on);
 bool xpu_may_mark(struct xpu_lane *lane, CUstream stream);
 /* Whether calls with the stream are recorded in a graph, or none is possible. */
 bool xpu_is_recorded(CUstream stream);
-/* Markers that are not read yet, for the measuring thread. */
+/* Markers that are not read yet, for who looks. */
 static inline struct xpu_marker *xpu_marker_first(struct xpu_lane *lane, struct xpu_lane_stream *on,
                                                   uint32_t number, CUevent *event) {
     if (number == __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE))

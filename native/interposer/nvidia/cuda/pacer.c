@@ -1,6 +1,6 @@
 /*
  * A launch's way through the pacer: its predicted cost passes the gate (gate.c), and markers are placed
- * around it, from which the measuring thread (turns.c) tells some milliseconds later what it has cost really.
+ * around it, from which it is measured (turns.c) some milliseconds later what it has cost really.
  * No lock is held over a call of the driver.
  */
 #define _GNU_SOURCE
@@ -110,7 +110,7 @@ static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
         __atomic_store_n(&on->stream, pace->stream ? pace->stream : CU_STREAM_LEGACY, __ATOMIC_RELAXED);
     since->last_alone = pace->at > on->busy_until;
     since->pauses |= since->last_alone && since->count;
-    if (!since->count)
+    if (!since->count || pace->at < since->first) /* of several threads, not the first to come here */
         since->first = pace->at;
     since->last = pace->at;
     since->last_ns = pace->ns;
@@ -135,7 +135,7 @@ static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
 void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
     struct xpu_lane *lane = pace->lane;
     struct xpu_lane_stream *on = pace->on;
-    bool marked = false;
+    bool marked = false, opens = false;
     if (!lane)
         return;
     if (result != CUDA_SUCCESS) {
@@ -148,6 +148,8 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
             if ((marked = xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END))) {
                 on->tick = tick;
                 xpu_cost_marked(pace->cost, tick);
+                if ((opens = !on->open)) /* no begin was marked: the flag was taken then */
+                    xpu_stream_opens(on, true);
             }
         xpu_stream_leave(on);
     } else {
@@ -155,6 +157,8 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
         __atomic_fetch_add(&on->missed, 1, __ATOMIC_RELAXED);
     }
     __atomic_fetch_sub(&on->launching, 1, __ATOMIC_ACQ_REL);
+    if (__builtin_expect(opens, 0))
+        xpu_turns_wake();
     if (__builtin_expect(marked, 0))
         xpu_turns_look_without_thread();
 }
@@ -179,11 +183,16 @@ void xpu_pace_waits_for_all(CUcontext context) {
 
 void xpu_pace_has_waited(void) {
     CUcontext context = NULL;
-    const struct xpu_lane *lane;
+    struct xpu_lane *lane;
     xpu_turns_look_without_thread();
-    if (REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS && (lane = xpu_lane_of(context)) &&
-        __atomic_load_n(&lane->unknown, __ATOMIC_RELAXED))
-        xpu_turns_look();
+    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !(lane = xpu_lane_of(context)) ||
+        __atomic_load_n(&lane->unknown, __ATOMIC_RELAXED) ==
+            __atomic_load_n(&lane->unknown_seen, __ATOMIC_RELAXED))
+        return;
+    xpu_turns_look();
+    /* What is still out may run for long, and the program wait for others often meanwhile. */
+    __atomic_store_n(&lane->unknown_seen, __atomic_load_n(&lane->unknown, __ATOMIC_RELAXED),
+                     __ATOMIC_RELAXED);
 }
 
 /* ---- contexts ---- */
@@ -193,7 +202,7 @@ void xpu_pace_context_begin(CUcontext context) {
     if (!lane)
         return;
     xpu_turns_look(); /* what has ended by now counts as it was */
-    __atomic_store_n(&lane->ending, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&lane->ending, 1, __ATOMIC_SEQ_CST);
     xpu_turns_leave(lane);
 }
 
@@ -205,7 +214,10 @@ void xpu_pace_context_end(CUcontext context, bool alive) {
         return;
     if (!alive)
         xpu_lane_drop(lane);
-    __atomic_store_n(&lane->ending, 0, __ATOMIC_SEQ_CST);
+    uint32_t ending = __atomic_load_n(&lane->ending, __ATOMIC_SEQ_CST);
+    while (ending && !__atomic_compare_exchange_n(&lane->ending, &ending, ending - 1, false, __ATOMIC_SEQ_CST,
+                                                  __ATOMIC_SEQ_CST))
+        ; /* none: it was dropped meanwhile, and is another context's */
     if (alive)
         xpu_turns_wake(); /* it has passed the lane over, and may have gone to sleep */
 }

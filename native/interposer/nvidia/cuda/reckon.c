@@ -93,7 +93,7 @@ static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const stru
         return;
     /* Whatever else is not known: since the first was launched no more time has passed than this. */
     double most = (double)(marker->at - (marker->first + lane->clocks.offset)) + IDLE_NS;
-    if (most > 0 && most < (double)marker->ns)
+    if (!marker->gathered && most > 0 && most < (double)marker->ns)
         learn(marker, most, XPU_COST_UNSURE);
     if (!past && !marker->pauses && measure->active == 1 && used > SURE_NS &&
         used > 1.5 * (double)marker->ns) {
@@ -246,6 +246,8 @@ static void assumed_end(struct xpu_sweep *sweep, struct xpu_lane *lane, struct x
         lane->retired += (double)on->assumed_ns;
         on->since.ns -= on->assumed_ns;
         on->since.count -= on->assumed_count;
+        if (on->since.unknown > on->since.count)
+            on->since.unknown = on->since.count;
         on->assumed_end = 0;
         if (on->since.count)
             rests_until(sweep, lane, on, at, on->since.last);

@@ -1,5 +1,5 @@
 /*
- * What launches have used, from what has happened in a lane (sweep.h). The measuring thread's own.
+ * What launches have used, from what has happened in a lane (sweep.h). For who looks.
  */
 #ifndef XPU_INTERPOSER_RECKON_H
 #define XPU_INTERPOSER_RECKON_H

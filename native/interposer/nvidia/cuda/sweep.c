@@ -183,14 +183,14 @@ void xpu_sweep_end(struct xpu_sweep *sweep, struct xpu_lane *lane) {
         take_as_reference(lane, sweep->reference.probe, sweep->reference.at);
 }
 
-void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane) {
+void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane, bool probes) {
     sweep->count = 0;
     sweep->reference = (struct xpu_reference){0};
     /* Where no work is left a probe tells nothing, and takes a turn of the device for itself: two switches
      * between contexts. Whether there is takes one call of the driver as a rule: a probe whose time depended
      * on what has just happened would find the context at its turn too often, or too seldom. */
     bool works = any_may_work(lane);
-    if (works)
+    if (works && probes)
         place_probe(lane);
     read_probes(lane, sweep);
     if (works || lane->probes_read != lane->probes_placed)

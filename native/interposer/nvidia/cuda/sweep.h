@@ -1,5 +1,5 @@
 /*
- * What has happened in a lane since the measuring thread looked last, in the order of the device's clock.
+ * What has happened in a lane since the last look, in the order of the device's clock.
  */
 #ifndef XPU_INTERPOSER_SWEEP_H
 #define XPU_INTERPOSER_SWEEP_H
@@ -36,8 +36,9 @@ struct xpu_sweep {
     struct xpu_reference reference;
 };
 
-/* Records a probe while there is work, and reads those that have completed. */
-void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane);
+/* Records a probe while there is work, if this is a time for it that nobody chose, and reads those that have
+ * completed. */
+void xpu_sweep_begin(struct xpu_sweep *sweep, struct xpu_lane *lane, bool probes);
 /* Reads a stream's markers. */
 void xpu_sweep_markers(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on);
 /* All markers that have completed are read: what comes later is compared with a newer reference. */

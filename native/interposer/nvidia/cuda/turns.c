@@ -1,5 +1,6 @@
 /*
- * The measuring thread. While a lane has work it comes by each millisecond or so, and
+ * The measuring thread. While a lane has work it comes by each millisecond or so, and when the program asks
+ * for a look. It
  *
  *   1. records a probe in the pacer's own stream, which has nothing else to do: it completes at once if the
  *      context has its turn on the device, and else when its turn comes;
@@ -25,8 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
-XPU_NEED(cuCtxGetCurrent)
-XPU_NEED(cuCtxSetCurrent)
+XPU_NEED(cuCtxPopCurrent_v2)
+XPU_NEED(cuCtxPushCurrent_v2)
 XPU_NEED(cuThreadExchangeStreamCaptureMode)
 
 enum {
@@ -36,14 +37,15 @@ enum {
     LEAST_PAUSE_NS = 50000,
     /* A stream in which nothing was launched for so long is marked from here: who launches does so else. */
     LATE_NS = 100000,
-    /* For so long after the last work it goes on looking: who launches and waits in turn need not wake it
-     * each time. */
+    /* Where a launch never has to wait (a cap of 100), the thread goes on looking for so long after the last
+     * work: to wake it for each launch would be all that the cap costs. */
     LINGER_NS = 20000000,
     /* How long after one that could not be started another is tried. */
     AGAIN_NS = 1000000000,
-    /* How often a thread of the program that wants to look waits for another's look, each tenth of a
-     * millisecond. */
-    LOOK_TRIES = 50,
+    /* How long the program waits for a look that it asked for. The thread may be in a call of the driver that
+     * waits for the program. */
+    LOOK_WAIT_NS = 5000000,
+    LOOK_TRIES = 10,
     LEAVE_TRIES = 3000,
     STACK = 256 << 10,
 };
@@ -54,32 +56,42 @@ enum { NONE, STARTING, RUNNING, FAILED };
 static int thread_state;   /* atomic */
 static uint64_t failed_at; /* atomic */
 static uint32_t asleep;    /* atomic; the futex that it sleeps at: 1 while it does */
+static uint32_t asked;     /* looks that the program has asked the thread for; atomic, a futex */
+static uint32_t answered;  /* of these, those that have been; atomic, a futex */
 static uint32_t ended;     /* the process ends: no more calls of the driver; atomic */
 static uint32_t looking;   /* taken by who looks: the thread, or one of the program's; atomic */
-static uint64_t looked_at; /* when that began last; atomic */
+static uint64_t due;       /* when a thread of the program looks, where there is none of ours; atomic */
 
 static void forget(void) {
     thread_state = NONE;
     asleep = 0;
+    asked = answered = 0;
     ended = 0;
     looking = 0;
 }
 XPU_AT_FORK(forget)
 
-static long futex(uint32_t *word, int operation, uint32_t value) {
-    return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
+static long futex(uint32_t *word, int operation, uint32_t value, uint64_t within_ns) {
+    struct timespec time = {.tv_sec = (time_t)(within_ns / 1000000000),
+                            .tv_nsec = (long)(within_ns % 1000000000)};
+    return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, within_ns ? &time : NULL, NULL, 0);
 }
 
 static struct xpu_sweep sweep; /* of who looks */
 
+/* A look that comes when it was due places a probe. One that comes when the program asks for it does not:
+ * that is after a wait as a rule, when the turn is the program's own. */
+enum kind { DUE, ASKED };
+
 /* Whether the lane has work, or may have. */
-static bool look_at(struct xpu_lane *lane) {
+static bool look_at(struct xpu_lane *lane, enum kind kind) {
     bool any = false;
-    if (REAL(cuCtxSetCurrent)(lane->context) != CUDA_SUCCESS) {
+    CUcontext popped;
+    if (REAL(cuCtxPushCurrent_v2)(lane->context) != CUDA_SUCCESS) {
         xpu_lane_drop(lane); /* a green context that has ended, or one that an error has */
         return false;
     }
-    xpu_sweep_begin(&sweep, lane);
+    xpu_sweep_begin(&sweep, lane, kind == DUE);
     XPU_EACH_STREAM (i, lane) {
         struct xpu_lane_stream *on = &lane->streams[i];
         if (on->active && !on->assumed_end &&
@@ -102,6 +114,7 @@ static bool look_at(struct xpu_lane *lane) {
                __atomic_load_n(&lane->streams[i].launching, __ATOMIC_RELAXED);
     xpu_settle(lane);
     xpu_marker_late_all(lane, (int64_t)xpu_now() - LATE_NS);
+    (void)REAL(cuCtxPopCurrent_v2)(&popped);
     return any;
 }
 
@@ -111,9 +124,8 @@ struct seen {
     bool limits; /* what is launched may have to wait */
 };
 
-static struct seen look_at_all(void) {
+static struct seen look_at_all(enum kind kind) {
     struct seen seen = {0};
-    __atomic_store_n(&looked_at, xpu_now(), __ATOMIC_RELAXED);
     for (unsigned i = 0; i < XPU_LANES; i++) {
         struct xpu_lane *lane = xpu_lane_at(i);
         if (!lane)
@@ -121,76 +133,75 @@ static struct seen look_at_all(void) {
         __atomic_store_n(&lane->using, 1, __ATOMIC_SEQ_CST);
         if (__atomic_load_n(&lane->context, __ATOMIC_SEQ_CST) &&
             !__atomic_load_n(&lane->ending, __ATOMIC_SEQ_CST) && !__atomic_load_n(&ended, __ATOMIC_SEQ_CST)) {
-            seen.work |= look_at(lane);
+            seen.work |= look_at(lane, kind);
             seen.others |= lane->undisturbed < XPU_LANE_CALM;
             seen.limits |= xpu_share_varies(lane->device);
         }
         __atomic_store_n(&lane->using, 0, __ATOMIC_SEQ_CST);
     }
-    __atomic_fetch_add(&xpu_turns_tick, 1, __ATOMIC_RELAXED);
+    if (kind == DUE)
+        __atomic_fetch_add(&xpu_turns_tick, 1, __ATOMIC_RELAXED);
     return seen;
 }
 
 static bool begin_look(void) { return !__atomic_exchange_n(&looking, 1, __ATOMIC_ACQUIRE); }
 static void end_look(void) { __atomic_store_n(&looking, 0, __ATOMIC_RELEASE); }
 
-/* ---- on a thread of the program ---- */
-
-/* A forked child has none of its parent's, and may have no CUDA at all: it asks no driver. */
-static bool any_lane(void) {
-    const struct xpu_lane *lane;
-    for (unsigned i = 0; (lane = xpu_lane_at(i)); i++)
-        if (__atomic_load_n(&lane->context, __ATOMIC_RELAXED))
-            return true;
-    return false;
+/* From one look to the next. Not at equal distances: others' work may come at such, too. */
+static uint64_t distance(bool others) {
+    static uint32_t seed = 1; /* of who looks */
+    seed = seed * 1664525u + 1013904223u;
+    uint64_t usual = others ? OFTEN_NS : SELDOM_NS;
+    return usual / 2 + (usual * (seed >> 8) >> 24);
 }
 
-/* False: another looks. */
-static bool look_here(void) {
+/* ---- where no thread of ours can be started: on a thread of the program ---- */
+
+/* False: another looks. The thread is not to be cancelled in there: calls of the driver are places for it. */
+static bool look_here(enum kind kind) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUcontext current;
+    int cancel;
     if (!begin_look())
         return false;
-    if (any_lane() && REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS) {
-        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-        (void)look_at_all();
-        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-        (void)REAL(cuCtxSetCurrent)(current);
-    }
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    (void)look_at_all(kind);
+    (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    if (kind == DUE)
+        __atomic_store_n(&due, xpu_now() + distance(true), __ATOMIC_RELAXED);
     end_look();
+    pthread_setcancelstate(cancel, NULL);
     return true;
-}
-
-void xpu_turns_look(void) {
-    for (int tries = 0; !look_here() && tries < LOOK_TRIES; tries++)
-        syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
 void xpu_turns_look_without_thread(void) {
     if (__builtin_expect(__atomic_load_n(&thread_state, __ATOMIC_ACQUIRE) == FAILED, 0) &&
-        xpu_now() - __atomic_load_n(&looked_at, __ATOMIC_RELAXED) >= LEAST_PAUSE_NS)
-        (void)look_here();
+        xpu_now() >= __atomic_load_n(&due, __ATOMIC_RELAXED))
+        (void)look_here(DUE);
 }
 
 /* ---- the thread ---- */
 
-/* From one look to the next. Not at equal distances: others' work may come at such, too. */
-static void pause_since(uint64_t began, bool others) {
-    static uint32_t seed = 1;
-    seed = seed * 1664525u + 1013904223u;
-    uint64_t usual = others ? OFTEN_NS : SELDOM_NS, passed = xpu_now() - began;
-    uint64_t wanted = usual / 2 + (usual * (seed >> 8) >> 24), least = LEAST_PAUSE_NS;
-    struct timespec time = {.tv_nsec = (long)(wanted > passed + least ? wanted - passed : least)};
-    syscall(SYS_nanosleep, &time, NULL);
-}
-
-static struct seen look(void) {
+static struct seen look(enum kind kind) {
     struct seen seen = {.work = true}; /* or a thread of the program would not be looking just now */
+    uint32_t until = __atomic_load_n(&asked, __ATOMIC_SEQ_CST);
     if (!begin_look())
         return seen;
-    seen = look_at_all();
+    seen = look_at_all(kind);
     end_look();
+    if (__atomic_exchange_n(&answered, until, __ATOMIC_SEQ_CST) != until)
+        futex(&answered, FUTEX_WAKE, INT_MAX, 0);
     return seen;
+}
+
+static void pause_until(uint64_t time) {
+    for (uint64_t now; (now = xpu_now()) < time;) {
+        uint32_t before = __atomic_load_n(&answered, __ATOMIC_RELAXED);
+        if (__atomic_load_n(&asked, __ATOMIC_SEQ_CST) != before)
+            (void)look(ASKED);
+        else
+            futex(&asked, FUTEX_WAIT, before, time - now);
+    }
 }
 
 static void *run(void *unused) {
@@ -199,25 +210,57 @@ static void *run(void *unused) {
     (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     while (!__atomic_load_n(&ended, __ATOMIC_ACQUIRE)) {
         uint64_t began = xpu_now();
-        struct seen seen = look();
+        struct seen seen = look(DUE);
         if (seen.work)
             worked = began;
         if (seen.work || (!seen.limits && began - worked < LINGER_NS)) {
-            pause_since(began, seen.others);
+            uint64_t next = began + distance(seen.others), soonest = xpu_now() + LEAST_PAUSE_NS;
+            pause_until(next > soonest ? next : soonest);
             continue;
         }
         __atomic_store_n(&asleep, 1, __ATOMIC_SEQ_CST);
-        if (!look().work)
-            futex(&asleep, FUTEX_WAIT, 1);
+        if (!look(DUE).work)
+            futex(&asleep, FUTEX_WAIT, 1, 0);
         __atomic_store_n(&asleep, 0, __ATOMIC_SEQ_CST);
     }
     return unused;
 }
 
+static void wake(void) {
+    if (__atomic_exchange_n(&asleep, 0, __ATOMIC_SEQ_CST))
+        futex(&asleep, FUTEX_WAKE, INT_MAX, 0);
+}
+
+/* The thread looks, and this one waits for it: a call of the driver here might wait for what this thread has
+ * interrupted. */
+static void ask_for_a_look(void) {
+    if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
+        return; /* nothing is out */
+    uint32_t mine = __atomic_add_fetch(&asked, 1, __ATOMIC_SEQ_CST), seen;
+    uint64_t until = xpu_now() + LOOK_WAIT_NS;
+    futex(&asked, FUTEX_WAKE, INT_MAX, 0);
+    wake(); /* it may have gone to sleep just now */
+    while ((int32_t)((seen = __atomic_load_n(&answered, __ATOMIC_SEQ_CST)) - mine) < 0) {
+        uint64_t now = xpu_now();
+        if (now >= until)
+            return;
+        futex(&answered, FUTEX_WAIT, seen, until - now);
+    }
+}
+
+void xpu_turns_look(void) {
+    int state = __atomic_load_n(&thread_state, __ATOMIC_ACQUIRE);
+    if (state == RUNNING)
+        ask_for_a_look();
+    for (int tries = 0; state == FAILED && !look_here(ASKED) && tries < LOOK_TRIES; tries++)
+        syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
 /* What has ended since the last look counts too: a program may be one of many short ones. The driver is torn
  * down after this: no call of it may be under way. */
 static void end(void) {
-    xpu_turns_look();
+    if (__atomic_load_n(&thread_state, __ATOMIC_ACQUIRE) == RUNNING)
+        ask_for_a_look();
     __atomic_store_n(&ended, 1, __ATOMIC_SEQ_CST);
     for (unsigned i = 0; i < XPU_LANES; i++)
         if (xpu_lane_at(i))
@@ -265,8 +308,7 @@ void xpu_turns_wake(void) {
         (state == NONE ||
          (state == FAILED && xpu_now() - __atomic_load_n(&failed_at, __ATOMIC_RELAXED) > AGAIN_NS)))
         start_once(state);
-    if (__atomic_exchange_n(&asleep, 0, __ATOMIC_SEQ_CST))
-        futex(&asleep, FUTEX_WAKE, INT_MAX);
+    wake();
 }
 
 bool xpu_turns_ended(void) { return __atomic_load_n(&ended, __ATOMIC_RELAXED); }

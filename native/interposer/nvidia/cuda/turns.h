@@ -1,6 +1,7 @@
 /*
- * The measuring thread of this process: it reads markers, probes whose turn it is, and settles what launches
- * were charged with what they have used.
+ * Measuring: markers are read, it is probed whose turn it is, and what launches were charged is settled with
+ * what they have used. Who looks is a thread of ours, one a process; where that cannot be started, the
+ * program's.
  */
 #ifndef XPU_INTERPOSER_TURNS_H
 #define XPU_INTERPOSER_TURNS_H
@@ -12,11 +13,11 @@ extern uint32_t xpu_turns_tick __attribute__((visibility("hidden"))); /* atomic 
 
 /* Has it look at the lanes, as a stream has got work. */
 void xpu_turns_wake(void);
-/* Looks at them on this thread of the program: all that has ended by now is measured. */
+/* Returns when what has ended by now is measured, or after 5 ms. */
 void xpu_turns_look(void);
-/* The same where no thread of ours can be started, if nobody has looked just now. */
+/* On this thread of the program, if no thread of ours can be started and a look is due. */
 void xpu_turns_look_without_thread(void);
-/* Waits until the thread is in no call of the driver for this lane, some tenths of a second at most. */
+/* Waits until who looks is in no call of the driver for this lane, some tenths of a second at most. */
 void xpu_turns_leave(struct xpu_lane *lane);
 
 /* The program is ending, and nothing is measured any more. */
