@@ -25,13 +25,19 @@
  *       launches of 20 ms where no thread can be started; WAY: waits (for each) or not. Says `COUNT
  *       MICROSECONDS`
  *   once WAY
- *       one kernel of 4 ms, waited for; then the program ends, by WAY: exit, _exit, destroy (its context
- * first) forever launches of 1 ms until it is killed; says `ready` before the first long says `ready`, and
- * runs one kernel of an hour capture MODE captures launches again and again, while another thread launches
+ *       one kernel of 4 ms, waited for; then the program ends, by WAY: exit, _exit, destroy (the context)
+ *   forever
+ *       launches of 1 ms until it is killed; says `ready` before the first
+ *   long
+ *       says `ready`, and runs one kernel of an hour
+ *   capture MODE
+ *       captures launches again and again, while another thread launches
  *   spin
  *       a kernel waits for one that is launched after it, in another stream
  *   signals
  *       signals come while launches wait
+ *   interrupted US
+ *       launches, until after so many microseconds a signal's handler ends the program
  *   forks
  *       one thread forks children that launch, while others launch
  *   ends WAY

@@ -45,6 +45,19 @@ static void learn_unknown(struct xpu_lane *lane, double took) {
     __atomic_store_n(&lane->unknown_ns, (uint64_t)after, __ATOMIC_RELAXED);
 }
 
+/* What a marker shows of the launches before it. Times in ns. */
+struct shown {
+    double used;    /* of the device, since the marker before */
+    double passed;  /* since then, while the stream had work */
+    double last;    /* since the last launch */
+    bool others;    /* had the device for a part of that */
+    bool alone;     /* of late the device was the context's own all the time */
+    bool past;      /* the work had ended when the marker was recorded */
+    bool longer;    /* the last launch took much longer than was predicted */
+    bool predicted; /* the launches count as what they were predicted to use */
+    enum xpu_cost_sure sure;
+};
+
 /* Whether the launches before a marker count as what they were predicted to use: beside others, time that was
  * theirs may lie between two probes and be taken for the container's, or the other way round. Only where all
  * of the time was this stream's work, as others of the lane are counted with it. */
@@ -52,6 +65,24 @@ static bool counts_as_predicted(const struct xpu_lane *lane, const struct xpu_la
                                 const struct xpu_marker *marker, double passed) {
     return lane->beside_others && lane->measure.active == 1 && !marker->unknown && marker->ns < SHORT_NS &&
            passed > 0.99 * (double)(lane->measure.at - on->from);
+}
+
+static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_lane *lane,
+                             const struct xpu_lane_stream *on) {
+    const struct xpu_measure *measure = &lane->measure;
+    struct shown shown = {
+        .used = xpu_measure_used(measure) - on->used_before,
+        .passed = measure->passed_each - on->passed_before,
+        .last = (double)(marker->at - (marker->last + lane->clocks.offset)) - lane->delay,
+        .others = measure->waited > on->waited_before,
+        .alone = measure->turn > 0.97,
+        .past = marker->at - (marker->recorded + lane->clocks.offset) < IDLE_NS,
+    };
+    double expected = (double)(marker->expected - marker->last);
+    shown.longer = shown.alone && !shown.past && shown.last > expected * 1.5 + IDLE_NS;
+    shown.predicted = counts_as_predicted(lane, on, marker, shown.passed) && !shown.longer;
+    shown.sure = shown.alone ? XPU_COST_SURE : shown.predicted ? XPU_COST_EITHER : XPU_COST_UNSURE;
+    return shown;
 }
 
 /* Probes are right over some time: where they say much more than what has counted, that counts too. */
@@ -70,56 +101,54 @@ static void count_as_predicted(struct xpu_lane *lane, struct xpu_lane_stream *on
     on->predicted = true;
 }
 
+/* Whatever else is not known: since the first was launched no more time has passed than this. */
+static void learn_at_most(const struct xpu_lane *lane, const struct xpu_marker *marker) {
+    double most = (double)(marker->at - (marker->first + lane->clocks.offset)) + IDLE_NS;
+    if (!marker->gathered && most > 0 && most < (double)marker->ns)
+        learn(marker, most, XPU_COST_UNSURE);
+}
+
+/* One launch after a pause, the last: it is learnt from, if the marker had to wait for it; and one that came
+ * late still says how long the launch took at most. */
+static void learn_last(const struct xpu_marker *marker, const struct shown *shown, bool guessed) {
+    bool only = marker->count == 1 && !guessed;
+    double took = only && shown->passed < shown->last ? shown->passed : shown->last;
+    if ((shown->alone || only) && !shown->others &&
+        !(shown->predicted && took > BELIEVED * (double)marker->last_ns) &&
+        (!shown->past || marker->unknown || took < (double)marker->last_ns))
+        xpu_cost_learn(marker->last_cost, took, shown->sure);
+}
+
 /* What the launches before this marker have used. Between two markers of a stream that always had work, it is
  * the time that passed, less what others had of it; and where these had nothing, costs are learnt from it.
  *
  * But a stream whose launches come slower than they run has pauses; a thread that lost its processor between
  * a launch and its marker marks an end that is long past; and work whose begin was not marked may have waited
- * for its turn first. Then the time that passed is too much, and what was learnt is used; and one launch, the
- * last, is learnt from, if the marker had to wait for it. */
+ * for its turn first. Then the time that passed is too much, and what was learnt is used. */
 static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const struct xpu_marker *marker) {
-    struct xpu_measure *measure = &lane->measure;
-    double used = xpu_measure_used(measure) - on->used_before;
-    double passed = measure->passed_each - on->passed_before;
-    bool waited = measure->waited > on->waited_before, alone = measure->turn > 0.97;
-    bool past = marker->at - (marker->recorded + lane->clocks.offset) < IDLE_NS;
-    double last = (double)(marker->at - (marker->last + lane->clocks.offset)) - lane->delay;
-    double expected = (double)(marker->expected - marker->last);
-    bool longer = alone && !past && last > expected * 1.5 + IDLE_NS;
-    bool predicted = counts_as_predicted(lane, on, marker, passed) && !longer;
-    enum xpu_cost_sure sure = alone ? XPU_COST_SURE : predicted ? XPU_COST_EITHER : XPU_COST_UNSURE;
+    struct shown shown = shown_by(marker, lane, on);
+    bool always_worked = !marker->pauses && !shown.past, only_this = lane->measure.active == 1;
     on->predicted = false;
     if (!marker->mixed || !on->active)
         return;
-    /* Whatever else is not known: since the first was launched no more time has passed than this. */
-    double most = (double)(marker->at - (marker->first + lane->clocks.offset)) + IDLE_NS;
-    if (!marker->gathered && most > 0 && most < (double)marker->ns)
-        learn(marker, most, XPU_COST_UNSURE);
-    if (!past && !marker->pauses && measure->active == 1 && used > SURE_NS &&
-        used > 1.5 * (double)marker->ns) {
+    learn_at_most(lane, marker);
+    if (always_worked && only_this && shown.used > SURE_NS && shown.used > 1.5 * (double)marker->ns) {
         /* It takes longer than it did: it is neither given back nor learnt from only once nobody else is
          * there. */
-        learn(marker, used, XPU_COST_SURE);
+        learn(marker, shown.used, XPU_COST_SURE);
         return;
     }
-    if (marker->last_alone) {
-        /* A marker that came late still says how long the launch took at most. */
-        bool only = marker->count == 1 && !on->guessed;
-        double took = only && passed < last ? passed : last;
-        if ((alone || only) && !waited && !(predicted && took > BELIEVED * (double)marker->last_ns) &&
-            (!past || marker->unknown || took < (double)marker->last_ns))
-            xpu_cost_learn(marker->last_cost, took, sure);
-    } else if (!marker->pauses && !past && !on->guessed) {
-        if (!waited && !(predicted && passed > BELIEVED * (double)marker->ns))
-            learn(marker, passed, sure);
-        if (predicted)
-            count_as_predicted(lane, on, marker, used, passed);
-        return;
-    }
-    if (predicted)
-        count_as_predicted(lane, on, marker, used, passed);
-    else if (!marker->unknown && !longer && measure->active == 1 && used > (double)marker->ns)
-        xpu_measure_take_back(measure, used - (double)marker->ns);
+    bool all_is_work = !marker->last_alone && always_worked && !on->guessed;
+    if (marker->last_alone)
+        learn_last(marker, &shown, on->guessed);
+    else if (all_is_work && !shown.others &&
+             !(shown.predicted && shown.passed > BELIEVED * (double)marker->ns))
+        learn(marker, shown.passed, shown.sure);
+    if (shown.predicted)
+        count_as_predicted(lane, on, marker, shown.used, shown.passed);
+    else if (!all_is_work && !marker->unknown && !shown.longer && only_this &&
+             shown.used > (double)marker->ns)
+        xpu_measure_take_back(&lane->measure, shown.used - (double)marker->ns);
 }
 
 /* From here on it is counted what the stream's work uses. */
