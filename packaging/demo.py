@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -214,6 +216,11 @@ class Demo:
             "2000 MiB more refused, and the program goes on",
         )
 
+        say("30 % of the cores: a program with that cap completes 30 % of what it does alone")
+        alone = self._kernels_a_second(self.container("XPU_MEM=4G", "cuda-probe", "busy", "2"))
+        capped = self._kernels_a_second(self.container("XPU_MEM=4G XPU_CORES=30", "cuda-probe", "busy", "3"))
+        self.expect(0.27 < capped / alone < 0.33, f"{100 * capped / alone:.1f} % of {alone:.0f} a second")
+
         say("two containers side by side on one card")
         self.container("XPU_MEM=4G XPU_CORES=30", "cuda-probe", "alloc", "3000", "--hold", detach="first")
         second = f"XPU_MEM={total - 4096 - 2048}M XPU_CORES=50 XPU_ENFORCE=library"
@@ -248,6 +255,12 @@ class Demo:
         self.run([self.xpu, "devices"])
         free = all(device["memory_granted_bytes"] == 0 for device in self._xpu_json("devices"))
         self.expect(self._xpu_json("ps") == [] and free, "no slice is held, every device is free")
+
+    @staticmethod
+    def _kernels_a_second(done: subprocess.CompletedProcess[str]) -> float:
+        """As `cuda-probe busy` said last: at first a container has a little more than its cap."""
+        found = re.findall("([0-9]+) kernels a second", done.stdout)
+        return float(found[-1]) if found else math.nan
 
     def _wait_for(self, name: str, text: str) -> None:
         deadline = time.monotonic() + 30

@@ -6,6 +6,8 @@
  *                                     allocates that many MiB one after the other, says how each went, and
  *                                     with --hold keeps what it got until it is killed; with --watch it
  *                                     says besides when free or total memory changes
+ *   cuda-probe busy [SECONDS]         keeps the device busy, so long or until it is killed, and says each
+ * second how many kernels were done in it: of a millisecond on a simulated card, of about that on a real one
  *   cuda-probe mps                    whether it is under MPS, and how many multiprocessors it may use
  *
  * For the demo and the tests; runs on a real driver as on the simulated one. The library is opened at run
@@ -17,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef int (*function)();
@@ -85,6 +88,63 @@ static void open_context(int device) {
     must("cuCtxSetCurrent", find("cuCtxSetCurrent")(context));
 }
 
+/* A simulated card takes the time from the name. A real one counts: by a clock, the kernel would take what
+ * others have of the card for its own work. */
+static const char ptx[] = ".version 6.3\n.target sm_50\n.address_size 64\n"
+                          ".visible .entry busy_1ms(.param .u64 iterations, .param .u64 out) {\n"
+                          "    .reg .pred %p; .reg .b64 %d<4>;\n"
+                          "    ld.param.u64 %d1, [iterations];\n"
+                          "    mov.u64 %d2, %d1;\n"
+                          "again:\n"
+                          "    mad.lo.u64 %d2, %d2, 6364136223846793005, 1442695040888963407;\n"
+                          "    add.u64 %d1, %d1, -1;\n"
+                          "    setp.ne.u64 %p, %d1, 0;\n"
+                          "    @%p bra again;\n"
+                          "    ld.param.u64 %d3, [out];\n"
+                          "    setp.ne.u64 %p, %d3, 0;\n"
+                          "    @%p st.global.u64 [%d3], %d2;\n"
+                          "    ret;\n"
+                          "}\n";
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static void be_busy(int device, double seconds) {
+    enum { AT_ONCE = 20, BLOCKS = 64, THREADS = 32 };
+    void *module = NULL, *kernel = NULL;
+    unsigned long long iterations = 100000, out = 0;
+    void *arguments[] = {&iterations, &out};
+    must("cuModuleLoadData", find("cuModuleLoadData")(&module, ptx));
+    must("cuModuleGetFunction", find("cuModuleGetFunction")(&kernel, module, "busy_1ms"));
+    function launch = find("cuLaunchKernel"), synchronize = find("cuCtxSynchronize");
+    double began = now(), second = began;
+    for (int done = 0; seconds == 0 || second - began < seconds;) {
+        for (int i = 0; i < AT_ONCE; i++)
+            must("cuLaunchKernel", launch(kernel, BLOCKS, 1, 1, THREADS, 1, 1, 0, NULL, arguments, NULL));
+        must("cuCtxSynchronize", synchronize());
+        done += AT_ONCE;
+        double passed = now() - second;
+        if (passed >= 1) {
+            printf("device %d: %.0f kernels a second\n", device, done / passed);
+            second += passed;
+            done = 0;
+        }
+    }
+}
+
+static double seconds_of(const char *text) {
+    char *end;
+    double seconds = strtod(text, &end);
+    if (*end || !(seconds > 0)) {
+        fprintf(stderr, "cuda-probe: %s is no number of seconds\n", text);
+        exit(2);
+    }
+    return seconds;
+}
+
 static int allocate(const char *text) {
     char *end;
     unsigned long long pointer = 0, amount = strtoull(text, &end, 10);
@@ -99,9 +159,9 @@ static int allocate(const char *text) {
 
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc < 2 ||
-        (strcmp(argv[1], "info") != 0 && strcmp(argv[1], "alloc") != 0 && strcmp(argv[1], "mps") != 0)) {
-        fprintf(stderr, "usage: cuda-probe info | mps | alloc MIB... [--hold | --watch]\n");
+    if (argc < 2 || (strcmp(argv[1], "info") != 0 && strcmp(argv[1], "alloc") != 0 &&
+                     strcmp(argv[1], "busy") != 0 && strcmp(argv[1], "mps") != 0)) {
+        fprintf(stderr, "usage: cuda-probe info | mps | busy [SECONDS] | alloc MIB... [--hold | --watch]\n");
         return 2;
     }
     library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -125,6 +185,10 @@ int main(int argc, char **argv) {
         return 0;
     }
     open_context(0);
+    if (strcmp(argv[1], "busy") == 0) {
+        be_busy(0, argc > 2 ? seconds_of(argv[2]) : 0);
+        return 0;
+    }
     int failed = 0, hold = 0, watch = 0;
     for (int at = 2; at < argc; at++) {
         if (strcmp(argv[at], "--hold") == 0)
