@@ -20,7 +20,7 @@ from xpu_runtime.linux import cgroups
 from xpu_runtime.request import require
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory, parse_memory
-from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors import discovery, drained
 from xpu_runtime.vendors import inventory as node
 from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -135,12 +135,27 @@ def _place(
 ) -> tuple[Slice, ...] | Refusal:
     return place(
         request,
-        choice,
+        _in_service(choice),
         uses,
         policy=request.policy or config.placement_policy,
         oversubscribe=config.oversubscribe_memory,
         step=config.cores_step,
     )
+
+
+def _in_service(choice: list[Candidate]) -> list[Candidate]:
+    """The candidates, of which those that are drained cannot serve. Read under the ledger's lock, so that who
+    drains a device and then has had the lock knows that nobody gets it any more."""
+    told = drained.reasons()
+    return [_unless_drained(candidate, told) for candidate in choice] if told else choice
+
+
+def _unless_drained(candidate: Candidate, told: dict[str, str]) -> Candidate:
+    reason = drained.reason_of(candidate.device, told)
+    if reason is None:
+        return candidate
+    reasons = [drained.state(reason), *([candidate.reason] if candidate.reason else [])]
+    return candidate.replace(reason="; and ".join(reasons))
 
 
 def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant) -> Grant:

@@ -1,4 +1,4 @@
-"""The paths of our own files, and of the state that is kept until the node reboots.
+"""The paths of our own files and of our state.
 
 Two environment variables, read from the engine's environment and never from a container's, change them:
 XPU_CONFIG (the configuration file) and XPU_RUN_DIR (all state; lost at reboot, as the containers are). Paths
@@ -11,6 +11,7 @@ import os
 
 DEFAULT_CONFIG = "/etc/xpu/config.yaml"
 DEFAULT_RUN_DIR = "/run/xpu"
+DEFAULT_STATE_DIR = "/var/lib/xpu"
 
 # <lib>/python/xpu_runtime/paths.py when installed, src/xpu_runtime/paths.py in the tree: the data files lie
 # beside the folder that holds the package. pip puts the package among others (setup.py puts the rest where
@@ -41,6 +42,11 @@ def config_file() -> str:
 def run_dir() -> str:
     """The folder of all state: ledger, caches, simulated driver."""
     return os.environ.get("XPU_RUN_DIR") or DEFAULT_RUN_DIR
+
+
+def state_dir() -> str:
+    """The folder of what is kept over reboots. A trial with a run folder of its own has it in there."""
+    return DEFAULT_STATE_DIR if run_dir() == DEFAULT_RUN_DIR else in_run_dir("state")
 
 
 def in_run_dir(*names: str) -> str:

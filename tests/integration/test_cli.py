@@ -19,7 +19,7 @@ from .conftest import Node
 from .refusals import refused
 
 COMMANDS = """devices|doctor|ps|inspect|set|explain|gc|release|config check|config show|config default|
-runtime configure|runtime unconfigure|sim up|sim down|sim list"""
+drain|undrain|runtime configure|runtime unconfigure|sim up|sim down|sim list"""
 #: What prints a table, and a member of its JSON object; "" where its JSON is a list.
 TABLES = {
     "devices": "",
@@ -60,6 +60,7 @@ def test_devices_tell_scripts_what_is_there_and_granted(node: Node, bundles: Cal
         "cores_granted": 30,
         "slices": 1,
         "healthy": True,
+        "drained": None,
         "simulated": True,
         "memory_backend": "driver",
         "memory_strength": "hard",

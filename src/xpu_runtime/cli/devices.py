@@ -16,7 +16,7 @@ from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, registry
-from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors import discovery, drained
 from xpu_runtime.vendors import inventory as node
 
 
@@ -27,7 +27,7 @@ def devices(as_json: bool) -> None:
 
     Asks the driver again, so that containers started from now on get a changed MIG layout too. LIMITS BY is
     what would hold the limit of a slice of that device's memory, and how strongly; for a whole MIG device
-    that is the hardware.
+    that is the hardware. A drained device gets no new slices (`xpu drain`).
 
     \b
     Example:
@@ -38,6 +38,7 @@ def devices(as_json: bool) -> None:
     inventory = discovery.refresh(root, simulated)
     with Ledger() as ledger:
         uses = ledger.uses()
+    out_of_service = drained.reasons()
     rows: list[dict[str, Any]] = []
     for device in inventory.devices:
         use = uses.get(device.uuid, Use())
@@ -52,6 +53,7 @@ def devices(as_json: bool) -> None:
                 "cores_granted": use.cores,
                 "slices": use.slices,
                 "healthy": device.fault is None,
+                "drained": drained.reason_of(device, out_of_service),
                 "simulated": inventory.simulated,
                 "memory_backend": held.memory_backend,
                 "memory_strength": held.memory_strength,
@@ -73,7 +75,7 @@ def devices(as_json: bool) -> None:
                 percent(row["cores_granted"]),
                 str(row["slices"]),
                 _held_by(row),
-                device.fault or "healthy",
+                _state(row["drained"], device.fault),
                 row["uuid"],
             )
             for row, device in zip(rows, inventory.devices)
@@ -83,6 +85,11 @@ def devices(as_json: bool) -> None:
     click.echo("\n" + "\n".join(f"{kind}{driver.summary}" for driver in inventory.drivers))
     for problem in inventory.problems:
         click.echo(f"xpu: {problem}", err=True)
+
+
+def _state(drained_for: str | None, fault: str | None) -> str:
+    states = [] if drained_for is None else [drained.state(drained_for)]
+    return "; ".join([*states, *([fault] if fault else [])]) or "healthy"
 
 
 def _held_by(row: dict[str, Any]) -> str:

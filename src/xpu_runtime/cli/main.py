@@ -21,6 +21,7 @@ COMMANDS = (
     "config",
     "devices",
     "doctor",
+    "drain",
     "explain",
     "gc",
     "inspect",
@@ -30,6 +31,7 @@ COMMANDS = (
     "set",
     "sim",
     "top",
+    "undrain",
 )
 
 

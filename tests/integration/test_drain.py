@@ -1,0 +1,127 @@
+"""`xpu drain`: a device that is drained is given to no new container, whoever asks, until `xpu undrain`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Node
+from .refusals import refused
+
+Bundles = Callable[..., Path]
+SLEEP = ["sleep", "1000"]
+
+
+def privileged(spec: dict[str, Any]) -> None:
+    spec["process"]["capabilities"]["bounding"].append("CAP_SYS_ADMIN")
+
+
+def states(node: Node) -> dict[int | str, tuple[str | None, int]]:
+    """Of each device why it is drained, and how many slices it has."""
+    return {each["index"]: (each["drained"], each["slices"]) for each in node.json("devices")}
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_drained_device_keeps_its_slices_and_gets_no_new_ones(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("2xT4")
+    node.start(bundles("XPU_MEM=4G", "XPU_VISIBLE_DEVICES=0", args=SLEEP))
+    container = node.json("ps")[0]["container_id"]
+    said = node.xpu("drain", "0", "--reason", "fan").stdout
+    assert said.startswith("GPU-") and f"{container[:12]} keeps 4G of it" in said
+    assert states(node) == {0: ("fan", 1), 1: (None, 0)}
+    assert "drained: fan" in node.xpu("devices").stdout
+    named = bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0")
+    assert "GPU 0: drained: fan" in refused(node, named)
+    assert "drained: fan" in refused(node, bundles("XPU_MEM=1G", "XPU_COUNT=2", change=privileged))
+    node.start(bundles("XPU_MEM=1G", args=SLEEP))  # on the other
+    assert states(node) == {0: ("fan", 1), 1: (None, 1)}
+    assert node.json("explain", "-e", "XPU_MEM=1G", "-e", "XPU_VISIBLE_DEVICES=1")["granted"]
+    node.xpu("undrain", "0")
+    assert states(node)[0] == (None, 1)
+    node.run(named)
+
+
+def test_it_stays_drained_over_a_reboot_and_when_it_is_gone(node: Node) -> None:
+    node.sim("2xT4")
+    uuid = node.json("devices")[0]["uuid"]
+    node.xpu("drain", uuid)
+    node.xpu("sim", "down")
+    for path in node.run_dir.iterdir():
+        if path.name != "state":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    node.sim("2xT4")
+    assert states(node) == {0: ("", 0), 1: (None, 0)}
+    node.xpu("sim", "down")
+    node.sim("2xH200")
+    assert all(drained is None for drained, _ in states(node).values())
+    assert uuid in node.xpu("undrain", uuid).stdout
+    assert "is not drained" in node.xpu("undrain", "0", check=False).stderr
+
+
+def test_a_drained_gpu_stands_for_its_partitions(node: Node) -> None:
+    node.sim("2xA100-MIG")
+    node.xpu("drain", "0")
+    drained = {index: reason is not None for index, (reason, _) in states(node).items()}
+    assert drained == {index: str(index).startswith("0") for index in drained}
+    part = next(index for index in drained if str(index).startswith("1:"))
+    node.xpu("drain", str(part), "--reason", "of its own")
+    assert states(node)[part][0] == "of its own"
+    assert [reason for reason, _ in states(node).values()].count("of its own") == 1
+
+
+def test_once_it_is_drained_no_start_that_is_under_way_gets_it(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    made = [bundles("XPU_MEM=1G", args=SLEEP) for _ in range(8)]
+    starts = [
+        subprocess.Popen(
+            node.command("create", "--bundle", bundle, bundle.name),
+            env=node.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for bundle in made
+    ]
+    node.xpu("drain", "0")
+    then = {grant.container_id for grant in node.grants()}
+    for start in starts:
+        start.wait(60)
+    assert {grant.container_id for grant in node.grants()} <= then
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("two\nlines\x1b[31m", "two lines [31m"),
+        ("x" * 1000, "x" * 200),
+        ("  ", ""),
+        ("Lüfter \u202e", "Lüfter"),
+    ],
+)
+def test_a_reason_is_one_short_line(node: Node, reason: str, shown: str) -> None:
+    node.sim("1xT4")
+    node.xpu("drain", "0", "--reason", reason)
+    assert states(node)[0][0] == shown
+
+
+def test_what_cannot_be_done_says_why_and_changes_nothing(node: Node, bundles: Bundles) -> None:
+    node.sim("2xT4")
+    done = node.xpu("drain", "0", "7", check=False)
+    assert done.returncode == 1
+    assert "'7', which is not on this node" in done.stderr and "xpu devices" in done.stderr
+    assert states(node) == {0: (None, 0), 1: (None, 0)}
+    state = node.run_dir / "state"
+    state.mkdir()
+    (state / "drained").write_text("")
+    told = refused(node, bundles("XPU_MEM=1G"))
+    assert "cannot be told which devices are drained" in told and str(state / "drained") in told
+    (state / "drained").unlink()
+    node.run(bundles("XPU_MEM=1G", args=["true"]))
