@@ -44,8 +44,15 @@ static void check_change(const char *before, const char *after) {
 void check_outgrows(void) { check_change("busy_20us", "busy_250us"); }
 void check_shrinks(void) { check_change("busy_8ms", "busy_10us"); }
 
+/* From here on no thread can be started, as under a limit of processes that is reached. */
+static void no_more_threads(void) {
+    struct rlimit one = {1, 1};
+    NEED(setrlimit(RLIMIT_NPROC, &one) == 0 && setuid(12345) == 0);
+}
+
 /* Nothing is launched after the longer one, from which it could be told when that has ended. */
 void check_varies(const char *way) {
+    CUstream stream = streams[1], blocks;
     CUgraphExec exec = captured(function_of("busy_10us"), streams[1]);
     CUgraph shorter = graph_of(function_of("busy_10us"), streams[1]);
     CUgraph longer = graph_of(function_of("busy_1500us"), streams[1]);
@@ -55,31 +62,42 @@ void check_varies(const char *way) {
     int word;
     long long began = now_us(), judged = began + 1000000;
     long count = 0;
+    if (strncmp(way, "default-", 8) == 0) {
+        MUST(cuStreamCreate(&blocks, CU_STREAM_DEFAULT));
+        stream = CU_STREAM_LEGACY;
+        way += 8;
+    } else if (strncmp(way, "thread-", 7) == 0) {
+        stream = CU_STREAM_PER_THREAD;
+        way += 7;
+    } else if (strncmp(way, "threadless-", 11) == 0) {
+        no_more_threads();
+        way += 11;
+    }
     MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     MUST(cuMemAlloc_v2(&memory, sizeof word));
     while (now_us() < judged + 1500000) {
         for (int i = 0; i < 4; i++) {
-            MUST(cuGraphLaunch(exec, streams[1]));
+            MUST(cuGraphLaunch(exec, stream));
             for (long long until = now_us() + 300; i == 0 && now_us() < until;)
                 ;
         }
         if (now_us() > judged - 700000) { /* by then it is known that it is short */
             MUST(cuGraphExecUpdate_v2(exec, longer, &info));
-            MUST(cuGraphLaunch(exec, streams[1]));
+            MUST(cuGraphLaunch(exec, stream));
         }
         if (strcmp(way, "context") == 0)
             MUST(cuCtxSynchronize());
         else if (strncmp(way, "event", 5) == 0)
-            MUST(cuEventRecord(event, streams[1]));
+            MUST(cuEventRecord(event, stream));
         else if (strcmp(way, "copy") == 0)
-            MUST(cuMemcpyDtoHAsync_v2(&word, memory, sizeof word, streams[1]));
+            MUST(cuMemcpyDtoHAsync_v2(&word, memory, sizeof word, stream));
         else if (strcmp(way, "sleep") == 0)
             usleep(2000);
         if (strcmp(way, "event") == 0)
             MUST(cuEventSynchronize(event));
         while (strcmp(way, "event-query") == 0 && cuEventQuery(event) == CUDA_ERROR_NOT_READY)
             usleep(50);
-        while (strcmp(way, "stream-query") == 0 && cuStreamQuery(streams[1]) == CUDA_ERROR_NOT_READY)
+        while (strcmp(way, "stream-query") == 0 && cuStreamQuery(stream) == CUDA_ERROR_NOT_READY)
             usleep(50);
         MUST(cuGraphExecUpdate_v2(exec, shorter, &info));
         count += now_us() > judged;
@@ -98,12 +116,6 @@ void check_turns(void) {
         held += now - began > 500000 && now - before > 300;
     }
     printf("%d\n", held / 2);
-}
-
-/* From here on no thread can be started, as under a limit of processes that is reached. */
-static void no_more_threads(void) {
-    struct rlimit one = {1, 1};
-    NEED(setrlimit(RLIMIT_NPROC, &one) == 0 && setuid(12345) == 0);
 }
 
 void check_threadless(const char *way) {

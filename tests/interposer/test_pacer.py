@@ -206,13 +206,18 @@ def test_work_that_takes_much_less_than_it_did_has_its_share(
 
 @pytest.mark.alone
 @pytest.mark.parametrize("way", ["context", "event", "event-query", "stream-query", "copy", "sleep"])
-def test_what_is_launched_last_is_charged_what_it_takes(paced: Callable[..., Paced], way: str) -> None:
-    """However the program waits for it: by what was learnt from the launch before, it would cost next to
-    nothing."""
+@pytest.mark.parametrize("where", ["", "default-", "thread-", "threadless-"])
+def test_what_is_launched_last_is_charged_what_it_takes(
+    paced: Callable[..., Paced], where: str, way: str
+) -> None:
+    """However the program waits for it, and wherever it was launched: by what was learnt from the launch
+    before, it would cost next to nothing."""
     one = paced(30)
 
     def got() -> float:
-        count, microseconds = map(int, one.run("varies", way).split())
+        done = one.sandbox.run([str(one.program), "varies", where + way], timeout=60)
+        assert done.returncode == 0 and done.stderr.count("\n") == (where == "threadless-"), done.stderr
+        count, microseconds = map(int, done.stdout.split())
         return count * 1540 / microseconds * 100
 
     within(20, 34, got)

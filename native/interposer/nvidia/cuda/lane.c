@@ -367,26 +367,46 @@ static void give_event(struct xpu_lane *lane, unsigned at) {
     __atomic_fetch_or(&lane->free[at / 64], UINT64_C(1) << at % 64, __ATOMIC_RELEASE);
 }
 
+/* Whether all that was launched after the last marker came before the event for the next one. */
+static bool is_prepared(const struct xpu_lane_stream *on) {
+    return on->since.count && on->prepared == on->since.count;
+}
+
+void xpu_marker_prepare(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream) {
+    int at = on->next ? on->next - 1 : take_event(lane);
+    on->prepared = 0;
+    if (at < 0)
+        return;
+    on->next = (uint16_t)(at + 1);
+    on->since.recorded = (int64_t)xpu_now();
+    if (REAL(cuEventRecord)(lane->events[at], stream) == CUDA_SUCCESS)
+        on->prepared = on->since.count;
+}
+
 bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream,
                       enum xpu_marker_kind kind) {
     uint32_t placed = __atomic_load_n(&on->placed, __ATOMIC_RELAXED);
     if (placed - __atomic_load_n(&on->read, __ATOMIC_ACQUIRE) >= XPU_LANE_PENDING)
         return false;
-    int at = take_event(lane);
+    bool prepared = kind == XPU_MARKER_END && is_prepared(on);
+    int at = prepared ? on->next - 1 : take_event(lane);
     if (at < 0)
         return false;
-    int64_t recorded = (int64_t)xpu_now();
+    int64_t recorded = prepared ? on->since.recorded : (int64_t)xpu_now();
     /* The stream's flag is a note to others and no lock: whoever finds it taken goes on without it. */
-    if (REAL(cuEventRecord)(lane->events[at], stream) != CUDA_SUCCESS) {
+    if (!prepared && REAL(cuEventRecord)(lane->events[at], stream) != CUDA_SUCCESS) {
         give_event(lane, (unsigned)at);
         return false;
     }
+    if (prepared)
+        on->next = 0;
     struct xpu_marker *marker = &lane->markers[at];
     if (kind == XPU_MARKER_BEGIN) {
         *marker = (struct xpu_marker){0};
     } else {
         *marker = on->since;
         on->since = (struct xpu_marker){0};
+        on->prepared = 0;
         marker->depth = marker->ns + marker->unknown * __atomic_load_n(&lane->unknown_ns, __ATOMIC_RELAXED);
         __atomic_fetch_add(&lane->inflight, marker->depth, __ATOMIC_RELAXED);
         __atomic_fetch_add(&lane->unknown, marker->unknown, __ATOMIC_RELAXED);
@@ -428,9 +448,12 @@ static bool any_blocks; /* atomic; once true, it stays */
 void xpu_stream_blocks(void) { __atomic_store_n(&any_blocks, true, __ATOMIC_RELAXED); }
 
 /* An event in the default stream waits for all that streams which block were given, and what they are given
- * later waits for it: where a program has such streams it is not put there, as one of them may wait for
- * another. The default streams of threads are such, too. */
+ * later waits for it: where a program has such streams it is put there at once after a launch, which had the
+ * same effect, and never later, as one of them may wait for another. The default streams of threads are such,
+ * too. */
 bool xpu_may_mark(struct xpu_lane *lane, CUstream stream) {
+    if (stream == CU_STREAM_PER_THREAD)
+        return false;
     if (stream && stream != CU_STREAM_LEGACY)
         return true;
     return !__atomic_load_n(&any_blocks, __ATOMIC_RELAXED) &&
@@ -439,10 +462,12 @@ bool xpu_may_mark(struct xpu_lane *lane, CUstream stream) {
 
 bool xpu_marker_late(struct xpu_lane *lane, struct xpu_lane_stream *on) {
     CUstream stream = __atomic_load_n(&on->stream, __ATOMIC_RELAXED);
-    if (!stream || !on->open || __atomic_load_n(&on->launching, __ATOMIC_ACQUIRE))
+    if (!on->open || __atomic_load_n(&on->launching, __ATOMIC_ACQUIRE))
         return false;
     xpu_stream_gather(on);
-    return on->since.count && xpu_may_mark(lane, stream) && !xpu_is_recorded(stream) &&
+    if (is_prepared(on))
+        return xpu_marker_place(lane, on, stream, XPU_MARKER_END);
+    return stream && on->since.count && xpu_may_mark(lane, stream) && !xpu_is_recorded(stream) &&
            xpu_marker_place(lane, on, stream, XPU_MARKER_END);
 }
 

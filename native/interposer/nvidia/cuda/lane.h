@@ -66,6 +66,8 @@ struct xpu_lane_stream {
     bool open;               /* it has, or may have, work: a marker of its begin was placed; atomic */
     CUstream stream;         /* what was launched in last, if any thread may record in it now; atomic */
     struct xpu_marker since; /* what was launched after the last marker */
+    uint32_t prepared;       /* launches of `since` after which `next` was recorded; 0: none */
+    uint16_t next;           /* the number of an event for the next marker, and 1; 0: none yet */
     uint32_t placed, read;   /* counts of markers; atomic */
     uint8_t pending[XPU_LANE_PENDING]; /* numbers of their events, by count */
     /* Of who looks: */
@@ -170,6 +172,10 @@ static inline void xpu_stream_opens(struct xpu_lane_stream *on, bool open) {
 /* Records a marker in the stream, with the flag taken. False: no event is free, or the driver refuses. */
 bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream,
                       enum xpu_marker_kind kind);
+/* Records the event of the next marker after a launch, with the flag taken: where nobody else can do that
+ * later. It becomes a marker when one is placed, without a call of the driver, on any thread; until then it
+ * is recorded again after each launch. */
+void xpu_marker_prepare(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream);
 /* Marks what was launched last, where nothing more comes until budget has, or the program has waited for it.
  */
 void xpu_marker_end(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream);
@@ -185,8 +191,8 @@ void xpu_stream_withdraw(CUstream stream);
 void xpu_stream_blocks(void);
 /* With the flag taken: launches that found it taken are among what was launched. */
 void xpu_stream_gather(struct xpu_lane_stream *on);
-/* Whether an event may be put there now that the program did not ask for: not always in the default stream.
- */
+/* Whether any thread may put an event there later that the program did not ask for: not in the default stream
+ * of a thread, and not always in the legacy one. */
 bool xpu_may_mark(struct xpu_lane *lane, CUstream stream);
 /* Whether calls with the stream are recorded in a graph, or none is possible. */
 bool xpu_is_recorded(CUstream stream);

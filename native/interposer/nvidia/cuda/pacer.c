@@ -132,10 +132,16 @@ static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
         since->mixed++;
 }
 
+/* Whether what is launched now can still be marked when it turns out to be the last. Where nothing is held
+ * back it need not be. */
+static bool may_mark_later(struct xpu_lane *lane, CUstream stream) {
+    return (xpu_may_mark(lane, stream) && !xpu_turns_without_thread()) || !xpu_share_varies(lane->device);
+}
+
 void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
     struct xpu_lane *lane = pace->lane;
     struct xpu_lane_stream *on = pace->on;
-    bool marked = false, opens = false;
+    bool marked = false, opens = false, last = false;
     if (!lane)
         return;
     if (result != CUDA_SUCCESS) {
@@ -143,6 +149,8 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
     } else if (xpu_stream_take(on)) {
         uint32_t tick = __atomic_load_n(&xpu_turns_tick, __ATOMIC_RELAXED);
         add(on, pace);
+        if ((last = !may_mark_later(lane, pace->stream)))
+            xpu_marker_prepare(lane, on, pace->stream);
         if (!pace->known || on->since.ns >= MARK_NS || on->since.count >= MARK_COUNT || on->tick != tick ||
             xpu_cost_is_due(pace->cost, tick))
             if ((marked = xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END))) {
@@ -159,7 +167,7 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
     __atomic_fetch_sub(&on->launching, 1, __ATOMIC_ACQ_REL);
     if (__builtin_expect(opens, 0))
         xpu_turns_wake();
-    if (__builtin_expect(marked, 0))
+    if (__builtin_expect(marked || last, 0))
         xpu_turns_look_without_thread();
 }
 
@@ -169,7 +177,7 @@ void xpu_pace_waits(CUstream stream, bool per_thread) {
     if (!lane || __atomic_load_n(&lane->broken, __ATOMIC_RELAXED))
         return;
     struct xpu_lane_stream *on = xpu_lane_stream_known(lane, stream, per_thread);
-    if (on && xpu_may_mark(lane, stream) && !xpu_is_recorded(stream))
+    if (on && (xpu_may_mark(lane, stream) || stream == CU_STREAM_PER_THREAD) && !xpu_is_recorded(stream))
         xpu_marker_end(lane, on, stream);
 }
 
@@ -186,6 +194,7 @@ void xpu_pace_has_waited(void) {
     struct xpu_lane *lane;
     xpu_turns_look_without_thread();
     if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !(lane = xpu_lane_of(context)) ||
+        !xpu_share_varies(lane->device) ||
         __atomic_load_n(&lane->unknown, __ATOMIC_RELAXED) ==
             __atomic_load_n(&lane->unknown_seen, __ATOMIC_RELAXED))
         return;

@@ -60,7 +60,9 @@ static uint32_t asked;     /* looks that the program has asked the thread for; a
 static uint32_t answered;  /* of these, those that have been; atomic, a futex */
 static uint32_t ended;     /* the process ends: no more calls of the driver; atomic */
 static uint32_t looking;   /* taken by who looks: the thread, or one of the program's; atomic */
-static uint64_t due;       /* when a thread of the program looks, where there is none of ours; atomic */
+static uint64_t
+    looked_at; /* when a thread of the program looked last, and when it places a probe again; atomic */
+static uint64_t due;
 
 static void forget(void) {
     thread_state = NONE;
@@ -124,7 +126,7 @@ struct seen {
     bool limits; /* what is launched may have to wait */
 };
 
-static struct seen look_at_all(enum kind kind) {
+static struct seen look_at_all(enum kind kind, const uint32_t *stops) {
     struct seen seen = {0};
     for (unsigned i = 0; i < XPU_LANES; i++) {
         struct xpu_lane *lane = xpu_lane_at(i);
@@ -132,7 +134,7 @@ static struct seen look_at_all(enum kind kind) {
             break;
         __atomic_store_n(&lane->using, 1, __ATOMIC_SEQ_CST);
         if (__atomic_load_n(&lane->context, __ATOMIC_SEQ_CST) &&
-            !__atomic_load_n(&lane->ending, __ATOMIC_SEQ_CST) && !__atomic_load_n(&ended, __ATOMIC_SEQ_CST)) {
+            !__atomic_load_n(&lane->ending, __ATOMIC_SEQ_CST) && !__atomic_load_n(stops, __ATOMIC_SEQ_CST)) {
             seen.work |= look_at(lane, kind);
             seen.others |= lane->undisturbed < XPU_LANE_CALM;
             seen.limits |= xpu_share_varies(lane->device);
@@ -143,6 +145,8 @@ static struct seen look_at_all(enum kind kind) {
         __atomic_fetch_add(&xpu_turns_tick, 1, __ATOMIC_RELAXED);
     return seen;
 }
+
+static const uint32_t never;
 
 static bool begin_look(void) { return !__atomic_exchange_n(&looking, 1, __ATOMIC_ACQUIRE); }
 static void end_look(void) { __atomic_store_n(&looking, 0, __ATOMIC_RELEASE); }
@@ -155,7 +159,7 @@ static uint64_t distance(bool others) {
     return usual / 2 + (usual * (seed >> 8) >> 24);
 }
 
-/* ---- where no thread of ours can be started: on a thread of the program ---- */
+/* ---- where no thread of ours can be started, and once the program ends: on a thread of the program ---- */
 
 /* False: another looks. The thread is not to be cancelled in there: calls of the driver are places for it. */
 static bool look_here(enum kind kind) {
@@ -165,19 +169,23 @@ static bool look_here(enum kind kind) {
         return false;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    (void)look_at_all(kind);
+    (void)look_at_all(kind, &never);
     (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    uint64_t now = xpu_now();
+    __atomic_store_n(&looked_at, now, __ATOMIC_RELAXED);
     if (kind == DUE)
-        __atomic_store_n(&due, xpu_now() + distance(true), __ATOMIC_RELAXED);
+        __atomic_store_n(&due, now + distance(true), __ATOMIC_RELAXED);
     end_look();
     pthread_setcancelstate(cancel, NULL);
     return true;
 }
 
 void xpu_turns_look_without_thread(void) {
-    if (__builtin_expect(__atomic_load_n(&thread_state, __ATOMIC_ACQUIRE) == FAILED, 0) &&
-        xpu_now() >= __atomic_load_n(&due, __ATOMIC_RELAXED))
-        (void)look_here(DUE);
+    if (__builtin_expect(!xpu_turns_without_thread(), 1))
+        return;
+    uint64_t now = xpu_now();
+    if (now - __atomic_load_n(&looked_at, __ATOMIC_RELAXED) >= LEAST_PAUSE_NS)
+        (void)look_here(now >= __atomic_load_n(&due, __ATOMIC_RELAXED) ? DUE : ASKED);
 }
 
 /* ---- the thread ---- */
@@ -187,7 +195,7 @@ static struct seen look(enum kind kind) {
     uint32_t until = __atomic_load_n(&asked, __ATOMIC_SEQ_CST);
     if (!begin_look())
         return seen;
-    seen = look_at_all(kind);
+    seen = look_at_all(kind, &ended);
     end_look();
     if (__atomic_exchange_n(&answered, until, __ATOMIC_SEQ_CST) != until)
         futex(&answered, FUTEX_WAKE, INT_MAX, 0);
@@ -265,6 +273,8 @@ static void end(void) {
     for (unsigned i = 0; i < XPU_LANES; i++)
         if (xpu_lane_at(i))
             xpu_turns_leave(xpu_lane_at(i));
+    /* What was registered before this, and what other threads launch until the end, is measured as theirs. */
+    __atomic_store_n(&thread_state, FAILED, __ATOMIC_RELEASE);
 }
 
 /* It takes no signal that is meant for the program. */
@@ -289,6 +299,8 @@ static bool start(void) {
 
 static void start_once(int state) {
     static int told;
+    if (__atomic_load_n(&ended, __ATOMIC_ACQUIRE))
+        return;
     if (!__atomic_compare_exchange_n(&thread_state, &state, STARTING, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_ACQUIRE))
         return;
@@ -311,7 +323,7 @@ void xpu_turns_wake(void) {
     wake();
 }
 
-bool xpu_turns_ended(void) { return __atomic_load_n(&ended, __ATOMIC_RELAXED); }
+bool xpu_turns_without_thread(void) { return __atomic_load_n(&thread_state, __ATOMIC_RELAXED) == FAILED; }
 
 void xpu_turns_leave(struct xpu_lane *lane) {
     for (int tries = 0; tries < LEAVE_TRIES && __atomic_load_n(&lane->using, __ATOMIC_SEQ_CST); tries++)

@@ -15,12 +15,12 @@ extern uint32_t xpu_turns_tick __attribute__((visibility("hidden"))); /* atomic 
 void xpu_turns_wake(void);
 /* Returns when what has ended by now is measured, or after 5 ms. */
 void xpu_turns_look(void);
-/* On this thread of the program, if no thread of ours can be started and a look is due. */
+/* On this thread of the program, if `xpu_turns_without_thread` and nobody has looked just now. */
 void xpu_turns_look_without_thread(void);
 /* Waits until who looks is in no call of the driver for this lane, some tenths of a second at most. */
 void xpu_turns_leave(struct xpu_lane *lane);
 
-/* The program is ending, and nothing is measured any more. */
-bool xpu_turns_ended(void);
+/* Whether only threads of the program look: no other can be started, or the program is ending. */
+bool xpu_turns_without_thread(void);
 
 #endif
