@@ -56,6 +56,7 @@ void check_shrinks(void);
 void check_varies(const char *way);
 void check_turns(void);
 void check_threadless(const char *way);
+void check_at_exit(void);
 void check_once(const char *way);
 
 /* In paced_lives.c. */

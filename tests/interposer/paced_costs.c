@@ -132,6 +132,24 @@ void check_threadless(const char *way) {
     printf("%ld %lld\n", count, now_us() - began);
 }
 
+/* By then nobody knows how long it takes, and our thread has ended. */
+static void work_at_exit(void) {
+    CUfunction function = function_of("busy_20ms");
+    long long began = now_us();
+    long count = 0;
+    for (; now_us() < began + 2500000; count++) {
+        MUST(launch(function, streams[1]));
+        MUST(cuStreamSynchronize(streams[1]));
+    }
+    printf("%ld %lld\n", count, now_us() - began);
+}
+
+void check_at_exit(void) {
+    NEED(atexit(work_at_exit) == 0); /* before our thread is started, and so run after it was ended */
+    MUST(launch(function_of("busy_10us"), streams[1]));
+    exit(0);
+}
+
 void check_once(const char *way) {
     MUST(launch(function_of("busy_4ms"), streams[1]));
     if (strcmp(way, "_exit") == 0)

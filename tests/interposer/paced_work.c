@@ -18,14 +18,26 @@
  *       the same of a graph of 8 ms that becomes one of 10 us
  *   varies WAY
  *       a graph of 10 us four times and once more, then 1.5 ms long; waiting for that by WAY (context, event,
- *       event-query, stream-query, copy, sleep). Says `COUNT MICROSECONDS` of the last 1.5 s of 2.5. With
- *       default-WAY in the legacy stream beside one that blocks, with thread-WAY in the thread's default
- * stream, with threadless-WAY where no thread can be started turns launches of 10 us; says how often a second
- * they were held back threadless WAY launches of 20 ms where no thread can be started; WAY: waits (for each)
- * or not. Says `COUNT MICROSECONDS` once WAY one kernel of 4 ms, waited for; then the program ends, by WAY:
- * exit, _exit, destroy (the context) forever launches of 1 ms until it is killed; says `ready` before the
- * first long says `ready`, and runs one kernel of an hour capture MODE captures launches again and again,
- * while another thread launches spin a kernel waits for one that is launched after it, in another stream
+ *       event-query, stream-query, copy, sleep). Says `COUNT MICROSECONDS` of the last 1.5 s of 2.5.
+ *       default-WAY: in the legacy stream beside one that blocks; thread-WAY: in the thread's default stream;
+ *       threadless-WAY: where no thread can be started
+ *   turns
+ *       launches of 10 us; says how often a second they were held back
+ *   threadless WAY
+ *       launches of 20 ms where no thread can be started; WAY: waits (for each) or not. Says `COUNT
+ *       MICROSECONDS`
+ *   at-exit
+ *       kernels of 20 ms while the program ends. Says `COUNT MICROSECONDS`
+ *   once WAY
+ *       one kernel of 4 ms, waited for; then the program ends, by WAY: exit, _exit, destroy (the context)
+ *   forever
+ *       launches of 1 ms until it is killed; says `ready` before the first
+ *   long
+ *       says `ready`, and runs one kernel of an hour
+ *   capture MODE
+ *       captures launches again and again, while another thread launches
+ *   spin
+ *       a kernel waits for one that is launched after it, in another stream
  *   signals
  *       signals come while launches wait
  *   interrupted US
@@ -401,6 +413,7 @@ static const struct {
     {"varies", NULL, check_varies},
     {"turns", check_turns, NULL},
     {"threadless", NULL, check_threadless},
+    {"at-exit", check_at_exit, NULL},
     {"once", NULL, check_once},
     {"forever", check_forever, NULL},
     {"long", check_long, NULL},

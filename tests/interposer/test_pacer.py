@@ -233,6 +233,18 @@ def test_the_only_kernel_of_a_short_process_is_charged(paced: Callable[..., Pace
 
 
 @pytest.mark.alone
+def test_a_cap_holds_while_the_program_ends(paced: Callable[..., Paced]) -> None:
+    one = paced(30)
+
+    def got() -> float:
+        count, microseconds = map(int, one.run("at-exit").split())
+        return count * 20_000 / microseconds * 100
+
+    within(24, 33, got)
+    assert not one.compute().guesses
+
+
+@pytest.mark.alone
 @pytest.mark.parametrize("way", ["goes on", "waits"])
 def test_a_cap_holds_where_no_thread_can_be_started(paced: Callable[..., Paced], way: str) -> None:
     one = paced(30)
