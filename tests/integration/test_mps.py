@@ -16,6 +16,7 @@ import pytest
 
 from share import logs
 from support import GIB, timing
+from support.device_work import PROGRAM, Workers
 from support.sharing_time import until
 
 from .conftest import CGROUPS, Node
@@ -227,6 +228,7 @@ def test_a_dead_server_is_told_to_the_programs_that_used_it(card: Node, bundles:
         _, errors = program.communicate(timeout=20)
     assert program.returncode == 1
     assert "CUDA_ERROR_MPS_RPC_FAILURE" in errors
+    assert errors.count("xpu: the device's MPS server has ended") == 1
     told = card.xpu("ps").stderr
     assert f"xpu: container {container}: the MPS server of GPU 0 has ended: programs that used it" in told
     # The daemon starts another for the next program, and a container's start where none was run meanwhile.
@@ -235,6 +237,26 @@ def test_a_dead_server_is_told_to_the_programs_that_used_it(card: Node, bundles:
     other = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
     for each in (container, other):
         assert card.oci("exec", each, "cuda-probe", "mps").stdout == "device 0: under MPS, 40\n"
+
+
+@pytest.mark.parametrize("cap", [(), ("XPU_CORES=30",)])
+def test_a_dead_server_is_told_by_a_launch_that_meets_it_first(
+    node: Node, workers: Workers, cap: tuple[str, ...]
+) -> None:
+    node.sim("1xT4-R580")
+    container = workers.start(MPS, "XPU_MEM=4G", *cap)
+    words = node.command("exec", container, PROGRAM, "fail", "busy_1ms", "100")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        words, env=node.environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        kill(number(node, "server"))
+        out, errors = program.communicate("\n", timeout=20)
+    # It has ended at that call, so that no other has told it.
+    assert (program.returncode, out) == (1, "launch: CUDA_ERROR_MPS_RPC_FAILURE\n")
+    assert errors.count("xpu: the device's MPS server has ended") == 1
 
 
 def test_containers_without_a_cap_run_side_by_side_and_that_is_shown(card: Node, bundles: Bundles) -> None:

@@ -11,6 +11,7 @@
 #include "graph.h"
 #include "devices.h"
 #include "footprint.h"
+#include "mps.h"
 #include "pacer.h"
 #include "real.h"
 #include "reconcile.h"
@@ -204,11 +205,11 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    return IF_MEMORY(REAL(cuGraphUpload), exec, stream, false);
+    return xpu_mps_explained(IF_MEMORY(REAL(cuGraphUpload), exec, stream, false));
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-    return IF_MEMORY(REAL(cuGraphUpload_ptsz), exec, stream, true);
+    return xpu_mps_explained(IF_MEMORY(REAL(cuGraphUpload_ptsz), exec, stream, true));
 }
 
 /* ---- making executable ---- */

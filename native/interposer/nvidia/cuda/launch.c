@@ -2,6 +2,7 @@
  * Launches: each goes through the pacer, where the container has a cap on its device's time. Graphs do in
  * graph.c. Copies, fills and host functions are left alone: other engines and the host do them.
  */
+#include "mps.h"
 #include "pacer.h"
 #include "real.h"
 
@@ -129,5 +130,5 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsi
     CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(launches, count, flags);
     if (paced)
         of_each(paces, launches, count, END, result);
-    return result;
+    return xpu_mps_explained(result);
 }

@@ -117,9 +117,9 @@ void xpu_mps_explain(CUresult result) {
     xpu_log_once(
         &told,
         result == CUDA_ERROR_MPS_SERVER_NOT_READY
-            ? "the device's MPS server takes no program now (CUDA error %d), as another's fatal error "
+            ? "xpu: the device's MPS server takes no program now (CUDA error %d), as another's fatal error "
               "has stopped it: `xpu ps` on the host says more"
-            : "the device's MPS server has ended, and with it what this program had there (CUDA error "
+            : "xpu: the device's MPS server has ended, and with it what this program had there (CUDA error "
               "%d): start the program again; `xpu ps` on the host says more",
         (int)result);
 }

@@ -14,6 +14,7 @@
 
 #include "costs.h"
 #include "headers/cuda/cuda_api.h"
+#include "mps.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -53,12 +54,12 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result);
     do {                                                                                                     \
         struct xpu_pace pace_;                                                                               \
         if (__builtin_expect(!xpu_pacing(), 1))                                                              \
-            return call_;                                                                                    \
+            return xpu_mps_explained(call_);                                                                 \
         xpu_pace_admit(&pace_, stream_, per_thread_, what_, shape_);                                         \
         xpu_pace_begin(&pace_);                                                                              \
         CUresult result_ = call_;                                                                            \
         xpu_pace_end(&pace_, result_);                                                                       \
-        return result_;                                                                                      \
+        return xpu_mps_explained(result_);                                                                   \
     } while (0)
 
 /* The program is about to wait for a stream: what it was given last is marked, as nothing may come after it.
