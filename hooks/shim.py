@@ -4,10 +4,16 @@ import sys
 
 sys.path.insert(0, __file__.rpartition("/")[0] + "/python")
 
-import xpu_bundle
+try:
+    import xpu_bundle
 
-xpu_bundle.install()
+    xpu_bundle.install()
 
-from xpu_runtime.shim import main  # noqa: E402
+    from xpu_runtime.shim import main
+except (ImportError, OSError, SyntaxError) as error:
+    sys.exit(
+        f"xpu: xpu-container-runtime cannot be started ({error}): if it is being installed now, start the "
+        "container again; else install xpu-container-runtime again"
+    )
 
 sys.exit(main(sys.argv[1:]))

@@ -102,6 +102,11 @@ def line_of(error: BaseException) -> str:
 
     if isinstance(error, XpuError):
         return str(error)
+    if isinstance(error, ImportError) and (error.name or "").startswith("xpu_"):
+        return (
+            f"a part of xpu-container-runtime cannot be started ({error}): if it is being installed now, "
+            "start the container again; else install xpu-container-runtime again"
+        )
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -145,6 +145,43 @@ def test_a_run_folder_that_is_a_file_stops_only_those_who_ask(
     assert "not a directory" in told.lower()
 
 
+def test_a_hook_or_shim_that_starts_while_we_are_installed_anew_says_so_in_a_line(
+    node: Node, bundles: Bundles, copy: Path
+) -> None:
+    node.sim("1xT4")
+    python = copy / "lib/xpu-container-runtime/python"
+    shim = copy / "lib/xpu-container-runtime/shim.py"
+    python.rename(copy / "aside")
+    state = b'{"id": "c", "pid": 1, "bundle": "/", "status": "creating"}'
+    todo = "if it is being installed now, start the container again; else install"
+    todo += " xpu-container-runtime again\n"
+    for words in (
+        [str(node.hook), "createRuntime"],
+        ["python3", "-I", "-S", str(shim), "runc", "state", "c"],
+    ):
+        done = subprocess.run(words, env=node.environ, input=state, capture_output=True, timeout=60)
+        told = done.stderr.decode()
+        assert (done.returncode, told.count("\n")) == (1, 1)
+        assert told.startswith("xpu: ")
+        assert "cannot be started (No module named 'xpu_bundle'): " in told
+        assert told.endswith(todo)
+    # Removed to a part: what a stage imports is gone.
+    (copy / "aside").rename(python)
+    (python / "start.bundle").unlink()
+    shutil.rmtree(python / "xpu_runtime/start")
+    done = subprocess.run(
+        [node.hook, "createRuntime"],
+        env=node.environ,
+        input=state.replace(b'"/"', f'"{bundles("XPU_MEM=1G")}"'.encode()),
+        capture_output=True,
+        timeout=60,
+    )
+    told = done.stderr.decode()
+    assert (done.returncode, told.count("\n")) == (1, 1)
+    assert told.startswith("xpu: a part of xpu-container-runtime cannot be started (No module named ")
+    assert told.endswith(todo)
+
+
 # A full disk.
 
 
