@@ -181,6 +181,19 @@ def test_a_container_that_cuts_its_page_or_writes_nonsense_disturbs_nobody(
     assert service.process.poll() is None
 
 
+def test_a_quota_page_that_root_cuts_ends_nothing_and_is_told_once(capped: Make, start_agent: Serve) -> None:
+    cut, other = capped(50, "burst"), capped(50, "burst")
+    service = start_agent()
+    with cut.waiting(), other.waiting():
+        until(lambda: (cut.share, other.share) == (50, 50), "both have their caps")
+        path = os.path.join(cut.folder, pages.QUOTA)
+        os.truncate(path, 1000)
+        until(lambda: other.share == 100, "it goes on, for the others")
+        until(lambda: f"{path} is cut off: container {cut.id} " in service.log, "it says so")
+    assert service.process.poll() is None
+    assert service.log.count("is cut off") == 1
+
+
 def test_a_container_that_goes_round_the_pacer_and_lies_in_its_page_is_told_and_given_nothing(
     capped: Make, start_agent: Serve, node: Node, with_load: Bundles
 ) -> None:

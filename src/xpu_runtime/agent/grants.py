@@ -63,6 +63,7 @@ class OpenGrants:
         self._log = log
         self._stamp = -1
         self._untold: set[str] = set()
+        self._cut: set[str] = set()
         self._past_leases: dict[str, _PastLeases] = {}
         self.by_folder: dict[str, GrantPages] = {}
         #: The highest number of an agent's round that was in a page when it was opened.
@@ -70,6 +71,7 @@ class OpenGrants:
 
     def refresh(self) -> bool:
         """Opens the pages of new grants, closes those of grants that have ended; whether there were any."""
+        self._tell_cut()
         try:
             stamp = os.stat(paths.in_run_dir(paths.GRANT_FOLDERS)).st_mtime_ns
         except OSError:
@@ -99,6 +101,17 @@ class OpenGrants:
             grant.close()
         for each in self._past_leases.values():
             each.end()
+
+    def _tell_cut(self) -> None:
+        """Says, once each, whose quota page root on the host has cut since it was opened."""
+        self._cut &= self.by_folder.keys()
+        for folder, grant in self.by_folder.items():
+            if grant.is_cut and folder not in self._cut:
+                self._cut.add(folder)
+                self._log(
+                    f"{os.path.join(folder, pages.QUOTA)} is cut off: container {grant.container} has no "
+                    "limits that its programs could read; start it again"
+                )
 
     def _opened(self, folder: str) -> GrantPages:
         grant = GrantPages(folder, write=True)

@@ -3,7 +3,8 @@
 `pages.py` reads a page whole, for people. Here a page is opened once a grant, and then each look at a slice
 is one pread(2) of two words and each change one store. The quota page is the host's own and is mapped. The
 usage page is the container's: it can cut the file at any time, and reading a mapping of it beyond its end
-would be SIGBUS, so that it is never mapped, and no word of it is trusted here. No policy is known here.
+would be SIGBUS, so that it is never mapped, and no word of it is trusted here. Of the quota page root on the
+host can do that: its size is looked at before each use of the mapping. No policy is known here.
 """
 
 from __future__ import annotations
@@ -40,10 +41,14 @@ _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 class SlicePages:
     """One slice of a grant in its pages."""
 
-    __slots__ = ("_adjusted", "_cores", "_policy", "_words", "look", "uuid")
+    __slots__ = ("_adjusted", "_cores", "_policy", "_size", "_words", "look", "uuid")
 
-    def __init__(self, words: memoryview, usage: int, position: int, uuid: bytes) -> None:
+    def __init__(
+        self, words: memoryview, size: Callable[[], int], usage: int, position: int, uuid: bytes
+    ) -> None:
+        """`words`: the quota page, mapped; `size`: of its file now."""
         self._words = words
+        self._size = size
         limit = _LIMITS_AT + position * _LIMIT_WORDS
         self._cores, self._adjusted, self._policy = limit + _CORES, limit + _ADJUSTED, limit + _POLICY
         #: The 16 bytes that name the device.
@@ -54,20 +59,23 @@ class SlicePages:
         #: dozens of times a second for each slice: without a Python frame it takes half the time.
         self.look: Callable[[], bytes] = functools.partial(os.pread, usage, _LOOK, at)
 
+    def _word(self, number: int) -> int:
+        """A word of the quota page; 0 where the page was cut, so that its slice has no cap any more."""
+        return int(self._words[number]) if self._size() >= pages.QUOTA_SIZE else 0
+
     def terms(self) -> tuple[int, int]:
         """The words that `cap` and `policy` are of: as long as they are equal, those are."""
-        words = self._words
-        return words[self._cores], words[self._policy]
+        return self._word(self._cores), self._word(self._policy)
 
     @property
     def cap(self) -> int:
         """The share that was granted; 0: no cap."""
-        return int(min(self._words[self._cores], WHOLE))
+        return min(self._word(self._cores), WHOLE)
 
     @property
     def policy(self) -> tuple[int, int]:
         """Indexes in pages.SCHEDS and pages.PRIORITIES; those not known are the first."""
-        word = self._words[self._policy]
+        word = self._word(self._policy)
         sched, priority = word & 0xFF, word >> _PRIORITY_SHIFT & 0xFF
         return (
             sched if sched < len(pages.SCHEDS) else 0,
@@ -77,13 +85,14 @@ class SlicePages:
     @property
     def adjusted(self) -> tuple[int, int]:
         """The number of the agent's round and the share, as written last; zeros: no agent's."""
-        word = self._words[self._adjusted]
+        word = self._word(self._adjusted)
         return word >> ROUND_SHIFT, word & _SHARE_MASK
 
     def adjust(self, word: int) -> None:
         """Writes `adjusted`: round << ROUND_SHIFT | share; 0: the cap alone counts."""
         # One aligned 64-bit store: a reader sees the old value or the new one.
-        self._words[self._adjusted] = word
+        if self._size() >= pages.QUOTA_SIZE:
+            self._words[self._adjusted] = word
 
 
 class GrantPages:
@@ -116,8 +125,14 @@ class GrantPages:
             for at in range(_DEVICES_AT, _DEVICES_AT + count * _DEVICE_SIZE, _DEVICE_SIZE)
         )
         self.slices = tuple(
-            SlicePages(self._words, self._usage, position, uuid) for position, uuid in enumerate(uuids)
+            SlicePages(self._words, self._page.size, self._usage, position, uuid)
+            for position, uuid in enumerate(uuids)
         )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the quota page has lost its end."""
+        return self._page.size() < pages.QUOTA_SIZE
 
     def close(self) -> None:
         """After this none of `slices` may be used."""

@@ -105,6 +105,17 @@ def test_a_usage_page_that_was_cut_is_no_news_and_no_signal(tmp_path: Path) -> N
     grant.close()
 
 
+def test_a_quota_page_that_was_cut_has_no_cap_and_is_no_signal(tmp_path: Path) -> None:
+    grant = made(tmp_path)
+    first = grant.slices[0]
+    assert not grant.is_cut
+    os.truncate(tmp_path / pages.QUOTA, 0)
+    assert grant.is_cut
+    first.adjust(5 << compute.ROUND_SHIFT | 2500)
+    assert (first.terms(), first.cap, first.policy, first.adjusted) == ((0, 0), 0, (0, 0), (0, 0))
+    grant.close()
+
+
 def test_a_page_of_another_version_is_not_read(tmp_path: Path) -> None:
     made(tmp_path).close()
     with open(tmp_path / pages.QUOTA, "r+b", buffering=0) as page:
