@@ -117,8 +117,10 @@ def test_how_time_is_shared_stands_in_the_page_and_is_shown(node: Node, bundles:
     container = node.start(bundles(*asked, args=SLEEP))
     assert [words(node, device)[1:] for device in (0, 1)] == [[3000, 0, 0x101]] * 2
     told = node.xpu("set", container, "--sched", "weight", "--device", "1").stdout
-    assert told == f"{container}: weight shares at low priority of GPU 1\n"
-    node.xpu("set", container, "--cores", "60", "--priority", "high", "--mem", "6G")
+    assert told == f"{container}: GPU 1: shared as weight, at low priority\n"
+    told = node.xpu("set", container, "--cores", "60", "--priority", "high", "--mem", "6G").stdout
+    limits = "6G and 60% of the cores of GPU 0"
+    assert f"{container}: {limits}; GPU 0: shared as burst, at high priority\n" in told
     assert [words(node, device)[1:] for device in (0, 1)] == [[6000, 0, 0x201], [6000, 0, 0x202]]
     done = node.xpu("ps")
     assert "no agent runs: burst and weight hold as fixed" in done.stderr
@@ -245,6 +247,26 @@ def test_without_a_cap_containers_have_equal_turns_and_that_is_shown(node: Node,
     rows = node.xpu("ps").stdout.split("\n")[1:4]
     assert [" equal turns " in row for row in rows] == [True, True, False]
     assert "cores equal turns" in node.xpu("inspect", node.json("ps")[0]["container_id"]).stdout
+
+
+def test_a_cap_beside_containers_without_one_is_explained_as_no_guarantee(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim("2xT4")
+
+    def notes(device: str) -> list[str]:
+        asked = ["XPU_MEM=1G", "XPU_CORES=70", f"XPU_VISIBLE_DEVICES={device}"]
+        told: list[str] = node.json("explain", *(word for each in asked for word in ("-e", each)))["notes"]
+        return [each for each in told if "guarantee" in each]
+
+    node.start(bundles("XPU_MEM=1G", "XPU_CORES=30", "XPU_VISIBLE_DEVICES=0", args=SLEEP))
+    assert notes("0") == []
+    node.start(bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0", args=SLEEP))
+    told = "as many turns as this one, so that 70% is no guarantee"
+    assert notes("0") == [f"a container without XPU_CORES has a slice of GPU 0: {told}"]
+    assert notes("1") == []
+    node.start(bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0", args=SLEEP))
+    assert notes("0") == [f"2 containers without XPU_CORES have slices of GPU 0: each {told}"]
 
 
 def test_a_device_that_is_one_containers_alone_is_shared_with_nobody(node: Node, bundles: Bundles) -> None:

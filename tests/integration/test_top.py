@@ -163,6 +163,27 @@ def test_80_columns_have_all_and_a_narrower_window_says_what_it_lacks(
             assert f"make the window wider for {' '.join(left_out)} " in " ".join(" ".join(page).split())
 
 
+def test_in_a_window_of_few_rows_containers_go_before_hints(node: Node, capped: Make) -> None:
+    starts = tuple(f"  {capped(cores, 'burst').id[:12]} " for cores in (10, 20, 30))
+
+    def shown(terminal: Terminal) -> int:
+        return sum(line.startswith(starts) for line in terminal.page())
+
+    with Terminal(node, 40, 8) as terminal:
+        until(lambda: shown(terminal) == 3, "all containers")
+        page = terminal.page()
+        assert len(page) <= 8
+        assert not any("wider" in line or "higher" in line or "agent" in line for line in page)
+        terminal.resize(40, 6)
+        os.kill(terminal.process.pid, signal.SIGWINCH)
+        until(lambda: shown(terminal) == 2 and len(terminal.page()) == 6, "as many as fit")
+        assert terminal.page()[-1].startswith("1 more line: make the window higher")
+        terminal.resize(40, 24)
+        os.kill(terminal.process.pid, signal.SIGWINCH)
+        until(lambda: any("make the window wider" in line for line in terminal.page()), "there is room")
+        assert shown(terminal) == 3
+
+
 def test_containers_without_a_cap_show_what_the_driver_tells(node: Node, with_load: Bundles) -> None:
     node.sim("1xT4-R580")
     words = ["/load/share-load", "async", "kernel=5ms", "seconds=600", "log=/log"]

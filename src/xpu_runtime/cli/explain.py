@@ -19,7 +19,7 @@ from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.delivery import plan
 from xpu_runtime.errors import ApplyError, RequestError
-from xpu_runtime.ledger.grants import Grant, Slice
+from xpu_runtime.ledger.grants import CORES, Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, enforce, registry, sharing
@@ -81,6 +81,7 @@ def explain(
     inventory = discovery.load(config)
     with Ledger() as ledger:
         outcome = granting.decide(inventory, request, config, ledger.uses())
+        others = [slice_ for grant in ledger.grants() for slice_ in grant.slices]
     if isinstance(outcome, Refusal):
         _tell(as_json, mode, why, (), outcome)
         context.exit(_REFUSED)
@@ -93,6 +94,7 @@ def explain(
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
     notes = _notes(inventory, request, config, outcome)
+    notes += [note for slice_ in outcome for note in _turns_of_others(slice_, others)]
     _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
 
 
@@ -112,6 +114,27 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
         notes.append(f"cores are shared as {request.sched}, with {request.priority} priority")
         notes += [] if status.ask() else [containers.NO_AGENT]
     return notes + choose.notes(slices, request)
+
+
+def _turns_of_others(slice_: Slice, others: Sequence[Slice]) -> list[str]:
+    """Of a cap: that it is no guarantee, where other slices of the device have none."""
+    if sharing.shared(slice_) != sharing.CAP:
+        return []
+    holder = registry.known_holder(slice_, CORES)
+    apart = {sharing.TURNS}
+    if holder is None or not holder.SIDE_BY_SIDE:
+        apart.add(sharing.SIDE_BY_SIDE)  # under MPS: they take turns with this one, not with each other
+    count = sum(
+        each.device_uuid == slice_.device_uuid and each.cores is None and sharing.shared(each) in apart
+        for each in others
+    )
+    if not count:
+        return []
+    gpu = f"GPU {slice_.device_index}"
+    have = f"a container without XPU_CORES has a slice of {gpu}: "
+    if count > 1:
+        have = f"{count} containers without XPU_CORES have slices of {gpu}: each "
+    return [f"{have}as many turns as this one, so that {slice_.cores}% is no guarantee"]
 
 
 def _unasked(inventory: Inventory, config: Config, slice_: Slice, request: Request) -> str:

@@ -164,11 +164,13 @@ def _tell(
         if wanted.cores is not None:
             now.append(f"{percent(slice_.cores)} of the cores")
         policy = sharing.policy(grant, position) if wanted.shares() else None
-        if policy is not None:
-            now.append(f"{policy.sched} shares at {policy.priority} priority")
         unheld = wanted.memory is not None and slice_.holder(MEMORY) == NONE
         more = " (booked only: nothing on this node holds it)" if unheld else ""
-        click.echo(f"{grant.container_id}: {' and '.join(now)} of GPU {slice_.device_index}{more}")
+        gpu = f"GPU {slice_.device_index}"
+        told = [f"{' and '.join(now)} of {gpu}{more}"] if now else []
+        if policy is not None:
+            told.append(f"{gpu}: shared as {policy.sched}, at {policy.priority} priority")
+        click.echo(f"{grant.container_id}: {'; '.join(told)}")
 
 
 def _tell_notes(before: Grant, after: Grant, positions: tuple[int, ...], wanted: Wanted) -> None:

@@ -28,6 +28,10 @@ _BAR_HEAD = ""
 _LEFT_OUT = ("PRIO", "SCHED", "MAY", _BAR_HEAD, "ASKED", "MEMORY", "WAITS")
 
 
+#: In a window of so many rows or fewer, containers go before hints.
+_FEW_ROWS = 8
+
+
 class _Style(Value):
     """How all lines of a page are drawn."""
 
@@ -55,26 +59,30 @@ def page(reading: Reading | XpuError, order: str, window: Size, *, bars: bool) -
         return [[("xpu top", "bold")], [], *told, [], [("q ends", "dim")]]
     found = lines(reading, order, window.columns, bars=bars)
     last: Line = [(f"q ends   s sorts: by {order}", "dim")]
+    if len(found) + 2 > window.rows and window.rows <= _FEW_ROWS:
+        found = lines(reading, order, window.columns, bars=bars, hints=False)
+        if len(found) < window.rows:
+            return [*found, last]
     if len(found) + 2 > window.rows:
-        hidden = len(found) - (window.rows - 1)
+        hidden = _count(len(found) - (window.rows - 1), "more line")
         return [
             *found[: window.rows - 1],
-            [(f"{hidden} more lines: make the window higher   ", "yellow"), *last],
+            [(f"{hidden}: make the window higher   ", "yellow"), *last],
         ]
     return [*found, [], last]
 
 
-def lines(reading: Reading, order: str, width: int | None, *, bars: bool) -> list[Line]:
+def lines(reading: Reading, order: str, width: int | None, *, bars: bool, hints: bool = True) -> list[Line]:
     """All lines for people, none longer than `width`; without `bars` only with characters that every terminal
-    has."""
+    has, without `hints` only what is of devices and containers."""
     rows = [row for card in reading.cards for row in card.rows]
     columns, missing, style = _fitting(rows, width, bars)
-    page = _title(reading, rows, width)
-    if rows and missing:
+    page = _title(reading, rows, width, hints)
+    if rows and missing and hints:
         page += _wrapped(f"make the window wider for {' '.join(missing)}", "yellow", width)
     heads = _GAP + _GAP.join(each.title() for each in columns)
     for card in reading.cards:
-        page += [[], _head(card, width, bars)]
+        page += [*([[]] if hints else []), _head(card, width, bars)]
         if card.rows:
             page.append([(heads.rstrip(), "dim")])
         for row in sorted(card.rows, key=lambda row: key_of(row, order)):
@@ -93,7 +101,7 @@ def key_of(row: Row, order: str) -> tuple[float, str]:
     return -(amounts[order] or 0), row.container_id
 
 
-def _title(reading: Reading, rows: list[Row], width: int | None) -> list[Line]:
+def _title(reading: Reading, rows: list[Row], width: int | None, hints: bool) -> list[Line]:
     waiting = sum(row.waits for row in rows)
     shared = any(row.sched not in (None, "fixed") or row.priority not in (None, "normal") for row in rows)
     head: Line = [("xpu top", "bold"), (f"   {_count(len(reading.cards), 'GPU')}", "")]
@@ -107,7 +115,7 @@ def _title(reading: Reading, rows: list[Row], width: int | None) -> list[Line]:
         agent = ("agent: does not run", "dim")
     if width is None or _length(head) + 3 + len(agent[0]) <= width:
         return [[*head, ("   ", ""), agent]]
-    return [head, *_wrapped(*agent, width)]
+    return [head, *(_wrapped(*agent, width) if hints else [])]
 
 
 def _count(number: int, what: str) -> str:
