@@ -105,6 +105,32 @@ void check_varies(const char *way) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
+/* A graph takes 320 us three times of four, and then 700: what it takes is no sign of another's turn. */
+void check_mixes(void) {
+    CUgraphExec exec = captured(function_of("busy_320us"), streams[1]);
+    CUgraph graphs[2] = {graph_of(function_of("busy_320us"), streams[1]),
+                         graph_of(function_of("busy_700us"), streams[1])};
+    CUgraphExecUpdateResultInfo info;
+    CUevent rounds[8];
+    for (int i = 0; i < 8; i++)
+        MUST(cuEventCreate(&rounds[i], CU_EVENT_DISABLE_TIMING));
+    long long began = now_us(), judged = began + 1000000;
+    long count = 0;
+    for (long round = 0; now_us() < judged + 3000000; round++) {
+        if (round >= 8) {
+            MUST(cuEventSynchronize(rounds[round % 8]));
+            count += now_us() > judged;
+        }
+        for (int i = 0; i < 4; i++) {
+            if (i == 0 || i == 3)
+                MUST(cuGraphExecUpdate_v2(exec, graphs[i / 3], &info));
+            MUST(cuGraphLaunch(exec, streams[1]));
+        }
+        MUST(cuEventRecord(rounds[round % 8], streams[1]));
+    }
+    printf("%ld %lld\n", count, now_us() - judged);
+}
+
 /* How often a second short launches are held back, beside another program. */
 void check_turns(void) {
     CUfunction function = function_of("busy_10us");

@@ -188,6 +188,24 @@ def test_short_work_that_takes_longer_beside_others_is_charged_what_it_takes(
 
 @pytest.mark.alone
 @pytest.mark.parametrize("beside", [False, True])
+def test_launches_of_one_kind_that_take_different_times_are_charged_what_they_take(
+    paced: Callable[..., Paced], beside: bool
+) -> None:
+    one, other = paced(30), paced(None)
+    with ExitStack() as others:
+        if beside:
+            load = others.enter_context(other.running("forever"))
+            assert load.stdout and load.stdout.readline() == "ready\n"
+
+        def got() -> float:
+            count, microseconds = map(int, one.run("mixes").split())
+            return count * 1660 / microseconds * 100
+
+        within(27, 33, got)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("beside", [False, True])
 def test_work_that_takes_much_less_than_it_did_has_its_share(
     paced: Callable[..., Paced], beside: bool
 ) -> None:

@@ -120,6 +120,8 @@ struct xpu_lane {
     double delay;                  /* of a call until the device sees it, beyond the quickest; ns */
     int64_t latest;                /* when the last probe completed */
     uint32_t undisturbed;          /* probes in a row that did not wait */
+    uint32_t waits;                /* probes that did, since the last time when others had gone */
+    double wait, longest_wait;     /* how long these waited of late: on average, and at most; ns */
     int64_t ended[XPU_LANE_ENDED]; /* when work ended, the last ones */
     uint32_t ended_count;          /* atomic */
     struct xpu_measure measure;

@@ -12,6 +12,8 @@ enum {
     IDLE_NS = 8000,
     /* What work has used beside others is known to a slice of theirs or so: from here on it is believed. */
     SURE_NS = 5000000,
+    /* So many waits of probes tell how long others' turns are. */
+    MANY_WAITS = 32,
     /* And of work so short, prediction says more: probes are as far apart. */
     SHORT_NS = 500000,
     /* What has counted so is compared with the probes for so long. */
@@ -47,16 +49,33 @@ static void learn_unknown(struct xpu_lane *lane, double took) {
 
 /* What a marker shows of the launches before it. Times in ns. */
 struct shown {
-    double used;    /* of the device, since the marker before */
+    double used;    /* of the device, since the marker before, by probes */
     double passed;  /* since then, while the stream had work */
     double last;    /* since the last launch */
     bool others;    /* had the device for a part of that */
     bool alone;     /* of late the device was the context's own all the time */
     bool past;      /* the work had ended when the marker was recorded */
     bool longer;    /* the last launch took much longer than was predicted */
-    bool predicted; /* the launches count as what they were predicted to use */
+    bool predicted; /* the launches count as `own`, and not as `used` */
+    bool by_turns;  /* and that is of what passed, not of what was predicted */
+    double own;
     enum xpu_cost_sure sure;
 };
+
+/* How long others have the device between two turns of the context, ns; 0: that varies. A probe comes at any
+ * time of their turn: it waits for half of it on average. */
+static double others_turn(const struct xpu_lane *lane) {
+    bool same = lane->wait > 0.4 * lane->longest_wait && lane->wait < 0.6 * lane->longest_wait;
+    return lane->waits >= MANY_WAITS && same ? 1.02 * lane->longest_wait : 0;
+}
+
+static void note_wait(struct xpu_lane *lane, double ns) {
+    lane->waits++;
+    lane->longest_wait -= lane->longest_wait / 4096;
+    if (ns > lane->longest_wait)
+        lane->longest_wait = ns;
+    lane->wait += (ns - lane->wait) / (lane->waits < MANY_WAITS ? lane->waits : MANY_WAITS);
+}
 
 /* Whether the launches before a marker count as what they were predicted to use: beside others, time that was
  * theirs may lie between two probes and be taken for the container's, or the other way round. Only where all
@@ -65,6 +84,18 @@ static bool counts_as_predicted(const struct xpu_lane *lane, const struct xpu_la
                                 const struct xpu_marker *marker, double passed) {
     return lane->beside_others && lane->measure.active == 1 && !marker->unknown && marker->ns < SHORT_NS &&
            passed > 0.99 * (double)(lane->measure.at - on->from);
+}
+
+/* What the launches have used beside others, which probes are too far apart to tell: what passed, less whole
+ * turns of the others where these are all as long; else what was predicted. */
+static double own(const struct xpu_marker *marker, const struct xpu_lane_stream *on, struct shown *shown,
+                  double turn) {
+    double ns = (double)marker->ns, turns = turn > 0 ? (shown->passed - ns) / turn : 0;
+    double rest = shown->passed - (turns > 0 ? (double)(int64_t)(turns + 0.5) * turn : 0);
+    shown->by_turns = turn > 2 * IDLE_NS && rest > 0 && !marker->pauses && !shown->past && !on->guessed;
+    if (shown->by_turns)
+        return rest;
+    return ns < shown->passed ? ns : shown->passed;
 }
 
 static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_lane *lane,
@@ -81,23 +112,25 @@ static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_l
     double expected = (double)(marker->expected - marker->last);
     shown.longer = shown.alone && !shown.past && shown.last > expected * 1.5 + IDLE_NS;
     shown.predicted = counts_as_predicted(lane, on, marker, shown.passed) && !shown.longer;
+    if (shown.predicted)
+        shown.own = own(marker, on, &shown, others_turn(lane));
     shown.sure = shown.alone ? XPU_COST_SURE : shown.predicted ? XPU_COST_EITHER : XPU_COST_UNSURE;
     return shown;
 }
 
-/* Probes are right over some time: where they say much more than what has counted, that counts too. */
-static void count_as_predicted(struct xpu_lane *lane, struct xpu_lane_stream *on,
-                               const struct xpu_marker *marker, double used, double passed) {
-    double ns = (double)marker->ns < passed ? (double)marker->ns : passed, more = 0;
-    on->counted += ns;
-    on->doubt += used - ns;
+/* Probes are right over some time: where they say much more than what was predicted, that counts too. */
+static void count_own(struct xpu_lane *lane, struct xpu_lane_stream *on, const struct xpu_marker *marker,
+                      const struct shown *shown) {
+    double other = shown->used - shown->own, more = 0;
+    on->counted += shown->own;
+    on->doubt += other;
     if (on->doubt > SURE_NS && on->doubt > DOUBTED * on->counted) {
         more = on->doubt;
         learn(marker, (double)marker->ns * (1 + more / on->counted), XPU_COST_SURE);
     }
     if (more > 0 || on->counted > COUNTED_NS)
         on->doubt = on->counted = 0;
-    xpu_measure_take_back(&lane->measure, used - ns - more);
+    xpu_measure_take_back(&lane->measure, other - more);
     on->predicted = true;
 }
 
@@ -139,13 +172,15 @@ static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const stru
         return;
     }
     bool all_is_work = !marker->last_alone && always_worked && !on->guessed;
-    if (marker->last_alone)
+    if (shown.by_turns)
+        learn(marker, shown.own, shown.sure);
+    else if (marker->last_alone)
         learn_last(marker, &shown, on->guessed);
     else if (all_is_work && !shown.others &&
              !(shown.predicted && shown.passed > BELIEVED * (double)marker->ns))
         learn(marker, shown.passed, shown.sure);
     if (shown.predicted)
-        count_as_predicted(lane, on, marker, shown.used, shown.passed);
+        count_own(lane, on, marker, &shown);
     else if (!all_is_work && !marker->unknown && !shown.longer && only_this &&
              shown.used > (double)marker->ns)
         xpu_measure_take_back(&lane->measure, shown.used - (double)marker->ns);
@@ -316,10 +351,14 @@ void xpu_happens(struct xpu_sweep *sweep, struct xpu_lane *lane, const struct xp
         if (xpu_probe_waited(lane, instant)) {
             lane->undisturbed = 0;
             beside_others(lane, true);
+            note_wait(lane, (double)(instant->completed - instant->at));
             xpu_measure_probe(&lane->measure, instant->at, instant->completed);
         } else {
-            if (++lane->undisturbed >= XPU_LANE_CALM)
+            if (++lane->undisturbed >= XPU_LANE_CALM) {
                 beside_others(lane, false);
+                lane->waits = 0;
+                lane->wait = lane->longest_wait = 0;
+            }
             xpu_measure_probe(&lane->measure, instant->at, 0);
         }
         break;
