@@ -246,7 +246,7 @@ void xpu_gate_pass_unmeasured(const struct xpu_lane *lane) {
         device = first_with_cap(); /* it is not known whose time it takes, and is somebody's */
     uint64_t *last = &lasts[device];
     static int told;
-    xpu_log_once(&told, "it cannot be measured how long launches take, as the driver does not tell it: "
+    xpu_log_once(&told, "xpu: it cannot be measured how long launches take, as the driver does not tell it: "
                         "every one counts as the whole time since the one before");
     for (;;) {
         uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS,

@@ -306,9 +306,9 @@ static void start_once(int state) {
         return;
     bool started = start();
     if (!started) {
-        xpu_log_once(&told,
-                     "no thread can be started that measures what launches take: it is measured when the "
-                     "program launches, and when it waits");
+        xpu_log_once(
+            &told, "xpu: no thread can be started that measures what launches take: it is measured when the "
+                   "program launches, and when it waits");
         __atomic_store_n(&failed_at, xpu_now(), __ATOMIC_RELAXED);
     }
     __atomic_store_n(&thread_state, started ? RUNNING : FAILED, __ATOMIC_RELEASE);
