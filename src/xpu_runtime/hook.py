@@ -147,6 +147,7 @@ def _release_with_limits(grants: list[Grant]) -> None:
 def main(arguments: list[str]) -> int:
     """The entry point: a stage and options; the container's state on stdin. Returns the exit status."""
     log = Log()
+    state = None
     try:
         stage, options = _parse(arguments)
         log = Log(options.get("--log", ""), options.get("--log-format", "text"))
@@ -158,6 +159,10 @@ def main(arguments: list[str]) -> int:
             start(state, number, log, proc.this_process())
     except BaseException as error:  # the low-level runtime shows stderr, and stops the container
         complain(log, line_of(error))
+        if state is not None and stage != STOPPED:
+            from xpu_runtime.start import not_started
+
+            not_started.note(state.id, error)
         return 1
     return 0
 

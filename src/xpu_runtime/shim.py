@@ -94,6 +94,9 @@ def main(words: list[str]) -> int:
         except BaseException as error:  # whatever it is: no container starts without what it asked for
             if not _is_handed_over(invocation.spec_path):
                 complain(log, line_of(error))
+                from xpu_runtime.start import not_started
+
+                not_started.note(invocation.container_id, error)
                 return 1
     try:
         _exec(runtime.path if runtime is not None else _last_good_runtime(), arguments)

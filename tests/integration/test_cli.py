@@ -19,7 +19,7 @@ from .conftest import Node
 from .refusals import refused
 
 COMMANDS = """devices|doctor|ps|inspect|set|explain|gc|release|config check|config show|config default|
-drain|undrain|runtime configure|runtime unconfigure|sim up|sim down|sim list"""
+drain|undrain|events|runtime configure|runtime unconfigure|sim up|sim down|sim list"""
 #: What prints a table, and a member of its JSON object; "" where its JSON is a list.
 TABLES = {
     "devices": "",

@@ -11,6 +11,7 @@ from xpu_runtime import granting
 from xpu_runtime.cli.table import memory
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import DeviceError
+from xpu_runtime.ledger import events
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.vendors import discovery, drained
 from xpu_runtime.vendors import inventory as node
@@ -39,6 +40,7 @@ def drain(devices: tuple[str, ...], reason: str) -> None:
     # Starts are decided with the ledger locked: after this, by what was written here.
     granting.reap(config)
     with Ledger() as ledger:
+        ledger.note(events.DRAINED, "", [events.Part(uuid) for uuid in uuids], reason)
         grants = ledger.grants()
     for uuid in uuids:
         click.echo(f"{uuid} is drained")

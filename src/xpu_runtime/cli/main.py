@@ -22,6 +22,7 @@ COMMANDS = (
     "devices",
     "doctor",
     "drain",
+    "events",
     "explain",
     "gc",
     "inspect",

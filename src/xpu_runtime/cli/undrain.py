@@ -7,6 +7,8 @@ import click
 from xpu_runtime.cli.drain import uuid_of
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import DeviceError
+from xpu_runtime.ledger import events
+from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.vendors import discovery, drained
 
 
@@ -27,4 +29,6 @@ def undrain(devices: tuple[str, ...]) -> None:
         uuid = name if inventory is None or name in known else uuid_of(inventory, name)
         if not drained.undrain(uuid):
             raise DeviceError(f"{name} is not drained", "see `xpu devices`")
+        with Ledger() as ledger:
+            ledger.note(events.UNDRAINED, "", [events.Part(uuid)])
         click.echo(f"{uuid} is in service again")

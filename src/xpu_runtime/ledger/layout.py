@@ -187,10 +187,10 @@ def insert(db: Any, grant: Grant) -> int:
     return number
 
 
-def delete(db: Any, number: int) -> None:
-    """Removes a grant; no error if there is none."""
+def delete(db: Any, number: int) -> bool:
+    """Removes a grant; False if there is none."""
     db.execute("DELETE FROM slices WHERE grant_id = ?", (number,))
-    db.execute("DELETE FROM grants WHERE id = ?", (number,))
+    return bool(db.execute("DELETE FROM grants WHERE id = ?", (number,)).rowcount)
 
 
 def require_own(db: Any, path: str, own: Mark) -> None:

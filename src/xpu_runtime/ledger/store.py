@@ -15,7 +15,7 @@ import os
 import time
 
 from xpu_runtime import paths
-from xpu_runtime.ledger import layout, survivors, waiting
+from xpu_runtime.ledger import events, layout, survivors, waiting
 from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.layout import GRANT, SLICE
 from xpu_runtime.ledger.sqlite import sqlite
@@ -24,7 +24,7 @@ from xpu_runtime.linux import cgroups, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from typing_extensions import Self
@@ -214,7 +214,17 @@ class Ledger:
             for uuid, memory, cores, count, limited in rows
         }
 
+    def history(self, after: int = 0, since: float = 0.0) -> list[events.Event]:
+        """What has happened: rows with a greater number than `after`, not older than `since`."""
+        with _LedgerErrors(self, "read"):
+            return events.read(self._db, after, since)
+
     # Changing
+
+    def note(self, kind: str, container_id: str, devices: Sequence[events.Part] = (), text: str = "") -> None:
+        """Records an event that changes no grant."""
+        with _LedgerErrors(self, "write"), self._transaction():
+            events.record(self._db, kind, container_id, devices, text)
 
     def grant(
         self,
@@ -238,7 +248,7 @@ class Ledger:
                     # Of an earlier run of this container. The cgroup has processes again: those that this
                     # new grant is for.
                     survivors.forget(grant)
-                    self._delete([grant])
+                    self._delete([grant], events.REAPED)
                     dead.append(grant)
             slices = choose(self.uses())
             if slices is None:
@@ -251,6 +261,7 @@ class Ledger:
 
     def _insert(self, grant: Grant) -> Grant:
         now = grant.replace(created=time.time())
+        events.record(self._db, events.GRANTED, now.container_id, now.slices)
         return now.replace(id=layout.insert(self._db, now.replace(id=0)))
 
     def bind(self, grant: Grant) -> bool:
@@ -293,17 +304,21 @@ class Ledger:
             found = self._load("WHERE id = ?", (number,))
             if not found:
                 return None, dead
-            for (position, kind), value in choose(found[0], self.uses()).items():
+            changes = choose(found[0], self.uses())
+            for (position, kind), value in changes.items():
                 self._db.execute(
                     f"UPDATE slices SET {_COLUMNS[kind]} = ? WHERE grant_id = ? AND position = ?",
                     (value, number, position),
                 )
-            return self._load("WHERE id = ?", (number,))[0], dead
+            after = self._load("WHERE id = ?", (number,))[0]
+            if after != found[0]:
+                events.record(self._db, events.RESIZED, after.container_id, after.slices)
+            return after, dead
 
     def release(self, grants: list[Grant]) -> None:
         """Removes grants; no error for those that are gone already."""
         with _LedgerErrors(self, "write"), self._transaction():
-            self._delete(grants)
+            self._delete(grants, events.RELEASED)
 
     def reap(self) -> list[Grant]:
         """Removes every grant whose container is gone, and returns them."""
@@ -311,9 +326,10 @@ class Ledger:
             self._require_own()
             return self._remove_dead(thorough=True)
 
-    def _delete(self, grants: list[Grant]) -> None:
+    def _delete(self, grants: list[Grant], kind: str) -> None:
         for grant in grants:
-            layout.delete(self._db, grant.id)
+            if layout.delete(self._db, grant.id):
+                events.record(self._db, kind, grant.container_id, grant.slices)
 
     def _remove_dead(self, *, thorough: bool) -> list[Grant]:
         """Removes the grants whose process has ended and whose cgroup is empty.
@@ -330,7 +346,7 @@ class Ledger:
         for grant in found:
             if grant.cgroup:  # it may be left over, or made again for the container's next run
                 survivors.forget(grant)
-        self._delete(found)
+        self._delete(found, events.REAPED)
         return found
 
 

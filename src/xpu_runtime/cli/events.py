@@ -1,0 +1,109 @@
+"""`xpu events`: what has happened to slices and devices.
+
+What is written down, and by whom, is ledger/events.py's to know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import click
+
+from xpu_runtime.cli.table import memory, percent, timestamp
+from xpu_runtime.ledger.events import Event, Part
+from xpu_runtime.ledger.refusal import plain_index
+from xpu_runtime.ledger.store import Ledger
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+#: Between two looks of --follow.
+_FOLLOW_S = 0.5
+
+
+def _age(context: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Seconds."""
+    if value is None:
+        return None
+    found = re.fullmatch("([0-9]{1,9})([smhd])", value)
+    if not found:
+        raise click.BadParameter(f"{value[:60]!r}: give a number and a unit: 90s, 30m, 1h or 2d")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+@click.command(short_help="What has happened to slices and devices.")
+@click.option("--since", callback=_age, metavar="AGE", help="No older ones than 90s, 30m, 1h, 2d.")
+@click.option("--container", metavar="ID", help="Of the container whose id is or begins so.")
+@click.option("--device", metavar="DEVICE", help="Of the device with this index or the start of its UUID.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line, for scripts.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
+def events(
+    since: float | None, container: str | None, device: str | None, as_json: bool, follow: bool
+) -> None:
+    """List what has happened: granted, refused, failed, resized, released, reaped, drained, undrained.
+
+    The last 10,000 since the node has been up. A refused or failed container has its whole reason; reaped is
+    a slice whose container died without notice.
+
+    \b
+    Example:
+      xpu events --since 1h
+      xpu events --follow --json | jq 'select(.event == "refused").reason'
+    """
+    last, oldest = 0, 0.0 if since is None else time.time() - since
+    while True:
+        with Ledger() as ledger:
+            found = ledger.history(last, oldest)
+        for event in found:
+            last = event.id
+            if _is_wanted(event, container, device):
+                click.echo(json.dumps(_plain(event)) if as_json else _line(event))
+        if not follow:
+            return
+        click.get_text_stream("stdout").flush()
+        try:
+            time.sleep(_FOLLOW_S)
+        except KeyboardInterrupt:
+            return
+
+
+def _is_wanted(event: Event, container: str | None, device: str | None) -> bool:
+    if container is not None and not event.container_id.startswith(container):
+        return False
+    return device is None or any(
+        part.index == device or part.uuid.startswith(device) for part in event.devices
+    )
+
+
+def _line(event: Event) -> str:
+    what = [_of(part) for part in event.devices] + [event.text]
+    words = [timestamp(event.time), event.kind.ljust(9), event.container_id[:12].ljust(12)]
+    return "  ".join([*words, "; ".join(filter(None, what))]).rstrip()
+
+
+def _of(part: Part) -> str:
+    name = f"GPU {part.index}" if part.index else part.uuid
+    amounts = [memory(part.memory_bytes)] if part.memory_bytes is not None else []
+    amounts += [f"{percent(part.cores)} of the cores"] if part.cores is not None else []
+    return f"{name}: {', '.join(amounts)}" if amounts else name
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    """For scripts: `time` as text in UTC; amounts in bytes and percent, null for all of it or no cap."""
+    return {
+        "id": event.id,
+        "time": timestamp(event.time),
+        "event": event.kind,
+        "container_id": event.container_id or None,
+        "devices": [
+            {
+                "uuid": part.uuid,
+                "index": plain_index(part.index) if part.index else None,
+                "memory_bytes": part.memory_bytes,
+                "cores": part.cores,
+            }
+            for part in event.devices
+        ],
+        "reason": event.text or None,
+    }

@@ -1,0 +1,26 @@
+"""A container that was not started is written down among the ledger's events, with the reason."""
+
+from __future__ import annotations
+
+from xpu_runtime.errors import RequestError, XpuError
+from xpu_runtime.ledger import events, waiting
+from xpu_runtime.ledger.refusal import Refused
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.waiting import LedgerError
+from xpu_runtime.messages import line_of
+
+#: Whoever waits for the container is to learn of it soon, written down or not.
+_LONGEST_S = 1.0
+
+
+def note(container_id: str, error: BaseException) -> None:
+    """Never fails: the engine has the reason anyway."""
+    if isinstance(error, LedgerError):
+        return
+    kind = events.REFUSED if isinstance(error, (Refused, RequestError)) else events.FAILED
+    waiting.allow(_LONGEST_S)
+    try:
+        with Ledger() as ledger:
+            ledger.note(kind, container_id, text=line_of(error))
+    except (XpuError, OSError):
+        pass  # it is told, if not here

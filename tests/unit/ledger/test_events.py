@@ -1,0 +1,40 @@
+"""The table of events: bounded, in order, and gone with a transaction that is taken back."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from xpu_runtime.ledger import events
+from xpu_runtime.ledger.events import Part
+
+
+@pytest.fixture
+def db() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None)
+
+
+def test_the_oldest_go_first(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST", 5)
+    for number in range(12):
+        events.record(db, events.REFUSED, f"c{number}", text="x" * 10_000)
+    found = events.read(db, 0, 0.0)
+    assert [each.container_id for each in found] == [f"c{number}" for number in range(7, 12)]
+    assert all(len(each.text) == 2000 for each in found)
+    assert events.read(db, found[-2].id, 0.0) == found[-1:]
+    assert events.read(db, 0, found[-1].time + 1) == []
+
+
+def test_what_is_taken_back_has_not_happened(db: sqlite3.Connection) -> None:
+    part = Part("GPU-1", "0", 1 << 30, 30)
+    events.record(db, events.DRAINED, "", [part], "fan")
+    db.execute("BEGIN")
+    events.record(db, events.GRANTED, "c", [part])
+    db.execute("ROLLBACK")
+    (found,) = events.read(db, 0, 0.0)
+    assert (found.kind, found.devices, found.text) == (events.DRAINED, (part,), "fan")
+
+
+def test_none_yet_is_no_error(db: sqlite3.Connection) -> None:
+    assert events.read(db, 0, 0.0) == []
