@@ -87,6 +87,14 @@ CUresult cuCtxSetCurrent(CUcontext given) {
     return CUDA_SUCCESS;
 }
 
+/* There is one context. */
+CUresult cuCtxPushCurrent_v2(CUcontext given) { return cuCtxSetCurrent(given); }
+
+CUresult cuCtxPopCurrent_v2(CUcontext *given) {
+    *given = current;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetDevice(CUdevice *device) {
     *device = 0;
     return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;

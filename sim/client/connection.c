@@ -84,8 +84,12 @@ static void find_root(void) {
     *(prefix_end ? prefix_end : driver_root) = 0;
 }
 
+/* The lock is free then: with it sanitizers see that who connects comes after this, as the loader's are
+ * unknown to them. */
 __attribute__((constructor)) static void prepare(void) {
+    pthread_mutex_lock(&lock);
     find_root();
+    pthread_mutex_unlock(&lock);
     pthread_atfork(NULL, NULL, after_fork);
 }
 
