@@ -14,7 +14,7 @@ import sys
 from xpu_runtime import paths
 from xpu_runtime.errors import SpecError
 from xpu_runtime.linux import proc
-from xpu_runtime.messages import Log, complain, line_of, warn
+from xpu_runtime.messages import Log, complain, line_of, to_system_log, warn
 from xpu_runtime.oci import state as oci_state
 from xpu_runtime.oci.state import State
 
@@ -160,9 +160,12 @@ def main(arguments: list[str]) -> int:
     except BaseException as error:  # the low-level runtime shows stderr, and stops the container
         complain(log, line_of(error))
         if state is not None and stage != STOPPED:
-            from xpu_runtime.start import not_started
+            try:
+                from xpu_runtime.start import not_started
 
-            not_started.note(state.id, error)
+                not_started.note(state.id, error)
+            except Exception as unwritten:  # a part of us may be missing; what matters is said above
+                to_system_log("warning", f"no event was written: {line_of(unwritten)}")
         return 1
     return 0
 

@@ -18,7 +18,7 @@ from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, SpecError
 from xpu_runtime.linux.proc import this_process
-from xpu_runtime.messages import Log, complain, line_of
+from xpu_runtime.messages import Log, complain, line_of, to_system_log
 from xpu_runtime.oci import argv as oci_argv
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
@@ -94,9 +94,12 @@ def main(words: list[str]) -> int:
         except BaseException as error:  # whatever it is: no container starts without what it asked for
             if not _is_handed_over(invocation.spec_path):
                 complain(log, line_of(error))
-                from xpu_runtime.start import not_started
+                try:
+                    from xpu_runtime.start import not_started
 
-                not_started.note(invocation.container_id, error)
+                    not_started.note(invocation.container_id, error)
+                except Exception as unwritten:  # a part of us may be missing; what matters is said above
+                    to_system_log("warning", f"no event was written: {line_of(unwritten)}")
                 return 1
     try:
         _exec(runtime.path if runtime is not None else _last_good_runtime(), arguments)

@@ -52,20 +52,21 @@ def events(
       xpu events --follow --json | jq 'select(.event == "refused").reason'
     """
     last, oldest = 0, 0.0 if since is None else time.time() - since
-    while True:
-        with Ledger() as ledger:
-            found = ledger.history(last, oldest)
-        for event in found:
-            last = event.id
-            if _is_wanted(event, container, device):
-                click.echo(json.dumps(_plain(event)) if as_json else _line(event))
-        if not follow:
-            return
-        click.get_text_stream("stdout").flush()
-        try:
+    try:
+        while True:
+            with Ledger() as ledger:
+                found = ledger.history(last, oldest)
+            for event in found:
+                last = event.id
+                if _is_wanted(event, container, device):
+                    click.echo(json.dumps(_plain(event)) if as_json else _line(event))
+            if not follow:
+                return
+            click.get_text_stream("stdout").flush()
             time.sleep(_FOLLOW_S)
-        except KeyboardInterrupt:
-            return
+    except KeyboardInterrupt:
+        if not follow:
+            raise
 
 
 def _is_wanted(event: Event, container: str | None, device: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xpu_runtime.errors import RequestError, XpuError
+from xpu_runtime.errors import RequestError
 from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.ledger.store import Ledger
@@ -14,13 +14,10 @@ _LONGEST_S = 1.0
 
 
 def note(container_id: str, error: BaseException) -> None:
-    """Never fails: the engine has the reason anyway."""
+    """Writes the event. Callers ignore what it raises: the engine has been told the reason."""
     if isinstance(error, LedgerError):
         return
     kind = events.REFUSED if isinstance(error, (Refused, RequestError)) else events.FAILED
     waiting.allow(_LONGEST_S)
-    try:
-        with Ledger() as ledger:
-            ledger.note(kind, container_id, text=line_of(error))
-    except (XpuError, OSError):
-        pass  # it is told, if not here
+    with Ledger() as ledger:
+        ledger.note(kind, container_id, text=line_of(error))
