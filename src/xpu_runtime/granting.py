@@ -20,7 +20,7 @@ from xpu_runtime.linux import cgroups
 from xpu_runtime.request import require
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory, parse_memory
-from xpu_runtime.vendors import discovery, drained
+from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors import inventory as node
 from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -56,10 +56,6 @@ def candidates(inventory: Inventory, request: Request, config: Config) -> list[C
         devices = _of_one_vendor(inventory, request)
         if not devices:
             return Refusal("no-device", _no_device_of(inventory, request))
-    maximum = config.policy_max_count
-    if request.choice == "all" and not request.privileged and maximum is not None and len(devices) > maximum:
-        text = f"all {len(devices)} devices are requested, and policy.max_count allows {maximum}"
-        return Refusal("not-eligible", text)
     return [_candidate(inventory, device, request, config) for device in devices]
 
 
@@ -133,9 +129,12 @@ def decide(
 def _place(
     choice: list[Candidate], request: Request, config: Config, uses: dict[str, Use]
 ) -> tuple[Slice, ...] | Refusal:
+    allowed = _allowed(choice, request, config)
+    if isinstance(allowed, Refusal):
+        return allowed
     return place(
         request,
-        _in_service(choice),
+        allowed,
         uses,
         policy=request.policy or config.placement_policy,
         oversubscribe=config.oversubscribe_memory,
@@ -143,19 +142,24 @@ def _place(
     )
 
 
-def _in_service(choice: list[Candidate]) -> list[Candidate]:
-    """The candidates, of which those that are drained cannot serve. Read under the ledger's lock, so that who
-    drains a device and then has had the lock knows that nobody gets it any more."""
-    told = drained.reasons()
-    return [_unless_drained(candidate, told) for candidate in choice] if told else choice
+def _allowed(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:
+    """The candidates that marks on devices leave, and Refusal where `all` of them are too many.
 
+    The marks are looked at under the ledger's lock, so that who drains a device and then has had the lock
+    knows that nobody gets it any more.
+    """
+    if request.reservation is not None or os.path.lexists(paths.state_dir()):
+        from xpu_runtime.ledger import marked  # most nodes have no marks
 
-def _unless_drained(candidate: Candidate, told: dict[str, str]) -> Candidate:
-    reason = drained.reason_of(candidate.device, told)
-    if reason is None:
-        return candidate
-    reasons = [drained.state(reason), *([candidate.reason] if candidate.reason else [])]
-    return candidate.replace(reason="; and ".join(reasons))
+        left = marked.allowed(choice, request)
+        if isinstance(left, Refusal):
+            return left
+        choice = left
+    maximum = config.policy_max_count
+    if request.choice == "all" and not request.privileged and maximum is not None and len(choice) > maximum:
+        text = f"all {len(choice)} devices are requested, and policy.max_count allows {maximum}"
+        return Refusal("not-eligible", text)
+    return choice
 
 
 def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant) -> Grant:

@@ -19,7 +19,7 @@ from .conftest import Node
 from .refusals import refused
 
 COMMANDS = """devices|doctor|ps|inspect|set|explain|gc|release|config check|config show|config default|
-drain|undrain|events|runtime configure|runtime unconfigure|sim up|sim down|sim list"""
+drain|undrain|reserve|unreserve|events|runtime configure|runtime unconfigure|sim up|sim down|sim list"""
 #: What prints a table, and a member of its JSON object; "" where its JSON is a list.
 TABLES = {
     "devices": "",
@@ -61,6 +61,8 @@ def test_devices_tell_scripts_what_is_there_and_granted(node: Node, bundles: Cal
         "slices": 1,
         "healthy": True,
         "drained": None,
+        "reserved_for": None,
+        "reserved_reason": None,
         "simulated": True,
         "memory_backend": "driver",
         "memory_strength": "hard",

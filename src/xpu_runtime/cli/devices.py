@@ -16,8 +16,9 @@ from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, registry
-from xpu_runtime.vendors import discovery, drained
+from xpu_runtime.vendors import discovery, marks
 from xpu_runtime.vendors import inventory as node
+from xpu_runtime.vendors.inventory import Device
 
 
 @click.command()
@@ -27,7 +28,8 @@ def devices(as_json: bool) -> None:
 
     Asks the driver again, so that containers started from now on get a changed MIG layout too. LIMITS BY is
     what would hold the limit of a slice of that device's memory, and how strongly; for a whole MIG device
-    that is the hardware. A drained device gets no new slices (`xpu drain`).
+    that is the hardware. A drained device gets no new slices (`xpu drain`), a reserved one only those of
+    containers that name its reservation (`xpu reserve`).
 
     \b
     Example:
@@ -38,10 +40,11 @@ def devices(as_json: bool) -> None:
     inventory = discovery.refresh(root, simulated)
     with Ledger() as ledger:
         uses = ledger.uses()
-    out_of_service = drained.reasons()
+    told = marks.read()
     rows: list[dict[str, Any]] = []
     for device in inventory.devices:
         use = uses.get(device.uuid, Use())
+        reserved = told.reservation(device)
         held = choose.for_memory(inventory, device)
         rows.append(
             {
@@ -53,7 +56,9 @@ def devices(as_json: bool) -> None:
                 "cores_granted": use.cores,
                 "slices": use.slices,
                 "healthy": device.fault is None,
-                "drained": drained.reason_of(device, out_of_service),
+                "drained": told.why_drained(device),
+                "reserved_for": reserved.name if reserved else None,
+                "reserved_reason": reserved.reason if reserved else None,
                 "simulated": inventory.simulated,
                 "memory_backend": held.memory_backend,
                 "memory_strength": held.memory_strength,
@@ -75,7 +80,7 @@ def devices(as_json: bool) -> None:
                 percent(row["cores_granted"]),
                 str(row["slices"]),
                 _held_by(row),
-                _state(row["drained"], device.fault),
+                _state(device, told),
                 row["uuid"],
             )
             for row, device in zip(rows, inventory.devices)
@@ -87,9 +92,11 @@ def devices(as_json: bool) -> None:
         click.echo(f"xpu: {problem}", err=True)
 
 
-def _state(drained_for: str | None, fault: str | None) -> str:
-    states = [] if drained_for is None else [drained.state(drained_for)]
-    return "; ".join([*states, *([fault] if fault else [])]) or "healthy"
+def _state(device: Device, told: marks.Marks) -> str:
+    drained, reserved = told.why_drained(device), told.reservation(device)
+    states = [marks.as_drained(drained)] if drained is not None else []
+    states += [marks.as_reserved(reserved)] if reserved is not None else []
+    return "; ".join([*states, *([device.fault] if device.fault else [])]) or "healthy"
 
 
 def _held_by(row: dict[str, Any]) -> str:

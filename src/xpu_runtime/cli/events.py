@@ -41,7 +41,8 @@ def _age(context: click.Context, param: click.Parameter, value: str | None) -> f
 def events(
     since: float | None, container: str | None, device: str | None, as_json: bool, follow: bool
 ) -> None:
-    """List what has happened: granted, refused, failed, resized, released, reaped, drained, undrained.
+    """List what has happened: granted, refused, failed, resized, released, reaped, drained,
+    undrained, reserved, unreserved.
 
     The last 10,000 since the node has been up. A refused or failed container has its whole reason; reaped is
     a slice whose container died without notice.
@@ -79,7 +80,7 @@ def _is_wanted(event: Event, container: str | None, device: str | None) -> bool:
 
 def _line(event: Event) -> str:
     what = [_of(part) for part in event.devices] + [event.text]
-    words = [timestamp(event.time), event.kind.ljust(9), event.container_id[:12].ljust(12)]
+    words = [timestamp(event.time), event.kind.ljust(10), event.container_id[:12].ljust(12)]
     return "  ".join([*words, "; ".join(filter(None, what))]).rstrip()
 
 

@@ -108,6 +108,8 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
     if request.choice == "none":
         return [f"no device: {request.choice_from} is none, which overrides the rest of the request"]
     notes = [] if request.memory else [_unasked(inventory, config, slice_, request) for slice_ in slices]
+    if request.reservation is not None:
+        notes.append(f"only devices that are reserved for {request.reservation} (XPU_RESERVATION)")
     if request.cores_from:
         notes.append(f"XPU_CORES is not set: {request.cores}% comes from {request.cores_from}")
     if request.caps_cores and (request.sched, request.priority) != ("fixed", "normal"):

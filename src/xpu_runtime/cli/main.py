@@ -28,11 +28,13 @@ COMMANDS = (
     "inspect",
     "ps",
     "release",
+    "reserve",
     "runtime",
     "set",
     "sim",
     "top",
     "undrain",
+    "unreserve",
 )
 
 

@@ -38,6 +38,7 @@ GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED = (
     "reaped",
 )
 DRAINED, UNDRAINED = "drained", "undrained"
+RESERVED, UNRESERVED = "reserved", "unreserved"
 
 
 class Part(Value):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Code = Literal[
         "no-device",  # the node has none
         "unknown-device",  # a named one does not exist
+        "unknown-reservation",  # no device is reserved under the name
         "not-eligible",  # none can serve this request
         "not-enough-devices",
         "not-enough-memory",

@@ -13,11 +13,13 @@ from xpu_runtime.request.request import (
     CAPABILITIES,
     POLICIES,
     PRIORITIES,
+    RESERVATION_NAMES,
     SCHEDS,
     UUIDS,
     Condition,
     Request,
     devices_in_words,
+    is_reservation,
     wrong_number,
 )
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
@@ -30,6 +32,7 @@ VARIABLES = (
     "XPU_PRIORITY",
     "XPU_COUNT",
     "XPU_VISIBLE_DEVICES",
+    "XPU_RESERVATION",
     "XPU_POLICY",
     "XPU_CAPABILITIES",
     "XPU_REQUIRE",
@@ -180,6 +183,13 @@ class _Reader:
             self.wrong(name, "names a device twice")
         return ("list", tuple(words)) if words else ("auto", ())
 
+    def reservation(self) -> str | None:
+        text = self.value("XPU_RESERVATION")
+        if text is None or is_reservation(text):
+            return text
+        self.wrong("XPU_RESERVATION", f"is no name of a reservation: {RESERVATION_NAMES}")
+        return None
+
     def capabilities(self) -> tuple[str, ...]:
         words = self.items("XPU_CAPABILITIES")
         if not words:
@@ -284,6 +294,7 @@ def read(
         sched=reader.one_of("XPU_SCHED", SCHEDS),
         priority=reader.one_of("XPU_PRIORITY", PRIORITIES),
         policy=reader.one_of("XPU_POLICY", POLICIES),
+        reservation=reader.reservation(),
         capabilities=reader.capabilities(),
         enforce=reader.enforce(),
         requirements=(reader.requirement("XPU_REQUIRE"),) if reader.value("XPU_REQUIRE") else (),

@@ -16,6 +16,8 @@ SCHEDS = ("fixed", "burst", "weight")
 PRIORITIES = ("low", "normal", "high")
 #: What the UUID of a device begins with.
 UUIDS = ("GPU-", "MIG-", "XPU-")
+#: What the name of a reservation may be (`is_reservation`), for people.
+RESERVATION_NAMES = "letters, digits, '.', '_' and '-', at most 63, the first a letter or digit"
 
 
 class Condition(Value):
@@ -46,6 +48,8 @@ class Request(Value):
     sched: str | None = None
     priority: str | None = None
     policy: str | None = None
+    #: Only devices that are reserved under this name; None: only those that are not reserved.
+    reservation: str | None = None
     capabilities: tuple[str, ...] = ("compute", "utility")
     #: All of these must hold; each is a list of alternatives, each of which is a list of conditions.
     requirements: tuple[tuple[tuple[Condition, ...], ...], ...] = ()
@@ -74,6 +78,12 @@ class Request(Value):
         if not self.memory:
             return None
         return self.memory[position] if len(self.memory) > 1 else self.memory[0]
+
+
+def is_reservation(name: str) -> bool:
+    """Whether a reservation can have this name: RESERVATION_NAMES."""
+    rest = name.replace(".", "").replace("_", "").replace("-", "")
+    return len(name) <= 63 and name[:1].isalnum() and name.isascii() and rest.isalnum()
 
 
 def devices_in_words(count: int) -> str:

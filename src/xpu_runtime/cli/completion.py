@@ -1,0 +1,61 @@
+"""What the shell offers for an argument when somebody presses TAB.
+
+From what is kept on the node: neither the driver nor the ledger is asked, so that it takes no time. Where
+something is missing or wrong, nothing is offered; the command itself says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+from xpu_runtime.config.load import load
+from xpu_runtime.errors import XpuError
+from xpu_runtime.vendors import discovery, marks
+
+
+def devices(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Indexes and UUIDs of the node's devices."""
+    try:
+        inventory = discovery.cached(discovery.driver_root(load())[0])
+    except (XpuError, OSError):
+        return []
+    there = inventory.devices if inventory is not None else ()
+    named = [(device.index, device.name) for device in there] + [(each.uuid, each.name) for each in there]
+    return _beginning(incomplete, named)
+
+
+def drained(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """UUIDs of what is drained."""
+    told = _marks()
+    return _beginning(incomplete, [(uuid, marks.as_drained(why)) for uuid, why in told.drained.items()])
+
+
+def reserved(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """UUIDs of what is reserved."""
+    told = _marks()
+    return _beginning(incomplete, [(uuid, marks.as_reserved(each)) for uuid, each in told.reserved.items()])
+
+
+def reservations(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of reservations."""
+    names = {each.name for each in _marks().reserved.values()}
+    return _beginning(incomplete, [(name, "") for name in sorted(names) if name])
+
+
+def _marks() -> marks.Marks:
+    try:
+        return marks.read()
+    except XpuError:
+        return marks.Marks({}, {})
+
+
+def _beginning(incomplete: str, offered: Iterable[tuple[str, str]]) -> list[CompletionItem]:
+    """Of (word, what it is) those that begin so and are one printable word: a file may have any name."""
+    return [
+        CompletionItem(word, help=help_)
+        for word, help_ in offered
+        if word.startswith(incomplete) and word.isprintable() and " " not in word
+    ]

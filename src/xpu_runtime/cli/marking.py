@@ -1,0 +1,70 @@
+"""What `xpu drain` and `reserve`, `undrain` and `unreserve` have in common.
+
+What a mark on a device means for a request is granting.py's to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from xpu_runtime import granting
+from xpu_runtime.cli.table import memory
+from xpu_runtime.config.load import load
+from xpu_runtime.errors import DeviceError
+from xpu_runtime.ledger import events
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.vendors import discovery, marks
+from xpu_runtime.vendors import inventory as node
+from xpu_runtime.vendors.inventory import Inventory
+
+
+def mark(selectors: tuple[str, ...], write: Callable[[str], None], kind: str, text: str, said: str) -> None:
+    """Calls `write` with the UUID of each device, records it as an event of that kind, and tells who keeps
+    what. DeviceError, with nothing written, where a selector names no device."""
+    config = load()
+    inventory = discovery.load(config)
+    uuids = [_uuid(inventory, selector) for selector in selectors]
+    for uuid in uuids:
+        write(uuid)
+    # Starts are decided with the ledger locked: after this, by what was written here.
+    granting.reap(config)
+    with Ledger() as ledger:
+        ledger.note(kind, "", [events.Part(uuid) for uuid in uuids], text)
+        grants = ledger.grants()
+    for uuid in uuids:
+        click.echo(f"{uuid} is {said}")
+        parts = {device.uuid for device in inventory.devices if uuid in (device.uuid, device.parent)}
+        for grant in grants:
+            for slice_ in grant.slices:
+                if slice_.device_uuid in parts:
+                    click.echo(f"  {grant.container_id[:12]} keeps {memory(slice_.memory_bytes)} of it")
+
+
+def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said: str) -> None:
+    """Removes `mark` (marks.DRAINED, RESERVED) from each device, with an event of that kind; `missing` is
+    said of one that has none."""
+    # By its UUID also from one that is not there any more.
+    told = marks.read()
+    known = told.drained if mark == marks.DRAINED else told.reserved
+    gone = [selector for selector in selectors if selector in known]
+    inventory = discovery.load(load()) if len(gone) < len(selectors) else None
+    for selector in selectors:
+        uuid = selector if inventory is None or selector in known else _uuid(inventory, selector)
+        if not marks.remove(mark, uuid):
+            raise DeviceError(f"{selector} {missing}", "see `xpu devices`")
+        with Ledger() as ledger:
+            ledger.note(kind, "", [events.Part(uuid)])
+        click.echo(f"{uuid} is {said}")
+
+
+def _uuid(inventory: Inventory, selector: str) -> str:
+    """Of the device that is named, or of the GPU whose MIG devices are; DeviceError where there is none."""
+    device = node.find(inventory, selector)
+    if device is not None:
+        return device.uuid
+    gpus = {part.parent for part in inventory.devices if part.parent and node.lists((selector,), part)}
+    if len(gpus) != 1:
+        raise DeviceError(f"{selector!r}, {node.why_not_found(inventory, selector)}", "see `xpu devices`")
+    return gpus.pop()

@@ -1,0 +1,48 @@
+"""`xpu reserve`: keeps devices for the containers that name the reservation."""
+
+from __future__ import annotations
+
+import click
+
+from xpu_runtime.cli import completion, marking
+from xpu_runtime.ledger import events
+from xpu_runtime.request.request import RESERVATION_NAMES, is_reservation
+from xpu_runtime.vendors import marks
+
+
+def _name(context: click.Context, param: click.Parameter, value: str) -> str:
+    if not is_reservation(value):
+        raise click.BadParameter(f"{value[:60]!r} is no name of a reservation: {RESERVATION_NAMES}")
+    return value
+
+
+@click.command(short_help="Keep a device for containers that name a reservation.")
+@click.argument("devices", metavar="DEVICE...", nargs=-1, required=True, shell_complete=completion.devices)
+@click.option(
+    "--for",
+    "name",
+    required=True,
+    callback=_name,
+    metavar="NAME",
+    help="The reservation's name.",
+    shell_complete=completion.reservations,
+)
+@click.option("--reason", default="", metavar="TEXT", help="Shown to who is refused, and by `xpu devices`.")
+def reserve(devices: tuple[str, ...], name: str, reason: str) -> None:
+    """Give DEVICE (an index or UUID) only to new containers with XPU_RESERVATION=NAME.
+
+    Those get no other device. It binds privileged containers too, and keeps accidents away, not people: who
+    may set a container's variables can name any reservation. Containers that hold a slice of it keep that
+    until they end. A GPU stands for its MIG devices, but for one that is reserved by itself. It stays so over
+    reboots, until `xpu unreserve`; reserved again, it has the new name and reason.
+
+    \b
+    Example:
+      xpu reserve GPU-1f2e --for team-a --reason "course until Friday"
+      docker run --runtime=xpu -e XPU_RESERVATION=team-a -e XPU_MEM=4G IMAGE
+    """
+    found = marks.Reservation(name, reason)
+    text = f"for {name}: {reason}" if reason else f"for {name}"
+    marking.mark(
+        devices, lambda uuid: marks.reserve(uuid, found), events.RESERVED, text, f"reserved for {name}"
+    )
