@@ -215,7 +215,7 @@ def test_a_container_without_a_limit_and_a_dead_one_are_shown(node: Node, bundle
     unknown = node.xpu("inspect", "nope", check=False)
     assert (unknown.returncode, unknown.stderr) == (
         1,
-        "xpu: no container 'nope' holds a slice: give its id or the beginning of it, not its name, "
+        "xpu: no container 'nope' holds a slice: give its id, the beginning of it or its name, "
         "or it has already ended: see `xpu ps`\n",
     )
 

@@ -1,6 +1,7 @@
 """The containers that hold slices: how commands find one, and what they print of it.
 
-Reads the ledger, /proc, and how time is shared; what is in use is for the callers to ask.
+Reads the ledger, /proc, and how time is shared, and asks engines for names where a text is no id; what is in
+use is for the callers to ask.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from xpu_runtime.cli import names as engine_names
+from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.table import percent, timestamp
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import survivors
@@ -24,26 +27,33 @@ NO_AGENT = "no agent runs: burst and weight hold as fixed, and priorities mean n
 
 
 def named(container: str) -> list[Grant]:
-    """The grants of the container whose id is, or starts with, `container`; XpuError if there is not exactly
-    one.
+    """The grants of the container whose id is, or starts with, `container`, else of the one of this name;
+    XpuError if there is not exactly one.
 
-    It has several grants where runtimes with different --root have containers with the same id.
+    It has several grants where runtimes with different --root have containers with the same id. An id always
+    wins: who may choose a name must not come in the way of another container's id.
     """
     with Ledger() as ledger:
-        grants = [grant for grant in ledger.grants() if grant.container_id.startswith(container)]
+        grants = ledger.grants()
     exact = [grant for grant in grants if grant.container_id == container]
-    if not exact and len(container) < _SHORTEST_START:
+    is_start = len(container) >= _SHORTEST_START
+    found = exact or [grant for grant in grants if is_start and grant.container_id.startswith(container)]
+    what, todo = "begins several ids", "give more of it"
+    if not found and container:
+        names = engine_names.of(grants)
+        found = [grant for grant in grants if names.of(grant) == container]
+        what, todo = "is the name of several containers", "give the id of one"
+    ids = sorted({grant.container_id for grant in found})
+    if not found and not is_start:
         raise XpuError(
-            f"{container!r} is not a container's id, and too short for the beginning of one",
+            f"{container!r} is not a container's id or name, and too short for the beginning of an id",
             f"give at least {_SHORTEST_START} characters: see `xpu ps`",
         )
-    found = exact or grants
-    names = sorted({grant.container_id for grant in found})
     if not found:
-        todo = "give its id or the beginning of it, not its name, or it has already ended: see `xpu ps`"
+        todo = "give its id, the beginning of it or its name, or it has already ended: see `xpu ps`"
         raise XpuError(f"no container {container!r} holds a slice", todo)
-    if len(names) > 1:
-        raise XpuError(f"{container!r} begins several ids: {', '.join(names)}", "give more of it")
+    if len(ids) > 1:
+        raise XpuError(f"{container!r} {what}: {', '.join(ids)}", todo)
     return found
 
 
@@ -79,7 +89,7 @@ def problems(grant: Grant) -> list[str]:
 
 
 def entry(
-    grant: Grant, position: int, used: int | None, unaccounted: int | None, shares: Shares
+    grant: Grant, position: int, used: int | None, unaccounted: int | None, shares: Shares, names: Names
 ) -> dict[str, Any]:
     """The JSON object of a slice; `used` and the unaccounted part of it (unaccounted.py) are in bytes."""
     slice_ = grant.slices[position]
@@ -87,6 +97,7 @@ def entry(
     got = shares.get((grant.id, position))
     return {
         "container_id": grant.container_id,
+        "name": names.of(grant),
         "device_index": plain_index(slice_.device_index),
         "device_uuid": slice_.device_uuid,
         "memory_bytes": slice_.memory_bytes if slice_.limited else None,

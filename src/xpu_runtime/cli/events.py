@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from xpu_runtime.cli.names import Names
+from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory, percent, timestamp
 from xpu_runtime.ledger.events import Event, Part
 from xpu_runtime.ledger.refusal import plain_index
@@ -34,7 +36,7 @@ def _age(context: click.Context, param: click.Parameter, value: str | None) -> f
 
 @click.command(short_help="What has happened to slices and devices.")
 @click.option("--since", callback=_age, metavar="AGE", help="No older ones than 90s, 30m, 1h, 2d.")
-@click.option("--container", metavar="ID", help="Of the container whose id is or begins so.")
+@click.option("--container", metavar="ID", help="Of containers whose id is or begins so, or of this name.")
 @click.option("--device", metavar="DEVICE", help="Of the device with this index or the start of its UUID.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line, for scripts.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
@@ -45,7 +47,8 @@ def events(
     undrained, reserved, unreserved.
 
     The last 10,000 since the node has been up. A refused or failed container has its whole reason; reaped is
-    a slice whose container died without notice.
+    a slice whose container died without notice. Names are those of containers that hold a slice, or that
+    docker has still; of others only the id is known.
 
     \b
     Example:
@@ -53,14 +56,18 @@ def events(
       xpu events --follow --json | jq 'select(.event == "refused").reason'
     """
     last, oldest = 0, 0.0 if since is None else time.time() - since
+    names = Names()
     try:
         while True:
             with Ledger() as ledger:
                 found = ledger.history(last, oldest)
+                grants = ledger.grants() if found else []
+            names.learn(grants, {event.container_id for event in found} - {""})
             for event in found:
                 last = event.id
-                if _is_wanted(event, container, device):
-                    click.echo(json.dumps(_plain(event)) if as_json else _line(event))
+                if _is_wanted(event, container, device, names):
+                    name = names.of_id(event.container_id)
+                    click.echo(json.dumps(_plain(event, name)) if as_json else _line(event, name))
             if not follow:
                 return
             click.get_text_stream("stdout").flush()
@@ -70,18 +77,20 @@ def events(
             raise
 
 
-def _is_wanted(event: Event, container: str | None, device: str | None) -> bool:
-    if container is not None and not event.container_id.startswith(container):
+def _is_wanted(event: Event, container: str | None, device: str | None, names: Names) -> bool:
+    if container is not None and not (
+        event.container_id.startswith(container) or names.of_id(event.container_id) == container
+    ):
         return False
     return device is None or any(
         part.index == device or part.uuid.startswith(device) for part in event.devices
     )
 
 
-def _line(event: Event) -> str:
-    what = [_of(part) for part in event.devices] + [event.text]
+def _line(event: Event, name: str | None) -> str:
+    what = "; ".join(filter(None, [*map(_of, event.devices), event.text]))
     words = [timestamp(event.time), event.kind.ljust(10), event.container_id[:12].ljust(12)]
-    return "  ".join([*words, "; ".join(filter(None, what))]).rstrip()
+    return printable("  ".join([*words, *([f"({name})"] if name else []), what]).rstrip())
 
 
 def _of(part: Part) -> str:
@@ -91,13 +100,14 @@ def _of(part: Part) -> str:
     return f"{name}: {', '.join(amounts)}" if amounts else name
 
 
-def _plain(event: Event) -> dict[str, Any]:
+def _plain(event: Event, name: str | None) -> dict[str, Any]:
     """For scripts: `time` as text in UTC; amounts in bytes and percent, null for all of it or no cap."""
     return {
         "id": event.id,
         "time": timestamp(event.time),
         "event": event.kind,
         "container_id": event.container_id or None,
+        "name": name,
         "devices": [
             {
                 "uuid": part.uuid,

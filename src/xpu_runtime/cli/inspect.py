@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import containers
+from xpu_runtime.cli import containers, names
+from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.table import (
     json_option,
     memory,
@@ -36,7 +37,7 @@ _SHOWN = 50
 @click.argument("container", metavar="ID")
 @json_option
 def inspect(container: str, as_json: bool) -> None:
-    """Show what the container ID (its id or the start of it) holds and uses.
+    """Show what the container ID (its id, the start of it, or its name) holds and uses.
 
     For each device: the limit, what holds it, and what each process uses. USED and KINDS are from the
     container's own account (the `library` backend keeps one), DRIVER is what the driver reports of the
@@ -46,7 +47,7 @@ def inspect(container: str, as_json: bool) -> None:
 
     \b
     --json prints one object:
-      container_id, grants: a list of
+      container_id, name (as its engine has it: see `xpu ps --help`), grants: a list of
         bundle, pid, cgroup, mode, state, created
         pages     null, or the folder on the host, the quota page's abi, and valid
         slices    a list, each as `xpu ps --json` has it, and besides
@@ -74,11 +75,14 @@ def inspect(container: str, as_json: bool) -> None:
     beyond = unaccounted.find(inventory, grants)
     problems: list[str] = unaccounted.warn(grants, beyond)
     shares = sharing.got(grants)
+    known = names.of(grants)
     details = [_details(grant) for grant in grants]
     told = {
         "container_id": grants[0].container_id,
+        "name": known.of_id(grants[0].container_id),
         "grants": [
-            _grant(grant, usage, beyond, shares, each, problems) for grant, each in zip(grants, details)
+            _grant(grant, usage, beyond, shares, known, each, problems)
+            for grant, each in zip(grants, details)
         ],
         "problems": problems,
     }
@@ -94,6 +98,7 @@ def _grant(
     usage: Usage,
     beyond: unaccounted.Amounts,
     shares: Shares,
+    known: Names,
     details: list[Detail],
     problems: list[str],
 ) -> dict[str, Any]:
@@ -111,7 +116,12 @@ def _grant(
         slices.append(
             {
                 **containers.entry(
-                    grant, position, usage.in_use(grant, position), beyond.get((grant.id, position)), shares
+                    grant,
+                    position,
+                    usage.in_use(grant, position),
+                    beyond.get((grant.id, position)),
+                    shares,
+                    known,
                 ),
                 "device_memory_bytes": usage.device_memory(grant, position),
                 "limit_in_force_bytes": memory_held.limit if memory_held else None,
@@ -159,6 +169,7 @@ def _amount(kind: str, limit: int | None) -> str:
 def _print(told: dict[str, Any], details: list[list[Detail]]) -> None:
     for grant, lines in zip(told["grants"], details):
         click.echo(f"container  {told['container_id']}")
+        click.echo(f"name       {told['name'] or '-'}")
         click.echo(f"bundle     {grant['bundle']}")
         click.echo(
             f"state      {grant['state']}, {grant['mode']} mode, process {grant['pid']}, {grant['created']}"

@@ -14,6 +14,7 @@ import click
 
 from xpu_runtime.agent import samples, status
 from xpu_runtime.cli import containers
+from xpu_runtime.cli.names import Names
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant, Slice
@@ -50,6 +51,8 @@ class Row(Value):
     memory_limit: int
     #: What is unusual: why it is held more strictly, what of it is not known, or what is wrong with it.
     note: str = ""
+    #: As its engine has it; None: none is known.
+    name: str | None = None
 
 
 class Card(Value):
@@ -82,6 +85,7 @@ class Live:
         self._samples = samples.Samples(
             lambda: registry.utilization(self._inventory, whole=True), lambda _: None
         )
+        self._names = Names()
         self._before: dict[tuple[int, int], tuple[int, Compute]] = {}
         #: The driver has answered.
         self._is_open = False
@@ -101,6 +105,7 @@ class Live:
         utilization = self._waited_for(wait_s) if wait_s else self._told_since()
         with Ledger() as ledger:
             grants = ledger.grants()
+        self._names.learn(grants)
         now = {key: (when, used) for key, when, used in sharing.readings(grants)}
         before, self._before = self._before, now
         agent = status.ask()
@@ -123,7 +128,9 @@ class Live:
                 else:
                     got = _by_driver(grant, slice_, utilization.get(slice_.device_uuid))
                 by_card.setdefault(slice_.device_uuid, []).append(
-                    _row(grant, position, usage, got.replace(note=damage or got.note), waits, told)
+                    _row(grant, position, usage, got.replace(note=damage or got.note), waits, told).replace(
+                        name=self._names.of(grant)
+                    )
                 )
         cards = tuple(self._card(uuid, rows, utilization) for uuid, rows in by_card.items())
         return Reading(agent is not None, cards, tuple(usage.problems))

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from xpu_runtime.agent import status
-from xpu_runtime.cli import containers
+from xpu_runtime.cli import containers, names
 from xpu_runtime.cli.table import json_option, memory, print_json, print_table, share, used_of
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
@@ -38,7 +38,8 @@ def ps(no_trunc: bool, as_json: bool) -> None:
     moments, where its CORES are capped: it may be below the cap while the container wants no more, or
     while others use the card. ENFORCED BY names what holds each
     limit and how strongly: hard (the container cannot get round it) or soft; `unenforced` is booked and
-    held by nothing.
+    held by nothing. NAME is docker's name, in Kubernetes NAMESPACE/POD/CONTAINER, else of containerd
+    NAMESPACE/ID (with nerdctl its name for the id); a dash where the engine does not tell it in a second.
 
     \b
     Example:
@@ -52,9 +53,10 @@ def ps(no_trunc: bool, as_json: bool) -> None:
     used, beyond = _used(grants)
     slices = [(grant, position, slice_) for grant in grants for position, slice_ in enumerate(grant.slices)]
     shares = sharing.got(grants)
+    known = names.of(grants)
     entries = [
         containers.entry(
-            grant, position, used.get((grant.id, position)), beyond.get((grant.id, position)), shares
+            grant, position, used.get((grant.id, position)), beyond.get((grant.id, position)), shares, known
         )
         for grant, position, _ in slices
     ]
@@ -85,6 +87,7 @@ def ps(no_trunc: bool, as_json: bool) -> None:
             "STATE",
             "PID",
             "CREATED",
+            "NAME",
         ),
         [
             (
@@ -99,6 +102,7 @@ def ps(no_trunc: bool, as_json: bool) -> None:
                 e["state"],
                 str(e["pid"]),
                 e["created"],
+                e["name"] or "-",
             )
             for e, (_, _, slice_) in zip(entries, slices)
         ],

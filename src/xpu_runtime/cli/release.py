@@ -17,7 +17,7 @@ from xpu_runtime.errors import XpuError
 @click.argument("container", metavar="ID")
 @click.option("--force", is_flag=True, help="Release it even if its container is running.")
 def release(container: str, force: bool) -> None:
-    """Give back the slices of container ID (its id or the start of it).
+    """Give back the slices of container ID (its id, the start of it, or its name).
 
     A container that is still running keeps its devices, without the memory limits that the driver holds: that
     needs --force.

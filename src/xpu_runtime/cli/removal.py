@@ -14,10 +14,11 @@ from collections.abc import Iterator
 import click
 
 from xpu_runtime import engines, paths, textfile
+from xpu_runtime.doctor import docker_api
 from xpu_runtime.doctor import engine as engine_processes
 from xpu_runtime.doctor.areas import docker as running_docker
 from xpu_runtime.doctor.engine import LAUNCHER, Process
-from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, docker, engine
+from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger import survivors, waiting
 from xpu_runtime.ledger.store import Ledger
@@ -118,9 +119,7 @@ def _knows(name: str, process: Process) -> bool:
     if name != "docker":
         return False
     try:
-        path = (process.option(*docker.CONFIG_OPTIONS) or [docker.DEFAULT_PATH])[-1]
-        hosts = process.option("-H", "--host") + docker.hosts(textfile.read(path))
-        told = running_docker.info(running_docker.socket_of(hosts)).get("Runtimes") or {}
+        told = running_docker.info(docker_api.socket_of_process(process)).get("Runtimes") or {}
     except Exception:
         return False  # it does not answer: what its file said counts
     return any(each.get("path") == LAUNCHER for each in told.values())

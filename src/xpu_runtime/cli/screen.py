@@ -61,11 +61,16 @@ def text_of(line: Line, width: int | None, colours: bool) -> str:
     left = sum(len(text) for text, _ in line) if width is None else width
     parts = []
     for text, style in line:
-        shown = text[: max(0, left)]
+        shown = printable(text[: max(0, left)])
         left -= len(shown)
         code = STYLES[style]
         parts.append(f"\x1b[{code}m{shown}\x1b[0m" if code and colours and shown else shown)
     return "".join(parts) if colours else "".join(parts).rstrip()
+
+
+def printable(text: str) -> str:
+    """Others' text for a terminal: a `?` for each character that is not printed but obeyed."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 class Screen:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.cli import containers
+from xpu_runtime.cli import containers, names
 from xpu_runtime.cli.table import json_option, memory, percent, print_json
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
@@ -66,7 +66,7 @@ def set(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Change the limits of the running container ID (its id or the start of it), at once.
+    """Change the limits of the running container ID (its id, the start of it, or its name), at once.
 
     As with XPU_MEM and XPU_CORES, each of the container's devices gets the limit, unless --device names one.
     Cores can change where something holds a cap on them: see ENFORCED BY in `xpu ps`; --sched and --priority
@@ -83,7 +83,7 @@ def set(
     Example:
       xpu set 3f2a91 --mem 6G
       xpu set 3f2a91 --mem 50% --device 1
-      xpu set 3f2a91 --cores 30
+      xpu set web --cores 30
       xpu set 3f2a91 --sched burst --priority high
     """
     if amount is None and cores is None and sched is None and priority is None:
@@ -149,9 +149,10 @@ def _tell(
         usage = Usage(inventory)
         beyond = unaccounted.find(inventory, [grant])
         shares = sharing.got([grant])
+        known = names.of([grant])
         print_json(
             [
-                containers.entry(grant, p, usage.in_use(grant, p), beyond.get((grant.id, p)), shares)
+                containers.entry(grant, p, usage.in_use(grant, p), beyond.get((grant.id, p)), shares, known)
                 for p in positions
             ]
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from xpu_runtime.cli.screen import printable
 from xpu_runtime.request.units import show
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
@@ -24,9 +25,10 @@ def print_json(value: Any) -> None:
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Left-aligned columns, two spaces apart; nothing is cut."""
-    widths = [max(len(str(line[at])) for line in [heads, *rows]) for at in range(len(heads))]
+    rows = [[printable(str(text)) for text in row] for row in rows]
+    widths = [max(len(line[at]) for line in [heads, *rows]) for at in range(len(heads))]
     for line in [heads, *rows]:
-        texts = (str(text).ljust(width) for text, width in zip(line, widths))
+        texts = (text.ljust(width) for text, width in zip(line, widths))
         click.echo("  ".join(texts).rstrip())
 
 

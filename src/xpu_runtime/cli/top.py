@@ -50,15 +50,15 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     the cap; MAY, the share that `xpu agent` allows it now (a dash where none runs: it has its cap); how time
     is shared (XPU_SCHED) and who goes first (XPU_PRIORITY); WAITS where a launch waited for its turn; memory
     in use, of its limit. Use above the cap is what others have left. Without a cap GOT is what the driver's
-    samples tell. A dash is what is not known; a narrow window leaves columns out, and says which. Keys: q
-    ends, s sorts by another column.
+    samples tell. NAME is as in `xpu ps`. A dash is what is not known; a narrow window leaves columns out, and
+    says which. Keys: q ends, s sorts by another column.
 
     \b
     --json prints one object; shares are in percent of the device, null is what is not known, or none:
       agent_runs
       devices   a list of {index, uuid, name, busy_percent, memory_used_bytes, memory_bytes, containers}
       containers   of a device, a list of
-        container_id, memory_used_bytes, memory_bytes (its limit)
+        container_id, name, memory_used_bytes, memory_bytes (its limit)
         cores   XPU_CORES;  cores_got_percent   GOT;  cores_allowed_percent   MAY
         cores_sched, cores_priority
         waits   whether a launch has waited for its turn between the two readings
@@ -124,6 +124,7 @@ def _plain(reading: Reading) -> dict[str, Any]:
                 "containers": [
                     {
                         "container_id": row.container_id,
+                        "name": row.name,
                         "cores": row.asked,
                         "cores_got_percent": _rounded(row.got),
                         "cores_allowed_percent": _rounded(row.allowed),

@@ -25,8 +25,9 @@ _NOISE = 2.0
 _GAP = "  "
 #: What goes first where the window is too narrow.
 _BAR_HEAD = ""
-_LEFT_OUT = ("PRIO", "SCHED", "MAY", _BAR_HEAD, "ASKED", "MEMORY", "WAITS")
-
+_LEFT_OUT = ("PRIO", "SCHED", "MAY", _BAR_HEAD, "NAME", "ASKED", "MEMORY", "WAITS")
+#: Of a name, which is cut at this width.
+_NAME = 24
 
 #: In a window of so many rows or fewer, containers go before hints.
 _FEW_ROWS = 8
@@ -160,10 +161,13 @@ def _fitting(rows: list[Row], width: int | None, bars: bool) -> tuple[list[_Colu
         _Column("SCHED", 6, lambda row, style: [(f"{row.sched or '-':<6}", "")]),
         _Column("PRIO", 6, _priority),
         _Column("WAITS", 5, _waits),
-        _Column("MEMORY", amounts, lambda row, style: [(_memory(row), "")]),
+        _Column("MEMORY", amounts, lambda row, style: [(_memory(row).ljust(amounts), "")]),
     ]
+    if called := max((len(row.name or "") for row in rows), default=0):
+        width_of = max(len("NAME"), min(called, _NAME))
+        columns.append(_Column("NAME", width_of, lambda row, style: [(_name(row, width_of), "dim")]))
     missing: list[str] = []
-    for head in _LEFT_OUT:
+    for head in [head for head in _LEFT_OUT if any(each.head == head for each in columns)]:
         over = _width(columns) - width if width is not None else 0
         if over <= (_BAR - _SHORTEST_BAR if _has_bar(columns) else 0):
             break
@@ -188,6 +192,11 @@ def _got(row: Row) -> str:
 
 def _memory(row: Row) -> str:
     return f"{memory(row.memory)}/{memory(row.memory_limit)}"
+
+
+def _name(row: Row, width: int) -> str:
+    name = row.name or "-"
+    return name if len(name) <= width else f"{name[: width - 2]}.."
 
 
 def _row_bar(row: Row, style: _Style) -> Line:

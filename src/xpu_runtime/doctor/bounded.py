@@ -13,7 +13,7 @@ import select
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from xpu_runtime import messages
@@ -84,7 +84,7 @@ class _Child:
             at += length
 
 
-def together(calls: list[Callable[[], Iterable[Any]]], seconds: float) -> list[Answer]:
+def together(calls: Sequence[Callable[[], Iterable[Any]]], seconds: float) -> list[Answer]:
     """Carries out all the calls at once; an answer each, in their order, after `seconds` at the latest."""
     children = [_Child(call) for call in calls]
     until = time.monotonic() + seconds

@@ -11,6 +11,7 @@ import pytest
 from support.inventories import node, nvidia
 from xpu_runtime import paths
 from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.doctor import docker_api
 from xpu_runtime.doctor.areas import (
     containerd,
     docker,
@@ -160,7 +161,7 @@ def test_rootless_docker_is_not_supported() -> None:
 @pytest.mark.parametrize("words", ["-H unix:///a -H fd://", "--host=unix:///a", "--host unix:///a"])
 def test_the_socket_of_docker_is_found_in_its_words(words: str) -> None:
     process = Process(1, ("dockerd", *words.split()), 0.0)
-    assert docker.socket_of(process.option("-H", "--host")) == "/a"
+    assert docker_api.socket_of(process.option("-H", "--host")) == "/a"
 
 
 def test_a_file_is_younger_than_a_process_or_not(tmp_path: Path) -> None:

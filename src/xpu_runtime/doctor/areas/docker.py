@@ -7,15 +7,12 @@ its file at any SIGHUP, so that no time of the file or of the process tells.
 from __future__ import annotations
 
 import errno
-import http.client
-import json
-import socket
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from xpu_runtime import finding, textfile
-from xpu_runtime.doctor import bounded, engine
+from xpu_runtime.doctor import bounded, docker_api, engine
 from xpu_runtime.doctor.engine import Process
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.engines import RUNTIME_NAME, docker
@@ -24,7 +21,6 @@ from xpu_runtime.finding import Finding
 
 ORDER = 70
 _CHECK = "docker"
-_SOCKET = "/run/docker.sock"
 _ANSWER_S = 5.0
 #: Seconds for all that is to be asked and read of one engine, while the others are looked at.
 _ENGINE_S = 15.0
@@ -76,36 +72,17 @@ def _running(process: Process) -> Iterator[Finding]:
     if wrong is not None:
         yield wrong
     try:
-        told = info(socket_of(hosts))
-    except (OSError, ValueError, http.client.HTTPException) as error:
+        told = info(docker_api.socket_of(hosts))
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         todo = "run it as root" if isinstance(error, PermissionError) else "see `docker info` and the journal"
-        yield finding.unknown(_CHECK, f"{who} does not answer on {socket_of(hosts)}: {why}", todo)
+        yield finding.unknown(_CHECK, f"{who} does not answer on {docker_api.socket_of(hosts)}: {why}", todo)
         return
     yield from compared(who, path, ours, told, again)
 
 
-def socket_of(hosts: list[str]) -> str:
-    """The Unix socket among what the engine listens on, by default its usual one."""
-    found = [host[len("unix://") :] for host in hosts if host.startswith("unix://")]
-    return found[0] if found else _SOCKET
-
-
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a Unix socket; each step ends within its time."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("docker", timeout=_ANSWER_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(_ANSWER_S)
-        self.sock.connect(self._path)
-
-
 def info(path: str) -> dict[str, Any]:
-    """What the engine on the socket `path` says of itself; OSError, ValueError, HTTPException.
+    """What the engine on the socket `path` says of itself; OSError, ValueError.
 
     Ends in time as a whole: an engine that sends a byte a second would never miss the socket's limit.
     """
@@ -118,27 +95,13 @@ def info(path: str) -> dict[str, Any]:
 
 def _info(path: str) -> dict[str, Any] | Exception:
     try:
-        return _ask(path)
-    except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
-        if isinstance(error, OSError) and error.errno:
-            return OSError(error.errno, error.strerror)
-        return ValueError(str(error) or type(error).__name__)
-
-
-def _ask(path: str) -> dict[str, Any]:
-    connection = _Connection(path)
-    try:
-        connection.request("GET", "/info")
-        answer = connection.getresponse()
-        told = json.loads(answer.read(_MOST_BYTES))
-        if answer.status != 200 or not isinstance(told, dict):
-            raise ValueError(f"its answer has the status {answer.status}")
-        runtimes = told.get("Runtimes") or {}
-        if not isinstance(runtimes, dict) or not all(isinstance(each, dict) for each in runtimes.values()):
-            raise ValueError("its answer is no engine's")
-        return told
-    finally:
-        connection.close()
+        told = docker_api.get(path, "/info", _ANSWER_S, _MOST_BYTES)
+    except (OSError, ValueError) as error:
+        return error
+    runtimes = (told.get("Runtimes") or {}) if isinstance(told, dict) else None
+    if not isinstance(runtimes, dict) or not all(isinstance(each, dict) for each in runtimes.values()):
+        return ValueError("its answer is no engine's")
+    return dict(told)
 
 
 def compared(who: str, path: str, ours: str | None, told: dict[str, Any], again: str) -> Iterator[Finding]:
