@@ -14,7 +14,7 @@ import zipfile
 
 _NOT_TAKEN = (".so", ".pyi", "/py.typed")
 #: Of the wheel's own records, what says whose it is and on which terms.
-_KEPT_RECORDS = ("METADATA", "LICENSE", "LICENSE.txt", "LICENSE.mit", "COPYING")
+_KEPT_RECORDS = ("METADATA", "LICENSE", "LICENSE.txt", "LICENSE.mit", "NOTICE", "COPYING")
 
 
 def main(wheels: str, folder: str) -> None:

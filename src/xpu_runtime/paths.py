@@ -26,7 +26,7 @@ if BY_PIP:
 DATA_DIR = os.path.join(LIB, "config")
 #: What is compiled: the interposers, and the simulated driver's libraries.
 NATIVE_DIR = os.path.join(LIB, "native")
-#: click, pyyaml, jsonschema and nvidia-ml-py, as `make install` or pip put them beside us.
+#: click, pyyaml, jsonschema, nvidia-ml-py and others, as `make install` or pip put them beside us.
 THIRD_PARTY_DIR = _PACKAGES if BY_PIP else os.path.join(LIB, "vendor")
 #: In the run folder: the folders of grants (limits/folders.py).
 GRANT_FOLDERS = "slices"

@@ -19,7 +19,8 @@ from .conftest import Node
 from .refusals import refused
 
 COMMANDS = """devices|doctor|ps|inspect|set|explain|gc|release|config check|config show|config default|
-drain|undrain|reserve|unreserve|events|runtime configure|runtime unconfigure|sim up|sim down|sim list"""
+drain|undrain|reserve|unreserve|events|metrics|
+runtime configure|runtime unconfigure|sim up|sim down|sim list"""
 #: What prints a table, and a member of its JSON object; "" where its JSON is a list.
 TABLES = {
     "devices": "",

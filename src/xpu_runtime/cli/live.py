@@ -30,7 +30,7 @@ from xpu_runtime.vendors.inventory import Inventory
 from xpu_runtime.vendors.vendor import WHOLE
 
 #: Seconds that one reading for scripts waits for the driver: until it is open, and once it is.
-_FIRST_S, _NEXT_S = 5.0, 1.2
+_FIRST_S, NEXT_S = 5.0, 1.2
 #: NVML takes samples each 1/6 to 1 s, and tells them late.
 _SAMPLE_S = 2.0
 
@@ -38,6 +38,9 @@ _SAMPLE_S = 2.0
 class Row(Value):
     """One slice of a container. Shares in percent of the device, memory in bytes; None: not known or none."""
 
+    grant: Grant
+    #: Of the slice in it.
+    position: int
     container_id: str
     asked: int | None
     got: float | None
@@ -49,6 +52,10 @@ class Row(Value):
     waits: bool
     memory: int | None
     memory_limit: int
+    #: What its page has charged; None: it has none, or that cannot be read.
+    compute: Compute | None
+    #: Why the agent holds it more strictly; "": it does not.
+    strict: str
     #: What is unusual: why it is held more strictly, what of it is not known, or what is wrong with it.
     note: str = ""
     #: As its engine has it; None: none is known.
@@ -73,7 +80,14 @@ class Reading(Value):
 
     agent: bool
     cards: tuple[Card, ...]
-    problems: tuple[str, ...] = ()
+    inventory: Inventory
+    #: Of this time: what it is asked for the first time it asks now.
+    usage: Usage
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be read."""
+        return tuple(self.usage.problems)
 
 
 class Live:
@@ -95,6 +109,16 @@ class Live:
 
     def close(self) -> None:
         self._samples.close()
+
+    def is_outdated(self) -> bool:
+        """Whether the node has other devices by now, or another driver; XpuError as for a new one."""
+        return discovery.load(load()) != self._inventory
+
+    def first(self, interval_s: float) -> Reading:
+        """A reading of the next `interval_s`, where there was none before."""
+        self.read(_FIRST_S)
+        time.sleep(interval_s)
+        return self.read(NEXT_S)
 
     def read(self, wait_s: float = 0) -> Reading:
         """A reading of the time since the last one.
@@ -128,12 +152,19 @@ class Live:
                 else:
                     got = _by_driver(grant, slice_, utilization.get(slice_.device_uuid))
                 by_card.setdefault(slice_.device_uuid, []).append(
-                    _row(grant, position, usage, got.replace(note=damage or got.note), waits, told).replace(
-                        name=self._names.of(grant)
+                    _row(
+                        grant,
+                        position,
+                        usage,
+                        got.replace(note=damage or got.note),
+                        waits,
+                        now[key][1] if key in now else None,
+                        told,
+                        self._names.of(grant),
                     )
                 )
         cards = tuple(self._card(uuid, rows, utilization) for uuid, rows in by_card.items())
-        return Reading(agent is not None, cards, tuple(usage.problems))
+        return Reading(agent is not None, cards, self._inventory, usage)
 
     def _told_since(self) -> samples.Utilization | None:
         told = self._samples.answer()
@@ -254,12 +285,16 @@ def _row(
     usage: Usage,
     got: _Got,
     waits: bool,
+    compute: Compute | None,
     told: Told,
+    name: str | None,
 ) -> Row:
     slice_ = grant.slices[position]
     policy = sharing.policy(grant, position)
     allowed, strict = told.get((grant.container_id[:127], position), (None, ""))
     return Row(
+        grant,
+        position,
         grant.container_id,
         slice_.cores,
         got.percent,
@@ -269,7 +304,10 @@ def _row(
         waits,
         usage.in_use(grant, position),
         slice_.memory_bytes,
+        compute,
+        strict,
         f"held more strictly: {strict}" if strict else got.note,
+        name,
     )
 
 
@@ -279,9 +317,7 @@ def readings(interval_s: float) -> Callable[[], Reading]:
     def once() -> Reading:
         live = Live()
         try:
-            live.read(_FIRST_S)
-            time.sleep(interval_s)
-            return live.read(_NEXT_S)
+            return live.first(interval_s)
         finally:
             live.close()
 

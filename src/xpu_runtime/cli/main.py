@@ -26,6 +26,7 @@ COMMANDS = (
     "explain",
     "gc",
     "inspect",
+    "metrics",
     "ps",
     "release",
     "reserve",

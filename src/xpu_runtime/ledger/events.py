@@ -1,8 +1,10 @@
 """What has happened to slices: a table in the ledger's file, of bounded size, the oldest rows first to go.
 
 A row is written in the transaction of what it tells of: neither is there without the other, whatever is
-killed. The table is no part of the ledger's layout: a ledger without it gets it with the first event, and an
-earlier version of this runtime leaves it alone. It goes with the ledger, at a reboot.
+killed. Rows that go are counted in a second table, so that totals only grow, as a counter has to, and a
+container's start pays nothing for them. Both are no part of the ledger's layout: a ledger without them gets
+them when they are needed, and an earlier version of this runtime does without. They go with the ledger, at a
+reboot.
 """
 
 from __future__ import annotations
@@ -20,13 +22,18 @@ if TYPE_CHECKING:
 
     from xpu_runtime.ledger.grants import Slice
 
-#: Rows that are kept: some megabytes.
+#: Rows that are kept: some megabytes. The oldest beyond that go once in so many events.
 MOST = 10_000
+TRIMMED_EVERY = 64
 _LONGEST_TEXT = 2000
 
 _TABLE = """CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, kind TEXT NOT NULL,
     container_id TEXT NOT NULL, devices TEXT NOT NULL, text TEXT NOT NULL)"""
+#: By kind, where `code` is "", the rows that have gone; by code all refusals, whose rows do not say it.
+_TOTALS = """CREATE TABLE IF NOT EXISTS event_totals (
+    kind TEXT NOT NULL, code TEXT NOT NULL, number INTEGER NOT NULL,
+    PRIMARY KEY (kind, code)) WITHOUT ROWID"""
 
 #: What a row can tell of.
 GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED = (
@@ -39,6 +46,7 @@ GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED = (
 )
 DRAINED, UNDRAINED = "drained", "undrained"
 RESERVED, UNRESERVED = "reserved", "unreserved"
+KINDS = (GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED, DRAINED, UNDRAINED, RESERVED, UNRESERVED)
 
 
 class Part(Value):
@@ -65,17 +73,38 @@ class Event(Value):
     text: str
 
 
+class Totals(Value):
+    """How many events there have been: by kind; and refusals by their code, those of older versions not."""
+
+    kinds: dict[str, int]
+    refusals: dict[str, int]
+
+
 def record(
-    db: Any, kind: str, container_id: str, slices: Sequence[Slice | Part] = (), text: str = ""
+    db: Any, kind: str, container_id: str, slices: Sequence[Slice | Part] = (), text: str = "", code: str = ""
 ) -> None:
-    """Adds a row, within a transaction."""
+    """Adds a row, within a transaction. `code`: of a refusal."""
     db.execute(_TABLE)
     devices = jsonlite.dumps([_row(each) for each in slices])
     cursor = db.execute(
         "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?, ?, ?, ?, ?)",
         (time.time(), kind, container_id, devices, text[:_LONGEST_TEXT]),
     )
-    db.execute("DELETE FROM events WHERE id <= ?", (cursor.lastrowid - MOST,))
+    if code:
+        db.execute(_TOTALS)
+        db.execute(f"INSERT INTO event_totals VALUES (?, ?, 1) {_ADDED}", (kind, code))
+    if cursor.lastrowid % TRIMMED_EVERY == 0:
+        _trim(db, cursor.lastrowid - MOST)
+
+
+_ADDED = "ON CONFLICT (kind, code) DO UPDATE SET number = number + excluded.number"
+
+
+def _trim(db: Any, last: int) -> None:
+    db.execute(_TOTALS)
+    gone = "SELECT kind, '', COUNT(*) FROM events WHERE id <= ? GROUP BY kind"
+    db.execute(f"INSERT INTO event_totals {gone} {_ADDED}", (last,))
+    db.execute("DELETE FROM events WHERE id <= ?", (last,))
 
 
 def _row(each: Slice | Part) -> list[Any]:
@@ -86,17 +115,39 @@ def _row(each: Slice | Part) -> list[Any]:
 
 def read(db: Any, after: int, since: float) -> list[Event]:
     """The rows with a greater number than `after`, not older than `since`, in their order."""
-    try:
-        rows = db.execute(
-            "SELECT id, time, kind, container_id, devices, text FROM events WHERE id > ? AND time >= ? "
-            "ORDER BY id",
-            (after, since),
-        ).fetchall()
-    except sqlite.OperationalError as error:
-        if "no such table" not in str(error):
-            raise
-        return []
+    rows = _rows(
+        db,
+        "SELECT id, time, kind, container_id, devices, text FROM events WHERE id > ? AND time >= ? "
+        "ORDER BY id",
+        after,
+        since,
+    )
     return [
         Event(number, when, kind, container, tuple(Part(*part) for part in jsonlite.loads(devices)), text)
         for number, when, kind, container, devices, text in rows
     ]
+
+
+def totals(db: Any) -> Totals:
+    """How many there have been since the ledger was made."""
+    kinds: dict[str, int] = {}
+    refusals: dict[str, int] = {}
+    for kind, code, number in _rows(db, "SELECT kind, code, number FROM event_totals") + _rows(
+        db, "SELECT kind, '', COUNT(*) FROM events GROUP BY kind"
+    ):
+        if code:
+            refusals[code] = number
+        else:
+            kinds[kind] = kinds.get(kind, 0) + number
+    return Totals(kinds, refusals)
+
+
+def _rows(db: Any, statement: str, *values: object) -> list[Any]:
+    """No rows where there is no such table (yet)."""
+    try:
+        rows: list[Any] = db.execute(statement, values).fetchall()
+    except sqlite.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        return []
+    return rows

@@ -219,12 +219,28 @@ class Ledger:
         with _LedgerErrors(self, "read"):
             return events.read(self._db, after, since)
 
+    def totals(self) -> events.Totals:
+        """How many events there have been."""
+        with _LedgerErrors(self, "read"):
+            self._db.execute("BEGIN")  # rows are not to go between the two looks
+            try:
+                return events.totals(self._db)
+            finally:
+                self._db.execute("COMMIT")
+
     # Changing
 
-    def note(self, kind: str, container_id: str, devices: Sequence[events.Part] = (), text: str = "") -> None:
+    def note(
+        self,
+        kind: str,
+        container_id: str,
+        devices: Sequence[events.Part] = (),
+        text: str = "",
+        code: str = "",
+    ) -> None:
         """Records an event that changes no grant."""
         with _LedgerErrors(self, "write"), self._transaction():
-            events.record(self._db, kind, container_id, devices, text)
+            events.record(self._db, kind, container_id, devices, text, code)
 
     def grant(
         self,

@@ -17,7 +17,11 @@ def note(container_id: str, error: BaseException) -> None:
     """Writes the event. Callers ignore what it raises: the engine has been told the reason."""
     if isinstance(error, LedgerError):
         return
-    kind = events.REFUSED if isinstance(error, (Refused, RequestError)) else events.FAILED
+    kind, code = events.FAILED, ""
+    if isinstance(error, Refused):
+        kind, code = events.REFUSED, error.refusal.code
+    elif isinstance(error, RequestError):
+        kind, code = events.REFUSED, "wrong-request"
     waiting.allow(_LONGEST_S)
     with Ledger() as ledger:
-        ledger.note(kind, container_id, text=line_of(error))
+        ledger.note(kind, container_id, text=line_of(error), code=code)

@@ -12,7 +12,7 @@ import pkgutil
 from xpu_runtime import vendors
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.vendors.inventory import Device, Driver, Inventory
-from xpu_runtime.vendors.vendor import Vendor
+from xpu_runtime.vendors.vendor import Sensors, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +104,17 @@ def memory_by_process(inventory: Inventory) -> dict[str, dict[int, int | None]]:
         if theirs and driver.vendor in vendors_by_name:
             by_device.update(vendors_by_name[driver.vendor].memory_by_process(driver, theirs) or {})
     return by_device
+
+
+def sensors(inventory: Inventory) -> dict[str, Sensors]:
+    """What devices tell of themselves, as `Vendor.sensors`, of all vendors; DeviceError."""
+    vendors_by_name = {vendor.name: vendor for vendor in every()}
+    found: dict[str, Sensors] = {}
+    for driver in inventory.drivers:
+        theirs = tuple(device for device in inventory.devices if device.vendor == driver.vendor)
+        if theirs and driver.vendor in vendors_by_name:
+            found.update(vendors_by_name[driver.vendor].sensors(driver, theirs))
+    return found
 
 
 def utilization(inventory: Inventory, *, whole: bool = False) -> Callable[[], dict[str, dict[int, float]]]:

@@ -28,6 +28,15 @@ class Discovered(Value):
     stamps: tuple[tuple[str, int | None], ...] = ()
 
 
+class Sensors(Value):
+    """What a device tells of itself now; None: it does not."""
+
+    #: Of the device's memory, whoever has it; bytes.
+    memory_used_bytes: int | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+
+
 #: In the place of a process, in what `Vendor.utilization` tells: the device as a whole.
 WHOLE = 0
 
@@ -68,6 +77,11 @@ class Vendor:
         told. DeviceError, from both, if the driver cannot be asked.
         """
         return None
+
+    def sensors(self, driver: Driver, devices: tuple[Device, ...]) -> dict[str, Sensors]:
+        """What devices tell of themselves, by UUID; one that tells nothing is left out. DeviceError if the
+        driver cannot be asked."""
+        return {}
 
     def examine(self, root: str, driver: Driver | None) -> list[Finding]:
         """What `xpu doctor` should know besides what `discover` tells. `driver`: what that told of it; None

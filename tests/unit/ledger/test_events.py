@@ -17,6 +17,7 @@ def db() -> sqlite3.Connection:
 
 def test_the_oldest_go_first(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MOST", 5)
+    monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
     for number in range(12):
         events.record(db, events.REFUSED, f"c{number}", text="x" * 10_000)
     found = events.read(db, 0, 0.0)
@@ -38,3 +39,30 @@ def test_what_is_taken_back_has_not_happened(db: sqlite3.Connection) -> None:
 
 def test_none_yet_is_no_error(db: sqlite3.Connection) -> None:
     assert events.read(db, 0, 0.0) == []
+
+
+def test_totals_only_grow_whatever_becomes_of_the_rows(
+    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert events.totals(db) == events.Totals({}, {})
+    monkeypatch.setattr(events, "MOST", 5)
+    monkeypatch.setattr(events, "TRIMMED_EVERY", 4)
+    for number in range(30):
+        events.record(db, events.GRANTED, "c")
+        assert events.totals(db).kinds == {events.GRANTED: number + 1}
+        assert len(events.read(db, 0, 0.0)) < 5 + 4
+    for number in range(9):
+        events.record(db, events.REFUSED, "c", code="in-use")
+        db.execute("BEGIN")
+        events.record(db, events.REFUSED, "c", code="in-use")
+        db.execute("ROLLBACK")
+        expected = {events.GRANTED: 30, events.REFUSED: number + 1}
+        assert events.totals(db) == events.Totals(expected, {"in-use": number + 1})
+
+
+def test_what_an_earlier_version_left_is_counted(db: sqlite3.Connection) -> None:
+    events.record(db, events.REFUSED, "c", code="in-use")
+    db.execute("DROP TABLE event_totals")
+    assert events.totals(db) == events.Totals({events.REFUSED: 1}, {})
+    events.record(db, events.REFUSED, "c", code="in-use")
+    assert events.totals(db) == events.Totals({events.REFUSED: 2}, {"in-use": 1})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from xpu_runtime.finding import Finding
 from xpu_runtime.vendors.inventory import Device, Driver
 from xpu_runtime.vendors.nvidia import examine, nvml
-from xpu_runtime.vendors.vendor import Discovered, Vendor
+from xpu_runtime.vendors.vendor import Discovered, Sensors, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ class Nvidia(Vendor):
         self, driver: Driver, devices: tuple[Device, ...], *, whole: bool = False
     ) -> Callable[[], dict[str, dict[int, float]]]:
         return nvml.Utilization(driver, devices, whole)
+
+    def sensors(self, driver: Driver, devices: tuple[Device, ...]) -> dict[str, Sensors]:
+        return nvml.sensors(driver, devices)
 
     def examine(self, root: str, driver: Driver | None) -> list[Finding]:
         return examine.examine(root, answers=driver is not None)

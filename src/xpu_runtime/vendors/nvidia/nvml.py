@@ -15,7 +15,7 @@ from xpu_runtime.errors import DeviceError
 from xpu_runtime.vendors import nodes
 from xpu_runtime.vendors.inventory import Device, Driver, Node, stamp
 from xpu_runtime.vendors.nvidia import driver_files
-from xpu_runtime.vendors.vendor import WHOLE, Discovered
+from xpu_runtime.vendors.vendor import WHOLE, Discovered, Sensors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -243,6 +243,29 @@ def memory_by_process(driver: Driver, devices: tuple[Device, ...]) -> dict[str, 
             if processes is not None:
                 used[device.uuid] = {each.pid: each.usedGpuMemory for each in processes}
         return used
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def sensors(driver: Driver, devices: tuple[Device, ...]) -> dict[str, Sensors]:
+    """As `Vendor.sensors`; a MIG device has no temperature and no power of its own."""
+    try:
+        pynvml = _open(driver.detail("nvml"))
+    except _NotLoaded as error:
+        raise DeviceError("the NVIDIA driver is no longer loaded") from error
+    try:
+        found = {}
+        for device in devices:
+            handle = _ask(pynvml, "nvmlDeviceGetHandleByUUID", device.uuid)
+            if handle:
+                memory = _ask(pynvml, "nvmlDeviceGetMemoryInfo", handle)
+                milliwatts = _ask(pynvml, "nvmlDeviceGetPowerUsage", handle)
+                found[device.uuid] = Sensors(
+                    memory.used if memory else None,
+                    _ask(pynvml, "nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU),
+                    None if milliwatts is None else milliwatts / 1000,
+                )
+        return found
     finally:
         pynvml.nvmlShutdown()
 

@@ -1,0 +1,285 @@
+"""A reading of the node in Prometheus' text format.
+
+Each metric is a line of one of the tables below: its name, what it says, and where its value comes from. A
+value that is not known is left out, its help is not. What containers' authors choose are ids alone, which are
+cut and made printable: there are as many label values as there are slices, and two are never the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
+
+from xpu_runtime import third_party, version
+from xpu_runtime.cli.live import Card, Reading, Row
+from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger import events
+from xpu_runtime.ledger.grants import MEMORY, Slice
+from xpu_runtime.linux import proc
+from xpu_runtime.value import Value
+from xpu_runtime.vendors import marks, registry
+from xpu_runtime.vendors.inventory import Device
+from xpu_runtime.vendors.vendor import Sensors
+
+third_party.enable()
+from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
+from prometheus_client.core import (  # noqa: E402
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+#: Of a label's value.
+_LONGEST = 128
+#: A container can be refused for these (ledger/refusal.py). All are there from the start, with 0: from a
+#: counter that begins with 1 nobody could tell that it has grown.
+CODES = (
+    "no-device",
+    "unknown-device",
+    "unknown-reservation",
+    "not-eligible",
+    "not-enough-devices",
+    "not-enough-memory",
+    "not-enough-cores",
+    "not-enough",
+    "in-use",
+    "wrong-request",
+)
+
+
+class _OfDevice(Value):
+    """What is known of a device, for the table below."""
+
+    card: Card
+    #: None: it is not on this node any more, and still has slices.
+    device: Device | None
+    slices: tuple[Slice, ...]
+    sensors: Sensors
+    #: None: that cannot be told.
+    drained: bool | None
+    reserved: bool | None
+
+
+class _OfSlice(Value):
+    """The same of a slice."""
+
+    row: Row
+    slice: Slice
+    reading: Reading
+
+
+_Device = tuple[str, str, Callable[[_OfDevice], Optional[float]]]
+_Slice = tuple[str, str, Callable[[_OfSlice], Optional[float]]]
+
+_DEVICES: tuple[_Device, ...] = (
+    ("healthy", "0: the device has a fault.", lambda of: of.device is not None and of.device.fault is None),
+    ("drained", "1: it gets no new slices until it is undrained.", lambda of: of.drained),
+    ("reserved", "1: it is given only to those that name its reservation.", lambda of: of.reserved),
+    ("slices", "Slices that are granted of it.", lambda of: len(of.slices)),
+    ("memory_bytes", "Memory that it has.", lambda of: of.device.memory_bytes if of.device else None),
+    (
+        "memory_granted_bytes",
+        "Memory that is granted of it.",
+        lambda of: sum(each.memory_bytes for each in of.slices),
+    ),
+    (
+        "memory_used_bytes",
+        "Memory in use as the driver reports it, whoever uses it.",
+        lambda of: of.sensors.memory_used_bytes,
+    ),
+    (
+        "cores_granted_ratio",
+        "Share of its time that is granted as caps.",
+        lambda of: sum(each.cores or 0 for each in of.slices) / 100,
+    ),
+    ("utilization_ratio", "Share of its time in use.", lambda of: _ratio(of.card.busy)),
+    ("temperature_celsius", "Its temperature.", lambda of: of.sensors.temperature_celsius),
+    ("power_watts", "The power that it takes.", lambda of: of.sensors.power_watts),
+)
+
+_SLICES: tuple[_Slice, ...] = (
+    ("memory_granted_bytes", "Memory that is booked for it.", lambda of: of.slice.memory_bytes),
+    (
+        "memory_limit_bytes",
+        "The limit in force; none for a whole device.",
+        lambda of: _limit(of, MEMORY),
+    ),
+    (
+        "memory_used_bytes",
+        "Memory in use, by the container's account or else by the driver.",
+        lambda of: of.row.memory,
+    ),
+    (
+        "memory_reported_bytes",
+        "Memory in use as the driver reports it.",
+        lambda of: of.reading.usage.by_driver(of.row.grant, of.row.position),
+    ),
+    ("cores_granted_ratio", "Its cap (XPU_CORES); none without one.", lambda of: _ratio(of.row.asked)),
+    (
+        "cores_allowed_ratio",
+        "The share that the agent allows it now.",
+        lambda of: _ratio(of.row.allowed),
+    ),
+    (
+        "cores_got_ratio",
+        "The share of the device's time that it had since the last look.",
+        lambda of: _ratio(of.row.got),
+    ),
+    ("waiting", "1: a launch has waited for its turn since the last look.", lambda of: of.row.waits),
+    (
+        "held_strictly",
+        "1: the agent holds it more strictly, for it used more than its cap.",
+        lambda of: bool(of.row.strict),
+    ),
+)
+
+
+def text(reading: Reading | None, totals: events.Totals) -> tuple[bytes, list[str]]:
+    """The node as `reading` has it, and what could not be read of it besides; None: only what the ledger
+    counts, and that there is no more."""
+    problems: list[str] = []
+    registry_ = CollectorRegistry(auto_describe=False)
+    registry_.register(_Families([*_of_node(reading, totals), *_of_reading(reading, problems)]))
+    return generate_latest(registry_), problems
+
+
+class _Families:
+    """What the library calls a collector."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def _of_node(reading: Reading | None, totals: events.Totals) -> Iterator[Metric]:
+    build = {"version": version.VERSION, "commit": version.COMMIT}
+    yield InfoMetricFamily("xpu_build", "The runtime that tells this.", value=build)
+    yield GaugeMetricFamily("xpu_up", "0: devices and slices could not be read.", value=reading is not None)
+    runs = None if reading is None else reading.agent
+    yield GaugeMetricFamily("xpu_agent_up", "1: xpu agent runs.", value=runs)
+    happened = CounterMetricFamily("xpu_events", "Events since the ledger was made.", labels=["event"])
+    for kind, number in {**dict.fromkeys(events.KINDS, 0), **totals.kinds}.items():
+        happened.add_metric([kind], number)
+    yield happened
+    refusals = CounterMetricFamily(
+        "xpu_refused", "Containers that were refused, by the refusal's code.", labels=["code"]
+    )
+    for code, number in {**dict.fromkeys(CODES, 0), **totals.refusals}.items():
+        refusals.add_metric([code], number)
+    yield refusals
+
+
+def _of_reading(reading: Reading | None, problems: list[str]) -> Iterator[Metric]:
+    devices = [] if reading is None else _devices(reading, problems)
+    info = InfoMetricFamily("xpu_device", "What a device is.", labels=["uuid", "index"])
+    for of in devices:
+        driver = reading.inventory.driver(of.device.vendor) if reading and of.device else None
+        facts = {
+            "name": of.card.name,
+            "vendor": driver.vendor if driver else "",
+            "driver_version": driver.version if driver else "",
+        }
+        info.add_metric([of.card.uuid, of.card.index], {key: _label(fact) for key, fact in facts.items()})
+    yield info
+    for name, told, value in _DEVICES:
+        family = GaugeMetricFamily(f"xpu_device_{name}", told, labels=["uuid", "index"])
+        for of in devices:
+            if (number := value(of)) is not None:
+                family.add_metric([of.card.uuid, of.card.index], float(number))
+        yield family
+    yield from _of_slices([] if reading is None else _slices(reading))
+
+
+def _of_slices(slices: list[tuple[list[str], _OfSlice]]) -> Iterator[Metric]:
+    labels = ["container_id", "uuid", "index"]
+    info = InfoMetricFamily("xpu_slice", "How a slice is held, and shares its device.", labels=labels)
+    for identity, of in slices:
+        held = {key: name or "" for key, name in of.slice.holding.as_dict().items()}
+        shared = {"sched": of.row.sched or "", "priority": of.row.priority or ""}
+        info.add_metric(
+            identity, {"name": _label(of.row.name or ""), "mode": of.row.grant.mode, **held, **shared}
+        )
+    yield info
+    for name, told, value in _SLICES:
+        family = GaugeMetricFamily(f"xpu_slice_{name}", told, labels=labels)
+        for identity, of in slices:
+            if (number := value(of)) is not None:
+                family.add_metric(identity, float(number))
+        yield family
+    spent = CounterMetricFamily(
+        "xpu_slice_device_seconds",
+        "Time of the device that was charged to it, where it has a cap; by its own account.",
+        labels=labels,
+    )
+    for identity, of in slices:
+        if (seconds := _spent(of.row)) is not None:
+            spent.add_metric(identity, seconds)
+    yield spent
+
+
+def _spent(row: Row) -> float | None:
+    """No container has had more than the time since it began, whatever it writes into its page."""
+    if row.compute is None or row.asked is None:
+        return None
+    return min(row.compute.used / 1e9, max(0.0, time.time() - row.grant.created))
+
+
+def _devices(reading: Reading, problems: list[str]) -> list[_OfDevice]:
+    sensors: dict[str, Sensors] = _tried(lambda: registry.sensors(reading.inventory), problems) or {}
+    told: marks.Marks | None = _tried(marks.read, problems)
+    known = {device.uuid: device for device in reading.inventory.devices}
+    found = []
+    for card in reading.cards:
+        device = known.get(card.uuid)
+        is_drained = is_reserved = None
+        if device is not None and told is not None:
+            is_drained, is_reserved = (
+                told.why_drained(device) is not None,
+                told.reservation(device) is not None,
+            )
+        slices = tuple(row.grant.slices[row.position] for row in card.rows)
+        of_it = sensors.get(card.uuid, Sensors())
+        found.append(_OfDevice(card, device, slices, of_it, is_drained, is_reserved))
+    return found
+
+
+def _tried(read: Callable[[], Any], problems: list[str]) -> Any:
+    """None where it cannot be read: all else is worth telling."""
+    try:
+        return read()
+    except XpuError as error:
+        problems.append(str(error))
+        return None
+
+
+def _slices(reading: Reading) -> list[tuple[list[str], _OfSlice]]:
+    """Each with what names it. Runtimes with different --root can have containers of one id."""
+    found: list[tuple[list[str], _OfSlice]] = []
+    taken = set()
+    for card in reading.cards:
+        for row in card.rows:
+            identity = (_label(row.container_id), card.uuid, card.index)
+            if identity in taken:
+                identity = (f"{identity[0]}#{row.grant.id}.{row.position}", *identity[1:])
+            taken.add(identity)
+            found.append((list(identity), _OfSlice(row, row.grant.slices[row.position], reading)))
+    return found
+
+
+def _limit(of: _OfSlice, kind: str) -> int | None:
+    if of.slice.limit(kind) is None:
+        return None
+    in_force = of.reading.usage.in_force(of.row.grant, of.row.position, kind)
+    return None if in_force is None else in_force.limit
+
+
+def _ratio(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _label(words: str) -> str:
+    return proc.printable(words[:_LONGEST])

@@ -1,0 +1,109 @@
+"""`xpu metrics`: the node's figures for Prometheus, once; and as `xpu agent` serves them.
+
+What is read is live.py's to know, and how it is written exposition.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from xpu_runtime.cli import exposition
+from xpu_runtime.cli.live import NEXT_S, Live, Reading
+from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.linux import files, proc
+
+#: What containers get is told of so many seconds: the first time, and where each command is the first.
+_INTERVAL_S, _INTERVAL_ONCE_S = 0.2, 1.0
+
+
+@click.command(short_help="Print the node's figures for Prometheus.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Write FILE, in one step, for node_exporter's textfile collector: name it *.prom.",
+)
+def metrics(output: str | None) -> None:
+    """Print what devices, slices and events are now, in Prometheus' text format.
+
+    It takes a second, of which it tells what containers get. Where `xpu agent` runs it serves the same, on a
+    socket and, if the configuration says so, on a port of this machine. Where devices and slices cannot be
+    read there is xpu_up 0, and what the ledger counts; the exit status is 1.
+
+    \b
+    Example:
+      xpu metrics
+      xpu metrics --output /var/lib/prometheus/node-exporter/xpu.prom
+      curl --unix-socket /run/xpu/metrics.sock http://localhost/metrics
+    """
+    figures = Figures(_INTERVAL_ONCE_S)
+    try:
+        text = figures.text()
+    finally:
+        figures.close()
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        files.write_atomic(output, text, 0o644)
+    for problem in figures.problems:
+        click.echo(f"xpu: {problem}", err=True)
+    if figures.error is not None:
+        raise figures.error
+
+
+class Figures:
+    """What there is to tell, again and again; of the time between two questions."""
+
+    def __init__(self, interval_s: float = _INTERVAL_S) -> None:
+        self._interval_s = interval_s
+        self._live: Live | None = None
+        #: Of the last time: what could not be read of the node, and why nothing could.
+        self.problems: list[str] = []
+        self.error: XpuError | None = None
+
+    def text(self) -> bytes:
+        """XpuError where there is nothing at all to tell."""
+        try:
+            reading: Reading | None = self._read()
+            self.error = None
+        except XpuError as error:
+            reading, self.error = None, error
+        with Ledger() as ledger:
+            totals = ledger.totals()
+        found, problems = exposition.text(reading, totals)
+        # A container's id may be in them.
+        self.problems = [proc.printable(each) for each in [*(reading.problems if reading else ()), *problems]]
+        return found
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def _read(self) -> Reading:
+        if self._live is not None and self._live.is_outdated():
+            self.close()
+        if self._live is not None:
+            return self._live.read(NEXT_S)
+        live = Live()
+        self._live = live
+        return live.first(self._interval_s)
+
+
+def served(log: Callable[[str], None]) -> Callable[[], bytes]:
+    """As `xpu agent` serves them: what cannot be read is told to `log`, once."""
+    figures = Figures()
+    told: set[str] = set()
+
+    def page() -> bytes:
+        text = figures.text()
+        now = {*figures.problems, *([str(figures.error)] if figures.error else [])}
+        for problem in sorted(now - told):
+            log(f"metrics: {problem}")
+        told.clear()
+        told.update(now)
+        return text
+
+    return page
