@@ -46,7 +46,7 @@ def test_a_drained_device_keeps_its_slices_and_gets_no_new_ones(
     assert node.json("explain", "-e", "XPU_MEM=1G", "-e", "XPU_VISIBLE_DEVICES=1")["granted"]
     node.xpu("undrain", "0")
     assert states(node)[0] == (None, 1)
-    node.run(named)
+    assert node.run(named).returncode == 0
 
 
 def test_it_stays_drained_over_a_reboot_and_when_it_is_gone(node: Node) -> None:
@@ -77,7 +77,12 @@ def test_a_drained_gpu_stands_for_its_partitions(node: Node) -> None:
     assert [reason for reason, _ in states(node).values()].count("of its own") == 1
 
 
-def test_once_it_is_drained_no_start_that_is_under_way_gets_it(node: Node, bundles: Bundles) -> None:
+@pytest.mark.parametrize(
+    "words", [("drain", "0"), ("reserve", "0", "--for", "team-a")], ids=["drain", "reserve"]
+)
+def test_after_that_no_start_that_is_under_way_gets_it(
+    node: Node, bundles: Bundles, words: tuple[str, ...]
+) -> None:
     node.sim("1xT4")
     made = [bundles("XPU_MEM=1G", args=SLEEP) for _ in range(8)]
     starts = [
@@ -90,7 +95,7 @@ def test_once_it_is_drained_no_start_that_is_under_way_gets_it(node: Node, bundl
         )
         for bundle in made
     ]
-    node.xpu("drain", "0")
+    node.xpu(*words)
     then = {grant.container_id for grant in node.grants()}
     for start in starts:
         start.wait(60)
@@ -110,6 +115,7 @@ def test_a_reason_is_one_short_line(node: Node, reason: str, shown: str) -> None
     node.sim("1xT4")
     node.xpu("drain", "0", "--reason", reason)
     assert states(node)[0][0] == shown
+    assert "\x1b" not in node.xpu("events").stdout
 
 
 def test_what_cannot_be_done_says_why_and_changes_nothing(node: Node, bundles: Bundles) -> None:
@@ -124,4 +130,7 @@ def test_what_cannot_be_done_says_why_and_changes_nothing(node: Node, bundles: B
     told = refused(node, bundles("XPU_MEM=1G"))
     assert "cannot be told which devices are drained" in told and str(state / "drained") in told
     (state / "drained").unlink()
-    node.run(bundles("XPU_MEM=1G", args=["true"]))
+    node.xpu("drain", "1")
+    (state / "drained" / ".left-by-a-kill").write_text("")
+    assert states(node) == {0: (None, 0), 1: ("", 0)}
+    assert node.run(bundles("XPU_MEM=1G", args=["true"])).returncode == 0

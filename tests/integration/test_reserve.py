@@ -170,13 +170,19 @@ def test_what_is_no_name_is_refused_by_both(node: Node, name: str) -> None:
         assert NAMES in told and "\x1b" not in told and len(told) < 1000
 
 
-def test_the_longest_name_and_a_reason_that_is_one_short_line(node: Node) -> None:
+def test_the_longest_name_and_a_reason_are_one_line_that_all_may_read(node: Node) -> None:
     node.sim("1xT4")
     name = "x1._-" + "Y" * 58
+    node.view = ["sh", "-c", 'umask 077; exec "$@"', "-"]
     node.xpu("reserve", "0", "--for", name, "--reason", "two\nlines\x1b[31m" + "x" * 1000)
+    node.view = []
+    state = node.run_dir / "state"
+    modes = [each.stat().st_mode & 0o777 for each in (state, state / "reserved", *state.glob("*/*"))]
+    assert modes == [0o755, 0o755, 0o644]
     (device,) = node.json("devices")
     assert device["reserved_for"] == name
     assert device["reserved_reason"] == ("two lines [31m" + "x" * 1000)[:200]
+    assert "\x1b" not in node.xpu("events").stdout
     assert given(node, f"XPU_RESERVATION={name}") == [0]
 
 

@@ -23,4 +23,5 @@ def drain(devices: tuple[str, ...], reason: str) -> None:
       xpu drain GPU-1f2e --reason "fan"
       xpu drain 0 1
     """
-    marking.mark(devices, lambda uuid: marks.drain(uuid, reason), events.DRAINED, reason, "drained")
+    why = marks.line(reason)
+    marking.mark(devices, lambda uuid: marks.drain(uuid, why), events.DRAINED, why, "drained")

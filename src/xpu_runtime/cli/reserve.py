@@ -41,8 +41,8 @@ def reserve(devices: tuple[str, ...], name: str, reason: str) -> None:
       xpu reserve GPU-1f2e --for team-a --reason "course until Friday"
       docker run --runtime=xpu -e XPU_RESERVATION=team-a -e XPU_MEM=4G IMAGE
     """
-    found = marks.Reservation(name, reason)
-    text = f"for {name}: {reason}" if reason else f"for {name}"
+    found = marks.Reservation(name, marks.line(reason))
+    text = f"for {name}: {found.reason}" if found.reason else f"for {name}"
     marking.mark(
         devices, lambda uuid: marks.reserve(uuid, found), events.RESERVED, text, f"reserved for {name}"
     )

@@ -60,7 +60,7 @@ def read() -> Marks:
     drained = _read(DRAINED) if DRAINED in kinds else {}
     reserved = _read(RESERVED) if RESERVED in kinds else {}
     return Marks(
-        {uuid: _line(text) for uuid, text in drained.items()},
+        {uuid: line(text) for uuid, text in drained.items()},
         {uuid: _reservation(text) for uuid, text in reserved.items()},
     )
 
@@ -81,7 +81,7 @@ def _read(kind: str) -> dict[str, str]:
 
 def _reservation(text: str) -> Reservation:
     name, _, reason = text.rstrip("\n").partition(" ")
-    return Reservation(name if is_reservation(name) else "", _line(reason))
+    return Reservation(name if is_reservation(name) else "", line(reason))
 
 
 def _folder(kind: str) -> str:
@@ -93,7 +93,8 @@ def _unreadable(error: OSError) -> ConfigError:
     return ConfigError(why, "mend that, or remove it, then drain and reserve again")
 
 
-def _line(text: str) -> str:
+def line(text: str) -> str:
+    """A reason as it is kept: one line, that a terminal can take, and not too long."""
     return "".join(char if char.isprintable() else " " for char in text)[:_LONGEST].strip()
 
 
@@ -110,17 +111,22 @@ def as_reserved(reservation: Reservation) -> str:
 
 def drain(uuid: str, reason: str) -> None:
     """Has reached the disk on return; OSError leaves it as it was."""
-    _write(DRAINED, uuid, _line(reason))
+    _write(DRAINED, uuid, line(reason))
 
 
 def reserve(uuid: str, reservation: Reservation) -> None:
     """As `drain`; for another name, it takes the place of that."""
-    _write(RESERVED, uuid, f"{reservation.name} {_line(reservation.reason)}")
+    _write(RESERVED, uuid, f"{reservation.name} {line(reservation.reason)}")
 
 
-def _write(kind: str, uuid: str, line: str) -> None:
-    os.makedirs(_folder(kind), mode=0o755, exist_ok=True)
-    files.write_atomic(os.path.join(_folder(kind), uuid), f"{line}\n".encode(), fsync=True)
+def _write(kind: str, uuid: str, text: str) -> None:
+    for folder in (paths.state_dir(), _folder(kind)):
+        try:
+            os.makedirs(folder)
+            os.chmod(folder, 0o755)  # noqa: S103 - whatever the umask is
+        except FileExistsError:
+            pass
+    files.write_atomic(os.path.join(_folder(kind), uuid), f"{text}\n".encode(), fsync=True)
 
 
 def remove(kind: str, uuid: str) -> bool:
