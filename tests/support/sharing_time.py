@@ -169,6 +169,8 @@ class Service:
 @pytest.fixture
 def start_agent(node: Node) -> Iterator[Callable[[], Service]]:
     """Starts the agent, each time it is called."""
+    from integration.conftest import processes_of
+
     started: list[Service] = []
 
     def service() -> Service:
@@ -179,6 +181,8 @@ def start_agent(node: Node) -> Iterator[Callable[[], Service]]:
     for each in started:
         if each.process.poll() is None:
             each.end(signal.SIGKILL)
+    # What serves metrics is killed with it, one after the other.
+    until(lambda: not any(each.endswith("/xpu agent ") for each in processes_of(node)), "all has ended")
 
 
 Serve = Callable[[], Service]

@@ -15,8 +15,10 @@ import click
 from xpu_runtime import paths, version
 from xpu_runtime.agent import samples
 from xpu_runtime.agent.loop import Agent
+from xpu_runtime.agent.metrics_service import MetricsService
+from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
-from xpu_runtime.errors import XpuError
+from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.linux import files
 from xpu_runtime.vendors import discovery, registry
 
@@ -33,6 +35,9 @@ def agent() -> None:
     writes nothing but the pages of limits: ended or killed, it leaves every container with its cap. Packages
     bring a service for it: systemctl enable --now xpu-agent
 
+    A process beside it serves what `xpu metrics` prints, over HTTP: on metrics.sock in the run folder, to
+    root and metrics.group of the configuration, and on metrics.listen, where that is set.
+
     \b
     Example:
       xpu agent
@@ -45,7 +50,8 @@ def agent() -> None:
         with files.Lock(path, wait_s=0):
             service = Agent(_open_driver, _log)
             _log(f"xpu agent {version.VERSION} runs")
-            service.run()
+            with MetricsService(_config(), _figures, _log):
+                service.run()
             _log("the agent was stopped: every container has its cap")
     except TimeoutError:
         raise XpuError(
@@ -59,6 +65,21 @@ def _log(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         pass  # nobody reads it
+
+
+def _config() -> Config:
+    """For what the agent serves: a mistake in the file must not keep it from sharing out time."""
+    try:
+        return load()
+    except ConfigError as error:
+        _log(f"metrics are for root alone: {error}")
+        return DEFAULTS
+
+
+def _figures() -> Callable[[], bytes]:
+    from xpu_runtime.cli import metrics  # heavy, and needed only once somebody asks
+
+    return metrics.served(_log)
 
 
 def _open_driver() -> Callable[[], samples.Utilization]:

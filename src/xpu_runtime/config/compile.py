@@ -114,7 +114,26 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
         what = f"defaults.cores: {config.defaults_cores} is not allowed: give a multiple of cores.step, "
         place = document.places[("defaults", "cores")]
         return DEFAULTS, {}, [Problem(f"{what}which is {config.cores_step}", *place)]
+    if config.metrics_listen and (why := _not_listened(config)):
+        what = f"metrics.listen: {json.dumps(config.metrics_listen)} is not allowed: {why}"
+        return DEFAULTS, {}, [Problem(what, *document.places[("metrics", "listen")])]
     return config, lines, []
+
+
+def _not_listened(config: Config) -> str:
+    """Why metrics are not served there; "" where they are."""
+    import ipaddress
+
+    address, _, port = (config.metrics_listen or "").rpartition(":")
+    if not 0 < int(port) < 1 << 16:
+        return "a port is a number from 1 to 65535"
+    try:
+        found = ipaddress.ip_address(address.strip("[]"))
+    except ValueError:
+        return "give an IP address, such as 127.0.0.1"
+    if found.is_loopback or config.metrics_allow_remote:
+        return ""
+    return "other machines reach it, and whoever does could read all; metrics.allow_remote: true allows that"
 
 
 def _settings(data: dict[str, Any], schema: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:

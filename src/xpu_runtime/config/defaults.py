@@ -38,6 +38,9 @@ class Config(Value):
     policy_devices: tuple[str, ...] | None = None
     oversubscribe_memory: float = 1.0
     enforcement_allow_unenforced: tuple[str, ...] = ()
+    metrics_listen: str | None = None
+    metrics_allow_remote: bool = False
+    metrics_group: str | None = None
 
 
 DEFAULTS = Config()

@@ -1,0 +1,158 @@
+"""Makes a page in a process of its own, asked for by one that must not wait.
+
+A driver that is asked for its figures can hang for ever, where no signal reaches it: then only that process
+hangs, is given up, and another one is tried when somebody asks again. It is started when it is first asked,
+and ends when nobody asks any more. What it makes is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+from xpu_runtime.errors import XpuError
+from xpu_runtime.messages import line_of
+
+_LENGTH = struct.Struct("=?I")
+_MOST_BYTES = 64 << 20
+#: It ends when nobody has asked for so many seconds.
+_IDLE_S = 300.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Collector:
+    """One process at a time, and what it has answered so far."""
+
+    #: Seconds for an answer. Prometheus itself waits for 10.
+    longest_s = 9.0
+
+    def __init__(self, make: Callable[[], Callable[[], bytes]]) -> None:
+        """`make` is called in the process, once, and what it returns for each page; XpuError from both."""
+        self._make = make
+        self._child = 0
+        self._socket: socket.socket | None = None
+        self._received = b""
+        #: When an answer is given up (time.monotonic); None: nothing was asked.
+        self.until: float | None = None
+
+    def fileno(self) -> int | None:
+        """Readable when there is something to `answer`; None: there is no process."""
+        return None if self._socket is None else self._socket.fileno()
+
+    def ask(self) -> int | None:
+        """Asks, unless an answer is due already; as `fileno`, where None: it cannot be asked."""
+        if self.until is not None:
+            return self.fileno()
+        self.until = time.monotonic() + self.longest_s
+        for _ in range(2):  # the one there is may have just ended
+            try:
+                if self._socket is None:
+                    self._start()
+                assert self._socket is not None
+                self._socket.send(b"?")
+            except OSError:
+                self.close()
+            else:
+                return self.fileno()
+        return None
+
+    def answer(self) -> tuple[bytes, str] | None:
+        """The page, or why there is none; None: it is not there yet. Never waits."""
+        try:
+            piece = self._socket.recv(1 << 20) if self._socket is not None else b""
+            self._received += piece
+            ended = not piece
+        except BlockingIOError:
+            ended = False
+        except OSError:
+            ended = True
+        if len(self._received) >= _LENGTH.size:
+            is_page, length = _LENGTH.unpack_from(self._received)
+            if len(self._received) >= _LENGTH.size + length:
+                content = self._received[_LENGTH.size :]
+                self._received, self.until = b"", None
+                return (content, "") if is_page else (b"", content.decode(errors="replace"))
+        late = self.until is not None and time.monotonic() >= self.until
+        if not ended and not late:
+            return None
+        self.close()
+        if late:
+            return b"", f"the figures took more than {self.longest_s:.0f} s: does the driver answer?"
+        return b"", "the process that collects the figures has ended"
+
+    def close(self) -> None:
+        """Ends the process; one that hangs in the driver ends when that lets it."""
+        self._received, self.until = b"", None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            os.kill(self._child, signal.SIGKILL)
+        self._reap()
+
+    def _reap(self) -> None:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+    def _start(self) -> None:
+        self._reap()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        parent = os.getpid()
+        child = os.fork()
+        if child == 0:
+            _serve(self._make, theirs, parent)
+        theirs.close()
+        self._child, self._socket = child, ours
+
+
+def end_with(parent: int) -> None:
+    """Has this process killed when its parent, process `parent`, ends, however that does."""
+    import ctypes  # in the process that needs it
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was quicker
+        os._exit(1)
+
+
+def keep_only(*kept: int) -> None:
+    """Closes all descriptors from 3 on but those: the parent's locks and pages among them."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # the one of the listing
+
+
+def _serve(make: Callable[[], Callable[[], bytes]], requests: socket.socket, parent: int) -> None:
+    """The process's whole life; never returns."""
+    try:
+        end_with(parent)
+        keep_only(requests.fileno())
+        requests.settimeout(_IDLE_S)
+        page = None
+        while requests.recv(16):
+            try:
+                if page is None:
+                    page = make()
+                _send(requests, True, page())
+            except XpuError as error:
+                _send(requests, False, str(error).encode())
+            except Exception as error:  # a driver's binding can raise anything
+                _send(requests, False, line_of(error).encode())
+    except OSError:
+        pass  # nobody asks any more
+    finally:
+        os._exit(0)
+
+
+def _send(requests: socket.socket, is_page: bool, content: bytes) -> None:
+    content = content[:_MOST_BYTES]
+    requests.sendall(_LENGTH.pack(is_page, len(content)) + content)

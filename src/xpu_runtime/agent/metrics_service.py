@@ -1,0 +1,156 @@
+"""The process that serves metrics, beside the agent: its sockets, its start and its end.
+
+A process of its own, so that no round waits for who asks. It costs nothing while nobody does, is started
+again where it ends, and is killed with the agent, however that ends. Who may ask is decided here, from the
+configuration; what is answered is the caller's.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from xpu_runtime import paths
+from xpu_runtime.agent.collector import Collector, end_with, keep_only
+from xpu_runtime.agent.scrapes import Listener, Server, local_hosts
+from xpu_runtime.config.defaults import Config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SOCKET = "metrics.sock"
+#: Prometheus' text format.
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: Seconds until what has failed is tried again.
+_AGAIN_S = 10.0
+_BACKLOG = 16
+
+#: Called in the process that makes the page; see Collector.
+Make = Callable[[], Callable[[], bytes]]
+
+
+class MetricsService:
+    """A context in which metrics are served, as `config` has it; `log` is told what goes wrong."""
+
+    def __init__(self, config: Config, make: Make, log: Callable[[str], None]) -> None:
+        self._config = config
+        self._make = make
+        self._log = log
+        self._child = 0
+
+    def __enter__(self) -> Self:
+        agent = os.getpid()
+        self._child = os.fork()
+        if self._child == 0:
+            _keep(self._config, self._make, self._log, agent)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self._child, signal.SIGKILL)
+        os.waitpid(self._child, 0)
+        try:
+            os.unlink(paths.in_run_dir(SOCKET))
+        except OSError:
+            pass
+
+
+def _keep(config: Config, make: Make, log: Callable[[str], None], agent: int) -> NoReturn:
+    """The life of the process that starts the serving one, again where it ends."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        end_with(agent)
+        keep_only()
+        # The agent's own is for its rounds.
+        os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))
+        keeper = os.getpid()
+        while True:
+            child = os.fork()
+            if child == 0:
+                _serve(config, make, log, keeper)
+            os.waitpid(child, 0)
+            log(f"what serves metrics has ended, and is started again in {_AGAIN_S:.0f} s")
+            time.sleep(_AGAIN_S)
+    finally:
+        os._exit(1)
+
+
+def _serve(config: Config, make: Make, log: Callable[[str], None], keeper: int) -> NoReturn:
+    """The serving process's whole life."""
+    try:
+        end_with(keeper)
+        server = Server(_CONTENT_TYPE, Collector(make))
+        waiting: list[Callable[[], Listener]] = [lambda: _on_socket(config.metrics_group, log)]
+        if config.metrics_listen:
+            waiting.append(lambda: _on_port(config))
+        told: set[str] = set()
+        while True:
+            for bind in list(waiting):
+                try:
+                    server.listen(bind())
+                    waiting.remove(bind)
+                except OSError as error:
+                    why = f"metrics cannot be served on {error.filename}: {error.strerror or error}"
+                    if why not in told:
+                        told.add(why)
+                        log(f"{why}; it is tried again each {_AGAIN_S:.0f} s")
+            server.step(_AGAIN_S if waiting else None)
+    except Exception as error:  # the next one may do better
+        log(f"serving metrics has failed: {error!r}")
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _on_socket(group: str | None, log: Callable[[str], None]) -> Listener:
+    """The socket in the run folder, for root and `group`; OSError. The caller's agent has the run folder's
+    lock: a socket that is there is a dead one's."""
+    path = paths.in_run_dir(SOCKET)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old = os.umask(0o177)
+    try:
+        listening.bind(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), path) from None
+    finally:
+        os.umask(old)
+    if group is not None:
+        try:
+            os.chown(path, -1, grp.getgrnam(group).gr_gid)
+            os.chmod(path, 0o660)
+        except KeyError:
+            log(f"metrics.group: there is no group {group}: only root can read {path}")
+    return _listening(listening)
+
+
+def _on_port(config: Config) -> Listener:
+    """OSError where the address is in use, or not (yet) this machine's."""
+    where = config.metrics_listen or ""
+    address, _, port = where.rpartition(":")
+    address = address.strip("[]")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((address, int(port)))
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, error.strerror, where) from None
+    return _listening(listening, None if config.metrics_allow_remote else local_hosts(address))
+
+
+def _listening(listening: socket.socket, hosts: tuple[str, ...] | None = None) -> Listener:
+    listening.setblocking(False)
+    listening.listen(_BACKLOG)
+    return Listener(listening, hosts)
