@@ -29,6 +29,7 @@ _ENTRY_POINTS = (
 _IN_FUNCTIONS = (
     "xpu_runtime.delivery.contribution",
     "xpu_runtime.ledger.marked",
+    "xpu_runtime.ledger.quotas",
     "xpu_runtime.limits.interposers",
     "xpu_runtime.limits.pages",
     "xpu_runtime.linux.device_bpf",
@@ -36,6 +37,7 @@ _IN_FUNCTIONS = (
     "xpu_runtime.linux.library",
     "xpu_runtime.linux.loader",
     "xpu_runtime.linux.rootfs",
+    "xpu_runtime.request.quotas",
 )
 
 

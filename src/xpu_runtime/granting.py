@@ -28,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.config.defaults import Config
     from xpu_runtime.linux.proc import Caller
+    from xpu_runtime.request.quotas import Quota
 
 
 def candidates(inventory: Inventory, request: Request, config: Config) -> list[Candidate] | Refusal:
@@ -117,22 +118,22 @@ def unasked(device: Device, config: Config, request: Request) -> tuple[int | Non
 
 
 def decide(
-    inventory: Inventory, request: Request, config: Config, uses: dict[str, Use]
+    inventory: Inventory, request: Request, config: Config, ledger: Ledger
 ) -> tuple[Slice, ...] | Refusal:
-    """What the request would get if `uses` is what is granted; changes nothing."""
+    """What the request would get by what the ledger has; changes nothing."""
     if request.choice == "none":
         return ()
     choice = candidates(inventory, request, config)
-    return choice if isinstance(choice, Refusal) else _place(choice, request, config, uses)
+    return choice if isinstance(choice, Refusal) else _place(choice, request, config, ledger.uses(), ledger)
 
 
 def _place(
-    choice: list[Candidate], request: Request, config: Config, uses: dict[str, Use]
+    choice: list[Candidate], request: Request, config: Config, uses: dict[str, Use], ledger: Ledger
 ) -> tuple[Slice, ...] | Refusal:
     allowed = _allowed(choice, request, config)
     if isinstance(allowed, Refusal):
         return allowed
-    return place(
+    placed = place(
         request,
         allowed,
         uses,
@@ -140,6 +141,11 @@ def _place(
         oversubscribe=config.oversubscribe_memory,
         step=config.cores_step,
     )
+    if request.quotas and not isinstance(placed, Refusal):
+        from xpu_runtime.ledger import quotas
+
+        return quotas.over(request.quotas, placed, ledger.counted) or placed
+    return placed
 
 
 def _allowed(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:
@@ -168,15 +174,16 @@ def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant)
     # Before the ledger is locked: the backends look at files, and other starts wait for the lock.
     choice = candidates(inventory, request, config)
 
-    def choose_slices(uses: dict[str, Use]) -> tuple[Slice, ...] | None:
-        outcome = choice if isinstance(choice, Refusal) else _place(choice, request, config, uses)
-        if isinstance(outcome, Refusal):
-            refusals.append(outcome)
-            return None
-        return outcome
-
     with Ledger() as ledger:
-        granted, dead = ledger.grant(wanted, choose_slices)
+
+        def choose_slices(uses: dict[str, Use]) -> tuple[Slice, ...] | None:
+            outcome = choice if isinstance(choice, Refusal) else _place(choice, request, config, uses, ledger)
+            if isinstance(outcome, Refusal):
+                refusals.append(outcome)
+                return None
+            return outcome
+
+        granted, dead = ledger.grant(wanted, choose_slices, [quota.name for quota in request.quotas])
     try:
         enforce.clear(inventory, dead, wanted)
     except XpuError:
@@ -199,6 +206,7 @@ def impose(
     start_time: int,
     caller: Caller,
     choose_again: tuple[Request, Config] | None,
+    quotas: tuple[Quota, ...],
 ) -> Grant:
     """Puts the grant's limits into force on the live container `pid`, and marks the grant as running.
 
@@ -216,7 +224,7 @@ def impose(
     try:
         with Ledger() as ledger:
             # Before the ledger says that it runs: a ledger that vanishes is rebuilt from these.
-            survivors.keep(bound, ledger.path, caller)
+            survivors.keep(bound, ledger.path, caller, [quota.name for quota in quotas])
             if not ledger.bind(bound):
                 raise ApplyError(
                     f"grant {granted.id} was released while the container was being created",

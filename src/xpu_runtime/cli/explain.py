@@ -19,6 +19,7 @@ from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.delivery import plan
 from xpu_runtime.errors import ApplyError, RequestError
+from xpu_runtime.ledger import quotas
 from xpu_runtime.ledger.grants import CORES, Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
 from xpu_runtime.ledger.store import Ledger
@@ -33,12 +34,16 @@ from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory, find
 
 _GRANTED, _WRONG, _REFUSED = 0, 2, 3
+_NO_QUOTA = "no quota of policy.quotas matches what the engine tells of it: annotations and user namespace"
 
 
 @click.command(short_help="Show what a request would get now, or why not.")
 @click.argument("bundle", required=False, type=click.Path(exists=True, file_okay=False))
 @click.option(
     "-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable, as for docker run."
+)
+@click.option(
+    "--annotation", "annotations", multiple=True, metavar="KEY=VALUE", help="An annotation of its OCI spec."
 )
 @click.option("--privileged", is_flag=True, help="Ask as a container with CAP_SYS_ADMIN.")
 @click.option("--systemd-cgroup", is_flag=True, help="Ask as an engine with the systemd cgroup driver.")
@@ -48,6 +53,7 @@ def explain(
     context: click.Context,
     bundle: str | None,
     variables: tuple[str, ...],
+    annotations: tuple[str, ...],
     privileged: bool,
     systemd_cgroup: bool,
     as_json: bool,
@@ -65,7 +71,7 @@ def explain(
     spec = (
         oci_spec.read(oci_spec.path_in(bundle)) if bundle else {"linux": {"namespaces": [{"type": "mount"}]}}
     )
-    _add(spec, variables, privileged)
+    _add(spec, variables, annotations, privileged)
     config = load()
     mode, why = start_mode.choose(config, spec, systemd_cgroup)
     try:
@@ -80,7 +86,8 @@ def explain(
     granting.reap(config)
     inventory = discovery.load(config)
     with Ledger() as ledger:
-        outcome = granting.decide(inventory, request, config, ledger.uses())
+        outcome = granting.decide(inventory, request, config, ledger)
+        counts = [quotas.summary(quota, ledger.counted(quota.name)) for quota in request.quotas]
         others = [slice_ for grant in ledger.grants() for slice_ in grant.slices]
     if isinstance(outcome, Refusal):
         _tell(as_json, mode, why, (), outcome)
@@ -94,6 +101,8 @@ def explain(
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
     notes = _notes(inventory, request, config, outcome)
+    if config.policy_quotas:
+        notes += counts or [_NO_QUOTA]
     notes += [note for slice_ in outcome for note in _turns_of_others(slice_, others)]
     _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
 
@@ -152,11 +161,21 @@ def _unasked(inventory: Inventory, config: Config, slice_: Slice, request: Reque
     )
 
 
-def _add(spec: dict[str, Any], variables: tuple[str, ...], privileged: bool) -> None:
-    """Adds -e and --privileged to the spec, as an engine would."""
+def _add(
+    spec: dict[str, Any], variables: tuple[str, ...], annotations: tuple[str, ...], privileged: bool
+) -> None:
+    """Adds -e, --annotation and --privileged to the spec, as an engine would."""
     for text in variables:
         if "=" not in text:
             raise click.UsageError(f"-e takes NAME=VALUE, not {text!r}")
+    for text in annotations:
+        if "=" not in text:
+            raise click.UsageError(f"--annotation takes KEY=VALUE, not {text!r}")
+    if annotations:
+        spec["annotations"] = {
+            **oci_spec.annotations_of(spec),
+            **{key: value for key, _, value in (text.partition("=") for text in annotations)},
+        }
     process = spec.setdefault("process", {})
     process["env"] = [*(process.get("env") or ()), *variables]
     if privileged:

@@ -45,6 +45,7 @@ CODES = (
     "not-enough-cores",
     "not-enough",
     "in-use",
+    "over-quota",
     "wrong-request",
 )
 

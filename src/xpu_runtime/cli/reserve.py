@@ -6,13 +6,13 @@ import click
 
 from xpu_runtime.cli import completion, marking
 from xpu_runtime.ledger import events
-from xpu_runtime.request.request import RESERVATION_NAMES, is_reservation
+from xpu_runtime.request.request import NAMES, is_name
 from xpu_runtime.vendors import marks
 
 
 def _name(context: click.Context, param: click.Parameter, value: str) -> str:
-    if not is_reservation(value):
-        raise click.BadParameter(f"{value[:60]!r} is no name of a reservation: {RESERVATION_NAMES}")
+    if not is_name(value):
+        raise click.BadParameter(f"{value[:60]!r} is no name of a reservation: {NAMES}")
     return value
 
 

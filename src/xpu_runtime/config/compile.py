@@ -117,6 +117,10 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
     if config.metrics_listen and (why := _not_listened(config)):
         what = f"metrics.listen: {json.dumps(config.metrics_listen)} is not allowed: {why}"
         return DEFAULTS, {}, [Problem(what, *document.places[("metrics", "listen")])]
+    if again := _twice(config.policy_quotas):
+        what = f"policy.quotas: two have the name {again[1]}: give each its own"
+        place = document.places[("policy", "quotas", again[0], "name")]
+        return DEFAULTS, {}, [Problem(what, *place)]
     return config, lines, []
 
 
@@ -151,10 +155,23 @@ def _plain(path: tuple[str, ...], value: Any) -> Any:
     """A checked value in the type of its attribute in Config."""
     if path == ("policy", "devices"):
         return None if value == "all" else [str(device) for device in value]
+    if path == ("policy", "quotas"):
+        return [_quota(each) for each in value]
     if path == ("oversubscribe", "memory"):
         return float(value)
     # JSON Schema accepts 5.0 as an integer.
     return int(value) if isinstance(value, float) else value
+
+
+def _quota(value: dict[str, Any]) -> dict[str, Any]:
+    whole = {key: int(each) if isinstance(each, float) else each for key, each in value.items()}
+    return {**whole, "match": {key: int(v) if type(v) is float else v for key, v in value["match"].items()}}
+
+
+def _twice(quotas: tuple[dict[str, Any], ...]) -> tuple[int, str] | None:
+    """The first quota that has another's name: its place in the list, and the name."""
+    names = [quota["name"] for quota in quotas]
+    return next(((at, name) for at, name in enumerate(names) if name in names[:at]), None)
 
 
 def _explained(error: Any, document: Document) -> list[Problem]:

@@ -18,7 +18,7 @@ class Config(Value):
     """The effective configuration; config/config.yaml says what each key means.
 
     `policy_max_memory` and `defaults_memory` are kept as written ("8G", "50%"), as they can be a share of a
-    device. `policy_devices` is None where all devices may be used.
+    device. `policy_devices` is None where all devices may be used; `policy_quotas` is as in the file.
     """
 
     low_level_runtimes: tuple[str, ...] = ("runc", "crun")
@@ -36,6 +36,7 @@ class Config(Value):
     policy_max_priority: str | None = None
     policy_max_count: int | None = None
     policy_devices: tuple[str, ...] | None = None
+    policy_quotas: tuple[dict[str, Any], ...] = ()
     oversubscribe_memory: float = 1.0
     enforcement_allow_unenforced: tuple[str, ...] = ()
     metrics_listen: str | None = None

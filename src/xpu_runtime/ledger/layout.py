@@ -151,7 +151,7 @@ def make(db: Any, path: str, own: Mark) -> None:
     found = read_mark(db, path)
     namespace = own.pid_namespace
     if found is None or found.boot != own.boot:
-        for table in ("slices", "grants", "meta"):
+        for table in ("slices", "grants", "meta", "counted"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
         for statement in (_META, *_TABLES):
             db.execute(statement)
@@ -160,6 +160,11 @@ def make(db: Any, path: str, own: Mark) -> None:
     for grant in survivors.running(path, namespace):
         delete(db, grant.id)
         insert(db, grant)
+        names = survivors.quotas_of(grant)
+        if names:
+            from xpu_runtime.ledger.quotas import count
+
+            count(db, grant, names)
     db.execute("DELETE FROM meta")
     mark = own.replace(pid_namespace=namespace)
     db.execute("INSERT INTO meta VALUES (?, ?, ?, ?)", tuple(mark.as_dict().values()))

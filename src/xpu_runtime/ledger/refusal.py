@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         "not-enough-cores",
         "not-enough",  # none has the memory and the cores at once
         "in-use",  # a whole device is requested, and every one is in use
+        "over-quota",  # it fits, and whoever asks may not have so much
         "wrong-request",  # the request itself is wrong (xpu explain)
         "below-use",  # a limit below what the container uses now
     ]

@@ -214,6 +214,13 @@ class Ledger:
             for uuid, memory, cores, count, limited in rows
         }
 
+    def counted(self, quota: str) -> Use:
+        """What is granted that counts to a quota; a slice without a cap on cores counts 100 %."""
+        from xpu_runtime.ledger.quotas import used
+
+        with _LedgerErrors(self, "read"):
+            return used(self._db, quota)
+
     def history(self, after: int = 0, since: float = 0.0) -> list[events.Event]:
         """What has happened: rows with a greater number than `after`, not older than `since`."""
         with _LedgerErrors(self, "read"):
@@ -246,12 +253,13 @@ class Ledger:
         self,
         wanted: Grant,
         choose: Callable[[dict[str, Use]], tuple[Slice, ...] | None],
+        quotas: Sequence[str] = (),
     ) -> tuple[Grant | None, list[Grant]]:
         """One grant in one transaction: reaps dead grants, lets `choose` pick slices, books them.
 
         Returns the grant with its id and slices, or None where `choose` returned None (then nothing is
         booked), and the dead grants that were removed, whose limits the caller must lift. A container that
-        has a grant already gets the same one again.
+        has a grant already gets the same one again. A new one counts to `quotas`.
         """
         with _LedgerErrors(self, "write"), self._transaction():
             self._require_own()
@@ -273,7 +281,12 @@ class Ledger:
                 slices = choose(self.uses()) if more else None
             if slices is None:
                 return None, dead
-            return self._insert(wanted.replace(slices=slices)), dead
+            granted = self._insert(wanted.replace(slices=slices))
+            if quotas:
+                from xpu_runtime.ledger.quotas import count
+
+                count(self._db, granted, quotas)
+            return granted, dead
 
     def _insert(self, grant: Grant) -> Grant:
         now = grant.replace(created=time.time())

@@ -20,12 +20,14 @@ from xpu_runtime.linux import cgroups, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from xpu_runtime.linux.proc import Caller
 
 _PREFIX = "trusted.xpu."
+#: Of a record of its own, as earlier versions know no other field in that of the grant.
+_QUOTAS = "trusted.xpu-quotas."
 _FORMAT = 1
 #: The host's PID namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h), which lasts as long as the boot.
 _HOST = 0xEFFFFFFC
@@ -36,12 +38,29 @@ _SLICE = (_TEXT, _TEXT, _NUMBER, (bool,), (int, type(None)), *4 * (_TEXT_OR_NONE
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENODATA)
 
 
-def keep(grant: Grant, ledger: str, caller: Caller) -> None:
-    """Records a grant of the ledger at path `ledger` on the cgroup of its process; does nothing where that
-    is the caller's cgroup, since the container then has none of its own."""
+def keep(grant: Grant, ledger: str, caller: Caller, quotas: Sequence[str] = ()) -> None:
+    """Records a grant of the ledger at path `ledger`, and the quotas that it counts to, on the cgroup of its
+    process; does nothing where that is the caller's cgroup, since the container then has none of its own."""
     folder = _folder(grant)
     if folder is not None and (grant.cgroup or folder != _folder_v1(caller.pid)):
         _write(folder, grant, ledger, 0)
+        if quotas:
+            try:
+                os.setxattr(folder, _QUOTAS + str(grant.id), ",".join(quotas).encode())
+            except OSError:
+                pass
+
+
+def quotas_of(grant: Grant) -> list[str]:
+    """The quotas that a running container's grant counts to, by the record on its cgroup."""
+    from xpu_runtime.request.request import is_name  # only where a ledger is made
+
+    folder = _folder(grant)
+    try:
+        text = os.getxattr(folder, _QUOTAS + str(grant.id)).decode("ascii") if folder is not None else ""
+    except (OSError, ValueError):
+        return []
+    return [name for name in text.split(",") if is_name(name)]
 
 
 def renew(grant: Grant, ledger: str) -> None:

@@ -179,6 +179,17 @@ def has_namespace(spec: Spec, kind: str) -> bool:
     return any(_get(item, "type") == kind for item in _get(spec, "linux", "namespaces") or ())
 
 
+def root_uid(spec: Spec) -> int | None:
+    """The host's uid of the root of a container with a user namespace; None where the spec does not tell it
+    (the container joins one, or has none)."""
+    mappings = _get(spec, "linux", "uidMappings")
+    for mapping in mappings if isinstance(mappings, list) else ():
+        host = _get(mapping, "hostID")
+        if _get(mapping, "containerID") in (0, None) and type(host) is int and _get(mapping, "size"):
+            return host
+    return None
+
+
 def _list(spec: Spec, *keys: str) -> list[Any]:
     """The list at `keys`, made (with the objects on the way) if absent; SpecError if it is no list."""
     place: Any = spec

@@ -11,15 +11,15 @@ from xpu_runtime.errors import RequestError, did_you_mean
 from xpu_runtime.request import require
 from xpu_runtime.request.request import (
     CAPABILITIES,
+    NAMES,
     POLICIES,
     PRIORITIES,
-    RESERVATION_NAMES,
     SCHEDS,
     UUIDS,
     Condition,
     Request,
     devices_in_words,
-    is_reservation,
+    is_name,
     wrong_number,
 )
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
@@ -185,9 +185,9 @@ class _Reader:
 
     def reservation(self) -> str | None:
         text = self.value("XPU_RESERVATION")
-        if text is None or is_reservation(text):
+        if text is None or is_name(text):
             return text
-        self.wrong("XPU_RESERVATION", f"is no name of a reservation: {RESERVATION_NAMES}")
+        self.wrong("XPU_RESERVATION", f"is no name of a reservation: {NAMES}")
         return None
 
     def capabilities(self) -> tuple[str, ...]:

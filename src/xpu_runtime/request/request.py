@@ -8,6 +8,10 @@ from __future__ import annotations
 from xpu_runtime.request.units import Memory
 from xpu_runtime.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.request.quotas import Quota
+
 #: What a request may name, in the order of the README's table.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
 POLICIES = ("binpack", "spread")
@@ -16,8 +20,8 @@ SCHEDS = ("fixed", "burst", "weight")
 PRIORITIES = ("low", "normal", "high")
 #: What the UUID of a device begins with.
 UUIDS = ("GPU-", "MIG-", "XPU-")
-#: What the name of a reservation may be (`is_reservation`), for people.
-RESERVATION_NAMES = "letters, digits, '.', '_' and '-', at most 63, the first a letter or digit"
+#: What the name of a reservation or a quota may be (`is_name`), for people.
+NAMES = "letters, digits, '.', '_' and '-', at most 63, the first a letter or digit"
 
 
 class Condition(Value):
@@ -67,6 +71,8 @@ class Request(Value):
     no_cgroup: str = ""
     #: The vendor for whose devices the image is made, by its own variables; empty: they do not tell.
     vendor: str = ""
+    #: Those of policy.quotas that the container counts to.
+    quotas: tuple[Quota, ...] = ()
 
     @property
     def caps_cores(self) -> bool:
@@ -80,8 +86,8 @@ class Request(Value):
         return self.memory[position] if len(self.memory) > 1 else self.memory[0]
 
 
-def is_reservation(name: str) -> bool:
-    """Whether a reservation can have this name: RESERVATION_NAMES."""
+def is_name(name: str) -> bool:
+    """Whether a reservation or a quota can have this name: NAMES."""
     rest = name.replace(".", "").replace("_", "").replace("-", "")
     return len(name) <= 63 and name[:1].isalnum() and name.isascii() and rest.isalnum()
 

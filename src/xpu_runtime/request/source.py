@@ -66,6 +66,10 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
     if request is None:
         return None
     request = request.replace(privileged=privileged, can_lift=oci_spec.can_lift_limits(spec))
+    if config.policy_quotas:
+        from xpu_runtime.request import quotas  # few nodes have any
+
+        request = request.replace(quotas=quotas.matching(config.policy_quotas, spec))
     request = _capped(request, config)
     refuse(_without_a_cap(request, spellings))
     return _shared(request, config)

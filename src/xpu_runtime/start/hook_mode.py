@@ -52,7 +52,9 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
     bound = granted
     try:
         # The limit first: no process of the container runs yet, and it is the easier one to undo.
-        bound = granting.impose(inventory, granted, state.pid, started, caller, (request, config))
+        bound = granting.impose(
+            inventory, granted, state.pid, started, caller, (request, config), request.quotas
+        )
         container.carry_out(plan_of(inventory, bound, request), state.pid, rootfs, spec)
     except BaseException:
         granting.release(config, [bound])

@@ -44,7 +44,7 @@ def bind(state: State, number: int, spec: Spec, config: Config, log: Log, caller
     # Without a mount namespace all that the container gets is in its spec already.
     choose_again = (request, config) if has_mounts else None
     started = start_time_of(state)
-    bound = granting.impose(inventory, grants[0], state.pid, started, caller, choose_again)
+    bound = granting.impose(inventory, grants[0], state.pid, started, caller, choose_again, request.quotas)
     if has_mounts:
         try:
             rootfs = oci_spec.rootfs(spec, state.bundle)

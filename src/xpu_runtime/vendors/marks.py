@@ -13,7 +13,7 @@ import os
 from xpu_runtime import paths
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.linux import files
-from xpu_runtime.request.request import is_reservation
+from xpu_runtime.request.request import is_name
 from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
@@ -81,7 +81,7 @@ def _read(kind: str) -> dict[str, str]:
 
 def _reservation(text: str) -> Reservation:
     name, _, reason = text.rstrip("\n").partition(" ")
-    return Reservation(name if is_reservation(name) else "", line(reason))
+    return Reservation(name if is_name(name) else "", line(reason))
 
 
 def _folder(kind: str) -> str:

@@ -13,6 +13,8 @@ from xpu_runtime.config.compile import read_config
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.errors import ConfigError
 
+_QUOTA = "name: a, match: {annotation: team, value: a}"
+
 
 def complaints(folder: Path, text: str | bytes) -> list[str]:
     file = folder / "c.yaml"
@@ -75,6 +77,20 @@ def test_what_the_file_sets_is_taken_and_the_rest_is_default(tmp_path: Path) -> 
         ("policy: {max_count: 0}", "policy.max_count: 0 is not allowed"),
         ("policy: {devices: [0, 0]}", "policy.devices: [0, 0] is not allowed"),
         ("policy: {devices: some}", 'policy.devices: "some" is not allowed: use all, or a list'),
+        ("policy: {quotas: {}}", "policy.quotas: {} is not allowed: give a list of at most 64 quotas"),
+        ("policy: {quotas: [1]}", "policy.quotas[0]: 1 is not allowed: give name, match, and one or more"),
+        (f"policy: {{quotas: [{{{_QUOTA}}}]}}", "is not allowed: give name, match, and one or more"),
+        (f"policy: {{quotas: [{{{_QUOTA}, max_slice: 1, max_cores: 5}}]}}", "did you mean max_slices?"),
+        (f"policy: {{quotas: [{{{_QUOTA}, max_slices: 0}}]}}", "policy.quotas[0].max_slices: 0 is not"),
+        (f"policy: {{quotas: [{{{_QUOTA}, max_memory: 50%}}]}}", 'max_memory: "50%" is not allowed: give a'),
+        ("policy: {quotas: [{name: a b, match: {user_namespace: true}, max_slices: 1}]}", "quotas[0].name:"),
+        ("policy: {quotas: [{name: a, match: {label: x}, max_slices: 1}]}", "use {annotation: KEY, value:"),
+        ("policy: {quotas: [{name: a, match: {user_namespace: false}, max_slices: 1}]}", "[0].match:"),
+        ('policy: {quotas: [{name: a, match: {annotation: a, value: "\\e"}, max_slices: 1}]}', "[0].match:"),
+        (
+            f"policy: {{quotas: [{{{_QUOTA}, max_slices: 1}}, {{{_QUOTA}, max_slices: 2}}]}}",
+            "policy.quotas: two have the name a: give each its own",
+        ),
         ("oversubscribe: {memory: 0.9}", "oversubscribe.memory: 0.9 is not allowed: give a factor from 1.0"),
         ("oversubscribe: {memory: .nan}", "oversubscribe.memory:"),
         ("oversubscribe: {memory: .inf}", "oversubscribe.memory:"),
@@ -107,6 +123,19 @@ def test_a_mistake_is_told_with_its_place_and_what_is_allowed(
     assert len(found) == 1
     assert told in found[0]
     assert len(found[0]) < 400
+
+
+def test_quotas_are_taken_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        f"policy:\n  quotas:\n  - {{{_QUOTA}, max_slices: 2.0, max_memory: 8G}}\n"
+        "  - {name: b, match: {user_namespace: 100000.0}, max_cores: 100}\n"
+    )
+    config, _, problems = read_config(str(file))
+    assert problems == []
+    first, second = config.policy_quotas
+    assert repr(first["max_slices"]) == "2" and first["max_memory"] == "8G"
+    assert repr(second["match"]["user_namespace"]) == "100000"
 
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
