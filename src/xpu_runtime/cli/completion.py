@@ -1,6 +1,6 @@
 """What the shell offers for an argument when somebody presses TAB.
 
-From what is kept on the node: neither the driver nor the ledger is asked, so that it takes no time. Where
+From what is kept on the node: no driver is asked, and engines for names only, for a second at most. Where
 something is missing or wrong, nothing is offered; the command itself says what.
 """
 
@@ -11,9 +11,15 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem
 
+from xpu_runtime.cli import names
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger import waiting
+from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.vendors import discovery, marks
+
+#: Seconds to wait for a ledger that another process has locked.
+_LEDGER_S = 1.0
 
 
 def devices(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -25,6 +31,20 @@ def devices(context: click.Context, param: click.Parameter, incomplete: str) -> 
     there = inventory.devices if inventory is not None else ()
     named = [(device.index, device.name) for device in there] + [(each.uuid, each.name) for each in there]
     return _beginning(incomplete, named)
+
+
+def containers(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of the containers that hold slices, and their names."""
+    waiting.allow(_LEDGER_S)
+    try:
+        with Ledger(as_is=True) as ledger:
+            grants = ledger.grants()
+    except XpuError:
+        return []
+    known = names.of(grants)
+    called = {grant.container_id: known.of(grant) or "" for grant in grants}
+    by_name = [(name, container[:12]) for container, name in called.items() if name]
+    return _beginning(incomplete, [*called.items(), *by_name])
 
 
 def drained(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -22,6 +22,8 @@ from xpu_runtime.limits.sharing import Shares
 
 #: Fewer characters are more likely a device's index than the beginning of an id.
 _SHORTEST_START = 3
+#: How a grant's states are drawn (screen.STYLES).
+STATES = {"running": "green", "pending": "yellow", "dead": "red"}
 #: Of burst, weight and priorities, where `agent.status.ask` knows of none.
 NO_AGENT = "no agent runs: burst and weight hold as fixed, and priorities mean nothing (see `xpu agent`)"
 
@@ -123,6 +125,11 @@ def cores(entry: dict[str, Any]) -> str:
     return {sharing.TURNS: "equal turns", sharing.SIDE_BY_SIDE: sharing.SIDE_BY_SIDE}.get(
         entry["cores_shared"], "-"
     )
+
+
+def strengths(entry: dict[str, Any]) -> str:
+    """`hard/soft`: how strongly memory and cores are held; a dash where there is no limit."""
+    return "/".join(entry[f"{kind}_strength"] or "-" for kind in ("memory", "cores"))
 
 
 def enforced(entry: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`xpu devices`: what the node has, and how much of it is granted.
+"""`xpu devices`: what the node has, and how much of it is granted and used.
 
 Names no vendor and no backend: both say themselves what they are.
 """
@@ -9,7 +9,20 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli.table import json_option, memory, percent, print_json, print_table
+from xpu_runtime.cli import template
+from xpu_runtime.cli.table import (
+    Column,
+    json_option,
+    lines,
+    memory,
+    percent,
+    print_json,
+    print_lines,
+    share,
+    wide_option,
+    width_of_window,
+    wrapped,
+)
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Use
@@ -18,41 +31,103 @@ from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, registry
 from xpu_runtime.vendors import discovery, marks
 from xpu_runtime.vendors import inventory as node
-from xpu_runtime.vendors.inventory import Device
+from xpu_runtime.vendors import registry as vendors
+from xpu_runtime.vendors.inventory import Device, Inventory
+from xpu_runtime.vendors.vendor import WHOLE, Sensors
+
+#: The table's columns, by the fields of --format.
+_HEADS = {
+    "Index": "INDEX",
+    "Name": "NAME",
+    "Memory": "MEMORY",
+    "Used": "USED",
+    "Util": "UTIL",
+    "Granted": "GRANTED",
+    "Cores": "CORES",
+    "Slices": "SLICES",
+    "LimitsBy": "LIMITS BY",
+    "State": "STATE",
+    "UUID": "UUID",
+}
+_LEFT_OUT = ("UUID", "LIMITS BY", "SLICES", "UUID", "UTIL", "CORES", "USED", "NAME")
+#: Of a UUID, in a narrow window: the start of one stands for all of it.
+_UUID = 12
 
 
 @click.command()
+@click.option("-q", "--quiet", is_flag=True, help="Print the UUIDs alone.")
+@template.option(tuple(_HEADS))
+@wide_option
 @json_option
-def devices(as_json: bool) -> None:
+def devices(quiet: bool, template_: str | None, wide: bool, as_json: bool) -> None:
     """List the devices of this node and what is granted of each.
 
-    Asks the driver again, so that containers started from now on get a changed MIG layout too. LIMITS BY is
+    Asks the driver again, so that containers started from now on get a changed MIG layout too. USED and UTIL
+    are the memory in use and the share of the time, whoever uses it, as the driver tells them; a dash where
+    it does not. GRANTED and CORES are what containers have been given. LIMITS BY is
     what would hold the limit of a slice of that device's memory, and how strongly; for a whole MIG device
     that is the hardware. A drained device gets no new slices (`xpu drain`), a reserved one only those of
     containers that name its reservation (`xpu reserve`).
 
+    On a terminal, what it has no room for is left out, and said. --format has the fields of the whole table;
+    with json, an object a line as in --json.
+
     \b
     Example:
       xpu devices
+      xpu devices --format '{{.Index}} {{.Used}}'
       xpu devices --json | jq '.[] | select(.slices == 0).uuid'
     """
+    if sum([quiet, template_ is not None, as_json]) > 1:
+        raise click.UsageError("Give one of -q, --format and --json.")
     root, simulated = discovery.driver_root(load())
     inventory = discovery.refresh(root, simulated)
+    if quiet:
+        for device in inventory.devices:
+            click.echo(device.uuid)
+        return
+    told = marks.read()
+    entries, problems = _entries(inventory, told)
+    rows = [_row(entry, _state(device, told)) for entry, device in zip(entries, inventory.devices)]
+    if as_json:
+        print_json(entries)
+    elif template_ is not None:
+        template.print_rows(template_, rows, entries)
+    elif not rows:
+        raise DeviceError(node.why_empty(inventory))
+    else:
+        _print(inventory, entries, rows, width_of_window(wide))
+    for problem in (*inventory.problems, *problems):
+        click.echo(f"xpu: {problem}", err=True)
+
+
+def _entries(inventory: Inventory, told: marks.Marks) -> tuple[list[dict[str, Any]], list[str]]:
+    """A JSON object for each device, and what could not be asked."""
     with Ledger() as ledger:
         uses = ledger.uses()
-    told = marks.read()
-    rows: list[dict[str, Any]] = []
+    sensors: dict[str, Sensors] = {}
+    busy: dict[str, dict[int, float]] = {}
+    problems = []
+    try:
+        sensors = vendors.sensors(inventory)
+        busy = vendors.utilization(inventory, whole=True)()
+    except DeviceError as error:
+        problems.append(f"what is in use is not known: {error}")
+    entries = []
     for device in inventory.devices:
         use = uses.get(device.uuid, Use())
         reserved = told.reservation(device)
         held = choose.for_memory(inventory, device)
-        rows.append(
+        whole = busy.get(device.uuid, {}).get(WHOLE)
+        entries.append(
             {
                 "index": plain_index(device.index),
                 "uuid": device.uuid,
                 "name": device.name,
                 "memory_bytes": device.memory_bytes,
+                "memory_used_bytes": sensors.get(device.uuid, Sensors()).memory_used_bytes,
                 "memory_granted_bytes": use.memory_bytes,
+                "utilization_percent": None if whole is None else round(100 * whole, 1),
                 "cores_granted": use.cores,
                 "slices": use.slices,
                 "healthy": device.fault is None,
@@ -64,32 +139,43 @@ def devices(as_json: bool) -> None:
                 "memory_strength": held.memory_strength,
             }
         )
-    if as_json:
-        print_json(rows)
-        return
-    if not rows:
-        raise DeviceError(node.why_empty(inventory))
-    print_table(
-        ("INDEX", "NAME", "MEMORY", "GRANTED", "CORES", "SLICES", "LIMITS BY", "STATE", "UUID"),
-        [
-            (
-                row["index"],
-                row["name"],
-                memory(row["memory_bytes"]),
-                memory(row["memory_granted_bytes"]),
-                percent(row["cores_granted"]),
-                str(row["slices"]),
-                _held_by(row),
-                _state(device, told),
-                row["uuid"],
-            )
-            for row, device in zip(rows, inventory.devices)
-        ],
-    )
+    return entries, problems
+
+
+def _row(entry: dict[str, Any], state: str) -> dict[str, str]:
+    return {
+        "Index": str(entry["index"]),
+        "Name": entry["name"],
+        "Memory": memory(entry["memory_bytes"]),
+        "Used": memory(entry["memory_used_bytes"]),
+        "Util": share(entry["utilization_percent"]),
+        "Granted": memory(entry["memory_granted_bytes"]),
+        "Cores": percent(entry["cores_granted"]),
+        "Slices": str(entry["slices"]),
+        "LimitsBy": _held_by(entry),
+        "State": state,
+        "UUID": entry["uuid"],
+    }
+
+
+def _print(
+    inventory: Inventory, entries: list[dict[str, Any]], rows: list[dict[str, str]], width: int | None
+) -> None:
+    columns = {field: Column(head, [row[field] for row in rows]) for field, head in _HEADS.items()}
+    columns["Name"] = columns["Name"].replace(least=12, keeps_end=True)
+    columns["State"] = columns["State"].replace(least=10, styles=list(map(_style, entries)))
+    start = Column("UUID", [row["UUID"][:_UUID] for row in rows])
+    columns["UUID"] = columns["UUID"].replace(short=start)
+    found = lines(list(columns.values()), _LEFT_OUT, width)
     kind = "simulated " if inventory.simulated else ""
-    click.echo("\n" + "\n".join(f"{kind}{driver.summary}" for driver in inventory.drivers))
-    for problem in inventory.problems:
-        click.echo(f"xpu: {problem}", err=True)
+    summaries = [wrapped(f"{kind}{driver.summary}", width) for driver in inventory.drivers]
+    print_lines([*found, [], *(line for each in summaries for line in each)])
+
+
+def _style(entry: dict[str, Any]) -> str:
+    if not entry["healthy"]:
+        return "red"
+    return "green" if entry["drained"] is None and entry["reserved_for"] is None else "yellow"
 
 
 def _state(device: Device, told: marks.Marks) -> str:
@@ -99,7 +185,7 @@ def _state(device: Device, told: marks.Marks) -> str:
     return "; ".join([*states, *([device.fault] if device.fault else [])]) or "healthy"
 
 
-def _held_by(row: dict[str, Any]) -> str:
-    if row["memory_backend"] == registry.NONE:
+def _held_by(entry: dict[str, Any]) -> str:
+    if entry["memory_backend"] == registry.NONE:
         return "nothing"
-    return f"{row['memory_backend']} ({row['memory_strength']})"
+    return f"{entry['memory_backend']} ({entry['memory_strength']})"

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from xpu_runtime.cli import completion
 from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory, percent, timestamp
@@ -36,8 +37,18 @@ def _age(context: click.Context, param: click.Parameter, value: str | None) -> f
 
 @click.command(short_help="What has happened to slices and devices.")
 @click.option("--since", callback=_age, metavar="AGE", help="No older ones than 90s, 30m, 1h, 2d.")
-@click.option("--container", metavar="ID", help="Of containers whose id is or begins so, or of this name.")
-@click.option("--device", metavar="DEVICE", help="Of the device with this index or the start of its UUID.")
+@click.option(
+    "--container",
+    metavar="ID",
+    shell_complete=completion.containers,
+    help="Of containers whose id is or begins so, or of this name.",
+)
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    shell_complete=completion.devices,
+    help="Of the device with this index or the start of its UUID.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line, for scripts.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
 def events(

@@ -14,7 +14,14 @@ import click
 from xpu_runtime import granting
 from xpu_runtime.agent import status
 from xpu_runtime.cli import containers
-from xpu_runtime.cli.table import json_option, print_json
+from xpu_runtime.cli.table import (
+    json_option,
+    print_json,
+    print_lines,
+    wide_option,
+    width_of_window,
+    wrapped,
+)
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.delivery import plan
@@ -30,11 +37,21 @@ from xpu_runtime.request import source
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import show
 from xpu_runtime.start import mode as start_mode
+from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory, find
 
 _GRANTED, _WRONG, _REFUSED = 0, 2, 3
 _NO_QUOTA = "no quota of policy.quotas matches what the engine tells of it: annotations and user namespace"
+
+
+class _Shown(Value):
+    """How the outcome is to be printed."""
+
+    as_json: bool
+    wide: bool
+    #: The plan's operations as well.
+    all: bool
 
 
 @click.command(short_help="Show what a request would get now, or why not.")
@@ -47,6 +64,10 @@ _NO_QUOTA = "no quota of policy.quotas matches what the engine tells of it: anno
 )
 @click.option("--privileged", is_flag=True, help="Ask as a container with CAP_SYS_ADMIN.")
 @click.option("--systemd-cgroup", is_flag=True, help="Ask as an engine with the systemd cgroup driver.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="List what is made in the container, too: mounts and all."
+)
+@wide_option
 @json_option
 @click.pass_context
 def explain(
@@ -56,6 +77,8 @@ def explain(
     annotations: tuple[str, ...],
     privileged: bool,
     systemd_cgroup: bool,
+    verbose: bool,
+    wide: bool,
     as_json: bool,
 ) -> None:
     """Show what a request would get now, or why it is refused; nothing is booked.
@@ -66,8 +89,10 @@ def explain(
     \b
     Example:
       xpu explain -e XPU_MEM=4G -e XPU_CORES=30
+      xpu explain -v -e XPU_MEM=4G
       xpu explain --json /run/containerd/io.containerd.runtime.v2.task/default/web
     """
+    shown = _Shown(as_json, wide, verbose)
     spec = (
         oci_spec.read(oci_spec.path_in(bundle)) if bundle else {"linux": {"namespaces": [{"type": "mount"}]}}
     )
@@ -78,10 +103,10 @@ def explain(
         request = source.from_spec(spec, config)
     except RequestError as error:
         wrong = Refusal("wrong-request", str(error))
-        _tell(as_json, mode, why, (), wrong)
+        _tell(shown, mode, why, (), wrong)
         context.exit(_WRONG)
     if request is None:
-        _tell(as_json, mode, "the container asks for no XPU and is left alone", (), None)
+        _tell(shown, mode, "the container asks for no XPU and is left alone", (), None)
         context.exit(_GRANTED)
     granting.reap(config)
     inventory = discovery.load(config)
@@ -90,7 +115,7 @@ def explain(
         counts = [quotas.summary(quota, ledger.counted(quota.name)) for quota in request.quotas]
         others = [slice_ for grant in ledger.grants() for slice_ in grant.slices]
     if isinstance(outcome, Refusal):
-        _tell(as_json, mode, why, (), outcome)
+        _tell(shown, mode, why, (), outcome)
         context.exit(_REFUSED)
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:
@@ -104,7 +129,7 @@ def explain(
     if config.policy_quotas:
         notes += counts or [_NO_QUOTA]
     notes += [note for slice_ in outcome for note in _turns_of_others(slice_, others)]
-    _tell(as_json, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
+    _tell(shown, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
 
 
 def _planned(inventory: Inventory, slices: tuple[Slice, ...], request: Request) -> plan.Plan:
@@ -183,7 +208,7 @@ def _add(
 
 
 def _tell(
-    as_json: bool,
+    shown: _Shown,
     mode: str,
     why: str,
     slices: tuple[Slice, ...],
@@ -191,7 +216,7 @@ def _tell(
     operations: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> None:
-    if as_json:
+    if shown.as_json:
         print_json(
             {
                 "granted": refusal is None,
@@ -204,24 +229,31 @@ def _tell(
             }
         )
         return
+    width = width_of_window(shown.wide)
     if refusal is not None:
-        click.echo(f"refused: {refusal.line()}")
+        print_lines(wrapped(f"refused: {refusal.line()}", width, hang=2, style="red", word="refused"))
         return
-    click.echo("granted" if slices else "granted, without a device" if operations else "nothing to do")
+    told = "granted" if slices else "granted, without a device" if operations else "nothing to do"
+    found = wrapped(told, width, style="green", word="granted")
     for slice_ in slices:
         amount = show(slice_.memory_bytes) if slice_.limited else f"all {show(slice_.memory_bytes)}"
-        click.echo(f"  GPU {slice_.device_index} ({slice_.device_uuid}): {amount}, {_cores(slice_)}")
+        text = f"  GPU {slice_.device_index} ({slice_.device_uuid}): {amount}, {_cores(slice_)}"
+        found += wrapped(text, width, hang=6)
         holding = slice_.holding.as_dict()
         for kind in ("memory", "cores"):
             backend, strength = holding[f"{kind}_backend"], holding[f"{kind}_strength"]
             if strength:
                 held = "nothing (booked only)" if backend == registry.NONE else f"{backend} ({strength})"
-                click.echo(f"    {kind}: held by {held}")
+                found += wrapped(f"    {kind}: held by {held}", width, hang=6)
     for note in notes:
-        click.echo(f"  note: {note}")
-    click.echo(f"  {mode} mode: {why}" if operations else f"  {why}")
-    for line in operations:
-        click.echo(f"    {line}")
+        found += wrapped(f"  note: {note}", width, hang=4)
+    found += wrapped(f"  {mode} mode: {why}" if operations else f"  {why}", width, hang=4)
+    if shown.all:
+        found += [line for text in operations for line in wrapped(f"    {text}", width, hang=6)]
+    elif operations:
+        count = f"{len(operations)} device nodes, mounts, links and the like"
+        found += wrapped(f"    {count}: -v lists them", width, hang=6, style="dim")
+    print_lines(found)
 
 
 def _cores(slice_: Slice) -> str:

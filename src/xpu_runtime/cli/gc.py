@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from xpu_runtime import granting
+from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, print_json
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
@@ -40,7 +41,7 @@ def gc(as_json: bool) -> None:
         what = ", ".join(
             f"{memory(slice_.memory_bytes)} of GPU {slice_.device_index}" for slice_ in grant.slices
         )
-        click.echo(f"{grant.container_id}: gave back {what}")
+        click.echo(f"{printable(grant.container_id)}: gave back {what}")
     if not dead:
         click.echo("nothing to give back: every grant's container is alive")
 
@@ -55,4 +56,4 @@ def _report_bypasses(config: Config) -> None:
     except XpuError:
         return  # giving back needs no driver
     for line in unaccounted.warn(grants, unaccounted.find(inventory, grants)):
-        click.echo(f"xpu: {line}", err=True)
+        click.echo(f"xpu: {printable(line)}", err=True)

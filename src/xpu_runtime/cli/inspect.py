@@ -10,16 +10,22 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import containers, names
+from xpu_runtime.cli import completion, containers, names
 from xpu_runtime.cli.names import Names
+from xpu_runtime.cli.screen import Line
 from xpu_runtime.cli.table import (
+    Column,
     json_option,
+    lines,
     memory,
     print_json,
-    print_table,
+    print_lines,
     share,
     timestamp,
     used_of,
+    wide_option,
+    width_of_window,
+    wrapped,
 )
 from xpu_runtime.config.load import load
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant
@@ -31,12 +37,14 @@ from xpu_runtime.vendors import discovery
 
 #: Rows of a device's table; --json has all.
 _SHOWN = 50
+_INDENT = "  "
 
 
 @click.command(short_help="Show what one container holds and uses.")
-@click.argument("container", metavar="ID")
+@click.argument("container", metavar="ID", shell_complete=completion.containers)
+@wide_option
 @json_option
-def inspect(container: str, as_json: bool) -> None:
+def inspect(container: str, wide: bool, as_json: bool) -> None:
     """Show what the container ID (its id, the start of it, or its name) holds and uses.
 
     For each device: the limit, what holds it, and what each process uses. USED and KINDS are from the
@@ -90,7 +98,8 @@ def inspect(container: str, as_json: bool) -> None:
     if as_json:
         print_json(told)
     else:
-        _print(told, [[detail for detail in each if detail.line] for each in details])
+        shown = [[detail for detail in each if detail.line] for each in details]
+        _print(told, shown, width_of_window(wide))
 
 
 def _grant(
@@ -166,21 +175,27 @@ def _amount(kind: str, limit: int | None) -> str:
     return f"{memory(limit)} is" if kind == MEMORY else f"a cap of {limit}% is"
 
 
-def _print(told: dict[str, Any], details: list[list[Detail]]) -> None:
-    for grant, lines in zip(told["grants"], details):
-        click.echo(f"container  {told['container_id']}")
-        click.echo(f"name       {told['name'] or '-'}")
-        click.echo(f"bundle     {grant['bundle']}")
-        click.echo(
-            f"state      {grant['state']}, {grant['mode']} mode, process {grant['pid']}, {grant['created']}"
-        )
-        click.echo(f"cgroup     {grant['cgroup'] or '-'}")
-        for detail in lines:
-            click.echo(f"{detail.key:<10} {detail.line}")
+def _print(told: dict[str, Any], details: list[list[Detail]], width: int | None) -> None:
+    found: list[Line] = []
+
+    def say(key: str, text: str, **options: str) -> None:
+        found.extend(wrapped(f"{key:<10} {text}", width, hang=11, **options))
+
+    for grant, more in zip(told["grants"], details):
+        say("container", told["container_id"])
+        say("name", told["name"] or "-")
+        say("bundle", grant["bundle"])
+        state = grant["state"]
+        text = f"{state}, {grant['mode']} mode, process {grant['pid']}, {grant['created']}"
+        say("state", text, word=state, style=containers.STATES.get(state, ""))
+        say("cgroup", grant["cgroup"] or "-")
+        for detail in more:
+            say(detail.key, detail.line)
         for slice_ in grant["slices"]:
-            _print_slice(slice_)
+            found += _slice_lines(slice_, width)
     for problem in told["problems"]:
-        click.echo(f"note       {problem}")
+        say("note", problem, style="yellow", word="note")
+    print_lines(found)
 
 
 def _cores(slice_: dict[str, Any]) -> str:
@@ -191,32 +206,36 @@ def _cores(slice_: dict[str, Any]) -> str:
     return f"{cap} ({slice_['cores_sched']}, {slice_['cores_priority']} priority{got})"
 
 
-def _print_slice(slice_: dict[str, Any]) -> None:
+def _slice_lines(slice_: dict[str, Any], width: int | None) -> list[Line]:
     limit = slice_["memory_bytes"]
     whole = f"the whole device, {memory(slice_['device_memory_bytes'])}"
-    click.echo(f"\nGPU {slice_['device_index']} ({slice_['device_uuid']})")
-    click.echo(f"  limit    {whole if limit is None else memory(limit)}, cores {_cores(slice_)}")
-    click.echo(f"  held by  {containers.enforced(slice_)}")
     whole_limit = limit or slice_["device_memory_bytes"]
     used = used_of(slice_["memory_used_bytes"], whole_limit, slice_["memory_unaccounted_bytes"])
     by_driver = slice_["driver_used_bytes"]
     reported = "" if by_driver is None else f", {memory(by_driver)} reported by the driver"
-    click.echo(f"  used     {used}{reported}")
-    rows = [
-        (
-            "ended" if each["ended"] else str(each["pid"] or "-"),
-            str(each["container_pid"] or "-"),
-            each["name"] or "-",
-            memory(each["used_bytes"]),
-            memory(each["driver_used_bytes"]),
-            ", ".join(f"{kind} {memory(amount)}" for kind, amount in each["kinds"].items()) or "-",
-        )
-        for each in slice_["processes"]
+    found: list[Line] = [[], *wrapped(f"GPU {slice_['device_index']} ({slice_['device_uuid']})", width)]
+    for text in (
+        f"  limit    {whole if limit is None else memory(limit)}, cores {_cores(slice_)}",
+        f"  held by  {containers.enforced(slice_)}",
+        f"  used     {used}{reported}",
+    ):
+        found += wrapped(text, width, hang=11)
+    shown = slice_["processes"][:_SHOWN]
+    kinds = [
+        ", ".join(f"{kind} {memory(amount)}" for kind, amount in each["kinds"].items()) or "-"
+        for each in shown
     ]
-    if rows:
-        print_table(
-            ("  PID", "INSIDE", "PROGRAM", "USED", "DRIVER", "KINDS"),
-            [(f"  {r[0]}", *r[1:]) for r in rows[:_SHOWN]],
-        )
-    if len(rows) > _SHOWN:
-        click.echo(f"  and {len(rows) - _SHOWN} more: see --json")
+    columns = [
+        Column("PID", ["ended" if each["ended"] else str(each["pid"] or "-") for each in shown]),
+        Column("INSIDE", [str(each["container_pid"] or "-") for each in shown]),
+        Column("PROGRAM", [each["name"] or "-" for each in shown]),
+        Column("USED", [memory(each["used_bytes"]) for each in shown]),
+        Column("DRIVER", [memory(each["driver_used_bytes"]) for each in shown]),
+        Column("KINDS", kinds, least=10),
+    ]
+    if shown:
+        inner = None if width is None else width - len(_INDENT)
+        found += [[(_INDENT, ""), *line] for line in lines(columns, ("KINDS", "INSIDE", "DRIVER"), inner)]
+    if len(slice_["processes"]) > _SHOWN:
+        found += wrapped(f"  and {len(slice_['processes']) - _SHOWN} more: see --json", width)
+    return found

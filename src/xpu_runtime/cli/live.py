@@ -93,13 +93,14 @@ class Reading(Value):
 class Live:
     """Takes readings; what was used is told from the second on."""
 
-    def __init__(self) -> None:
-        """XpuError where the configuration or the driver cannot be read."""
+    def __init__(self, names: Names | None = None) -> None:
+        """XpuError where the configuration or the driver cannot be read. Without `names`, which take time
+        where an engine hangs, rows have none."""
         self._inventory: Inventory = discovery.load(load())
         self._samples = samples.Samples(
             lambda: registry.utilization(self._inventory, whole=True), lambda _: None
         )
-        self._names = Names()
+        self._names = names
         self._before: dict[tuple[int, int], tuple[int, Compute]] = {}
         #: The driver has answered.
         self._is_open = False
@@ -129,7 +130,8 @@ class Live:
         utilization = self._waited_for(wait_s) if wait_s else self._told_since()
         with Ledger() as ledger:
             grants = ledger.grants()
-        self._names.learn(grants)
+        if self._names is not None:
+            self._names.learn(grants)
         now = {key: (when, used) for key, when, used in sharing.readings(grants)}
         before, self._before = self._before, now
         agent = status.ask()
@@ -160,7 +162,7 @@ class Live:
                         waits,
                         now[key][1] if key in now else None,
                         told,
-                        self._names.of(grant),
+                        self._names.of(grant) if self._names is not None else None,
                     )
                 )
         cards = tuple(self._card(uuid, rows, utilization) for uuid, rows in by_card.items())
@@ -315,7 +317,7 @@ def readings(interval_s: float) -> Callable[[], Reading]:
     """A function that takes one reading of the last `interval_s`, for scripts."""
 
     def once() -> Reading:
-        live = Live()
+        live = Live(Names())
         try:
             return live.first(interval_s)
         finally:

@@ -7,6 +7,7 @@ others still work, and the node can be repaired with them. What a command does i
 from __future__ import annotations
 
 import importlib
+import os
 from typing import IO, Any, NoReturn
 
 import click
@@ -92,6 +93,9 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except XpuError as error:
+            if isinstance(error.__cause__, PermissionError) and os.geteuid():
+                todo = f"slices are root's to see and change: sudo xpu {ctx.invoked_subcommand}"
+                error = XpuError(error.what, todo)
             raise _OneLine(str(error)) from None
         except BrokenPipeError:
             raise

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import click
 
 from xpu_runtime import granting
+from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import DeviceError
@@ -39,7 +40,8 @@ def mark(selectors: tuple[str, ...], write: Callable[[str], None], kind: str, te
         for grant in grants:
             for slice_ in grant.slices:
                 if slice_.device_uuid in parts:
-                    click.echo(f"  {grant.container_id[:12]} keeps {memory(slice_.memory_bytes)} of it")
+                    name, amount = printable(grant.container_id[:12]), memory(slice_.memory_bytes)
+                    click.echo(f"  {name} keeps {amount} of it")
 
 
 def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said: str) -> None:

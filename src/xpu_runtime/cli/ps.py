@@ -10,24 +10,70 @@ from typing import Any
 import click
 
 from xpu_runtime.agent import status
-from xpu_runtime.cli import containers, names
-from xpu_runtime.cli.table import json_option, memory, print_json, print_table, share, used_of
+from xpu_runtime.cli import containers, screen, template
+from xpu_runtime.cli.names import Names
+from xpu_runtime.cli.screen import Line, Size, printable
+from xpu_runtime.cli.table import (
+    Column,
+    json_option,
+    lines,
+    memory,
+    print_json,
+    print_lines,
+    share,
+    used_of,
+    wide_option,
+    width_of_window,
+    wrapped,
+)
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import sharing, unaccounted
 from xpu_runtime.limits.usage import Usage
+from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery
 
 #: How time is shared where the agent need not do anything: no choice, or each has its cap.
 _WITHOUT_AGENT = ((None, None), ("fixed", "normal"))
+#: Seconds between two looks of --watch.
+_WATCH_S = 2.0
+_ID = 12
+#: The table's columns, by the fields of --format.
+_HEADS = {
+    "ID": "CONTAINER",
+    "GPU": "GPU",
+    "Memory": "MEMORY",
+    "Used": "USED",
+    "Cores": "CORES",
+    "Got": "GOT",
+    "EnforcedBy": "ENFORCED BY",
+    "Mode": "MODE",
+    "State": "STATE",
+    "PID": "PID",
+    "Created": "CREATED",
+    "Name": "NAME",
+}
+_LEFT_OUT = ("PID", "CREATED", "MODE", "MEMORY", "ENFORCED BY", "GOT", "NAME", "HELD", "CORES")
+
+
+class _Slices(Value):
+    """What there is to show: a JSON object and the fields of a row for each slice, and what else to say."""
+
+    entries: list[dict[str, Any]]
+    rows: list[dict[str, str]]
+    notes: list[str]
 
 
 @click.command()
 @click.option("--no-trunc", is_flag=True, help="Print container ids in full.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the ids alone, in full.")
+@template.option([*_HEADS, "Device"])
+@wide_option
+@click.option("--watch", is_flag=True, help=f"Show it again each {_WATCH_S:.0f} s, until q is pressed.")
 @json_option
-def ps(no_trunc: bool, as_json: bool) -> None:
+def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bool, as_json: bool) -> None:
     """List the slices that containers hold.
 
     USED is what the container's processes have, of what they may have; `(2G unaccounted)` is what the driver
@@ -41,96 +87,143 @@ def ps(no_trunc: bool, as_json: bool) -> None:
     held by nothing. NAME is docker's name, in Kubernetes NAMESPACE/POD/CONTAINER, else of containerd
     NAMESPACE/ID (with nerdctl its name for the id); a dash where the engine does not tell it in a second.
 
+    On a terminal, what it has no room for is left out, and said; HELD is then how strongly memory and cores
+    are held. --format has the fields of the whole table, ID in full, and Device, the UUID; with json, an
+    object a line as in --json.
+
     \b
     Example:
       xpu ps
+      xpu ps --format '{{.Name}} {{.Used}}'
       xpu ps --json | jq '.[].container_id'
     """
+    if sum([quiet, template_ is not None, watch, as_json]) > 1:
+        raise click.UsageError("Give one of -q, --format, --watch and --json.")
+    if quiet:
+        with Ledger() as ledger:
+            ids = dict.fromkeys(grant.container_id for grant in ledger.grants() if grant.slices)
+        for each in ids:
+            click.echo(printable(each))
+        return
+    names = Names()
+    if watch:
+        if not screen.is_terminal():
+            raise click.UsageError("--watch needs a terminal; for scripts there are --json and --format.")
+        screen.watch(lambda window: _page(window, names, no_trunc, wide), _WATCH_S)
+        return
+    told = _read(names)
+    for note in told.notes:
+        click.echo(f"xpu: {note}", err=True)
+    if as_json:
+        print_json(told.entries)
+    elif template_ is not None:
+        template.print_rows(template_, told.rows, told.entries)
+    else:
+        print_lines(_table(told, no_trunc, width_of_window(wide)))
+
+
+def _page(window: Size, names: Names, no_trunc: bool, wide: bool) -> list[Line]:
+    """A full screen."""
+    try:
+        told = _read(names)
+    except XpuError as error:
+        return [*wrapped(str(error), window.columns, style="red"), [], [("q ends", "dim")]]
+    notes = [line for note in told.notes for line in wrapped(note, window.columns, hang=2, style="yellow")]
+    last: Line = [("q ends", "dim")]
+    return [*_table(told, no_trunc, None if wide else window.columns), [], *notes, last]
+
+
+def _table(told: _Slices, no_trunc: bool, width: int | None) -> list[Line]:
+    cells = {field: [row[field] for row in told.rows] for field in _HEADS}
+    if not no_trunc:
+        cells["ID"] = [each[:_ID] for each in cells["ID"]]
+    columns = {field: Column(head, cells[field]) for field, head in _HEADS.items()}
+    held = Column("HELD", list(map(containers.strengths, told.entries)))
+    columns["EnforcedBy"] = columns["EnforcedBy"].replace(short=held)
+    columns["State"] = columns["State"].replace(
+        styles=[containers.STATES.get(each, "") for each in cells["State"]]
+    )
+    columns["Name"] = columns["Name"].replace(least=10, keeps_end=True)
+    fields = list(columns)
+    if width is not None:
+        # Where people read, the name is beside the id; where scripts do, columns stay where they were.
+        fields.remove("Name")
+        fields[1:1] = ["Name"] if any(entry["name"] for entry in told.entries) else []
+    return lines([columns[field] for field in fields], _LEFT_OUT, width)
+
+
+def _read(names: Names) -> _Slices:
     with Ledger() as ledger:
         grants = ledger.grants()
+    notes = []
     if grants and not containers.processes_are_known():
-        click.echo("xpu: which of these still run is not known in this PID namespace", err=True)
-    used, beyond = _used(grants)
+        notes.append("which of these still run is not known in this PID namespace")
+    used, beyond = _used(grants, notes)
     slices = [(grant, position, slice_) for grant in grants for position, slice_ in enumerate(grant.slices)]
     shares = sharing.got(grants)
-    known = names.of(grants)
+    names.learn(grants)
     entries = [
         containers.entry(
-            grant, position, used.get((grant.id, position)), beyond.get((grant.id, position)), shares, known
+            grant, position, used.get((grant.id, position)), beyond.get((grant.id, position)), shares, names
         )
         for grant, position, _ in slices
     ]
     for grant, position, slice_ in slices:
         if (got := shares.get((grant.id, position))) is not None and got.unmeasured:
-            click.echo(
-                f"xpu: container {grant.container_id}: what it uses of the time of GPU {slice_.device_index} "
-                "cannot be measured now: guesses hold its cap, by a stricter rule",
-                err=True,
+            notes.append(
+                f"container {grant.container_id}: what it uses of the time of GPU {slice_.device_index} "
+                "cannot be measured now: guesses hold its cap, by a stricter rule"
             )
-    _tell_of_the_agent(entries)
+    notes += _of_the_agent(entries)
     for grant in grants:
-        for problem in containers.problems(grant):
-            click.echo(f"xpu: container {grant.container_id}: {problem}", err=True)
-    if as_json:
-        print_json(entries)
-        return
-    print_table(
-        (
-            "CONTAINER",
-            "GPU",
-            "MEMORY",
-            "USED",
-            "CORES",
-            "GOT",
-            "ENFORCED BY",
-            "MODE",
-            "STATE",
-            "PID",
-            "CREATED",
-            "NAME",
-        ),
-        [
-            (
-                e["container_id"] if no_trunc else e["container_id"][:12],
-                e["device_index"],
-                "whole device" if e["memory_bytes"] is None else memory(e["memory_bytes"]),
-                used_of(e["memory_used_bytes"], slice_.memory_bytes, e["memory_unaccounted_bytes"]),
-                containers.cores(e),
-                share(e["cores_got_percent"]),
-                containers.enforced(e),
-                e["mode"],
-                e["state"],
-                str(e["pid"]),
-                e["created"],
-                e["name"] or "-",
-            )
-            for e, (_, _, slice_) in zip(entries, slices)
-        ],
-    )
+        notes += [f"container {grant.container_id}: {problem}" for problem in containers.problems(grant)]
+    rows = [_row(entry, slice_) for entry, (_, _, slice_) in zip(entries, slices)]
+    return _Slices(entries, rows, list(map(printable, notes)))
 
 
-def _tell_of_the_agent(entries: list[dict[str, Any]]) -> None:
-    """On stderr: that it does not run where it is needed, and whom it holds more strictly."""
+def _row(entry: dict[str, Any], slice_: Slice) -> dict[str, str]:
+    used = used_of(entry["memory_used_bytes"], slice_.memory_bytes, entry["memory_unaccounted_bytes"])
+    return {
+        "ID": entry["container_id"],
+        "GPU": str(entry["device_index"]),
+        "Memory": "whole device" if entry["memory_bytes"] is None else memory(entry["memory_bytes"]),
+        "Used": used,
+        "Cores": containers.cores(entry),
+        "Got": share(entry["cores_got_percent"]),
+        "EnforcedBy": containers.enforced(entry),
+        "Mode": entry["mode"],
+        "State": entry["state"],
+        "PID": str(entry["pid"]),
+        "Created": entry["created"],
+        "Name": entry["name"] or "-",
+        "Device": entry["device_uuid"],
+    }
+
+
+def _of_the_agent(entries: list[dict[str, Any]]) -> list[str]:
+    """That it does not run where it is needed, and whom it holds more strictly."""
     running = status.ask()
-    if running is None and any(
-        (e["cores_sched"], e["cores_priority"]) not in _WITHOUT_AGENT for e in entries
-    ):
-        click.echo(f"xpu: {containers.NO_AGENT}", err=True)
-    for device in running["devices"] if running else ():
-        for each in device["slices"]:
-            if each["held_strictly"]:
-                told = f"container {each['container_id']} is held more strictly: {each['held_strictly']}"
-                click.echo(f"xpu: {told}", err=True)
+    if running is None:
+        needed = any((e["cores_sched"], e["cores_priority"]) not in _WITHOUT_AGENT for e in entries)
+        return [containers.NO_AGENT] if needed else []
+    return [
+        f"container {each['container_id']} is held more strictly: {each['held_strictly']}"
+        for device in running["devices"]
+        for each in device["slices"]
+        if each["held_strictly"]
+    ]
 
 
-def _used(grants: list[Grant]) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
+def _used(
+    grants: list[Grant], notes: list[str]
+) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
     """Bytes in use by grant and slice, None where it is not known; and what accounts lack."""
     if not grants:
         return {}, {}
     try:
         inventory = discovery.load(load())
     except XpuError as error:
-        click.echo(f"xpu: memory in use is not known: {error}", err=True)
+        notes.append(f"memory in use is not known: {error}")
         return {}, {}
     usage = Usage(inventory)
     used = {
@@ -138,9 +231,7 @@ def _used(grants: list[Grant]) -> tuple[dict[tuple[int, int], int | None], unacc
         for grant in grants
         for position in range(len(grant.slices))
     }
-    for problem in usage.problems:
-        click.echo(f"xpu: memory in use is not known: {problem}", err=True)
+    notes += [f"memory in use is not known: {problem}" for problem in usage.problems]
     beyond = unaccounted.find(inventory, grants)
-    for line in unaccounted.warn(grants, beyond):
-        click.echo(f"xpu: {line}", err=True)
+    notes += unaccounted.warn(grants, beyond)
     return used, beyond

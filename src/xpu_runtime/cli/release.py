@@ -8,13 +8,14 @@ from __future__ import annotations
 import click
 
 from xpu_runtime import granting
-from xpu_runtime.cli import containers
+from xpu_runtime.cli import completion, containers
+from xpu_runtime.cli.screen import printable
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 
 
 @click.command(short_help="Give back the slices of one container by hand.")
-@click.argument("container", metavar="ID")
+@click.argument("container", metavar="ID", shell_complete=completion.containers)
 @click.option("--force", is_flag=True, help="Release it even if its container is running.")
 def release(container: str, force: bool) -> None:
     """Give back the slices of container ID (its id, the start of it, or its name).
@@ -36,4 +37,4 @@ def release(container: str, force: bool) -> None:
             "stop it first, or give --force: it then keeps using the device beside the next container there",
         )
     granting.release(load(), grants)
-    click.echo(f"{name}: released")
+    click.echo(f"{printable(name)}: released")

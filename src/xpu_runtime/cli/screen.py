@@ -13,6 +13,7 @@ import socket
 import sys
 import termios
 import tty
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
@@ -26,6 +27,9 @@ STYLES = {
     "cyan": "36",
     "title": "7",
 }
+
+#: Keys that end what is drawn again and again: Escape and ^D, too.
+ENDS = ("q", "Q", "\x1b", "\x04")
 
 #: A line: texts, each with one of STYLES.
 Line = list[tuple[str, str]]
@@ -42,9 +46,14 @@ def size() -> Size:
     return Size(columns or 100, rows or 30)  # a serial line says 0
 
 
+def is_terminal() -> bool:
+    """Whether stdout is one."""
+    return sys.stdout.isatty()
+
+
 def coloured() -> bool:
     """Whether stdout takes colours: a terminal, and nobody has said no (no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def can_draw() -> bool:
@@ -116,6 +125,18 @@ class Screen:
     def _write(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def watch(page: Callable[[Size], list[Line]], interval_s: float) -> None:
+    """Draws the page again and again, as large as the window is then, until somebody presses q or ^C."""
+    try:
+        with Screen() as terminal:
+            while True:
+                terminal.draw(page(size()))
+                if terminal.key(interval_s) in ENDS:
+                    return
+    except KeyboardInterrupt:
+        pass
 
 
 def _nothing(_: int, __: FrameType | None) -> None:

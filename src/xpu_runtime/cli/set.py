@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.cli import containers, names
+from xpu_runtime.cli import completion, containers, names
+from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, percent, print_json
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
@@ -41,7 +42,7 @@ def _device(context: click.Context, param: click.Parameter, value: str | None) -
 
 
 @click.command(short_help="Change the limits of a running container.")
-@click.argument("container", metavar="ID")
+@click.argument("container", metavar="ID", shell_complete=completion.containers)
 @click.option("--mem", "amount", callback=_amount, metavar="AMOUNT", help="6G, 6144M, or 50% of the device.")
 @click.option("--cores", "cores", metavar="PERCENT", help="30, or 30%: of each device's compute.")
 @click.option("--sched", type=click.Choice(SCHEDS), help="How the devices' time beyond the caps is shared.")
@@ -50,6 +51,7 @@ def _device(context: click.Context, param: click.Parameter, value: str | None) -
     "--device",
     callback=_device,
     metavar="INDEX",
+    shell_complete=completion.devices,
     help="Only the slice of this device: its index or UUID.",
 )
 @click.option("--force", is_flag=True, help="Even below what is in use: nothing more is given until it fits.")
@@ -171,7 +173,7 @@ def _tell(
         told = [f"{' and '.join(now)} of {gpu}{more}"] if now else []
         if policy is not None:
             told.append(f"{gpu}: shared as {policy.sched}, at {policy.priority} priority")
-        click.echo(f"{grant.container_id}: {'; '.join(told)}")
+        click.echo(f"{printable(grant.container_id)}: {'; '.join(told)}")
 
 
 def _tell_notes(before: Grant, after: Grant, positions: tuple[int, ...], wanted: Wanted) -> None:
@@ -182,4 +184,4 @@ def _tell_notes(before: Grant, after: Grant, positions: tuple[int, ...], wanted:
             holder = registry.known_holder(after.slices[position], kind)
             note = holder.note_of_change(kind, was, now) if holder is not None else ""
             if note:
-                click.echo(f"xpu: container {after.container_id}: {note}", err=True)
+                click.echo(f"xpu: container {printable(after.container_id)}: {note}", err=True)

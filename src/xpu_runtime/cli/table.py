@@ -1,21 +1,152 @@
-"""Tables for people, JSON for scripts, and how both write amounts.
+"""Tables for people, JSON and templates for scripts, and how all write amounts.
 
-Knows nothing of what it prints.
+On a terminal a table is as wide as the window: what has no room is cut, or left out by columns, the least
+important first, and that is said. Anywhere else, and with --wide, nothing is. Knows no command.
 """
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import click
 
-from xpu_runtime.cli.screen import printable
+from xpu_runtime.cli import screen
+from xpu_runtime.cli.screen import Line, printable
 from xpu_runtime.request.units import show
+from xpu_runtime.value import Value
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+wide_option = click.option(
+    "--wide", is_flag=True, help="Leave out and cut nothing, however narrow the window."
+)
+
+_GAP = "  "
+_CUT = ".."
+#: Narrower than this no table makes sense.
+_NARROWEST = 20
+
+
+class Column(Value):
+    """A column: its head, a text for each row, and what becomes of it in a narrow window."""
+
+    head: str
+    cells: Sequence[str]
+    #: It may be cut to so many characters; 0: it is whole or not there.
+    least: int = 0
+    #: What is cut is in the middle: the ends tell the texts apart.
+    keeps_end: bool = False
+    #: Of its texts, one of screen.STYLES each; none: plain.
+    styles: Sequence[str] = ()
+    #: What takes its place where it has to be left out.
+    short: Column | None = None
+    is_number: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(len(self.head), *map(len, self.cells)) if self.cells else len(self.head)
+
+    @property
+    def narrowest(self) -> int:
+        return min(self.width, max(self.least, len(self.head))) if self.least else self.width
+
+
+def width_of_window(wide: bool) -> int | None:
+    """Columns of the terminal that is written to; None: there is none, or it does not matter."""
+    return None if wide or not screen.is_terminal() else max(screen.size().columns, _NARROWEST)
+
+
+def lines(columns: Sequence[Column], left_out: Sequence[str], width: int | None) -> list[Line]:
+    """The columns as lines of styled text, two spaces apart. `left_out`: heads in the order in which they go
+    where `width` has no room."""
+    shown, missing = _fitting([_printable(each) for each in columns], left_out, width)
+    over = 0 if width is None else sum(each.width + len(_GAP) for each in shown) - len(_GAP) - width
+    widths = []
+    for each in shown:
+        cut = max(0, min(over, each.width - each.narrowest))
+        over -= cut
+        widths.append(each.width - cut)
+    heads = [(_filled(each, each.head, wide), "") for each, wide in zip(shown, widths)]
+    found = [_line(heads)]
+    for row in range(len(columns[0].cells)):
+        cells = []
+        for each, wide in zip(shown, widths):
+            style = each.styles[row] if each.styles else ""
+            cells.append((_filled(each, _cut(each, each.cells[row], wide), wide), style))
+        found.append(_line(cells))
+    if missing and columns[0].cells:
+        found += wrapped(f"--wide also shows {', '.join(dict.fromkeys(missing))}", width, style="dim")
+    return found
+
+
+def _printable(column: Column) -> Column:
+    short = _printable(column.short) if column.short is not None else None
+    return column.replace(cells=[printable(text) for text in column.cells], short=short)
+
+
+def _fitting(
+    columns: list[Column], left_out: Sequence[str], width: int | None
+) -> tuple[list[Column], list[str]]:
+    """The columns that fit, and the heads of those that do not."""
+    missing: list[str] = []
+    for head in left_out:
+        at = next((at for at, each in enumerate(columns) if each.head == head), None)
+        if width is None or sum(each.narrowest + len(_GAP) for each in columns) - len(_GAP) <= width:
+            break
+        if at is not None:
+            short = columns[at].short
+            columns = [*columns[:at], *([short] if short is not None else []), *columns[at + 1 :]]
+            missing.append(head)
+    return columns, missing
+
+
+def _cut(column: Column, text: str, width: int) -> str:
+    if len(text) <= width:
+        return text
+    kept = width - len(_CUT)
+    end = kept * 2 // 3 if column.keeps_end else 0
+    return text[: kept - end] + _CUT + text[len(text) - end :]
+
+
+def _filled(column: Column, text: str, width: int) -> str:
+    return text.rjust(width) if column.is_number else text.ljust(width)
+
+
+def _line(cells: list[tuple[str, str]]) -> Line:
+    line: Line = []
+    for text, style in cells:
+        line += [*([(_GAP, "")] if line else []), (text, style)]
+    text, style = line[-1]
+    return [*line[:-1], (text.rstrip(), style)]
+
+
+def wrapped(text: str, width: int | None, *, hang: int = 0, style: str = "", word: str = "") -> list[Line]:
+    """A text as lines no longer than `width`, those after the first indented by `hang`; `style` is that of
+    the first `word` in it, or of all."""
+    text = printable(text)
+    texts = [text] if width is None else _folded(text, width, min(hang, width // 2))
+    if not word:
+        return [[(each, style)] for each in texts]
+    before, found, after = texts[0].partition(word)
+    return [[(before, ""), (found, style), (after, "")], *([(each, "")] for each in texts[1:])]
+
+
+def _folded(text: str, width: int, hang: int) -> list[str]:
+    first, rest = text[:hang], text[hang:]
+    found = textwrap.wrap(
+        rest, width, initial_indent=first, subsequent_indent=" " * hang, break_on_hyphens=False
+    )
+    return found or [first]
+
+
+def print_lines(found: Sequence[Line]) -> None:
+    """On stdout, in colours where it takes them."""
+    colours = screen.coloured()
+    for line in found:
+        click.echo(screen.text_of(line, None, colours).rstrip())
 
 
 def print_json(value: Any) -> None:
@@ -25,11 +156,8 @@ def print_json(value: Any) -> None:
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Left-aligned columns, two spaces apart; nothing is cut."""
-    rows = [[printable(str(text)) for text in row] for row in rows]
-    widths = [max(len(line[at]) for line in [heads, *rows]) for at in range(len(heads))]
-    for line in [heads, *rows]:
-        texts = (text.ljust(width) for text, width in zip(line, widths))
-        click.echo("  ".join(texts).rstrip())
+    columns = [Column(head, [str(row[at]) for row in rows]) for at, head in enumerate(heads)]
+    print_lines(lines(columns, (), None))
 
 
 def memory(amount: int | None) -> str:

@@ -12,6 +12,7 @@ import click
 
 from xpu_runtime.cli import live, screen
 from xpu_runtime.cli.live import Reading
+from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.table import print_json
 from xpu_runtime.cli.top_page import ORDERS, key_of, lines, page
 from xpu_runtime.errors import XpuError
@@ -69,25 +70,21 @@ def top(once: bool, as_json: bool, interval: float) -> None:
       xpu top
       xpu top --json | jq '.devices[].containers[] | select(.waits).container_id'
     """
-    if as_json or once or not (click.get_text_stream("stdin").isatty() and _is_terminal()):
+    if as_json or once or not (click.get_text_stream("stdin").isatty() and screen.is_terminal()):
         reading = live.readings(interval)()
         live.complain(reading)
         if as_json:
             print_json(_plain(reading))
         else:
-            width = screen.size().columns if _is_terminal() else None
+            width = screen.size().columns if screen.is_terminal() else None
             for line in lines(reading, ORDERS[0], width, bars=screen.can_draw()):
                 click.echo(screen.text_of(line, None, screen.coloured()))
         return
     _watch(interval)
 
 
-def _is_terminal() -> bool:
-    return click.get_text_stream("stdout").isatty()
-
-
 def _watch(interval: float) -> None:
-    source = live.Live()
+    source = live.Live(Names())
     order = 0
     try:
         reading: Reading | XpuError = live.try_reading(source)
@@ -96,7 +93,7 @@ def _watch(interval: float) -> None:
             while True:
                 terminal.draw(page(reading, ORDERS[order], screen.size(), bars=screen.can_draw()))
                 key = terminal.key(max(0.0, due - time.monotonic()))
-                if key in ("q", "Q", "\x1b", "\x04"):
+                if key in screen.ENDS:
                     return
                 if key == "s":
                     order = (order + 1) % len(ORDERS)
