@@ -110,16 +110,14 @@ install-anew:
 
 install-runtime:
 	@install -d $(BIN) $(LIB)/native/interposer/nvidia $(LIB)/python $(LIB)/config
-	@install -m 755 $(BUILD)/launcher/$(NAME) $(BIN)/$(NAME)
-	@for program in $(NAME)-hook xpu; do \
-		sed -e '1s|.*|#!$(PYTHON) -IS|' hooks/$$program > $(BIN)/$$program && chmod 755 $(BIN)/$$program; \
-	done
+	@install -m 755 $(BUILD)/launcher/$(NAME) $(BUILD)/launcher/$(NAME)-hook $(BIN)/
+	@sed -e '1s|.*|#!$(PYTHON) -IS|' hooks/xpu > $(BIN)/xpu && chmod 755 $(BIN)/xpu
 	@cp -R src/xpu_runtime $(LIB)/python/
 	@cp -R $(BUILD)/vendor $(LIB)/vendor
 	@find $(LIB)/python $(LIB)/vendor -name __pycache__ -prune -exec rm -rf {} +
 	@sed -i 's/^COMMIT = .*/COMMIT = "$(COMMIT)"/' $(LIB)/python/xpu_runtime/version.py
 	@install -m 644 config/* $(LIB)/config/
-	@install -m 644 hooks/shim.py hooks/precompile.py $(LIB)/
+	@install -m 644 hooks/shim.py hooks/hook.py hooks/worker.py hooks/precompile.py $(LIB)/
 	@install -m 644 hooks/xpu_bundle.py $(LIB)/python/xpu_bundle.py
 	@# What is compiled or cached of one build is of no use to another (version.py, xpu_bundle.py).
 	@cd $(LIB)/python && build=$$(find xpu_bundle.py xpu_runtime -name '*.py' | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-15) && \

@@ -2,7 +2,9 @@
 
 container_start.py PREFIX [RUNS]. Real runc, real bundles, the simulated device; medians of interleaved runs.
 A slice whose memory the driver holds, the same with a cap on cores, which the interposers hold beside it, and
-one of which the interposers hold both, on an older driver.
+one of which the interposers hold both, on an older driver. The same once more done by the start workers of
+`xpu agent`, and both ways with a root folder that no container had before: mount points and links are made in
+it then, as at the first start of every container of an engine.
 Also the largest resident memory of a shim and of a hook, and what a thousand grants in the ledger add.
 """
 
@@ -15,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -37,6 +40,7 @@ class Bench:
         self.runtime = os.path.join(prefix, "bin", "xpu-container-runtime")
         self.xpu = os.path.join(prefix, "bin", "xpu")
         self.folder = folder
+        self.agent: subprocess.Popen[bytes] | None = None
         self.environ = {
             **os.environ,
             "XPU_RUN_DIR": os.path.join(folder, "run"),
@@ -50,7 +54,17 @@ class Bench:
     def sim(self, *words: str) -> None:
         subprocess.run([self.xpu, "sim", *words], env=self.environ, stdout=self.null, check=True)
 
+    def start_agent(self) -> None:
+        """Returns when its start workers take calls."""
+        self.agent = subprocess.Popen([self.xpu, "agent"], env=self.environ, stderr=subprocess.DEVNULL)
+        while not os.path.exists(os.path.join(self.folder, "run", "start.sock")):
+            time.sleep(0.05)
+        time.sleep(1)
+
     def end(self) -> None:
+        if self.agent is not None:
+            self.agent.terminate()
+            self.agent.wait()
         self.sim("down")
         shutil.rmtree(self.folder)
 
@@ -80,11 +94,19 @@ class Bench:
         if done.returncode:
             raise SystemExit(f"{program} {' '.join(words)} failed")
 
-    def cycle(self, program: str, bundle: str) -> Callable[[], None]:
+    def cycle(self, program: str, bundle: str, fresh: int = 0) -> Callable[[], None]:
+        """`fresh`: how many root folders to make, one for each call; else all have the same."""
         name = f"{os.path.basename(self.folder)}-{os.path.basename(bundle)}"
+        root = os.path.join(self.folder, "rootfs")
+        copies = [f"{bundle}/root-{number}" for number in range(fresh)]
+        for copy in copies:
+            subprocess.run(["cp", "-al", root, copy], check=True)
+        with open(os.path.join(bundle, "engine.json")) as file:
+            spec = file.read()
 
         def run() -> None:
-            shutil.copy(os.path.join(bundle, "engine.json"), os.path.join(bundle, "config.json"))
+            with open(os.path.join(bundle, "config.json"), "w") as file:
+                file.write(spec.replace(root, copies.pop()) if fresh else spec)
             self.call(program, "create", "--bundle", bundle, name)
             self.call(program, "start", name)
             self.call(program, "delete", "--force", name)
@@ -173,9 +195,35 @@ def main() -> None:
             "a slice held by the interposers": older.cycle(older.runtime, older.bundle("slice", *wanted)),
         }
         print(timing.table("create + start + delete", timing.interleave(cases, runs), "runc alone"))
+        print()
+        warm = Bench(prefix, "1xT4")
+        stack.callback(warm.end)
+        warm.start_agent()
+        warm_older = Bench(prefix, "1xT4-R580")
+        stack.callback(warm_older.end)
+        warm_older.start_agent()
+        for fresh in (0, runs + 1):
+            name = "fresh" if fresh else "again"
+            cases = {
+                "runc alone": bench.cycle(RUNC, bench.bundle(f"plain-{name}"), fresh),
+                "held by the driver": bench.cycle(
+                    bench.runtime, bench.bundle(f"driver-{name}", "XPU_MEM=1G"), fresh
+                ),
+                "the same, by start workers": warm.cycle(
+                    warm.runtime, warm.bundle(f"driver-{name}", "XPU_MEM=1G"), fresh
+                ),
+                "held by the interposers": older.cycle(
+                    older.runtime, older.bundle(f"library-{name}", *wanted), fresh
+                ),
+                "the same, by start workers ": warm_older.cycle(
+                    warm_older.runtime, warm_older.bundle(f"library-{name}", *wanted), fresh
+                ),
+            }
+            title = "with a fresh root folder" if fresh else "with the same root folder"
+            print(timing.table(title, timing.interleave(cases, runs), "runc alone"))
         for name, amount in peak_memory(bench, slice_).items():
             print(f"peak memory of the {name}: {amount:.1f} MiB")
-        ledgers = bench.two_ledgers(cases["a slice held by the driver"])
+        ledgers = bench.two_ledgers(bench.cycle(bench.runtime, slice_))
         print(timing.table("a slice, with", timing.interleave(ledgers, runs), "an empty ledger"))
 
 

@@ -7,9 +7,11 @@
  * accelerator costs a start of Python. Every descriptor opened here is close-on-exec, and standard
  * streams may be closed: nothing is written unless no program could be started.
  */
+#include "agent.h"
 #include "argv.h"
 #include "complain.h"
 #include "handover.h"
+#include "installation.h"
 #include "runtime.h"
 #include "spec.h"
 
@@ -17,55 +19,54 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <stdnoreturn.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <unistd.h>
-
-#ifndef PYTHON
-#define PYTHON "/usr/bin/python3"
-#endif
 
 extern char **environ;
 
-/* PREFIX/lib/xpu-container-runtime/shim.py for a launcher at PREFIX/bin, wherever PREFIX is. */
-static bool find_shim(char path[PATH_MAX]) {
-    char self[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length > 0) {
-        self[length] = '\0';
-    } else { /* no /proc here: the name that we were started by */
-        const char *started_as = (const char *)getauxval(AT_EXECFN);
-        if (started_as == NULL || realpath(started_as, self) == NULL)
-            return false;
-    }
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(self, '/');
-        if (slash != NULL)
-            *slash = '\0';
-    }
-    int written = snprintf(path, PATH_MAX, "%s/lib/xpu-container-runtime/shim.py", self);
-    return written > 0 && written < PATH_MAX && access(path, R_OK) == 0;
+static noreturn void fail(const struct invocation *line, const char *message) {
+    complain(line->log, line->log_format, message);
+    exit(EXIT_FAILURE);
 }
 
-/* Becomes the shim, which is told what was read of the words; returns if that cannot be. */
-static void become_shim(const struct invocation *line, int argc, char **argv) {
-    static char shim[PATH_MAX], handover[HANDOVER_SIZE];
-    if (!find_shim(shim))
+static noreturn void become_runtime(const struct invocation *line, char **words) {
+    execve(words[0], words, environ);
+    char message[PATH_MAX + 200];
+    snprintf(message, sizeof message, "cannot start the low-level runtime %s: %s", words[0], strerror(errno));
+    fail(line, message);
+}
+
+/* The shim's work, by a start worker of `xpu agent`; returns if nothing was done. */
+static void have_it_prepared(const struct invocation *line, const char *lib, int count, char **words) {
+    struct agent_answer answer;
+    switch (agent_ask("shim", lib, count, words, &answer)) {
+    case AGENT_NONE:
         return;
-    char **longer = malloc(((size_t)argc + 5) * sizeof *longer);
-    if (longer == NULL)
+    case AGENT_LOST:
+        fail(line, "xpu agent ended, or did not answer, while it prepared this container: start it again");
+    case AGENT_DONE:
+        dprintf(STDERR_FILENO, "%s", answer.text);
+        if (answer.program == NULL)
+            exit(answer.status);
+        become_runtime(line, answer.program);
+    }
+}
+
+/* Becomes the shim, which is told what was read of the words, or with `by_agent` what it would become;
+ * returns if that cannot be. */
+static void become_shim(const struct invocation *line, int argc, char **argv, bool by_agent) {
+    static char lib[PATH_MAX], handover[HANDOVER_SIZE];
+    char **words = malloc((size_t)argc * sizeof *words);
+    if (words == NULL || !installation_find(lib))
         return;
-    longer[0] = (char *)PYTHON;
-    longer[1] = (char *)"-I";
-    longer[2] = (char *)"-S";
-    longer[3] = shim;
     handover_write(handover, line, argc - 1, argv + 1);
-    longer[4] = handover;
-    memcpy(longer + 5, argv + 1, (size_t)argc * sizeof *argv); /* with the NULL at the end */
-    execve(PYTHON, longer, environ);
-    int reason = errno;
-    free(longer);
-    errno = reason;
+    words[0] = handover;
+    memcpy(words + 1, argv + 1, ((size_t)argc - 1) * sizeof *argv);
+    if (by_agent)
+        have_it_prepared(line, lib, argc, words);
+    become_python(lib, "shim.py", argc, words);
+    free(words);
 }
 
 int main(int argc, char **argv) {
@@ -85,23 +86,12 @@ int main(int argc, char **argv) {
 
     /* Either the container asks for something, or which runtime it is must be worked out anew. */
     if (source != RUNTIME_NONE)
-        become_shim(&line, argc, argv);
-    if (source != RUNTIME_NONE && spec == SPEC_ASKS) {
-        complain(
-            line.log, line.log_format,
-            "this container asks for an accelerator, and the part of xpu-container-runtime that grants it "
-            "cannot be started: see that " PYTHON " runs, and install xpu-container-runtime again");
-        return EXIT_FAILURE;
-    }
-    if (!runtime_default(runtime)) {
-        complain(line.log, line.log_format,
-                 "no runc or crun in the system's bin and sbin folders: install one of them");
-        return EXIT_FAILURE;
-    }
-    execve(runtime, argv, environ);
-
-    char message[PATH_MAX + 200];
-    snprintf(message, sizeof message, "cannot start the low-level runtime %s: %s", runtime, strerror(errno));
-    complain(line.log, line.log_format, message);
-    return EXIT_FAILURE;
+        become_shim(&line, argc, argv, source == RUNTIME_KNOWN);
+    if (source != RUNTIME_NONE && spec == SPEC_ASKS)
+        fail(&line,
+             "this container asks for an accelerator, and the part of xpu-container-runtime that grants it "
+             "cannot be started: see that " PYTHON " runs, and install xpu-container-runtime again");
+    if (!runtime_default(runtime))
+        fail(&line, "no runc or crun in the system's bin and sbin folders: install one of them");
+    become_runtime(&line, argv);
 }

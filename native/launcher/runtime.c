@@ -22,6 +22,8 @@ static const char *from_environment(const char *name, const char *fallback) {
     return value != NULL && *value != '\0' ? value : fallback;
 }
 
+const char *run_dir(void) { return from_environment("XPU_RUN_DIR", default_run_dir); }
+
 /* This program under whatever name: executing it again would go on for ever. */
 static bool is_ourselves(const struct stat *candidate) {
     struct stat self;
@@ -112,8 +114,7 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
         return runtime_default(path) ? RUNTIME_KNOWN : RUNTIME_NONE;
     }
 
-    const char *run_dir = from_environment("XPU_RUN_DIR", default_run_dir);
-    int written = snprintf(path, PATH_MAX, "%s/launcher.conf", run_dir);
+    int written = snprintf(path, PATH_MAX, "%s/launcher.conf", run_dir());
     if (written < 0 || written >= PATH_MAX || !read_whole(path, text, sizeof text))
         return RUNTIME_STALE;
 

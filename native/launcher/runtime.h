@@ -21,4 +21,7 @@ enum runtime_source runtime_find(char path[PATH_MAX]);
 /* The first runc, else crun, in the system's folders (never PATH) that is not this program. */
 bool runtime_default(char path[PATH_MAX]);
 
+/* The folder of all state, as paths.py has it. */
+const char *run_dir(void);
+
 #endif

@@ -2,8 +2,9 @@
 
 `createRuntime` (or `prestart`) gives the container its slice; in spec mode (`--grant N`) it binds the grant
 to the container that now exists. `poststop` gives everything back. Called by the shim's hooks in the spec, or
-by an engine's own hooks.d. Runs `python3 -I -S`, and a stage imports only what it needs. The end of a
-container is handled in this file. How a container gets what it asks for is not known here: see start/.
+by an engine's own hooks.d, through native/launcher/hook.c: that has a start worker do it (worker.py), or runs
+`python3 -I -S`, and a stage imports only what it needs. The end of a container is handled in this file. How
+a container gets what it asks for is not known here: see start/.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from xpu_runtime.oci.state import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xpu_runtime.ledger.grants import Grant
     from xpu_runtime.linux.proc import Caller
     from xpu_runtime.oci.spec import Spec
@@ -144,19 +147,20 @@ def _release_with_limits(grants: list[Grant]) -> None:
     granting.release(config, grants)
 
 
-def main(arguments: list[str]) -> int:
-    """The entry point: a stage and options; the container's state on stdin. Returns the exit status."""
+def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None = None) -> int:
+    """One call, in a process that `caller` waits for, or its own: a stage and options, and what gives the
+    container's state. Returns the exit status."""
     log = Log()
     state = None
     try:
         stage, options = _parse(arguments)
         log = Log(options.get("--log", ""), options.get("--log-format", "text"))
-        state = oci_state.parse(sys.stdin.buffer.read(oci_state.MAX_BYTES))
+        state = oci_state.parse(given())
         number = int(options["--grant"]) if "--grant" in options else None
         if stage == STOPPED:
             stop(state, number, log)
         else:
-            start(state, number, log, proc.this_process())
+            start(state, number, log, caller or proc.this_process())
     except BaseException as error:  # the low-level runtime shows stderr, and stops the container
         complain(log, line_of(error))
         if state is not None and stage != STOPPED:
@@ -168,6 +172,11 @@ def main(arguments: list[str]) -> int:
                 to_system_log("warning", f"no event was written: {line_of(unwritten)}")
         return 1
     return 0
+
+
+def main(arguments: list[str]) -> int:
+    """The entry point: a stage and options; the container's state on stdin. Returns the exit status."""
+    return call(arguments, lambda: sys.stdin.buffer.read(oci_state.MAX_BYTES))
 
 
 def command() -> int:

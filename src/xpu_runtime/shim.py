@@ -24,6 +24,7 @@ from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
 from xpu_runtime.start import config_json, hooks_in_spec
 from xpu_runtime.start import mode as start_mode
+from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,14 +67,24 @@ def _read_original(path: str) -> Spec:
     return spec
 
 
-def main(words: list[str]) -> int:
-    """What the launcher starts, with its word and the low-level runtime's; returns only if that cannot be."""
-    caller = this_process()
+class Call(Value):
+    """What the caller is to become: the low-level runtime."""
+
+    program: str
+    arguments: list[str]
+    """After its name."""
+    log: Log
+    problem: str
+    """What is wrong with our own files, if anything is."""
+
+
+def call(words: list[str], caller: Caller) -> Call | None:
+    """Prepares what the launcher's word and the runtime's ask for; None, and it is said, if it is refused."""
     try:
         invocation = oci_argv.read(words, caller.working_folder)
     except SpecError as error:
         complain(Log("", "text"), line_of(error))
-        return 1
+        return None
     arguments = invocation.arguments
     log = Log(invocation.log or "", invocation.log_format or "text")
     problem: Exception | None = None
@@ -100,11 +111,23 @@ def main(words: list[str]) -> int:
                     not_started.note(invocation.container_id, error)
                 except Exception as unwritten:  # a part of us may be missing; what matters is said above
                     to_system_log("warning", f"no event was written: {line_of(unwritten)}")
-                return 1
+                return None
     try:
-        _exec(runtime.path if runtime is not None else _last_good_runtime(), arguments)
-    except (ConfigError, OSError) as error:
+        program = runtime.path if runtime is not None else _last_good_runtime()
+    except ConfigError as error:
         complain(log, line_of(problem or error))
+        return None
+    return Call(program, arguments, log, line_of(problem) if problem is not None else "")
+
+
+def main(words: list[str]) -> int:
+    """What the launcher starts, with its word and the low-level runtime's; returns only if that cannot be."""
+    done = call(words, this_process())
+    if done is not None:
+        try:
+            _exec(done.program, done.arguments)
+        except OSError as error:
+            complain(done.log, done.problem or line_of(error))
     return 1
 
 

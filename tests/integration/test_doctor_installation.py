@@ -48,16 +48,17 @@ def test_an_installation_that_is_incomplete_or_old_is_named(node: Node, copy: Pa
     bundle.unlink()
     found(node, "warning", "caches", "start.bundle cannot be read (No such file")
 
-    (lib / "shim.py").rename(lib / "aside")
-    found(node, "problem", "installation", "shim.py is missing")
-    (lib / "aside").rename(lib / "shim.py")
+    for name in ("shim.py", "hook.py"):
+        (lib / name).rename(lib / "aside")
+        found(node, "problem", "installation", f"{name} is missing")
+        (lib / "aside").rename(lib / name)
     node.runtime.chmod(0o644)
     found(node, "problem", "installation", f"{node.runtime} is missing or not executable")
     node.runtime.chmod(0o755)
-    lines = node.hook.read_text().splitlines(True)
-    node.hook.write_text("".join(["#!/usr/bin/python2.7 -IS\n", *lines[1:]]))
-    found(node, "problem", "installation", "the hook starts /usr/bin/python2.7, which is missing")
-    node.hook.write_text("".join(lines))
+    program = node.hook.read_bytes()
+    node.hook.write_bytes(program.replace(b"/usr/bin/python3\0", b"/usr/bin/python2\0"))
+    found(node, "problem", "installation", "the hook starts /usr/bin/python2, which is missing")
+    node.hook.write_bytes(program)
     assert_fine(node, "installation")
 
 

@@ -109,7 +109,14 @@ def test_follow_tells_what_happens_from_then_on(node: Node, bundles: Bundles) ->
     node.sim("1xT4")
     node.xpu("drain", "0")
     command = [str(node.prefix / "bin" / "xpu"), "events", "--follow", "--json"]
-    with subprocess.Popen(command, env=node.environ, stdout=subprocess.PIPE, text=True) as follower:
+    with subprocess.Popen(
+        command,
+        env=node.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+        # What a shell starts in the background ignores SIGINT, and so would the runs of these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as follower:
         assert follower.stdout is not None
         try:
             assert json.loads(follower.stdout.readline())["event"] == "drained"

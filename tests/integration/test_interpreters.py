@@ -65,10 +65,10 @@ def put_first(prefix: Path, text: str) -> None:
     """Has shim and hook begin with `text`."""
     for path in (
         prefix / "lib" / "xpu-container-runtime" / "shim.py",
-        prefix / "bin" / "xpu-container-runtime-hook",
+        prefix / "lib" / "xpu-container-runtime" / "hook.py",
     ):
         first, _, rest = path.read_text().partition("\n")
-        path.write_text(f"{first}\n{text}\n{rest}" if first.startswith("#!") else f"{text}\n{first}\n{rest}")
+        path.write_text(f"{text}\n{first}\n{rest}")
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_the_hook_lets_pass_who_asks_nothing_and_refuses_where_there_is_no_drive
         "bundle": str(bundle),
     }
     done = subprocess.run(
-        [*python, unpacked / "usr/bin/xpu-container-runtime-hook", "createRuntime"],
+        [*python, unpacked / "usr/lib/xpu-container-runtime/hook.py", "createRuntime"],
         env={"XPU_RUN_DIR": str(tmp_path / "run"), "PATH": os.environ["PATH"]},
         input=json.dumps(state),
         capture_output=True,

@@ -181,8 +181,27 @@ def start_agent(node: Node) -> Iterator[Callable[[], Service]]:
     for each in started:
         if each.process.poll() is None:
             each.end(signal.SIGKILL)
-    # What serves metrics is killed with it, one after the other.
-    until(lambda: not any(each.endswith("/xpu agent ") for each in processes_of(node)), "all has ended")
+    # What serves metrics is killed with it; start workers end when they see that it is gone.
+    until(
+        lambda: not workers_of(node) and not any(each.endswith("/xpu agent ") for each in processes_of(node)),
+        "all has ended",
+    )
+
+
+def workers_of(node: Node) -> list[int]:
+    """The processes that are, or have, the node's start workers."""
+    program = os.fsencode(node.prefix / "lib/xpu-container-runtime/worker.py")
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if (
+                program in (entry / "cmdline").read_bytes().split(b"\0")
+                and os.fsencode(node.run_dir) in (entry / "environ").read_bytes()
+            ):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # no process, or one that has ended meanwhile
+    return sorted(found)
 
 
 Serve = Callable[[], Service]

@@ -21,6 +21,7 @@ from xpu_runtime.agent.card import ROUND_NS, Card, Watched
 from xpu_runtime.agent.comparison import Comparison
 from xpu_runtime.agent.grants import OpenGrants
 from xpu_runtime.agent.samples import Utilization
+from xpu_runtime.agent.start_workers import StartWorkers
 from xpu_runtime.agent.status import Door
 from xpu_runtime.limits import pages
 from xpu_runtime.limits.compute import WHOLE
@@ -45,6 +46,7 @@ class Agent:
 
     def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
         self._door = Door()
+        self._workers = StartWorkers(log)
         self._comparison = Comparison(opener, log)
         self._grants = OpenGrants(log)
         self._cards: dict[bytes, Card] = {}
@@ -79,6 +81,7 @@ class Agent:
                 each.free()
         self._comparison.close()
         self._door.close()
+        self._workers.close()
         self._grants.close()
 
     def step(self, now: int) -> int:
@@ -86,6 +89,7 @@ class Agent:
         cards = self._cards.values()
         if now - self._found_at >= (_NEW_NS if any(card.busy for card in cards) else _SLOW_NS):
             self._found_at = now
+            self._workers.look()
             if self._grants.refresh():
                 self._arrange(now)
                 cards = self._cards.values()

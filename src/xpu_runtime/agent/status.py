@@ -44,29 +44,38 @@ def ask() -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def listen(name: str, kind: int, queue: int) -> socket.socket:
+    """A listening socket in the run folder, for root only; it does not block.
+
+    OSError; XpuError where the path is too long for a socket. The caller holds the agent's lock: a socket
+    that is there is a dead agent's.
+    """
+    path = paths.in_run_dir(name)
+    if (length := len(os.fsencode(path))) > _LONGEST_PATH:
+        what = f"the path of the agent's socket {path} has {length} bytes: Linux takes {_LONGEST_PATH}"
+        raise XpuError(what, "name a shorter folder in XPU_RUN_DIR")
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    listening = socket.socket(socket.AF_UNIX, kind)
+    listening.setblocking(False)
+    old = os.umask(0o177)
+    try:
+        listening.bind(path)
+    finally:
+        os.umask(old)
+    listening.listen(queue)
+    return listening
+
+
 class Door:
     """The listening end, in a poll loop of the agent's own."""
 
     def __init__(self) -> None:
-        """OSError; XpuError where the path is too long for a socket. The caller holds the agent's lock: a
-        socket that is there is a dead agent's."""
-        path = paths.in_run_dir(SOCKET)
-        if (length := len(os.fsencode(path))) > _LONGEST_PATH:
-            what = f"the path of the agent's socket {path} has {length} bytes: Linux takes {_LONGEST_PATH}"
-            raise XpuError(what, "name a shorter folder in XPU_RUN_DIR")
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
-        self._path = path
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listening.setblocking(False)
-        old = os.umask(0o177)
-        try:
-            self._listening.bind(path)
-        finally:
-            os.umask(old)
-        self._listening.listen(_MOST_CLIENTS)
+        """As `listen`."""
+        self._path = paths.in_run_dir(SOCKET)
+        self._listening = listen(SOCKET, socket.SOCK_STREAM, _MOST_CLIENTS)
         self._clients: dict[socket.socket, float] = {}
 
     def filenos(self) -> list[int]:

@@ -27,13 +27,13 @@ _LOCK = "agent.lock"
 
 @click.command()
 def agent() -> None:
-    """Share out the time of devices among containers.
+    """Share out the time of devices among containers, and make their starts quicker.
 
     Runs until it is stopped. XPU_SCHED=burst and weight, and XPU_PRIORITY, need it: without it each container
-    has its cap and no more.
-    It also looks at the driver's samples, and holds those more strictly that use more than their cap. It
-    writes nothing but the pages of limits: ended or killed, it leaves every container with its cap. Packages
-    bring a service for it: systemctl enable --now xpu-agent
+    has its cap and no more. It also looks at the driver's samples, and holds those more strictly that use
+    more than their cap. Starts of containers with a slice are done by processes of its own, which have
+    everything at hand. Ended or killed, it leaves every container with its cap, and starts only take longer.
+    Packages bring a service for it: systemctl enable --now xpu-agent
 
     A process beside it serves what `xpu metrics` prints, over HTTP: on metrics.sock in the run folder, to
     root and metrics.group of the configuration, and on metrics.listen, where that is set.

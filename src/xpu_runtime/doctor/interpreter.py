@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from functools import cache
 
@@ -15,16 +16,29 @@ _ASK = (
     "print(*sys.version_info[:2], sys.modules['_frozen_importlib_external'].MAGIC_NUMBER.hex())"
 )
 _OLDEST = (3, 9)
+#: As it is compiled into a program in C.
+_PYTHON = re.compile(rb"(/[!-~]*python[0-9.]*)\0")
+_MOST_BYTES = 16 << 20
+
+
+def of_program(path: str) -> str | None:
+    """The interpreter that a program of ours starts: in its first line (pip's hook), or compiled in.
+
+    None where there is none, or no program."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MOST_BYTES)
+    except OSError:
+        return None
+    if content.startswith(b"#!"):
+        return os.fsdecode((content[2:512].split() or [b""])[0])
+    found = _PYTHON.findall(content)
+    return os.fsdecode(found[0]) if found else None
 
 
 def of_hook() -> str | None:
-    """The interpreter in the hook's first line; None where it has none."""
-    try:
-        with open(paths.HOOK, "rb") as file:
-            words = file.readline(512).decode("utf-8", "replace").split()
-    except OSError:
-        return None
-    return words[0][2:] if words and words[0].startswith("#!") else None
+    """The interpreter that the hook starts."""
+    return of_program(paths.HOOK)
 
 
 @cache

@@ -19,7 +19,6 @@ _CHECK = "installation"
 _PROGRAMS = (engine.LAUNCHER, paths.HOOK)
 _PREFIXES = ("/usr/local", "/usr")
 _AGAIN = "install again"
-_PYTHON = re.compile(rb"(/[!-~]*python[0-9.]*)\0")
 _MOST_BYTES = 16 << 20
 _CODE = os.path.join(paths.LIB, "python")
 _FILES = (
@@ -27,7 +26,7 @@ _FILES = (
     "native/interposer/nvidia/libnvidia-ml.so.1",
     "config/config.yaml",
     "config/config.schema.json",
-    *(() if paths.BY_PIP else ("precompile.py", "python/xpu_bundle.py")),
+    *(() if paths.BY_PIP else ("precompile.py", "worker.py", "python/xpu_bundle.py")),
 )
 #: Packages for people's commands, which no start imports.
 _NOT_OF_START = ("cli", "doctor", "engines")
@@ -61,15 +60,16 @@ def _parts() -> Iterator[Finding]:
     for path in _PROGRAMS:
         if not os.access(path, os.X_OK):
             yield finding.problem(_CHECK, f"{path} is missing or not executable", _AGAIN)
-    if not os.path.isfile(os.path.join(paths.LIB, "shim.py")):
-        text = f"{paths.LIB}/shim.py is missing: no container with an XPU starts"
-        yield finding.problem(_CHECK, text, _AGAIN)
+    for name in ("shim.py",) if paths.BY_PIP else ("shim.py", "hook.py"):
+        if not os.path.isfile(os.path.join(paths.LIB, name)):
+            text = f"{paths.LIB}/{name} is missing: no container with an XPU starts"
+            yield finding.problem(_CHECK, text, _AGAIN)
     for name in _FILES:
         path = os.path.join(paths.LIB, name)
         if not os.path.isfile(path) or not os.path.getsize(path):
             yield finding.problem(_CHECK, f"{path} is missing, or empty", _AGAIN)
     for who, python in (
-        ("the launcher", launchers_python(engine.LAUNCHER)),
+        ("the launcher", interpreter.of_program(engine.LAUNCHER)),
         ("the hook", interpreter.of_hook()),
     ):
         if python is None:
@@ -153,16 +153,6 @@ def _is_writable(path: str) -> bool:
     # A link's own mode means nothing.
     is_link = stat.S_ISLNK(there.st_mode)
     return there.st_uid != 0 or (not is_link and bool(there.st_mode & 0o022))
-
-
-def launchers_python(launcher: str) -> str | None:
-    """The interpreter whose path is in the launcher; None where there is none, or no launcher."""
-    try:
-        with open(launcher, "rb") as file:
-            found = _PYTHON.findall(file.read(_MOST_BYTES))
-    except OSError:
-        return None
-    return os.fsdecode(found[0]) if found else None
 
 
 def others(launcher: str, prefixes: tuple[str, ...]) -> Iterator[Finding]:

@@ -1,12 +1,10 @@
-#!/usr/bin/python3 -IS
-"""The OCI hook, as low-level runtimes and engines' hooks.d call it."""
+"""What native/launcher/hook.c starts with `python3 -I -S`, where no start worker does its work: the hook in
+Python, from the package beside this file."""
 
 import os
 import sys
 
-sys.path.insert(
-    0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + "/lib/xpu-container-runtime/python"
-)
+sys.path.insert(0, __file__.rpartition("/")[0] + "/python")
 
 try:
     import xpu_bundle

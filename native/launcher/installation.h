@@ -1,0 +1,18 @@
+/* Where the rest of this installation is: its files in Python. */
+#ifndef XPU_LAUNCHER_INSTALLATION_H
+#define XPU_LAUNCHER_INSTALLATION_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+#ifndef PYTHON
+#define PYTHON "/usr/bin/python3"
+#endif
+
+/* PREFIX/lib/xpu-container-runtime for a program at PREFIX/bin, wherever PREFIX is. */
+bool installation_find(char lib[PATH_MAX]);
+
+/* Becomes Python with the file `name` of the folder `lib` and these words; returns if that cannot be. */
+void become_python(const char *lib, const char *name, int count, char **words);
+
+#endif

@@ -1,0 +1,81 @@
+"""The agent's start workers: their socket, and the process that has them (worker.py).
+
+They are a program of their own, with what a start imports and no more. When the agent ends, however it ends,
+its end of a pipe closes: workers finish the call that they are at, and end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from xpu_runtime import paths
+from xpu_runtime.agent.status import listen
+
+#: As in native/launcher/agent.c.
+SOCKET = "start.sock"
+_QUEUE = 1024
+#: On a small node two keep starts that come together going while one waits for the ledger.
+_FEWEST, _MOST = 2, 4
+#: Seconds until others are tried where they have ended, and for them to end.
+_AGAIN_S, _END_S = 1.0, 5.0
+
+
+class StartWorkers:
+    """Made by who holds the agent's lock."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._program = os.path.join(paths.LIB, "worker.py")
+        self._count = max(_FEWEST, min(_MOST, len(os.sched_getaffinity(0))))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ours: socket.socket | None = None
+        self._not_before = 0.0
+        self._listening = listen(SOCKET, socket.SOCK_SEQPACKET, _QUEUE)
+
+    def look(self) -> None:
+        """Starts them where there are none: at first, and when they have ended."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            self._log(f"the start workers have ended ({self._process.returncode}): others take their place")
+            self._forget()
+        if time.monotonic() < self._not_before or not os.path.exists(self._program):
+            return  # pip has put no such file there: starts are done without
+        self._not_before = time.monotonic() + _AGAIN_S
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            fds = (self._listening.fileno(), theirs.fileno())
+            words = [sys.executable, "-I", "-S", self._program, *map(str, fds), str(self._count)]
+            try:
+                self._process = subprocess.Popen(
+                    words, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", start_new_session=True
+                )
+            except OSError as error:
+                self._log(f"there are no start workers: {sys.executable} cannot be started: {error.strerror}")
+                self._forget()
+
+    def close(self) -> None:
+        """Waits for a call that is under way, not for long: it ends by itself."""
+        try:
+            os.unlink(paths.in_run_dir(SOCKET))
+        except OSError:
+            pass
+        self._listening.close()
+        process = self._process
+        self._forget()
+        if process is not None:
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                pass
+
+    def _forget(self) -> None:
+        self._process = None
+        if self._ours is not None:
+            self._ours.close()
+            self._ours = None

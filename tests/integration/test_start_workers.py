@@ -1,0 +1,296 @@
+"""The agent's start workers: a start that they do is a start as any other, and without them all goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.sharing_time import Serve, until, workers_of
+
+from .conftest import Node
+from .inside import tree
+from .refusals import log_entries
+
+Bundles = Callable[..., Path]
+BOTH = pytest.mark.parametrize("mode", ["hook", "spec"])
+DRIVERS = pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
+
+
+def workers_are_there(node: Node, count: int = 3) -> None:
+    """The process that has them, and two of them (with more processors more)."""
+    until(lambda: len(workers_of(node)) >= count, "the start workers are there")
+
+
+def without_python(prefix: Path) -> None:
+    """Nothing but a worker can prepare a container from here on."""
+    for name in ("shim.py", "hook.py"):
+        (prefix / "lib/xpu-container-runtime" / name).unlink()
+
+
+@pytest.fixture
+def served(node: Node, copy: Path, start_agent: Serve) -> Iterator[Node]:
+    """A node with a card whose starts must be done by workers."""
+    start_agent()
+    workers_are_there(node)
+    without_python(copy)
+    yield node
+
+
+# What they do.
+
+
+@BOTH
+@DRIVERS
+def test_a_start_by_workers_gives_what_any_other_gives(
+    node: Node, copy: Path, bundles: Bundles, start_agent: Serve, mode: str, topology: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim(topology)
+    look = "nvidia-smi | grep MiB; cut -d ' ' -f 5-6 /proc/self/mountinfo; stat -c '%n %a %t %T' /dev/*"
+
+    def seen() -> tuple[int, str, dict[str, tuple[str, ...]]]:
+        bundle = bundles("XPU_MEM=1G", "XPU_CORES=30", args=["sh", "-c", look])
+        done = node.run(bundle)
+        return done.returncode, done.stdout, tree(bundle / "rootfs")
+
+    without = seen()
+    assert without[0] == 0 and "1024MiB" in without[1].replace(" ", "") and "libcuda.so" in without[1]
+    start_agent()
+    workers_are_there(node)
+    without_python(copy)
+    assert seen() == without
+    assert node.grants() == []
+
+
+@BOTH
+def test_refusals_are_the_same_to_the_letter(
+    node: Node, bundles: Bundles, start_agent: Serve, mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("1xT4")
+
+    def told(*env: str) -> tuple[int, str, list[Any]]:
+        bundle = bundles(*env)
+        log = bundle / "log.json"
+        done = node.oci("--log", log, "--log-format", "json", "create", "--bundle", bundle, "same")
+        entries = [(each["level"], each["msg"]) for each in log_entries(log, "json")]
+        return done.returncode, done.stderr, [each for each in entries if "xpu" in each[1]]
+
+    requests = (["XPU_MEM=40G"], ["XPU_MEM=4X"], ["XPU_VISIBLE_DEVICES=7"], ["XPU_CORES=33"])
+    without = [told(*each) for each in requests]
+    start_agent()
+    workers_are_there(node)
+    assert [told(*each) for each in requests] == without
+    assert all(status != 0 for status, _, _ in without)
+    kinds = [json.loads(line)["event"] for line in node.xpu("events", "--json").stdout.splitlines()]
+    assert kinds == ["refused"] * 2 * len(requests)
+
+
+def test_a_refusal_ends_the_worker_and_another_takes_its_place(served: Node, bundles: Bundles) -> None:
+    served.sim("1xT4")
+    before = workers_of(served)
+    for _ in range(5):
+        assert served.run(bundles("XPU_MEM=40G")).returncode != 0
+    workers_are_there(served)
+    assert workers_of(served)[0] == before[0] and workers_of(served) != before
+    assert served.run(bundles("XPU_MEM=1G")).returncode == 0
+
+
+def test_many_at_once_get_what_there_is_and_no_more(served: Node, bundles: Bundles) -> None:
+    served.sim("1xT4")
+    folders = [bundles("XPU_MEM=1G", args=["sleep", "1000"]) for _ in range(24)]
+    running = [
+        subprocess.Popen(
+            served.command("create", "--bundle", each, each.name),
+            env=served.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for each in folders
+    ]
+    done = [each.wait(120) for each in running]
+    assert done.count(0) == len(served.grants()) == 15
+    served.close_containers()
+    assert served.grants() == []
+
+
+def test_nothing_grows_from_start_to_start(served: Node, bundles: Bundles) -> None:
+    served.sim("1xT4-R580")
+    bundle = bundles("XPU_MEM=1G", "XPU_CORES=30")
+    spec = (bundle / "config.json").read_bytes()
+
+    def start() -> None:
+        (bundle / "config.json").write_bytes(spec)
+        assert served.run(bundle).returncode == 0
+
+    def open_files() -> list[int]:
+        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in workers_of(served)]
+
+    for _ in range(6):
+        start()
+    before, pids = open_files(), workers_of(served)
+    for _ in range(12):
+        start()
+    assert workers_of(served) == pids
+    until(lambda: open_files() == before, "a worker has closed what it had open for the last call")
+
+
+# Without them.
+
+
+def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_agent: Serve) -> None:
+    node.sim("1xT4-R580")
+    start_agent()
+    workers_are_there(node)
+    before = workers_of(node)
+    assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+    # Where it would read another configuration.
+    other = node.folder / "other.yaml"
+    other.write_text("policy: {max_memory: 1G}\n")
+    bundle = bundles("XPU_MEM=2G")
+    done = node.oci("run", "--bundle", bundle, "a", env={**node.environ, "XPU_CONFIG": str(other)})
+    assert "policy.max_memory" in done.stderr
+    # Where its paths are of another mount namespace, and one has something else there.
+    node.view = ["unshare", "--mount", "--propagation", "private", "--"]
+    assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+    # Without the rights that a worker has.
+    node.view = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin", "--"]
+    assert node.run(bundles("XPU_MEM=1G")).returncode != 0
+    node.view = []
+    assert workers_of(node) == before
+
+
+def test_what_is_installed_anew_is_not_served_by_the_old(
+    node: Node, copy: Path, bundles: Bundles, start_agent: Serve
+) -> None:
+    node.sim("1xT4")
+    start_agent()
+    workers_are_there(node)
+    before = workers_of(node)
+    version = copy / "lib/xpu-container-runtime/python/xpu_runtime/version.py"
+    shutil.copy(version, version.with_suffix(".new"))
+    version.with_suffix(".new").rename(version)
+    assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+    until(lambda: not set(before) & set(workers_of(node)), "the old ones have ended")
+    workers_are_there(node)
+    without_python(copy)
+    assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_when_the_agent_ends_starts_and_ends_go_on(
+    node: Node, bundles: Bundles, start_agent: Serve, number: signal.Signals
+) -> None:
+    node.sim("1xT4")
+    service = start_agent()
+    workers_are_there(node)
+    running = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    service.end(number)
+    until(lambda: not workers_of(node), "they have ended with it")
+    node.remove(running)
+    assert node.grants() == []
+    assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+
+
+def test_killed_workers_are_replaced(served: Node, bundles: Bundles) -> None:
+    served.sim("1xT4")
+    for _ in range(3):
+        before = workers_of(served)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda seen=before: len(set(workers_of(served)) - set(seen)) >= 3, "others are there")  # type: ignore[misc]
+        assert served.run(bundles("XPU_MEM=1G")).returncode == 0
+
+
+# Killed at work.
+
+
+@BOTH
+def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
+    node: Node, bundles: Bundles, start_agent: Serve, mode: str
+) -> None:
+    """At each of its calls that change something, from `go` to the answer."""
+    node.configure(f"mode: {mode}")
+    node.sim("1xT4-R580")
+    start_agent()
+    workers_are_there(node)
+    changes = "ftruncate,unlink,rename,open_tree,move_mount,mount,setns,mknodat,symlinkat,flock"
+    refused = 0
+    for when in (1, 2, 3, 5, 8, 13, 21):
+        until(lambda: len(workers_of(node)) >= 3, "all are there")
+        pids = workers_of(node)[1:]
+        tracer = subprocess.Popen(
+            [
+                *("strace", "-qq", "-o", os.devnull, "-e", f"trace={changes}"),
+                *("-e", f"inject={changes}:signal=KILL:when={when}"),
+                *(word for pid in pids for word in ("-p", str(pid))),
+            ],
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda seen=pids: all(_traced(pid) for pid in seen), "strace is there")  # type: ignore[misc]
+        bundle = bundles("XPU_MEM=1G", "XPU_CORES=30", args=["nvidia-smi"])
+        done = node.run(bundle)
+        tracer.terminate()
+        tracer.wait()
+        if done.returncode:
+            assert "start the container again" in done.stderr or "start it again" in done.stderr, done.stderr
+            refused += 1
+        else:
+            assert "1024MiB" in done.stdout.replace(" ", "")
+        node.close_containers()
+        node.xpu("gc")
+        assert node.grants() == []
+    assert refused >= 3
+
+
+def _traced(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True  # it was killed already
+    return "TracerPid:\t0" not in status
+
+
+# Who else asks.
+
+
+def test_what_is_no_call_harms_nobody(served: Node, bundles: Bundles) -> None:
+    served.sim("1xT4")
+    address = str(served.run_dir / "start.sock")
+    assert os.stat(address).st_mode & 0o777 == 0o600
+    before = workers_of(served)
+    garbage = [
+        b"",
+        b"\0",
+        b"xpu-start-1\0",
+        b"xpu-start-1\0shim\0/\0\0\0/\0",
+        b"xpu-start-2\0hook\0/\0\0\0/\0createRuntime\0{}\0",
+        b"\xff" * 100_000,
+    ]
+    for message in garbage:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+            caller.connect(address)
+            caller.send(message)
+            caller.settimeout(5)
+            assert caller.recv(64) in (b"declined\0", b"")
+    # Who says nothing, or leaves after all, holds nobody up for long.
+    silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(4)]
+    for caller in silent:
+        caller.connect(address)
+    began = time.monotonic()
+    assert served.run(bundles("XPU_MEM=1G")).returncode == 0
+    assert time.monotonic() - began < 60
+    for caller in silent:
+        caller.close()
+    assert workers_of(served) == before
