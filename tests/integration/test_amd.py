@@ -116,10 +116,16 @@ def test_the_gpus_are_listed_and_explained(node: Node, amd: Tree) -> None:
         (1, SECOND, 64 * GIB),
     ]
     assert all(row["healthy"] and not row["simulated"] for row in rows)
+    used = [(row["memory_used_bytes"], row["utilization_percent"]) for row in rows]
+    assert used == [(None, None), (None, None)]  # the tree has no such files
+    amd.tells_use(128, 3 * GIB, 42)
+    amd.tells_use(129, 1 << 50, 400)
+    used = [(row["memory_used_bytes"], row["utilization_percent"]) for row in node.json("devices")]
+    assert used == [(3 * GIB, 42), (64 * GIB, 100)]  # no more than there is
     told = node.xpu("devices").stdout
-    assert "AMD Instinct MI210" in told
+    assert "AMD Instinct MI210" in told and " 3G " in told and " 42% " in told
     assert "\namdgpu driver of Linux " in told
-    explained = node.xpu("explain", "-e", "XPU_COUNT=1").stdout
+    explained = node.xpu("explain", "-v", "-e", "XPU_COUNT=1").stdout
     assert f"make device /dev/kfd ({COMPUTE})" in explained
     assert f"make device /dev/dri/renderD128 ({GPU0})" in explained
 

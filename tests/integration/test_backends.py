@@ -117,7 +117,7 @@ def test_only_names_that_are_registered_can_be_asked_for(paper_node: Node, insta
     assert done.returncode == 2
     assert "paper" in allowed(done.stdout)
     assert "; did you mean paper?" in done.stdout
-    told = paper_node.xpu("explain", "-e", "XPU_MEM=4G", "-e", "XPU_ENFORCE=paper").stdout
+    told = paper_node.xpu("explain", "-v", "-e", "XPU_MEM=4G", "-e", "XPU_ENFORCE=paper").stdout
     assert "memory: held by paper (hard)" in told
     assert "note: paper is patient" in told
     assert f"mount {paper_node.run_dir}/slices/GRANT/limits at /run/paper" in told

@@ -77,6 +77,12 @@ class Tree:
         self.device(f"dri/renderD{minor}", DRM, minor)
         return node
 
+    def tells_use(self, minor: int, memory: int, percent: int) -> None:
+        """What the card of that render node tells of its use now."""
+        device = self.root / f"sys/class/drm/renderD{minor}/device"
+        write(device / "mem_info_vram_used", memory)
+        write(device / "gpu_busy_percent", percent)
+
     def device(self, name: str, major: int, minor: int) -> None:
         """A character device below the root's /dev."""
         path = self.root / "dev" / name

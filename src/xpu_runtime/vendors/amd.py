@@ -15,7 +15,11 @@ from xpu_runtime.linux import files
 from xpu_runtime.linux.numbers import is_number
 from xpu_runtime.vendors import nodes
 from xpu_runtime.vendors.inventory import Device, Driver, Node, stamp
-from xpu_runtime.vendors.vendor import Discovered, Vendor
+from xpu_runtime.vendors.vendor import WHOLE, Discovered, Sensors, Vendor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAME = "amd"
 
@@ -81,6 +85,31 @@ class Amd(Vendor):
             used[device.uuid] = {int(pid): amount for pid, amount in by_process.items() if amount is not None}
         return used
 
+    def sensors(self, driver: Driver, devices: tuple[Device, ...]) -> dict[str, Sensors]:
+        found = {}
+        for device in devices:
+            if folder := device.detail("sysfs"):
+                used = _number(os.path.join(folder, "mem_info_vram_used"))
+                found[device.uuid] = Sensors(None if used is None else min(used, device.memory_bytes))
+        return found
+
+    def utilization(
+        self, driver: Driver, devices: tuple[Device, ...], *, whole: bool = False
+    ) -> Callable[[], dict[str, dict[int, float]]] | None:
+        if not whole:
+            return None  # amdgpu tells nothing of single processes here
+        paths = {
+            device.uuid: os.path.join(folder, "gpu_busy_percent")
+            for device in devices
+            if (folder := device.detail("sysfs"))
+        }
+
+        def ask() -> dict[str, dict[int, float]]:
+            told = {uuid: _number(path) for uuid, path in paths.items()}
+            return {uuid: {WHOLE: min(busy, 100) / 100} for uuid, busy in told.items() if busy is not None}
+
+        return ask
+
 
 VENDOR = Amd()
 
@@ -98,7 +127,7 @@ class _Gpu:
         self.properties = _properties(os.path.join(node, "properties"))
         minor = self.properties.get("drm_render_minor", 0)
         self.minor = minor if minor < _MINORS else 0
-        self._device = os.path.join(root, f"sys/class/drm/renderD{self.minor}/device")
+        self.folder = os.path.join(root, f"sys/class/drm/renderD{self.minor}/device")
 
     @property
     def is_amd(self) -> bool:
@@ -116,12 +145,12 @@ class _Gpu:
     def unique_id(self) -> int:
         """The GPU's own number, which no other has; 0 for cards without one."""
         known = self.properties.get("unique_id", 0)
-        return known or _hexadecimal(_text(os.path.join(self._device, "unique_id")))
+        return known or _hexadecimal(_text(os.path.join(self.folder, "unique_id")))
 
     @property
     def memory(self) -> int:
         """Bytes of device memory: a partition has its share, and the PCI device tells of the whole."""
-        whole = _number(os.path.join(self._device, "mem_info_vram_total")) or 0
+        whole = _number(os.path.join(self.folder, "mem_info_vram_total")) or 0
         banks = os.path.join(self.node, "mem_banks")
         each = [_properties(os.path.join(banks, bank, "properties")) for bank in _numbered(banks)]
         heaps = [bank for bank in each if bank.get("heap_type") in _DEVICE_HEAPS]
@@ -137,7 +166,7 @@ class _Gpu:
     @property
     def product(self) -> str:
         """What its board is called; only server cards tell it."""
-        return _text(os.path.join(self._device, "product_name"))
+        return _text(os.path.join(self.folder, "product_name"))
 
     @property
     def name(self) -> str:
@@ -169,8 +198,9 @@ def _device(index: str, gpu: _Gpu, gpus: list[_Gpu], kfd: Node | None) -> Device
     facts += [("brand", brand) for brand in _BRANDS if brand in gpu.product.lower()]
     details = [("gpu_id", str(gpu.gpu_id))]
     if len(partitions) == 1:
-        # A limit of the region holds for the card as a whole, all of its partitions together.
-        details.append(("dmem", f"drm/{gpu.address}/vram"))
+        # A limit of the region holds for the card as a whole, all of its partitions together; and what is
+        # told of use is that of all.
+        details += [("dmem", f"drm/{gpu.address}/vram"), ("sysfs", gpu.folder)]
     return Device(
         index=index,
         uuid=uuid,
