@@ -25,6 +25,8 @@ class Terminal:
         rows: int = 30,
         words: Sequence[str] = ("top", "--interval", "0.3"),
         environ: Mapping[str, str] | None = None,
+        *,
+        keys: bool = True,
     ) -> None:
         self._end, theirs = pty.openpty()
         self._before = termios.tcgetattr(theirs)
@@ -35,7 +37,7 @@ class Terminal:
             # COLUMNS is another window's: a shell exports it once.
             env={**node.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "NO_COLOR": "", "COLUMNS": "80"}
             | dict(environ or {}),
-            stdin=theirs,
+            stdin=theirs if keys else subprocess.DEVNULL,
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,

@@ -125,3 +125,20 @@ def test_names_are_believed_only_where_containerd_writes_them(node: Node, task: 
     for text in (deep, "\x00", "[]"):
         (nested / "config.json").write_text(text)
         assert names(node) == [None, f"default/{in_another_namespace.name}", f"k8s.io/{nested.name}"]
+
+
+def test_an_id_that_is_none_draws_on_no_terminal(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4-R580")
+    node.configure("mode: spec\n")
+    bundle = bundles("XPU_MEM=2G", args=SLEEP)
+    hostile = "x\x1b[2J\x1b]0;me\x07\n" + "y" * 3000
+    done = node.oci("create", "--bundle", bundle, hostile)
+    assert done.returncode != 0  # runc's own answer; the slice was booked before
+    shown = [node.xpu(*words, check=False) for words in (
+        ["ps", "--no-trunc"], ["ps", "-q"], ["ps", "--format", "{{.ID}}"], ["events"], ["doctor"],
+        ["inspect", "x\x1b"], ["set", "x\x1b[", "--mem", "1G"], ["drain", "0"], ["gc"], ["release", "x\x1b["],
+    )]  # fmt: skip
+    assert "y" * 3000 in shown[0].stdout
+    for each in shown:
+        told = each.stdout + each.stderr
+        assert all(letter.isprintable() or letter == "\n" for letter in told), each

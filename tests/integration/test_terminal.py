@@ -149,6 +149,9 @@ def test_a_watched_table_follows_what_happens_until_q(node: Node, bundles: Bundl
         until(lambda: not any(line.startswith(container[:12]) for line in terminal.page()), "it is gone")
         terminal.press("q")
         assert terminal.ended() == 0
+    with Terminal(node, 80, 24, ["ps", "--watch"], keys=False) as terminal:
+        assert terminal.process.wait(30) == 2
+        assert "--watch needs a terminal" in terminal.read()
 
 
 def test_a_users_who_may_not_read_the_ledger_is_told_so_in_one_line(node: Node, bundles: Bundles) -> None:

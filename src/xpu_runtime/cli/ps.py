@@ -107,7 +107,7 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
         return
     names = Names()
     if watch:
-        if not screen.is_terminal():
+        if not screen.can_watch():
             raise click.UsageError("--watch needs a terminal; for scripts there are --json and --format.")
         screen.watch(lambda window: _page(window, names, no_trunc, wide), _WATCH_S)
         return

@@ -51,6 +51,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def can_watch() -> bool:
+    """Whether a Screen can be had: keys come from a terminal, too."""
+    return is_terminal() and sys.stdin.isatty()
+
+
 def coloured() -> bool:
     """Whether stdout takes colours: a terminal, and nobody has said no (no-color.org)."""
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

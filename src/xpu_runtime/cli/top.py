@@ -70,7 +70,7 @@ def top(once: bool, as_json: bool, interval: float) -> None:
       xpu top
       xpu top --json | jq '.devices[].containers[] | select(.waits).container_id'
     """
-    if as_json or once or not (click.get_text_stream("stdin").isatty() and screen.is_terminal()):
+    if as_json or once or not screen.can_watch():
         reading = live.readings(interval)()
         live.complain(reading)
         if as_json:
