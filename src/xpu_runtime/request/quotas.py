@@ -1,6 +1,6 @@
 """Which quotas of the configuration a container counts to, by what the engine tells of it in the spec.
 
-That is annotations and the user namespace. Labels of containers are not told to a runtime, and who may set
+That is annotations and the user namespace. docker and Kubernetes tell a runtime no labels, and who may set
 annotations decides which quota it counts to. What is granted already is ledger/quotas.py's to know.
 """
 

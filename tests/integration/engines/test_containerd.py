@@ -302,3 +302,16 @@ def test_containers_of_two_engines_may_have_one_id(ctr: Ctr, docker: Docker, nod
     ctr.remove_all()
     assert node.json("ps") == [dockers]
     assert docker("exec", container, "cuda-probe", "alloc", "2000").status == 3
+
+
+def test_annotations_are_told_and_labels_as_such(ctr: Ctr, node: Node) -> None:
+    key = "io.kubernetes.cri.sandbox-namespace"
+    node.configure(
+        f"policy: {{quotas: [{{name: ml, match: {{annotation: {key}, value: ml}}, max_slices: 1}}]}}\n"
+    )
+    ask = ["--env", "XPU_MEM=1G"]
+    ctr.start([*ask, "--annotation", f"{key}=ml"], "sleep", "1000")
+    for option in ("--annotation", "--label"):
+        refused = ctr.run([*ask, option, f"{key}=ml"], "true")
+        assert f"quota ml (annotation {key}=ml): 0 of 1 slices left, 1 requested" in refused.error
+    assert ctr.run([*ask, "--annotation", f"{key}=other"], "true").status == 0

@@ -65,3 +65,10 @@ def test_a_container_of_a_remapped_engine_gets_its_slice(remapped: Docker, node:
         assert "allocating 2000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in done.out
         assert " 0 0 " in " ".join(done.out.split()), done
     assert node.json("ps") == []
+
+
+def test_the_uid_of_its_root_is_told_for_quotas(remapped: Docker, node: Node) -> None:
+    node.configure(f"policy: {{quotas: [{{name: u, match: {{user_namespace: {FIRST}}}, max_slices: 1}}]}}\n")
+    remapped.start("XPU_MEM=1G", "sleep", "1000")
+    done = remapped.run("XPU_MEM=1G", "true")
+    assert f"quota u (user namespace of uid {FIRST}): 0 of 1 slices left, 1 requested" in done.error
