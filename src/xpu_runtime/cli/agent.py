@@ -25,7 +25,7 @@ from xpu_runtime.vendors import discovery, registry
 _LOCK = "agent.lock"
 
 
-@click.command()
+@click.command(short_help="Share out devices' time, and make starts quicker.")
 def agent() -> None:
     """Share out the time of devices among containers, and make their starts quicker.
 
