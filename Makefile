@@ -139,13 +139,14 @@ install-simulator:
 ZSH_FUNCTIONS ?= $(PREFIX)/share/zsh/vendor-completions
 install-node:
 	@install -d $(DESTDIR)/etc/xpu $(addprefix $(DESTDIR)$(PREFIX)/,lib/systemd/system lib/udev/rules.d lib/tmpfiles.d \
-		share/containers/oci/hooks.d share/man/man5 share/man/man8 share/bash-completion/completions \
+		share/$(NAME)/monitoring share/containers/oci/hooks.d share/man/man5 share/man/man8 share/bash-completion/completions \
 		share/fish/vendor_completions.d) $(DESTDIR)$(ZSH_FUNCTIONS)
 	@install -m 644 config/config.yaml $(DESTDIR)/etc/xpu/
 	@install -m 644 packaging/node/xpu-inventory.service packaging/node/xpu-agent.service \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/
 	@install -m 644 packaging/node/60-$(NAME).rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/
 	@install -m 644 packaging/node/$(NAME).conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/
+	@install -m 644 packaging/monitoring/* $(DESTDIR)$(PREFIX)/share/$(NAME)/monitoring/
 	@install -m 644 hooks/hooks.d/*.json $(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/
 	@install -m 644 $(filter-out $(BUILD)/pages/man/xpu-sim%,$(wildcard $(BUILD)/pages/man/*.8)) packaging/node/*.8 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/

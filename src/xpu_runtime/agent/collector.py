@@ -2,7 +2,8 @@
 
 A driver that is asked for its figures can hang for ever, where no signal reaches it: then only that process
 hangs, is given up, and another one is tried when somebody asks again. It is started when it is first asked,
-and ends when nobody asks any more. What it makes is not known here.
+and ended when nobody has asked for a while, or after an hour: what a driver's library loses of its memory
+comes back. What it makes is not known here.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from xpu_runtime.messages import line_of
 
 _LENGTH = struct.Struct("=?I")
 _MOST_BYTES = 64 << 20
-#: It ends when nobody has asked for so many seconds.
+#: It is ended when nobody has asked for so many seconds, and after the first answer when it is so old.
 _IDLE_S = 300.0
+_OLDEST_S = 3600.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -38,6 +40,9 @@ class Collector:
         self._received = b""
         #: When an answer is given up (time.monotonic); None: nothing was asked.
         self.until: float | None = None
+        self._started = 0.0
+        #: When a process that nobody asks is to be closed; None: it is at work, or there is none.
+        self.idle_until: float | None = None
 
     def fileno(self) -> int | None:
         """Readable when there is something to `answer`; None: there is no process."""
@@ -47,7 +52,7 @@ class Collector:
         """Asks, unless an answer is due already; as `fileno`, where None: it cannot be asked."""
         if self.until is not None:
             return self.fileno()
-        self.until = time.monotonic() + self.longest_s
+        self.until, self.idle_until = time.monotonic() + self.longest_s, None
         for _ in range(2):  # the one there is may have just ended
             try:
                 if self._socket is None:
@@ -55,9 +60,10 @@ class Collector:
                 assert self._socket is not None
                 self._socket.send(b"?")
             except OSError:
-                self.close()
+                self._end()
             else:
                 return self.fileno()
+        self.until = None
         return None
 
     def answer(self) -> tuple[bytes, str] | None:
@@ -74,7 +80,10 @@ class Collector:
             is_page, length = _LENGTH.unpack_from(self._received)
             if len(self._received) >= _LENGTH.size + length:
                 content = self._received[_LENGTH.size :]
-                self._received, self.until = b"", None
+                now = time.monotonic()
+                self._received, self.until, self.idle_until = b"", None, now + _IDLE_S
+                if now - self._started > _OLDEST_S:
+                    self.close()
                 return (content, "") if is_page else (b"", content.decode(errors="replace"))
         late = self.until is not None and time.monotonic() >= self.until
         if not ended and not late:
@@ -86,7 +95,11 @@ class Collector:
 
     def close(self) -> None:
         """Ends the process; one that hangs in the driver ends when that lets it."""
-        self._received, self.until = b"", None
+        self.until = None
+        self._end()
+
+    def _end(self) -> None:
+        self._received, self.idle_until = b"", None
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -109,7 +122,7 @@ class Collector:
         if child == 0:
             _serve(self._make, theirs, parent)
         theirs.close()
-        self._child, self._socket = child, ours
+        self._child, self._socket, self._started = child, ours, time.monotonic()
 
 
 def end_with(parent: int) -> None:
@@ -136,7 +149,6 @@ def _serve(make: Callable[[], Callable[[], bytes]], requests: socket.socket, par
     try:
         end_with(parent)
         keep_only(requests.fileno())
-        requests.settimeout(_IDLE_S)
         page = None
         while requests.recv(16):
             try:

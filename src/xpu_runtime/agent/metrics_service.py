@@ -53,12 +53,12 @@ class MetricsService:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.kill(self._child, signal.SIGKILL)
-        os.waitpid(self._child, 0)
         try:
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
             os.unlink(paths.in_run_dir(SOCKET))
         except OSError:
-            pass
+            pass  # gone already
 
 
 def _keep(config: Config, make: Make, log: Callable[[str], None], agent: int) -> NoReturn:

@@ -69,7 +69,7 @@ class Server:
     def step(self, seconds: float | None) -> None:
         """Does what there is to do, waiting `seconds` for it at most; None: until there is something."""
         due = [client.until for client in self._clients]
-        due += [self._collector.until] if self._collector.until is not None else []
+        due += [each for each in (self._collector.until, self._collector.idle_until) if each is not None]
         if due:
             left = max(0.0, min(due) - time.monotonic())
             seconds = left if seconds is None else min(seconds, left)
@@ -81,6 +81,9 @@ class Server:
             self._drop(client)
         if self._collector.until is not None and now >= self._collector.until:
             self._collected()
+        if self._collector.idle_until is not None and now >= self._collector.idle_until:
+            self._selector.unregister(self._collector.fileno() or 0)
+            self._collector.close()
 
     # Connections
 
