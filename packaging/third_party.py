@@ -24,10 +24,22 @@ def main(wheels: str, folder: str) -> None:
     for name in sorted(os.listdir(wheels)):
         if name.endswith(".whl"):
             with zipfile.ZipFile(os.path.join(wheels, name)) as wheel:
-                wheel.extractall(aside, [path for path in wheel.namelist() if _is_taken(path)])
+                for path in filter(_is_taken, wheel.namelist()):
+                    _make_module(wheel.extract(path, aside))
     # Who is killed leaves no half of it, which a later build would take for all.
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(aside, folder)
+
+
+def _make_module(path: str) -> None:
+    """Takes the first line of a program away: these are imported, and lintian and rpmlint look for its
+    interpreter."""
+    with open(path, "rb+") as file:
+        content = file.read()
+        if content.startswith(b"#!"):
+            file.seek(0)
+            file.write(content[content.index(b"\n") :])
+            file.truncate()
 
 
 def _is_taken(path: str) -> bool:
