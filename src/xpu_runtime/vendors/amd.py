@@ -86,12 +86,8 @@ class Amd(Vendor):
         return used
 
     def sensors(self, driver: Driver, devices: tuple[Device, ...]) -> dict[str, Sensors]:
-        found = {}
-        for device in devices:
-            if folder := device.detail("sysfs"):
-                used = _number(os.path.join(folder, "mem_info_vram_used"))
-                found[device.uuid] = Sensors(None if used is None else min(used, device.memory_bytes))
-        return found
+        whole = {device: device.detail("sysfs") for device in devices}
+        return {device.uuid: _sensors(folder, device) for device, folder in whole.items() if folder}
 
     def utilization(
         self, driver: Driver, devices: tuple[Device, ...], *, whole: bool = False
@@ -112,6 +108,25 @@ class Amd(Vendor):
 
 
 VENDOR = Amd()
+
+
+def _sensors(folder: str, device: Device) -> Sensors:
+    """Of a PCI device (Documentation/gpu/amdgpu/thermal.rst and driver-misc.rst), in its units."""
+    used = _number(os.path.join(folder, "mem_info_vram_used"))
+    hwmon = os.path.join(folder, "hwmon")
+    try:
+        (name,) = os.listdir(hwmon)
+    except (OSError, ValueError):
+        name = "none"
+    millidegrees = _number(os.path.join(hwmon, name, "temp1_input"))
+    microwatts = _number(os.path.join(hwmon, name, "power1_average"))
+    if microwatts is None:  # its name in newer kernels
+        microwatts = _number(os.path.join(hwmon, name, "power1_input"))
+    return Sensors(
+        None if used is None else min(used, device.memory_bytes),
+        None if millidegrees is None else millidegrees / 1000,
+        None if microwatts is None else microwatts / 1_000_000,
+    )
 
 
 class _Gpu:

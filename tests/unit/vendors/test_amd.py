@@ -10,6 +10,7 @@ import pytest
 from support.amd import GIB, KFD, Tree, properties, write
 from xpu_runtime.vendors.amd import VENDOR
 from xpu_runtime.vendors.inventory import Device, Node
+from xpu_runtime.vendors.vendor import Sensors
 
 
 def found(tree: Tree) -> tuple[Device, ...]:
@@ -109,6 +110,24 @@ def test_kfd_tells_what_processes_have(tmp_path: Path) -> None:
     assert used == {"GPU-0000000000000001": {4711: 3 << 30}, "GPU-0000000000000002": {4711: 0}}
     shutil.rmtree(processes)  # as with an older kernel, which does not tell
     assert VENDOR.memory_by_process(discovered.driver, discovered.devices) is None
+
+
+def test_cards_tell_temperature_power_and_memory_and_partitions_nothing(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for bus in (1, 2, 3, 3):
+        tree.gpu(bus=bus)
+    first, second = (tmp_path / f"sys/class/drm/renderD{minor}/device" for minor in (128, 129))
+    write(first / "mem_info_vram_used", 3 * GIB)
+    write(first / "hwmon/hwmon4/temp1_input", 41500)
+    write(first / "hwmon/hwmon4/power1_average", 93_000_000)
+    write(second / "hwmon/hwmon5/temp1_input", "garbage")
+    write(second / "hwmon/hwmon5/power1_input", 7_000_000)  # as newer kernels have it
+    discovered = VENDOR.discover(str(tmp_path))
+    assert discovered.driver is not None
+    told = VENDOR.sensors(discovered.driver, discovered.devices)
+    assert list(told.values()) == [Sensors(3 * GIB, 41.5, 93), Sensors(None, None, 7)]
+    shutil.rmtree(first)
+    assert VENDOR.sensors(discovered.driver, discovered.devices)[found(tree)[0].uuid] == Sensors()
 
 
 def test_a_node_whose_device_files_nobody_has_made_has_them_by_number(tmp_path: Path) -> None:
