@@ -48,7 +48,7 @@ def values(text: str) -> dict[str, float]:
 
 def on_socket(node: Node) -> str:
     path = str(node.run_dir / "metrics.sock")
-    until(lambda: os.path.exists(path), "it listens")
+    until(lambda: _listens(path), "it listens")
     return path
 
 
@@ -112,9 +112,9 @@ def test_a_port_of_this_machine_answers_only_who_asks_for_it(node: Node, start_a
     assert answer(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n")[0] == 403
 
 
-def _listens(port: int) -> bool:
+def _listens(address: str | int) -> bool:
     try:
-        connected(port).close()
+        connected(address).close()
     except OSError:
         return False
     return True
@@ -242,5 +242,6 @@ def test_what_ends_is_started_again(node: Node, start_agent: Serve) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """Those that serve metrics: the agent's other one asks the driver, once there are slices."""
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Those that serve metrics: start workers are another program."""
+    there = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(each) for each in there if b"worker.py" not in Path(f"/proc/{each}/cmdline").read_bytes()]
