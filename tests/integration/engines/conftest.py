@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -94,7 +94,9 @@ class Engines:
     """The folder, the node and the daemons that all tests here share."""
 
     def __init__(self, prefix: Path) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="xpu-e-", dir="/run"))
+        # Its name is containerd's namespace: no underscore may follow the dash, which mkdtemp has at times.
+        self.folder = Path("/run", f"xpu-e-{secrets.token_hex(4)}")
+        self.folder.mkdir()
         self.folder.chmod(0o711)  # the root of a user namespace goes through it
         #: Their cgroup, and containerd's namespace for `ctr`, which makes a cgroup of that name.
         self.name = self.folder.name

@@ -315,3 +315,15 @@ def test_annotations_are_told_and_labels_as_such(ctr: Ctr, node: Node) -> None:
         refused = ctr.run([*ask, option, f"{key}=ml"], "true")
         assert f"quota ml (annotation {key}=ml): 0 of 1 slices left, 1 requested" in refused.error
     assert ctr.run([*ask, "--annotation", f"{key}=other"], "true").status == 0
+
+
+def test_a_container_is_known_by_its_namespace_and_its_id_or_nerdctls_name(
+    ctr: Ctr, engines: Engines, node: Node, mode: str
+) -> None:
+    plain = ctr.start(["--env", "XPU_MEM=2G"], "sleep", "1000")
+    named = ctr.start(["--env", "XPU_MEM=2G", "--annotation", "nerdctl/name=web"], "sleep", "1000")
+    names = {entry["container_id"]: entry["name"] for entry in node.json("ps")}
+    assert names == {plain: f"{engines.name}/{plain}", named: f"{engines.name}/web"}
+    node.xpu("set", f"{engines.name}/web", "--mem", "3G")
+    changed = {entry["container_id"]: entry["memory_bytes"] for entry in node.json("ps")}
+    assert changed == {plain: 2 * GIB, named: 3 * GIB}
