@@ -1,8 +1,8 @@
 """The mounts of this process's mount namespace, as /proc/self/mountinfo lists them (proc(5)).
 
-The id of a mount is read from a file descriptor, which stays on its mount whatever is renamed, linked or
-mounted afterwards: the answer is still valid when the descriptor is used. Only reads; rootmounts.py decides
-what it means.
+The id of a mount is asked of a file descriptor (syscalls.mount_id), which stays on its mount whatever is
+renamed, linked or mounted afterwards: the answer is still valid when the descriptor is used. Only reads;
+rootmounts.py decides what it means.
 """
 
 from __future__ import annotations
@@ -51,14 +51,6 @@ def devices() -> frozenset[str]:
 
 def _lines() -> list[bytes]:
     return files.read("/proc/self/mountinfo", _LIMIT).split(b"\n")[:-1]
-
-
-def id_of(fd: int) -> int:
-    """The id of the mount through which the file of `fd` was opened."""
-    for line in files.read(f"/proc/self/fdinfo/{fd}", 1 << 16).split(b"\n"):
-        if line.startswith(b"mnt_id:"):
-            return int(line[7:])
-    raise OSError(f"/proc/self/fdinfo/{fd} names no mount")
 
 
 def _unescaped(text: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 
-from xpu_runtime.linux import mountinfo
+from xpu_runtime.linux import mountinfo, syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,22 +38,22 @@ class RootMounts:
 
     def __init__(self, root: int, host_devices: frozenset[str] | None) -> None:
         self._folder = root
-        self._root = mountinfo.id_of(root)
+        self._root = syscalls.mount_id(root)
         self._host_devices = host_devices
         self._known: dict[int, MountEntry] = {}
         self._attached: set[int] = set()
 
     def attached(self, fd: int) -> None:
         """Records that the mount of `fd` was attached by us."""
-        self._attached.add(mountinfo.id_of(fd))
+        self._attached.add(syscalls.mount_id(fd))
 
     def of(self, fd: int) -> MountEntry:
         """The mount that `fd` lies on; OSError if it is no longer in the mount namespace."""
-        return self._entry(mountinfo.id_of(fd))
+        return self._entry(syscalls.mount_id(fd))
 
     def is_own(self, fd: int) -> bool:
         """Whether the mount that `fd` lies on is the container's own."""
-        number = mountinfo.id_of(fd)
+        number = syscalls.mount_id(fd)
         if number == self._root or number in self._attached:
             return True
         if self._host_devices is None:

@@ -8,8 +8,10 @@ the kernel does.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
+import sys
 
 from xpu_runtime.errors import XpuError, incomplete_python
 
@@ -46,10 +48,10 @@ except (ImportError, AttributeError, TypeError):  # an interpreter in which _cty
 
 # Since Linux 5.1 new calls have one number on all architectures; older calls differ.
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
-_SETNS, _UMOUNT2, _MOUNT, _BPF, _UNSHARE = {
-    "x86_64": (308, 166, 165, 321, 272),
-    "aarch64": (268, 39, 40, 280, 97),
-}.get(os.uname().machine, (-1,) * 5)
+_SETNS, _UMOUNT2, _MOUNT, _BPF, _UNSHARE, _STATX = {
+    "x86_64": (308, 166, 165, 321, 272, 332),
+    "aarch64": (268, 39, 40, 280, 97, 291),
+}.get(os.uname().machine, (-1,) * 6)
 _SETFSUID, _SETFSGID, _CAPGET, _CAPSET = {
     "x86_64": (122, 123, 125, 126),
     "aarch64": (151, 152, 90, 91),
@@ -71,6 +73,9 @@ MOUNT_ATTR_NODEV = 0x04
 MOUNT_ATTR_NOEXEC = 0x08
 MNT_DETACH = 2
 UMOUNT_NOFOLLOW = 8
+_STATX_MNT_ID = 0x1000
+#: struct statx, and where in it are stx_mask and stx_mnt_id.
+_STATX_SIZE, _MASK, _MNT_ID = 256, slice(0, 4), slice(0x90, 0x98)
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
@@ -106,6 +111,15 @@ def mount_setattr(fd: int, attr_set: int = 0, propagation: int = 0) -> None:
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     """mount(2)."""
     _syscall(target, _MOUNT, _path(source), _path(target), _path(kind), flags, _path(data))
+
+
+def mount_id(fd: int) -> int:
+    """statx(2): the id of the mount that the file of `fd` was opened through (Linux 5.8)."""
+    found = bytearray(_STATX_SIZE)
+    _syscall("", _STATX, fd, b"", AT_EMPTY_PATH, _STATX_MNT_ID, shared(found))
+    if not int.from_bytes(found[_MASK], sys.byteorder) & _STATX_MNT_ID:
+        raise OSError(errno.ENOSYS, "the kernel tells no mount of a file: it is older than Linux 5.8")
+    return int.from_bytes(found[_MNT_ID], sys.byteorder)
 
 
 def umount2(path: str, flags: int) -> None:
