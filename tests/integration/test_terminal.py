@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,9 @@ def test_what_is_left_out_is_said(node: Node, container: str) -> None:
         *("CONTAINER", "NAME", "GPU", "MEMORY", "USED", "CORES", "GOT", "ENFORCED", "BY", "MODE", "STATE"),
         *("PID", "CREATED"),
     ]
+    top = plain(printed(node, 80, "top", "--once", "--interval", "0.1"))
+    assert max(map(len, top.splitlines())) <= 80
+    assert re.search(r" ml/t+\.\.t+/cuda$", top, flags=re.MULTILINE)
     uuid = node.json("devices")[0]["uuid"]
     devices = plain(printed(node, 80, "devices"))
     assert uuid not in devices and uuid[:12] in devices

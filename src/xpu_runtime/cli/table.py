@@ -66,16 +66,16 @@ def lines(columns: Sequence[Column], left_out: Sequence[str], width: int | None)
     over = 0 if width is None else sum(each.width + len(_GAP) for each in shown) - len(_GAP) - width
     widths = []
     for each in shown:
-        cut = max(0, min(over, each.width - each.narrowest))
-        over -= cut
-        widths.append(each.width - cut)
+        less = max(0, min(over, each.width - each.narrowest))
+        over -= less
+        widths.append(each.width - less)
     heads = [(_filled(each, each.head, wide), "") for each, wide in zip(shown, widths)]
     found = [_line(heads)]
     for row in range(len(columns[0].cells)):
         cells = []
         for each, wide in zip(shown, widths):
             style = each.styles[row] if each.styles else ""
-            cells.append((_filled(each, _cut(each, each.cells[row], wide), wide), style))
+            cells.append((_filled(each, cut(each.cells[row], wide, each.keeps_end), wide), style))
         found.append(_line(cells))
     if missing and columns[0].cells:
         found += wrapped(f"--wide also shows {', '.join(dict.fromkeys(missing))}", width, style="dim")
@@ -103,11 +103,12 @@ def _fitting(
     return columns, missing
 
 
-def _cut(column: Column, text: str, width: int) -> str:
+def cut(text: str, width: int, keeps_end: bool) -> str:
+    """The text, or what fits of it: its beginning, or with `keeps_end` its two ends."""
     if len(text) <= width:
         return text
     kept = width - len(_CUT)
-    end = kept * 2 // 3 if column.keeps_end else 0
+    end = kept * 2 // 3 if keeps_end else 0
     return text[: kept - end] + _CUT + text[len(text) - end :]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from xpu_runtime.cli.live import Card, Reading, Row
 from xpu_runtime.cli.screen import Line, Size
-from xpu_runtime.cli.table import memory, share
+from xpu_runtime.cli.table import cut, memory, share
 from xpu_runtime.errors import XpuError
 from xpu_runtime.value import Value
 
@@ -195,8 +195,7 @@ def _memory(row: Row) -> str:
 
 
 def _name(row: Row, width: int) -> str:
-    name = row.name or "-"
-    return name if len(name) <= width else f"{name[: width - 2]}.."
+    return cut(row.name or "-", width, keeps_end=True)
 
 
 def _row_bar(row: Row, style: _Style) -> Line:
