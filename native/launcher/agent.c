@@ -23,7 +23,10 @@ enum {
     READY_S = 5,   /* in the queue */
     ANSWER_S = 90, /* a start waits at most 25 s for the ledger, and has little else to wait for */
     MOST_BYTES = 192 * 1024,
-    MOST_WORDS = 4096
+    MOST_WORDS = 4096,
+    /* The answer has the words of the request, and paths besides. */
+    MOST_BYTES_ASKED = MOST_BYTES / 2,
+    MOST_WORDS_ASKED = MOST_WORDS / 2
 };
 
 struct message {
@@ -34,7 +37,7 @@ struct message {
 
 static void put(struct message *message, const char *text) {
     size_t length = strlen(text) + 1;
-    message->fits = message->fits && length <= sizeof message->text - message->size;
+    message->fits = message->fits && length <= MOST_BYTES_ASKED - message->size;
     if (!message->fits)
         return;
     memcpy(message->text + message->size, text, length);
@@ -51,9 +54,9 @@ static ssize_t receive(int fd, char *text, size_t size, int seconds) {
     ssize_t got;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     do
-        got = recv(fd, text, size, 0);
+        got = recv(fd, text, size, MSG_TRUNC);
     while (got < 0 && errno == EINTR);
-    return got;
+    return got > (ssize_t)size ? -1 : got;
 }
 
 static bool send_all(int fd, const char *text, size_t size) {
@@ -103,7 +106,7 @@ enum agent_outcome agent_ask(const char *kind, const char *lib, int count, char 
     int fd = connect_agent();
     if (fd < 0)
         return AGENT_NONE;
-    message.fits = getcwd(cwd, sizeof cwd) != NULL;
+    message.fits = getcwd(cwd, sizeof cwd) != NULL && count <= MOST_WORDS_ASKED;
     message.size = 0;
     put(&message, protocol);
     put(&message, kind);

@@ -149,6 +149,18 @@ def test_nothing_grows_from_start_to_start(served: Node, bundles: Bundles) -> No
 # Without them.
 
 
+@pytest.mark.parametrize("times", [2000, 15_000])
+def test_a_long_command_line_is_nobodys_limit(
+    node: Node, bundles: Bundles, start_agent: Serve, times: int
+) -> None:
+    node.sim("1xT4")
+    start_agent()
+    workers_are_there(node)
+    bundle = bundles("XPU_MEM=1G", args=["nvidia-smi"])
+    done = node.oci(*["--debug=false"] * times, "run", "--bundle", bundle, bundle.name)
+    assert "1024MiB" in done.stdout.replace(" ", ""), done.stderr
+
+
 def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_agent: Serve) -> None:
     node.sim("1xT4-R580")
     start_agent()
