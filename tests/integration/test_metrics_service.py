@@ -163,10 +163,15 @@ def test_silent_and_slow_clients_hold_up_neither_the_socket_nor_the_agent(
     service = start_agent()
     path = on_socket(node)
     until(lambda: _listens(port), "it listens")
-    silent = [connected(port) for _ in range(12)]
+    (keeper,) = _children(service.process.pid)
+    (serving,) = _children(keeper)
+    before = len(os.listdir(f"/proc/{serving}/fd"))
+    silent = [connected(port) for _ in range(14)]
     for each in silent[:4]:
         each.sendall(b"GET /met")
     assert answer(path)[0] == 200
+    # What makes the page has come besides; the others wait in the kernel.
+    assert len(os.listdir(f"/proc/{serving}/fd")) <= before + 8 + 2
     # Of the port's own clients the eight that were first have their seconds, and then it goes on.
     assert answer(port)[0] == 200
     for each in silent:
