@@ -311,6 +311,33 @@ def the_interposer_libraries_hold_a_limit_with_systemd_and_in_a_user_namespace()
 
 
 @check
+def the_agents_workers_start_containers_and_the_journal_has_the_events_with_fields() -> None:
+    run("systemd-run", "--unit=xpu-agent", XPU, "agent")
+    deadline = time.monotonic() + 60
+    while not os.path.exists("/run/xpu/start.sock"):
+        assert time.monotonic() < deadline, run("journalctl", "--unit=xpu-agent")
+        time.sleep(0.2)
+    try:
+        with SYSTEM.container(*SLICE) as container:
+            command = ("run", "--rm", "--runtime=xpu", "--network=none", "--env=XPU_MEM=40G", IMAGE, "true")
+            assert "40 GiB" in SYSTEM.docker(*command, fails=True)
+        wanted = ("journalctl", "--output=json", "SYSLOG_IDENTIFIER=xpu")
+        while '"released"' not in (said := run(*wanted, f"XPU_CONTAINER_ID={container}")):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        granted, released = map(json.loads, said.splitlines())
+        assert (granted["XPU_EVENT"], released["XPU_EVENT"]) == ("granted", "released")
+        assert (granted["XPU_MEMORY_BYTES"], granted["XPU_CORES"]) == (str(4 * GIB), "30")
+        assert granted["XPU_DEVICE"] in {device["uuid"] for device in xpu("devices")}
+        refused = json.loads(run(*wanted, "XPU_EVENT=refused").splitlines()[-1])
+        assert refused["PRIORITY"] == "4" and "40 GiB" in refused["XPU_REASON"]
+    finally:
+        run("systemctl", "stop", "xpu-agent")
+    assert not os.path.exists("/run/xpu/start.sock")
+    assert subprocess.call(["pgrep", "-f", "xpu-container-runtime/worker.py"], stdout=subprocess.DEVNULL) == 1
+
+
+@check
 def the_simulation_goes_down_and_leaves_no_mount() -> None:
     run(XPU, "sim", "down")
     assert "/run/xpu" not in run("findmnt", "--list", "--noheadings", "--output=TARGET")

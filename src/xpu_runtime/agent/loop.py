@@ -20,6 +20,7 @@ from xpu_runtime import version
 from xpu_runtime.agent.card import ROUND_NS, Card, Watched
 from xpu_runtime.agent.comparison import Comparison
 from xpu_runtime.agent.grants import OpenGrants
+from xpu_runtime.agent.journal import Journal
 from xpu_runtime.agent.samples import Utilization
 from xpu_runtime.agent.start_workers import StartWorkers
 from xpu_runtime.agent.status import Door
@@ -47,6 +48,7 @@ class Agent:
     def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
         self._door = Door()
         self._workers = StartWorkers(log)
+        self._journal = Journal()
         self._comparison = Comparison(opener, log)
         self._grants = OpenGrants(log)
         self._cards: dict[bytes, Card] = {}
@@ -90,6 +92,7 @@ class Agent:
         if now - self._found_at >= (_NEW_NS if any(card.busy for card in cards) else _SLOW_NS):
             self._found_at = now
             self._workers.look()
+            self._journal.look()
             if self._grants.refresh():
                 self._arrange(now)
                 cards = self._cards.values()

@@ -1,0 +1,97 @@
+"""Events that the agent passes on: each once, with fields that no text of a container's can add to."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.agent import journal
+from xpu_runtime.ledger import events
+from xpu_runtime.ledger.events import Part
+from xpu_runtime.ledger.store import Ledger
+
+
+@pytest.fixture
+def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """What listens in its place."""
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "socket"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.setblocking(False)
+        yield listener
+
+
+def told(listener: socket.socket) -> list[list[tuple[str, str]]]:
+    """The fields of each entry that has come."""
+    found: list[list[tuple[str, str]]] = []
+    while True:
+        try:
+            entry = listener.recv(1 << 16).decode()
+        except BlockingIOError:
+            return found
+        assert entry.endswith("\n")
+        found.append([(line.partition("=")[0], line.partition("=")[2]) for line in entry.split("\n")[:-1]])
+
+
+def note(kind: str, container: str, *devices: Part, text: str = "") -> None:
+    with Ledger() as ledger:
+        ledger.note(kind, container, devices, text)
+
+
+def test_each_event_is_told_once_also_by_the_next_agent(journald: socket.socket) -> None:
+    service = journal.Journal()
+    service.look()
+    assert told(journald) == []
+    note(events.GRANTED, "c" * 64, Part("GPU-1", "0", 4 << 30, 30), Part("GPU-2", "1", None, None))
+    service.look()
+    service.look()
+    (entry,) = told(journald)
+    fields = dict(entry)
+    assert fields["MESSAGE"] == "container cccccccccccc granted: GPU-1: 4G, 30% of the cores; GPU-2"
+    assert (fields["PRIORITY"], fields["XPU_EVENT"], fields["XPU_CONTAINER_ID"]) == ("6", "granted", "c" * 64)
+    assert [value for name, value in entry if name == "XPU_DEVICE"] == ["GPU-1", "GPU-2"]
+    assert [value for name, value in entry if name == "XPU_MEMORY_BYTES"] == [str(4 << 30)]
+    note(events.REFUSED, "d", text="none left")
+    service = journal.Journal()
+    service.look()
+    (entry,) = told(journald)
+    assert dict(entry)["PRIORITY"] == "4" and dict(entry)["XPU_REASON"] == "none left"
+
+
+def test_a_ledger_that_is_made_anew_begins_anew(journald: socket.socket, tmp_path: Path) -> None:
+    service = journal.Journal()
+    note(events.DRAINED, "", Part("GPU-1", "0", None, None), text="fan")
+    service.look()
+    # Kept, so that the new file is another one.
+    (tmp_path / "ledger.db").rename(tmp_path / "aside")
+    note(events.UNDRAINED, "", Part("GPU-1", "0", None, None))
+    service.look()
+    assert [dict(entry)["MESSAGE"] for entry in told(journald)] == ["drained: GPU-1; fan", "undrained: GPU-1"]
+
+
+def test_what_a_container_says_begins_no_field(journald: socket.socket) -> None:
+    note(events.REFUSED, "c\nPRIORITY=0", text="a\nXPU_EVENT=granted\x1b[2J\u2028b")
+    journal.Journal().look()
+    (entry,) = told(journald)
+    assert [value for name, value in entry if name in ("PRIORITY", "XPU_EVENT")] == ["4", "refused"]
+    assert dict(entry)["XPU_REASON"] == "a?XPU_EVENT=granted?[2J?b"
+
+
+def test_many_are_told_in_several_looks_and_none_is_lost_on_a_node_without_journald(
+    journald: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[tuple[str, str]] = []
+    monkeypatch.setattr(journal, "_JOURNAL", "/nonexistent")
+    monkeypatch.setattr(journal, "to_system_log", lambda level, text: lines.append((level, text)))
+    with Ledger() as ledger:
+        for number in range(450):
+            ledger.note(events.REAPED, str(number))
+    service = journal.Journal()
+    for count in (200, 400, 450, 450):
+        service.look()
+        assert len(lines) == count
+    assert lines[-1] == ("warning", "container 449 reaped")
