@@ -20,8 +20,8 @@
 static const char protocol[] = "xpu-start-1";
 
 enum {
-    READY_S = 5,   /* in the queue */
-    ANSWER_S = 90, /* a start waits at most 25 s for the ledger, and has little else to wait for */
+    READY_S = 2,    /* in the queue */
+    ANSWER_S = 300, /* a lost worker is seen at once, and one that hangs is ended by then (worker.py) */
     MOST_BYTES = 192 * 1024,
     MOST_WORDS = 4096,
     /* The answer has the words of the request, and paths besides. */

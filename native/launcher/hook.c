@@ -10,6 +10,8 @@
 #include "installation.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +19,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MOST_STATE = 64 * 1024 };
+enum {
+    MOST_STATE = 64 * 1024,
+    /* It has some kilobytes. The hook in Python reads no more than this (oci/state.py). */
+    MOST_READ = 128 << 20,
+    /* A pipe takes so much whatever its size is (pipe(7)). */
+    MOST_PIPED = 4096
+};
 
 static bool write_all(int fd, const char *text, size_t size) {
     while (size > 0) {
@@ -40,14 +48,29 @@ static ssize_t read_some(char *text, size_t size) {
     return got;
 }
 
-/* Makes standard input begin anew: with `size` bytes of `text`, and what is left of it. */
-static bool put_back(const char *text, size_t size) {
+/* Makes a state that was read whole standard input again. */
+static bool put_back_in_pipe(const char *text, size_t size) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        return false;
+    bool kept = write_all(ends[1], text, size) && fcntl(ends[0], F_SETFL, 0) == 0 &&
+                dup2(ends[0], STDIN_FILENO) == STDIN_FILENO;
+    close(ends[0]);
+    close(ends[1]);
+    return kept;
+}
+
+/* The same for a larger one, with what is left of it. */
+static bool put_back_in_file(const char *text, size_t size) {
     static char more[MOST_STATE];
     int fd = memfd_create("state", MFD_CLOEXEC);
     bool kept = fd >= 0 && write_all(fd, text, size);
+    size_t written = size;
     ssize_t got = 0;
-    while (kept && (got = read_some(more, sizeof more)) > 0)
+    while (kept && written <= MOST_READ && (got = read_some(more, sizeof more)) > 0) {
         kept = write_all(fd, more, (size_t)got);
+        written += (size_t)got;
+    }
     kept = kept && lseek(fd, 0, SEEK_SET) == 0 && dup2(fd, STDIN_FILENO) == STDIN_FILENO;
     if (fd >= 0)
         close(fd);
@@ -80,6 +103,7 @@ int main(int argc, char **argv) {
             outcome = agent_ask("hook", lib, argc, words, &answer);
         }
         if (outcome == AGENT_DONE) {
+            signal(SIGPIPE, SIG_IGN); /* nobody may read it: what was done is done */
             write_all(STDERR_FILENO, answer.text, strlen(answer.text));
             return answer.status;
         }
@@ -90,7 +114,9 @@ int main(int argc, char **argv) {
                 "there in part: start the container again");
             return EXIT_FAILURE;
         }
-        if (!put_back(state, size))
+        bool whole = got == 0 && size <= MOST_PIPED;
+        /* Where there is no standard input, Python says so. */
+        if (got >= 0 && !(whole ? put_back_in_pipe(state, size) : put_back_in_file(state, size)))
             found = false;
     }
     if (found)

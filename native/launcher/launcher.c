@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <stdnoreturn.h>
@@ -40,13 +41,16 @@ static noreturn void become_runtime(const struct invocation *line, char **words)
 /* The shim's work, by a start worker of `xpu agent`; returns if nothing was done. */
 static void have_it_prepared(const struct invocation *line, const char *lib, int count, char **words) {
     struct agent_answer answer;
+    void (*before)(int);
     switch (agent_ask("shim", lib, count, words, &answer)) {
     case AGENT_NONE:
         return;
     case AGENT_LOST:
         fail(line, "xpu agent ended, or did not answer, while it prepared this container: start it again");
     case AGENT_DONE:
+        before = signal(SIGPIPE, SIG_IGN); /* nobody may read it */
         dprintf(STDERR_FILENO, "%s", answer.text);
+        signal(SIGPIPE, before);
         if (answer.program == NULL)
             exit(answer.status);
         become_runtime(line, answer.program);

@@ -76,6 +76,8 @@ class Call(Value):
     log: Log
     problem: str
     """What is wrong with our own files, if anything is."""
+    handed_over: bool
+    """It is the low-level runtime's alone, as far as can be seen from here (_is_handed_over)."""
 
 
 def call(words: list[str], caller: Caller) -> Call | None:
@@ -88,6 +90,7 @@ def call(words: list[str], caller: Caller) -> Call | None:
     arguments = invocation.arguments
     log = Log(invocation.log or "", invocation.log_format or "text")
     problem: Exception | None = None
+    handed_over = False
     config, runtime = DEFAULTS, None
     try:
         config = load()
@@ -103,7 +106,8 @@ def call(words: list[str], caller: Caller) -> Call | None:
                 if own_bundle is not None:
                     arguments = oci_argv.with_bundle(invocation, own_bundle)
         except BaseException as error:  # whatever it is: no container starts without what it asked for
-            if not _is_handed_over(invocation.spec_path):
+            handed_over = _is_handed_over(invocation.spec_path)
+            if not handed_over:
                 complain(log, line_of(error))
                 try:
                     from xpu_runtime.start import not_started
@@ -117,7 +121,7 @@ def call(words: list[str], caller: Caller) -> Call | None:
     except ConfigError as error:
         complain(log, line_of(problem or error))
         return None
-    return Call(program, arguments, log, line_of(problem) if problem is not None else "")
+    return Call(program, arguments, log, line_of(problem) if problem is not None else "", handed_over)
 
 
 def main(words: list[str]) -> int:

@@ -12,6 +12,7 @@ another takes its place: whatever a failed start has left in it is gone.
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import signal
@@ -22,7 +23,7 @@ import time
 
 from xpu_runtime import hook, paths, shim, version
 from xpu_runtime.ledger import waiting
-from xpu_runtime.linux import proc
+from xpu_runtime.linux import library, proc
 from xpu_runtime.linux.proc import Caller
 from xpu_runtime.start import (  # noqa: F401 - imported once, before the fork, for all calls
     hook_mode,
@@ -35,7 +36,10 @@ from xpu_runtime.start import (  # noqa: F401 - imported once, before the fork, 
 _PROTOCOL = "xpu-start-1"
 _READY, _GO, _DECLINED = b"ready\0", b"go\0", b"declined\0"
 #: Seconds that a caller may take to say what it wants, and to say go.
-_CALLER_S = 1.0
+_CALLER_S, _GO_S = 1.0, 5.0
+#: Seconds that a call may take, as in agent.c, and between two looks at those that take so long.
+_ANSWER_S, _LOOK_S = 300.0, 10.0
+_UCRED_SIZE = struct.calcsize("3i")
 _MOST_BYTES = 256 << 10
 #: Of what a call says on stderr.
 _MOST_TEXT = 16 << 10
@@ -49,34 +53,64 @@ _NAMESPACES = ("mnt", "pid", "user", "cgroup")
 _STALE = 3
 
 
+class _Worker:
+    """A worker, for the process that has them."""
+
+    def __init__(self, pid: int, clock: mmap.mmap) -> None:
+        self.pid = pid
+        self.started = time.monotonic()
+        #: When its call began, in seconds of the monotonic clock; 0.0 while it has none.
+        self._clock = clock
+
+    def hangs(self) -> bool:
+        (began,) = struct.unpack_from("d", self._clock)
+        return bool(began) and time.monotonic() - began > _ANSWER_S
+
+
 def main(words: list[str]) -> int:
     """`words`: the descriptors of the listening socket and of the pipe to the agent; how many workers."""
     listening = socket.socket(fileno=int(words[0]))
     agent, count = int(words[1]), int(words[2])
+    while os.open(os.devnull, os.O_RDWR) <= 2:  # a standard stream was closed
+        pass
     if nice := os.nice(0):
         os.nice(-nice)  # the agent is in a hurry with its rounds; what it starts is not
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # systemd stops the whole service; a call that is under way is finished. No program that a start runs
-        # inherits a handler, as it would inherit that the signal is ignored.
-        signal.signal(number, lambda *_: None)
+    ended, wake = socket.socketpair()
+    for end in (ended, wake):
+        end.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     here = Installation()
-    workers: dict[int, float] = {}
+    workers: list[_Worker] = []
     while True:
+        # One that cannot even be killed keeps its place, once over.
         while len(workers) < count:
-            pid = os.fork()
-            if pid == 0:
-                os._exit(_work(listening, agent, here))
-            workers[pid] = time.monotonic()
-        ended, status = os.wait()
-        started = workers.pop(ended, 0.0)
-        if _has_hung_up(agent) or os.waitstatus_to_exitcode(status) == _STALE:
+            workers.append(_fork(listening, agent, here))
+        ready, _, _ = select.select([ended.fileno(), agent], [], [], _LOOK_S)
+        if agent in ready:
             return 0  # the others end by themselves
-        if time.monotonic() - started < 1:
-            time.sleep(0.05)
+        if ended.fileno() in ready:
+            ended.recv(64)
+        for worker in list(workers):
+            pid, status = os.waitpid(worker.pid, os.WNOHANG)
+            if pid:
+                workers.remove(worker)
+                if os.waitstatus_to_exitcode(status) == _STALE:
+                    return 0
+                if time.monotonic() - worker.started < 1:
+                    time.sleep(0.05)
+            elif worker.hangs():
+                os.kill(worker.pid, signal.SIGKILL)
 
 
-def _has_hung_up(fd: int) -> bool:
-    return bool(select.select([fd], [], [], 0)[0])
+def _fork(listening: socket.socket, agent: int, here: Installation) -> _Worker:
+    clock = mmap.mmap(-1, mmap.PAGESIZE)
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os._exit(_work(listening, agent, here, clock))
+    return _Worker(pid, clock)
 
 
 class Installation:
@@ -132,9 +166,9 @@ def _variables(config: str, run_dir: str) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def _work(listening: socket.socket, agent: int, here: Installation) -> int:
+def _work(listening: socket.socket, agent: int, here: Installation, clock: mmap.mmap) -> int:
     """A worker's life: until the agent is gone, or a call has failed. Returns its exit status."""
-    said = os.memfd_create("said", os.MFD_CLOEXEC)
+    said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     poll = select.poll()
     for fd in (listening.fileno(), agent):
         poll.register(fd, select.POLLIN)
@@ -151,11 +185,21 @@ def _work(listening: socket.socket, agent: int, here: Installation) -> int:
             if here.is_stale():
                 _send(connection, _DECLINED)
                 return _STALE
+            if library.has_changed():  # another driver has been installed
+                _send(connection, _DECLINED)
+                return 1
             try:
-                if not _serve(connection, here, said):
-                    return 1
+                asked = _asked(connection, here)
             except OSError:
                 continue  # the caller is gone, or has never said what it wants
+            if asked is None:
+                _send(connection, _DECLINED)
+                continue
+            struct.pack_into("d", clock, 0, time.monotonic())
+            goes_on = _serve(connection, *asked, here, said)
+            struct.pack_into("d", clock, 0, 0.0)
+            if not goes_on:
+                return 1
     return 0
 
 
@@ -166,34 +210,61 @@ def _send(connection: socket.socket, message: bytes) -> None:
         pass
 
 
-def _serve(connection: socket.socket, here: Installation, said: int) -> bool:
-    """One call; whether this worker may take another. OSError where the caller is gone."""
+def _asked(connection: socket.socket, here: Installation) -> tuple[str, list[str], Caller] | None:
+    """The call, whose caller has said go; None where it is not ours to do. OSError: the caller is gone."""
     connection.settimeout(_CALLER_S)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     words = [os.fsdecode(word) for word in connection.recv(_MOST_BYTES).split(b"\0")[:-1]]
-    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, uid, _ = _ucred(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED_SIZE))
     caller = _caller(words, pid, uid, here)
     if caller is None:
-        connection.send(_DECLINED)
-        return True
+        return None
     connection.send(_READY)
-    if connection.recv(len(_GO)) != _GO:
-        return True
-    os.ftruncate(said, 0)
-    os.lseek(said, 0, os.SEEK_SET)
+    connection.settimeout(_GO_S)
+    message, ancillary, _, _ = connection.recvmsg(len(_GO), socket.CMSG_SPACE(_UCRED_SIZE))
+    # Of the process that says so, not of the one that connected: it may have ended, and its id be another's.
+    speakers = [_ucred(data)[0] for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
+    return (words[1], words[6:], caller) if message == _GO and speakers == [pid] else None
+
+
+def _ucred(data: bytes) -> tuple[int, int, int]:
+    pid, uid, gid = struct.unpack("3i", data[:_UCRED_SIZE])
+    return pid, uid, gid
+
+
+def _serve(
+    connection: socket.socket,
+    kind: str,
+    words: list[str],
+    caller: Caller,
+    here: Installation,
+    said: tuple[int, int],
+) -> bool:
+    """Does the call, and answers; whether this worker may take another."""
     stderr = os.dup(2)
-    os.dup2(said, 2)
+    os.dup2(said[1], 2)
     try:
-        status, program = _call(words[1], words[6:], caller)
+        done = _call(kind, words, caller)
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-    if not here.is_at_home():
-        os._exit(1)  # in a container's namespaces it must not answer anybody again
-    texts = [b"done", str(status).encode(), os.pread(said, _MOST_TEXT, 0).replace(b"\0", b"?")]
-    answer = b"".join(text + b"\0" for text in (*texts, *map(os.fsencode, program)))
-    connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * len(answer))
-    connection.send(answer)
-    return status == 0
+    try:
+        text = os.read(said[0], _MOST_TEXT)
+    except BlockingIOError:
+        text = b""
+    if done is None:
+        answer = _DECLINED
+    else:
+        texts = [b"done", str(done[0]).encode(), text.replace(b"\0", b"?"), *map(os.fsencode, done[1])]
+        answer = b"".join(each + b"\0" for each in texts)
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * len(answer))
+    except OSError:
+        pass  # without CAP_NET_ADMIN; what has no room there is an error for the caller
+    _send(connection, answer)
+    # In other namespaces it must not answer anybody again; and the driver's binding keeps the library that it
+    # has found, until the process ends.
+    return done is not None and done[0] == 0 and here.is_at_home() and "pynvml" not in sys.modules
 
 
 def _caller(words: list[str], pid: int, uid: int, here: Installation) -> Caller | None:
@@ -203,17 +274,25 @@ def _caller(words: list[str], pid: int, uid: int, here: Installation) -> Caller 
     lib, variables, folder = words[2], _variables(words[3], words[4]), words[5]
     if os.path.realpath(lib) != here.lib or variables != here.environment or not here.is_of(pid):
         return None
+    if not all(map(os.path.isabs, variables.values())):
+        return None
+    # What leads to a process's own files leads to ours here.
+    if any(path in word for word in (folder, *words[6:]) for path in ("/proc/", "/dev/fd", "/dev/std")):
+        return None
     started = proc.start_time(pid)
     return None if started is None else Caller(pid, started, variables, folder)
 
 
-def _call(kind: str, words: list[str], caller: Caller) -> tuple[int, list[str]]:
-    """Does it. Returns the exit status, and the program to become with its arguments, if any."""
+def _call(kind: str, words: list[str], caller: Caller) -> tuple[int, list[str]] | None:
+    """Does it. Returns the exit status, and the program to become with its arguments, if any; None where
+    nothing was done, and the caller may see more than this process."""
     waiting.allow(waiting.START_S)
     if kind == "hook":
         return hook.call(words[:-1], lambda: os.fsencode(words[-1]), caller), []
     done = shim.call(words, caller)
-    return (1, []) if done is None else (0, [done.program, *done.arguments])
+    if done is None:
+        return 1, []
+    return None if done.handed_over else (0, [done.program, *done.arguments])
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ def test_a_running_container_is_listed_and_gone_after_its_end(
     assert time.strptime(created, "%Y-%m-%dT%H:%M:%SZ")
     assert entry == {
         "container_id": container,
+        "name": None,
         "device_index": 0,
         "device_uuid": node.json("devices")[0]["uuid"],
         "memory_bytes": 4 * GIB,

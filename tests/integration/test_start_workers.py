@@ -26,6 +26,12 @@ BOTH = pytest.mark.parametrize("mode", ["hook", "spec"])
 DRIVERS = pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
 
 
+def with_card(node: Node, topology: str) -> None:
+    """Brings it up; and it is known, for a worker that has asked the driver for devices ends."""
+    node.sim(topology)
+    node.xpu("devices")
+
+
 def workers_are_there(node: Node, count: int = 3) -> None:
     """The process that has them, and two of them (with more processors more)."""
     until(lambda: len(workers_of(node)) >= count, "the start workers are there")
@@ -55,7 +61,7 @@ def test_a_start_by_workers_gives_what_any_other_gives(
     node: Node, copy: Path, bundles: Bundles, start_agent: Serve, mode: str, topology: str
 ) -> None:
     node.configure(f"mode: {mode}")
-    node.sim(topology)
+    with_card(node, topology)
     look = "nvidia-smi | grep MiB; cut -d ' ' -f 5-6 /proc/self/mountinfo; stat -c '%n %a %t %T' /dev/*"
 
     def seen() -> tuple[int, str, dict[str, tuple[str, ...]]]:
@@ -77,7 +83,7 @@ def test_refusals_are_the_same_to_the_letter(
     node: Node, bundles: Bundles, start_agent: Serve, mode: str
 ) -> None:
     node.configure(f"mode: {mode}")
-    node.sim("1xT4")
+    with_card(node, "1xT4")
 
     def told(*env: str) -> tuple[int, str, list[Any]]:
         bundle = bundles(*env)
@@ -97,7 +103,7 @@ def test_refusals_are_the_same_to_the_letter(
 
 
 def test_a_refusal_ends_the_worker_and_another_takes_its_place(served: Node, bundles: Bundles) -> None:
-    served.sim("1xT4")
+    with_card(served, "1xT4")
     before = workers_of(served)
     for _ in range(5):
         assert served.run(bundles("XPU_MEM=40G")).returncode != 0
@@ -107,7 +113,7 @@ def test_a_refusal_ends_the_worker_and_another_takes_its_place(served: Node, bun
 
 
 def test_many_at_once_get_what_there_is_and_no_more(served: Node, bundles: Bundles) -> None:
-    served.sim("1xT4")
+    with_card(served, "1xT4")
     folders = [bundles("XPU_MEM=1G", args=["sleep", "1000"]) for _ in range(24)]
     running = [
         subprocess.Popen(
@@ -126,7 +132,7 @@ def test_many_at_once_get_what_there_is_and_no_more(served: Node, bundles: Bundl
 
 
 def test_nothing_grows_from_start_to_start(served: Node, bundles: Bundles) -> None:
-    served.sim("1xT4-R580")
+    with_card(served, "1xT4-R580")
     bundle = bundles("XPU_MEM=1G", "XPU_CORES=30")
     spec = (bundle / "config.json").read_bytes()
 
@@ -149,11 +155,24 @@ def test_nothing_grows_from_start_to_start(served: Node, bundles: Bundles) -> No
 # Without them.
 
 
+def test_paths_that_mean_the_callers_own_files_are_read_by_the_caller(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
+    with_card(node, "1xT4-R580")
+    start_agent()
+    workers_are_there(node)
+    for named in ("/proc/self/cwd", "link"):
+        bundle = bundles("XPU_MEM=1G", args=["nvidia-smi"])
+        (bundle / "link").symlink_to("/proc/self/cwd")
+        done = node.oci("run", "--bundle", named, bundle.name, cwd=bundle)
+        assert "1024MiB" in done.stdout.replace(" ", ""), done.stderr
+
+
 @pytest.mark.parametrize("times", [2000, 15_000])
 def test_a_long_command_line_is_nobodys_limit(
     node: Node, bundles: Bundles, start_agent: Serve, times: int
 ) -> None:
-    node.sim("1xT4")
+    with_card(node, "1xT4")
     start_agent()
     workers_are_there(node)
     bundle = bundles("XPU_MEM=1G", args=["nvidia-smi"])
@@ -162,7 +181,7 @@ def test_a_long_command_line_is_nobodys_limit(
 
 
 def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_agent: Serve) -> None:
-    node.sim("1xT4-R580")
+    with_card(node, "1xT4-R580")
     start_agent()
     workers_are_there(node)
     before = workers_of(node)
@@ -186,7 +205,7 @@ def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_a
 def test_what_is_installed_anew_is_not_served_by_the_old(
     node: Node, copy: Path, bundles: Bundles, start_agent: Serve
 ) -> None:
-    node.sim("1xT4")
+    with_card(node, "1xT4")
     start_agent()
     workers_are_there(node)
     before = workers_of(node)
@@ -204,7 +223,7 @@ def test_what_is_installed_anew_is_not_served_by_the_old(
 def test_when_the_agent_ends_starts_and_ends_go_on(
     node: Node, bundles: Bundles, start_agent: Serve, number: signal.Signals
 ) -> None:
-    node.sim("1xT4")
+    with_card(node, "1xT4")
     service = start_agent()
     workers_are_there(node)
     running = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
@@ -216,7 +235,7 @@ def test_when_the_agent_ends_starts_and_ends_go_on(
 
 
 def test_killed_workers_are_replaced(served: Node, bundles: Bundles) -> None:
-    served.sim("1xT4")
+    with_card(served, "1xT4")
     for _ in range(3):
         before = workers_of(served)
         for pid in before:
@@ -234,7 +253,7 @@ def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
 ) -> None:
     """At each of its calls that change something, from `go` to the answer."""
     node.configure(f"mode: {mode}")
-    node.sim("1xT4-R580")
+    with_card(node, "1xT4-R580")
     start_agent()
     workers_are_there(node)
     changes = "ftruncate,unlink,rename,open_tree,move_mount,mount,setns,mknodat,symlinkat,flock"
@@ -266,6 +285,41 @@ def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
     assert refused >= 3
 
 
+def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
+    node.configure("mode: spec")
+    with_card(node, "1xT4-R580")
+    start_agent()
+    workers_are_there(node)
+    bundle = bundles("XPU_MEM=1G")
+    before = (bundle / "config.json").read_bytes()
+    pids = workers_of(node)[1:]
+    trace = node.folder / "trace"
+
+    def kinds() -> list[str]:
+        return [json.loads(line)["event"] for line in node.xpu("events", "--json").stdout.splitlines()]
+
+    with subprocess.Popen(
+        [
+            *("strace", "-qq", "-o", str(trace), "-e", "trace=flock"),
+            *("-e", "inject=flock:delay_enter=2s:when=1"),
+            *(word for pid in pids for word in ("-p", str(pid))),
+        ]
+    ) as tracer:
+        until(lambda: all(map(_traced, pids)), "strace is there")
+        caller = subprocess.Popen(
+            node.command("run", "--bundle", bundle, bundle.name), env=node.environ, stderr=subprocess.DEVNULL
+        )
+        time.sleep(1)
+        caller.kill()
+        caller.wait()
+        until(lambda: kinds() == ["granted", "released", "failed"], "the call has ended")
+        tracer.terminate()
+    assert (bundle / "config.json").read_bytes() == before
+    assert node.grants() == []
+
+
 def _traced(pid: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -278,7 +332,7 @@ def _traced(pid: int) -> bool:
 
 
 def test_what_is_no_call_harms_nobody(served: Node, bundles: Bundles) -> None:
-    served.sim("1xT4")
+    with_card(served, "1xT4")
     address = str(served.run_dir / "start.sock")
     assert os.stat(address).st_mode & 0o777 == 0o600
     before = workers_of(served)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 
 from xpu_runtime import jsonlite, paths
 from xpu_runtime.errors import XpuError
@@ -35,13 +36,27 @@ _LONGEST = 8000
 class Journal:
     """Made by who holds the agent's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
         self._path = paths.in_run_dir("ledger.db")
-        self._inode, self._last = self._read()
+        #: Number and time of the last one that was passed on. The time tells a ledger that was made anew.
+        self._last, self._time = _read()
         self._seen: tuple[int, ...] = ()
+        self._problem = ""
 
     def look(self) -> None:
         """Passes on what is new; costs a stat(2) where nothing is. Never waits, and never fails."""
+        try:
+            self._look()
+        except (XpuError, BlockingIOError):
+            pass  # a start has the ledger, or the journal's queue is full: the next look has it
+        except Exception as error:  # such as a row of another version: sharing time goes on
+            problem = f"events are not passed on to the journal: {error!r}"
+            if problem != self._problem:
+                self._problem = problem
+                self._log(problem)
+
+    def _look(self) -> None:
         try:
             there = os.stat(self._path)
         except OSError:
@@ -49,39 +64,46 @@ class Journal:
         now = (there.st_ino, there.st_size, there.st_mtime_ns)
         if now == self._seen:
             return
-        if there.st_ino != self._inode:  # made anew: its numbers begin anew
-            self._inode, self._last = there.st_ino, 0
         waiting.allow(_LEDGER_S)
+        with Ledger(as_is=True) as ledger:
+            new = self._new(ledger)
         try:
-            with Ledger(as_is=True) as ledger:
-                new = ledger.history(self._last)
-        except XpuError:
-            return  # a start holds it, or it is made anew: the next look has it
-        for event in new[:_MOST]:
-            _tell(event)
-            self._last = event.id
-        if new:
-            self._write()
-        if len(new) <= _MOST:
+            for event in new:
+                _tell(event)
+                self._last, self._time = event.id, event.time
+        finally:
+            if new:
+                _write(self._last, self._time)
+        if len(new) < _MOST:
             self._seen = now
 
-    def _read(self) -> tuple[int, int]:
-        try:
-            inode, last = jsonlite.loads(files.read(paths.in_run_dir(_TOLD), 100).decode("ascii"))
-            return int(inode), int(last)
-        except (OSError, ValueError, TypeError):
-            return 0, 0
+    def _new(self, ledger: Ledger) -> list[Event]:
+        if self._last:
+            found = ledger.history(self._last - 1, most=_MOST + 1)
+            if found and found[0].id == self._last and found[0].time == self._time:
+                return found[1:]
+            if found and found[0].id > self._last:
+                return found  # so many have come that the last one has gone
+        return ledger.history(0, most=_MOST)
 
-    def _write(self) -> None:
-        try:
-            files.write_atomic(
-                paths.in_run_dir(_TOLD), jsonlite.dumps([self._inode, self._last]).encode(), 0o600
-            )
-        except OSError:
-            pass  # a full disk: they are passed on twice
+
+def _read() -> tuple[int, float]:
+    try:
+        last, when = jsonlite.loads(files.read(paths.in_run_dir(_TOLD), 100).decode("ascii"))
+        return int(last), float(when)
+    except (OSError, ValueError, TypeError):
+        return 0, 0.0
+
+
+def _write(last: int, when: float) -> None:
+    try:
+        files.write_atomic(paths.in_run_dir(_TOLD), jsonlite.dumps([last, when]).encode(), 0o600)
+    except OSError:
+        pass  # a full disk: they are passed on twice
 
 
 def _tell(event: Event) -> None:
+    """BlockingIOError: the journal's queue is full."""
     warned_of = event.kind in _WARNED_OF
     line = _line(event)
     fields = {
@@ -107,7 +129,7 @@ def _tell(event: Event) -> None:
         sender.setblocking(False)
         try:
             sender.sendto(content.encode("utf-8", "replace"), _JOURNAL)
-        except OSError:
+        except (FileNotFoundError, ConnectionRefusedError):  # there is none
             to_system_log("warning" if warned_of else "info", line)
 
 

@@ -48,7 +48,7 @@ class Agent:
     def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
         self._door = Door()
         self._workers = StartWorkers(log)
-        self._journal = Journal()
+        self._journal = Journal(log)
         self._comparison = Comparison(opener, log)
         self._grants = OpenGrants(log)
         self._cards: dict[bytes, Card] = {}

@@ -23,6 +23,8 @@ _QUEUE = 1024
 _FEWEST, _MOST = 2, 4
 #: Seconds until others are tried where they have ended, and for them to end.
 _AGAIN_S, _END_S = 1.0, 5.0
+#: Twice as long each time that they end within this.
+_LONGEST_PAUSE_S = 60.0
 
 
 class StartWorkers:
@@ -34,7 +36,8 @@ class StartWorkers:
         self._count = max(_FEWEST, min(_MOST, len(os.sched_getaffinity(0))))
         self._process: subprocess.Popen[bytes] | None = None
         self._ours: socket.socket | None = None
-        self._not_before = 0.0
+        self._not_before = self._started = 0.0
+        self._pause = _AGAIN_S
         self._listening = listen(SOCKET, socket.SOCK_SEQPACKET, _QUEUE)
 
     def look(self) -> None:
@@ -44,9 +47,12 @@ class StartWorkers:
                 return
             self._log(f"the start workers have ended ({self._process.returncode}): others take their place")
             self._forget()
+            lived = time.monotonic() - self._started
+            self._pause = _AGAIN_S if lived > _LONGEST_PAUSE_S else min(2 * self._pause, _LONGEST_PAUSE_S)
         if time.monotonic() < self._not_before or not os.path.exists(self._program):
             return  # pip has put no such file there: starts are done without
-        self._not_before = time.monotonic() + _AGAIN_S
+        self._started = time.monotonic()
+        self._not_before = self._started + self._pause
         self._ours, theirs = socket.socketpair()
         with theirs:
             fds = (self._listening.fileno(), theirs.fileno())

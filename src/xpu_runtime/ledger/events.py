@@ -113,14 +113,15 @@ def _row(each: Slice | Part) -> list[Any]:
     return [each.device_uuid, each.device_index, each.memory_bytes if each.limited else None, each.cores]
 
 
-def read(db: Any, after: int, since: float) -> list[Event]:
-    """The rows with a greater number than `after`, not older than `since`, in their order."""
+def read(db: Any, after: int, since: float, most: int = -1) -> list[Event]:
+    """The first `most` rows (-1: all) with a greater number than `after`, not older than `since`."""
     rows = _rows(
         db,
         "SELECT id, time, kind, container_id, devices, text FROM events WHERE id > ? AND time >= ? "
-        "ORDER BY id",
+        "ORDER BY id LIMIT ?",
         after,
         since,
+        most,
     )
     return [
         Event(number, when, kind, container, tuple(Part(*part) for part in jsonlite.loads(devices)), text)

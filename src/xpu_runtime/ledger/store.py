@@ -221,10 +221,11 @@ class Ledger:
         with _LedgerErrors(self, "read"):
             return used(self._db, quota)
 
-    def history(self, after: int = 0, since: float = 0.0) -> list[events.Event]:
-        """What has happened: rows with a greater number than `after`, not older than `since`."""
+    def history(self, after: int = 0, since: float = 0.0, most: int = -1) -> list[events.Event]:
+        """What has happened: the first `most` rows (-1: all) with a greater number than `after`, not older
+        than `since`."""
         with _LedgerErrors(self, "read"):
-            return events.read(self._db, after, since)
+            return events.read(self._db, after, since, most)
 
     def totals(self) -> events.Totals:
         """How many events there have been."""

@@ -56,6 +56,8 @@ def _spend(seconds: float) -> None:
 
 def busy(path: str, waited: float) -> LedgerBusy:
     """The error for a wait of `waited` seconds that was not long enough."""
+    if not waited:
+        return LedgerBusy(f"the ledger {path} is locked just now")
     from xpu_runtime.linux import holders  # only where something is wrong
 
     names = holders.of(path, path + ".lock")

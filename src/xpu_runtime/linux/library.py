@@ -50,11 +50,29 @@ except (ImportError, AttributeError, TypeError):  # as in syscalls.py
         return found
 
 
+#: What the files of all loaded libraries were: by path, (device, inode, time).
+_loaded: dict[str, tuple[int, int, int]] = {}
+
+
+def has_changed() -> bool:
+    """Whether a loaded library is not what lies at its path now: loading it again gives the old one."""
+    return any(_identity(path) != was for path, was in _loaded.items())
+
+
+def _identity(path: str) -> tuple[int, int, int]:
+    try:
+        there = os.stat(path)
+    except OSError:
+        return 0, 0, 0
+    return there.st_dev, there.st_ino, there.st_mtime_ns
+
+
 class Library:
     """A loaded library. OSError if it cannot be loaded; it stays loaded as long as the process."""
 
     def __init__(self, path: str) -> None:
         self._handle = _open(path)
+        _loaded.setdefault(path, _identity(path))
 
     def call(self, name: str, *arguments: int | bytes | bytearray) -> int:
         """Calls an `int name(...)`: numbers go as a long, buffers as pointers (bytearrays may be written to).

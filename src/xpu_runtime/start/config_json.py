@@ -12,7 +12,7 @@ import errno
 import os
 
 from xpu_runtime.errors import SpecError
-from xpu_runtime.linux import files
+from xpu_runtime.linux import files, proc
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.start import hooks_in_spec
 
@@ -48,6 +48,8 @@ def write(path: str, spec: Spec, caller: Caller, *, keep: bool) -> str | None:
     Where the file cannot be written, the edit goes into a bundle of our own, which is returned, for the
     low-level runtime to be given. SpecError, and the old bytes are still there, if that cannot be either.
     """
+    if not proc.is_alive(caller.pid, caller.start_time):  # killed, while a start worker is at this for it
+        raise SpecError(f"whoever was to start {os.path.dirname(path)} has ended")
     try:
         _write(path, spec, keep)
         return None

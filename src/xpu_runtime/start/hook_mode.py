@@ -52,9 +52,11 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
     bound = granted
     try:
         # The limit first: no process of the container runs yet, and it is the easier one to undo.
+        check_wanted(state, started, caller)
         bound = granting.impose(
             inventory, granted, state.pid, started, caller, (request, config), request.quotas
         )
+        check_wanted(state, started, caller)
         container.carry_out(plan_of(inventory, bound, request), state.pid, rootfs, spec)
     except BaseException:
         granting.release(config, [bound])
@@ -75,6 +77,16 @@ def start_time_of(state: State) -> int:
     if started is None:
         raise SpecError(f"container {state.id} has no process {state.pid} to give an XPU to")
     return started
+
+
+def check_wanted(state: State, started: int, caller: Caller) -> None:
+    """SpecError where the container's process, or who asked for its slice, has ended meanwhile.
+
+    Either may be killed while a start worker is at this for them, and a process id may be another container's
+    by then.
+    """
+    if not (proc.is_alive(state.pid, started) and proc.is_alive(caller.pid, caller.start_time)):
+        raise SpecError(f"container {state.id} has ended while it was given its slice")
 
 
 def warn_of_unheld(grant: Grant, request: Request, log: Log) -> None:

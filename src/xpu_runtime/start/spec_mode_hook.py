@@ -13,7 +13,7 @@ from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
-from xpu_runtime.start.hook_mode import plan_of, start_time_of, warn_of_unheld
+from xpu_runtime.start.hook_mode import check_wanted, plan_of, start_time_of, warn_of_unheld
 from xpu_runtime.vendors import discovery
 
 TYPE_CHECKING = False
@@ -44,10 +44,12 @@ def bind(state: State, number: int, spec: Spec, config: Config, log: Log, caller
     # Without a mount namespace all that the container gets is in its spec already.
     choose_again = (request, config) if has_mounts else None
     started = start_time_of(state)
+    check_wanted(state, started, caller)
     bound = granting.impose(inventory, grants[0], state.pid, started, caller, choose_again, request.quotas)
     if has_mounts:
         try:
             rootfs = oci_spec.rootfs(spec, state.bundle)
+            check_wanted(state, started, caller)
             container.carry_out(plan_of(inventory, bound, request), state.pid, rootfs, spec, allow=False)
         except BaseException:
             granting.release(config, [bound])

@@ -14,7 +14,8 @@ def test_a_label_is_not_told_and_an_annotation_is_from_docker_24_on(docker: Dock
     version = docker.must("version", "--format", "{{.Server.APIVersion}}")
     done = docker.run("XPU_MEM=5G", "true", options=["--annotation", "team=a"])
     if tuple(map(int, version.split("."))) < (1, 43):
-        assert '"--annotation" requires API version 1.43' in done.error
+        # The engine is too old, or the command already.
+        assert done.status and "--annotation" in done.error
     else:
         assert "refused: quota a (annotation team=a): 4G of 4G of memory left, 5G requested" in done.error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.agent import journal
-from xpu_runtime.ledger import events
+from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.events import Part
 from xpu_runtime.ledger.store import Ledger
 
@@ -19,6 +19,7 @@ def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
     """What listens in its place."""
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
     monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "socket"))
+    monkeypatch.setattr(waiting, "_left", None)  # which a look sets
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "socket"))
         listener.setblocking(False)
@@ -43,7 +44,7 @@ def note(kind: str, container: str, *devices: Part, text: str = "") -> None:
 
 
 def test_each_event_is_told_once_also_by_the_next_agent(journald: socket.socket) -> None:
-    service = journal.Journal()
+    service = journal.Journal(pytest.fail)
     service.look()
     assert told(journald) == []
     note(events.GRANTED, "c" * 64, Part("GPU-1", "0", 4 << 30, 30), Part("GPU-2", "1", None, None))
@@ -56,18 +57,17 @@ def test_each_event_is_told_once_also_by_the_next_agent(journald: socket.socket)
     assert [value for name, value in entry if name == "XPU_DEVICE"] == ["GPU-1", "GPU-2"]
     assert [value for name, value in entry if name == "XPU_MEMORY_BYTES"] == [str(4 << 30)]
     note(events.REFUSED, "d", text="none left")
-    service = journal.Journal()
+    service = journal.Journal(pytest.fail)
     service.look()
     (entry,) = told(journald)
     assert dict(entry)["PRIORITY"] == "4" and dict(entry)["XPU_REASON"] == "none left"
 
 
 def test_a_ledger_that_is_made_anew_begins_anew(journald: socket.socket, tmp_path: Path) -> None:
-    service = journal.Journal()
+    service = journal.Journal(pytest.fail)
     note(events.DRAINED, "", Part("GPU-1", "0", None, None), text="fan")
     service.look()
-    # Kept, so that the new file is another one.
-    (tmp_path / "ledger.db").rename(tmp_path / "aside")
+    (tmp_path / "ledger.db").unlink()
     note(events.UNDRAINED, "", Part("GPU-1", "0", None, None))
     service.look()
     assert [dict(entry)["MESSAGE"] for entry in told(journald)] == ["drained: GPU-1; fan", "undrained: GPU-1"]
@@ -75,7 +75,7 @@ def test_a_ledger_that_is_made_anew_begins_anew(journald: socket.socket, tmp_pat
 
 def test_what_a_container_says_begins_no_field(journald: socket.socket) -> None:
     note(events.REFUSED, "c\nPRIORITY=0", text="a\nXPU_EVENT=granted\x1b[2J\u2028b")
-    journal.Journal().look()
+    journal.Journal(pytest.fail).look()
     (entry,) = told(journald)
     assert [value for name, value in entry if name in ("PRIORITY", "XPU_EVENT")] == ["4", "refused"]
     assert dict(entry)["XPU_REASON"] == "a?XPU_EVENT=granted?[2J?b"
@@ -90,8 +90,33 @@ def test_many_are_told_in_several_looks_and_none_is_lost_on_a_node_without_journ
     with Ledger() as ledger:
         for number in range(450):
             ledger.note(events.REAPED, str(number))
-    service = journal.Journal()
+    service = journal.Journal(pytest.fail)
     for count in (200, 400, 450, 450):
         service.look()
         assert len(lines) == count
     assert lines[-1] == ("warning", "container 449 reaped")
+
+
+def test_a_full_queue_is_waited_for_and_a_row_of_another_version_is_told_once(
+    journald: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journald.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    with Ledger() as ledger:
+        for number in range(600):
+            ledger.note(events.REAPED, str(number))
+    service = journal.Journal(pytest.fail)
+    found: list[str] = []
+    while len(found) < 600:
+        service.look()
+        more = [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)]
+        assert 0 < len(more) < 200
+        found += more
+    assert found == [str(number) for number in range(600)]
+    said: list[str] = []
+    service = journal.Journal(said.append)
+    with Ledger() as ledger:
+        ledger.note(events.REAPED, "c")
+        ledger._db.execute("UPDATE events SET devices = '[[1, 2, 3, 4, 5]]' WHERE container_id = 'c'")
+    service.look()
+    service.look()
+    assert len(said) == 1 and "not passed on" in said[0]

@@ -184,9 +184,13 @@ static bool is_free(int device, uint32_t share, uint64_t now) {
 }
 
 /* What is to be saved up for a whole turn, ns of time; 0 where nobody else uses the device, and where other
- * streams have work: the context has its turns then anyway, and that work may wait for this launch. */
-static uint64_t turn_ns(const struct xpu_pace *pace, const struct xpu_lane *lane, uint32_t share) {
-    if (!__atomic_load_n(&lane->beside_others, __ATOMIC_RELAXED) || others_work(pace, lane))
+ * streams have work: the context has its turns then anyway, and that work may wait for this launch. And 0 for
+ * a launch that has waited longer than it would by itself: another process of the container, which wakes a
+ * little earlier, has taken each time what was saved up, and would for ever. */
+static uint64_t turn_ns(const struct xpu_pace *pace, const struct xpu_lane *lane, uint32_t share,
+                        uint64_t waited) {
+    if (!__atomic_load_n(&lane->beside_others, __ATOMIC_RELAXED) || others_work(pace, lane) ||
+        waited > LONGEST_TURN_WAIT_NS + pace->ns * XPU_WHOLE / share)
         return 0;
     uint64_t ns = (uint64_t)TURN_NS * (XPU_WHOLE - share) / share;
     return ns < LONGEST_TURN_WAIT_NS ? ns : LONGEST_TURN_WAIT_NS;
@@ -195,7 +199,7 @@ static uint64_t turn_ns(const struct xpu_pace *pace, const struct xpu_lane *lane
 /* True: it had to wait. */
 static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_lane *lane) {
     int device = lane->device;
-    uint64_t ns = pace->ns, reaped_at = 0, wanted = ns < LEASE_NS ? LEASE_NS : ns;
+    uint64_t ns = pace->ns, reaped_at = 0, wanted = ns < LEASE_NS ? LEASE_NS : ns, began = xpu_now();
     struct stall stall = {0};
     for (bool waited = false;; waited = true) {
         uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS;
@@ -205,8 +209,9 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_lane *lane) 
         bool freely = is_free(device, share, now);
         if (freely)
             xpu_budget_take_anyway(device, share, wanted, now);
-        if (freely || (share && xpu_budget_take(device, share, wanted, now,
-                                                waited ? turn_ns(pace, lane, share) : 0, &until))) {
+        if (freely ||
+            (share && xpu_budget_take(device, share, wanted, now,
+                                      waited ? turn_ns(pace, lane, share, now - began) : 0, &until))) {
             lease_is(lane, leased(lane) + wanted - ns);
             __atomic_store_n(&lane->stall, 0, __ATOMIC_RELAXED);
             return waited;
