@@ -136,7 +136,8 @@ def _tell(event: Event) -> None:
 def _line(event: Event) -> str:
     who = f"container {event.container_id[:12]} " if event.container_id else ""
     what = [_of(part) for part in event.devices]
-    return _one_line(f"{who}{event.kind}: {'; '.join(filter(None, [*what, event.text]))}".rstrip(": "))
+    told = event.text.removeprefix(f"{event.kind}: ")  # a refusal says so itself
+    return _one_line(f"{who}{event.kind}: {'; '.join(filter(None, [*what, told]))}".rstrip(": "))
 
 
 def _of(part: events.Part) -> str:

@@ -56,11 +56,12 @@ def test_each_event_is_told_once_also_by_the_next_agent(journald: socket.socket)
     assert (fields["PRIORITY"], fields["XPU_EVENT"], fields["XPU_CONTAINER_ID"]) == ("6", "granted", "c" * 64)
     assert [value for name, value in entry if name == "XPU_DEVICE"] == ["GPU-1", "GPU-2"]
     assert [value for name, value in entry if name == "XPU_MEMORY_BYTES"] == [str(4 << 30)]
-    note(events.REFUSED, "d", text="none left")
+    note(events.REFUSED, "d", text="refused: none left")
     service = journal.Journal(pytest.fail)
     service.look()
     (entry,) = told(journald)
-    assert dict(entry)["PRIORITY"] == "4" and dict(entry)["XPU_REASON"] == "none left"
+    assert dict(entry)["PRIORITY"] == "4" and dict(entry)["XPU_REASON"] == "refused: none left"
+    assert dict(entry)["MESSAGE"] == "container d refused: none left"
 
 
 def test_a_ledger_that_is_made_anew_begins_anew(journald: socket.socket, tmp_path: Path) -> None:
