@@ -71,8 +71,9 @@ def main(words: list[str]) -> int:
     """`words`: the descriptors of the listening socket and of the pipe to the agent; how many workers."""
     listening = socket.socket(fileno=int(words[0]))
     agent, count = int(words[1]), int(words[2])
-    while os.open(os.devnull, os.O_RDWR) <= 2:  # a standard stream was closed
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # a standard stream was closed
         pass
+    os.close(fd)
     if nice := os.nice(0):
         os.nice(-nice)  # the agent is in a hurry with its rounds; what it starts is not
     ended, wake = socket.socketpair()

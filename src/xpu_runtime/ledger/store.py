@@ -222,8 +222,7 @@ class Ledger:
             return used(self._db, quota)
 
     def history(self, after: int = 0, since: float = 0.0, most: int = -1) -> list[events.Event]:
-        """What has happened: the first `most` rows (-1: all) with a greater number than `after`, not older
-        than `since`."""
+        """What has happened: the first `most` rows (-1: all) after number `after`, not older than `since`."""
         with _LedgerErrors(self, "read"):
             return events.read(self._db, after, since, most)
 
