@@ -225,7 +225,7 @@ def impose(
         with Ledger() as ledger:
             # Before the ledger says that it runs: a ledger that vanishes is rebuilt from these.
             survivors.keep(bound, ledger.path, caller, [quota.name for quota in quotas])
-            if not ledger.bind(bound):
+            if not ledger.bind(bound, caller.began):
                 raise ApplyError(
                     f"grant {granted.id} was released while the container was being created",
                     "start the container again",

@@ -281,7 +281,7 @@ def _caller(words: list[str], pid: int, uid: int, here: Installation) -> Caller 
     if any(path in word for word in (folder, *words[6:]) for path in ("/proc/", "/dev/fd", "/dev/std")):
         return None
     started = proc.start_time(pid)
-    return None if started is None else Caller(pid, started, variables, folder)
+    return None if started is None else Caller(pid, started, variables, folder, time.monotonic())
 
 
 def _call(kind: str, words: list[str], caller: Caller) -> tuple[int, list[str]] | None:

@@ -91,6 +91,25 @@ def test_devices_slices_and_refusals_are_told(node: Node, bundles: Bundles) -> N
     assert codes["not-enough-devices"] == 0  # there before the first
 
 
+def test_starts_are_told_by_how_long_they_took(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    found = figures(node)
+    for mode in ("hook", "spec"):
+        assert found.one("xpu_start_seconds_count", mode=mode) == 0
+        assert len(found.of("xpu_start_seconds_bucket", mode=mode)) == 13
+    for mode in ("hook", "hook", "spec"):
+        node.configure(f"mode: {mode}")
+        node.start(bundles("XPU_MEM=1G", args=SLEEP))
+    refused(node, bundles("XPU_MEM=100G"))
+    found = figures(node)
+    assert found.of("xpu_start_seconds_count") == {("hook",): 2, ("spec",): 1}
+    for mode, number in (("hook", 2), ("spec", 1)):
+        buckets = list(found.of("xpu_start_seconds_bucket", mode=mode).values())
+        assert buckets == sorted(buckets) and buckets[-1] == number
+        # No interpreter is there in less; and a start that waits for nobody does not wait long.
+        assert 0.001 * number < found.one("xpu_start_seconds_sum", mode=mode) < 25 * number
+
+
 def test_what_slices_use_is_told(node: Node, capped: Make) -> None:
     one, two = capped(30, "burst"), capped(50)
     with one.waiting():

@@ -7,6 +7,7 @@ cut and made printable: there are as many label values as there are slices, and 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
@@ -27,6 +28,7 @@ from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
 from prometheus_client.core import (  # noqa: E402
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
@@ -172,6 +174,21 @@ def _of_node(reading: Reading | None, totals: events.Totals) -> Iterator[Metric]
     for code, number in {**dict.fromkeys(CODES, 0), **totals.refusals}.items():
         refusals.add_metric([code], number)
     yield refusals
+    yield _starts(totals)
+
+
+def _starts(totals: events.Totals) -> Metric:
+    family = HistogramMetricFamily(
+        "xpu_start_seconds",
+        "How long hooks took until a container's limits were in force and it was entered as running.",
+        labels=["mode"],
+    )
+    bounds = [*map(str, events.BUCKETS_S), "+Inf"]
+    none = events.Starts((0,) * len(bounds), 0.0)
+    for mode in ("hook", "spec"):
+        starts = totals.starts.get(mode, none)
+        family.add_metric([mode], list(zip(bounds, itertools.accumulate(starts.numbers))), starts.seconds)
+    return family
 
 
 def _of_reading(reading: Reading | None, problems: list[str]) -> Iterator[Metric]:

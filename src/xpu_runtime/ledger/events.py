@@ -34,6 +34,13 @@ _TABLE = """CREATE TABLE IF NOT EXISTS events (
 _TOTALS = """CREATE TABLE IF NOT EXISTS event_totals (
     kind TEXT NOT NULL, code TEXT NOT NULL, number INTEGER NOT NULL,
     PRIMARY KEY (kind, code)) WITHOUT ROWID"""
+#: Starts by how long they took: `bucket` is the place of the least bound in BUCKETS_S that is no less.
+_STARTS = """CREATE TABLE IF NOT EXISTS start_seconds (
+    mode TEXT NOT NULL, bucket INTEGER NOT NULL, number INTEGER NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (mode, bucket)) WITHOUT ROWID"""
+#: Up to the longest that a start waits for the ledger. What is beyond has the place after the last. A version
+#: with other bounds needs a table with another name.
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
 
 #: What a row can tell of.
 GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED = (
@@ -73,11 +80,20 @@ class Event(Value):
     text: str
 
 
+class Starts(Value):
+    """How long starts took: how many by bucket (BUCKETS_S, and one for all beyond), and all together."""
+
+    numbers: tuple[int, ...]
+    seconds: float
+
+
 class Totals(Value):
     """How many events there have been: by kind; and refusals by their code, those of older versions not."""
 
     kinds: dict[str, int]
     refusals: dict[str, int]
+    #: By mode.
+    starts: dict[str, Starts]
 
 
 def record(
@@ -95,6 +111,17 @@ def record(
         db.execute(f"INSERT INTO event_totals VALUES (?, ?, 1) {_ADDED}", (kind, code))
     if cursor.lastrowid % TRIMMED_EVERY == 0:
         _trim(db, cursor.lastrowid - MOST)
+
+
+def count_start(db: Any, mode: str, seconds: float) -> None:
+    """Counts a start, within the transaction that enters its grant as running."""
+    db.execute(_STARTS)
+    bucket = sum(bound < seconds for bound in BUCKETS_S)
+    db.execute(
+        "INSERT INTO start_seconds VALUES (?, ?, 1, ?) ON CONFLICT (mode, bucket) "
+        "DO UPDATE SET number = number + 1, seconds = seconds + excluded.seconds",
+        (mode, bucket, seconds),
+    )
 
 
 _ADDED = "ON CONFLICT (kind, code) DO UPDATE SET number = number + excluded.number"
@@ -140,7 +167,16 @@ def totals(db: Any) -> Totals:
             refusals[code] = number
         else:
             kinds[kind] = kinds.get(kind, 0) + number
-    return Totals(kinds, refusals)
+    return Totals(kinds, refusals, _starts(db))
+
+
+def _starts(db: Any) -> dict[str, Starts]:
+    found: dict[str, Starts] = {}
+    for mode, bucket, number, seconds in _rows(db, "SELECT mode, bucket, number, seconds FROM start_seconds"):
+        earlier = found.get(mode, Starts((0,) * (len(BUCKETS_S) + 1), 0.0))
+        numbers = [*earlier.numbers[:bucket], number, *earlier.numbers[bucket + 1 :]]
+        found[mode] = Starts(tuple(numbers), earlier.seconds + seconds)
+    return found
 
 
 def _rows(db: Any, statement: str, *values: object) -> list[Any]:

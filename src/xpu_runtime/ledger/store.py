@@ -293,8 +293,9 @@ class Ledger:
         events.record(self._db, events.GRANTED, now.container_id, now.slices)
         return now.replace(id=layout.insert(self._db, now.replace(id=0)))
 
-    def bind(self, grant: Grant) -> bool:
-        """Binds a grant to the container's process and cgroup; False if there is no such grant."""
+    def bind(self, grant: Grant, began: float | None = None) -> bool:
+        """Binds a grant to the container's process and cgroup; False if there is no such grant. Counts the
+        time that it took since the start `began` (time.monotonic), where that is given."""
         values = (grant.pid, grant.start_time, grant.cgroup, grant.state, grant.id, grant.container_id)
         with _LedgerErrors(self, "write"), self._transaction():
             self._require_own()
@@ -304,6 +305,8 @@ class Ledger:
                 "WHERE id = ? AND container_id = ?",
                 values,
             )
+            if done.rowcount and began is not None:
+                events.count_start(self._db, grant.mode, time.monotonic() - began)
             return bool(done.rowcount)
 
     def hold(self, grant: Grant) -> None:

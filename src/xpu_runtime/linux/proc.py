@@ -7,6 +7,7 @@ one process. Knows nothing of containers.
 from __future__ import annotations
 
 import os
+import time
 
 from xpu_runtime.value import Value
 
@@ -27,16 +28,19 @@ class Caller(Value):
     environment: dict[str, str]
     #: "/" where it has none any more.
     working_folder: str
+    #: When what is done for it was begun, by time.monotonic().
+    began: float
 
 
 def this_process() -> Caller:
-    """The calling process itself."""
+    """The calling process itself; its program was loaded first, which its processor's time tells."""
+    began = time.monotonic() - time.process_time()
     pid = os.getpid()
     try:
         folder = os.getcwd()
     except OSError:
         folder = "/"
-    return Caller(pid, start_time(pid) or 0, dict(os.environ), folder)
+    return Caller(pid, start_time(pid) or 0, dict(os.environ), folder, began)
 
 
 def boot_id() -> str:

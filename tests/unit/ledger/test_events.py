@@ -44,7 +44,7 @@ def test_none_yet_is_no_error(db: sqlite3.Connection) -> None:
 def test_totals_only_grow_whatever_becomes_of_the_rows(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert events.totals(db) == events.Totals({}, {})
+    assert events.totals(db) == events.Totals({}, {}, {})
     monkeypatch.setattr(events, "MOST", 5)
     monkeypatch.setattr(events, "TRIMMED_EVERY", 4)
     for number in range(30):
@@ -57,12 +57,25 @@ def test_totals_only_grow_whatever_becomes_of_the_rows(
         events.record(db, events.REFUSED, "c", code="in-use")
         db.execute("ROLLBACK")
         expected = {events.GRANTED: 30, events.REFUSED: number + 1}
-        assert events.totals(db) == events.Totals(expected, {"in-use": number + 1})
+        assert events.totals(db) == events.Totals(expected, {"in-use": number + 1}, {})
 
 
 def test_what_an_earlier_version_left_is_counted(db: sqlite3.Connection) -> None:
     events.record(db, events.REFUSED, "c", code="in-use")
     db.execute("DROP TABLE event_totals")
-    assert events.totals(db) == events.Totals({events.REFUSED: 1}, {})
+    assert events.totals(db) == events.Totals({events.REFUSED: 1}, {}, {})
     events.record(db, events.REFUSED, "c", code="in-use")
-    assert events.totals(db) == events.Totals({events.REFUSED: 2}, {"in-use": 1})
+    assert events.totals(db) == events.Totals({events.REFUSED: 2}, {"in-use": 1}, {})
+
+
+def test_starts_are_counted_by_how_long_they_took(db: sqlite3.Connection) -> None:
+    for seconds in (0.004, 0.005, 0.006, 0.0051, 25.0, 26.0):
+        events.count_start(db, "hook", seconds)
+    events.count_start(db, "spec", 0.2)
+    db.execute("BEGIN")
+    events.count_start(db, "spec", 0.2)
+    db.execute("ROLLBACK")
+    found = events.totals(db).starts
+    assert found["hook"].numbers == (2, 2, *(0,) * 9, 1, 1)
+    assert found["hook"].seconds == pytest.approx(51.0201)
+    assert (found["spec"].numbers[5], sum(found["spec"].numbers), found["spec"].seconds) == (1, 1, 0.2)
