@@ -106,6 +106,33 @@ def test_explain_tells_what_a_request_counts_to_and_why_not(node: Node, bundles:
     assert node.xpu("explain", "--annotation", "team", check=False).returncode == 2
 
 
+def test_a_running_container_tells_its_quotas_and_how_much_of_them_is_granted(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim("1xT4")
+    other = "name: b, match: {annotation: example.com/team, value: b}, max_cores: 200"
+    quotas(node, f"{TEAM}, max_slices: 3, max_memory: 5G", other)
+    one, two, free = (
+        node.start(bundles("XPU_MEM=1G", "XPU_CORES=10", args=SLEEP, change=change))
+        for change in (of_team("a"), of_team("a"), None)
+    )
+    (grant,) = node.json("inspect", one)["grants"]
+    expected = {"name": "a", "who": "annotation example.com/team=a", "max_slices": 3, "max_cores": None}
+    expected |= {"slices": 2, "memory_bytes": 2 << 30, "max_memory_bytes": 5 << 30, "cores": 20}
+    assert grant["quotas"] == [expected]
+    line = "quota      a (annotation example.com/team=a): 2 of 3 slices, 2G of 5G of memory granted"
+    assert line in node.xpu("inspect", one).stdout.splitlines()
+    assert node.json("inspect", free)["grants"][0]["quotas"] == []
+    assert "quota" not in node.xpu("inspect", free).stdout
+    told = node.xpu("metrics").stdout.splitlines()
+    for name, value in (("slices", 2), ("max_slices", 3), ("cores_granted_ratio", 0.2)):
+        assert f'xpu_quota_{name}{{quota="a"}} {float(value)}' in told
+    assert 'xpu_quota_slices{quota="b"} 0.0' in told and 'xpu_quota_max_cores_ratio{quota="b"} 2.0' in told
+    assert not any(line.startswith('xpu_quota_max_cores_ratio{quota="a"}') for line in told)
+    quotas(node, other)  # what counts to it still does, if it ever is there again
+    assert "quota      a: not in the configuration any more" in node.xpu("inspect", two).stdout.splitlines()
+
+
 def test_of_many_starts_at_once_no_more_are_granted(node: Node, bundles: Bundles) -> None:
     quotas(node, f"{TEAM}, max_memory: 5G")
     node.sim("2xT4")

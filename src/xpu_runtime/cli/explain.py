@@ -112,7 +112,10 @@ def explain(
     inventory = discovery.load(config)
     with Ledger() as ledger:
         outcome = granting.decide(inventory, request, config, ledger)
-        counts = [quotas.summary(quota, ledger.counted(quota.name)) for quota in request.quotas]
+        counts = [
+            f"quota {quotas.granted(quota, ledger.counted(quota.name))} before this"
+            for quota in request.quotas
+        ]
         others = [slice_ for grant in ledger.grants() for slice_ in grant.slices]
     if isinstance(outcome, Refusal):
         _tell(shown, mode, why, (), outcome)

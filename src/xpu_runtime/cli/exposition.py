@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
 from xpu_runtime import third_party, version
 from xpu_runtime.cli.live import Card, Reading, Row
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import events
-from xpu_runtime.ledger.grants import MEMORY, Slice
+from xpu_runtime.ledger.grants import MEMORY, Slice, Use
 from xpu_runtime.linux import proc
+from xpu_runtime.request.quotas import Quota
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import marks, registry
 from xpu_runtime.vendors.inventory import Device
@@ -73,6 +74,7 @@ class _OfSlice(Value):
     reading: Reading
 
 
+_Quota = tuple[str, str, Callable[[Quota, Use], Optional[float]]]
 _Device = tuple[str, str, Callable[[_OfDevice], Optional[float]]]
 _Slice = tuple[str, str, Callable[[_OfSlice], Optional[float]]]
 
@@ -138,13 +140,29 @@ _SLICES: tuple[_Slice, ...] = (
     ),
 )
 
+_QUOTAS: tuple[_Quota, ...] = (
+    ("slices", "Slices that are granted to those that count to it.", lambda _, now: now.slices),
+    ("max_slices", "The most of that.", lambda quota, _: quota.max_slices),
+    ("memory_granted_bytes", "Memory that is booked for them.", lambda _, now: now.memory_bytes),
+    ("max_memory_bytes", "The most of that.", lambda quota, _: quota.max_memory),
+    (
+        "cores_granted_ratio",
+        "Shares of devices' time that are granted to them, 1 for a slice without a cap.",
+        lambda _, now: now.cores / 100,
+    ),
+    ("max_cores_ratio", "The most of that.", lambda quota, _: _ratio(quota.max_cores)),
+)
 
-def text(reading: Reading | None, totals: events.Totals) -> tuple[bytes, list[str]]:
+
+def text(
+    reading: Reading | None, totals: events.Totals, quotas: Sequence[tuple[Quota, Use]]
+) -> tuple[bytes, list[str]]:
     """The node as `reading` has it, and what could not be read of it besides; None: only what the ledger
-    counts, and that there is no more."""
+    counts, and that there is no more. `quotas`: each with what is granted of it."""
     problems: list[str] = []
     registry_ = CollectorRegistry(auto_describe=False)
-    registry_.register(_Families([*_of_node(reading, totals), *_of_reading(reading, problems)]))
+    families = [*_of_node(reading, totals), *_of_quotas(quotas), *_of_reading(reading, problems)]
+    registry_.register(_Families(families))
     return generate_latest(registry_), problems
 
 
@@ -189,6 +207,15 @@ def _starts(totals: events.Totals) -> Metric:
         starts = totals.starts.get(mode, none)
         family.add_metric([mode], list(zip(bounds, itertools.accumulate(starts.numbers))), starts.seconds)
     return family
+
+
+def _of_quotas(quotas: Sequence[tuple[Quota, Use]]) -> Iterator[Metric]:
+    for name, told, value in _QUOTAS:
+        family = GaugeMetricFamily(f"xpu_quota_{name}", told, labels=["quota"])
+        for quota, now in quotas:
+            if (number := value(quota, now)) is not None:
+                family.add_metric([quota.name], float(number))
+        yield family
 
 
 def _of_reading(reading: Reading | None, problems: list[str]) -> Iterator[Metric]:

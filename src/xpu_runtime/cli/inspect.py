@@ -27,12 +27,17 @@ from xpu_runtime.cli.table import (
     width_of_window,
     wrapped,
 )
+from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
-from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant
+from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Use
+from xpu_runtime.ledger.quotas import granted
+from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry, sharing, unaccounted
 from xpu_runtime.limits.backend import Detail
 from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.usage import Usage
+from xpu_runtime.request import quotas
+from xpu_runtime.request.quotas import Quota
 from xpu_runtime.vendors import discovery
 
 #: Rows of a device's table; --json has all.
@@ -57,6 +62,10 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
     --json prints one object:
       container_id, name (as its engine has it: see `xpu ps --help`), grants: a list of
         bundle, pid, cgroup, mode, state, created
+        quotas    those of policy.quotas that it counts to, a list of
+          name, who (what it matches; null: not in the configuration any more)
+          slices, memory_bytes, cores   granted of it, to all that count to it
+          max_slices, max_memory_bytes, max_cores   null: no limit
         pages     null, or the folder on the host, the quota page's abi, and valid
         slices    a list, each as `xpu ps --json` has it, and besides
           limit_in_force_bytes   what the quota page or the driver says; null: no limit, or not known
@@ -78,19 +87,22 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
       xpu inspect 3f2a91 --json | jq '.grants[].slices[].processes[] | {pid, used_bytes}'
     """
     grants = containers.named(container)
-    inventory = discovery.load(load())
+    config = load()
+    inventory = discovery.load(config)
     usage = Usage(inventory)
     beyond = unaccounted.find(inventory, grants)
     problems: list[str] = unaccounted.warn(grants, beyond)
     shares = sharing.got(grants)
     known = names.of(grants)
     details = [_details(grant) for grant in grants]
+    with Ledger() as ledger:
+        counted = [_quotas(grant, config, ledger) for grant in grants]
     told = {
         "container_id": grants[0].container_id,
         "name": known.of_id(grants[0].container_id),
         "grants": [
-            _grant(grant, usage, beyond, shares, known, each, problems)
-            for grant, each in zip(grants, details)
+            {**_grant(grant, usage, beyond, shares, known, each, problems), "quotas": quotas}
+            for grant, each, quotas in zip(grants, details, counted)
         ],
         "problems": problems,
     }
@@ -163,6 +175,35 @@ def _grant(
     }
 
 
+def _quotas(grant: Grant, config: Config, ledger: Ledger) -> list[dict[str, Any]]:
+    """What is granted of each quota that the container counts to."""
+    configured = {quota.name: quota for quota in quotas.every(config.policy_quotas)}
+    found = []
+    for name in ledger.quotas_of(grant):
+        now, quota = ledger.counted(name), configured.get(name)
+        found.append(
+            {
+                "name": name,
+                "who": quota.who if quota else None,
+                "slices": now.slices,
+                "memory_bytes": now.memory_bytes,
+                "cores": now.cores,
+                "max_slices": quota.max_slices if quota else None,
+                "max_memory_bytes": quota.max_memory if quota else None,
+                "max_cores": quota.max_cores if quota else None,
+            }
+        )
+    return found
+
+
+def _quota(each: dict[str, Any]) -> str:
+    if each["who"] is None:
+        return f"{each['name']}: not in the configuration any more"
+    maxima = (each["max_slices"], each["max_memory_bytes"], each["max_cores"])
+    now = Use(each["memory_bytes"], each["cores"], each["slices"])
+    return granted(Quota(each["name"], each["who"], *maxima), now)
+
+
 def _details(grant: Grant) -> list[Detail]:
     """What the backends tell of the container, those that hold none of its limits included."""
     holding = registry.known(grant.slices)
@@ -189,6 +230,8 @@ def _print(told: dict[str, Any], details: list[list[Detail]], width: int | None)
         text = f"{state}, {grant['mode']} mode, process {grant['pid']}, {grant['created']}"
         say("state", text, word=state, style=containers.STATES.get(state, ""))
         say("cgroup", grant["cgroup"] or "-")
+        for quota in grant["quotas"]:
+            say("quota", _quota(quota))
         for detail in more:
             say(detail.key, detail.line)
         for slice_ in grant["slices"]:

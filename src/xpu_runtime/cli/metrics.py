@@ -11,9 +11,12 @@ import click
 
 from xpu_runtime.cli import exposition
 from xpu_runtime.cli.live import NEXT_S, Live, Reading
-from xpu_runtime.errors import XpuError
+from xpu_runtime.config.load import load
+from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files, proc
+from xpu_runtime.request import quotas
+from xpu_runtime.request.quotas import Quota
 
 #: What containers get is told of so many seconds: the first time, and where each command is the first.
 _INTERVAL_S, _INTERVAL_ONCE_S = 0.2, 1.0
@@ -72,7 +75,8 @@ class Figures:
             reading, self.error = None, error
         with Ledger() as ledger:
             totals = ledger.totals()
-        found, problems = exposition.text(reading, totals)
+            used = [(quota, ledger.counted(quota.name)) for quota in _quotas()]
+        found, problems = exposition.text(reading, totals, used)
         # A container's id may be in them.
         self.problems = [proc.printable(each) for each in [*(reading.problems if reading else ()), *problems]]
         return found
@@ -90,6 +94,14 @@ class Figures:
         live = Live()
         self._live = live
         return live.first(self._interval_s)
+
+
+def _quotas() -> tuple[Quota, ...]:
+    """None where the configuration cannot be read, as nothing of the devices can be then, which says why."""
+    try:
+        return quotas.every(load().policy_quotas)
+    except ConfigError:
+        return ()
 
 
 def served(log: Callable[[str], None]) -> Callable[[], bytes]:

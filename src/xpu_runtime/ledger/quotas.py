@@ -42,13 +42,25 @@ def count(db: Any, grant: Grant, names: Sequence[str]) -> None:
 
 def used(db: Any, name: str) -> Use:
     """What is granted that counts to a quota."""
+    rows = _rows(db, _USED, name)
+    return Use(*rows[0]) if rows else Use()
+
+
+def names_of(db: Any, grant: Grant) -> list[str]:
+    """The quotas that a grant counts to; one of them may not be in the configuration any more."""
+    statement = "SELECT quota FROM counted WHERE grant_id = ? AND container_id = ? ORDER BY quota"
+    return [name for (name,) in _rows(db, statement, grant.id, grant.container_id)]
+
+
+def _rows(db: Any, statement: str, *values: object) -> list[Any]:
+    """No rows where nothing has counted to a quota yet."""
     try:
-        (row,) = db.execute(_USED, (name,)).fetchall()
+        rows: list[Any] = db.execute(statement, values).fetchall()
     except sqlite.OperationalError as error:
         if "no such table" not in str(error):
             raise
-        return Use()
-    return Use(*row)
+        return []
+    return rows
 
 
 def over(quotas: Sequence[Quota], slices: Sequence[Slice], used_of: Callable[[str], Use]) -> Refusal | None:
@@ -78,7 +90,7 @@ def _lacks(quota: Quota, slices: Sequence[Slice], now: Use) -> list[str]:
     return found
 
 
-def summary(quota: Quota, now: Use) -> str:
+def granted(quota: Quota, now: Use) -> str:
     """What is granted of a quota, for people."""
     parts = []
     if quota.max_slices is not None:
@@ -87,4 +99,4 @@ def summary(quota: Quota, now: Use) -> str:
         parts.append(f"{show(now.memory_bytes)} of {show(quota.max_memory)} of memory")
     if quota.max_cores is not None:
         parts.append(f"{now.cores}% of {quota.max_cores}% of cores")
-    return f"quota {quota.name} ({quota.who}): {', '.join(parts)} granted before this"
+    return f"{quota.name} ({quota.who}): {', '.join(parts)} granted"

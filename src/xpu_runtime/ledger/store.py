@@ -221,6 +221,13 @@ class Ledger:
         with _LedgerErrors(self, "read"):
             return used(self._db, quota)
 
+    def quotas_of(self, grant: Grant) -> list[str]:
+        """The quotas that a grant counts to."""
+        from xpu_runtime.ledger.quotas import names_of
+
+        with _LedgerErrors(self, "read"):
+            return names_of(self._db, grant)
+
     def history(self, after: int = 0, since: float = 0.0, most: int = -1) -> list[events.Event]:
         """What has happened: the first `most` rows (-1: all) after number `after`, not older than `since`."""
         with _LedgerErrors(self, "read"):

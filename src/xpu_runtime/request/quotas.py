@@ -36,6 +36,11 @@ def matching(configured: tuple[dict[str, Any], ...], spec: Spec) -> tuple[Quota,
     return tuple(_quota(each) for each in configured if _matches(each["match"], annotations, spec))
 
 
+def every(configured: tuple[dict[str, Any], ...]) -> tuple[Quota, ...]:
+    """All of policy.quotas, checked by the schema."""
+    return tuple(_quota(each) for each in configured)
+
+
 def _matches(match: dict[str, Any], annotations: dict[str, str], spec: Spec) -> bool:
     if "annotation" in match:
         key, value = match["annotation"], match["value"]
