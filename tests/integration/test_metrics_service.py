@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -13,29 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.sharing_time import Serve, until
 
+from .asking import GET, answer, connected, free_port, listens, on_socket, sim_driver
 from .conftest import Node, processes_of
-
-GET = "GET /metrics HTTP/1.1\r\nHost: {}\r\n\r\n"
-
-
-def connected(address: str | int) -> socket.socket:
-    """To a socket's path, or a port of this machine."""
-    by_path = isinstance(address, str)
-    connection = socket.socket(socket.AF_UNIX if by_path else socket.AF_INET)
-    connection.settimeout(30)
-    connection.connect(address if isinstance(address, str) else ("127.0.0.1", address))
-    return connection
-
-
-def answer(address: str | int, request: str = GET.format("localhost")) -> tuple[int, str, str]:
-    """The status, the head and the body."""
-    with connected(address) as connection:
-        connection.sendall(request.encode())
-        content = b""
-        while piece := connection.recv(1 << 16):
-            content += piece
-    head, _, body = content.decode().partition("\r\n\r\n")
-    return int(head.split()[1]), head, body
 
 
 def values(text: str) -> dict[str, float]:
@@ -46,12 +24,6 @@ def values(text: str) -> dict[str, float]:
     }
 
 
-def on_socket(node: Node) -> str:
-    path = str(node.run_dir / "metrics.sock")
-    until(lambda: _listens(path), "it listens")
-    return path
-
-
 def as_stranger(node: Node, path: str, groups: str) -> str:
     """What comes of connecting as another user than root."""
     node.folder.chmod(0o755)
@@ -59,12 +31,6 @@ def as_stranger(node: Node, path: str, groups: str) -> str:
     words = ["setpriv", "--reuid=65534", "--regid=65534", groups, "/usr/bin/python3", "-c", script]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
     return done.stdout
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_socket_serves_the_page_to_root_alone(node: Node, start_agent: Serve) -> None:
@@ -102,7 +68,7 @@ def test_a_port_of_this_machine_answers_only_who_asks_for_it(node: Node, start_a
     node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
     start_agent()
     on_socket(node)
-    until(lambda: _listens(port), "it listens")
+    until(lambda: listens(port), "it listens")
     for host in ("localhost", f"127.0.0.1:{port}", "LOCALHOST:1", "[::1]"):
         assert answer(port, GET.format(host))[0] == 200
     for host in ("evil.example", "localhost.evil.example", "", f"evil.example:{port}"):
@@ -110,14 +76,6 @@ def test_a_port_of_this_machine_answers_only_who_asks_for_it(node: Node, start_a
         assert status == 403 and "xpu_" not in body
     assert answer(port, "GET /metrics HTTP/1.0\r\n\r\n")[0] == 403
     assert answer(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n")[0] == 403
-
-
-def _listens(address: str | int) -> bool:
-    try:
-        connected(address).close()
-    except OSError:
-        return False
-    return True
 
 
 def test_addresses_that_other_machines_reach_take_a_second_key(node: Node, start_agent: Serve) -> None:
@@ -132,7 +90,7 @@ def test_addresses_that_other_machines_reach_take_a_second_key(node: Node, start
     node.configure(f'metrics: {{listen: "0.0.0.0:{port}", allow_remote: true}}')
     node.xpu("config", "check")
     start_agent()
-    until(lambda: _listens(port), "it listens")
+    until(lambda: listens(port), "it listens")
     assert answer(port, GET.format("node7.example"))[0] == 200
 
 
@@ -140,7 +98,7 @@ def test_what_is_no_request_for_the_page_is_refused(node: Node, start_agent: Ser
     start_agent()
     path = on_socket(node)
     for request, expected in {
-        "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n": 404,
+        "GET /other HTTP/1.1\r\nHost: localhost\r\n\r\n": 404,
         "GET /metrics/../x HTTP/1.1\r\n\r\n": 404,
         "POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello": 405,
         "hello\r\n\r\n": 400,
@@ -162,7 +120,7 @@ def test_silent_and_slow_clients_hold_up_neither_the_socket_nor_the_agent(
     node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
     service = start_agent()
     path = on_socket(node)
-    until(lambda: _listens(port), "it listens")
+    until(lambda: listens(port), "it listens")
     (keeper,) = _children(service.process.pid)
     (serving,) = _children(keeper)
     before = len(os.listdir(f"/proc/{serving}/fd"))
@@ -188,7 +146,7 @@ def test_a_driver_that_hangs_makes_no_answer_wait_for_ever(node: Node, start_age
     service = start_agent()
     path = on_socket(node)
     assert answer(path)[0] == 200
-    (driver,) = _sim_driver(node)
+    (driver,) = sim_driver(node)
     os.kill(driver, signal.SIGSTOP)
     try:
         time.sleep(1.1)  # the last page counts for a second
@@ -199,18 +157,6 @@ def test_a_driver_that_hangs_makes_no_answer_wait_for_ever(node: Node, start_age
         os.kill(driver, signal.SIGCONT)
     time.sleep(1.1)
     assert answer(path)[0] == 200
-
-
-def _sim_driver(node: Node) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"xpu-sim-driver" in words and os.fsencode(node.run_dir) in words:
-            found.append(int(entry.name))
-    return found
 
 
 def test_it_ends_with_the_agent_however_that_ends(node: Node, start_agent: Serve) -> None:

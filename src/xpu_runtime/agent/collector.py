@@ -1,4 +1,4 @@
-"""Makes a page in a process of its own, asked for by one that must not wait.
+"""Makes pages in a process of its own, asked for by one that must not wait.
 
 A driver that is asked for its figures can hang for ever, where no signal reaches it: then only that process
 hangs, is given up, and another one is tried when somebody asks again. It is started when it is first asked,
@@ -20,10 +20,14 @@ from xpu_runtime.messages import line_of
 
 _LENGTH = struct.Struct("=?I")
 _MOST_BYTES = 64 << 20
+_LONGEST_QUESTION = 64
 #: It is ended when nobody has asked for so many seconds, and after the first answer when it is so old.
 _IDLE_S = 300.0
 _OLDEST_S = 3600.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+#: Called in the process; what it returns makes a page, of what is asked.
+Make = Callable[[], Callable[[bytes], bytes]]
 
 
 class Collector:
@@ -32,8 +36,8 @@ class Collector:
     #: Seconds for an answer. Prometheus itself waits for 10.
     longest_s = 9.0
 
-    def __init__(self, make: Callable[[], Callable[[], bytes]]) -> None:
-        """`make` is called in the process, once, and what it returns for each page; XpuError from both."""
+    def __init__(self, make: Make) -> None:
+        """`make` is called in the process, once, and what it returns for each question: XpuError of both."""
         self._make = make
         self._child = 0
         self._socket: socket.socket | None = None
@@ -48,7 +52,7 @@ class Collector:
         """Readable when there is something to `answer`; None: there is no process."""
         return None if self._socket is None else self._socket.fileno()
 
-    def ask(self) -> int | None:
+    def ask(self, question: bytes) -> int | None:
         """Asks, unless an answer is due already; as `fileno`, where None: it cannot be asked."""
         if self.until is not None:
             return self.fileno()
@@ -58,7 +62,7 @@ class Collector:
                 if self._socket is None:
                     self._start()
                 assert self._socket is not None
-                self._socket.send(b"?")
+                self._socket.send(question)
             except OSError:
                 self._end()
             else:
@@ -144,17 +148,17 @@ def keep_only(*kept: int) -> None:
                 pass  # the one of the listing
 
 
-def _serve(make: Callable[[], Callable[[], bytes]], requests: socket.socket, parent: int) -> None:
+def _serve(make: Make, requests: socket.socket, parent: int) -> None:
     """The process's whole life; never returns."""
     try:
         end_with(parent)
         keep_only(requests.fileno())
         page = None
-        while requests.recv(16):
+        while question := requests.recv(_LONGEST_QUESTION):
             try:
                 if page is None:
                     page = make()
-                _send(requests, True, page())
+                _send(requests, True, page(question))
             except XpuError as error:
                 _send(requests, False, str(error).encode())
             except Exception as error:  # a driver's binding can raise anything

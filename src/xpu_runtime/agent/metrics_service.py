@@ -1,4 +1,4 @@
-"""The process that serves metrics, beside the agent: its sockets, its start and its end.
+"""The process that serves metrics and the page, beside the agent: its sockets, its start and its end.
 
 A process of its own, so that no round waits for who asks. It costs nothing while nobody does, is started
 again where it ends, and is killed with the agent, however that ends. Who may ask is decided here, from the
@@ -17,8 +17,10 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from xpu_runtime import paths
-from xpu_runtime.agent.collector import Collector, end_with, keep_only
-from xpu_runtime.agent.scrapes import Listener, Server, local_hosts
+from xpu_runtime.agent.collector import Collector, Make, end_with, keep_only
+from xpu_runtime.agent.history import History
+from xpu_runtime.agent.page import Page
+from xpu_runtime.agent.scrapes import Listener, Made, Pages, Server, local_hosts, response
 from xpu_runtime.config.defaults import Config
 
 TYPE_CHECKING = False
@@ -26,14 +28,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SOCKET = "metrics.sock"
+#: What the collector is asked; besides, for a sample.
+METRICS, DATA = b"metrics", b"data"
 #: Prometheus' text format.
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_JSON = "application/json"
 #: Seconds until what has failed is tried again.
 _AGAIN_S = 10.0
 _BACKLOG = 16
-
-#: Called in the process that makes the page; see Collector.
-Make = Callable[[], Callable[[], bytes]]
 
 
 class MetricsService:
@@ -86,7 +88,9 @@ def _serve(config: Config, make: Make, log: Callable[[str], None], keeper: int) 
     """The serving process's whole life."""
     try:
         end_with(keeper)
-        server = Server(_CONTENT_TYPE, Collector(make))
+        # Without a port hardly anybody looks, and the driver is left alone until somebody does.
+        history = History(timed=config.metrics_listen is not None)
+        server = Server(Collector(make), _pages(history, log), history)
         waiting: list[Callable[[], Listener]] = [lambda: _on_socket(config.metrics_group, log)]
         if config.metrics_listen:
             waiting.append(lambda: _on_port(config))
@@ -107,6 +111,19 @@ def _serve(config: Config, make: Make, log: Callable[[str], None], keeper: int) 
     finally:
         sys.stderr.flush()
         os._exit(1)
+
+
+def _pages(history: History, log: Callable[[str], None]) -> Pages:
+    found: dict[str, Made | Callable[[], bytes]] = {
+        "/metrics": Made(METRICS, _METRICS_TYPE),
+        "/data.json": Made(DATA, _JSON, history.taken),
+        "/history.json": lambda: response("200 OK", _JSON, history.json()),
+    }
+    try:
+        found["/"] = Page().response
+    except OSError as error:  # no reason to serve no metrics
+        log(f"there is no page for browsers: {error}")
+    return found
 
 
 def _on_socket(group: str | None, log: Callable[[str], None]) -> Listener:

@@ -1,8 +1,9 @@
-"""HTTP for those who scrape: one page, for a few clients at a time, none of which can hold up another.
+"""HTTP for those who scrape or look: a few pages, for a few clients at a time, none of which can hold up
+another.
 
 A loop over non-blocking sockets. Of a request only its first line and its Host are looked at, nothing of it
-is kept, and the connection ends with the answer. The page is made by somebody else, who may take long
-(collector.py): all that wait get the same one. What is in it is not known here.
+is kept, and the connection ends with the answer. What is made by somebody else, who may take long
+(collector.py), is made once for all that wait for it. What is in it is not known here.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import functools
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Union
 
 from xpu_runtime.agent.collector import Collector
+from xpu_runtime.agent.history import SAMPLE, History
 from xpu_runtime.value import Value
 
-PAGE = "/metrics"
 #: Seconds that a client has for its request, for taking the answer, and for ending the connection.
 _REQUEST_S, _ANSWER_S, _END_S = 5.0, 10.0, 2.0
 #: Of each listening socket: those of a port that everybody on the machine reaches take none of the others'.
@@ -26,6 +28,19 @@ _LONGEST_HEAD = 8192
 _FRESH_S = 1.0
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _TEXT = "text/plain; charset=utf-8"
+
+
+class Made(Value):
+    """What the collector makes when it is asked `question`."""
+
+    question: bytes
+    content_type: str
+    #: What is done with that, and answered of it; None: it is answered as it is.
+    taken: Callable[[bytes], bytes] | None = None
+
+
+#: By its path, what there is: made by the collector, or a whole answer that is at hand.
+Pages = Mapping[str, Union[Made, Callable[[], bytes]]]
 
 
 class Listener(Value):
@@ -50,26 +65,34 @@ class _Client:
         self.listener = listener
         self.until = time.monotonic() + _REQUEST_S
         self.received = b""
-        self.waits = False
+        #: The path of what it waits for; "": of nothing.
+        self.waits = ""
         self.head_only = False
         #: What is still to be written; None: no answer yet.
         self.answer: memoryview | None = None
 
 
 class Server:
-    """Serves what `collector` makes, of the type `content_type`, as long as it makes steps."""
+    """Serves `pages`, as long as it makes steps, and has `collector` make samples for `history`."""
 
-    def __init__(self, content_type: str, collector: Collector) -> None:
+    def __init__(self, collector: Collector, pages: Pages, history: History | None = None) -> None:
         self._collector = collector
-        self._content_type = content_type
+        self._pages = pages
+        self._history = history or History(timed=False)
         self._clients: set[_Client] = set()
-        self._fresh = (-_FRESH_S, b"", "")
+        #: The path of what the collector makes now; "": a sample; None: nothing.
+        self._asked: str | None = None
+        #: By path: when it was made, and the answer.
+        self._fresh: dict[str, tuple[float, bytes]] = {}
         self._selector = selectors.DefaultSelector()
 
     def step(self, seconds: float | None) -> None:
         """Does what there is to do, waiting `seconds` for it at most; None: until there is something."""
         due = [client.until for client in self._clients]
-        due += [each for each in (self._collector.until, self._collector.idle_until) if each is not None]
+        sample = self._history.due if self._asked is None else None
+        due += [
+            each for each in (self._collector.until, self._collector.idle_until, sample) if each is not None
+        ]
         if due:
             left = max(0.0, min(due) - time.monotonic())
             seconds = left if seconds is None else min(seconds, left)
@@ -84,6 +107,7 @@ class Server:
         if self._collector.idle_until is not None and now >= self._collector.idle_until:
             self._selector.unregister(self._collector.fileno() or 0)
             self._collector.close()
+        self._ask()
 
     # Connections
 
@@ -138,23 +162,39 @@ class Server:
                 self._requested(client)
 
     def _requested(self, client: _Client) -> None:
-        refusal, client.head_only = judged(client.received, client.listener.hosts)
+        refusal, path, client.head_only = judged(client.received, client.listener.hosts, self._pages)
         if refusal:
             self._answer(client, refusal)
             return
-        made_at, text, error = self._fresh
-        if time.monotonic() - made_at < _FRESH_S:
-            self._answer(client, self._page(text, error))
+        page = self._pages[path]
+        if not isinstance(page, Made):
+            self._answer(client, page())
             return
-        client.waits = True
-        client.until = time.monotonic() + self._collector.longest_s + _REQUEST_S
+        made_at, content = self._fresh.get(path, (-_FRESH_S, b""))
+        if time.monotonic() - made_at < _FRESH_S:
+            self._answer(client, content)
+            return
+        client.waits = path
+        # Something else may be made first.
+        client.until = time.monotonic() + 2 * self._collector.longest_s + _REQUEST_S
         self._ask()
 
     def _ask(self) -> None:
+        """Has the collector make what is waited for, one after the other, and a sample where one is due."""
+        if self._asked is not None:
+            return
+        waiting = sorted((client for client in self._clients if client.waits), key=lambda each: each.until)
+        page = self._pages[waiting[0].waits] if waiting else None
+        if isinstance(page, Made):
+            self._asked, question = waiting[0].waits, page.question
+        elif self._history.due is not None and time.monotonic() >= self._history.due:
+            self._asked, question = "", SAMPLE
+        else:
+            return
         before = self._collector.fileno()
         if before is not None:  # it may be replaced, by one of the same number
             self._selector.unregister(before)
-        descriptor = self._collector.ask()
+        descriptor = self._collector.ask(question)
         if descriptor is None:
             self._collected()
         else:
@@ -168,19 +208,32 @@ class Server:
             return  # a part of it
         if descriptor is not None and self._collector.fileno() is None:  # it has been given up
             self._selector.unregister(descriptor)
-        if not any(client.waits for client in self._clients):
+        asked, self._asked = self._asked, None
+        if asked is None:
             return
-        self._fresh = (time.monotonic(), *answer)
-        for client in [each for each in self._clients if each.waits]:
-            self._answer(client, self._page(*answer))
+        content, error = answer
+        waiting = [each for each in self._clients if each.waits]
+        if asked:
+            result = self._result(asked, content, error)
+            self._fresh[asked] = (time.monotonic(), result)
+            for client in [each for each in waiting if each.waits == asked]:
+                self._answer(client, result)
+        elif error:
+            self._history.missed()
+        else:
+            self._history.taken(content)
+        if error and self._collector.fileno() is None:  # who waits for something else would wait as long
+            for client in [each for each in waiting if each.waits]:
+                self._answer(client, _plain("503 Service Unavailable", error))
 
-    def _page(self, text: bytes, error: str) -> bytes:
-        if error:
+    def _result(self, path: str, content: bytes, error: str) -> bytes:
+        page = self._pages[path]
+        if error or not isinstance(page, Made):
             return _plain("503 Service Unavailable", error)
-        return _response("200 OK", self._content_type, text)
+        return response("200 OK", page.content_type, page.taken(content) if page.taken else content)
 
     def _answer(self, client: _Client, content: bytes) -> None:
-        client.waits = False
+        client.waits = ""
         client.until = time.monotonic() + _ANSWER_S
         if client.head_only:
             content = content[: content.index(b"\r\n\r\n") + 4]
@@ -212,22 +265,23 @@ class Server:
             )
 
 
-def judged(head: bytes, hosts: tuple[str, ...] | None) -> tuple[bytes, bool]:
-    """The answer to a request that does not get the page, b"" for one that does; whether only its head is
-    wanted."""
+def judged(head: bytes, hosts: tuple[str, ...] | None, pages: Iterable[str]) -> tuple[bytes, str, bool]:
+    """The answer to a request that gets none of `pages`, b"" for one that does; which; whether only its head
+    is wanted."""
     line, *fields = head.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
     words = line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return _plain("400 Bad Request", "not HTTP/1"), False
+        return _plain("400 Bad Request", "not HTTP/1"), "", False
     method, target, _ = words
     named = [value.strip() for name, _, value in (field.partition(":") for field in fields) if _is_host(name)]
     if hosts is not None and (len(named) != 1 or without_port(named[0]).lower() not in hosts):
-        return _plain("403 Forbidden", "ask for localhost"), False
-    if target.partition("?")[0] != PAGE:
-        return _plain("404 Not Found", f"there is only {PAGE}"), method == "HEAD"
+        return _plain("403 Forbidden", "ask for localhost"), "", False
+    path = target.partition("?")[0]
+    if path not in pages:
+        return _plain("404 Not Found", f"there is only {', '.join(pages)}"), "", method == "HEAD"
     if method not in ("GET", "HEAD"):
-        return _plain("405 Method Not Allowed", "GET or HEAD", "Allow: GET, HEAD\r\n"), False
-    return b"", method == "HEAD"
+        return _plain("405 Method Not Allowed", "GET or HEAD", "Allow: GET, HEAD\r\n"), "", False
+    return b"", path, method == "HEAD"
 
 
 def _is_host(name: str) -> bool:
@@ -241,12 +295,14 @@ def without_port(host: str) -> str:
 
 
 def _plain(status: str, words: str, field: str = "") -> bytes:
-    return _response(status, _TEXT, words.encode() + b"\n", field)
+    return response(status, _TEXT, words.encode() + b"\n", field)
 
 
-def _response(status: str, content_type: str, body: bytes, field: str = "") -> bytes:
+def response(status: str, content_type: str, body: bytes, field: str = "") -> bytes:
+    """A whole answer; `field` is a field of the head besides, with its end of line."""
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{field}"
-        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+        "Cross-Origin-Resource-Policy: same-origin\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body

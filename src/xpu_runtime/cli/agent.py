@@ -14,8 +14,9 @@ import click
 
 from xpu_runtime import paths, version
 from xpu_runtime.agent import samples
+from xpu_runtime.agent.history import SAMPLE
 from xpu_runtime.agent.loop import Agent
-from xpu_runtime.agent.metrics_service import MetricsService
+from xpu_runtime.agent.metrics_service import DATA, METRICS, MetricsService
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
@@ -36,7 +37,8 @@ def agent() -> None:
     Packages bring a service for it: systemctl enable --now xpu-agent
 
     A process beside it serves what `xpu metrics` prints, over HTTP: on metrics.sock in the run folder, to
-    root and metrics.group of the configuration, and on metrics.listen, where that is set.
+    root and metrics.group of the configuration, and on metrics.listen, where that is set; and there, for
+    browsers, a page with devices, slices over the last hour, events and refusals.
 
     \b
     Example:
@@ -76,10 +78,13 @@ def _config() -> Config:
         return DEFAULTS
 
 
-def _figures() -> Callable[[], bytes]:
-    from xpu_runtime.cli import metrics  # heavy, and needed only once somebody asks
+def _figures() -> Callable[[bytes], bytes]:
+    from xpu_runtime.cli import metrics, overview  # heavy, and needed only once somebody asks
 
-    return metrics.served(_log)
+    figures = metrics.Figures()
+    shown = overview.Overview(figures)
+    answers = {METRICS: metrics.served(figures, _log), DATA: shown.data, SAMPLE: shown.sample}
+    return lambda question: answers[question]()
 
 
 def _open_driver() -> Callable[[], samples.Utilization]:

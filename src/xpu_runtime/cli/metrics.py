@@ -69,7 +69,7 @@ class Figures:
     def text(self) -> bytes:
         """XpuError where there is nothing at all to tell."""
         try:
-            reading: Reading | None = self._read()
+            reading: Reading | None = self.read()
             self.error = None
         except XpuError as error:
             reading, self.error = None, error
@@ -86,7 +86,13 @@ class Figures:
             self._live.close()
             self._live = None
 
-    def _read(self) -> Reading:
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a driver open."""
+        return self._live is not None
+
+    def read(self) -> Reading:
+        """XpuError where the configuration or the driver cannot be read."""
         if self._live is not None and self._live.is_outdated():
             self.close()
         if self._live is not None:
@@ -104,9 +110,8 @@ def _quotas() -> tuple[Quota, ...]:
         return ()
 
 
-def served(log: Callable[[str], None]) -> Callable[[], bytes]:
+def served(figures: Figures, log: Callable[[str], None]) -> Callable[[], bytes]:
     """As `xpu agent` serves them: what cannot be read is told to `log`, once."""
-    figures = Figures()
     told: set[str] = set()
 
     def page() -> bytes:

@@ -12,21 +12,21 @@ import pytest
 
 from xpu_runtime.agent import collector, scrapes
 from xpu_runtime.agent.collector import Collector
-from xpu_runtime.agent.scrapes import Listener, Server
+from xpu_runtime.agent.scrapes import Listener, Made, Server
 from xpu_runtime.errors import XpuError
 
 
 class Scraper:
     """A server in this process, and its clients."""
 
-    def __init__(self, path: Path, make: Callable[[], Callable[[], bytes]]) -> None:
+    def __init__(self, path: Path, make: collector.Make) -> None:
         self._path = str(path)
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(self._path)
         self._listening.listen()
         self._listening.setblocking(False)
         self.collector = Collector(make)
-        self._server = Server("text/plain", self.collector)
+        self._server = Server(self.collector, {"/metrics": Made(b"metrics", "text/plain")})
         self._server.listen(Listener(self._listening))
 
     def ask(self) -> tuple[int, str]:
@@ -60,7 +60,7 @@ class Scraper:
         self._listening.close()
 
 
-Start = Callable[[Callable[[], Callable[[], bytes]]], Scraper]
+Start = Callable[[collector.Make], Scraper]
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(scrapes, "_FRESH_S", 0.0)
     started: list[Scraper] = []
 
-    def scraper(make: Callable[[], Callable[[], bytes]]) -> Scraper:
+    def scraper(make: collector.Make) -> Scraper:
         started.append(Scraper(tmp_path / "socket", make))
         return started[-1]
 
@@ -77,8 +77,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         each.close()
 
 
-def own_number() -> Callable[[], bytes]:
-    return lambda: str(os.getpid()).encode()
+def own_number() -> Callable[[bytes], bytes]:
+    return lambda _: str(os.getpid()).encode()
 
 
 def test_one_process_answers_again_and_again(start: Start) -> None:
@@ -108,7 +108,7 @@ def test_one_that_hangs_is_given_up_and_one_that_dies_is_told(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Collector, "longest_s", 0.3)
-    hanging = start(lambda: lambda: time.sleep(1000) or b"")  # type: ignore[func-returns-value]
+    hanging = start(lambda: lambda _: time.sleep(1000) or b"")  # type: ignore[func-returns-value]
     status, body = hanging.ask()
     assert status == 503 and "does the driver answer?" in body
     hanging.close()
@@ -125,7 +125,7 @@ def test_one_that_hangs_is_given_up_and_one_that_dies_is_told(
 def test_what_goes_wrong_in_it_is_told_and_the_next_one_may_do_better(
     start: Start, act: Callable[[], bytes], told: str
 ) -> None:
-    scraper = start(lambda: act)
+    scraper = start(lambda: lambda _: act())
     for _ in range(3):
         status, body = scraper.ask()
         assert status == 503 and told in body

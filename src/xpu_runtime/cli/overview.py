@@ -1,0 +1,239 @@
+"""What the page of `xpu agent` shows: devices, their slices, the latest events and refusals, as JSON.
+
+All of it is bounded, in number and in length: the page is asked for every few seconds. What containers'
+authors and engines chose is text, cut and made printable here, and never markup there (agent/page.html).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from xpu_runtime import version
+from xpu_runtime.cli.live import Card, Reading, Row
+from xpu_runtime.cli.metrics import Figures
+from xpu_runtime.cli.names import Names
+from xpu_runtime.cli.screen import printable
+from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger import events
+from xpu_runtime.ledger.events import Event, Totals
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.vendors import marks, registry
+from xpu_runtime.vendors.vendor import Sensors
+
+_MOST_DEVICES, _MOST_SLICES, _MOST_EVENTS = 64, 256, 50
+#: Characters, of a name or id, and of a reason.
+_LONGEST, _LONGEST_REASON = 128, 2000
+#: Events that are read at a time.
+_PIECE = 500
+
+
+class Overview:
+    """Makes it, again and again, of readings by `figures`."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+        self._names = Names()
+        self._latest = _Latest()
+
+    def sample(self) -> bytes:
+        """What is kept of now, in a line. On a node without slices a driver that is not open stays so."""
+        if not self._figures.is_open:
+            with Ledger() as ledger:
+                if not ledger.grants():
+                    return _line(_sample(None))
+        return _line(_sample(self._figures.read()))
+
+    def data(self) -> bytes:
+        """The sample in a line, and another line with what the page shows; XpuError where the ledger cannot
+        be read."""
+        problems: list[str] = []
+        try:
+            reading: Reading | None = self._figures.read()
+        except XpuError as error:
+            reading = None
+            problems.append(str(error))
+        with Ledger() as ledger:
+            self._latest.read(ledger)
+            totals, grants = ledger.totals(), ledger.grants()
+        ids = {event.container_id for event in self._latest.listed}
+        self._names.learn(grants, ids - {""})
+        devices = [] if reading is None else _devices(reading, self._names.of, problems)
+        problems += reading.problems if reading else ()
+        shown = {
+            "node": _text(socket.gethostname()),
+            "version": version.VERSION,
+            "time": round(time.time(), 1),
+            "agent_runs": None if reading is None else reading.agent,
+            "problems": [_text(each, _LONGEST_REASON) for each in problems[:10]],
+            "devices": devices,
+            "not_shown": _not_shown(reading, devices),
+            "totals": _totals(totals),
+            "events": [_event(each, self._names) for each in self._latest.events],
+            "refusals": [_event(each, self._names) for each in self._latest.refusals],
+        }
+        return (_line(_sample(reading)) if reading else b"") + b"\n" + _line(shown)
+
+
+class _Latest:
+    """The latest events and refusals, the newest first."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        #: Containers that did not start.
+        self.refusals: deque[Event] = deque(maxlen=_MOST_EVENTS)
+
+    @property
+    def listed(self) -> list[Event]:
+        return [*self.events, *self.refusals]
+
+    def read(self, ledger: Ledger) -> None:
+        """Those that have come since the last time."""
+        if sum(ledger.totals().kinds.values()) < self._last:  # another ledger: the old one was removed
+            self._last = 0
+            self.events.clear()
+            self.refusals.clear()
+        while found := ledger.history(self._last, most=_PIECE):
+            self._last = found[-1].id
+            self.events.extendleft(found)
+            self.refusals.extendleft(each for each in found if each.kind in (events.REFUSED, events.FAILED))
+
+
+def _sample(reading: Reading | None) -> dict[str, Any]:
+    """None: there are no slices. Lists, not objects: there are many."""
+    cards = reading.cards[:_MOST_DEVICES] if reading else ()
+    rows = [(card, row) for card in cards for row in card.rows][:_MOST_SLICES]
+    return {
+        "time": round(time.time(), 1),
+        # UUID, percent of its time in use.
+        "devices": [[card.uuid, _rounded(card.busy)] for card in cards],
+        # Key, UUID of the device, memory used and asked for, cores got and asked for.
+        "slices": [
+            [_key(row), card.uuid, row.memory, row.memory_limit, _rounded(row.got), row.asked]
+            for card, row in rows
+        ],
+    }
+
+
+def _devices(
+    reading: Reading, name_of: Callable[[Grant], str | None], problems: list[str]
+) -> list[dict[str, Any]]:
+    sensors: dict[str, Sensors] = _tried(lambda: registry.sensors(reading.inventory), problems) or {}
+    told: marks.Marks | None = _tried(marks.read, problems)
+    known = {device.uuid: device for device in reading.inventory.devices}
+    found, left = [], _MOST_SLICES
+    for card in reading.cards[:_MOST_DEVICES]:
+        device = known.get(card.uuid)
+        drained = told.why_drained(device) if told and device else None
+        reserved = told.reservation(device) if told and device else None
+        of_it = sensors.get(card.uuid, Sensors())
+        rows = card.rows[:left]
+        left -= len(rows)
+        found.append(
+            {
+                "index": card.index,
+                "uuid": card.uuid,
+                "name": _text(card.name),
+                "is_here": device is not None,
+                "fault": _text(device.fault) if device and device.fault else None,
+                "drained": None if drained is None else _text(marks.as_drained(drained), 300),
+                "reserved": None if reserved is None else _text(marks.as_reserved(reserved), 300),
+                "busy_percent": _rounded(card.busy),
+                "memory_bytes": card.memory_total,
+                "memory_reported_bytes": of_it.memory_used_bytes,
+                "temperature_celsius": of_it.temperature_celsius,
+                "power_watts": _rounded(of_it.power_watts),
+                "slices": [_slice(row, name_of(row.grant)) for row in rows],
+            }
+        )
+    return found
+
+
+def _slice(row: Row, name: str | None) -> dict[str, Any]:
+    slice_ = row.grant.slices[row.position]
+    return {
+        "key": _key(row),
+        "container_id": _text(row.container_id),
+        "name": None if name is None else _text(name, 260),
+        "since": round(row.grant.created),
+        "state": row.grant.state,
+        "memory_bytes": row.memory_limit,
+        "memory_is_limit": slice_.limited,
+        "memory_used_bytes": row.memory,
+        "memory_held": slice_.holding.memory_strength,
+        "cores": row.asked,
+        "cores_got_percent": _rounded(row.got),
+        "cores_allowed_percent": _rounded(row.allowed),
+        "cores_held": slice_.holding.cores_strength,
+        "sched": row.sched,
+        "priority": row.priority,
+        "waits": row.waits,
+        "note": _text(row.note, 300) or None,
+    }
+
+
+def _event(event: Event, names: Names) -> dict[str, Any]:
+    name = names.of_id(event.container_id)
+    return {
+        "id": event.id,
+        "time": round(event.time, 1),
+        "event": event.kind,
+        "container_id": _text(event.container_id) or None,
+        "name": None if name is None else _text(name, 260),
+        "devices": [
+            {
+                "uuid": part.uuid,
+                "index": part.index,
+                "memory_bytes": part.memory_bytes,
+                "cores": part.cores,
+            }
+            for part in event.devices[:_MOST_DEVICES]
+        ],
+        "reason": _text(event.text, _LONGEST_REASON) or None,
+    }
+
+
+def _totals(totals: Totals) -> dict[str, Any]:
+    return {
+        "events": {**dict.fromkeys(events.KINDS, 0), **totals.kinds},
+        "refusals": totals.refusals,
+    }
+
+
+def _not_shown(reading: Reading | None, devices: list[dict[str, Any]]) -> dict[str, int]:
+    """How many there are beyond those."""
+    cards: tuple[Card, ...] = reading.cards if reading else ()
+    slices = sum(len(card.rows) for card in cards) - sum(len(each["slices"]) for each in devices)
+    return {"devices": len(cards) - len(devices), "slices": slices}
+
+
+def _key(row: Row) -> str:
+    """What names a slice, as long as the ledger's file is there."""
+    return f"{row.grant.id}.{row.position}"
+
+
+def _tried(read: Callable[[], Any], problems: list[str]) -> Any:
+    """None where it cannot be read: all else is worth showing."""
+    try:
+        return read()
+    except XpuError as error:
+        problems.append(str(error))
+        return None
+
+
+def _text(words: str, longest: int = _LONGEST) -> str:
+    return printable(words[:longest])
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 1)
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
