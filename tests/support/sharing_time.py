@@ -137,7 +137,7 @@ class Service:
         self._node = node
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [node.prefix / "bin" / "xpu", "agent"],
+                [*node.view, node.prefix / "bin" / "xpu", "agent"],
                 env=node.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -17,6 +17,7 @@ from xpu_runtime.agent import samples
 from xpu_runtime.agent.history import SAMPLE
 from xpu_runtime.agent.loop import Agent
 from xpu_runtime.agent.metrics_service import DATA, METRICS, MetricsService
+from xpu_runtime.agent.reading import ReadingService
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
@@ -38,7 +39,8 @@ def agent() -> None:
 
     A process beside it serves what `xpu metrics` prints, over HTTP: on metrics.sock in the run folder, to
     root and metrics.group of the configuration, and on metrics.listen, where that is set; and there, for
-    browsers, a page with devices, slices over the last hour, events and refusals.
+    browsers, a page with devices, slices over the last hour, events and refusals. Another process answers
+    members of the group `xpu`, where the node has one, who run commands that only show something.
 
     \b
     Example:
@@ -52,7 +54,7 @@ def agent() -> None:
         with files.Lock(path, wait_s=0):
             service = Agent(_open_driver, _log)
             _log(f"xpu agent {version.VERSION} runs")
-            with MetricsService(_config(), _figures, _log):
+            with MetricsService(_config(), _figures, _log), ReadingService(_log):
                 service.run()
             _log("the agent was stopped: every container has its cap")
     except TimeoutError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import IO, Any, NoReturn
 
 import click
@@ -91,11 +92,16 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            if os.geteuid():
+                from xpu_runtime.cli import as_member
+
+                as_member.show(sys.argv[1:])
             return super().invoke(ctx)
         except XpuError as error:
             if isinstance(error.__cause__, PermissionError) and os.geteuid():
-                todo = f"slices are root's to see and change: sudo xpu {ctx.invoked_subcommand}"
-                error = XpuError(error.what, todo)
+                from xpu_runtime.cli import as_member
+
+                error = XpuError(error.what, as_member.what_to_do(sys.argv[1:]))
             raise _OneLine(str(error)) from None
         except BrokenPipeError:
             raise

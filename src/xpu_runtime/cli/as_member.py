@@ -1,0 +1,44 @@
+"""Commands of who is not root: shown by the agent to members of a group, and else why they cannot be.
+
+What the group may see, and how the agent is asked, is agent/reading.py's to know.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import sys
+from typing import NoReturn
+
+from xpu_runtime import paths
+from xpu_runtime.agent import reading
+
+
+def show(words: list[str]) -> None:
+    """Prints what the agent answers, and ends the process; returns where it does not answer."""
+    answer = reading.ask(words) if reading.is_answered(words) else None
+    if answer is not None:
+        _print_and_end(*answer)
+
+
+def _print_and_end(status: int, out: bytes, err: bytes) -> NoReturn:
+    sys.stdout.buffer.write(out)
+    sys.stdout.flush()
+    sys.stderr.buffer.write(err)
+    raise SystemExit(status)
+
+
+def what_to_do(words: list[str]) -> str:
+    """For who may not: what would help."""
+    as_root = f"sudo xpu {words[0]}"
+    try:
+        group = grp.getgrnam(reading.GROUP).gr_gid
+    except KeyError:
+        group = -1
+    if group == -1 or not reading.is_answered(words):
+        return f"slices are root's to see and change: {as_root}"
+    if group not in (os.getegid(), *os.getgroups()):
+        return f"root and members of the group {reading.GROUP} see slices: {as_root}"
+    socket = paths.in_run_dir(reading.SOCKET)
+    why = f"the agent answers the group {reading.GROUP} on {socket}, and does not now"
+    return f"{why}: start it, or {as_root}"

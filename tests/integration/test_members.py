@@ -1,0 +1,179 @@
+"""The group `xpu`: what its members see without being root, what they may not, and what others are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.sharing_time import Serve, until
+
+from .conftest import Node
+
+Bundles = Callable[..., Path]
+SLEEP = ["sleep", "1000"]
+GROUP = 47_110
+SHOWN = ("ps", "devices", "events", "top --once", "explain -e XPU_MEM=1G", "metrics")
+
+
+@pytest.fixture
+def with_group(node: Node) -> Iterator[None]:
+    """The commands see a group `xpu`, and the machine has none for them."""
+    groups = node.folder / "group"
+    others = [line for line in Path("/etc/group").read_text().splitlines() if not line.startswith("xpu:")]
+    groups.write_text("\n".join([*others, f"xpu:x:{GROUP}:"]) + "\n")
+    node.folder.chmod(0o755)
+    with node.own_mounts(f"mount --bind {groups} /etc/group"):
+        yield
+
+
+def as_user(node: Node, *words: str, group: int = GROUP) -> subprocess.CompletedProcess[str]:
+    """`xpu` as a user who is in one group."""
+    user = ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", "--inh-caps=-all"]
+    return subprocess.run(
+        [*node.view, *user, node.prefix / "bin" / "xpu", *words],
+        env=node.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
+    )
+
+
+def socket_of(node: Node) -> Path:
+    path = node.run_dir / "read.sock"
+    until(lambda: path.exists() and stat.S_IMODE(path.stat().st_mode) == 0o660, "the group is answered")
+    return path
+
+
+@pytest.mark.usefixtures("with_group")
+def test_a_member_sees_what_root_sees(node: Node, bundles: Bundles, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+    start_agent()
+    socket_of(node)
+    assert json.loads(as_user(node, "ps", "--json").stdout) == node.json("ps")
+    assert as_user(node, "devices").stdout == node.xpu("devices").stdout
+    assert as_user(node, "inspect", container).stdout == node.xpu("inspect", container).stdout
+    assert as_user(node, "events", "--since", "1h").stdout == node.xpu("events", "--since", "1h").stdout
+    assert as_user(node, "ps", "--format={{.ID}}").stdout == f"{container}\n"
+    assert json.loads(as_user(node, "top", "--json").stdout)["agent_runs"]
+    assert "xpu_up 1.0" in as_user(node, "metrics").stdout
+    done = as_user(node, "explain", "-e", "XPU_MEM=100G", "--json")
+    assert (done.returncode, json.loads(done.stdout)["granted"]) == (3, False)
+    wrong = as_user(node, "inspect", "nosuchcontainer")
+    assert (wrong.returncode, wrong.stderr) == (1, node.xpu("inspect", "nosuchcontainer", check=False).stderr)
+
+
+@pytest.mark.usefixtures("with_group")
+def test_a_member_changes_nothing_and_reads_no_file_by_root(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=4G", args=SLEEP)
+    container = node.start(bundle)
+    start_agent()
+    path = socket_of(node)
+    before = node.grants()
+    bundle.chmod(0o700)
+    for words in (
+        ["set", container, "--mem", "1G"],
+        ["drain", "0"],
+        ["gc"],
+        ["release", container],
+        ["explain", str(bundle)],
+        ["ps", "--watch"],
+        ["metrics", "--output", str(node.folder / "written")],
+    ):
+        done = as_user(node, *words)
+        assert done.returncode and len(done.stderr.splitlines()[-1:]) == 1, words
+        # By hand, past what the command itself would ask.
+        assert json.loads(said(path, json.dumps(words).encode()).partition(b"\n")[0])[:2] == [1, 0]
+    wrong: list[object] = [["ps", "--json", "x"], ["inspect"], ["inspect", "--", container]]
+    for each in [*wrong, ["ps", "-qh"], [], "ps", [1]]:
+        assert json.loads(said(path, json.dumps(each).encode()).partition(b"\n")[0])[:2] == [1, 0]
+    for content in (b"", b"\xff" * 100, b"[" * 60_000, b"x" * 70_000, b'["ps", "--format", "\\u0000"]'):
+        said(path, content)
+    assert node.grants() == before and not (node.folder / "written").exists()
+    assert as_user(node, "ps", "-q").stdout == f"{container}\n"  # it answers on
+
+
+def said(path: Path, content: bytes) -> bytes:
+    """What the socket answers a member."""
+    script = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+        "try:\n s.sendall(sys.stdin.buffer.read() + b'\\n')\n"
+        " while piece := s.recv(65536): sys.stdout.buffer.write(piece)\n"
+        "except OSError: pass"
+    )
+    user = ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={GROUP}"]
+    words = [*user, "/usr/bin/python3", "-c", script, str(path)]
+    return subprocess.run(words, input=content, stdout=subprocess.PIPE, cwd="/", check=True).stdout
+
+
+@pytest.mark.usefixtures("with_group")
+def test_who_may_not_is_told_what_to_do_in_one_line(node: Node, bundles: Bundles, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    node.start(bundles("XPU_MEM=4G", args=SLEEP))
+    for words in SHOWN:
+        (line,) = as_user(node, *words.split()).stderr.splitlines()
+        assert line.startswith("xpu: cannot open the ledger ")
+        assert line.endswith(f"does not now: start it, or sudo xpu {words.split()[0]}")
+    service = start_agent()
+    path = socket_of(node)
+    for words in SHOWN:
+        (line,) = as_user(node, *words.split(), group=47_111).stderr.splitlines()
+        assert line.endswith(f": root and members of the group xpu see slices: sudo xpu {words.split()[0]}")
+    with pytest.raises(PermissionError):
+        os.seteuid(65534)
+        try:
+            socket.socket(socket.AF_UNIX).connect(str(path))
+        finally:
+            os.seteuid(0)
+    service.end(signal.SIGKILL)
+    until(lambda: as_user(node, "ps").returncode == 1, "who answered has ended with the agent")
+    (line,) = as_user(node, "ps").stderr.splitlines()
+    assert line.endswith("does not now: start it, or sudo xpu ps")
+    again = start_agent()
+    until(lambda: as_user(node, "ps").returncode == 0, "it is answered again")
+    again.end(signal.SIGTERM)
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("with_group")
+def test_members_who_say_nothing_or_many_things_stop_nobody_for_long(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    start_agent()
+    path = socket_of(node)
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+    for each in silent:
+        each.connect(str(path))
+    assert as_user(node, "ps").returncode == 0
+    for each in silent:
+        each.close()
+    user = ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={GROUP}"]
+    words = [*node.view, *user, str(node.prefix / "bin" / "xpu"), "devices", "-q"]
+    many = [subprocess.Popen(words, env=node.environ, stdout=subprocess.PIPE, cwd="/") for _ in range(12)]
+    told = {each.communicate(timeout=60)[0] for each in many}
+    assert told == {node.xpu("devices", "-q").stdout.encode()}
+
+
+def test_without_the_group_all_is_roots(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    node.folder.chmod(0o755)
+    groups = node.folder / "group"
+    groups.write_text("".join(f"{line}\n" for line in ("root:x:0:", "nogroup:x:65534:")))
+    with node.own_mounts(f"mount --bind {groups} /etc/group"):
+        start_agent()
+        node.xpu("metrics")  # the agent is up, and has begun all that it serves
+        until((node.run_dir / "metrics.sock").exists, "what is served after it is")
+        assert not (node.run_dir / "read.sock").exists()
+        (line,) = as_user(node, "ps").stderr.splitlines()
+        assert line.endswith(": slices are root's to see and change: sudo xpu ps")
