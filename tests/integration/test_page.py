@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from support import GIB
-from support.sharing_time import Serve, until
+from support.sharing_time import Make, Serve, until
 
 from .asking import answer, free_port, listens, on_socket, sim_driver
 from .conftest import Node
@@ -102,6 +102,22 @@ def test_devices_slices_events_and_refusals_are_shown(
     for each in node.run_dir.glob("ledger.db*"):
         each.unlink()
     assert shown(path)["events"] == []
+
+
+def test_metrics_and_the_page_tell_the_same_when_both_are_asked(
+    node: Node, capped: Make, start_agent: Serve
+) -> None:
+    """The second one tells of no shorter time than the first."""
+    container = capped(30)
+    start_agent()
+    path = on_socket(node)
+    shown(path)
+    with container.waiting():
+        time.sleep(1.1)
+        text = asked(path, "/metrics")[2]
+        told = json.loads(asked(path, "/data.json")[2])["devices"][0]["slices"][0]["cores_got_percent"]
+    (ratio,) = re.findall(r"^xpu_slice_cores_got_ratio\{.*\} (\S+)$", text, re.MULTILINE)
+    assert told == round(100 * float(ratio), 1) > 0
 
 
 def test_what_containers_chose_is_short_printable_text(

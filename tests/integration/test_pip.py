@@ -75,6 +75,7 @@ def test_a_container_gets_its_slice_from_an_environment(
     assert (done.returncode, done.stderr) == (0, "")
     assert "1024MiB" in done.stdout.replace(" ", "")
     container = pip_node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    assert list(Path(pip_node.prefix).glob("lib/python*/site-packages/xpu_runtime/agent/page.html"))
     (slice_,) = pip_node.json("ps")
     assert (slice_["container_id"], slice_["memory_backend"]) == (container, "library")
 

@@ -5,6 +5,7 @@ What is read is live.py's to know, and how it is written exposition.py's.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import click
@@ -20,6 +21,8 @@ from xpu_runtime.request.quotas import Quota
 
 #: What containers get is told of so many seconds: the first time, and where each command is the first.
 _INTERVAL_S, _INTERVAL_ONCE_S = 0.2, 1.0
+#: For so long a reading is one of now.
+_FRESH_S = 0.9
 
 
 @click.command(short_help="Print the node's figures for Prometheus.")
@@ -62,6 +65,8 @@ class Figures:
     def __init__(self, interval_s: float = _INTERVAL_S) -> None:
         self._interval_s = interval_s
         self._live: Live | None = None
+        #: When it was taken, and the last reading.
+        self._last: tuple[float, Reading] | None = None
         #: Of the last time: what could not be read of the node, and why nothing could.
         self.problems: list[str] = []
         self.error: XpuError | None = None
@@ -84,7 +89,7 @@ class Figures:
     def close(self) -> None:
         if self._live is not None:
             self._live.close()
-            self._live = None
+            self._live = self._last = None
 
     @property
     def is_open(self) -> bool:
@@ -92,14 +97,19 @@ class Figures:
         return self._live is not None
 
     def read(self) -> Reading:
-        """XpuError where the configuration or the driver cannot be read."""
+        """XpuError where the configuration or the driver cannot be read. All that ask at the same time get
+        the same one: what is used cannot be told of no time."""
         if self._live is not None and self._live.is_outdated():
             self.close()
+        if self._last is not None and time.monotonic() - self._last[0] < _FRESH_S:
+            return self._last[1]
         if self._live is not None:
-            return self._live.read(NEXT_S)
-        live = Live()
-        self._live = live
-        return live.first(self._interval_s)
+            reading = self._live.read(NEXT_S)
+        else:
+            self._live = Live()
+            reading = self._live.first(self._interval_s)
+        self._last = time.monotonic(), reading
+        return reading
 
 
 def _quotas() -> tuple[Quota, ...]:

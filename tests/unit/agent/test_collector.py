@@ -12,29 +12,45 @@ import pytest
 
 from xpu_runtime.agent import collector, scrapes
 from xpu_runtime.agent.collector import Collector
+from xpu_runtime.agent.history import SAMPLE, History
 from xpu_runtime.agent.scrapes import Listener, Made, Server
 from xpu_runtime.errors import XpuError
+
+PAGES = ("metrics", "data")
 
 
 class Scraper:
     """A server in this process, and its clients."""
 
-    def __init__(self, path: Path, make: collector.Make) -> None:
+    def __init__(self, path: Path, make: collector.Make, history: History | None = None) -> None:
         self._path = str(path)
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(self._path)
         self._listening.listen()
         self._listening.setblocking(False)
         self.collector = Collector(make)
-        self._server = Server(self.collector, {"/metrics": Made(b"metrics", "text/plain")})
+        self._server = Server(
+            self.collector, {f"/{name}": Made(name.encode(), "text/plain") for name in PAGES}, history
+        )
         self._server.listen(Listener(self._listening))
+
+    def step(self) -> None:
+        self._server.step(0.01)
+
+    def asking(self, page: str) -> socket.socket:
+        """A client that has sent its request."""
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(self._path)
+        client.send(f"GET /{page} HTTP/1.1\r\n\r\n".encode())
+        client.setblocking(False)
+        return client
 
     def ask(self) -> tuple[int, str]:
         """The status and the body of an answer."""
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(self._path)
-            client.send(b"GET /metrics HTTP/1.1\r\n\r\n")
-            client.setblocking(False)
+        return self.answer(self.asking("metrics"))
+
+    def answer(self, client: socket.socket) -> tuple[int, str]:
+        with client:
             content = b""
             deadline = time.monotonic() + 20
             while time.monotonic() < deadline:
@@ -60,7 +76,7 @@ class Scraper:
         self._listening.close()
 
 
-Start = Callable[[collector.Make], Scraper]
+Start = Callable[..., Scraper]
 
 
 @pytest.fixture
@@ -68,8 +84,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(scrapes, "_FRESH_S", 0.0)
     started: list[Scraper] = []
 
-    def scraper(make: collector.Make) -> Scraper:
-        started.append(Scraper(tmp_path / "socket", make))
+    def scraper(make: collector.Make, history: History | None = None) -> Scraper:
+        started.append(Scraper(tmp_path / f"socket-{len(started)}", make, history))
         return started[-1]
 
     yield scraper
@@ -133,3 +149,54 @@ def test_what_goes_wrong_in_it_is_told_and_the_next_one_may_do_better(
 
 def _raise(error: Exception) -> bytes:
     raise error
+
+
+def test_those_that_ask_for_different_pages_at_once_get_their_own(start: Start) -> None:
+    scraper = start(lambda: lambda question: question)
+    clients = [(page, scraper.asking(page)) for page in (*PAGES, *PAGES)]
+    assert [(page, *scraper.answer(client)) for page, client in clients] == [
+        (page, 200, page) for page, _ in clients
+    ]
+
+
+def test_a_page_that_cannot_be_made_fails_nobody_who_asks_for_another(start: Start) -> None:
+    def make(question: bytes) -> bytes:
+        return question if question == b"metrics" else _raise(XpuError("not now", "later"))
+
+    scraper = start(lambda: make)
+    data, metrics = scraper.asking("data"), scraper.asking("metrics")
+    assert scraper.answer(data) == (503, "not now: later\n")
+    assert scraper.answer(metrics) == (200, "metrics")
+
+
+def test_where_it_hangs_all_that_wait_are_told_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Collector, "longest_s", 0.3)
+    asked: list[bytes] = []
+
+    def counted(collector: Collector, question: bytes) -> int | None:
+        asked.append(question)
+        return ask(collector, question)
+
+    ask = Collector.ask
+    monkeypatch.setattr(Collector, "ask", counted)
+    scraper = start(lambda: lambda _: time.sleep(1000) or b"")  # type: ignore[func-returns-value]
+    clients = [scraper.asking(page) for page in PAGES]
+    for client in clients:
+        status, body = scraper.answer(client)
+        assert status == 503 and "does the driver answer?" in body
+    assert len(asked) == 1
+
+
+def test_samples_are_taken_while_nobody_asks_and_one_that_fails_is_left_out(start: Start) -> None:
+    history = History(timed=True)
+    scraper = start(lambda: lambda question: b"1\n" if question == SAMPLE else b"", history)
+    deadline = time.monotonic() + 20
+    while b"[1]" not in history.json():
+        assert time.monotonic() < deadline
+        scraper.step()
+    failing = History(timed=True)
+    scraper = start(lambda: lambda _: _raise(XpuError("not now", "later")), failing)
+    while failing.due is not None and failing.due <= time.monotonic():
+        assert time.monotonic() < deadline
+        scraper.step()
+    assert b"[]" in failing.json()
