@@ -24,6 +24,8 @@ _OF_APT = (
     "/var/cache/apt/", "/var/cache/debconf/", "/var/lib/apt/", "/var/log/apt/", "/var/log/dpkg.log",
     "/var/lib/dpkg/lock", "/var/lib/dpkg/status", "/var/lib/dpkg/triggers/", "/var/lib/dpkg/updates",
 )  # fmt: skip
+#: The group that the package makes stays, as members may have files: its files are groupadd's.
+_OF_GROUPS = ("/etc/group", "/etc/gshadow", "/etc/.pwd.lock ")
 
 
 def listing(machine: Root) -> set[str]:
@@ -35,7 +37,7 @@ def listing(machine: Root) -> set[str]:
     command = ["find", "/", "-xdev", "(", "-type", "d", "-printf", f"{common}\\n", ")", "-o"]
     done = machine.run(*command, "-printf", f"{common} %s %T@\\n")
     assert done.returncode == 0, done.stdout
-    lines = [line for line in done.stdout.splitlines() if not line.startswith(_OF_APT)]
+    lines = [line for line in done.stdout.splitlines() if not line.startswith((*_OF_APT, *_OF_GROUPS))]
     return {line.rpartition(" ")[0] if line.startswith(tuple(CONFIGURATIONS)) else line for line in lines}
 
 
@@ -81,6 +83,7 @@ def test_nothing_is_left_by_purge_and_the_engines_have_their_configuration_back(
     done(machine, "apt-get", "purge", "-y", "xpu-container-runtime", "xpu-simulator")
     assert files(machine) == CONFIGURATIONS
     assert listing(machine) == before
+    assert done(machine, "getent", "group", "xpu").endswith(":\n"), "the group stays, without members"
     assert machine.programs() == []
     assert [name for name in machine.path("/run").iterdir() if name.name.startswith("xpu")] == []
 

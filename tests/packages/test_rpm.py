@@ -25,13 +25,16 @@ RUNTIME, SIMULATOR = "xpu-container-runtime", "xpu-simulator"
 #: "Considerations in adopting RHEL 10".
 IN_RHEL = {
     "(runc or crun)", "python3 >= 3.9",
-    "/bin/sh", "/usr/bin/python3", "coreutils", "findutils", "grep", "sed", "util-linux",
+    "/bin/sh", "/usr/bin/python3", "coreutils", "findutils", "grep", "sed", "shadow-utils",
+    "util-linux",
 }  # fmt: skip
 #: RHEL 9's is 2.34; Debian 11's, which roots of these tests have, 2.31.
 GLIBC = (2, 27)
 LIB = "/usr/lib/xpu-container-runtime"
 #: Of RHEL's filesystem, systemd and others; a Debian root need not have them, and rpm leaves them.
 OF_OTHERS = {"/usr/lib/systemd", "/usr/lib/systemd/system", "/usr/share/licenses"}
+#: What groupadd leaves: the group itself stays.
+OF_GROUPS = {"/etc/group-", "/etc/gshadow-", "/etc/.pwd.lock"}
 RPM = ("rpm", "--dbpath", "/var/lib/rpm")
 
 pytestmark = pytest.mark.timeout(900)
@@ -225,5 +228,7 @@ def test_install_main_job_newer_python_upgrade_and_removal(machine: Root) -> Non
     # Removal takes down the simulation, and leaves the changed configuration alone, as rpm does.
     said = rpm(machine, "-e", "--nodeps", "xpu-simulator", "xpu-container-runtime")
     assert said == "warning: /etc/xpu/config.yaml saved as /etc/xpu/config.yaml.rpmsave"
-    assert files(machine) - before - OF_OTHERS == {"/etc/xpu", "/etc/xpu/config.yaml.rpmsave"}
+    left = files(machine) - before - OF_OTHERS - OF_GROUPS
+    assert left == {"/etc/xpu", "/etc/xpu/config.yaml.rpmsave"}
+    assert machine.run("getent", "group", "xpu").stdout.startswith("xpu:x:")
     assert machine.programs() == []

@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -204,7 +203,7 @@ def _run(request: bytes) -> tuple[int, bytes, bytes]:
     program = os.path.join(os.path.dirname(paths.HOOK), "xpu")
     try:
         done = subprocess.run(
-            [sys.executable, "-IS", program, *words],
+            [program, *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_COMMAND_S,
@@ -214,6 +213,6 @@ def _run(request: bytes) -> tuple[int, bytes, bytes]:
     except subprocess.TimeoutExpired:
         told = f"xpu: {words[0]} took more than {_COMMAND_S:.0f} s: does the driver answer?\n"
         return 1, b"", told.encode()
-    except (OSError, ValueError):  # words that no program can be given
-        return 1, b"", b"xpu: it cannot be run with these words\n"
+    except (OSError, ValueError):  # among them words that no program can be given
+        return 1, b"", f"xpu: {program} cannot be run with these words\n".encode()
     return done.returncode, done.stdout, done.stderr
