@@ -3,14 +3,16 @@
  *
  * Most of what engines ask for (state, start, kill, delete, exec, and containers without an accelerator)
  * is the low-level runtime's alone, so this program becomes that runtime at once, with arguments,
- * environment, file descriptors and signals as they came. Only a container that may ask for an
- * accelerator costs a start of Python. Every descriptor opened here is close-on-exec, and standard
- * streams may be closed: nothing is written unless no program could be started.
+ * environment, file descriptors and signals as they came. So it does for a container with a plain request,
+ * whose spec it gives our hooks. Any other that may ask for an accelerator is the shim's, which a start
+ * worker of `xpu agent` runs, or else a Python of its own. Every descriptor opened here is close-on-exec, and
+ * standard streams may be closed: nothing is written unless no program could be started.
  */
 #include "agent.h"
 #include "argv.h"
 #include "complain.h"
 #include "handover.h"
+#include "inject.h"
 #include "installation.h"
 #include "runtime.h"
 #include "spec.h"
@@ -87,6 +89,11 @@ int main(int argc, char **argv) {
     enum runtime_source source = runtime_find(runtime);
     if (source == RUNTIME_KNOWN && spec != SPEC_ASKS)
         execve(runtime, argv, environ);
+
+    static char lib[PATH_MAX];
+    const char *stage = source == RUNTIME_KNOWN ? runtime_hook_stage(runtime) : NULL;
+    if (stage != NULL && installation_find(lib) && inject_hooks(&line, lib, stage))
+        become_runtime(&line, argv);
 
     /* Either the container asks for something, or which runtime it is must be worked out anew. */
     if (source != RUNTIME_NONE)

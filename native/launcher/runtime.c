@@ -17,6 +17,8 @@
 static const char default_config[] = "/etc/xpu/config.yaml";
 static const char default_run_dir[] = "/run/xpu";
 
+static const char format[] = "2";
+
 static const char *from_environment(const char *name, const char *fallback) {
     const char *value = getenv(name);
     return value != NULL && *value != '\0' ? value : fallback;
@@ -104,6 +106,18 @@ static bool read_whole(const char *path, char *text, size_t size) {
     return whole;
 }
 
+/* The identity of a file, as compile.py and low_level_runtime.py write it. */
+static bool is_stamp(struct piece value, const struct stat *st) {
+    char stamp[80];
+    long long mtime_ns = (long long)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+    snprintf(stamp, sizeof stamp, "%lld:%lld:%llu", mtime_ns, (long long)st->st_size,
+             (unsigned long long)st->st_ino);
+    return is_text(value, stamp);
+}
+
+/* Whether the configuration lets our hooks be put into a spec unread. */
+static bool may_inject;
+
 enum runtime_source runtime_find(char path[PATH_MAX]) {
     static char text[4 * PATH_MAX];
     const char *config = from_environment("XPU_CONFIG", default_config);
@@ -111,6 +125,7 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
     if (stat(config, &st) != 0) {
         if (errno != ENOENT && errno != ENOTDIR)
             return RUNTIME_STALE;
+        may_inject = true;
         return runtime_default(path) ? RUNTIME_KNOWN : RUNTIME_NONE;
     }
 
@@ -118,16 +133,28 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
     if (written < 0 || written >= PATH_MAX || !read_whole(path, text, sizeof text))
         return RUNTIME_STALE;
 
-    char stamp[80];
-    long long mtime_ns = (long long)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
-    snprintf(stamp, sizeof stamp, "%lld:%lld:%llu", mtime_ns, (long long)st.st_size,
-             (unsigned long long)st.st_ino);
     struct piece runtime = value_of(text, "runtime");
-    if (!is_text(value_of(text, "format"), "1") || !is_text(value_of(text, "config"), config) ||
-        !is_text(value_of(text, "stamp"), stamp) || runtime.start == NULL || *runtime.start != '/' ||
+    if (!is_text(value_of(text, "format"), format) || !is_text(value_of(text, "config"), config) ||
+        !is_stamp(value_of(text, "stamp"), &st) || runtime.start == NULL || *runtime.start != '/' ||
         runtime.length >= PATH_MAX)
         return RUNTIME_STALE;
     memcpy(path, runtime.start, runtime.length);
     path[runtime.length] = '\0';
+    may_inject = is_text(value_of(text, "inject"), "yes");
     return is_program(path, &st) && is_trusted(&st) ? RUNTIME_KNOWN : RUNTIME_STALE;
+}
+
+const char *runtime_hook_stage(const char *path) {
+    static const char *const stages[] = {"createRuntime", "prestart"};
+    static char kept[PATH_MAX], text[2 * PATH_MAX];
+    struct stat st;
+    int written = snprintf(kept, sizeof kept, "%s/hooks.conf", run_dir());
+    if (!may_inject || written < 0 || written >= PATH_MAX || !read_whole(kept, text, sizeof text) ||
+        !is_text(value_of(text, "format"), format) || !is_text(value_of(text, "runtime"), path) ||
+        stat(path, &st) != 0 || !is_stamp(value_of(text, "stamp"), &st))
+        return NULL;
+    for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
+        if (is_text(value_of(text, "stage"), stages[i]))
+            return stages[i];
+    return NULL;
 }

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 COMPILED = "config.json"
 LAUNCHER = "launcher.conf"
 RUNTIMES = "runtimes.json"
+#: The same of the one that was asked last, for the launcher (native/launcher/runtime.c).
+HOOKS = "hooks.conf"
 
 #: Part of every stamp. The build besides, as what is compiled has each default in it, and another build may
 #: have others.
-FORMAT = 1
+FORMAT = 2
 
 
 def config_stamp(path: str, found: os.stat_result) -> list[Any]:
@@ -30,6 +32,11 @@ def config_stamp(path: str, found: os.stat_result) -> list[Any]:
     # With the change time, which cannot be set: `cp -p` and the like restore the others.
     state = [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_dev, found.st_ino]
     return [FORMAT, version.BUILD, path, *state, proc.boot_id()]
+
+
+def file_stamp(found: os.stat_result) -> str:
+    """A file's identity in the files that the launcher reads."""
+    return f"{found.st_mtime_ns}:{found.st_size}:{found.st_ino}"
 
 
 def keep(name: str, text: str) -> None:

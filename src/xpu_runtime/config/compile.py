@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from xpu_runtime import jsonlite, paths, third_party
-from xpu_runtime.config.cache import COMPILED, FORMAT, LAUNCHER, config_stamp, keep
+from xpu_runtime.config.cache import COMPILED, FORMAT, LAUNCHER, config_stamp, file_stamp, keep
 from xpu_runtime.config.defaults import DEFAULTS, Config, from_plain
 from xpu_runtime.config.low_level_runtime import find_runtime, last_runtime
 from xpu_runtime.errors import ConfigError, did_you_mean
@@ -207,8 +207,29 @@ def _keep_launcher(path: str, config: Config | None, state: os.stat_result) -> N
         return
     runtime = _usable_runtime(config)
     if runtime is not None:
-        stamp = f"{state.st_mtime_ns}:{state.st_size}:{state.st_ino}"
-        keep(LAUNCHER, f"format={FORMAT}\nconfig={path}\nstamp={stamp}\nruntime={runtime}\n")
+        values = {
+            "format": FORMAT,
+            "config": path,
+            "stamp": file_stamp(state),
+            "runtime": runtime,
+            "inject": "yes" if config is not None and _takes_plain_requests(config) else "no",
+        }
+        keep(LAUNCHER, "".join(f"{key}={value}\n" for key, value in values.items()))
+
+
+def _takes_plain_requests(config: Config) -> bool:
+    """Whether the launcher may put our hooks in for a request that it can read, without the shim.
+
+    The hook refuses what the policy does not allow as well; the shim does before the low-level runtime has
+    begun, in words that reach people whole.
+    """
+    limits = (
+        config.policy_max_count,
+        config.policy_max_cores,
+        config.policy_max_memory,
+        config.policy_max_priority,
+    )
+    return config.mode in ("auto", "hook") and all(limit is None for limit in limits)
 
 
 def _usable_runtime(config: Config | None) -> str | None:

@@ -53,7 +53,19 @@ def low_level_runtime(config: Config) -> Runtime:
 
         entry = {"identity": identity, "create_runtime_hooks": knows_create_runtime(path)}
         cache.keep(cache.RUNTIMES, jsonlite.dumps({**known, path: entry}))
+        _keep_for_launcher(path, found, hook_stage(entry["create_runtime_hooks"] is True))
     return Runtime(path, os.path.basename(path), entry.get("create_runtime_hooks") is True)
+
+
+def hook_stage(create_runtime_hooks: bool) -> str:
+    """The stage in which a runtime calls the hook that gives a container its slice."""
+    return "createRuntime" if create_runtime_hooks else "prestart"
+
+
+def _keep_for_launcher(path: str, found: os.stat_result, stage: str) -> None:
+    if "\n" not in path:
+        stamp = cache.file_stamp(found)
+        cache.keep(cache.HOOKS, f"format={cache.FORMAT}\nruntime={path}\nstamp={stamp}\nstage={stage}\n")
 
 
 def find_runtime(names: tuple[str, ...]) -> tuple[str, os.stat_result]:

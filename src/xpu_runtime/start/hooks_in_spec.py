@@ -1,7 +1,8 @@
 """Our hooks in a container's spec: by them the low-level runtime calls us back, in both modes.
 
 They are called by absolute path with an environment of their own; nothing of the image's reaches them. What
-the hooks do then is not known here.
+the hooks do then is not known here. For a plain request the launcher does the same
+(native/launcher/inject.c).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 
 from xpu_runtime import paths
+from xpu_runtime.config.low_level_runtime import hook_stage
 from xpu_runtime.oci import spec as oci_spec
 
 TYPE_CHECKING = False
@@ -24,8 +26,7 @@ def add_hooks(spec: Spec, runtime: Runtime, options: list[str], caller: Caller) 
     """Adds our hooks, called with `options`. Their environment is their own: nothing of the image's."""
     ours = ("XPU_CONFIG", "XPU_RUN_DIR")
     env = [_PATH, *(f"{name}={value}" for name in ours if (value := caller.environment.get(name)))]
-    first = "createRuntime" if runtime.create_runtime_hooks else "prestart"
-    for stage in (first, "poststop"):
+    for stage in (hook_stage(runtime.create_runtime_hooks), "poststop"):
         oci_spec.add_hook(spec, stage, paths.HOOK, [os.path.basename(paths.HOOK), stage, *options], env)
 
 

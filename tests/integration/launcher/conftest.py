@@ -40,7 +40,7 @@ class Launcher:
         stat = self.config.stat()
         conf = self.run_dir / "launcher.conf"
         conf.write_text(
-            f"format=1\nconfig={self.config}\n"
+            f"format=2\nconfig={self.config}\n"
             f"stamp={stat.st_mtime_ns}:{stat.st_size}:{stat.st_ino}\n"
             f"runtime={runtime}\n"
         )

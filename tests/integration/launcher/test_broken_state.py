@@ -74,7 +74,7 @@ def give_to_someone(conf: Path) -> None:
 
 
 def make_of_another_version(conf: Path) -> None:
-    conf.write_text(conf.read_text().replace("format=1", "format=2"))
+    conf.write_text(conf.read_text().replace("format=2", "format=3"))
 
 
 def name_another_configuration(conf: Path) -> None:

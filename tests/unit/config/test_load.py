@@ -53,6 +53,37 @@ def modules_of(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("settings", "inject"),
+    [
+        ("mode: auto", "yes"),
+        ("mode: hook", "yes"),
+        ("policy: {devices: [0]}", "yes"),
+        ("policy: {max_cores: 50}", "no"),
+        ("policy: {max_memory: 4G}", "no"),
+        ("policy: {max_count: 2}", "no"),
+        ("policy: {max_priority: normal}", "no"),
+    ],
+)
+def test_the_launcher_gets_plain_requests_where_no_policy_would_refuse_them(
+    write_config: Write, run_dir: Path, settings: str, inject: str
+) -> None:
+    write_config(f"low_level_runtimes: [{RUNC}]\n{settings}\n")
+    load()
+    assert launcher(run_dir)["inject"] == inject
+
+
+def test_the_launcher_is_told_of_a_runtime_s_stage(run_dir: Path, config_file: Path) -> None:
+    runtime = low_level_runtime(DEFAULTS.replace(low_level_runtimes=("runc",)))
+    found = Path(runtime.path).stat()
+    assert (run_dir / "hooks.conf").read_text().splitlines() == [
+        "format=2",
+        f"runtime={runtime.path}",
+        f"stamp={found.st_mtime_ns}:{found.st_size}:{found.st_ino}",
+        "stage=createRuntime",
+    ]
+
+
 def test_without_a_file_the_defaults_hold_and_nothing_is_written(config_file: Path, run_dir: Path) -> None:
     assert load() == DEFAULTS
     assert not run_dir.exists()
@@ -67,10 +98,11 @@ def test_a_file_is_compiled_for_the_next_call_and_for_the_launcher(
     assert (first.mode, first.policy_devices) == ("spec", ("0", "GPU-1"))
     found = file.stat()
     assert launcher(run_dir) == {
-        "format": "1",
+        "format": "2",
         "config": str(file),
         "stamp": f"{found.st_mtime_ns}:{found.st_size}:{found.st_ino}",
         "runtime": RUNC,
+        "inject": "no",  # mode: spec is the shim's
     }
     assert stat.S_IMODE(run_dir.stat().st_mode) == 0o755
     assert stat.S_IMODE((run_dir / "config.json").stat().st_mode) == 0o644
