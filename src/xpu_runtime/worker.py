@@ -37,8 +37,9 @@ _PROTOCOL = "xpu-start-1"
 _READY, _GO, _DECLINED = b"ready\0", b"go\0", b"declined\0"
 #: Seconds that a caller may take to say what it wants, and to say go.
 _CALLER_S, _GO_S = 1.0, 5.0
-#: Seconds that a call may take, as in agent.c, and between two looks at those that take so long.
-_ANSWER_S, _LOOK_S = 300.0, 10.0
+#: Seconds that a call may take, and between two looks at those that take so long. Together they are less than
+#: the caller waits (agent.c: 300 from "go"): when it says that the start has failed, nothing goes on with it.
+_ANSWER_S, _LOOK_S = 280.0, 10.0
 _UCRED_SIZE = struct.calcsize("3i")
 _MOST_BYTES = 256 << 10
 #: Of what a call says on stderr.
@@ -61,9 +62,13 @@ class _Worker:
         self.started = time.monotonic()
         #: When its call began, in seconds of the monotonic clock; 0.0 while it has none.
         self._clock = clock
+        self.killed = False
+
+    def began(self) -> float:
+        return float(struct.unpack_from("d", self._clock)[0])
 
     def hangs(self) -> bool:
-        (began,) = struct.unpack_from("d", self._clock)
+        began = self.began()
         return bool(began) and time.monotonic() - began > _ANSWER_S
 
 
@@ -84,8 +89,8 @@ def main(words: list[str]) -> int:
     here = Installation()
     workers: list[_Worker] = []
     while True:
-        # One that cannot even be killed keeps its place, once over.
-        while len(workers) < count:
+        # One that hangs where no signal reaches it is replaced, once: what replaces it may hang as well.
+        while sum(not each.killed for each in workers) < count and len(workers) < 2 * count:
             workers.append(_fork(listening, agent, here))
         ready, _, _ = select.select([ended.fileno(), agent], [], [], _LOOK_S)
         if agent in ready:
@@ -96,12 +101,36 @@ def main(words: list[str]) -> int:
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if pid:
                 workers.remove(worker)
-                if os.waitstatus_to_exitcode(status) == _STALE:
+                code = os.waitstatus_to_exitcode(status)
+                if code == _STALE:
                     return 0
+                if code < 0 and not worker.killed:
+                    _say(f"start worker {pid} was ended by {_name_of(-code)}{_its_call(worker)}")
                 if time.monotonic() - worker.started < 1:
                     time.sleep(0.05)
-            elif worker.hangs():
+            elif worker.hangs() and not worker.killed:
+                worker.killed = True
                 os.kill(worker.pid, signal.SIGKILL)
+                _say(f"start worker {worker.pid} hangs and is killed{_its_call(worker)}")
+
+
+def _its_call(worker: _Worker) -> str:
+    return " in the middle of a call, which has failed" if worker.began() else ""
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _say(text: str) -> None:
+    """To the agent's log: the container's engine has an error, and no event says why."""
+    try:
+        os.write(2, f"xpu: {text}\n".encode())
+    except OSError:
+        pass
 
 
 def _fork(listening: socket.socket, agent: int, here: Installation) -> _Worker:

@@ -94,6 +94,17 @@ def test_addresses_that_other_machines_reach_take_a_second_key(node: Node, start
     assert answer(port, GET.format("node7.example"))[0] == 200
 
 
+def test_what_only_this_machine_reaches_is_no_page_of_the_webs_whatever_is_allowed(
+    node: Node, start_agent: Serve
+) -> None:
+    port = free_port()
+    node.configure(f'metrics: {{listen: "127.0.0.1:{port}", allow_remote: true}}')
+    start_agent()
+    until(lambda: listens(port), "it listens")
+    assert answer(port, GET.format("localhost"))[0] == 200
+    assert answer(port, GET.format("evil.example"))[0] == 403
+
+
 def test_what_is_no_request_for_the_page_is_refused(node: Node, start_agent: Serve) -> None:
     start_agent()
     path = on_socket(node)

@@ -244,6 +244,29 @@ def test_killed_workers_are_replaced(served: Node, bundles: Bundles) -> None:
         assert served.run(bundles("XPU_MEM=1G")).returncode == 0
 
 
+@pytest.mark.parametrize("program", [None, "raise SystemExit(1)\n"], ids=["none", "one that ends at once"])
+def test_where_there_are_none_nobody_waits_for_them(
+    node: Node, copy: Path, bundles: Bundles, start_agent: Serve, program: str | None
+) -> None:
+    """As after pip, from the sources, or with an installation that is damaged."""
+    with_card(node, "1xT4")
+    path = copy / "lib/xpu-container-runtime/worker.py"
+    path.unlink()
+    if program is not None:
+        path.write_text(program)
+    service = start_agent()
+    if program is not None:
+        until(lambda: "the start workers have ended (1)" in service.log, "they have ended")
+    until(lambda: bool(service.status()), "it looks after other things")
+
+    def connects() -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+            return caller.connect_ex(str(node.run_dir / "start.sock")) == 0
+
+    until(lambda: not connects(), "nobody can connect")
+    assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+
+
 # Killed at work.
 
 
@@ -254,7 +277,7 @@ def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
     """At each of its calls that change something, from `go` to the answer."""
     node.configure(f"mode: {mode}")
     with_card(node, "1xT4-R580")
-    start_agent()
+    service = start_agent()
     workers_are_there(node)
     changes = "ftruncate,unlink,rename,open_tree,move_mount,mount,setns,mknodat,symlinkat,flock"
     refused = 0
@@ -283,6 +306,8 @@ def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
         node.xpu("gc")
         assert node.grants() == []
     assert refused >= 3
+    told = "was ended by SIGKILL in the middle of a call, which has failed"
+    until(lambda: service.log.count(told) >= refused, "the agent's log has each")
 
 
 def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(

@@ -1,9 +1,9 @@
 """Makes pages in a process of its own, asked for by one that must not wait.
 
 A driver that is asked for its figures can hang for ever, where no signal reaches it: then only that process
-hangs, is given up, and another one is tried when somebody asks again. It is started when it is first asked,
-and ended when nobody has asked for a while, or after an hour: what a driver's library loses of its memory
-comes back. What it makes is not known here.
+hangs, is given up, and another one is tried when somebody asks again and it has ended: no more than one
+hangs. It is started when it is first asked, and ended when nobody has asked for a while, or after an hour:
+what a driver's library loses of its memory comes back. What it makes is not known here.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _LONGEST_QUESTION = 64
 #: It is ended when nobody has asked for so many seconds, and after the first answer when it is so old.
 _IDLE_S = 300.0
 _OLDEST_S = 3600.0
+#: For the end of one that was killed.
+_END_S = 0.5
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 #: Called in the process; what it returns makes a page, of what is asked.
@@ -45,6 +47,8 @@ class Collector:
         #: When an answer is given up (time.monotonic); None: nothing was asked.
         self.until: float | None = None
         self._started = 0.0
+        #: The process that was killed last, as long as it has not ended, and when that was.
+        self._killed, self._killed_at = 0, 0.0
         #: When a process that nobody asks is to be closed; None: it is at work, or there is none.
         self.idle_until: float | None = None
 
@@ -60,6 +64,8 @@ class Collector:
         for _ in range(2):  # the one there is may have just ended
             try:
                 if self._socket is None:
+                    if not self._has_ended():
+                        break
                     self._start()
                 assert self._socket is not None
                 self._socket.send(question)
@@ -92,7 +98,10 @@ class Collector:
         late = self.until is not None and time.monotonic() >= self.until
         if not ended and not late:
             return None
+        hangs = self._killed if self._socket is None else 0
         self.close()
+        if hangs:
+            return b"", f"the driver hangs: process {hangs}, which asked it, cannot be ended"
         if late:
             return b"", f"the figures took more than {self.longest_s:.0f} s: does the driver answer?"
         return b"", "the process that collects the figures has ended"
@@ -108,17 +117,26 @@ class Collector:
             self._socket.close()
             self._socket = None
             os.kill(self._child, signal.SIGKILL)
+            self._killed, self._killed_at = self._child, time.monotonic()
         self._reap()
+
+    def _has_ended(self) -> bool:
+        """Whether the process that was killed is gone; that takes it a moment, which is waited for once."""
+        self._reap()
+        while self._killed and time.monotonic() - self._killed_at < _END_S:
+            time.sleep(0.01)
+            self._reap()
+        return not self._killed
 
     def _reap(self) -> None:
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while ended := os.waitpid(-1, os.WNOHANG)[0]:
+                if ended == self._killed:
+                    self._killed = 0
         except ChildProcessError:
-            pass
+            self._killed = 0
 
     def _start(self) -> None:
-        self._reap()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         parent = os.getpid()

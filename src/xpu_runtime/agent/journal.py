@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 
 from xpu_runtime import jsonlite, paths
@@ -25,6 +26,8 @@ _JOURNAL = "/run/systemd/journal/socket"
 _TOLD = "events.told"
 #: Seconds that a look may wait for the ledger: the rounds wait with it.
 _LEDGER_S = 0.0
+#: A file's time stamp has the clock's ticks: two changes can have the same.
+_TICK_NS = 1_000_000_000
 #: In one look; more come with the next one.
 _MOST = 200
 #: syslog(3).
@@ -66,7 +69,7 @@ class Journal:
             return
         waiting.allow(_LEDGER_S)
         with Ledger(as_is=True) as ledger:
-            new = self._new(ledger)
+            new = ledger.history(self._last, self._time, most=_MOST)
         try:
             for event in new:
                 _tell(event)
@@ -74,17 +77,9 @@ class Journal:
         finally:
             if new:
                 _write(self._last, self._time)
-        if len(new) < _MOST:
+        # Not remembered while it is new: more may come in the same tick of the clock.
+        if len(new) < _MOST and time.time_ns() - there.st_mtime_ns > _TICK_NS:
             self._seen = now
-
-    def _new(self, ledger: Ledger) -> list[Event]:
-        if self._last:
-            found = ledger.history(self._last - 1, most=_MOST + 1)
-            if found and found[0].id == self._last and found[0].time == self._time:
-                return found[1:]
-            if found and found[0].id > self._last:
-                return found  # so many have come that the last one has gone
-        return ledger.history(0, most=_MOST)
 
 
 def _read() -> tuple[int, float]:

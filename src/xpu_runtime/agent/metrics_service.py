@@ -8,6 +8,7 @@ configuration; what is answered is the caller's.
 from __future__ import annotations
 
 import grp
+import ipaddress
 import os
 import signal
 import socket
@@ -74,11 +75,16 @@ def _keep(config: Config, make: Make, log: Callable[[str], None], agent: int) ->
         os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))
         keeper = os.getpid()
         while True:
-            child = os.fork()
-            if child == 0:
-                _serve(config, make, log, keeper)
-            os.waitpid(child, 0)
-            log(f"what serves metrics has ended, and is started again in {_AGAIN_S:.0f} s")
+            try:
+                child = os.fork()
+            except OSError as error:  # too many processes, or too little memory
+                why = f"cannot be started: {error.strerror}; it is tried again"
+            else:
+                if child == 0:
+                    _serve(config, make, log, keeper)
+                os.waitpid(child, 0)
+                why = "has ended, and is started again"
+            log(f"what serves metrics {why} in {_AGAIN_S:.0f} s")
             time.sleep(_AGAIN_S)
     finally:
         os._exit(1)
@@ -164,7 +170,9 @@ def _on_port(config: Config) -> Listener:
     except OSError as error:
         listening.close()
         raise OSError(error.errno, error.strerror, where) from None
-    return _listening(listening, None if config.metrics_allow_remote else local_hosts(address))
+    # Whatever is allowed to be reached by others: only this machine reaches a loopback address.
+    is_local = ipaddress.ip_address(address).is_loopback
+    return _listening(listening, local_hosts(address) if is_local else None)
 
 
 def _listening(listening: socket.socket, hosts: tuple[str, ...] | None = None) -> Listener:

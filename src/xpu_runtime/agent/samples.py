@@ -2,7 +2,8 @@
 
 A call into a driver can hang for ever, where no signal reaches it: then only the child hangs. The agent asks,
 goes on with its rounds, and takes the answer when it is there. A child that does not answer is given up, and
-another one tried later. Which driver is asked, and how, is the vendors' to know.
+another one tried later, once the first has ended: no more than one hangs. Which driver is asked, and how, is
+the vendors' to know.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Samples:
                 self._give_up("the driver does not answer (see whether its own tools do)")
             return
         if self._socket is None:
-            if now < self._not_before:
+            self.reap()
+            if now < self._not_before or self._child:
                 return
             self._start()
         try:
@@ -125,7 +127,6 @@ class Samples:
             self._log(f"what containers say they use is not compared with the driver's samples: {why}")
 
     def _start(self) -> None:
-        self.reap()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         child = os.fork()

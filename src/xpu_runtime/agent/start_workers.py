@@ -1,7 +1,8 @@
 """The agent's start workers: their socket, and the process that has them (worker.py).
 
 They are a program of their own, with what a start imports and no more. When the agent ends, however it ends,
-its end of a pipe closes: workers finish the call that they are at, and end.
+its end of a pipe closes: workers finish the call that they are at, and end. They alone have the socket: where
+none of them is left nobody can connect, and a start is done without them at once instead of waiting in vain.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ class StartWorkers:
         self._ours: socket.socket | None = None
         self._not_before = self._started = 0.0
         self._pause = _AGAIN_S
-        self._listening = listen(SOCKET, socket.SOCK_SEQPACKET, _QUEUE)
 
     def look(self) -> None:
         """Starts them where there are none: at first, and when they have ended."""
@@ -53,25 +53,23 @@ class StartWorkers:
             return  # pip has put no such file there: starts are done without
         self._started = time.monotonic()
         self._not_before = self._started + self._pause
+        try:
+            self._start()
+        except OSError as error:
+            self._log(f"there are no start workers: {error.filename or SOCKET}: {error.strerror}")
+            self._forget()
+
+    def _start(self) -> None:
         self._ours, theirs = socket.socketpair()
-        with theirs:
-            fds = (self._listening.fileno(), theirs.fileno())
+        with theirs, listen(SOCKET, socket.SOCK_SEQPACKET, _QUEUE) as listening:
+            fds = (listening.fileno(), theirs.fileno())
             words = [sys.executable, "-I", "-S", self._program, *map(str, fds), str(self._count)]
-            try:
-                self._process = subprocess.Popen(
-                    words, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", start_new_session=True
-                )
-            except OSError as error:
-                self._log(f"there are no start workers: {sys.executable} cannot be started: {error.strerror}")
-                self._forget()
+            self._process = subprocess.Popen(
+                words, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", start_new_session=True
+            )
 
     def close(self) -> None:
         """Waits for a call that is under way, not for long: it ends by itself."""
-        try:
-            os.unlink(paths.in_run_dir(SOCKET))
-        except OSError:
-            pass
-        self._listening.close()
         process = self._process
         self._forget()
         if process is not None:
@@ -82,6 +80,10 @@ class StartWorkers:
 
     def _forget(self) -> None:
         self._process = None
+        try:
+            os.unlink(paths.in_run_dir(SOCKET))
+        except OSError:
+            pass
         if self._ours is not None:
             self._ours.close()
             self._ours = None

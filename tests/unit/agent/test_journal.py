@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,25 @@ def test_a_ledger_that_is_made_anew_begins_anew(journald: socket.socket, tmp_pat
     note(events.UNDRAINED, "", Part("GPU-1", "0", None, None))
     service.look()
     assert [dict(entry)["MESSAGE"] for entry in told(journald)] == ["drained: GPU-1; fan", "undrained: GPU-1"]
+
+
+def test_what_is_written_in_the_tick_of_a_look_is_told_and_what_is_old_is_not_read_again(
+    journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = journal.Journal(pytest.fail)
+    note(events.REAPED, "a")
+    service.look()
+    before = os.stat(tmp_path / "ledger.db")
+    note(events.REAPED, "b")
+    os.utime(tmp_path / "ledger.db", ns=(before.st_atime_ns, before.st_mtime_ns))
+    now = os.stat(tmp_path / "ledger.db")
+    assert (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    service.look()
+    assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == ["a", "b"]
+    os.utime(tmp_path / "ledger.db", (0, 0))
+    service.look()
+    monkeypatch.setattr(journal, "Ledger", lambda **_: pytest.fail("it is opened again"))
+    service.look()
 
 
 def test_what_a_container_says_begins_no_field(journald: socket.socket) -> None:

@@ -1,0 +1,57 @@
+"""The process that has the start workers: what it does with those that hang."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import struct
+
+import pytest
+
+from xpu_runtime import worker
+
+
+def test_workers_that_cannot_be_killed_are_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_ANSWER_S", 0.0)
+    monkeypatch.setattr(worker, "_LOOK_S", 0.01)
+    ours, theirs = socket.socketpair()
+    forks, forked = os.pipe()
+    said, saying = os.pipe()
+
+    def fork(listening: socket.socket, agent: int, here: worker.Installation) -> worker._Worker:
+        """One that has been at a call since ever."""
+        clock = mmap.mmap(-1, mmap.PAGESIZE)
+        struct.pack_into("d", clock, 0, 0.001)
+        pid = os.fork()
+        if pid == 0:
+            select.select([agent], [], [])
+            os._exit(0)
+        os.write(forked, b".")
+        return worker._Worker(pid, clock)
+
+    keeper = os.fork()
+    if keeper == 0:
+        os.dup2(saying, 2)
+        ours.close()
+        monkeypatch.setattr(worker, "_fork", fork)
+        monkeypatch.setattr(os, "kill", lambda *_: None)  # as if they were deep in a driver
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            os._exit(worker.main([str(listening.detach()), str(theirs.fileno()), "2"]))
+    theirs.close()
+    os.close(forked)
+    os.close(saying)
+    try:
+        lines = b""
+        while lines.count(b"\n") < 4:
+            lines += os.read(said, 1 << 16)
+        assert lines.count(b"hangs and is killed in the middle of a call") == 4
+        # A few more looks: those of the second round, which are said once each, get none in their places.
+        assert not select.select([said], [], [], 0.3)[0]
+    finally:
+        ours.close()
+        os.waitpid(keeper, 0)
+    assert os.read(forks, 64) == b"...."
+    for each in (forks, said):
+        os.close(each)
