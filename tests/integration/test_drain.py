@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -75,6 +76,13 @@ def test_a_drained_gpu_stands_for_its_partitions(node: Node) -> None:
     node.xpu("drain", str(part), "--reason", "of its own")
     assert states(node)[part][0] == "of its own"
     assert [reason for reason, _ in states(node).values()].count("of its own") == 1
+    done = node.xpu("undrain", "0:0", check=False)
+    gpu = done.stderr.rpartition(" ")[2].strip()
+    assert done.returncode == 1 and f"0:0 is not drained, its GPU is: xpu undrain {gpu}" in done.stderr
+    node.xpu("undrain", gpu)
+    assert states(node)["0:0"][0] is None
+    told = [json.loads(line) for line in node.xpu("events", "--json", "--device", "0").stdout.splitlines()]
+    assert [each["event"] for each in told] == ["drained", "undrained"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_drained_and_undrained_and_what_is_of_a_device(node: Node, bundles: Bund
     container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     node.xpu("undrain", "1")
     uuids = [each["uuid"] for each in node.json("devices")]
-    assert kinds(node, "--device", uuids[1]) == ["drained", "undrained"]
+    assert kinds(node, "--device", uuids[1]) == kinds(node, "--device", "1") == ["drained", "undrained"]
     assert kinds(node, "--device", "0") == kinds(node, "--container", container[:8]) == ["granted"]
     assert events(node, "--device", uuids[1][:12])[0]["reason"] == "fan"
     assert kinds(node, "--since", "0s") == [] and len(kinds(node, "--since", "1h")) == 3
@@ -118,13 +119,19 @@ def test_follow_tells_what_happens_from_then_on(node: Node, bundles: Bundles) ->
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as follower:
         assert follower.stdout is not None
+        guard = threading.Timer(60, follower.kill)
+        guard.start()
         try:
             assert json.loads(follower.stdout.readline())["event"] == "drained"
             refused(node, bundles("XPU_MEM=4G"))
             assert json.loads(follower.stdout.readline())["event"] == "refused"
+            (node.run_dir / "ledger.db").unlink()
+            node.xpu("undrain", "0")
+            assert json.loads(follower.stdout.readline())["event"] == "undrained"
             follower.send_signal(signal.SIGINT)
             assert follower.wait(10) == 0
         finally:
+            guard.cancel()
             follower.kill()
 
 

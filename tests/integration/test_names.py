@@ -67,6 +67,7 @@ def test_a_pods_container_has_a_name_that_commands_show_and_take(
     ]  # fmt: skip
     assert f"  ({name})  " in node.xpu("events").stdout
     assert node.xpu("events", "--container", "ml/trainer-0/other").stdout == ""
+    assert f'name="{name}"' in node.xpu("metrics").stdout
     node.xpu("release", "--force", name)
     assert node.json("ps") == []
 

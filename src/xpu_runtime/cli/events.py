@@ -57,25 +57,25 @@ def events(
     """List what has happened: granted, refused, failed, resized, released, reaped, drained,
     undrained, reserved, unreserved.
 
-    The last 10,000 since the node has been up. A refused or failed container has its whole reason; reaped is
-    a slice whose container died without notice. Names are those of containers that hold a slice, or that
-    docker has still; of others only the id is known.
+    The last 10,000, in the run folder, which begins empty after a reboot. A refused or failed container has
+    its whole reason; reaped is a slice whose container died without notice. Names are those of containers
+    that hold a slice, or that docker has still; of others only the id is known.
 
     \b
     Example:
       xpu events --since 1h
       xpu events --follow --json | jq 'select(.event == "refused").reason'
     """
-    last, oldest = 0, 0.0 if since is None else time.time() - since
+    last, when, oldest = 0, 0.0, 0.0 if since is None else time.time() - since
     names = Names()
     try:
         while True:
             with Ledger() as ledger:
-                found = ledger.history(last, oldest)
+                found = ledger.history(last, when, oldest)
                 grants = ledger.grants() if found else []
             names.learn(grants, {event.container_id for event in found} - {""})
             for event in found:
-                last = event.id
+                last, when = event.id, event.time
                 if _is_wanted(event, container, device, names):
                     name = names.of_id(event.container_id)
                     click.echo(json.dumps(_plain(event, name)) if as_json else _line(event, name))

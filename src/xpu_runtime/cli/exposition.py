@@ -1,8 +1,9 @@
 """A reading of the node in Prometheus' text format.
 
 Each metric is a line of one of the tables below: its name, what it says, and where its value comes from. A
-value that is not known is left out, its help is not. What containers' authors choose are ids alone, which are
-cut and made printable: there are as many label values as there are slices, and two are never the same.
+value that is not known is left out, its help is not. What containers' authors choose are ids and names, which
+are cut and made printable. A slice's series are told apart by the id: there are as many as there are slices,
+and two are never the same. The name is in one of them alone.
 """
 
 from __future__ import annotations

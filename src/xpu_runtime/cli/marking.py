@@ -13,7 +13,7 @@ from xpu_runtime import granting
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory
 from xpu_runtime.config.load import load
-from xpu_runtime.errors import DeviceError
+from xpu_runtime.errors import DeviceError, XpuError
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.vendors import discovery, marks
@@ -32,7 +32,7 @@ def mark(selectors: tuple[str, ...], write: Callable[[str], None], kind: str, te
     # Starts are decided with the ledger locked: after this, by what was written here.
     granting.reap(config)
     with Ledger() as ledger:
-        ledger.note(kind, "", [events.Part(uuid) for uuid in uuids], text)
+        ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
         grants = ledger.grants()
     for uuid in uuids:
         click.echo(f"{uuid} is {said}")
@@ -50,15 +50,36 @@ def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said:
     # By its UUID also from one that is not there any more.
     told = marks.read()
     known = told.drained if mark == marks.DRAINED else told.reserved
-    gone = [selector for selector in selectors if selector in known]
-    inventory = discovery.load(load()) if len(gone) < len(selectors) else None
+    try:
+        inventory = discovery.load(load())
+    except XpuError:
+        if not all(selector in known for selector in selectors):
+            raise
+        inventory = None
     for selector in selectors:
         uuid = selector if inventory is None or selector in known else _uuid(inventory, selector)
         if not marks.remove(mark, uuid):
+            if inventory is not None and (gpu := _parent(inventory, uuid)) in known:
+                command = "undrain" if mark == marks.DRAINED else "unreserve"
+                raise DeviceError(f"{selector} {missing}, its GPU is", f"xpu {command} {gpu}")
             raise DeviceError(f"{selector} {missing}", "see `xpu devices`")
         with Ledger() as ledger:
-            ledger.note(kind, "", [events.Part(uuid)])
+            ledger.note(kind, "", [_part(inventory, uuid)])
         click.echo(f"{uuid} is {said}")
+
+
+def _part(inventory: Inventory | None, uuid: str) -> events.Part:
+    """With the device's index, that of its partitions for a GPU that has some; without, where it is gone."""
+    for device in inventory.devices if inventory is not None else ():
+        if device.uuid == uuid:
+            return events.Part(uuid, device.index)
+        if device.parent == uuid:
+            return events.Part(uuid, device.index.partition(":")[0])
+    return events.Part(uuid)
+
+
+def _parent(inventory: Inventory, uuid: str) -> str | None:
+    return next((device.parent for device in inventory.devices if device.uuid == uuid), None)
 
 
 def _uuid(inventory: Inventory, selector: str) -> str:

@@ -12,6 +12,7 @@ import click
 
 from xpu_runtime.cli import exposition
 from xpu_runtime.cli.live import NEXT_S, Live, Reading
+from xpu_runtime.cli.names import Names
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger.store import Ledger
@@ -106,7 +107,7 @@ class Figures:
         if self._live is not None:
             reading = self._live.read(NEXT_S)
         else:
-            self._live = Live()
+            self._live = Live(Names())  # an engine that hangs is waited for a second, each half a minute
             reading = self._live.first(self._interval_s)
         self._last = time.monotonic(), reading
         return reading

@@ -84,7 +84,7 @@ class _Latest:
     """The latest events and refusals, the newest first."""
 
     def __init__(self) -> None:
-        self._last = 0
+        self._last, self._time = 0, 0.0
         self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
         #: Containers that did not start.
         self.refusals: deque[Event] = deque(maxlen=_MOST_EVENTS)
@@ -93,14 +93,19 @@ class _Latest:
     def listed(self) -> list[Event]:
         return [*self.events, *self.refusals]
 
+    def _forget(self) -> None:
+        self._last, self._time = 0, 0.0
+        self.events.clear()
+        self.refusals.clear()
+
     def read(self, ledger: Ledger) -> None:
         """Those that have come since the last time."""
         if sum(ledger.totals().kinds.values()) < self._last:  # another ledger: the old one was removed
-            self._last = 0
-            self.events.clear()
-            self.refusals.clear()
-        while found := ledger.history(self._last, most=_PIECE):
-            self._last = found[-1].id
+            self._forget()
+        while found := ledger.history(self._last, self._time, most=_PIECE):
+            if found[0].id <= self._last:  # one with as many events
+                self._forget()
+            self._last, self._time = found[-1].id, found[-1].time
             self.events.extendleft(found)
             self.refusals.extendleft(each for each in found if each.kind in (events.REFUSED, events.FAILED))
 

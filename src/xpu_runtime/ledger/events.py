@@ -2,9 +2,10 @@
 
 A row is written in the transaction of what it tells of: neither is there without the other, whatever is
 killed. Rows that go are counted in a second table, so that totals only grow, as a counter has to, and a
-container's start pays nothing for them. Both are no part of the ledger's layout: a ledger without them gets
-them when they are needed, and an earlier version of this runtime does without. They go with the ledger, at a
-reboot.
+container's start pays nothing for them; a third counts how long starts took. They are no part of the ledger's
+layout: a ledger without them gets them when they are needed, and an earlier version of this runtime does
+without. They go with the ledger's file: at a reboot, where the run folder is on a tmpfs; on a disk they stay,
+while the grants of another boot go.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
     from xpu_runtime.ledger.grants import Slice
 
-#: Rows that are kept: some megabytes. The oldest beyond that go once in so many events.
+#: Rows that are kept: some megabytes, as reasons are rarely long. The oldest beyond that go once in so many
+#: events.
 MOST = 10_000
 TRIMMED_EVERY = 64
-_LONGEST_TEXT = 2000
+_LONGEST_TEXT = 8000
 
 _TABLE = """CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, kind TEXT NOT NULL,
@@ -102,9 +104,11 @@ def record(
     """Adds a row, within a transaction. `code`: of a refusal."""
     db.execute(_TABLE)
     devices = jsonlite.dumps([_row(each) for each in slices])
+    if len(text) > _LONGEST_TEXT:
+        text = text[: _LONGEST_TEXT - 1] + "…"
     cursor = db.execute(
         "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?, ?, ?, ?, ?)",
-        (time.time(), kind, container_id, devices, text[:_LONGEST_TEXT]),
+        (time.time(), kind, container_id, devices, text),
     )
     if code:
         db.execute(_TOTALS)
@@ -154,6 +158,18 @@ def read(db: Any, after: int, since: float, most: int = -1) -> list[Event]:
         Event(number, when, kind, container, tuple(Part(*part) for part in jsonlite.loads(devices)), text)
         for number, when, kind, container, devices, text in rows
     ]
+
+
+def read_on(db: Any, last: int, when: float, since: float = 0.0, most: int = -1) -> list[Event]:
+    """As `read`, of what is new to a reader whose last row had the number `last` (0: none) and the time
+    `when`. In a ledger that was made anew, where numbers begin again, that is all."""
+    if last:
+        found = read(db, last - 1, since, most + 1 if most >= 0 else most)
+        if found and found[0].id == last and found[0].time == when:
+            return found[1:]
+        if found and found[0].id > last:
+            return found[: most if most >= 0 else None]  # so many have come that the last one has gone
+    return read(db, 0, since, most)
 
 
 def totals(db: Any) -> Totals:

@@ -228,10 +228,13 @@ class Ledger:
         with _LedgerErrors(self, "read"):
             return names_of(self._db, grant)
 
-    def history(self, after: int = 0, since: float = 0.0, most: int = -1) -> list[events.Event]:
-        """What has happened: the first `most` rows (-1: all) after number `after`, not older than `since`."""
+    def history(
+        self, last: int = 0, when: float = 0.0, since: float = 0.0, most: int = -1
+    ) -> list[events.Event]:
+        """What has happened after the event with number `last` and time `when`, as events.read_on has it: the
+        first `most` of those (-1: all) that are not older than `since`."""
         with _LedgerErrors(self, "read"):
-            return events.read(self._db, after, since, most)
+            return events.read_on(self._db, last, when, since, most)
 
     def totals(self) -> events.Totals:
         """How many events there have been."""

@@ -79,13 +79,14 @@ def _write(folder: str, grant: Grant, ledger: str, flags: int) -> None:
 
 
 def forget(grant: Grant) -> None:
-    """Removes the record of a grant from its cgroup; no error where there is none."""
+    """Removes the records of a grant from its cgroup; no error where there are none."""
     folder = _folder(grant)
     if folder is not None:
-        try:
-            os.removexattr(folder, _PREFIX + str(grant.id))
-        except OSError:
-            pass
+        for kind in (_PREFIX, _QUOTAS):
+            try:
+                os.removexattr(folder, kind + str(grant.id))
+            except OSError:
+                pass
 
 
 def has_processes(grant: Grant) -> bool:

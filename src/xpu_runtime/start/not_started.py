@@ -1,4 +1,7 @@
-"""A container that was not started is written down among the ledger's events, with the reason."""
+"""A container that was not started is written down among the ledger's events, with the reason.
+
+Where the ledger itself is the reason, it may not take that either: the system's log has it then.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
-from xpu_runtime.messages import line_of
+from xpu_runtime.messages import line_of, to_system_log
 
 #: Whoever waits for the container is to learn of it soon, written down or not.
 _LONGEST_S = 1.0
@@ -16,6 +19,7 @@ _LONGEST_S = 1.0
 def note(container_id: str, error: BaseException) -> None:
     """Writes the event. Callers ignore what it raises: the engine has been told the reason."""
     if isinstance(error, LedgerError):
+        to_system_log("error", f"container {container_id[:12]} was not started: {line_of(error)}")
         return
     kind, code = events.FAILED, ""
     if isinstance(error, Refused):

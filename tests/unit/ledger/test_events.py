@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from xpu_runtime.ledger import events
-from xpu_runtime.ledger.events import Part
+from xpu_runtime.ledger.events import Event, Part
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_the_oldest_go_first(db: sqlite3.Connection, monkeypatch: pytest.MonkeyP
         events.record(db, events.REFUSED, f"c{number}", text="x" * 10_000)
     found = events.read(db, 0, 0.0)
     assert [each.container_id for each in found] == [f"c{number}" for number in range(7, 12)]
-    assert all(len(each.text) == 2000 for each in found)
+    assert all(each.text == "x" * 7999 + "…" for each in found)
     assert events.read(db, found[-2].id, 0.0) == found[-1:]
     assert events.read(db, 0, found[-1].time + 1) == []
 
@@ -39,6 +39,30 @@ def test_what_is_taken_back_has_not_happened(db: sqlite3.Connection) -> None:
 
 def test_none_yet_is_no_error(db: sqlite3.Connection) -> None:
     assert events.read(db, 0, 0.0) == []
+
+
+def test_who_reads_on_gets_each_once_and_all_of_a_ledger_that_is_made_anew(
+    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names(last: Event | None, most: int = -1) -> list[str]:
+        last_one = (last.id, last.time) if last else (0, 0.0)
+        return [each.container_id for each in events.read_on(db, *last_one, most=most)]
+
+    for name in "abcde":
+        events.record(db, events.REAPED, name)
+    *_, d, e = events.read(db, 0, 0.0)
+    assert (names(None), names(d), names(e)) == (list("abcde"), ["e"], [])
+    assert (names(None, 2), names(d, 1)) == (["a", "b"], ["e"])
+    monkeypatch.setattr(events, "MOST", 2)
+    monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
+    for name in "fgh":
+        events.record(db, events.REAPED, name)
+    assert (names(e), names(e, 1)) == (["g", "h"], ["g"])
+    # Numbers begin again: below the last one that was read, and up to it.
+    db.execute("DROP TABLE events")
+    for name in "stuvwxyz":
+        events.record(db, events.REAPED, name)
+        assert names(e)[-1] == name and len(names(e)) <= 2
 
 
 def test_totals_only_grow_whatever_becomes_of_the_rows(

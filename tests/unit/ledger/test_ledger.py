@@ -123,6 +123,8 @@ def test_another_boots_grants_are_forgotten(path: str, holder: Process, newer: i
         ledger._db.execute("UPDATE meta SET boot = 'another boot', version = version + ?", (newer,))
     with Ledger(path) as ledger:
         assert ledger.grants() == []
+        # What has happened stays, where the run folder does.
+        assert [each.kind for each in ledger.history()] == ["granted"]
 
 
 @pytest.mark.parametrize("layout", [1, 3, 1 << 62, "x"])

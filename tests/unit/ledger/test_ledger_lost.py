@@ -71,6 +71,13 @@ def test_what_runs_is_written_down_again_as_it_was(path: str, running: Grant) ->
         assert other.id > running.id
 
 
+def test_what_has_been_given_back_leaves_no_record(path: str, running: Grant) -> None:
+    survivors.keep(running, path, proc.this_process(), ["team-a"])
+    assert survivors.quotas_of(running) == ["team-a"]
+    survivors.forget(running)
+    assert [name for name in os.listxattr(running.cgroup) if "xpu" in name] == []
+
+
 def test_what_has_ended_is_not(path: str, running: Grant, cgroup: Path) -> None:
     survivors.keep(running.replace(id=7, start_time=running.start_time - 1), path, proc.this_process())
     os.unlink(path)
