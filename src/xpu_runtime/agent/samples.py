@@ -136,6 +136,34 @@ class Samples:
         self._child, self._socket = child, ours
 
 
+class InProcess:
+    """The same, asked for in the calling process, for one that is given up itself where the driver hangs."""
+
+    def __init__(self, opener: Callable[[], Callable[[], Utilization]]) -> None:
+        self._opener = opener
+        self._source: Callable[[], Utilization] | None = None
+
+    def ask(self) -> None:
+        """Nothing is asked before somebody wants the answer."""
+
+    def answer(self) -> Utilization | None:
+        """As Samples has it; it waits as long as the driver does."""
+        try:
+            if self._source is None:
+                self._source = self._opener()
+                self._source()  # of a time before anybody asked
+            return self._source()
+        except Exception:  # a driver's binding can raise anything
+            self.close()
+            return None
+
+    def wait(self, _seconds: float) -> Utilization | None:
+        return self.answer()
+
+    def close(self) -> None:
+        self._source = None
+
+
 def _serve(opener: Callable[[], Callable[[], Utilization]], requests: socket.socket) -> None:
     """The child's whole life; never returns."""
     try:

@@ -93,13 +93,16 @@ class Reading(Value):
 class Live:
     """Takes readings; what was used is told from the second on."""
 
-    def __init__(self, names: Names | None = None) -> None:
+    def __init__(self, names: Names | None = None, *, may_hang: bool = False) -> None:
         """XpuError where the configuration or the driver cannot be read. Without `names`, which take time
-        where an engine hangs, rows have none."""
+        where an engine hangs, rows have none. `may_hang`: the caller is given up where the driver hangs, so
+        that no process of its own is needed for asking that."""
         self._inventory: Inventory = discovery.load(load())
-        self._samples = samples.Samples(
-            lambda: registry.utilization(self._inventory, whole=True), lambda _: None
-        )
+        self._samples: samples.Samples | samples.InProcess
+        if may_hang:
+            self._samples = samples.InProcess(self._source)
+        else:
+            self._samples = samples.Samples(self._source, lambda _: None)
         self._names = names
         self._before: dict[tuple[int, int], tuple[int, Compute]] = {}
         #: The driver has answered.
@@ -107,6 +110,9 @@ class Live:
         #: By device: the last samples of its processes, and when they were told.
         self._sampled: dict[str, tuple[float, dict[int, float]]] = {}
         self._samples.ask()
+
+    def _source(self) -> Callable[[], samples.Utilization]:
+        return registry.utilization(self._inventory, whole=True)
 
     def close(self) -> None:
         self._samples.close()

@@ -63,8 +63,10 @@ def metrics(output: str | None) -> None:
 class Figures:
     """What there is to tell, again and again; of the time between two questions."""
 
-    def __init__(self, interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, interval_s: float = _INTERVAL_S, *, may_hang: bool = False) -> None:
+        """`may_hang` as Live has it."""
         self._interval_s = interval_s
+        self._may_hang = may_hang
         self._live: Live | None = None
         #: When it was taken, and the last reading.
         self._last: tuple[float, Reading] | None = None
@@ -107,7 +109,8 @@ class Figures:
         if self._live is not None:
             reading = self._live.read(NEXT_S)
         else:
-            self._live = Live(Names())  # an engine that hangs is waited for a second, each half a minute
+            # An engine that hangs is waited for a second, each half a minute.
+            self._live = Live(Names(), may_hang=self._may_hang)
             reading = self._live.first(self._interval_s)
         self._last = time.monotonic(), reading
         return reading
