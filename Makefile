@@ -12,6 +12,7 @@
 #   make bench-package   the same start, with the package beside make install
 #   make bench-share   how well caps on compute hold: shares, errors, pictures (SHARE="--quick": in short)
 #   make bench-agent   what the agent costs, with no container and with 64
+#   make soak    whether the agent grows over an hour of starts and stops (SOAK="--minutes 10": in short)
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
 # Everything is built below build/.
@@ -211,6 +212,10 @@ bench-share: packages-engine root
 .PHONY: bench-agent
 bench-agent: packages-engine root
 	@$(PYTHON) bench/agent.py $(ROOT)
+
+.PHONY: soak
+soak: packages-engine root
+	@exec $(PYTHON) bench/soak.py $(ROOT) $(SOAK)
 
 # The same start with what the package installs, made ready as its configuration does, beside what make install does.
 .PHONY: bench-package
