@@ -12,6 +12,14 @@
     fi
     # The agent of an earlier version, where one runs: containers have their caps meanwhile.
     if [ -d /run/systemd/system ]; then
-        systemctl daemon-reload || true
-        systemctl try-restart xpu-agent.service || true
+        # Not without need: under systemd's cgroups it takes device rules from podman's containers with a hook. Where the
+        # distribution has moved to another Python, before-install.sh has written nothing.
+        known=/run/xpu-container-runtime.units
+        if [ -e $known ] &&
+            [ "$(cat $known)" != "$(cd /usr/lib/systemd/system && cksum xpu-agent.service xpu-inventory.service)" ]; then
+            systemctl daemon-reload || true
+        fi
+        rm -f $known
+        # No advice to reload for a file that has another time and the same content.
+        SYSTEMD_LOG_LEVEL=err systemctl try-restart xpu-agent.service || true
     fi

@@ -1,6 +1,7 @@
     # Every container has its cap from then on.
     if [ -d /run/systemd/system ]; then
-        systemctl disable --now xpu-agent.service || true
+        # A reload takes device rules from podman's containers with a hook (docs/install.md), and nothing here needs one.
+        systemctl disable --now --no-reload xpu-agent.service || true
     fi
     # Takes the runtime out of the engines' configuration, says which containers hold slices, and writes down into
     # /run/xpu/callers who calls the runtime as long as it runs. Nothing that goes wrong here keeps the package.

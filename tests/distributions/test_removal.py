@@ -3,8 +3,10 @@ without the program that it calls, and what is no longer called goes."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from support import GIB
 
 from .test_upgrade import RUNTIME, Debs, Machine
-from .ways import Containerd, Docker, Runc
+from .ways import IMAGE, Containerd, Docker, Runc
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -43,6 +45,8 @@ def installed(machine: Machine, debs: Debs) -> Iterator[Machine]:
     # What a test that failed has left would be told in the next one's removal.
     machine.run("sh", "-c", "kill -9 -1")
     machine.must("dpkg", "--purge", *NAMES)
+    # And so would be what others were mounted on in the image, which all containers have.
+    machine.must("sh", "-c", f"rm -rf /run/bundles-* {IMAGE}/usr/lib/xpu")
     machine.path(DAEMON_JSON).write_text(JUST_SO)
 
 
@@ -120,6 +124,101 @@ def test_who_runs_can_be_deleted_and_who_asks_for_nothing_starts(installed: Mach
     end(machine, "dockerd")
 
 
+def test_a_container_that_is_started_after_the_removal_counts_and_the_told_commands_leave_nothing(
+    installed: Machine,
+) -> None:
+    machine = installed
+    machine.must("xpu", "runtime", "configure", "containerd")
+    containerd = Containerd(machine.root)
+    containerd.start("with-slice", ["XPU_MEM=1G"], "sleep", "1000")
+    remove(machine)
+    # A containerd that runs knows the runtime still, and has written down who calls it: itself.
+    containerd.start("later", [], "sleep", "1000")
+    containerd.remove("with-slice")
+    end(machine, "containerd")
+    told = remove(machine, "purge")
+    assert "still called by:\n  container later\n" in told
+    assert os.path.lexists(machine.path(RUNTIME)), "the container's shim calls it to delete the container"
+    Containerd(machine.root).remove("later")
+    end(machine, "containerd")
+
+    assert " /run/xpu/slices/" in machine.must("cat", "/proc/mounts")
+    lines = told.partition("When they are gone:\n")[2].splitlines()
+    machine.must("sh", "-ec", "\n".join(itertools.takewhile(lambda line: line.startswith("  "), lines)))
+    assert [name for name in files(machine) if "xpu" in name] == []
+
+
+def mps(machine: Machine) -> list[str]:
+    return [name for name in machine.root.programs() if name.startswith("nvidia-cuda-mps")]
+
+
+def test_what_mps_had_for_containers_that_have_ended_since_goes_by_a_purge(installed: Machine) -> None:
+    machine = installed
+    runc = Runc(machine.root)
+    runc.start("of-mps", ["XPU_MEM=1G", "XPU_ENFORCE=mps"], "sleep", "1000")
+    remove(machine)
+    runc.remove("of-mps")
+    # The hook would have ended them; what stands in for it does not.
+    assert mps(machine)
+    assert "stays" not in remove(machine, "purge")
+    deadline = time.monotonic() + 30
+    while mps(machine):
+        assert time.monotonic() < deadline, mps(machine)
+        time.sleep(0.05)
+    assert [name for name in files(machine) if "xpu" in name] == []
+
+
+@pytest.mark.parametrize("by", ["environment", "engine"])
+def test_who_is_in_a_ledger_elsewhere_keeps_the_programs_as_well(installed: Machine, by: str) -> None:
+    machine = installed
+    elsewhere = {"XPU_RUN_DIR": "/run/elsewhere"}
+    done = machine.run("xpu", "sim", "up", "--topology", "1xT4-R580", environ=elsewhere)
+    assert done.returncode == 0, done.stdout
+    runc = Runc(machine.root)
+    runc._environ |= elsewhere
+    runc.start("of-runc", ["XPU_MEM=1G"], "sleep", "1000")
+    if by == "engine":
+        engine = Containerd.__new__(Containerd)
+        engine.machine = machine.root
+        engine._serve("env XPU_RUN_DIR=/run/elsewhere containerd", ["ctr", "version"])
+    how = elsewhere if by == "environment" else {}
+    told = machine.run("apt-get", "remove", "-y", *NAMES, environ=how).stdout
+    assert "still called by:" in told and "  container of-runc\n" in told
+    runc.remove("of-runc")
+    assert "still called" not in remove(machine, "purge")
+    machine.must(
+        "sh", "-c", "grep -o ' /run/elsewhere/[^ ]*' /proc/self/mounts | sort -r | xargs -r umount -l"
+    )
+    machine.must("rm", "-r", "/run/elsewhere")
+    # dockerd would wait for one whose socket is left.
+    end(machine, *(["containerd"] if by == "engine" else []))
+
+
+def test_systemd_reads_its_units_again_only_where_one_has_changed(installed: Machine, debs: Debs) -> None:
+    """A reload takes device rules from podman's containers. systemd does not run here: what it is told
+    counts."""
+    machine = installed
+    machine.path("/run/systemd/system").mkdir(parents=True)
+    machine.path("/usr/local/bin/systemctl").write_text('#!/bin/sh\necho "$*" >> /run/told\n')
+    machine.path("/usr/local/bin/systemctl").chmod(0o755)
+
+    def told(*command: str) -> str:
+        machine.path("/run/told").write_text("")
+        machine.must(*command)
+        return machine.path("/run/told").read_text()
+
+    reinstall = ("sh", "-c", "exec dpkg --install /run/debs/*.deb")
+    restart = "try-restart xpu-agent.service\n"
+    assert told(*reinstall) == restart
+    assert told(f"{INFO}.postinst", "triggered", "/usr/bin/python3") == restart
+    machine.must("sh", "-c", "echo >> /usr/lib/systemd/system/xpu-agent.service")
+    assert told(*reinstall) == f"daemon-reload\n{restart}"
+    assert "reload" not in told("dpkg", "--remove", *NAMES).replace("--no-reload", "")
+    assert told(*reinstall) == f"daemon-reload\n{restart}"
+    assert not machine.path("/run/xpu-container-runtime.units").exists()
+    machine.must("rm", "-r", "/run/systemd", "/usr/local/bin/systemctl", "/run/told")
+
+
 def test_a_purge_leaves_no_file_and_takes_down_what_is_simulated(machine: Machine, debs: Debs) -> None:
     before = files(machine)
     machine.install(debs)
@@ -179,7 +278,8 @@ def test_the_scripts_take_all_ways_of_dpkg_and_the_package_still_works(installed
     for words in (
         "prerm upgrade 99.0", "prerm failed-upgrade 0.0.1 99.0", "prerm deconfigure in-favour other 1",
         "postrm upgrade 99.0", "postrm failed-upgrade 0.0.1 99.0", "postrm disappear other 1",
-        "postrm abort-install", "postrm abort-install 0.0.1 99.0", "postrm abort-upgrade 0.0.1 99.0",
+        "preinst install", "preinst upgrade 0.0.1", "postrm abort-install",
+        "postrm abort-install 0.0.1 99.0", "postrm abort-upgrade 0.0.1 99.0",
         "postinst abort-upgrade 99.0", "postinst abort-deconfigure in-favour other 1",
         "postinst triggered /usr/bin/python3", "prerm remove", "postinst abort-remove",
     ):  # fmt: skip

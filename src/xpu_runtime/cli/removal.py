@@ -21,6 +21,7 @@ from xpu_runtime.doctor.engine import LAUNCHER, Process
 from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger import survivors, waiting
+from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files, proc
 from xpu_runtime.value import Value
@@ -45,8 +46,9 @@ def prepare() -> None:
     callers = [caller for name in ENGINES for caller in _engine(name)]
     callers += [*_monitors(), *_holders()]
     lines = "".join(f"{each.pid} {each.start_time} {each.text}\n" for each in callers)
-    os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
-    files.write_atomic(paths.in_run_dir(CALLERS), lines.encode(), mode=0o644)
+    # Where the package's last script reads it, whatever XPU_RUN_DIR says here.
+    os.makedirs(paths.DEFAULT_RUN_DIR, mode=0o755, exist_ok=True)
+    files.write_atomic(os.path.join(paths.DEFAULT_RUN_DIR, CALLERS), lines.encode(), mode=0o644)
 
 
 def _say(text: str, *, err: bool = False) -> None:
@@ -146,20 +148,38 @@ def _text(path: str) -> str:
 
 def _holders() -> Iterator[_Caller]:
     """The containers with a slice: whatever deletes them, their spec names our hook."""
-    if not os.path.exists(paths.in_run_dir("ledger.db")):
-        return
-    waiting.allow(_WAIT_S)
-    try:
-        with Ledger() as ledger:
-            living = [grant for grant in ledger.grants() if survivors.has_processes(grant)]
-    except XpuError as error:
-        _say(f"which containers hold slices is not known: {error}", err=True)
-        return
+    living = [grant for folder in _run_folders() for grant in _living(os.path.join(folder, "ledger.db"))]
     if living:
         _say("these containers hold slices, and keep them until they end:", err=True)
     for grant in living:
         click.echo(f"  {grant.container_id}", err=True)
         yield from _caller(grant.pid, f"container {grant.container_id}")
+
+
+def _run_folders() -> list[str]:
+    """Where there may be a ledger: the usual folder, and those that XPU_RUN_DIR names to us or to what starts
+    containers."""
+    found = [paths.DEFAULT_RUN_DIR, paths.run_dir()]
+    for program in (*(engine(name).PROGRAM for name in ENGINES), *_SHIMS, "conmon", "crio"):
+        for process in engine_processes.running(program):
+            for variable in _text(f"/proc/{process.pid}/environ").split("\0"):
+                name, _, value = variable.partition("=")
+                if name == "XPU_RUN_DIR" and os.path.isabs(value):
+                    found.append(value)
+    return list(dict.fromkeys(map(os.path.realpath, found)))
+
+
+def _living(path: str) -> list[Grant]:
+    """The grants in the ledger at `path` whose containers run."""
+    if not os.path.exists(path):
+        return []
+    waiting.allow(_WAIT_S)
+    try:
+        with Ledger(path) as ledger:
+            return [grant for grant in ledger.grants() if survivors.has_processes(grant)]
+    except XpuError as error:
+        _say(f"which containers hold slices is not known: {error}", err=True)
+        return []
 
 
 def _caller(pid: int, text: str) -> Iterator[_Caller]:
