@@ -201,6 +201,7 @@ newer-headers: $(BUILD)/venv.stamp
 bench: packages-engine root
 	@$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
 	@$(PYTHON) bench/container_start.py $(ROOT)
+	@$(PYTHON) bench/docker_run.py $(ROOT)
 	@$(PYTHON) bench/interposers.py $(ROOT)
 
 # How well limits on compute hold: docs/testing.md. SHARE has more options, say SHARE="--quick --law tokens".

@@ -4,7 +4,8 @@ container_start.py PREFIX [RUNS]. Real runc, real bundles, the simulated device;
 A slice whose memory the driver holds, the same with a cap on cores, which the interposers hold beside it, and
 one of which the interposers hold both, on an older driver. The same once more done by the start workers of
 `xpu agent`, and both ways with a root folder that no container had before: mount points and links are made in
-it then, as at the first start of every container of an engine.
+it then, as at the first start of every container of an engine. And many at once, each in a root folder of its
+own.
 Also the largest resident memory of a shim and of a hook, and what a thousand grants in the ledger add.
 """
 
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "packaging"), os.path.join(HERE, "..", "src"), HERE]
@@ -30,6 +32,8 @@ import image  # noqa: E402
 RUNC = shutil.which("runc", path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin") or "runc"
 PROBE = os.path.join(HERE, "..", "build", "probe", "cuda-probe")
 GRANTS = 1000
+#: How many containers are started, and ended, at once.
+AT_ONCE = (50, 100)
 
 
 class Bench:
@@ -110,6 +114,28 @@ class Bench:
             self.call(program, "create", "--bundle", bundle, name)
             self.call(program, "start", name)
             self.call(program, "delete", "--force", name)
+
+        return run
+
+    def at_once(self, program: str, count: int, *env: str) -> Callable[[], None]:
+        """`count` cycles side by side, each of a container and a root folder of its own."""
+        name = os.path.basename(program)
+        root = os.path.join(self.folder, "rootfs")
+        cycles = []
+        for number in range(count):
+            bundle = self.bundle(f"{name}-{count}-{number}", *env)
+            subprocess.run(["cp", "-al", root, f"{bundle}/root"], check=True)
+            with open(os.path.join(bundle, "engine.json"), "r+") as file:
+                spec = file.read().replace(root, f"{bundle}/root")
+                file.seek(0)
+                file.write(spec)
+                file.truncate()
+            cycles.append(self.cycle(program, bundle))
+
+        def run() -> None:
+            with ThreadPoolExecutor(count) as threads:
+                for done in [threads.submit(cycle) for cycle in cycles]:
+                    done.result()
 
         return run
 
@@ -221,6 +247,14 @@ def main() -> None:
             }
             title = "with a fresh root folder" if fresh else "with the same root folder"
             print(timing.table(title, timing.interleave(cases, runs), "runc alone"))
+        for count in AT_ONCE:
+            cases = {
+                "runc alone": bench.at_once(RUNC, count),
+                "held by the driver": bench.at_once(bench.runtime, count, "XPU_MEM=64M"),
+                "the same, by start workers": warm.at_once(warm.runtime, count, "XPU_MEM=64M"),
+            }
+            title = f"{count} at once, all of them"
+            print(timing.table(title, timing.interleave(cases, max(2, runs // 10)), "runc alone"))
         for name, amount in peak_memory(bench, slice_).items():
             print(f"peak memory of the {name}: {amount:.1f} MiB")
         ledgers = bench.two_ledgers(bench.cycle(bench.runtime, slice_))
