@@ -188,3 +188,44 @@ void check_once(const char *way) {
         MUST(cuDevicePrimaryCtxReset(0));
     _exit(0);
 }
+
+/* The short ones wait for a kernel on another device, and the program asks for each: it gets an event of the
+ * pacer's, of which there are not so many. */
+void check_exhausts(void) {
+    CUfunction little = function_of("busy_1us"), large = function_of("busy_100ms"), longest;
+    CUcontext other;
+    CUmodule theirs;
+    CUstream own, elsewhere;
+    CUevent end;
+    long count = 0;
+    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 50; i++) { /* it is learnt that they are short */
+        MUST(launch(little, streams[1]));
+        MUST(cuStreamSynchronize(streams[1]));
+    }
+    MUST(cuDevicePrimaryCtxRetain(&other, 1));
+    MUST(cuCtxSetCurrent(other));
+    MUST(cuModuleLoadData(&theirs, "image"));
+    MUST(cuModuleGetFunction(&longest, theirs, "busy_60s"));
+    MUST(cuStreamCreate(&elsewhere, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&end, CU_EVENT_DISABLE_TIMING));
+    MUST(launch(longest, elsewhere));
+    MUST(cuEventRecord(end, elsewhere));
+    MUST(cuCtxSetCurrent(context));
+    for (int i = 0; i < STREAMS; i++) {
+        MUST(cuStreamWaitEvent(streams[i], end, 0));
+        for (int launched = 0; launched < 66; launched++) {
+            MUST(launch(little, streams[i]));
+            NEED(cuStreamQuery(streams[i]) == CUDA_ERROR_NOT_READY);
+        }
+    }
+    long long began = now_us();
+    for (; now_us() < began + 4000000; count++) {
+        MUST(launch(large, own));
+        while (cuStreamQuery(own) == CUDA_ERROR_NOT_READY)
+            usleep(1000);
+    }
+    printf("%ld %lld\n", count, now_us() - began);
+    NEED(cuStreamQuery(elsewhere) == CUDA_ERROR_NOT_READY);
+    _exit(0);
+}

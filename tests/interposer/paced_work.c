@@ -25,6 +25,9 @@
  *       a graph of 320 us three times, then of 700 us. Says `COUNT MICROSECONDS` of the last 3 s of 4
  *   turns
  *       launches of 10 us; says how often a second they were held back
+ *   exhausts
+ *       kernels of 100 ms, while short ones in other streams wait for device 1, each with a marker. Says
+ *       `COUNT MICROSECONDS`
  *   threadless WAY
  *       launches of 20 ms where no thread can be started; WAY: waits (for each) or not. Says `COUNT
  *       MICROSECONDS`
@@ -406,17 +409,29 @@ static const struct {
     void (*run)(void);
     void (*run_with)(const char *argument);
 } all[] = {
-    {"ways", check_ways_here, NULL},    {"elsewhere", check_ways_elsewhere, NULL},
-    {"both", NULL, check_both},         {"grows", check_grows, NULL},
-    {"outgrows", check_outgrows, NULL}, {"shrinks", check_shrinks, NULL},
-    {"varies", NULL, check_varies},     {"mixes", check_mixes, NULL},
-    {"turns", check_turns, NULL},       {"threadless", NULL, check_threadless},
-    {"at-exit", check_at_exit, NULL},   {"once", NULL, check_once},
-    {"forever", check_forever, NULL},   {"long", check_long, NULL},
-    {"capture", NULL, check_capture},   {"spin", check_spin, NULL},
-    {"signals", check_signals, NULL},   {"forks", check_forks, NULL},
-    {"ends", NULL, check_ends},         {"threads", NULL, check_threads_of},
-    {"streams", check_streams, NULL},   {"interrupted", NULL, check_interrupted},
+    {"ways", check_ways_here, NULL},
+    {"elsewhere", check_ways_elsewhere, NULL},
+    {"both", NULL, check_both},
+    {"grows", check_grows, NULL},
+    {"outgrows", check_outgrows, NULL},
+    {"shrinks", check_shrinks, NULL},
+    {"varies", NULL, check_varies},
+    {"mixes", check_mixes, NULL},
+    {"exhausts", check_exhausts, NULL},
+    {"turns", check_turns, NULL},
+    {"threadless", NULL, check_threadless},
+    {"at-exit", check_at_exit, NULL},
+    {"once", NULL, check_once},
+    {"forever", check_forever, NULL},
+    {"long", check_long, NULL},
+    {"capture", NULL, check_capture},
+    {"spin", check_spin, NULL},
+    {"signals", check_signals, NULL},
+    {"forks", check_forks, NULL},
+    {"ends", NULL, check_ends},
+    {"threads", NULL, check_threads_of},
+    {"streams", check_streams, NULL},
+    {"interrupted", NULL, check_interrupted},
     {"leave", NULL, check_leave},
 };
 

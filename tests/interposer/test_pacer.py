@@ -241,6 +241,14 @@ def test_what_is_launched_last_is_charged_what_it_takes(
     within(20, 34, got)
 
 
+def test_a_cap_holds_where_no_event_is_left_for_markers(paced: Callable[..., Paced]) -> None:
+    one = paced(10, None, topology="2xT4-R580")
+    done = one.sandbox.run([str(one.program), "exhausts"], timeout=60)
+    assert done.returncode == 0 and "cannot be measured" in done.stderr, done.stderr
+    count, microseconds = map(int, done.stdout.split())
+    assert 0 < count * 100_000 / microseconds < 0.3
+
+
 @pytest.mark.parametrize("way", ["exit", "_exit", "destroy"])
 def test_the_only_kernel_of_a_short_process_is_charged(paced: Callable[..., Paced], way: str) -> None:
     one = paced(90)

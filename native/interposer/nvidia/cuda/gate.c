@@ -40,6 +40,8 @@ enum {
      */
     TURN_NS = 1000000,
     LONGEST_TURN_WAIT_NS = 10000000,
+    /* How long a stream may do without markers. */
+    UNMARKED_NS = 20000000,
     SHORT_PAUSE_NS = 300000,
     LONG_PAUSE_NS = 2000000,
     REAP_NS = 100000000,
@@ -245,17 +247,24 @@ static int first_with_cap(void) {
 /* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
  * a launch as a millisecond at least. That is more than it was for a program that waits for its work,
  * and the longer the wait for budget, the more: it is not meant to be fair. */
-void xpu_gate_pass_unmeasured(const struct xpu_lane *lane) {
+void xpu_gate_pass_unmeasured(const struct xpu_lane *lane, uint64_t since) {
     int device = lane ? lane->device : 0;
     if (!lane && xpu_granted_here(&device) != CUDA_SUCCESS)
         device = first_with_cap(); /* it is not known whose time it takes, and is somebody's */
     uint64_t *last = &lasts[device];
-    static int told;
-    xpu_log_once(&told, "xpu: it cannot be measured how long launches take, as the driver does not tell it: "
-                        "every one counts as the whole time since the one before");
+    static int told, told_of_streams;
+    if (since)
+        xpu_log_once(
+            &told_of_streams,
+            "xpu: some launches cannot be measured, as too many wait in streams of this process: each "
+            "counts as the whole time since the one before");
+    else
+        xpu_log_once(&told, "xpu: it cannot be measured how long launches take, as the driver does not tell "
+                            "it: every one counts as the whole time since the one before");
     for (;;) {
         uint64_t now = xpu_now(), until = now + LONG_PAUSE_NS,
                  before = __atomic_load_n(last, __ATOMIC_RELAXED);
+        before = before < since ? since : before;
         uint32_t share = xpu_share(device, now);
         uint64_t passed = before && now - before < UINT64_C(10000000000) ? now - before : 0;
         uint64_t ns = passed < 1000000 ? 1000000 : passed;
@@ -270,6 +279,19 @@ void xpu_gate_pass_unmeasured(const struct xpu_lane *lane) {
         xpu_budget_waits(device);
         pause_for(until > now ? until - now : 0);
     }
+}
+
+/* Events are few, and all of them may be out: in streams that wait for the host, say. */
+bool xpu_gate_is_marked(const struct xpu_lane *lane, const struct xpu_lane_stream *on, uint64_t since) {
+    if (!xpu_share_varies(lane->device))
+        return true;
+    for (; !xpu_marker_fits(lane, on); pause_for(SHORT_PAUSE_NS)) {
+        if (xpu_now() - since > UNMARKED_NS)
+            return false;
+        if (__atomic_load_n(&on->open, __ATOMIC_RELAXED))
+            return true; /* what is launched is marked later */
+    }
+    return true;
 }
 
 /* ---- the gate ---- */

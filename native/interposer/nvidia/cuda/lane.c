@@ -364,7 +364,35 @@ static int take_event(struct xpu_lane *lane) {
 }
 
 static void give_event(struct xpu_lane *lane, unsigned at) {
+    if (__atomic_load_n(&lane->exhausted_at, __ATOMIC_RELAXED))
+        __atomic_store_n(&lane->exhausted_at, 0, __ATOMIC_RELAXED);
     __atomic_fetch_or(&lane->free[at / 64], UINT64_C(1) << at % 64, __ATOMIC_RELEASE);
+}
+
+static bool any_event(const struct xpu_lane *lane) {
+    for (unsigned word = 0; word < XPU_LANE_EVENTS / 64; word++)
+        if (__atomic_load_n(&lane->free[word], __ATOMIC_RELAXED))
+            return true;
+    return false;
+}
+
+bool xpu_marker_fits(const struct xpu_lane *lane, const struct xpu_lane_stream *on) {
+    return any_event(lane) && !__atomic_load_n(&on->flag, __ATOMIC_RELAXED) &&
+           __atomic_load_n(&on->placed, __ATOMIC_RELAXED) - __atomic_load_n(&on->read, __ATOMIC_RELAXED) <
+               XPU_LANE_PENDING;
+}
+
+/* A stream that has work is marked late where it was not at once. One without a begin never is: for that
+ * there has to be an event before the launch. */
+uint64_t xpu_marker_missing(struct xpu_lane *lane, const struct xpu_lane_stream *on) {
+    uint64_t since = __atomic_load_n(&on->unmarked_at, __ATOMIC_RELAXED), none = 0;
+    if (since || __atomic_load_n(&on->open, __ATOMIC_RELAXED) || any_event(lane))
+        return since;
+    uint64_t now = xpu_now();
+    return __atomic_compare_exchange_n(&lane->exhausted_at, &none, now, false, __ATOMIC_RELAXED,
+                                       __ATOMIC_RELAXED)
+               ? now
+               : none;
 }
 
 /* Whether all that was launched after the last marker came before the event for the next one. */
@@ -400,6 +428,7 @@ bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstrea
     }
     if (prepared)
         on->next = 0;
+    __atomic_store_n(&on->unmarked_at, 0, __ATOMIC_RELAXED);
     struct xpu_marker *marker = &lane->markers[at];
     if (kind == XPU_MARKER_BEGIN) {
         *marker = (struct xpu_marker){0};
