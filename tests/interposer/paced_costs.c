@@ -189,20 +189,13 @@ void check_once(const char *way) {
     _exit(0);
 }
 
-/* The short ones wait for a kernel on another device, and the program asks for each: it gets an event of the
- * pacer's, of which there are not so many. */
-void check_exhausts(void) {
-    CUfunction little = function_of("busy_1us"), large = function_of("busy_100ms"), longest;
+/* An event that comes once a minute has passed, on another device. */
+static CUevent comes_late(void) {
+    CUfunction longest;
     CUcontext other;
     CUmodule theirs;
-    CUstream own, elsewhere;
+    CUstream elsewhere;
     CUevent end;
-    long count = 0;
-    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
-    for (int i = 0; i < 50; i++) { /* it is learnt that they are short */
-        MUST(launch(little, streams[1]));
-        MUST(cuStreamSynchronize(streams[1]));
-    }
     MUST(cuDevicePrimaryCtxRetain(&other, 1));
     MUST(cuCtxSetCurrent(other));
     MUST(cuModuleLoadData(&theirs, "image"));
@@ -212,6 +205,34 @@ void check_exhausts(void) {
     MUST(launch(longest, elsewhere));
     MUST(cuEventRecord(end, elsewhere));
     MUST(cuCtxSetCurrent(context));
+    return end;
+}
+
+/* Says how many kernels have ended in some seconds, of those that are launched and waited for one by one. */
+static void count_while_others_wait(CUfunction function, int seconds, CUevent end) {
+    CUstream own;
+    long count = 0;
+    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    long long began = now_us();
+    for (; now_us() < began + seconds * 1000000LL; count++) {
+        MUST(launch(function, own));
+        while (cuStreamQuery(own) == CUDA_ERROR_NOT_READY)
+            usleep(1000);
+    }
+    printf("%ld %lld\n", count, now_us() - began);
+    NEED(cuEventQuery(end) == CUDA_ERROR_NOT_READY);
+    _exit(0);
+}
+
+/* The short ones wait, and the program asks for each: it gets an event of the pacer's, of which there are not
+ * so many. */
+void check_exhausts(void) {
+    CUfunction little = function_of("busy_1us");
+    for (int i = 0; i < 50; i++) { /* it is learnt that they are short */
+        MUST(launch(little, streams[1]));
+        MUST(cuStreamSynchronize(streams[1]));
+    }
+    CUevent end = comes_late();
     for (int i = 0; i < STREAMS; i++) {
         MUST(cuStreamWaitEvent(streams[i], end, 0));
         for (int launched = 0; launched < 66; launched++) {
@@ -219,13 +240,12 @@ void check_exhausts(void) {
             NEED(cuStreamQuery(streams[i]) == CUDA_ERROR_NOT_READY);
         }
     }
-    long long began = now_us();
-    for (; now_us() < began + 4000000; count++) {
-        MUST(launch(large, own));
-        while (cuStreamQuery(own) == CUDA_ERROR_NOT_READY)
-            usleep(1000);
-    }
-    printf("%ld %lld\n", count, now_us() - began);
-    NEED(cuStreamQuery(elsewhere) == CUDA_ERROR_NOT_READY);
-    _exit(0);
+    count_while_others_wait(function_of("busy_100ms"), 4, end);
+}
+
+void check_stalls(void) {
+    CUevent end = comes_late();
+    MUST(cuStreamWaitEvent(streams[1], end, 0));
+    MUST(launch(function_of("busy_1us"), streams[1]));
+    count_while_others_wait(function_of("busy_500ms"), 8, end);
 }

@@ -28,6 +28,8 @@
  *   exhausts
  *       kernels of 100 ms, while short ones in other streams wait for device 1, each with a marker. Says
  *       `COUNT MICROSECONDS`
+ *   stalls
+ *       the same of kernels of 500 ms, while one launch waits in another stream
  *   threadless WAY
  *       launches of 20 ms where no thread can be started; WAY: waits (for each) or not. Says `COUNT
  *       MICROSECONDS`
@@ -409,29 +411,18 @@ static const struct {
     void (*run)(void);
     void (*run_with)(const char *argument);
 } all[] = {
-    {"ways", check_ways_here, NULL},
-    {"elsewhere", check_ways_elsewhere, NULL},
-    {"both", NULL, check_both},
-    {"grows", check_grows, NULL},
-    {"outgrows", check_outgrows, NULL},
-    {"shrinks", check_shrinks, NULL},
-    {"varies", NULL, check_varies},
-    {"mixes", check_mixes, NULL},
-    {"exhausts", check_exhausts, NULL},
-    {"turns", check_turns, NULL},
-    {"threadless", NULL, check_threadless},
-    {"at-exit", check_at_exit, NULL},
-    {"once", NULL, check_once},
-    {"forever", check_forever, NULL},
-    {"long", check_long, NULL},
-    {"capture", NULL, check_capture},
-    {"spin", check_spin, NULL},
-    {"signals", check_signals, NULL},
-    {"forks", check_forks, NULL},
-    {"ends", NULL, check_ends},
-    {"threads", NULL, check_threads_of},
-    {"streams", check_streams, NULL},
-    {"interrupted", NULL, check_interrupted},
+    {"ways", check_ways_here, NULL},    {"elsewhere", check_ways_elsewhere, NULL},
+    {"both", NULL, check_both},         {"grows", check_grows, NULL},
+    {"outgrows", check_outgrows, NULL}, {"shrinks", check_shrinks, NULL},
+    {"varies", NULL, check_varies},     {"mixes", check_mixes, NULL},
+    {"stalls", check_stalls, NULL},     {"exhausts", check_exhausts, NULL},
+    {"turns", check_turns, NULL},       {"threadless", NULL, check_threadless},
+    {"at-exit", check_at_exit, NULL},   {"once", NULL, check_once},
+    {"forever", check_forever, NULL},   {"long", check_long, NULL},
+    {"capture", NULL, check_capture},   {"spin", check_spin, NULL},
+    {"signals", check_signals, NULL},   {"forks", check_forks, NULL},
+    {"ends", NULL, check_ends},         {"threads", NULL, check_threads_of},
+    {"streams", check_streams, NULL},   {"interrupted", NULL, check_interrupted},
     {"leave", NULL, check_leave},
 };
 

@@ -249,6 +249,11 @@ def test_a_cap_holds_where_no_event_is_left_for_markers(paced: Callable[..., Pac
     assert 0 < count * 100_000 / microseconds < 0.3
 
 
+def test_work_that_waits_itself_lets_no_launch_through(paced: Callable[..., Paced]) -> None:
+    count, microseconds = map(int, paced(5, None, topology="2xT4-R580").run("stalls").split())
+    assert 0 < count * 500_000 / microseconds < 0.12
+
+
 @pytest.mark.parametrize("way", ["exit", "_exit", "destroy"])
 def test_the_only_kernel_of_a_short_process_is_charged(paced: Callable[..., Paced], way: str) -> None:
     one = paced(90)

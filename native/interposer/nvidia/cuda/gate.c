@@ -165,11 +165,20 @@ static bool others_work(const struct xpu_pace *pace, const struct xpu_lane *lane
     return false;
 }
 
+/* And has begun, so that it spends budget. What waits itself, for the host or another device, spends none. */
+static bool others_run(const struct xpu_pace *pace, const struct xpu_lane *lane) {
+    XPU_EACH_STREAM (i, lane)
+        if (&lane->streams[i] != pace->on && has_work(&lane->streams[i]) &&
+            __atomic_load_n(&lane->streams[i].active, __ATOMIC_RELAXED))
+            return true;
+    return false;
+}
+
 static bool is_stalled(const struct xpu_pace *pace, struct xpu_lane *lane, struct stall *stall,
                        uint64_t now) {
     uint32_t ended = __atomic_load_n(&lane->ended_count, __ATOMIC_RELAXED);
     uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
-    if (!stall->since || stall->ended != ended || !others_work(pace, lane) || has_work(pace->on))
+    if (!stall->since || stall->ended != ended || !others_run(pace, lane) || has_work(pace->on))
         *stall = (struct stall){now, ended};
     most = (most ? most : STALL_NS) + __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED);
     return now - stall->since > (most < LONGEST_STALL_NS ? most : LONGEST_STALL_NS);
@@ -177,7 +186,8 @@ static bool is_stalled(const struct xpu_pace *pace, struct xpu_lane *lane, struc
 
 static void let_through(struct xpu_lane *lane) {
     uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->stall, most ? 2 * most : 2 * (uint64_t)STALL_NS, __ATOMIC_RELAXED);
+    most = most ? 2 * most : 2 * (uint64_t)STALL_NS;
+    __atomic_store_n(&lane->stall, most < LONGEST_STALL_NS ? most : LONGEST_STALL_NS, __ATOMIC_RELAXED);
 }
 
 /* Whether nothing that the container launches can be more than its share. */

@@ -73,7 +73,7 @@ struct xpu_lane_stream {
     uint32_t placed, read;             /* counts of markers; atomic */
     uint8_t pending[XPU_LANE_PENDING]; /* numbers of their events, by count */
     /* Of who looks: */
-    bool active;
+    bool active;     /* its work has begun; read by others, too: atomic */
     int64_t stamped; /* the time of the last marker that was read, or is to be; of the device's clock */
     double used_before, each_before, passed_before, waited_before; /* the measure's, at the last marker */
     int64_t resumes;       /* when work begins that no marker says; 0: it does not */

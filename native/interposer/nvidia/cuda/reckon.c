@@ -200,7 +200,7 @@ static void begins(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at
     on->resumes = 0;
     if (!on->active)
         xpu_measure_begins(&lane->measure, at);
-    on->active = true;
+    __atomic_store_n(&on->active, true, __ATOMIC_RELAXED);
     counts_from_here(lane, on, guessed);
 }
 
@@ -214,7 +214,8 @@ static void rests(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at)
         on->doubt += more;
         xpu_measure_take_back(&lane->measure, more);
     }
-    on->active = on->predicted = false;
+    __atomic_store_n(&on->active, false, __ATOMIC_RELAXED);
+    on->predicted = false;
     on->assumed_end = on->resumes = 0;
 }
 
