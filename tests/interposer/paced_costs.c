@@ -235,7 +235,7 @@ void check_exhausts(void) {
     CUevent end = comes_late();
     for (int i = 0; i < STREAMS; i++) {
         MUST(cuStreamWaitEvent(streams[i], end, 0));
-        for (int launched = 0; launched < 66; launched++) {
+        for (int launched = 0; launched < 80; launched++) {
             MUST(launch(little, streams[i]));
             NEED(cuStreamQuery(streams[i]) == CUDA_ERROR_NOT_READY);
         }

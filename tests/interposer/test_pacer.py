@@ -244,7 +244,7 @@ def test_what_is_launched_last_is_charged_what_it_takes(
 def test_a_cap_holds_where_no_event_is_left_for_markers(paced: Callable[..., Paced]) -> None:
     one = paced(10, None, topology="2xT4-R580")
     done = one.sandbox.run([str(one.program), "exhausts"], timeout=60)
-    assert done.returncode == 0 and "cannot be measured" in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
     count, microseconds = map(int, done.stdout.split())
     assert 0 < count * 100_000 / microseconds < 0.3
 

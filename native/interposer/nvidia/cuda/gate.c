@@ -40,7 +40,7 @@ enum {
      */
     TURN_NS = 1000000,
     LONGEST_TURN_WAIT_NS = 10000000,
-    /* How long a stream may do without markers. */
+    /* How long a launch waits for an event to mark the begin of its stream's work. */
     UNMARKED_NS = 20000000,
     SHORT_PAUSE_NS = 300000,
     LONG_PAUSE_NS = 2000000,
@@ -292,15 +292,12 @@ void xpu_gate_pass_unmeasured(const struct xpu_lane *lane, uint64_t since) {
 }
 
 /* Events are few, and all of them may be out: in streams that wait for the host, say. */
-bool xpu_gate_is_marked(const struct xpu_lane *lane, const struct xpu_lane_stream *on, uint64_t since) {
+bool xpu_gate_event_comes(struct xpu_lane *lane, const struct xpu_lane_stream *on) {
     if (!xpu_share_varies(lane->device))
         return true;
-    for (; !xpu_marker_fits(lane, on); pause_for(SHORT_PAUSE_NS)) {
+    for (uint64_t since; (since = xpu_marker_missing(lane, on)) != 0; pause_for(SHORT_PAUSE_NS))
         if (xpu_now() - since > UNMARKED_NS)
             return false;
-        if (__atomic_load_n(&on->open, __ATOMIC_RELAXED))
-            return true; /* what is launched is marked later */
-    }
     return true;
 }
 

@@ -12,8 +12,8 @@ bool xpu_gate_pass(const struct xpu_pace *pace, struct xpu_lane *lane);
 /* The same where nothing can be measured; without a lane, on the current context's device. `since`: it could
  * until then, CLOCK_MONOTONIC; 0: not at all. */
 void xpu_gate_pass_unmeasured(const struct xpu_lane *lane, uint64_t since);
-/* Whether what is launched in a stream without markers since then will be measured, after a while at most. */
-bool xpu_gate_is_marked(const struct xpu_lane *lane, const struct xpu_lane_stream *on, uint64_t since);
+/* Waits for an event, where there is none to mark the begin of the stream's work. False: none came. */
+bool xpu_gate_event_comes(struct xpu_lane *lane, const struct xpu_lane_stream *on);
 /* A launch has not been made: its cost is there for the thread's next one. */
 void xpu_gate_give_back(struct xpu_lane *lane, uint64_t ns);
 

@@ -376,18 +376,12 @@ static bool any_event(const struct xpu_lane *lane) {
     return false;
 }
 
-bool xpu_marker_fits(const struct xpu_lane *lane, const struct xpu_lane_stream *on) {
-    return any_event(lane) && !__atomic_load_n(&on->flag, __ATOMIC_RELAXED) &&
-           __atomic_load_n(&on->placed, __ATOMIC_RELAXED) - __atomic_load_n(&on->read, __ATOMIC_RELAXED) <
-               XPU_LANE_PENDING;
-}
-
 /* A stream that has work is marked late where it was not at once. One without a begin never is: for that
  * there has to be an event before the launch. */
 uint64_t xpu_marker_missing(struct xpu_lane *lane, const struct xpu_lane_stream *on) {
-    uint64_t since = __atomic_load_n(&on->unmarked_at, __ATOMIC_RELAXED), none = 0;
-    if (since || __atomic_load_n(&on->open, __ATOMIC_RELAXED) || any_event(lane))
-        return since;
+    uint64_t none = 0;
+    if (__atomic_load_n(&on->open, __ATOMIC_RELAXED) || any_event(lane))
+        return 0;
     uint64_t now = xpu_now();
     return __atomic_compare_exchange_n(&lane->exhausted_at, &none, now, false, __ATOMIC_RELAXED,
                                        __ATOMIC_RELAXED)
@@ -428,7 +422,6 @@ bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstrea
     }
     if (prepared)
         on->next = 0;
-    __atomic_store_n(&on->unmarked_at, 0, __ATOMIC_RELAXED);
     struct xpu_marker *marker = &lane->markers[at];
     if (kind == XPU_MARKER_BEGIN) {
         *marker = (struct xpu_marker){0};

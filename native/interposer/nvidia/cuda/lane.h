@@ -56,21 +56,19 @@ struct xpu_marker {
 };
 
 struct xpu_lane_stream {
-    uint64_t key;       /* 0: free; atomic */
-    uint32_t flag;      /* taken by who changes what follows; atomic */
-    uint32_t launching; /* threads between the begin and the end of a launch; atomic */
-    uint32_t missed;    /* launches that found the flag taken; atomic */
-    uint64_t missed_ns; /* their predicted time; atomic */
-    uint32_t tick;      /* in which the last marker was placed */
-    int64_t busy_until; /* by the predictions, CLOCK_MONOTONIC; atomic */
-    uint64_t
-        unmarked_at; /* since then no marker that was wanted could be placed; 0: the last could; atomic */
-    bool open;       /* it has, or may have, work: a marker of its begin was placed; atomic */
-    CUstream stream; /* what was launched in last, if any thread may record in it now; atomic */
-    struct xpu_marker since;           /* what was launched after the last marker */
-    uint32_t prepared;                 /* launches of `since` after which `next` was recorded; 0: none */
-    uint16_t next;                     /* the number of an event for the next marker, and 1; 0: none yet */
-    uint32_t placed, read;             /* counts of markers; atomic */
+    uint64_t key;            /* 0: free; atomic */
+    uint32_t flag;           /* taken by who changes what follows; atomic */
+    uint32_t launching;      /* threads between the begin and the end of a launch; atomic */
+    uint32_t missed;         /* launches that found the flag taken; atomic */
+    uint64_t missed_ns;      /* their predicted time; atomic */
+    uint32_t tick;           /* in which the last marker was placed */
+    int64_t busy_until;      /* by the predictions, CLOCK_MONOTONIC; atomic */
+    bool open;               /* it has, or may have, work: a marker of its begin was placed; atomic */
+    CUstream stream;         /* what was launched in last, if any thread may record in it now; atomic */
+    struct xpu_marker since; /* what was launched after the last marker */
+    uint32_t prepared;       /* launches of `since` after which `next` was recorded; 0: none */
+    uint16_t next;           /* the number of an event for the next marker, and 1; 0: none yet */
+    uint32_t placed, read;   /* counts of markers; atomic */
     uint8_t pending[XPU_LANE_PENDING]; /* numbers of their events, by count */
     /* Of who looks: */
     bool active;     /* its work has begun; read by others, too: atomic */
@@ -177,9 +175,8 @@ static inline void xpu_stream_opens(struct xpu_lane_stream *on, bool open) {
 /* Records a marker in the stream, with the flag taken. False: no event is free, or the driver refuses. */
 bool xpu_marker_place(struct xpu_lane *lane, struct xpu_lane_stream *on, CUstream stream,
                       enum xpu_marker_kind kind);
-/* Whether a marker could be placed: there is an event, and nobody else has the stream's flag. */
-bool xpu_marker_fits(const struct xpu_lane *lane, const struct xpu_lane_stream *on);
-/* Since when what is launched in the stream has not been marked, CLOCK_MONOTONIC; 0: it is, or will be. */
+/* Since when there is no event to mark the begin of the stream's work, CLOCK_MONOTONIC; 0: there is one, or
+ * it was marked. */
 uint64_t xpu_marker_missing(struct xpu_lane *lane, const struct xpu_lane_stream *on);
 /* Records the event of the next marker after a launch, with the flag taken: where nobody else can do that
  * later. It becomes a marker when one is placed, without a call of the driver, on any thread; until then it

@@ -85,7 +85,7 @@ void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, con
     pace->ns = xpu_cost_ns(pace->cost, &pace->known);
     pace->on = xpu_lane_stream(lane, stream, per_thread);
     uint64_t since = xpu_marker_missing(lane, pace->on);
-    if (__builtin_expect(since != 0, 0) && !xpu_gate_is_marked(lane, pace->on, since)) {
+    if (__builtin_expect(since != 0, 0) && !xpu_gate_event_comes(lane, pace->on)) {
         xpu_gate_pass_unmeasured(lane, since);
         return;
     }
@@ -143,12 +143,6 @@ static bool may_mark_later(struct xpu_lane *lane, CUstream stream) {
     return (xpu_may_mark(lane, stream) && !xpu_turns_without_thread()) || !xpu_share_varies(lane->device);
 }
 
-static void unmarked(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
-    uint64_t none = 0;
-    __atomic_compare_exchange_n(&on->unmarked_at, &none, (uint64_t)pace->at, false, __ATOMIC_RELAXED,
-                                __ATOMIC_RELAXED);
-}
-
 void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
     struct xpu_lane *lane = pace->lane;
     struct xpu_lane_stream *on = pace->on;
@@ -163,21 +157,17 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
         if ((last = !may_mark_later(lane, pace->stream)))
             xpu_marker_prepare(lane, on, pace->stream);
         if (!pace->known || on->since.ns >= MARK_NS || on->since.count >= MARK_COUNT || on->tick != tick ||
-            xpu_cost_is_due(pace->cost, tick)) {
+            xpu_cost_is_due(pace->cost, tick))
             if ((marked = xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END))) {
                 on->tick = tick;
                 xpu_cost_marked(pace->cost, tick);
                 if ((opens = !on->open)) /* no begin was marked: the flag was taken then */
                     xpu_stream_opens(on, true);
-            } else {
-                unmarked(on, pace);
             }
-        }
         xpu_stream_leave(on);
     } else {
         __atomic_fetch_add(&on->missed_ns, pace->ns, __ATOMIC_RELAXED);
-        if (__atomic_fetch_add(&on->missed, 1, __ATOMIC_RELAXED) >= MARK_COUNT)
-            unmarked(on, pace); /* who has the flag may be held for long, by a signal's handler */
+        __atomic_fetch_add(&on->missed, 1, __ATOMIC_RELAXED);
     }
     __atomic_fetch_sub(&on->launching, 1, __ATOMIC_ACQ_REL);
     if (__builtin_expect(opens, 0))
