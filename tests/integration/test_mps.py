@@ -269,6 +269,23 @@ def test_containers_without_a_cap_run_side_by_side_and_that_is_shown(card: Node,
     assert " side by side " in card.xpu("ps").stdout
 
 
+def test_a_root_folder_that_was_under_mps_serves_without_it(card: Node, bundles: Bundles) -> None:
+    """What its files were mounted on is still there."""
+    bundle = bundles(MPS, "XPU_MEM=4G", args=SLEEP)
+    card.remove(card.start(bundle))
+    config = bundle / "config.json"
+    spec = json.loads(config.read_text())
+    spec["process"]["env"].remove(MPS)
+    spec["process"]["env"] += ["XPU_ENFORCE=library", "XPU_CORES=30"]
+    config.write_text(json.dumps(spec))
+    container = card.start(bundle)
+    done = card.oci("exec", container, "cuda-probe", "mps")
+    assert done.stdout == "device 0: without MPS, 40\n", done
+    assert "allocating 5000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in card.oci(
+        "exec", container, "cuda-probe", "alloc", "5000"
+    ).stdout
+
+
 def test_a_cap_changes_live_and_new_programs_get_more(card: Node, bundles: Bundles) -> None:
     container = card.start(bundles(MPS, "XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
 

@@ -78,6 +78,8 @@ CUresult xpu_mps_prepare(void) {
     ssize_t size = fd < 0 ? -1 : read(fd, &limits, sizeof limits);
     if (fd >= 0)
         close(fd);
+    if (size == 0)
+        return CUDA_SUCCESS; /* nor is this one: an earlier container with this root folder had its file here */
     if (size != sizeof limits || memcmp(limits.magic, XPU_MPS_MAGIC, sizeof limits.magic) != 0)
         return refuse("the file of its limits under MPS cannot be read: start the container again");
     __atomic_store_n(&wanted, 1, __ATOMIC_RELAXED);
