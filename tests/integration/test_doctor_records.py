@@ -138,6 +138,16 @@ def test_a_cache_that_is_wrong_is_named_and_what_is_told_mends_it(node: Node) ->
     node.xpu(*todo.partition(" (")[0].split()[1:])
     assert_fine(node, "caches")
 
+    other = node.run_dir / "other.yaml"
+    other.write_text("mode: hook\n")
+    os.utime(other, (1, 1))
+    words = [str(node.prefix / "bin" / "xpu"), "explain", "-e", "XPU_MEM=1G"]
+    subprocess.run(words, env={**node.environ, "XPU_CONFIG": str(other)}, check=True, capture_output=True)
+    todo = found(node, "warning", "caches", f"launcher.conf is of {other}, not of {node.config}")["todo"]
+    subprocess.run(todo.partition(";")[0], shell=True, check=True)
+    node.xpu("devices")
+    assert_fine(node, "caches")
+
     (node.run_dir / "launcher.conf").chmod(0o666)
     todo = found(node, "warning", "caches", "can be written by others than root")["todo"]
     subprocess.run(todo.partition(";")[0], shell=True, check=True)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from .conftest import Node
+from .findings import assert_fine
 from .refusals import refused
 
 Bundles = Callable[..., Path]
@@ -76,6 +77,7 @@ def test_who_counts_to_a_quota_gets_no_more_than_it_allows(node: Node, bundles: 
     events = [json.loads(line) for line in node.xpu("events", "--json").stdout.splitlines()]
     reasons = [each["reason"] for each in events if each["event"] == "refused"]
     assert "refused: quota a (annotation example.com/team=a): 1G of 5G" in reasons[0]
+    assert_fine(node, "ledger")
 
 
 def test_explain_tells_what_a_request_counts_to_and_why_not(node: Node, bundles: Bundles) -> None:

@@ -53,8 +53,10 @@ def agent() -> None:
     try:
         with files.Lock(path, wait_s=0):
             service = Agent(_open_driver, _log)
-            _log(f"xpu agent {version.VERSION} runs")
-            with MetricsService(_config(), _figures, _log), ReadingService(_log):
+            config = _config()
+            page = f"; its page is http://{config.metrics_listen}/" if config.metrics_listen else ""
+            _log(f"xpu agent {version.VERSION} runs{page}")
+            with MetricsService(config, _figures, _log), ReadingService(_log):
                 service.run()
             _log("the agent was stopped: every container has its cap")
     except TimeoutError:

@@ -89,5 +89,6 @@ def _uuid(inventory: Inventory, selector: str) -> str:
         return device.uuid
     gpus = {part.parent for part in inventory.devices if part.parent and node.lists((selector,), part)}
     if len(gpus) != 1:
-        raise DeviceError(f"{selector!r}, {node.why_not_found(inventory, selector)}", "see `xpu devices`")
+        why = node.why_not_found(inventory, selector)
+        raise DeviceError(f"DEVICE names {selector!r}, {why}", "see `xpu devices`")
     return gpus.pop()

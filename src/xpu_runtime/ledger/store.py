@@ -107,7 +107,7 @@ class Ledger:
         if "malformed" in reason or "not a database" in reason:
             return LedgerError(
                 f"the ledger {self.path} is damaged ({reason})",
-                "remove the file: it is made anew from the containers that run",
+                "remove the file: it is made anew from the containers that run, without its events",
             )
         if "full" in reason or "No space" in reason:
             return LedgerError(

@@ -79,7 +79,7 @@ CUresult xpu_mps_prepare(void) {
     if (fd >= 0)
         close(fd);
     if (size == 0)
-        return CUDA_SUCCESS; /* nor is this one: an earlier container with this root folder had its file here */
+        return CUDA_SUCCESS; /* nor is this one: an earlier one of this root folder was, and left this */
     if (size != sizeof limits || memcmp(limits.magic, XPU_MPS_MAGIC, sizeof limits.magic) != 0)
         return refuse("the file of its limits under MPS cannot be read: start the container again");
     __atomic_store_n(&wanted, 1, __ATOMIC_RELAXED);

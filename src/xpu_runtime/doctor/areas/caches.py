@@ -111,12 +111,15 @@ def _configuration() -> Iterator[Finding]:
         yield finding.warning(_CHECK, text, f"rm {kept}; {_RENEW}")
         return
     values = dict(line.split("=", 1) for line in lines if "=" in line)
-    stamp = f"{state.st_mtime_ns}:{state.st_size}:{state.st_ino}"
+    stamp = cache.file_stamp(state)
     runtime = values.get("runtime", "")
     if values.get("format") != str(cache.FORMAT):
         text = f"{kept} was written by another version: until it is renewed each call is slower"
         yield finding.warning(_CHECK, text, _RENEW)
-    elif (values.get("config"), values.get("stamp")) != (path, stamp):
+    elif values.get("config") != path:
+        text = f"{kept} is of {values.get('config')}, not of {path}: until it is renewed each call is slower"
+        yield finding.warning(_CHECK, text, f"rm {kept} {paths.in_run_dir(cache.COMPILED)}; {_RENEW}")
+    elif values.get("stamp") != stamp:
         text = f"{kept} is of another {path} than is there now: until it is renewed each call is slower"
         yield finding.warning(_CHECK, text, _RENEW)
     elif not os.access(runtime, os.X_OK):

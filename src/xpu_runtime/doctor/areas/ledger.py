@@ -41,7 +41,7 @@ def look(machine: Machine) -> Iterator[Finding]:
         with Ledger(path, as_is=True) as ledger:
             damage = _damage(path)
             if damage:
-                todo = "remove the file: it is made anew from the containers that run"
+                todo = "remove the file: it is made anew from the containers that run, without its events"
                 yield finding.problem(_CHECK, f"the ledger {path} is damaged ({damage})", todo)
                 return
             grants, is_own = ledger.grants(), ledger.is_own()
