@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +27,11 @@ struct found {
     const char *spec_begins; /* behind its '{' */
     const char *hooks_begin; /* behind the '{' of its hooks; NULL: it has none */
     bool hooks_empty;
-    bool hooks_stage;  /* a stage of ours has hooks already */
-    bool asks;         /* a variable of ours is set */
-    bool cores, sched; /* XPU_CORES is; how it is held is */
-    bool odd;          /* one of them is not plain, or a member is there twice */
-    bool mount, user;  /* namespaces */
+    bool hooks_stage;        /* a stage of ours has hooks already */
+    bool asks;               /* a variable of ours is set */
+    bool cores, about_cores; /* XPU_CORES is; how that is held is */
+    bool odd;                /* one of them is not plain, or a member is there twice */
+    bool mount, user;        /* namespaces */
 };
 
 static bool begins(struct json_text text, const char *with) {
@@ -51,14 +52,18 @@ static bool is_number(struct json_text text) {
     return text.length > 0 && text.length <= 6 && text.start[0] != '0';
 }
 
+/* XPU_COUNT: more devices no machine has (request/parse.py). */
+static bool is_count(struct json_text text) { return is_number(text) && text.length <= 2; }
+
 /* A number with a unit of request/units.py: 512M, 4G, 4GiB, 25%. */
 static bool is_amount(struct json_text text) {
-    static const char *const units[] = {"M", "G", "MiB", "GiB", "MB", "GB", "%", NULL};
+    static const char *const units[] = {"M", "G", "MiB", "GiB", "MB", "GB", NULL};
     struct json_text number = {text.start, 0};
     while (number.length < text.length && isdigit((unsigned char)text.start[number.length]))
         number.length++;
     struct json_text unit = {text.start + number.length, text.length - number.length};
-    return is_number(number) && is_one_of(unit, units);
+    bool is_share = number.length <= 2 && unit.length == 1 && *unit.start == '%';
+    return is_number(number) && (is_share || is_one_of(unit, units));
 }
 
 /* Of the default cores.step, with which most refusals of this variable have to do. */
@@ -77,29 +82,61 @@ static bool is_priority(struct json_text text) {
     return is_one_of(text, words);
 }
 
-/* A variable of ours that is none of these, or has another value, is the shim's: it refuses what is wrong in
- * words that reach people whole, and before the low-level runtime has begun. */
+/* What images for NVIDIA's devices set besides; the hook reads it. */
+static bool is_capabilities(struct json_text text) {
+    static const char *const known[] = {"all",      "compute", "utility", "video",
+                                        "graphics", "display", "ngx",     NULL};
+    const char *end = text.start + text.length;
+    for (const char *word = text.start;; word++) {
+        const char *comma = memchr(word, ',', (size_t)(end - word));
+        struct json_text one = {word, (size_t)((comma != NULL ? comma : end) - word)};
+        if (!is_one_of(one, known))
+            return false;
+        if (comma == NULL)
+            return true;
+        word = comma;
+    }
+}
+
+static bool is_all(struct json_text text) { return text.length == 3 && begins(text, "all"); }
+
+/* Whether a value may name a library that an interposer stands before (request/source.py: _bypasses). */
+static bool may_bypass(struct json_text text) {
+    return memchr(text.start, '$', text.length) != NULL ||
+           memmem(text.start, text.length, ".real", 5) != NULL;
+}
+
+/* A variable that is none of these, or has another value, is the shim's: it refuses what is wrong in words
+ * that reach people whole, and before the low-level runtime has begun. */
 static void look_at_variable(struct json_text text, struct found *found) {
     static const struct {
         const char *name;
         bool (*is_plain)(struct json_text);
+        bool asks, is_cores, is_about_cores;
     } plain[] = {
-        {"XPU_MEM=", is_amount},  {"XPU_CORES=", is_cores},       {"XPU_COUNT=", is_number},
-        {"XPU_SCHED=", is_sched}, {"XPU_PRIORITY=", is_priority},
+        {"XPU_MEM=", is_amount, true, false, false},
+        {"XPU_COUNT=", is_count, true, false, false},
+        {"XPU_CORES=", is_cores, true, true, false},
+        {"XPU_SCHED=", is_sched, true, false, true},
+        {"XPU_PRIORITY=", is_priority, true, false, true},
+        {"NVIDIA_VISIBLE_DEVICES=", is_all, false, false, false},
+        {"NVIDIA_DRIVER_CAPABILITIES=", is_capabilities, false, false, false},
     };
-    if (!begins(text, "XPU_"))
-        return;
+    static const char *const ours[] = {"XPU_", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+                                       "NVIDIA_GPU_MEMORY"};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         size_t length = strlen(plain[i].name);
         if (begins(text, plain[i].name) &&
             plain[i].is_plain((struct json_text){text.start + length, text.length - length})) {
-            found->asks = true;
-            found->cores = found->cores || plain[i].is_plain == is_cores;
-            found->sched = found->sched || plain[i].is_plain == is_sched || plain[i].is_plain == is_priority;
+            found->asks = found->asks || plain[i].asks;
+            found->cores = found->cores || plain[i].is_cores;
+            found->about_cores = found->about_cores || plain[i].is_about_cores;
             return;
         }
     }
-    found->odd = true;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        found->odd = found->odd || begins(text, ours[i]);
+    found->odd = found->odd || may_bypass(text);
 }
 
 static void look_at_process(struct json *json, struct found *found) {
@@ -123,6 +160,7 @@ static void look_at_process(struct json *json, struct found *found) {
 
 static void look_at_namespace(struct json *json, struct found *found) {
     struct json_text name, text;
+    bool seen = false;
     if (!json_take(json, '{'))
         found->odd = true;
     else
@@ -133,6 +171,8 @@ static void look_at_namespace(struct json *json, struct found *found) {
             }
             if (!json_string(json, &text))
                 return;
+            found->odd = found->odd || seen; /* Go takes the last one */
+            seen = true;
             found->mount = found->mount || (text.length == 5 && begins(text, "mount"));
             found->user = found->user || (text.length == 4 && begins(text, "user"));
         }
@@ -197,7 +237,7 @@ static bool look(const char *text, size_t size, const char *stage, struct found 
         else
             json_skip(&json);
     }
-    return json_ends(&json) && !found->odd && found->asks && (found->cores || !found->sched) &&
+    return json_ends(&json) && !found->odd && found->asks && (found->cores || !found->about_cores) &&
            !found->hooks_stage && found->mount && !found->user;
 }
 
@@ -287,6 +327,8 @@ static bool replace(int folder, int fd, const struct stat *st, const char *text,
         return false;
     size_t before = (size_t)(place - text);
     struct stat mine;
+    void (*limited)(int) =
+        signal(SIGXFSZ, SIG_IGN); /* a file that may not be so large is the shim's to say */
     bool done = fstat(copy, &mine) == 0 &&
                 ((mine.st_uid == st->st_uid && mine.st_gid == st->st_gid) ||
                  fchown(copy, st->st_uid, st->st_gid) == 0) &&
@@ -295,6 +337,7 @@ static bool replace(int folder, int fd, const struct stat *st, const char *text,
                 write_all(copy, place, (size_t)st->st_size - before) &&
                 renameat(folder, name, folder, "config.json") == 0;
     close(copy);
+    signal(SIGXFSZ, limited);
     if (!done)
         unlinkat(folder, name, 0);
     return done;
@@ -344,6 +387,9 @@ static bool inject(const struct invocation *call, int folder, int fd, const char
     return done;
 }
 
+/* Or not there. */
+static bool is_absolute(const char *path) { return path == NULL || *path == '\0' || *path == '/'; }
+
 bool inject_hooks(const struct invocation *call, const char *lib, const char *stage) {
     static const char below[] = "/lib/xpu-container-runtime";
     size_t length = strlen(lib);
@@ -353,8 +399,9 @@ bool inject_hooks(const struct invocation *call, const char *lib, const char *st
     int written = snprintf(hook, sizeof hook, "%.*s/bin/xpu-container-runtime-hook",
                            (int)(length - (sizeof below - 1)), lib);
     /* The hook's working directory is another. */
-    if (written < 0 || written >= PATH_MAX || access(hook, X_OK) != 0 || call->systemd_cgroup ||
-        call->cgroup_manager != NULL || (call->log != NULL && *call->log != '/') ||
+    if (!is_absolute(getenv("XPU_CONFIG")) || !is_absolute(getenv("XPU_RUN_DIR")) ||
+        !is_absolute(call->log) || written < 0 || written >= PATH_MAX || access(hook, X_OK) != 0 ||
+        call->systemd_cgroup || call->cgroup_manager != NULL ||
         (call->config != NULL && strcmp(call->config, "config.json") != 0))
         return false;
     const char *bundle = call->bundle != NULL && *call->bundle != '\0' ? call->bundle : ".";

@@ -146,15 +146,20 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
 
 const char *runtime_hook_stage(const char *path) {
     static const char *const stages[] = {"createRuntime", "prestart"};
-    static char kept[PATH_MAX], text[2 * PATH_MAX];
+    static char kept[PATH_MAX], text[4 * PATH_MAX];
     struct stat st;
     int written = snprintf(kept, sizeof kept, "%s/hooks.conf", run_dir());
     if (!may_inject || written < 0 || written >= PATH_MAX || !read_whole(kept, text, sizeof text) ||
-        !is_text(value_of(text, "format"), format) || !is_text(value_of(text, "runtime"), path) ||
-        stat(path, &st) != 0 || !is_stamp(value_of(text, "stamp"), &st))
+        !is_text(value_of(text, "format"), format) || stat(path, &st) != 0)
         return NULL;
+    struct piece stamp = value_of(text, path);
+    const char *blank = stamp.start != NULL ? memchr(stamp.start, ' ', stamp.length) : NULL;
+    if (blank == NULL)
+        return NULL;
+    struct piece stage = {blank + 1, stamp.length - (size_t)(blank + 1 - stamp.start)};
+    stamp.length = (size_t)(blank - stamp.start);
     for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
-        if (is_text(value_of(text, "stage"), stages[i]))
+        if (is_stamp(stamp, &st) && is_text(stage, stages[i]))
             return stages[i];
     return NULL;
 }

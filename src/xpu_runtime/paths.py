@@ -46,7 +46,8 @@ def run_dir() -> str:
 
 def state_dir() -> str:
     """The folder of what is kept over reboots. A trial with a run folder of its own has it in there."""
-    return DEFAULT_STATE_DIR if run_dir() == DEFAULT_RUN_DIR else in_run_dir("state")
+    is_default = os.path.normpath(run_dir()) == DEFAULT_RUN_DIR
+    return DEFAULT_STATE_DIR if is_default else in_run_dir("state")
 
 
 def in_run_dir(*names: str) -> str:

@@ -72,10 +72,10 @@ def set(
 
     As with XPU_MEM and XPU_CORES, each of the container's devices gets the limit, unless --device names one.
     Cores can change where something holds a cap on them: see ENFORCED BY in `xpu ps`; --sched and --priority
-    are as XPU_SCHED and XPU_PRIORITY. A change of a limit is booked like a new request, but policy.max_memory
-    and the other maximums do not bind it: they are for what containers ask, and this is for who has root on
-    the host. It holds until the container ends: a restart asks for what its variables say. A change that was
-    cut short is completed by repeating it.
+    are as XPU_SCHED and XPU_PRIORITY. A change of a limit is booked like a new request; quotas and
+    policy.max_memory and the other maximums do not bind it: they are for what containers ask, and this is
+    for who has root on the host. It holds until the container ends: a restart asks for what its variables
+    say. A change that was cut short is completed by repeating it.
 
     --json prints the changed slices as `xpu ps --json` does.
     Exit status: 0 changed, 3 refused (not enough is free, or more is in use), 2 wrong usage, 1 any other

@@ -229,7 +229,12 @@ def _takes_plain_requests(config: Config) -> bool:
         config.policy_max_memory,
         config.policy_max_priority,
     )
-    return config.mode in ("auto", "hook") and all(limit is None for limit in limits)
+    return (
+        config.mode in ("auto", "hook")
+        and config.policy_accept_env_when_unprivileged
+        and config.cores_step == DEFAULTS.cores_step
+        and all(limit is None for limit in limits)
+    )
 
 
 def _usable_runtime(config: Config | None) -> str | None:

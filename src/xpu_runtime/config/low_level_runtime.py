@@ -18,6 +18,8 @@ from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from xpu_runtime.config.defaults import Config
 
 #: Where the name of a low-level runtime is looked up: the engine's PATH may be anything.
@@ -52,8 +54,9 @@ def low_level_runtime(config: Config) -> Runtime:
         from xpu_runtime.config.probe import knows_create_runtime
 
         entry = {"identity": identity, "create_runtime_hooks": knows_create_runtime(path)}
-        cache.keep(cache.RUNTIMES, jsonlite.dumps({**known, path: entry}))
-        _keep_for_launcher(path, found, hook_stage(entry["create_runtime_hooks"] is True))
+        known = {**known, path: entry}
+        cache.keep(cache.RUNTIMES, jsonlite.dumps(known))
+        _keep_for_launcher(known)
     return Runtime(path, os.path.basename(path), entry.get("create_runtime_hooks") is True)
 
 
@@ -62,10 +65,15 @@ def hook_stage(create_runtime_hooks: bool) -> str:
     return "createRuntime" if create_runtime_hooks else "prestart"
 
 
-def _keep_for_launcher(path: str, found: os.stat_result, stage: str) -> None:
-    if "\n" not in path:
-        stamp = cache.file_stamp(found)
-        cache.keep(cache.HOOKS, f"format={cache.FORMAT}\nruntime={path}\nstamp={stamp}\nstage={stage}\n")
+def _keep_for_launcher(known: dict[str, Any]) -> None:
+    """A line for each runtime: its path, its file's identity, and its stage."""
+    lines = [f"format={cache.FORMAT}"]
+    for path, entry in known.items():
+        _, _, inode, size, mtime_ns = entry["identity"]
+        if "\n" not in path and "=" not in path:
+            stage = hook_stage(entry["create_runtime_hooks"] is True)
+            lines.append(f"{path}={mtime_ns}:{size}:{inode} {stage}")
+    cache.keep(cache.HOOKS, "\n".join(lines) + "\n")
 
 
 def find_runtime(names: tuple[str, ...]) -> tuple[str, os.stat_result]:

@@ -24,8 +24,11 @@ _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def add_hooks(spec: Spec, runtime: Runtime, options: list[str], caller: Caller) -> None:
     """Adds our hooks, called with `options`. Their environment is their own: nothing of the image's."""
-    ours = ("XPU_CONFIG", "XPU_RUN_DIR")
-    env = [_PATH, *(f"{name}={value}" for name in ours if (value := caller.environment.get(name)))]
+    env = [_PATH]
+    for name in ("XPU_CONFIG", "XPU_RUN_DIR"):
+        if value := caller.environment.get(name):
+            # The hook's working directory is another.
+            env.append(f"{name}={os.path.join(caller.working_folder, value)}")
     for stage in (hook_stage(runtime.create_runtime_hooks), "poststop"):
         oci_spec.add_hook(spec, stage, paths.HOOK, [os.path.basename(paths.HOOK), stage, *options], env)
 

@@ -9,6 +9,7 @@ import copy
 import json
 import os
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Injecting:
     def knows(self, stage: str) -> None:
         found = self.runtime.stat()
         stamp = f"{found.st_mtime_ns}:{found.st_size}:{found.st_ino}"
-        self.kept.write_text(f"format=2\nruntime={self.runtime}\nstamp={stamp}\nstage={stage}\n")
+        self.kept.write_text(f"format=2\n/bin/other=1:2:3 prestart\n{self.runtime}={stamp} {stage}\n")
         self.kept.chmod(0o644)
 
     def create(self, *words: str) -> str:
@@ -95,7 +96,8 @@ PLAIN = [
     ["XPU_MEM=4G"],
     ["XPU_CORES=30"],
     ["XPU_MEM=25%", "XPU_CORES=5", "XPU_SCHED=burst", "XPU_PRIORITY=high", "XPU_COUNT=2"],
-    ["XPU_MEM=1G", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_VERSION=12.2"],
+    ["XPU_MEM=1G", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_VERSION=12.2", "NVIDIA_REQUIRE_CUDA=cuda>=12.2"],
+    ["XPU_MEM=1G", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"],
 ]
 
 
@@ -165,6 +167,16 @@ LEFT = {
     "cores off the step": json.dumps(spec("XPU_CORES=33")),
     "all cores": json.dumps(spec("XPU_CORES=100")),
     "a policy without a cap": json.dumps(spec("XPU_MEM=4G", "XPU_SCHED=burst")),
+    "more than a device": json.dumps(spec("XPU_MEM=200%")),
+    "too many devices": json.dumps(spec("XPU_COUNT=999")),
+    "devices by name": json.dumps(spec("XPU_MEM=4G", "NVIDIA_VISIBLE_DEVICES=0,1")),
+    "unknown capabilities": json.dumps(spec("XPU_MEM=4G", "NVIDIA_DRIVER_CAPABILITIES=utility,foo")),
+    "another amount": json.dumps(spec("XPU_MEM=4G", "NVIDIA_GPU_MEMORY_LIMIT=zzz")),
+    "a way past the interposers": json.dumps(spec("XPU_MEM=4G", "LD_PRELOAD=/x/libcuda.real.so")),
+    "a token of the loader's": json.dumps(spec("XPU_MEM=4G", "FOO=${LIB}cuda.so")),
+    "a namespace of two types": json.dumps(
+        spec("XPU_MEM=4G", linux={"namespaces": [{"type": "mount", "x": 1}]})
+    ).replace('"x": 1', '"type": "pid"'),
     "only an alias": json.dumps(spec("NVIDIA_VISIBLE_DEVICES=all")),
     "an annotation besides": json.dumps(spec("XPU_MEM=4G", annotations={"yoyoworks.com/xpu-mem": "1G"})),
     "a hidden letter": json.dumps(spec("XPU_MEM=4G", "A=b")).replace('"A=b"', '"\\u0058PU_CORES=30"'),
@@ -254,6 +266,34 @@ def test_whatever_is_in_doubt_is_the_shim_s(injecting: Injecting, change: Any) -
     change(injecting)
     assert injecting.create() == "shim"
     assert injecting.config.read_text() == text
+
+
+def test_a_file_that_may_not_be_so_large_is_the_shim_s_to_tell(injecting: Injecting) -> None:
+    text = json.dumps(spec("XPU_MEM=4G", x="y" * 4000))
+    injecting.config.write_text(text)
+    line = [str(injecting.launcher.path), "create", "--bundle", str(injecting.bundle), "c"]
+    done = subprocess.run(
+        ["prlimit", "--fsize=2000", *line], env=injecting.launcher.env, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("the shim\n"), done
+    assert (injecting.left(), injecting.config.read_text()) == (["config.json"], text)
+
+
+@pytest.mark.parametrize("name", ["XPU_CONFIG", "XPU_RUN_DIR"])
+def test_files_of_ours_that_are_named_from_the_working_folder_are_made_whole(
+    injecting: Injecting, name: str
+) -> None:
+    """The hook's working folder is another: it would read another configuration, or none."""
+    there = Path(injecting.launcher.env[name])
+    injecting.launcher.env[name] = there.name
+    asked = spec("XPU_MEM=4G")
+    injecting.config.write_text(json.dumps(asked))
+    done = injecting.launcher.run("create", "--bundle", injecting.bundle, "c", cwd=there.parent)
+    assert done.stdout.startswith("the shim\n"), done
+    caller = proc.this_process().replace(environment={name: there.name}, working_folder=str(there.parent))
+    runtime = Runtime(str(injecting.runtime), "runtime", True)
+    hooks_in_spec.add_hooks(asked, runtime, [], caller)
+    assert asked["hooks"]["poststop"][0]["env"][1:] == [f"{name}={there}"]
 
 
 @pytest.mark.parametrize("words", [["--systemd-cgroup"], ["--log", "of-the-bundle.log"]])

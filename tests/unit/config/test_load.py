@@ -62,6 +62,8 @@ def modules_of(code: str) -> set[str]:
         ("policy: {max_cores: 50}", "no"),
         ("policy: {max_memory: 4G}", "no"),
         ("policy: {max_count: 2}", "no"),
+        ("policy: {accept_env_when_unprivileged: false}", "no"),
+        ("cores: {step: 10}", "no"),
         ("policy: {max_priority: normal}", "no"),
     ],
 )
@@ -78,9 +80,7 @@ def test_the_launcher_is_told_of_a_runtime_s_stage(run_dir: Path, config_file: P
     found = Path(runtime.path).stat()
     assert (run_dir / "hooks.conf").read_text().splitlines() == [
         "format=2",
-        f"runtime={runtime.path}",
-        f"stamp={found.st_mtime_ns}:{found.st_size}:{found.st_ino}",
-        "stage=createRuntime",
+        f"{runtime.path}={found.st_mtime_ns}:{found.st_size}:{found.st_ino} createRuntime",
     ]
 
 
