@@ -59,6 +59,7 @@ void check_turns(void);
 void check_threadless(const char *way);
 void check_at_exit(void);
 void check_exhausts(void);
+void check_rewrites(void);
 void check_stalls(void);
 void check_once(const char *way);
 

@@ -249,3 +249,24 @@ void check_stalls(void) {
     MUST(launch(function_of("busy_1us"), streams[1]));
     count_while_others_wait(function_of("busy_500ms"), 8, end);
 }
+
+static CUlaunchConfig config;
+
+static void *rewrites(void *unused) {
+    pause_ms(50);
+    config.hStream = streams[3];
+    return unused;
+}
+
+/* The launch waits for budget for some tenths of a second, and its stream is another one then. */
+void check_rewrites(void) {
+    for (int i = 0; i < 10; i++)
+        MUST(launch(function_of("busy_8ms"), streams[1]));
+    MUST(cuCtxSynchronize());
+    config = (CUlaunchConfig){1, 1, 1, 1, 1, 1, .hStream = streams[1]};
+    pthread_t other = thread(rewrites, 0);
+    MUST(cuLaunchKernelEx(&config, function_of("busy_1s"), NULL, NULL));
+    NEED(cuStreamQuery(streams[1]) == CUDA_ERROR_NOT_READY);
+    NEED(cuStreamQuery(streams[3]) == CUDA_SUCCESS);
+    NEED(pthread_join(other, NULL) == 0);
+}

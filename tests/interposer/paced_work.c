@@ -30,6 +30,8 @@
  *       `COUNT MICROSECONDS`
  *   stalls
  *       the same of kernels of 500 ms, while one launch waits in another stream
+ *   rewrites
+ *       while a launch waits another thread writes another stream into the configuration that it was given
  *   threadless WAY
  *       launches of 20 ms where no thread can be started; WAY: waits (for each) or not. Says `COUNT
  *       MICROSECONDS`
@@ -423,7 +425,7 @@ static const struct {
     {"signals", check_signals, NULL},   {"forks", check_forks, NULL},
     {"ends", NULL, check_ends},         {"threads", NULL, check_threads_of},
     {"streams", check_streams, NULL},   {"interrupted", NULL, check_interrupted},
-    {"leave", NULL, check_leave},
+    {"leave", NULL, check_leave},       {"rewrites", check_rewrites, NULL},
 };
 
 int main(int count, char **words) {

@@ -254,6 +254,10 @@ def test_work_that_waits_itself_lets_no_launch_through(paced: Callable[..., Pace
     assert 0 < count * 500_000 / microseconds < 0.12
 
 
+def test_what_is_launched_is_what_was_charged(paced: Callable[..., Paced]) -> None:
+    paced(10).run("rewrites")
+
+
 @pytest.mark.parametrize("way", ["exit", "_exit", "destroy"])
 def test_the_only_kernel_of_a_short_process_is_charged(paced: Callable[..., Paced], way: str) -> None:
     one = paced(90)

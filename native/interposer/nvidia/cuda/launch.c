@@ -47,19 +47,23 @@ static uint32_t shape_of_config(const CUlaunchConfig *config) {
                     config->blockDimX * config->blockDimY * config->blockDimZ);
 }
 
+/* Another thread may write into what a program passes by pointer while the launch waits: what the pacer saw
+ * is what the driver gets. */
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
-    if (!config)
-        return REAL(cuLaunchKernelEx)(config, function, arguments, extra);
-    XPU_PACED(config->hStream, false, function, shape_of_config(config),
-              REAL(cuLaunchKernelEx)(config, function, arguments, extra));
+    if (!config || __builtin_expect(!xpu_pacing(), 1))
+        return xpu_mps_explained(REAL(cuLaunchKernelEx)(config, function, arguments, extra));
+    const CUlaunchConfig own = *config;
+    XPU_PACED(own.hStream, false, function, shape_of_config(&own),
+              REAL(cuLaunchKernelEx)(&own, function, arguments, extra));
 }
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **arguments,
                                void **extra) {
-    if (!config)
-        return REAL(cuLaunchKernelEx_ptsz)(config, function, arguments, extra);
-    XPU_PACED(config->hStream, true, function, shape_of_config(config),
-              REAL(cuLaunchKernelEx_ptsz)(config, function, arguments, extra));
+    if (!config || __builtin_expect(!xpu_pacing(), 1))
+        return xpu_mps_explained(REAL(cuLaunchKernelEx_ptsz)(config, function, arguments, extra));
+    const CUlaunchConfig own = *config;
+    XPU_PACED(own.hStream, true, function, shape_of_config(&own),
+              REAL(cuLaunchKernelEx_ptsz)(&own, function, arguments, extra));
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
