@@ -108,7 +108,9 @@ struct xpu_usage_compute {
     uint64_t used;     /* ns of the device's time charged so far, predictions included; atomic */
     uint64_t waits;    /* counts up while a launch waits for its turn; atomic */
     uint64_t guesses;  /* charges so far for which nothing could be measured; atomic */
-    uint64_t reserved[11];
+    uint64_t held;     /* ns that launches have waited for their turns, of all threads together; 0 as well in
+                          pages that libraries of a build before this field write; atomic */
+    uint64_t reserved[10];
 };
 
 struct xpu_usage {

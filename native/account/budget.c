@@ -209,6 +209,10 @@ void xpu_budget_waits(int device) { __atomic_fetch_add(&compute_of(device)->wait
 
 void xpu_budget_guessed(int device) { __atomic_fetch_add(&compute_of(device)->guesses, 1, __ATOMIC_RELAXED); }
 
+void xpu_budget_held(int device, uint64_t ns) {
+    __atomic_fetch_add(&compute_of(device)->held, ns, __ATOMIC_RELAXED);
+}
+
 void xpu_budget_recover(unsigned slot, int device) {
     struct xpu_slot_device *place = xpu_slot_device_at(slot, device);
     uint64_t predicted = __atomic_exchange_n(&place->predicted, 0, __ATOMIC_ACQ_REL);

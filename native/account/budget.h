@@ -51,6 +51,8 @@ void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, 
 /* A launch waits for its turn, or nothing could be measured: for the host to see. */
 void xpu_budget_waits(int device);
 void xpu_budget_guessed(int device);
+/* It has waited for so long since it was last told. */
+void xpu_budget_held(int device, uint64_t ns);
 /* Gives back what a dead process had been charged and not used. The caller owns the slot. */
 void xpu_budget_recover(unsigned slot, int device);
 

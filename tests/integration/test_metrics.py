@@ -116,6 +116,10 @@ def test_what_slices_use_is_told(node: Node, capped: Make) -> None:
         found = figures(node)
     assert 0 < found.one("xpu_slice_cores_got_ratio", container_id=one.id) <= 0.25
     assert found.one("xpu_slice_device_seconds_total", container_id=one.id) > 0
+    with (Path(one.folder) / "usage").open("r+b") as page:
+        page.seek(2048 + 40)
+        page.write((500_000_000).to_bytes(8, "little"))
+    assert figures(node).one("xpu_slice_held_back_seconds_total", container_id=one.id) == 0.5
     waits = [found.one("xpu_slice_waiting", container_id=each.id) for each in (one, two)]
     assert waits == [1, 0]
 
@@ -131,6 +135,7 @@ def test_a_hostile_page_makes_no_wrong_lines_and_no_amount_beyond_what_there_is(
         found = figures(node)
         assert found.one("xpu_slice_memory_used_bytes", container_id=one.id) <= 16 * GIB
         assert found.one("xpu_slice_device_seconds_total", container_id=one.id) < 3600
+        assert found.one("xpu_slice_held_back_seconds_total", container_id=one.id) < 3600 * 4095
         assert 0 <= found.one("xpu_slice_cores_got_ratio", container_id=one.id) <= 1
         assert found.one("xpu_slice_cores_got_ratio", container_id=two.id) == 0
     with usage.open("r+b") as page:

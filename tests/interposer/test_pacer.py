@@ -126,11 +126,13 @@ def run_sanitized(one: Paced, kind: str, what: str) -> None:
 def test_a_cap_holds_what_is_completed_and_tells_so(paced: Callable[..., Paced]) -> None:
     one = paced(30)
     with one.running("ways") as program:
-        before = one.compute()
+        before, then = one.compute(), time.monotonic_ns()
         within(24, 36, lambda: share(asks(program, "cuLaunchKernel", "symbol", 2)))
-        after = one.compute()
+        after, now = one.compute(), time.monotonic_ns()
         assert after.used - before.used > 400 * MILLION
         assert after.waits > before.waits
+        # One thread waits for most of the time that is not its share.
+        assert 0.4 < (after.held - before.held) / (now - then) < 1
         assert after.guesses == before.guesses
 
 

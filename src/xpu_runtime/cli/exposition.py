@@ -18,6 +18,8 @@ from xpu_runtime.cli.live import Card, Reading, Row
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.grants import MEMORY, Slice, Use
+from xpu_runtime.limits import pages
+from xpu_runtime.limits.pages import Compute
 from xpu_runtime.linux import proc
 from xpu_runtime.request.quotas import Quota
 from xpu_runtime.value import Value
@@ -155,6 +157,22 @@ _QUOTAS: tuple[_Quota, ...] = (
 )
 
 
+#: Counters of slices with a cap, by their own accounts: whatever a container writes into its page, it has had
+#: no more of the device than the time since it began, nor has each of its processes waited longer.
+_SECONDS: tuple[tuple[str, str, Callable[[Compute, float], float]], ...] = (
+    (
+        "device",
+        "Time of the device that was charged to it, where it has a cap; by its own account.",
+        lambda page, age: min(page.used / 1e9, age),
+    ),
+    (
+        "held_back",
+        "Time that its launches waited for their turns, of all threads together; by its own account.",
+        lambda page, age: min(page.held / 1e9, age * pages.SLOTS),
+    ),
+)
+
+
 def text(
     reading: Reading | None, totals: events.Totals, quotas: Sequence[tuple[Quota, Use]]
 ) -> tuple[bytes, list[str]]:
@@ -256,22 +274,16 @@ def _of_slices(slices: list[tuple[list[str], _OfSlice]]) -> Iterator[Metric]:
             if (number := value(of)) is not None:
                 family.add_metric(identity, float(number))
         yield family
-    spent = CounterMetricFamily(
-        "xpu_slice_device_seconds",
-        "Time of the device that was charged to it, where it has a cap; by its own account.",
-        labels=labels,
-    )
-    for identity, of in slices:
-        if (seconds := _spent(of.row)) is not None:
-            spent.add_metric(identity, seconds)
-    yield spent
+    for name, told, seconds in _SECONDS:
+        counted = CounterMetricFamily(f"xpu_slice_{name}_seconds", told, labels=labels)
+        for identity, of in slices:
+            if of.row.compute is not None and of.row.asked is not None:
+                counted.add_metric(identity, seconds(of.row.compute, _age_s(of.row)))
+        yield counted
 
 
-def _spent(row: Row) -> float | None:
-    """No container has had more than the time since it began, whatever it writes into its page."""
-    if row.compute is None or row.asked is None:
-        return None
-    return min(row.compute.used / 1e9, max(0.0, time.time() - row.grant.created))
+def _age_s(row: Row) -> float:
+    return max(0.0, time.time() - row.grant.created)
 
 
 def _devices(reading: Reading, problems: list[str]) -> list[_OfDevice]:

@@ -36,8 +36,8 @@ PRIORITIES = ("normal", "low", "high")
 _PRIORITY_SHIFT = 8
 USAGE_HEADER = 4096
 SLOT_SIZE, SLOT_DEVICE_SIZE = 64, 192
-#: struct xpu_usage_compute: each device's, and in it `used`, `waits`, `guesses`.
-COMPUTE_AT, COMPUTE_SIZE, COMPUTE_WORDS = 2048, 128, (16, 24, 32)
+#: struct xpu_usage_compute: each device's, and in it `used`, `waits`, `guesses`, `held`.
+COMPUTE_AT, COMPUTE_SIZE, COMPUTE_WORDS = 2048, 128, (16, 24, 32, 40)
 #: O_NONBLOCK: a lease that a process of the container holds makes this an error instead of a wait of 45 s. It
 #: can put one on the quota page too, which it may only read.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -88,6 +88,8 @@ class Compute(Value):
     waits: int
     #: Charges for which nothing could be measured.
     guesses: int
+    #: ns that launches have waited for their turns, of all threads together.
+    held: int = 0
 
 
 def usage_size(device_count: int) -> int:

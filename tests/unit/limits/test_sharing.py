@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 def write(folder: Path, device: int, **values: int) -> None:
     """Writes fields of struct xpu_usage_compute."""
-    places = {"paid": 0, "paid_cap": 8, "used": 16, "waits": 24, "guesses": 32}
+    places = {"paid": 0, "paid_cap": 8, "used": 16, "waits": 24, "guesses": 32, "held": 40}
     with (folder / pages.USAGE).open("r+b") as page:
         for name, value in values.items():
             page.seek(2048 + 128 * device + places[name])
@@ -31,9 +31,9 @@ def write(folder: Path, device: int, **values: int) -> None:
 
 
 def test_each_devices_counters_are_read(folder: Path) -> None:
-    write(folder, 0, paid=1, paid_cap=2, used=3, waits=4, guesses=5)
+    write(folder, 0, paid=1, paid_cap=2, used=3, waits=4, guesses=5, held=6)
     write(folder, 1, used=7)
-    assert pages.compute(str(folder), 2) == [Compute(3, 4, 5), Compute(7, 0, 0)]
+    assert pages.compute(str(folder), 2) == [Compute(3, 4, 5, 6), Compute(7, 0, 0, 0)]
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (2048, 0), (2048 + 127, 0), (2048 + 128, 1)])

@@ -62,6 +62,7 @@ int main(int argc, char **argv) {
     SAY("device time at", offsetof(struct xpu_usage_compute, used));
     SAY("waits at", offsetof(struct xpu_usage_compute, waits));
     SAY("guesses at", offsetof(struct xpu_usage_compute, guesses));
+    SAY("held at", offsetof(struct xpu_usage_compute, held));
     puts("}");
     return 0;
 }
@@ -125,6 +126,7 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
         "device time at": pages.COMPUTE_WORDS[0],
         "waits at": pages.COMPUTE_WORDS[1],
         "guesses at": pages.COMPUTE_WORDS[2],
+        "held at": pages.COMPUTE_WORDS[3],
     }
 
 

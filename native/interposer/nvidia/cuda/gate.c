@@ -69,6 +69,13 @@ static void pause_for(uint64_t ns) {
     syscall(SYS_nanosleep, &time, NULL); /* a signal ends it early */
 }
 
+/* The same for a launch that waits for its turn. */
+static void pause_for_turn(int device, uint64_t now, uint64_t ns) {
+    xpu_budget_waits(device);
+    pause_for(ns);
+    xpu_budget_held(device, xpu_now() - now);
+}
+
 /* ---- leases ---- */
 
 static uint64_t leased(const struct xpu_lane *lane) {
@@ -233,7 +240,6 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_lane *lane) 
             let_through(lane);
             return true;
         }
-        xpu_budget_waits(device);
         if (!waited) {
             xpu_marker_end(lane, pace->on, pace->stream);
             reaped_at = now;
@@ -243,7 +249,7 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_lane *lane) 
             xpu_reap();
             reaped_at = now;
         }
-        pause_for(until > now ? until - now : 0);
+        pause_for_turn(device, now, until > now ? until - now : 0);
     }
 }
 
@@ -286,8 +292,7 @@ void xpu_gate_pass_unmeasured(const struct xpu_lane *lane, uint64_t since) {
             xpu_budget_guessed(device);
             return;
         }
-        xpu_budget_waits(device);
-        pause_for(until > now ? until - now : 0);
+        pause_for_turn(device, now, until > now ? until - now : 0);
     }
 }
 
