@@ -390,18 +390,24 @@ static bool inject(const struct invocation *call, int folder, int fd, const char
 /* Or not there. */
 static bool is_absolute(const char *path) { return path == NULL || *path == '\0' || *path == '/'; }
 
-bool inject_hooks(const struct invocation *call, const char *lib, const char *stage) {
+/* The hook that belongs to the installation in `lib`; false where a part of it is missing, as after a removal
+ * that has left the hook to containers that run. */
+static bool find_hook(const char *lib, char hook[PATH_MAX]) {
     static const char below[] = "/lib/xpu-container-runtime";
     size_t length = strlen(lib);
-    char hook[PATH_MAX];
-    if (length < sizeof below)
+    int written = snprintf(hook, PATH_MAX, "%s/hook.py", lib);
+    if (length < sizeof below || written < 0 || written >= PATH_MAX || access(hook, R_OK) != 0)
         return false;
-    int written = snprintf(hook, sizeof hook, "%.*s/bin/xpu-container-runtime-hook",
-                           (int)(length - (sizeof below - 1)), lib);
+    written = snprintf(hook, PATH_MAX, "%.*s/bin/xpu-container-runtime-hook",
+                       (int)(length - (sizeof below - 1)), lib);
+    return written > 0 && written < PATH_MAX && access(hook, X_OK) == 0;
+}
+
+bool inject_hooks(const struct invocation *call, const char *lib, const char *stage) {
+    char hook[PATH_MAX];
     /* The hook's working directory is another. */
-    if (!is_absolute(getenv("XPU_CONFIG")) || !is_absolute(getenv("XPU_RUN_DIR")) ||
-        !is_absolute(call->log) || written < 0 || written >= PATH_MAX || access(hook, X_OK) != 0 ||
-        call->systemd_cgroup || call->cgroup_manager != NULL ||
+    if (!find_hook(lib, hook) || !is_absolute(getenv("XPU_CONFIG")) || !is_absolute(getenv("XPU_RUN_DIR")) ||
+        !is_absolute(call->log) || call->systemd_cgroup || call->cgroup_manager != NULL ||
         (call->config != NULL && strcmp(call->config, "config.json") != 0))
         return false;
     const char *bundle = call->bundle != NULL && *call->bundle != '\0' ? call->bundle : ".";

@@ -35,6 +35,7 @@ class Injecting:
         self.hook = launcher.path.with_name("xpu-container-runtime-hook")
         self.hook.write_text("#!/bin/sh\n")
         self.hook.chmod(0o755)
+        launcher.shim.with_name("hook.py").touch()
         self.runtime = folder / "runtime"
         self.runtime.write_text('#!/bin/sh\necho the runtime "$@"\n')
         self.runtime.chmod(0o755)
@@ -229,6 +230,11 @@ def no_hook(injecting: Injecting) -> None:
     injecting.hook.unlink()
 
 
+def only_the_hook_is_left(injecting: Injecting) -> None:
+    """As after the package's removal, for containers that run."""
+    injecting.launcher.shim.with_name("hook.py").unlink()
+
+
 def another_runtime(injecting: Injecting) -> None:
     injecting.runtime.write_text(injecting.runtime.read_text() + "# newer\n")
 
@@ -257,7 +263,17 @@ def quotes_in_the_run_folder_s_name(injecting: Injecting) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [kept_beside, linked, a_symlink, no_hook, another_runtime, not_known, no_stage, others_may_write]
+    [
+        kept_beside,
+        linked,
+        a_symlink,
+        no_hook,
+        only_the_hook_is_left,
+        another_runtime,
+        not_known,
+        no_stage,
+        others_may_write,
+    ]
     + [forbidden, quotes_in_the_run_folder_s_name],
 )
 def test_whatever_is_in_doubt_is_the_shim_s(injecting: Injecting, change: Any) -> None:
