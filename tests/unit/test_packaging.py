@@ -22,4 +22,4 @@ def test_each_package_that_is_brought_along_has_its_licence_in_the_copyright_fil
 
 def test_the_launcher_takes_the_format_that_is_written_for_it() -> None:
     source = (REPOSITORY / "native/launcher/runtime.c").read_text()
-    assert re.findall(r'value_of\(text, "format"\), "(\w+)"', source) == [str(cache.FORMAT)]
+    assert re.findall(r'format\[\] = "(\w+)"', source) == [str(cache.FORMAT)]

@@ -54,8 +54,9 @@ def agent() -> None:
         with files.Lock(path, wait_s=0):
             service = Agent(_open_driver, _log)
             config = _config()
-            page = f"; its page is http://{config.metrics_listen}/" if config.metrics_listen else ""
-            _log(f"xpu agent {version.VERSION} runs{page}")
+            _log(f"xpu agent {version.VERSION} runs")
+            if config.metrics_listen:
+                _log(f"its page is http://{config.metrics_listen}/")
             with MetricsService(config, _figures, _log), ReadingService(_log):
                 service.run()
             _log("the agent was stopped: every container has its cap")
