@@ -167,7 +167,10 @@ class Bench:
 
 
 def peak_memory(bench: Bench, bundle: str) -> dict[str, float]:
-    """MiB of resident memory at most, of the shim up to its exec, and of the hooks below the real runc."""
+    """MiB of resident memory at most, of the shim up to its exec, and of the hooks below the real runc.
+
+    The bundle's request is one that the launcher leaves to the shim.
+    """
     found = {}
     shutil.copy(os.path.join(bundle, "engine.json"), os.path.join(bundle, "config.json"))
     # /bin/true in the low-level runtime's place is smaller than what it takes the place of.
@@ -255,7 +258,7 @@ def main() -> None:
             }
             title = f"{count} at once, all of them"
             print(timing.table(title, timing.interleave(cases, max(2, runs // 10)), "runc alone"))
-        for name, amount in peak_memory(bench, slice_).items():
+        for name, amount in peak_memory(bench, bench.bundle("memory", "XPU_MEM=1G", "XPU_LOG=off")).items():
             print(f"peak memory of the {name}: {amount:.1f} MiB")
         ledgers = bench.two_ledgers(bench.cycle(bench.runtime, slice_))
         print(timing.table("a slice, with", timing.interleave(ledgers, runs), "an empty ledger"))
