@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from support.sharing_time import Serve, until
+from support.sharing_time import Serve, children_of, until
 
 from .conftest import Node
 
 Bundles = Callable[..., Path]
 SLEEP = ["sleep", "1000"]
 GROUP = 47_110
+#: Of the test's own: a checkout may be in a folder that is root's alone.
+pytestmark = pytest.mark.usefixtures("copy")
 SHOWN = ("ps", "devices", "events", "top --once", "explain -e XPU_MEM=1G", "metrics")
 
 
@@ -163,6 +165,17 @@ def test_members_who_say_nothing_or_many_things_stop_nobody_for_long(node: Node,
     many = [subprocess.Popen(words, env=node.environ, stdout=subprocess.PIPE, cwd="/") for _ in range(12)]
     told = {each.communicate(timeout=60)[0] for each in many}
     assert told == {node.xpu("devices", "-q").stdout.encode()}
+
+
+@pytest.mark.usefixtures("with_group")
+def test_what_answers_them_is_started_again(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    agent = start_agent().process.pid
+    socket_of(node)
+    assert as_user(node, "devices").returncode == 0
+    for each in children_of(agent):
+        os.kill(each, signal.SIGKILL)
+    until(lambda: as_user(node, "devices").returncode == 0, "members are answered again", 30)
 
 
 def test_without_the_group_all_is_roots(node: Node, start_agent: Serve) -> None:

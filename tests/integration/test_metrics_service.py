@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.sharing_time import Serve, until
+from support.sharing_time import Serve, children_of, until
 
 from .asking import GET, answer, connected, free_port, listens, on_socket, sim_driver
 from .conftest import Node, processes_of
@@ -133,7 +132,7 @@ def test_silent_and_slow_clients_hold_up_neither_the_socket_nor_the_agent(
     path = on_socket(node)
     until(lambda: listens(port), "it listens")
     # Who answers a group (test_members.py), where this machine has it, has no children meanwhile.
-    (serving,) = (each for keeper in _children(service.process.pid) for each in _children(keeper))
+    (serving,) = children_of(service.process.pid)
     before = len(os.listdir(f"/proc/{serving}/fd"))
     silent = [connected(port) for _ in range(14)]
     for each in silent[:4]:
@@ -176,7 +175,7 @@ def test_it_ends_with_the_agent_however_that_ends(node: Node, start_agent: Serve
         service = start_agent()
         until(lambda: _answers(path), "it serves")  # what makes the page runs too
         agents = [each for each in processes_of(node) if each.endswith("xpu agent ")]
-        assert len(agents) >= 4
+        assert len(agents) >= 3
         service.end(number)
         until(lambda: not [each for each in processes_of(node) if "xpu" in each], "all have ended")
 
@@ -192,17 +191,11 @@ def test_what_ends_is_started_again(node: Node, start_agent: Serve) -> None:
     service = start_agent()
     path = on_socket(node)
     assert answer(path)[0] == 200
-    (serving,) = (each for keeper in _children(service.process.pid) for each in _children(keeper))
-    for collecting in _children(serving):
+    (serving,) = children_of(service.process.pid)
+    for collecting in children_of(serving):
         os.kill(collecting, signal.SIGKILL)
     time.sleep(1.1)
     assert answer(path)[0] == 200
     os.kill(serving, signal.SIGKILL)
     until(lambda: "has ended, and is started again" in service.log, "it is said")
     until(lambda: _answers(path), "it serves again", 30)
-
-
-def _children(pid: int) -> list[int]:
-    """Those that serve metrics: start workers are another program."""
-    there = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(each) for each in there if b"worker.py" not in Path(f"/proc/{each}/cmdline").read_bytes()]

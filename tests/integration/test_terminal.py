@@ -158,6 +158,7 @@ def test_a_watched_table_follows_what_happens_until_q(node: Node, bundles: Bundl
         assert "--watch needs a terminal" in terminal.read()
 
 
+@pytest.mark.usefixtures("copy")  # a checkout may be in a folder that is root's alone
 def test_a_users_who_may_not_read_the_ledger_is_told_so_in_one_line(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=4G", args=SLEEP))

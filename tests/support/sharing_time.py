@@ -204,6 +204,12 @@ def workers_of(node: Node) -> list[int]:
     return sorted(found)
 
 
+def children_of(agent: int) -> list[int]:
+    """The processes beside an agent, or of one of those: start workers are another program."""
+    there = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    return [int(each) for each in there if b"worker.py" not in Path(f"/proc/{each}/cmdline").read_bytes()]
+
+
 Serve = Callable[[], Service]
 
 

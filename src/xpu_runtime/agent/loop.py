@@ -13,10 +13,11 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpu_runtime import version
+from xpu_runtime.agent.beside import Beside
 from xpu_runtime.agent.card import ROUND_NS, Card, Watched
 from xpu_runtime.agent.comparison import Comparison
 from xpu_runtime.agent.grants import OpenGrants
@@ -45,9 +46,15 @@ _MOST_ROUNDS = 1 << 32
 class Agent:
     """All of it; made by who holds the lock of the run folder."""
 
-    def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        opener: Callable[[], Callable[[], Utilization]],
+        beside: Sequence[Beside],
+        log: Callable[[str], None],
+    ) -> None:
         self._door = Door()
         self._workers = StartWorkers(log)
+        self._beside = beside
         self._journal = Journal(log)
         self._comparison = Comparison(opener, log)
         self._grants = OpenGrants(log)
@@ -84,6 +91,8 @@ class Agent:
         self._comparison.close()
         self._door.close()
         self._workers.close()
+        for process in self._beside:
+            process.close()
         self._grants.close()
 
     def step(self, now: int) -> int:
@@ -92,6 +101,8 @@ class Agent:
         if now - self._found_at >= (_NEW_NS if any(card.busy for card in cards) else _SLOW_NS):
             self._found_at = now
             self._workers.look()
+            for process in self._beside:
+                process.look()
             self._journal.look()
             if self._grants.refresh():
                 self._arrange(now)

@@ -1,8 +1,7 @@
 """The process that serves metrics and the page, beside the agent: its sockets, its start and its end.
 
-A process of its own, so that no round waits for who asks. It costs nothing while nobody does, is started
-again where it ends, and is killed with the agent, however that ends. Who may ask is decided here, from the
-configuration; what is answered is the caller's.
+It costs nothing while nobody asks. Who may ask is decided here, from the configuration; what is answered is
+the caller's.
 """
 
 from __future__ import annotations
@@ -10,23 +9,17 @@ from __future__ import annotations
 import grp
 import ipaddress
 import os
-import signal
 import socket
-import sys
-import time
 from collections.abc import Callable
 from typing import NoReturn
 
 from xpu_runtime import paths
-from xpu_runtime.agent.collector import Collector, Make, end_with, keep_only
+from xpu_runtime.agent.beside import AGAIN_S, Beside
+from xpu_runtime.agent.collector import Collector, Make
 from xpu_runtime.agent.history import History
 from xpu_runtime.agent.page import Page
 from xpu_runtime.agent.scrapes import Listener, Made, Pages, Server, local_hosts, response
 from xpu_runtime.config.defaults import Config
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 SOCKET = "metrics.sock"
 #: What the collector is asked; besides, for a sample.
@@ -34,89 +27,34 @@ METRICS, DATA = b"metrics", b"data"
 #: Prometheus' text format.
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
-#: Seconds until what has failed is tried again.
-_AGAIN_S = 10.0
 _BACKLOG = 16
 
 
-class MetricsService:
-    """A context in which metrics are served, as `config` has it; `log` is told what goes wrong."""
-
-    def __init__(self, config: Config, make: Make, log: Callable[[str], None]) -> None:
-        self._config = config
-        self._make = make
-        self._log = log
-        self._child = 0
-
-    def __enter__(self) -> Self:
-        agent = os.getpid()
-        self._child = os.fork()
-        if self._child == 0:
-            _keep(self._config, self._make, self._log, agent)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            os.kill(self._child, signal.SIGKILL)
-            os.waitpid(self._child, 0)
-            os.unlink(paths.in_run_dir(SOCKET))
-        except OSError:
-            pass  # gone already
+def metrics_service(config: Config, make: Make, log: Callable[[str], None]) -> Beside:
+    """The process that serves metrics, as `config` has it; `log` is told what goes wrong."""
+    return Beside("what serves metrics", 0, lambda: _serve(config, make, log), SOCKET, log)
 
 
-def _keep(config: Config, make: Make, log: Callable[[str], None], agent: int) -> NoReturn:
-    """The life of the process that starts the serving one, again where it ends."""
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        end_with(agent)
-        keep_only()
-        # The agent's own is for its rounds.
-        os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))
-        keeper = os.getpid()
-        while True:
-            try:
-                child = os.fork()
-            except OSError as error:  # too many processes, or too little memory
-                why = f"cannot be started: {error.strerror}; it is tried again"
-            else:
-                if child == 0:
-                    _serve(config, make, log, keeper)
-                os.waitpid(child, 0)
-                why = "has ended, and is started again"
-            log(f"what serves metrics {why} in {_AGAIN_S:.0f} s")
-            time.sleep(_AGAIN_S)
-    finally:
-        os._exit(1)
-
-
-def _serve(config: Config, make: Make, log: Callable[[str], None], keeper: int) -> NoReturn:
+def _serve(config: Config, make: Make, log: Callable[[str], None]) -> NoReturn:
     """The serving process's whole life."""
-    try:
-        end_with(keeper)
-        # Without a port hardly anybody looks, and the driver is left alone until somebody does.
-        history = History(timed=config.metrics_listen is not None)
-        server = Server(Collector(make), _pages(history, log), history)
-        waiting: list[Callable[[], Listener]] = [lambda: _on_socket(config.metrics_group, log)]
-        if config.metrics_listen:
-            waiting.append(lambda: _on_port(config))
-        told: set[str] = set()
-        while True:
-            for bind in list(waiting):
-                try:
-                    server.listen(bind())
-                    waiting.remove(bind)
-                except OSError as error:
-                    why = f"metrics cannot be served on {error.filename}: {error.strerror or error}"
-                    if why not in told:
-                        told.add(why)
-                        log(f"{why}; it is tried again each {_AGAIN_S:.0f} s")
-            server.step(_AGAIN_S if waiting else None)
-    except Exception as error:  # the next one may do better
-        log(f"serving metrics has failed: {error!r}")
-    finally:
-        sys.stderr.flush()
-        os._exit(1)
+    # Without a port hardly anybody looks, and the driver is left alone until somebody does.
+    history = History(timed=config.metrics_listen is not None)
+    server = Server(Collector(make), _pages(history, log), history)
+    waiting: list[Callable[[], Listener]] = [lambda: _on_socket(config.metrics_group, log)]
+    if config.metrics_listen:
+        waiting.append(lambda: _on_port(config))
+    told: set[str] = set()
+    while True:
+        for bind in list(waiting):
+            try:
+                server.listen(bind())
+                waiting.remove(bind)
+            except OSError as error:
+                why = f"metrics cannot be served on {error.filename}: {error.strerror or error}"
+                if why not in told:
+                    told.add(why)
+                    log(f"{why}; it is tried again each {AGAIN_S:.0f} s")
+        server.step(AGAIN_S if waiting else None)
 
 
 def _pages(history: History, log: Callable[[str], None]) -> Pages:

@@ -19,13 +19,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from xpu_runtime import paths
-from xpu_runtime.agent.collector import end_with, keep_only
+from xpu_runtime.agent.beside import Beside
+from xpu_runtime.agent.collector import end_with
 from xpu_runtime.agent.status import listen
 from xpu_runtime.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 GROUP = "xpu"
 SOCKET = "read.sock"
@@ -101,63 +98,33 @@ def ask(words: list[str]) -> tuple[int, bytes, bytes] | None:
     return (status, *texts) if [out, err] == [len(text) for text in texts] else None
 
 
-class ReadingService:
-    """A context in which members of the group are answered, if there is one; made by who holds the agent's
-    lock."""
-
-    def __init__(self, log: Callable[[str], None]) -> None:
-        self._log = log
-        self._child = 0
-
-    def __enter__(self) -> Self:
-        try:
-            group = grp.getgrnam(GROUP).gr_gid
-        except KeyError:
-            return self
-        agent = os.getpid()
-        self._child = os.fork()
-        if self._child == 0:
-            _serve(group, agent, self._log)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._child:
-            try:
-                os.kill(self._child, signal.SIGKILL)
-                os.waitpid(self._child, 0)
-                os.unlink(paths.in_run_dir(SOCKET))
-            except OSError:
-                pass  # gone already
-
-
-def _serve(group: int, agent: int, log: Callable[[str], None]) -> NoReturn:
-    """The life of the process that listens; each client is served in one of its own."""
+def reading_service(log: Callable[[str], None]) -> Beside | None:
+    """The process that answers members of the group; None where the node has no such group."""
     try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        end_with(agent)
-        keep_only()
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
-        path = paths.in_run_dir(SOCKET)
-        listening = listen(SOCKET, socket.SOCK_STREAM, _QUEUE)
-        os.chown(path, -1, group)
-        os.chmod(path, 0o660)
-        listening.setblocking(True)
-        children: set[int] = set()
-        while True:
-            try:
-                children.add(_take(listening))
-            except OSError:  # no process or descriptor is left on the machine
-                time.sleep(_AGAIN_S)
-            while children:
-                ended, _ = os.waitpid(-1, os.WNOHANG if len(children) < _MOST else 0)
-                if not ended:
-                    break
-                children.discard(ended)
-    except Exception as error:
-        log(f"the group {GROUP} is not answered any more: {error!r}")
-    finally:
-        os._exit(1)
+        group = grp.getgrnam(GROUP).gr_gid
+    except KeyError:
+        return None
+    return Beside(f"what answers the group {GROUP}", _NICE, lambda: _serve(group), SOCKET, log)
+
+
+def _serve(group: int) -> NoReturn:
+    """The life of the process that listens; each client is served in one of its own."""
+    path = paths.in_run_dir(SOCKET)
+    listening = listen(SOCKET, socket.SOCK_STREAM, _QUEUE)
+    os.chown(path, -1, group)
+    os.chmod(path, 0o660)
+    listening.setblocking(True)
+    children: set[int] = set()
+    while True:
+        try:
+            children.add(_take(listening))
+        except OSError:  # no process or descriptor is left on the machine
+            time.sleep(_AGAIN_S)
+        while children:
+            ended, _ = os.waitpid(-1, os.WNOHANG if len(children) < _MOST else 0)
+            if not ended:
+                break
+            children.discard(ended)
 
 
 def _take(listening: socket.socket) -> int:

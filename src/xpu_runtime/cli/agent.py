@@ -16,8 +16,8 @@ from xpu_runtime import paths, version
 from xpu_runtime.agent import samples
 from xpu_runtime.agent.history import SAMPLE
 from xpu_runtime.agent.loop import Agent
-from xpu_runtime.agent.metrics_service import DATA, METRICS, MetricsService
-from xpu_runtime.agent.reading import ReadingService
+from xpu_runtime.agent.metrics_service import DATA, METRICS, metrics_service
+from xpu_runtime.agent.reading import reading_service
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
@@ -52,13 +52,13 @@ def agent() -> None:
     path = paths.in_run_dir(_LOCK)
     try:
         with files.Lock(path, wait_s=0):
-            service = Agent(_open_driver, _log)
             config = _config()
+            beside = metrics_service(config, _figures, _log), reading_service(_log)
+            service = Agent(_open_driver, [each for each in beside if each is not None], _log)
             _log(f"xpu agent {version.VERSION} runs")
             if config.metrics_listen:
                 _log(f"its page is http://{config.metrics_listen}/")
-            with MetricsService(config, _figures, _log), ReadingService(_log):
-                service.run()
+            service.run()
             _log("the agent was stopped: every container has its cap")
     except TimeoutError:
         raise XpuError(

@@ -1,0 +1,93 @@
+"""Processes of the agent's own that run beside its loop, so that no round waits for who asks them.
+
+Each is forked from the agent, is killed with it, however that ends, and is started again where it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from xpu_runtime import paths
+from xpu_runtime.agent.collector import end_with, keep_only
+
+#: Seconds until what has ended, or could not be started, is tried again.
+AGAIN_S = 10.0
+
+
+class Beside:
+    """One process; made by who holds the agent's lock. `what` names it in the log: "what serves metrics"."""
+
+    def __init__(
+        self, what: str, nice: int, life: Callable[[], None], socket: str, log: Callable[[str], None]
+    ) -> None:
+        """`life` is called in the process, which ends when it returns; `socket`, in the run folder, is the one
+        that it listens on; `nice` is its priority, or the agent's where that is lower."""
+        self._what = what
+        self._nice = nice
+        self._life = life
+        self._socket = socket
+        self._log = log
+        self._child = 0
+        self._not_before = 0.0
+
+    def look(self) -> None:
+        """Starts the process where there is none: at first, and when it has ended. Never waits."""
+        now = time.monotonic()
+        if self._child and not _has_ended(self._child):
+            return
+        if self._child:
+            self._child, self._not_before = 0, now + AGAIN_S
+            self._log(f"{self._what} has ended, and is started again in {AGAIN_S:.0f} s")
+        if now < self._not_before:
+            return
+        agent = os.getpid()
+        try:
+            self._child = os.fork()
+        except OSError as error:  # too many processes, or too little memory
+            self._not_before = now + AGAIN_S
+            self._log(
+                f"{self._what} cannot be started: {error.strerror}; it is tried again in {AGAIN_S:.0f} s"
+            )
+            return
+        if self._child == 0:
+            self._live(agent)
+
+    def close(self) -> None:
+        if not self._child:
+            return
+        try:
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+            os.unlink(paths.in_run_dir(self._socket))
+        except OSError:
+            pass  # gone already
+        self._child = 0
+
+    def _live(self, agent: int) -> NoReturn:
+        """The process's whole life."""
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            end_with(agent)
+            keep_only()
+            # The agent's own is for its rounds.
+            os.setpriority(os.PRIO_PROCESS, 0, max(self._nice, os.getpriority(os.PRIO_PROCESS, 0)))
+            self._life()
+        except Exception as error:  # the next one may do better
+            self._log(f"{self._what} has failed: {error!r}")
+        finally:
+            sys.stderr.flush()
+            os._exit(1)
+
+
+def _has_ended(child: int) -> bool:
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # whoever waits for any child has seen its end
+        return True

@@ -1,0 +1,109 @@
+"""A process beside the agent: it is started again, whatever fails, and never waited for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.agent import beside
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "AGAIN_S", 0.0)
+
+
+def _wait_for(path: Path, lines: int) -> list[int]:
+    """Numbers of the processes that have lived, once there are so many."""
+    end = time.monotonic() + 30
+    while not path.exists() or path.read_text().count("\n") < lines:
+        assert time.monotonic() < end, "no process was started"
+        time.sleep(0.01)
+    return [int(line) for line in path.read_text().split()]
+
+
+def _end_of(process: beside.Beside, told: list[str], text: str) -> None:
+    end = time.monotonic() + 30
+    while not any(text in line for line in told):
+        assert time.monotonic() < end, told
+        process.look()
+        time.sleep(0.01)
+
+
+def test_what_ends_is_started_again_and_ends_at_close(tmp_path: Path) -> None:
+    lives, told = tmp_path / "lives", list[str]()
+
+    def live() -> None:
+        with lives.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        signal.pause()
+
+    process = beside.Beside("what is tried", 0, live, "tried.sock", told.append)
+    process.look()
+    (first,) = _wait_for(lives, 1)
+    process.look()
+    assert not told, "it lives: nothing is done"
+    os.kill(first, signal.SIGKILL)
+    _end_of(process, told, "has ended, and is started again")
+    _, second = _wait_for(lives, 2)
+    process.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(second, 0)
+
+
+def test_where_no_process_can_be_started_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lives, told = tmp_path / "lives", list[str]()
+    fork = os.fork
+    failures = [OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)), OSError(errno.ENOMEM, "no memory")]
+
+    def fail_first() -> int:
+        if failures:
+            raise failures.pop(0)
+        return fork()
+
+    def live() -> None:
+        lives.write_text(f"{os.getpid()}\n")
+
+    monkeypatch.setattr(os, "fork", fail_first)
+    process = beside.Beside("what is tried", 0, live, "s", told.append)
+    for _ in range(3):
+        process.look()
+    _wait_for(lives, 1)
+    assert [line.partition(";")[0] for line in told] == [
+        "what is tried cannot be started: Resource temporarily unavailable",
+        "what is tried cannot be started: no memory",
+    ]
+    _end_of(process, told, "has ended")
+    process.close()
+
+
+def test_what_somebody_else_has_waited_for_has_ended(tmp_path: Path) -> None:
+    """The process that asks the driver is waited for by waiting for any."""
+    told: list[str] = []
+    process = beside.Beside("what is tried", 0, lambda: None, "s", told.append)
+    process.look()
+    os.waitpid(-1, 0)
+    process.look()
+    assert told[0].startswith("what is tried has ended")
+    process.close()
+
+
+def test_what_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise ValueError("of no use")
+
+    def say(text: str) -> None:
+        os.write(2, text.encode() + b"\n")
+
+    process = beside.Beside("what is tried", 0, fail, "s", say)
+    process.look()
+    os.waitpid(-1, 0)
+    assert "what is tried has failed: ValueError('of no use')" in capfd.readouterr().err
+    process.close()
