@@ -25,8 +25,8 @@ class Beside:
     def __init__(
         self, what: str, nice: int, life: Callable[[], None], socket: str, log: Callable[[str], None]
     ) -> None:
-        """`life` is called in the process, which ends when it returns; `socket`, in the run folder, is the one
-        that it listens on; `nice` is its priority, or the agent's where that is lower."""
+        """`life` is called in the process, which ends when it returns; `socket` names the one that it listens
+        on, in the run folder; `nice` is its priority, or the agent's where that is lower."""
         self._what = what
         self._nice = nice
         self._life = life
