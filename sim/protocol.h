@@ -60,7 +60,8 @@ enum sim_operation {
     SIM_DEVICE,        /* device → struct sim_device */
     SIM_MEMORY,        /* device, mig → value: total, used; as the caller's cgroup sees them */
     SIM_SENSORS,       /* device → value: GPU utilisation in percent */
-    SIM_PROCESSES,     /* device, mig → struct sim_process[]; those that the caller's pid namespace shows */
+    SIM_PROCESSES,     /* device, mig; argument: since (for `busy`) → struct sim_process[]; those that the
+                        * caller's pid namespace shows */
     SIM_LIMIT_SET,     /* device, argument: soft, hard; path */
     SIM_LIMIT_GET,     /* device; path → value: soft, hard, used */
     SIM_USERS,         /* → uint32_t[]: pids (as the driver sees them) that hold a context */
@@ -219,9 +220,9 @@ struct sim_opened {
 struct sim_process {
     uint64_t memory;  /* bytes */
     uint32_t pid;     /* in the caller's pid namespace */
-    uint32_t busy;    /* percent, by the latest sample */
+    uint32_t busy;    /* percent, the mean of the samples since the time that was asked for */
     uint32_t gi, ci;  /* SIM_NO_MIG without MIG */
-    uint64_t sampled; /* when that was taken, us since 1970 */
+    uint64_t sampled; /* when the last was taken in which it was busy, us since 1970 */
     uint64_t busy_ns; /* device time that it has used in all */
     uint64_t age;     /* ns since it came */
     uint64_t started; /* that time, us since 1970 */

@@ -19,6 +19,12 @@ static struct { uint64_t paid, share; } own[XPU_DEVICES];
 /* Time that others kept the device from this process, and that it has not caught up; atomic. */
 static uint64_t kept_from[XPU_DEVICES];
 
+/* What this process was charged in all, and what the container's others were when that was last looked at, of
+ * which `siblings` may still have kept it from the device; all atomic. */
+static struct { uint64_t charged, others, siblings; } use[XPU_DEVICES];
+/* No more of that is remembered: it may have been while this process had no work. */
+static const uint64_t MOST_SIBLINGS_NS = 40000000;
+
 /* The agent's round that was seen last of each device, and when. */
 static uint32_t rounds[XPU_DEVICES];
 static uint64_t round_at[XPU_DEVICES];
@@ -97,6 +103,7 @@ static void note_charge(int device, uint64_t ns) {
     struct xpu_usage_compute *compute = compute_of(device);
     int slot = xpu_process_slot();
     __atomic_fetch_add(&compute->used, ns, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&use[device].charged, ns, __ATOMIC_RELAXED);
     if (slot >= 0) {
         struct xpu_slot_device *place = xpu_slot_device_at((unsigned)slot, device);
         __atomic_fetch_add(&place->predicted, ns, __ATOMIC_RELAXED);
@@ -114,13 +121,19 @@ static bool is_unpaid(uint64_t paid, uint64_t now, int64_t spare, uint64_t *unti
     return true;
 }
 
+struct credit {
+    uint64_t most;
+    uint64_t idle; /* after a pause that is longer than that */
+};
+
 /* Moves the word on, from now less the credit at the least. False where that is unpaid. */
-static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, int64_t spare, uint64_t *until) {
+static bool pay(uint64_t *word, uint64_t by, uint64_t now, struct credit credit, int64_t spare,
+                uint64_t *until) {
     uint64_t paid = XPU_LOAD(*word), from;
     do {
         if (is_unpaid(paid, now, spare, until))
             return false;
-        from = paid < now && now - paid > credit ? now - credit : paid;
+        from = paid < now && now - paid > credit.most ? now - credit.idle : paid;
     } while (!__atomic_compare_exchange_n(word, &paid, from + by, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
     return true;
 }
@@ -128,9 +141,10 @@ static bool pay(uint64_t *word, uint64_t by, uint64_t now, uint64_t credit, int6
 static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, int64_t spare, uint64_t *until) {
     struct xpu_usage_compute *compute = compute_of(device);
     ns = xpu_of_part(device, ns);
-    uint64_t by = at_share(ns, share), credit;
+    uint64_t by = at_share(ns, share);
     rescale_all(device, share, now, true);
-    credit = XPU_CREDIT_NS + XPU_LOAD(kept_from[device]);
+    uint64_t kept = XPU_LOAD(kept_from[device]);
+    struct credit credit = {XPU_CREDIT_NS + kept, XPU_IDLE_CREDIT_NS + kept};
     if (is_unpaid(XPU_LOAD(own[device].paid), now, spare, until))
         return false;
     if (XPU_LOAD(compute->paid) + XPU_CREDIT_NS > now)
@@ -181,12 +195,25 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
     rescale_all(device, share, now, is_own); /* what is owed already was reckoned at the share of then */
     uint64_t by = at_share((uint64_t)(ns < 0 ? -ns : ns), share), unused;
     uint64_t *words[] = {&compute->paid, is_own ? &own[device].paid : NULL};
+    const uint64_t most = XPU_CREDIT_NS + XPU_KEPT_CREDIT_NS;
     for (int i = 0; i < 2 && words[i]; i++)
         if (ns < 0)
             take_off(words[i], by);
         else
-            (void)pay(words[i], by, now, XPU_CREDIT_NS + XPU_KEPT_CREDIT_NS, ANYWAY, &unused);
+            (void)pay(words[i], by, now, (struct credit){most, most}, ANYWAY, &unused);
     move(&compute->used, ns);
+}
+
+/* Of the time in which others had the device, what was not the container's own. Its processes are charged
+ * when they launch, which is some time before or after they have the device. */
+static uint64_t kept_by_others(int device, uint64_t kept) {
+    uint64_t others = XPU_LOAD(compute_of(device)->used) - XPU_LOAD(use[device].charged);
+    int64_t more = (int64_t)(others - __atomic_exchange_n(&use[device].others, others, __ATOMIC_RELAXED));
+    uint64_t siblings = XPU_LOAD(use[device].siblings) + (more > 0 ? (uint64_t)more : 0);
+    uint64_t theirs = kept < siblings ? kept : siblings;
+    siblings -= theirs;
+    XPU_STORE(use[device].siblings, siblings < MOST_SIBLINGS_NS ? siblings : MOST_SIBLINGS_NS);
+    return kept - theirs;
 }
 
 void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, uint64_t now) {
@@ -194,10 +221,13 @@ void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, 
     ns = ns < 0 ? -(int64_t)xpu_of_part(device, (uint64_t)-ns) : (int64_t)xpu_of_part(device, (uint64_t)ns);
     settled = xpu_of_part(device, settled);
     uint64_t before = XPU_LOAD(kept_from[device]), most = XPU_KEPT_CREDIT_NS;
+    kept = kept_by_others(device, kept);
     if (kept) /* of two threads that do this at once one may be lost: a little less credit */
         XPU_STORE(kept_from[device], before + kept < most ? before + kept : most);
-    if (ns)
+    if (ns) {
         correct(device, ns, now, true);
+        move(&use[device].charged, ns);
+    }
     if (slot >= 0) {
         struct xpu_slot_device *place = xpu_slot_device_at((unsigned)slot, device);
         move(&place->charged, ns);

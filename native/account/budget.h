@@ -19,8 +19,11 @@ enum {
     /* Time that a container has not used and may still use: as long as a launch may come late through no
      * fault of the container's (a thread that was not scheduled, another's slice of the device). */
     XPU_CREDIT_NS = 50000000,
+    /* The same after a longer pause, which was its own: a load that comes in bursts gets its share of each,
+     * and little more. */
+    XPU_IDLE_CREDIT_NS = 20000000,
     /* The same for what others have kept the device from it while it had work, with a long kernel: it catches
-     * up. */
+     * up. Not what other processes of the same container used meanwhile. */
     XPU_KEPT_CREDIT_NS = 1000000000,
     /* What a process that is killed may have used since it was last measured. */
     XPU_UNMEASURED_NS = 5000000,

@@ -42,14 +42,16 @@ uint32_t process_pid_inside(pid_t pid) {
 }
 
 /* Adds what one connection of a process has on one unit; several connections are one process. */
-static void add_usage(struct client *client, uint32_t device, uint32_t mig, struct sim_process *entry) {
+static void add_usage(struct client *client, uint32_t device, uint32_t mig, uint64_t since,
+                      struct sim_process *entry) {
     uint64_t now = clock_now(), time, index = mig == SIM_NO_MIG ? 0 : 1 + mig;
     for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++) {
         struct context *context = client->contexts[i];
         if (!context || context->device != device || context->mig != mig)
             continue;
-        entry->busy += meter_percent(&context->meter, now, &time);
-        entry->sampled = clock_date(time);
+        entry->busy += meter_percent_since(&context->meter, now, since, &time);
+        if (time && entry->sampled < clock_date(time))
+            entry->sampled = clock_date(time);
         entry->busy_ns += context->meter.total;
     }
     if (entry->age < now - client->since)
@@ -70,8 +72,8 @@ static bool uses(const struct client *client, uint32_t device, uint32_t mig) {
     return false;
 }
 
-static uint32_t list_unit(struct client *asker, uint32_t device, uint32_t mig, struct sim_process *found,
-                          uint32_t count) {
+static uint32_t list_unit(struct client *asker, uint32_t device, uint32_t mig, uint64_t since,
+                          struct sim_process *found, uint32_t count) {
     bool sees_all =
         state.devices[device].info.host_pids || process_same_namespace(asker->pid, getpid(), "pid");
     uint32_t first = count;
@@ -98,16 +100,18 @@ static uint32_t list_unit(struct client *asker, uint32_t device, uint32_t mig, s
                                           .gi = instance ? instance->gi : SIM_NO_MIG,
                                           .ci = instance ? instance->ci : SIM_NO_MIG};
         }
-        add_usage(client, device, mig, entry);
+        add_usage(client, device, mig, since, entry);
     }
     return count;
 }
 
-uint32_t process_list(struct client *asker, uint32_t device, uint32_t mig, struct sim_process *found) {
-    uint32_t count = list_unit(asker, device, mig, found, 0);
-    if (mig == SIM_NO_MIG)
+uint32_t process_list(struct client *asker, const struct sim_request *request, struct sim_process *found) {
+    uint32_t device = request->device;
+    uint64_t since = clock_of_date(request->argument[0]);
+    uint32_t count = list_unit(asker, device, request->mig, since, found, 0);
+    if (request->mig == SIM_NO_MIG)
         for (uint32_t i = 0; i < state.devices[device].info.mig_count; i++)
-            count = list_unit(asker, device, i, found, count);
+            count = list_unit(asker, device, i, since, found, count);
     return count;
 }
 

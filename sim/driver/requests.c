@@ -183,12 +183,12 @@ static enum sim_status on_device(struct client *client, const struct sim_request
         uint64_t now = clock_now();
         struct unit *unit = unit_of(request->device, request->mig);
         unit_advance(unit, now);
-        value[0] = meter_percent(&unit->meter, now, NULL);
+        value[0] = meter_percent(&unit->meter, now);
         break;
     }
     case SIM_PROCESSES:
         if (!lost)
-            *size = process_list(client, request->device, request->mig, payload) * sizeof(struct sim_process);
+            *size = process_list(client, request, payload) * sizeof(struct sim_process);
         break;
     case SIM_LIMIT_SET:
         return limit_set(client, request, path);

@@ -27,7 +27,7 @@ enum {
     MAX_QUEUED = 1 << 22,                /* commands that there is space for, of all clients */
     MAX_QUEUED_PER_CONNECTION = 1 << 19, /* 8 full channels of each of its contexts */
     UNITS_PER_DEVICE = 1 + SIM_MAX_MIG,
-    METER_SAMPLES = 8, /* that are known at a time, the one that is being taken with them */
+    METER_SAMPLES = 102, /* that are kept, the one that is being taken with them: nvidia-smi shows 99 */
 };
 #define METER_SAMPLE_NS 166666667ull /* real cards take them each 1/6 s at best */
 
@@ -307,6 +307,7 @@ static inline struct command *queue_head(const struct channel *channel) {
 uint64_t clock_now(void);
 /* Its time in us since 1970; the same at each call, whatever becomes of the system's clock. */
 uint64_t clock_date(uint64_t time);
+uint64_t clock_of_date(uint64_t date);
 /* Takes and simulates the unit's work up to `now`. */
 void unit_advance(struct unit *unit, uint64_t now);
 /* All work of a context ends with a fault, for good. */
@@ -316,8 +317,11 @@ void context_join(struct context *context);
 void context_leave(struct context *context);
 /* No later than a position is done, ns; 0: not before something else happens. */
 uint64_t context_due(const struct context *context, uint32_t channel, uint64_t position);
-/* The latest sample that can be seen, which is late by one; *time (unless NULL): when it was taken. */
-uint32_t meter_percent(const struct meter *meter, uint64_t now, uint64_t *time);
+/* The latest sample that can be seen, in percent; it is late by one. */
+uint32_t meter_percent(const struct meter *meter, uint64_t now);
+/* The mean of the samples that were taken after `since` (clock, ns), of those that are kept; *time: when the
+ * last was taken that is not 0. */
+uint32_t meter_percent_since(const struct meter *meter, uint64_t now, uint64_t since, uint64_t *time);
 
 /* mps.c */
 enum sim_status mps_request(struct client *client, const struct sim_request *request, uint64_t *value);
@@ -332,7 +336,7 @@ bool mps_fits(const struct client *client, uint64_t size);
 bool process_on_host(pid_t pid);
 bool process_same_namespace(pid_t a, pid_t b, const char *kind);
 uint32_t process_pid_inside(pid_t pid);
-uint32_t process_list(struct client *asker, uint32_t device, uint32_t mig, struct sim_process *found);
+uint32_t process_list(struct client *asker, const struct sim_request *request, struct sim_process *found);
 uint32_t process_users(uint32_t *pids);
 
 /* requests.c */

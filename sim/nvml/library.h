@@ -36,6 +36,9 @@ nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *info
 struct sim_process *nvml_process_buffer(void);
 /* The processes that use a device; `found` holds SIM_MAX_PROCESSES. */
 nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count);
+/* The same; how busy they were since a time (us since 1970), 0: over all samples that are kept. */
+nvmlReturn_t nvml_processes_since(nvmlDevice_t device, unsigned long long since, struct sim_process *found,
+                                  unsigned int *count);
 /* Of the last second. */
 nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
 

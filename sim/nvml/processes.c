@@ -10,12 +10,19 @@ struct sim_process *nvml_process_buffer(void) {
 }
 
 /* Without MIG there are no instance ids, which the driver says as all ones. */
-nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count) {
+nvmlReturn_t nvml_processes_since(nvmlDevice_t device, unsigned long long since, struct sim_process *found,
+                                  unsigned int *count) {
     struct sim_reply reply;
+    struct sim_request request = {
+        .operation = SIM_PROCESSES, .device = device->gpu->id, .mig = device->mig, .argument = {since}};
     nvmlReturn_t result =
-        nvml_ask(device, SIM_PROCESSES, &reply, found, SIM_MAX_PROCESSES * sizeof(struct sim_process));
+        nvml_result(sim_call(&request, NULL, &reply, found, SIM_MAX_PROCESSES * sizeof(struct sim_process)));
     *count = result == NVML_SUCCESS ? reply.payload / (unsigned int)sizeof(struct sim_process) : 0;
     return result;
+}
+
+nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count) {
+    return nvml_processes_since(device, 0, found, count);
 }
 
 nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *infos) {

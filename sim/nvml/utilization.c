@@ -7,14 +7,16 @@
 
 #include <string.h>
 
-/* The processes that were busy by a sample after `since`; there may be none yet. */
+/* The processes that were busy by a sample after `since`; there may be none yet. As NVIDIA's header says, the
+ * figure is of all samples since then; whether a real driver counts those in which a process was idle is not
+ * said. */
 static nvmlReturn_t busy_ones(nvmlDevice_t device, unsigned long long since, struct sim_process *found,
                               unsigned int *count) {
     unsigned int there = 0;
     *count = 0;
     if (device->gpu->info.mig_enabled)
         return NVML_ERROR_NOT_SUPPORTED;
-    nvmlReturn_t result = nvml_processes(device, found, &there);
+    nvmlReturn_t result = nvml_processes_since(device, since, found, &there);
     if (result != NVML_SUCCESS)
         return result;
     for (unsigned int i = 0; i < there; i++)

@@ -123,6 +123,23 @@ def test_utilisation_is_a_sample_that_is_late(up: Up, process: Start) -> None:
     assert abs(apart - round(apart)) < 0.001 and apart > 0.5, "each sixth of a second"
 
 
+def test_a_figure_of_a_process_is_of_all_samples_since_the_last_question(up: Up, process: Start) -> None:
+    root = up("1xT4").root
+    one, observer = process(root), process(root)
+    one.start()
+    first: list[dict[str, int]] = []
+    one.launch("busy_100ms")
+    until(lambda: sampled(observer, first))
+    assert one.synchronize() == SUCCESS
+    one.launch("busy_1s")
+    last: list[dict[str, int]] = []
+    until(lambda: sampled(observer, last) and last[0]["timeStamp"] - first[0]["timeStamp"] > 1_000_000)
+    # Of one second in 16, which are kept.
+    assert 5 <= last[0]["smUtil"] <= 9
+    (since,) = observer.nvml("nvmlDeviceGetProcessUtilization", 0, last[0]["timeStamp"] - 400_000)
+    assert since["smUtil"] > 80
+
+
 def sampled(observer: Process, samples: list[dict[str, int]], since: int = 0) -> bool:
     """Whether there is a sample after `since` (us), which `samples` is then."""
     found = observer.nvml("nvmlDeviceGetProcessUtilization", 0, since)

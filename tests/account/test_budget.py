@@ -20,7 +20,7 @@ Make = Callable[..., Account]
 
 MS, S = 1_000_000, 1_000_000_000
 #: Of native/account/budget.h and native/abi/page.h.
-CREDIT, UNMEASURED, AGENT_LOST = 50 * MS, 5 * MS, 500 * MS
+CREDIT, IDLE_CREDIT, UNMEASURED, AGENT_LOST = 50 * MS, 20 * MS, 5 * MS, 500 * MS
 COMPUTE_AT, COMPUTE_SIZE, WHOLE = 2048, 128, 10000
 NOW = 1000 * S
 
@@ -60,21 +60,43 @@ def adjust(account: Account, adjusted: int, device: int = 0) -> None:
 def test_a_launch_is_paid_for_at_the_share_before_the_next_may_go(account: Make) -> None:
     one = started(account(cores=30))
     assert launch(one, 3000, 60 * MS, NOW) == 0
-    # 50 ms of credit, then 60 ms at 30 %.
-    assert launch(one, 3000, 1, NOW) == 200 * MS - CREDIT
-    assert launch(one, 3000, 1, NOW + 150 * MS - 1) == 1
-    assert launch(one, 3000, 1, NOW + 150 * MS) == 0
+    # 20 ms of credit, then 60 ms at 30 %.
+    paid = NOW + 200 * MS - IDLE_CREDIT
+    assert launch(one, 3000, 1, paid - 1) == 1
+    assert launch(one, 3000, 1, paid) == 0
+
+
+@pytest.mark.parametrize(("late", "credit"), [(CREDIT, CREDIT), (CREDIT + MS, IDLE_CREDIT)])
+def test_who_comes_late_loses_nothing_and_who_pauses_longer_has_less_credit(
+    account: Make, late: int, credit: int
+) -> None:
+    one = started(account(cores=50))
+    assert launch(one, 5000, 100 * MS, NOW) == 0
+    comes = NOW + 200 * MS - IDLE_CREDIT + late
+    assert launch(one, 5000, 100 * MS, comes) == 0
+    assert launch(one, 5000, 1, comes) == 200 * MS - credit
+
+
+def test_what_other_processes_of_the_container_use_keeps_nobody_from_the_device(account: Make) -> None:
+    here = account(cores=50)
+    first, second = started(here), started(here)
+    assert launch(first, 5000, 1, NOW) == 0
+    assert launch(second, 5000, 100 * MS, NOW) == 0
+    # For 100 of these 400 ms it was the second that had the device.
+    assert first.ask("settle", 0, 0, 0, 400 * MS, NOW + 500 * MS) == "ok"
+    assert launch(first, 5000, 160 * MS, NOW + 500 * MS) == 0
+    assert launch(first, 5000, 1, NOW + 500 * MS) == 2, "320 ms since what was launched was paid for"
 
 
 def test_who_was_kept_from_the_device_by_others_catches_up(account: Make) -> None:
     one = started(account(cores=50))
     assert launch(one, 5000, 1, NOW) == 0
     assert one.ask("settle", 0, 0, 0, 400 * MS, NOW + 500 * MS) == "ok"
-    # 50 ms of credit, and the 400 ms.
-    assert launch(one, 5000, 225 * MS, NOW + 500 * MS) == 0
+    # 20 ms of credit, and the 400 ms.
+    assert launch(one, 5000, 210 * MS, NOW + 500 * MS) == 0
     assert launch(one, 5000, 10 * MS, NOW + 500 * MS) == 0
     assert launch(one, 5000, 1, NOW + 500 * MS) == 20 * MS
-    assert launch(one, 5000, 25 * MS, NOW + S) == 0, "only once: it has caught up"
+    assert launch(one, 5000, 10 * MS, NOW + S) == 0, "only once: it has caught up"
     assert launch(one, 5000, 10 * MS, NOW + S) == 0
     assert launch(one, 5000, 1, NOW + S) == 20 * MS
 
@@ -82,7 +104,7 @@ def test_who_was_kept_from_the_device_by_others_catches_up(account: Make) -> Non
 def test_it_catches_up_on_a_second_at_most(account: Make) -> None:
     one = started(account(cores=50))
     assert one.ask("settle", 0, 0, 0, 9 * S, NOW) == "ok"
-    assert launch(one, 5000, 525 * MS, NOW) == 0
+    assert launch(one, 5000, 510 * MS, NOW) == 0
     assert launch(one, 5000, 10 * MS, NOW) == 0
     assert launch(one, 5000, 1, NOW) == 20 * MS
 
@@ -92,14 +114,14 @@ def test_what_it_missed_at_another_share_it_does_not_catch_up_on(account: Make) 
     assert launch(one, 5000, 1, NOW) == 0
     assert one.ask("settle", 0, 0, 0, 400 * MS, NOW + 500 * MS) == "ok"
     assert launch(one, 2000, 20 * MS, NOW + 500 * MS) == 0
-    assert launch(one, 2000, 1, NOW + 500 * MS) == 50 * MS
+    assert launch(one, 2000, 1, NOW + 500 * MS) == 100 * MS - IDLE_CREDIT
 
 
 def test_all_processes_have_one_budget_for_each_device(account: Make) -> None:
     here = account(None, None, cores=50)
     first, second = started(here), started(here)
     assert launch(first, 5000, 100 * MS, NOW) == 0
-    assert launch(second, 5000, 1, NOW) == 150 * MS
+    assert launch(second, 5000, 1, NOW) == 200 * MS - IDLE_CREDIT
     assert launch(second, 5000, 1, NOW, device=1) == 0
 
 
@@ -131,7 +153,7 @@ def test_what_was_charged_too_much_comes_back_and_what_was_too_little_is_owed(ac
     assert launch(one, 5000, 200 * MS, NOW) == 0
     assert words(here)[2] == 210 * MS
     assert one.ask("settle", 0, 300 * MS, 200 * MS, 0, NOW) == "ok"
-    assert launch(one, 5000, 1, NOW) == 2 * 510 * MS - CREDIT
+    assert launch(one, 5000, 1, NOW) == 2 * 510 * MS - IDLE_CREDIT
     assert words(here)[2] == 510 * MS
 
 
@@ -140,14 +162,14 @@ def test_an_earlier_time_in_the_page_is_no_gain_for_a_process_that_owes(account:
     one, two = started(here), started(here)
     assert launch(one, 5000, 100 * MS, NOW) == 0
     write(here.place.pages, COMPUTE_AT, 0)
-    assert launch(one, 5000, 1, NOW) == 150 * MS
+    assert launch(one, 5000, 1, NOW) == 200 * MS - IDLE_CREDIT
     assert launch(two, 5000, 1, NOW) == 0, "a process knows what it owes itself"
 
 
 def test_a_debt_is_reckoned_anew_at_another_share(account: Make) -> None:
     here = account(cores=10)
     one, two = started(here), started(here)
-    assert launch(one, 1000, 105 * MS, NOW) == 0
+    assert launch(one, 1000, 102 * MS, NOW) == 0
     assert launch(two, 1000, 1, NOW) == S
     assert launch(two, 5000, 1, NOW) == 200 * MS
     assert launch(one, 2500, 1, NOW) == 400 * MS
@@ -161,7 +183,7 @@ def test_a_dead_process_is_charged_what_it_was_measured_and_little_more(account:
     first.kill()
     assert second.used() == 0  # which looks for the dead
     assert words(here)[2] == 100 * MS + UNMEASURED
-    assert launch(second, 5000, 1, NOW) == 2 * (100 * MS + UNMEASURED) - CREDIT
+    assert launch(second, 5000, 1, NOW) == 2 * (100 * MS + UNMEASURED) - IDLE_CREDIT
 
 
 def test_a_dead_process_that_owes_more_than_it_was_charged_gives_nothing_back(account: Make) -> None:
@@ -220,11 +242,11 @@ def test_time_on_a_part_of_a_device_counts_as_that_part(account: Make) -> None:
     one = started(mine)
     assert one.ask("part", 0, 3000) == "ok"
     assert launch(one, 1000, 200 * MS, NOW) == 0
-    # 50 ms of credit, then 60 ms of the device at 10 %.
-    assert launch(one, 1000, 1, NOW) == 600 * MS - CREDIT
+    # 20 ms of credit, then 60 ms of the device at 10 %.
+    assert launch(one, 1000, 1, NOW) == 600 * MS - IDLE_CREDIT
     assert words(mine)[2] == 60 * MS
     assert one.ask("settle", 0, -100 * MS, 200 * MS, 0, NOW) == "ok"
-    assert launch(one, 1000, 1, NOW) == 300 * MS - CREDIT
+    assert launch(one, 1000, 1, NOW) == 300 * MS - IDLE_CREDIT
     assert words(mine)[2] == 30 * MS
 
 
@@ -248,5 +270,5 @@ def test_parts_that_are_more_than_the_device_leave_no_debt_beyond_a_second(accou
     assert one.ask("part", 0, WHOLE) == "ok"
     for _ in range(30):
         assert one.ask("launch-anyway", 0, WHOLE, 100 * MS, NOW) == "ok"
-    assert launch(one, WHOLE, 1, NOW) == 1100 * MS - CREDIT
+    assert launch(one, WHOLE, 1, NOW) == 1100 * MS - IDLE_CREDIT
     assert words(mine)[2] == 3000 * MS

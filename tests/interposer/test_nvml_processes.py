@@ -38,8 +38,9 @@ def two_containers(sandbox: Make, worker: Start, folder: Path) -> tuple[Sandbox,
 
 
 def keep_busy(process: Process) -> None:
-    """The card has been busy with this process for a second, and stays so however late it is asked."""
-    assert process.launch("busy_1000ms") == SUCCESS
+    """The card has been busy with this process for so long that samples of two seconds show it, and stays so
+    however late it is asked."""
+    assert process.launch("busy_2400ms") == SUCCESS
     second = process.event()
     assert process.launch("busy_600000ms") == SUCCESS
     assert process.event_synchronize(second) == SUCCESS

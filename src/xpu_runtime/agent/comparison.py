@@ -6,6 +6,7 @@ is crosscheck.py's to know, and how the driver is asked samples.py's.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Collection
 
@@ -20,7 +21,8 @@ from xpu_runtime.limits import folders, registry, usage
 from xpu_runtime.limits.compute import WHOLE
 
 _S = 1_000_000_000
-#: Between two questions to the driver, and where it has just said that nobody is at work.
+#: Between two questions to the driver on average, and where it has just said that nobody is at work. Not at
+#: equal distances: a load of the same period would always be met at work, where only the last sample is told.
 _ASK_NS, _ASK_IDLE_NS = _S, 3 * _S
 #: Which process is of which container is remembered so long: process ids are used again.
 _OWNERS_NS = 10 * _S
@@ -37,7 +39,7 @@ class Comparison:
         """`opener`: as of Samples."""
         self._log = log
         self._samples = Samples(opener, log)
-        self._asked_at = 0
+        self._ask_at = 0
         self._ask_every = _ASK_NS
         self._taken_at = time.monotonic_ns()
         self._grants: dict[str, Grant] = {}
@@ -49,8 +51,8 @@ class Comparison:
 
     def ask(self, now: int) -> None:
         """If it is time to."""
-        if now - self._asked_at >= self._ask_every:
-            self._asked_at = now
+        if now >= self._ask_at:
+            self._ask_at = now + random.randrange(self._ask_every // 2, self._ask_every * 3 // 2)  # noqa: S311
             self._samples.ask()
 
     def forget(self) -> None:

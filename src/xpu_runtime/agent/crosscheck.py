@@ -2,10 +2,10 @@
 
 What a container says of itself is in a page that it can write: it can claim to have used nothing, or set back
 the word that its launches are paced by. So none of it counts here. The driver's samples of a process's
-utilization are whole percents of up to a second each, late, and sometimes missing. What they show beyond the
-allowed share is therefore added up, less their error, and only when it is more than they could be wrong by,
-the slice is held: its share is lowered, to nothing if need be, until its utilization over time is the cap. A
-missing sample accuses nobody. Values in, values out; no driver is known here.
+utilization are whole percents of up to a second each, late, and sometimes missing; kernels may be as long as
+they. What they show beyond the allowed share is therefore added up, less their error, and only when it is
+more than long kernels and an unlucky series of samples come to, the slice is held: it is stopped while it has
+used more than its cap. A missing sample accuses nobody. Values in, values out; no driver is known here.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from __future__ import annotations
 ERROR = 0.05
 #: While a slice is held its cap is what counts; a small error remains, so that an honest one is let go.
 _ERROR_HELD = 0.01
-#: Seconds of the device's time beyond what was allowed, at which a slice is held.
-TOLERANCE_S = 1.5
-#: Owing this much or more, a slice is stopped; owing less, its share is lowered in proportion.
+#: Seconds of the device's time beyond what was allowed, at which a slice is held. Two kernels may run before
+#: the first is measured (docs/compute.md), and where a driver tells of its last sample alone, 0.3 s of each
+#: second can look like 0.6 for a while.
+TOLERANCE_S = 5.0
+#: Owing more, a held slice is stopped; else it has its cap, and pays by itself what it paces itself by. A share
+#: in between would make it pay twice: what it owes itself is reckoned by its share.
 _STOPPED_S = 0.5
 #: More is not remembered: a container that has mended its ways must not wait for hours.
 _MOST_S = 60.0
 #: So long without debt, and a held slice is let go.
 _PROBATION_S = 10.0
 #: What was allowed in the last checks counts: samples are late.
-_LATE_CHECKS = 3
+_LATE_CHECKS = 4
 
 
 class Account:
@@ -58,7 +61,7 @@ class Account:
 
     def share(self, cap: int) -> int:
         """What a held slice with this cap may use now, in the unit of the cap."""
-        return int(cap * max(0.0, 1.0 - self.owed / _STOPPED_S))
+        return 0 if self.owed > _STOPPED_S else cap
 
 
 def by_slice(samples: dict[int, float], owners: dict[int, int], slices: set[int]) -> dict[int, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -48,6 +49,37 @@ def test_an_honest_slice_is_never_held(late: int) -> None:
     assert not account.held
 
 
+def samples_of(begins: list[float], length: float, seed: int) -> list[tuple[float, float | None]]:
+    """What a driver tells of a load whose kernels of `length` seconds begin at these times: (seconds since
+    the question before, utilization). Its samples are of 1/6 s, of which it
+    tells the mean since then."""
+    chance = random.Random(seed)
+    asked, told = 0.0, []
+
+    def used_until(time: float) -> float:
+        return sum(min(length, max(0.0, time - begin)) for begin in begins)
+
+    while asked < begins[-1]:
+        now = asked + chance.uniform(0.5, 1.5)
+        first, last = asked * 6 // 1 / 6, now * 6 // 1 / 6
+        used = round((used_until(last) - used_until(first)) / (last - first), 2)
+        told.append((now - asked, used or None))
+        asked = now
+    return told
+
+
+@pytest.mark.parametrize("cap", [0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("length", [0.1, 0.35, 1.0, 2.0])
+def test_a_load_of_long_kernels_that_keeps_its_cap_is_never_held(length: float, cap: float) -> None:
+    # Two kernels go before the first has been measured, and are paid for then.
+    begins = [0.0, length, *(length / cap * paid for paid in range(2, int(200 * cap / length)))]
+    for seed in range(10):
+        account = Account()
+        for seconds, used in samples_of(begins, length, seed):
+            account.check(seconds, used, cap, cap)
+            assert not account.held
+
+
 def test_one_that_has_stopped_lying_is_let_go() -> None:
     account = Account()
     ran(account, 30, lambda share: 1.0 if share else 0.0)
@@ -61,7 +93,7 @@ def test_no_sample_accuses_nobody_and_gives_back_time_to_the_held() -> None:
     for _ in range(100):
         account.check(1.0, None, 0.3, 0.3)
     assert not account.held
-    for _ in range(5):
+    for _ in range(10):
         account.check(1.0, 1.0, 0.3, 0.3)
     assert account.held
     owed = account.owed

@@ -27,8 +27,10 @@ enum {
     /* Work under way beyond which a launch waits. It must outlast a delay of who measures; and what
      * is under way cannot be taken back when the share shrinks. */
     DEPTH_NS = 20000000,
-    /* How long it waits for that at least: the work under way may itself wait for this launch. */
+    /* How long it waits for that at least: the work under way may itself wait for this launch. Work of its
+     * own stream can do so only by way of the program. */
     DEPTH_WAIT_NS = 20000000,
+    STREAM_DEPTH_WAIT_NS = 100000000,
     LONGEST_DEPTH_NS = 1000000000,
     LONGEST_DEPTH_WAIT_NS = 2020000000,
     /* How long a launch waits for budget while work of another stream spends it, and nothing ends: that work
@@ -109,13 +111,26 @@ static void lease_is(struct xpu_lane *lane, uint64_t ns) {
     lease.ns = ns;
 }
 
+static bool has_work(const struct xpu_lane_stream *on) {
+    return __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) != __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
+}
+
+/* Whether there is work that may wait for the launch: what its own stream has comes before it. */
+static bool others_work(const struct xpu_pace *pace, const struct xpu_lane *lane) {
+    XPU_EACH_STREAM (i, lane)
+        if (&lane->streams[i] != pace->on && has_work(&lane->streams[i]))
+            return true;
+    return false;
+}
+
 /* How long the next launch waits for less to be under way: the longer that takes by itself, the longer, and
  * four times as long after each launch that was let go while nothing has ended: what nobody has measured yet
  * may take any time. */
-static uint64_t depth_wait_ns(struct xpu_lane *lane, uint64_t under_way) {
+static uint64_t depth_wait_ns(const struct xpu_pace *pace, struct xpu_lane *lane, uint64_t under_way) {
     uint32_t ended = __atomic_load_n(&lane->ended_count, __ATOMIC_RELAXED);
     uint32_t times = __atomic_load_n(&lane->let_go, __ATOMIC_RELAXED);
-    uint64_t most = DEPTH_WAIT_NS + 2 * (under_way < LONGEST_DEPTH_NS ? under_way : LONGEST_DEPTH_NS);
+    uint64_t least = others_work(pace, lane) ? DEPTH_WAIT_NS : STREAM_DEPTH_WAIT_NS;
+    uint64_t most = least + 2 * (under_way < LONGEST_DEPTH_NS ? under_way : LONGEST_DEPTH_NS);
     if (!times || ended != __atomic_load_n(&lane->let_go_at, __ATOMIC_RELAXED))
         return most;
     for (; times && most < LONGEST_DEPTH_WAIT_NS; times--)
@@ -131,14 +146,14 @@ static void let_go(struct xpu_lane *lane) {
 }
 
 /* Too much is under way that was not measured. */
-static void wait_for_depth(struct xpu_lane *lane) {
+static void wait_for_depth(const struct xpu_pace *pace, struct xpu_lane *lane) {
     uint64_t began = xpu_now(), most = 0;
     for (;;) {
         uint64_t under_way = __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED);
         if (under_way < DEPTH_NS)
             return;
         if (!most)
-            most = depth_wait_ns(lane, under_way);
+            most = depth_wait_ns(pace, lane, under_way);
         if (xpu_now() - began > most) {
             let_go(lane);
             return;
@@ -159,18 +174,6 @@ struct stall {
     uint64_t since; /* when nothing had ended yet; 0: not looked at */
     uint32_t ended;
 };
-
-static bool has_work(const struct xpu_lane_stream *on) {
-    return __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) != __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
-}
-
-/* Whether there is work that may wait for the launch: what its own stream has comes before it. */
-static bool others_work(const struct xpu_pace *pace, const struct xpu_lane *lane) {
-    XPU_EACH_STREAM (i, lane)
-        if (&lane->streams[i] != pace->on && has_work(&lane->streams[i]))
-            return true;
-    return false;
-}
 
 /* And has begun, so that it spends budget. What waits itself, for the host or another device, spends none. */
 static bool others_run(const struct xpu_pace *pace, const struct xpu_lane *lane) {
@@ -311,7 +314,7 @@ bool xpu_gate_event_comes(struct xpu_lane *lane, const struct xpu_lane_stream *o
 bool xpu_gate_pass(const struct xpu_pace *pace, struct xpu_lane *lane) {
     if (__builtin_expect(__atomic_load_n(&lane->inflight, __ATOMIC_RELAXED) >= DEPTH_NS, 0) &&
         xpu_share_varies(lane->device))
-        wait_for_depth(lane);
+        wait_for_depth(pace, lane);
     if (leased(lane) < pace->ns)
         return wait_for_budget(pace, lane);
     lease.ns -= pace->ns;
