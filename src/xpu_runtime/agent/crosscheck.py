@@ -18,8 +18,8 @@ _ERROR_HELD = 0.01
 #: the first is measured (docs/compute.md), and where a driver tells of its last sample alone, 0.3 s of each
 #: second can look like 0.6 for a while.
 TOLERANCE_S = 5.0
-#: Owing more, a held slice is stopped; else it has its cap, and pays by itself what it paces itself by. A share
-#: in between would make it pay twice: what it owes itself is reckoned by its share.
+#: Owing more, a held slice is stopped; else it has its cap, and pays by itself what it paces itself by. A
+#: share in between would make it pay twice: what it owes itself is reckoned by its share.
 _STOPPED_S = 0.5
 #: More is not remembered: a container that has mended its ways must not wait for hours.
 _MOST_S = 60.0
