@@ -14,6 +14,9 @@ from __future__ import annotations
 ERROR = 0.05
 #: While a slice is held its cap is what counts; a small error remains, so that an honest one is let go.
 _ERROR_HELD = 0.01
+#: A process's sample is a whole percent, and may be so much more than it used: of dozens of processes in one
+#: container that is more than ERROR.
+_ROUNDED = 0.005
 #: Seconds of the device's time beyond what was allowed, at which a slice is held. Two kernels may run before
 #: the first is measured (docs/compute.md), and where a driver tells of its last sample alone, 0.3 s of each
 #: second can look like 0.6 for a while.
@@ -67,13 +70,13 @@ class Account:
 def by_slice(samples: dict[int, float], owners: dict[int, int], slices: set[int]) -> dict[int, float] | None:
     """The driver's samples of one device (process: 0 to 1) as one for each of the `slices` on it.
 
-    `owners`: the slice of each process. None where they are no evidence: together they are more than
-    the device has, so that they do not tell whose it was.
+    `owners`: the slice of each process. What each has used at least counts. None where they are no evidence:
+    together they are more than the device has, so that they do not tell whose it was.
     """
     found: dict[int, float] = {}
     for pid, busy in samples.items():
         owner = owners.get(pid, -pid)
-        found[owner] = min(1.0, found.get(owner, 0.0) + max(0.0, busy))
+        found[owner] = min(1.0, found.get(owner, 0.0) + max(0.0, busy - _ROUNDED))
     if sum(found.values()) > 1.0 + 2 * ERROR:
         return None
     return {owner: busy for owner, busy in found.items() if owner in slices}

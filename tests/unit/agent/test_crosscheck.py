@@ -112,7 +112,24 @@ def test_use_of_a_share_that_was_taken_back_a_moment_ago_is_allowed() -> None:
 
 def test_the_samples_of_a_containers_processes_are_added_up() -> None:
     samples = {10: 0.2, 11: 0.1, 12: 0.4, 99: 0.1}
-    assert by_slice(samples, {10: 0, 11: 0, 12: 1}, {0, 1}) == {0: pytest.approx(0.3), 1: 0.4}
+    found = by_slice(samples, {10: 0, 11: 0, 12: 1}, {0, 1})
+    assert found == {0: pytest.approx(0.29), 1: pytest.approx(0.395)}
+
+
+def test_many_processes_whose_samples_are_rounded_up_are_no_liars() -> None:
+    account = Account()
+    samples, owners = dict.fromkeys(range(40), 0.01), dict.fromkeys(range(40), 0)  # each has used 0.6 %
+    for _ in range(1000):
+        found = by_slice(samples, owners, {0})
+        assert found is not None
+        account.check(1.0, found[0], 0.25, 0.25)
+        assert account.owed == 0
+
+
+def test_many_processes_whose_samples_are_rounded_up_are_evidence_beside_others() -> None:
+    samples, owners = dict.fromkeys(range(100), 0.01), dict.fromkeys(range(100), 0)
+    found = by_slice({**samples, 200: 0.4}, {**owners, 200: 1}, {0, 1})
+    assert found == {0: pytest.approx(0.5), 1: pytest.approx(0.395)}
 
 
 def test_samples_that_are_more_than_the_device_are_no_evidence() -> None:
