@@ -273,12 +273,13 @@ def test_a_real_container_on_v2_opens_the_granted_device_only(
             assert folder is not None
             assert len(attached(Path(folder))) == 1
             assert opened("/gpu0") == "Operation not permitted"
-            assert cgroups.allow_devices(pid, [GPU0]) == [GPU0]
+            allowed = cgroups.allow_devices(pid, [GPU0])
+            assert allowed.rules == (GPU0,)
             assert opened("/gpu0") == "No such device or address"
             assert opened("/gpu1") == "Operation not permitted"
             assert opened("/null") == ""
-            assert cgroups.allow_devices(pid, [GPU0]) == []
-            cgroups.deny_devices(pid, [GPU0])
+            assert cgroups.allow_devices(pid, [GPU0]).rules == ()
+            cgroups.deny_devices(allowed)
             assert opened("/gpu0") == "Operation not permitted"
         finally:
             subprocess.run([*command, "delete", "--force", name], check=True)

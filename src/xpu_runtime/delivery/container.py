@@ -44,7 +44,7 @@ def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = Tr
             "give the container a mount namespace, or set mode: spec in the configuration",
         )
     nodes = [each.node for each in plan.nodes]
-    added = _allow(pid, nodes) if allow else []
+    allowed = _allow(pid, nodes) if allow else None
     try:
         copies = Copies(pid)
         try:
@@ -63,7 +63,8 @@ def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = Tr
         finally:
             copies.close()
     except BaseException:
-        _disallow(pid, added)
+        if allowed is not None:
+            _disallow(allowed)
         raise
 
 
@@ -177,7 +178,7 @@ def _host_node(node: Node, driver_root: str) -> str:
     return os.path.join(driver_root, node.path.lstrip("/"))
 
 
-def _allow(pid: int, nodes: list[Node]) -> list[DeviceRule]:
+def _allow(pid: int, nodes: list[Node]) -> cgroups.Allowed:
     rules = [DeviceRule("c", node.major, node.minor) for node in nodes]
     try:
         return cgroups.allow_devices(pid, rules)
@@ -188,8 +189,8 @@ def _allow(pid: int, nodes: list[Node]) -> list[DeviceRule]:
         ) from error
 
 
-def _disallow(pid: int, rules: list[DeviceRule]) -> None:
+def _disallow(allowed: cgroups.Allowed) -> None:
     try:
-        cgroups.deny_devices(pid, rules)
+        cgroups.deny_devices(allowed)
     except (OSError, ApplyError):
         pass  # the container that could use them is about to be killed

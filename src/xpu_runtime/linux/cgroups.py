@@ -107,24 +107,24 @@ def _members(folder: str) -> Iterator[list[str]]:
         yield lines
 
 
-def allow_devices(pid: int, rules: list[DeviceRule]) -> list[DeviceRule]:
-    """Allows the cgroup of `pid` to use the devices; returns the rules that were not there before.
+class Allowed(Value):
+    """What `allow_devices` has changed: `rules` were not there before."""
+
+    version: int
+    #: The cgroup's, "" where nothing was changed.
+    folder: str
+    rules: tuple[DeviceRule, ...]
+
+
+def allow_devices(pid: int, rules: list[DeviceRule]) -> Allowed:
+    """Allows the cgroup of `pid` to use the devices.
 
     On v1 by devices.allow; on v2 by replacing each device program that is attached to the cgroup. Doing it
     again changes nothing. ApplyError where it cannot be done.
     """
-    return _change(pid, rules, True)
-
-
-def deny_devices(pid: int, rules: list[DeviceRule]) -> None:
-    """Removes the rules that `allow_devices` returned."""
-    _change(pid, rules, False)
-
-
-def _change(pid: int, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:
     folders = paths(pid)
     if "devices" in folders:
-        return _change_v1(folders["devices"], rules, allow)
+        return Allowed(1, folders["devices"], tuple(_change_v1(folders["devices"], rules, True)))
     folder = folders.get(_V2)
     if not folder:
         raise ApplyError(
@@ -133,7 +133,23 @@ def _change(pid: int, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:
         )
     from xpu_runtime.linux import device_bpf  # rarely needed, and this is a container's start
 
-    return device_bpf.allow(folder, rules) if allow else device_bpf.deny(folder, rules)
+    return Allowed(2, folder, tuple(device_bpf.allow(folder, rules)))
+
+
+def deny_devices(allowed: Allowed) -> None:
+    """Takes back what `allow_devices` has changed, in the cgroup in which it has.
+
+    Not in the one in which the process is by now: one that has died is in the root cgroup (v1), where a device
+    that is denied is denied to the whole machine.
+    """
+    if not allowed.rules:
+        return
+    if allowed.version == 1:
+        _change_v1(allowed.folder, list(allowed.rules), False)
+        return
+    from xpu_runtime.linux import device_bpf
+
+    device_bpf.deny(allowed.folder, list(allowed.rules))
 
 
 def _change_v1(folder: str, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:

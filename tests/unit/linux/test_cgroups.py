@@ -128,14 +128,31 @@ def test_a_v1_cgroup_that_is_allowed_a_device_can_open_that_one_only(
     rules = [DeviceRule("c", 195, 0), DeviceRule("c", 1, 3)]
     assert opens(folder, 195, 0) == errno.EPERM
     added = cgroups.allow_devices(pid, rules)
-    assert added == [DeviceRule("c", 195, 0)]
+    assert added.rules == (DeviceRule("c", 195, 0),)
     assert opens(folder, 195, 0) == errno.ENXIO
     assert opens(folder, 195, 1) == errno.EPERM
     assert opens(folder, 195, 0, mknod=True) == errno.EPERM
-    assert cgroups.allow_devices(pid, rules) == []
-    cgroups.deny_devices(pid, added)
+    assert cgroups.allow_devices(pid, rules).rules == ()
+    cgroups.deny_devices(added)
     assert opens(folder, 195, 0) == errno.EPERM
     assert opens(folder, 1, 3) == 0
+
+
+def test_what_was_allowed_is_taken_back_there_and_not_where_a_dead_process_is(
+    new_cgroup: Callable[[str], Path], sleeper: Callable[..., int], opens: Opener
+) -> None:
+    folder, elsewhere = new_cgroup("devices"), new_cgroup("devices")
+    for each in (folder, elsewhere):
+        (each / "devices.deny").write_text("a")
+    rule = DeviceRule("c", 195, 0)
+    (elsewhere / "devices.allow").write_text(str(rule))
+    pid = sleeper(folder)
+    allowed = cgroups.allow_devices(pid, [rule])
+    # As the kernel does to one that dies, whose cgroup is the root from then on: that would be the machine's.
+    (elsewhere / "cgroup.procs").write_text(str(pid))
+    cgroups.deny_devices(allowed)
+    assert opens(folder, 195, 0) == errno.EPERM
+    assert opens(elsewhere, 195, 0) == errno.ENXIO
 
 
 def test_a_v1_cgroup_that_is_denied_nothing_is_not_changed(
@@ -143,7 +160,7 @@ def test_a_v1_cgroup_that_is_denied_nothing_is_not_changed(
 ) -> None:
     folder = new_cgroup("devices")
     pid = sleeper(folder)
-    assert cgroups.allow_devices(pid, [DeviceRule("c", 195, 0)]) == []
+    assert cgroups.allow_devices(pid, [DeviceRule("c", 195, 0)]).rules == ()
     assert (folder / "devices.list").read_text() == "a *:* rwm\n"
 
 
