@@ -11,7 +11,7 @@ import errno
 import os
 
 from xpu_runtime.errors import ApplyError
-from xpu_runtime.linux import files, mountinfo
+from xpu_runtime.linux import files, mountinfo, proc
 from xpu_runtime.linux.device_rule import DeviceRule
 from xpu_runtime.value import Value
 
@@ -69,8 +69,22 @@ def v2_folder(pid: int) -> str | None:
 
 
 def devices_folder_v1(pid: int) -> str | None:
-    """The absolute folder of `pid` in the v1 devices hierarchy; None where that is not mounted."""
-    return paths(pid).get("devices")
+    """The absolute folder of `pid` in the v1 devices hierarchy; None where that is not mounted.
+    ProcessLookupError also for a process that is ending."""
+    return _paths_while_it_runs(pid).get("devices")
+
+
+def _paths_while_it_runs(pid: int) -> dict[str, str]:
+    """As `paths`; ProcessLookupError also for a process that is ending.
+
+    In v1 hierarchies the kernel says of such a process, a zombie too, that it is in the root cgroup
+    (proc_cgroup_show). A rule that was taken back from a container killed meanwhile would be taken from
+    every process of the machine, and devices.list of the root does not even show it.
+    """
+    found = paths(pid)
+    if proc.is_ending(pid):  # asked afterwards: what does not end now did not while its cgroups were read
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}")
+    return found
 
 
 def has_processes(folder: str) -> bool:
@@ -120,9 +134,10 @@ def allow_devices(pid: int, rules: list[DeviceRule]) -> Allowed:
     """Allows the cgroup of `pid` to use the devices.
 
     On v1 by devices.allow; on v2 by replacing each device program that is attached to the cgroup. Doing it
-    again changes nothing. ApplyError where it cannot be done.
+    again changes nothing. ApplyError where it cannot be done, ProcessLookupError for a process that is
+    ending.
     """
-    folders = paths(pid)
+    folders = _paths_while_it_runs(pid)
     if "devices" in folders:
         return Allowed(1, folders["devices"], tuple(_change_v1(folders["devices"], rules, True)))
     folder = folders.get(_V2)
@@ -139,8 +154,8 @@ def allow_devices(pid: int, rules: list[DeviceRule]) -> Allowed:
 def deny_devices(allowed: Allowed) -> None:
     """Takes back what `allow_devices` has changed, in the cgroup in which it has.
 
-    Not in the one in which the process is by now: one that has died is in the root cgroup (v1), where a device
-    that is denied is denied to the whole machine.
+    Not in the one in which the process is by now: one that has died is in the root cgroup (v1), where a
+    device that is denied is denied to the whole machine.
     """
     if not allowed.rules:
         return

@@ -11,6 +11,8 @@ import time
 
 from xpu_runtime.value import Value
 
+#: Of the flags in /proc/PID/stat (include/linux/sched.h).
+_PF_EXITING = 0x4
 _STAT_LIMIT = 4096
 #: States of a process that has ended, even if its parent never waits for it: Z zombie, X and x dead.
 _ENDED = b"ZXx"
@@ -108,6 +110,12 @@ def _first_mapped(path: str) -> int:
             if int(inside) == 0:
                 return int(outside)
     return 0
+
+
+def is_ending(pid: int) -> bool:
+    """Whether process `pid` is ending, or has ended: a zombie, too."""
+    fields = _stat(pid)
+    return not fields or bool(int(fields[6]) & _PF_EXITING)
 
 
 def in_pid_namespace_of(pid: int) -> list[int] | None:

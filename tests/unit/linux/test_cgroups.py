@@ -155,6 +155,22 @@ def test_what_was_allowed_is_taken_back_there_and_not_where_a_dead_process_is(
     assert opens(elsewhere, 195, 0) == errno.ENXIO
 
 
+def test_a_process_that_is_ending_has_no_devices_cgroup_that_could_change() -> None:
+    """v1 says that a zombie is in the root cgroup: what is denied there, is denied the whole machine."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        rules = [DeviceRule("c", 4094, 1_048_575)]  # no device has it
+        with pytest.raises(ProcessLookupError):
+            cgroups.devices_folder_v1(pid)
+        with pytest.raises(ProcessLookupError):
+            cgroups.allow_devices(pid, rules)
+    finally:
+        os.waitpid(pid, 0)
+
+
 def test_a_v1_cgroup_that_is_denied_nothing_is_not_changed(
     new_cgroup: Callable[[str], Path], sleeper: Callable[..., int], opens: Opener
 ) -> None:
