@@ -117,13 +117,15 @@ def allow_devices(pid: int, rules: list[DeviceRule]) -> list[DeviceRule]:
 
 
 def deny_devices(pid: int, rules: list[DeviceRule]) -> None:
-    """Removes the rules that `allow_devices` returned."""
+    """Removes the rules that `allow_devices` returned, unless the process has ended."""
     _change(pid, rules, False)
 
 
 def _change(pid: int, rules: list[DeviceRule], allow: bool) -> list[DeviceRule]:
     folders = paths(pid)
     if "devices" in folders:
+        if not allow and os.path.ismount(folders["devices"]):
+            return []  # a zombie is in the root of a v1 hierarchy: that would deny them to the whole machine
         return _change_v1(folders["devices"], rules, allow)
     folder = folders.get(_V2)
     if not folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from support.cgroups import Opener
 from support.namespaces import own_mount_namespace
 from xpu_runtime.errors import ApplyError
-from xpu_runtime.linux import cgroups, syscalls
+from xpu_runtime.linux import cgroups, proc, syscalls
 from xpu_runtime.linux.device_rule import DeviceRule
 
 
@@ -145,6 +146,27 @@ def test_a_v1_cgroup_that_is_denied_nothing_is_not_changed(
     pid = sleeper(folder)
     assert cgroups.allow_devices(pid, [DeviceRule("c", 195, 0)]) == []
     assert (folder / "devices.list").read_text() == "a *:* rwm\n"
+
+
+def test_what_was_allowed_to_a_process_that_has_ended_is_not_denied_to_the_whole_machine(
+    new_cgroup: Callable[[str], Path], sleeper: Callable[..., int]
+) -> None:
+    """A zombie is in the root of each v1 hierarchy."""
+    folder, other = new_cgroup("devices"), new_cgroup("devices")
+    (folder / "devices.deny").write_text("a")
+    pid = sleeper(folder)
+    rule = DeviceRule("c", 240, 77)  # of nobody: 240 to 254 are for experiments (admin-guide/devices.txt)
+    added = cgroups.allow_devices(pid, [rule])
+    started = proc.start_time(pid) or 0
+    os.kill(pid, signal.SIGKILL)
+    while proc.is_alive(pid, started):
+        pass  # the test's own time limit ends this
+    try:
+        cgroups.deny_devices(pid, added)
+        (other / "devices.deny").write_text("a")
+        (other / "devices.allow").write_text(str(rule))
+    finally:
+        (folder.parent / "devices.allow").write_text(str(rule))
 
 
 def test_a_device_that_the_parent_cgroup_refuses_is_an_error_for_people(
