@@ -230,6 +230,8 @@ def impose(
                     f"grant {granted.id} was released while the container was being created",
                     "start the container again",
                 )
+            if not _is_kept_for(bound):
+                ledger.leave_end_to_hook(bound)
     except BaseException:
         survivors.forget(bound)
         enforce.clear(inventory, [bound])
@@ -271,6 +273,15 @@ def release(config: Config, grants: list[Grant]) -> None:
             survivors.forget(grant)
         ledger.release(grants)
     _end_unused(grants)
+
+
+def _is_kept_for(grant: Grant) -> bool:
+    """Whether a backend keeps something for a device of the grant, which may end with it."""
+    if not os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):
+        return False
+    from xpu_runtime.limits import per_device
+
+    return per_device.keeps_for(grant)
 
 
 def _end_unused(grants: list[Grant]) -> None:
