@@ -214,9 +214,8 @@ def impose(
     container turns out not to have; None where what the container gets is settled. XpuError, with no limit
     left set, if one cannot be set.
     """
-    cgroup = cgroups.v2_folder(pid)
-    if cgroup is not None and cgroup == cgroups.v2_folder(caller.pid):
-        cgroup = None  # not the container's own: a limit there would hold for the engine too
+    # Not one that is not the container's own: a limit there would hold for the engine too.
+    cgroup = cgroups.v2_folder(pid, not_of=caller.pid)
     if not cgroup and choose_again is not None and enforce.needs_cgroup(granted):
         granted = _without_cgroup(inventory, granted, *choose_again)
     bound = granted.replace(pid=pid, start_time=start_time, cgroup=cgroup or "", state="running")
