@@ -167,7 +167,7 @@ class Bench:
 
 
 def peak_memory(bench: Bench, bundle: str) -> dict[str, float]:
-    """MiB of resident memory at most, of the shim up to its exec, and of the hooks below the real runc.
+    """MiB of resident memory at most, of the shim up to its exec, and of the start's hook below runc.
 
     The bundle's request is one that the launcher leaves to the shim.
     """
@@ -187,8 +187,8 @@ def peak_memory(bench: Bench, bundle: str) -> dict[str, float]:
     path = os.path.join(bundle, "config.json")
     with open(path) as file:
         spec = json.load(file)
-    for hooks in spec["hooks"].values():
-        for hook in hooks:
+    for stage, hooks in spec["hooks"].items():
+        for hook in hooks if stage != "poststop" else ():  # which starts no Python
             measure = [sys.executable, os.path.join(HERE, "peak.py"), log, hook["args"][1]]
             hook["args"] = [*measure, hook["path"], *hook["args"][1:]]
             hook["path"] = sys.executable

@@ -1,9 +1,12 @@
 """What native/launcher/hook.c starts with `python3 -I -S`, where no start worker does its work: the hook in
 Python, from the package beside this file."""
 
+import gc
 import os
 import sys
 
+# A process of 20 ms has no garbage that is worth looking for.
+gc.disable()
 sys.path.insert(0, __file__.rpartition("/")[0] + "/python")
 
 try:

@@ -5,8 +5,9 @@
  */
 #include "runtime.h"
 
+#include "lines.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,11 +42,6 @@ static bool is_program(const char *path, struct stat *st) {
     return stat(path, st) == 0 && S_ISREG(st->st_mode) && access(path, X_OK) == 0 && !is_ourselves(st);
 }
 
-/* Root's, or at least that of the user whose rights we have, and no one else's to write. */
-static bool is_trusted(const struct stat *st) {
-    return (st->st_uid == 0 || st->st_uid == geteuid()) && (st->st_mode & (S_IWGRP | S_IWOTH)) == 0;
-}
-
 bool runtime_default(char path[PATH_MAX]) {
     static const char *const names[] = {"runc", "crun"};
     static const char *const folders[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
@@ -58,52 +54,6 @@ bool runtime_default(char path[PATH_MAX]) {
                 return true;
         }
     return false;
-}
-
-/* A piece of a text; NULL where there is none. */
-struct piece {
-    const char *start;
-    size_t length;
-};
-
-/* The value of `key` in lines of key=value. A last line without its end was cut off: no value. */
-static struct piece value_of(const char *text, const char *key) {
-    size_t length = strlen(key);
-    const char *end;
-    for (const char *line = text; (end = strchr(line, '\n')) != NULL; line = end + 1)
-        if (strncmp(line, key, length) == 0 && line[length] == '=')
-            return (struct piece){line + length + 1, (size_t)(end - line) - length - 1};
-    return (struct piece){NULL, 0};
-}
-
-static bool is_text(struct piece value, const char *text) {
-    return value.start != NULL && value.length == strlen(text) &&
-           memcmp(value.start, text, value.length) == 0;
-}
-
-static bool read_whole(const char *path, char *text, size_t size) {
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    struct stat st;
-    size_t filled = 0;
-    bool whole = false;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && is_trusted(&st)) {
-        while (filled < size) {
-            ssize_t got = read(fd, text + filled, size - filled);
-            if (got < 0 && errno == EINTR)
-                continue;
-            if (got <= 0) {
-                whole = got == 0;
-                break;
-            }
-            filled += (size_t)got;
-        }
-    }
-    close(fd);
-    if (whole)
-        text[filled] = '\0';
-    return whole;
 }
 
 /* The identity of a file, as compile.py and low_level_runtime.py write it. */
@@ -130,7 +80,7 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
     }
 
     int written = snprintf(path, PATH_MAX, "%s/launcher.conf", run_dir());
-    if (written < 0 || written >= PATH_MAX || !read_whole(path, text, sizeof text))
+    if (written < 0 || written >= PATH_MAX || !read_lines(path, text, sizeof text))
         return RUNTIME_STALE;
 
     struct piece runtime = value_of(text, "runtime");
@@ -149,7 +99,7 @@ const char *runtime_hook_stage(const char *path) {
     static char kept[PATH_MAX], text[4 * PATH_MAX];
     struct stat st;
     int written = snprintf(kept, sizeof kept, "%s/hooks.conf", run_dir());
-    if (!may_inject || written < 0 || written >= PATH_MAX || !read_whole(kept, text, sizeof text) ||
+    if (!may_inject || written < 0 || written >= PATH_MAX || !read_lines(kept, text, sizeof text) ||
         !is_text(value_of(text, "format"), format) || stat(path, &st) != 0)
         return NULL;
     struct piece stamp = value_of(text, path);

@@ -214,9 +214,8 @@ def impose(
     container turns out not to have; None where what the container gets is settled. XpuError, with no limit
     left set, if one cannot be set.
     """
-    cgroup = cgroups.v2_folder(pid)
-    if cgroup is not None and cgroup == cgroups.v2_folder(caller.pid):
-        cgroup = None  # not the container's own: a limit there would hold for the engine too
+    # Not one that is not the container's own: a limit there would hold for the engine too.
+    cgroup = cgroups.v2_folder(pid, not_of=caller.pid)
     if not cgroup and choose_again is not None and enforce.needs_cgroup(granted):
         granted = _without_cgroup(inventory, granted, *choose_again)
     bound = granted.replace(pid=pid, start_time=start_time, cgroup=cgroup or "", state="running")
@@ -230,6 +229,8 @@ def impose(
                     f"grant {granted.id} was released while the container was being created",
                     "start the container again",
                 )
+            if not _is_kept_for(bound):
+                ledger.leave_end_to_hook(bound)
     except BaseException:
         survivors.forget(bound)
         enforce.clear(inventory, [bound])
@@ -271,6 +272,15 @@ def release(config: Config, grants: list[Grant]) -> None:
             survivors.forget(grant)
         ledger.release(grants)
     _end_unused(grants)
+
+
+def _is_kept_for(grant: Grant) -> bool:
+    """Whether a backend keeps something for a device of the grant, which may end with it."""
+    if not os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):
+        return False
+    from xpu_runtime.limits import per_device
+
+    return per_device.keeps_for(grant)
 
 
 def _end_unused(grants: list[Grant]) -> None:

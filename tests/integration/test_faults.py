@@ -34,8 +34,8 @@ _CHANGES = (
 )
 
 
-def run_hooks_through(node: Node, mode: str, *words: str) -> None:
-    """Has the low-level runtime run createRuntime hooks behind `words`, such as `strace`."""
+def run_hooks_through(node: Node, mode: str, *words: str, stage: str = "createRuntime") -> None:
+    """Has the low-level runtime run hooks of that stage behind `words`, such as `strace`."""
     program = node.folder / "low" / "runc"
     program.parent.mkdir(exist_ok=True)
     program.write_text(
@@ -46,7 +46,7 @@ if "create" in arguments or "run" in arguments:
     path = os.path.join(arguments[arguments.index("--bundle") + 1], "config.json")
     with open(path) as file:
         spec = json.load(file)
-    for hook in spec.get("hooks", {{}}).get("createRuntime", []):
+    for hook in spec.get("hooks", {{}}).get({stage!r}, []):
         hook["args"] = [*{list(words)!r}, hook["path"], *hook["args"][1:]]
         hook["path"] = {words[0]!r}
     with open(path, "w") as file:
@@ -85,9 +85,12 @@ def test_a_hook_killed_at_any_instant_leaves_nothing_behind(
     node.sim(topology)
     bundle = bundles("XPU_MEM=15G", "XPU_CORES=100", args=["nvidia-smi", "-L"])
     pristine = (bundle / "config.json").read_bytes()
+    before = bundles("XPU_MEM=15G")
     trace = node.folder / "trace"
 
     def attempt(*options: str) -> int:
+        node.configure(f"mode: {mode}")
+        assert node.run(before).returncode == 0  # one whose end is not in the ledger yet
         run_hooks_through(
             node, mode, "/usr/bin/strace", "-o", str(trace), "-e", f"trace={_CHANGES}", *options
         )

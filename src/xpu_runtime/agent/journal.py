@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from xpu_runtime import jsonlite, paths
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger import events, waiting
+from xpu_runtime.ledger import ends, events, waiting
 from xpu_runtime.ledger.events import Event
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files
@@ -48,7 +48,8 @@ class Journal:
         self._problem = ""
 
     def look(self) -> None:
-        """Passes on what is new; costs a stat(2) where nothing is. Never waits, and never fails."""
+        """Passes on what is new; costs a look at a file and a folder where nothing is. Never waits, and never
+        fails."""
         try:
             self._look()
         except (XpuError, BlockingIOError):
@@ -65,7 +66,7 @@ class Journal:
         except OSError:
             return
         now = (there.st_ino, there.st_size, there.st_mtime_ns)
-        if now == self._seen:
+        if now == self._seen and not ends.are_entered(self._path):
             return
         waiting.allow(_LEDGER_S)
         with Ledger(as_is=True) as ledger:

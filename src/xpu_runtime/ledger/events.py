@@ -99,16 +99,22 @@ class Totals(Value):
 
 
 def record(
-    db: Any, kind: str, container_id: str, slices: Sequence[Slice | Part] = (), text: str = "", code: str = ""
+    db: Any,
+    kind: str,
+    container_id: str,
+    slices: Sequence[Slice | Part] = (),
+    text: str = "",
+    code: str = "",
+    when: float | None = None,
 ) -> None:
-    """Adds a row, within a transaction. `code`: of a refusal."""
+    """Adds a row, within a transaction. `code`: of a refusal. `when`: where it was not just now."""
     db.execute(_TABLE)
     devices = jsonlite.dumps([_row(each) for each in slices])
     if len(text) > _LONGEST_TEXT:
         text = text[: _LONGEST_TEXT - 1] + "…"
     cursor = db.execute(
         "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?, ?, ?, ?, ?)",
-        (time.time(), kind, container_id, devices, text),
+        (time.time() if when is None else when, kind, container_id, devices, text),
     )
     if code:
         db.execute(_TOTALS)

@@ -82,6 +82,11 @@ class Grant(Value):
     created: float
     slices: tuple[Slice, ...]
 
+    @property
+    def name(self) -> str:
+        """What no other grant is ever called, nor one of a ledger that was removed: a name for files."""
+        return f"{self.id}-{int(self.created * 1000)}"
+
 
 class Use(Value):
     """What is granted of one device."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 
 from xpu_runtime.ledger import survivors
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import cgroups, proc
@@ -172,6 +172,22 @@ def make(db: Any, path: str, own: Mark) -> None:
 
 def _has_grants(db: Any) -> bool:
     return bool(db.execute("SELECT COUNT(*) FROM grants").fetchone()[0])
+
+
+def load(db: Any, where: str = "", values: tuple[object, ...] = ()) -> list[Grant]:
+    """The grants that are so, oldest first."""
+    rows = db.execute(f"SELECT {GRANT} FROM grants {where} ORDER BY id", values).fetchall()
+    return [Grant(**dict(zip(GRANT.split(", "), row)), slices=_slices(db, row[0])) for row in rows]
+
+
+def _slices(db: Any, grant: int) -> tuple[Slice, ...]:
+    rows = db.execute(f"SELECT {SLICE} FROM slices WHERE grant_id = ? ORDER BY position", (grant,)).fetchall()
+    return tuple(Slice.of_row([*r[:3], bool(r[3]), *r[4:]]) for r in rows)
+
+
+def containers(db: Any) -> set[str]:
+    """The ids of all containers that have a grant."""
+    return {name for (name,) in db.execute("SELECT container_id FROM grants").fetchall()}
 
 
 def insert(db: Any, grant: Grant) -> int:

@@ -15,9 +15,8 @@ import os
 import time
 
 from xpu_runtime import paths
-from xpu_runtime.ledger import events, layout, survivors, waiting
+from xpu_runtime.ledger import change, ends, events, layout, survivors, waiting
 from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice, Use
-from xpu_runtime.ledger.layout import GRANT, SLICE
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError, Transaction
 from xpu_runtime.linux import cgroups, proc
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Where the value of a limit is booked, by its kind.
 _COLUMNS = {MEMORY: "memory_bytes", CORES: "cores"}
+#: Seconds that who only reads waits to take ends in: somebody may hang with the lock.
+_TAKE_IN_S = 1.0
 
 
 class _LedgerErrors:
@@ -133,10 +134,11 @@ class Ledger:
             current = False
         if current:
             return
-        with self._transaction():
+        with self._plain_transaction():
             if self._is_current():  # another process was first
                 return
             layout.make(self._db, self.path, self._own)
+            ends.sweep(self.path, layout.containers(self._db))
         layout.note_made(self.path, self._own)
 
     def _remove_other(self, error: layout.OtherLayout) -> None:
@@ -145,7 +147,7 @@ class Ledger:
         A new file: who has the old one open, maybe of the other version, is told so (waiting.Transaction).
         """
         try:
-            with self._transaction():
+            with self._plain_transaction():
                 layout.check_replaceable(self._db, error)
                 os.unlink(self.path)
         except waiting.LedgerRemoved:
@@ -170,8 +172,21 @@ class Ledger:
     def _require_own(self) -> None:
         layout.require_own(self._db, self.path, self._own)
 
-    def _transaction(self) -> Transaction:
+    def _plain_transaction(self) -> Transaction:
         return Transaction(self._db, self.path, self._own.inode)
+
+    def _transaction(self) -> Transaction:
+        return change.Change(self._db, self.path, self._own)
+
+    def _catch_up(self) -> None:
+        """Takes in the ends that were entered elsewhere, before something is read. Where that cannot be just
+        now, as on a full disk, what is read has them not yet."""
+        if not self._db.in_transaction and ends.are_entered(self.path):
+            try:
+                with change.Change(self._db, self.path, self._own, _TAKE_IN_S):
+                    pass
+            except (LedgerError, OSError, sqlite.Error):
+                pass
 
     def _query(self, statement: str, *values: object) -> list[Any]:
         with _LedgerErrors(self, "read"):
@@ -182,22 +197,21 @@ class Ledger:
 
     def grants(self) -> list[Grant]:
         """Every grant, oldest first."""
+        self._catch_up()
         return self._load("", ())
 
     def of_container(self, container_id: str) -> list[Grant]:
         """The grants of all containers with this id; runtimes with different --root may use one twice."""
+        self._catch_up()
         return self._load("WHERE container_id = ?", (container_id,))
 
     def _load(self, where: str, values: tuple[object, ...]) -> list[Grant]:
-        rows = self._query(f"SELECT {GRANT} FROM grants {where} ORDER BY id", *values)
-        return [Grant(**dict(zip(GRANT.split(", "), row)), slices=self._slices(row[0])) for row in rows]
-
-    def _slices(self, grant: int) -> tuple[Slice, ...]:
-        rows = self._query(f"SELECT {SLICE} FROM slices WHERE grant_id = ? ORDER BY position", grant)
-        return tuple(Slice.of_row([*r[:3], bool(r[3]), *r[4:]]) for r in rows)
+        with _LedgerErrors(self, "read"):
+            return layout.load(self._db, where, values)
 
     def uses(self) -> dict[str, Use]:
         """What is granted of each device, by UUID; devices without a grant are left out."""
+        self._catch_up()
         rows = self._query(
             "SELECT device_uuid, SUM(memory_bytes), SUM(COALESCE(cores, 0)), COUNT(*), MIN(limited) "
             "FROM slices GROUP BY device_uuid"
@@ -218,6 +232,7 @@ class Ledger:
         """What is granted that counts to a quota; a slice without a cap on cores counts 100 %."""
         from xpu_runtime.ledger.quotas import used
 
+        self._catch_up()
         with _LedgerErrors(self, "read"):
             return used(self._db, quota)
 
@@ -233,11 +248,13 @@ class Ledger:
     ) -> list[events.Event]:
         """What has happened after the event with number `last` and time `when`, as events.read_on has it: the
         first `most` of those (-1: all) that are not older than `since`."""
+        self._catch_up()
         with _LedgerErrors(self, "read"):
             return events.read_on(self._db, last, when, since, most)
 
     def totals(self) -> events.Totals:
         """How many events there have been."""
+        self._catch_up()
         with _LedgerErrors(self, "read"):
             self._db.execute("BEGIN")  # rows are not to go between the two looks
             try:
@@ -366,12 +383,17 @@ class Ledger:
         """Removes every grant whose container is gone, and returns them."""
         with _LedgerErrors(self, "write"), self._transaction():
             self._require_own()
-            return self._remove_dead(thorough=True)
+            dead = self._remove_dead(thorough=True)
+            ends.sweep(self.path, layout.containers(self._db))
+            return dead
+
+    def leave_end_to_hook(self, grant: Grant) -> None:
+        """Has the end of the container entered without Python: nothing but a row is left of the grant once
+        its cgroup and its folder are gone."""
+        ends.note(grant, self.path, self._own.pid_namespace)
 
     def _delete(self, grants: list[Grant], kind: str) -> None:
-        for grant in grants:
-            if layout.delete(self._db, grant.id):
-                events.record(self._db, kind, grant.container_id, grant.slices)
+        change.remove(self._db, self.path, grants, kind)
 
     def _remove_dead(self, *, thorough: bool) -> list[Grant]:
         """Removes the grants whose process has ended and whose cgroup is empty.

@@ -80,7 +80,9 @@ class LedgerRemoved(LedgerError):
 class Transaction:
     """BEGIN IMMEDIATE under the lock file; commits, or on an exception rolls back. LedgerBusy."""
 
-    def __init__(self, db: Any, path: str, inode: int) -> None:
+    def __init__(self, db: Any, path: str, inode: int, most: float | None = None) -> None:
+        """Waits for `left()` seconds, or `most` if that is less."""
+        self._most = left() if most is None else min(left(), most)
         self._db = db
         self._path = path
         self._inode = inode
@@ -100,11 +102,11 @@ class Transaction:
             _spend(time.monotonic() - started)
 
     def _begin(self, started: float) -> None:
-        lock = files.Lock(self._path + ".lock", left())
+        lock = files.Lock(self._path + ".lock", self._most)
         lock.__enter__()
         try:
             # SQLite's own lock is free, unless a program holds it that does not use the lock file.
-            remaining = max(0.0, left() - (time.monotonic() - started))
+            remaining = max(0.0, self._most - (time.monotonic() - started))
             self._db.execute(f"PRAGMA busy_timeout = {int(remaining * 1000)}")
             self._db.execute("BEGIN IMMEDIATE")
             self._check_file()

@@ -2,7 +2,8 @@
 
 A tmpfs of its own, so that a container which makes a file in it larger fills nothing but that. It belongs to
 the grant and goes with it, also where a call was killed that made it. Its end is on the path of every
-container's end: nothing heavy is imported here, and no backend is known.
+container's end: nothing heavy is imported here, and no backend is known. Where a container's end starts no
+Python, native/launcher/end.c removes the folder.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _COMPLETE = "complete"
 
 
 def of(grant: Grant) -> str:
-    """The grant's folder on the host. No other grant ever had it, nor one of a ledger that was removed.
+    """The grant's folder on the host, which no other grant ever had.
 
     A grant that is not booked (number 0, `xpu explain`) has none, and is told as `GRANT`.
     """
     if not grant.id:
         return paths.in_run_dir(paths.GRANT_FOLDERS, "GRANT")
-    return paths.in_run_dir(paths.GRANT_FOLDERS, f"{grant.id}-{int(grant.created * 1000)}")
+    return paths.in_run_dir(paths.GRANT_FOLDERS, grant.name)
 
 
 def create(grant: Grant, size: int) -> None:

@@ -51,7 +51,10 @@ def v2_mountpoint() -> str | None:
 
 def paths(pid: int) -> dict[str, str]:
     """The absolute folder of `pid` for each v1 controller, and for _V2; ProcessLookupError if it is gone."""
-    hierarchies = mounted()
+    return _paths(pid, mounted())
+
+
+def _paths(pid: int, hierarchies: list[Hierarchy]) -> dict[str, str]:
     found = {}
     for controllers, path in _memberships(pid):
         for controller in controllers or (_V2,):
@@ -63,9 +66,14 @@ def paths(pid: int) -> dict[str, str]:
     return found
 
 
-def v2_folder(pid: int) -> str | None:
-    """The absolute folder of `pid` in the v2 hierarchy; None where that is not mounted."""
-    return paths(pid).get(_V2)
+def v2_folder(pid: int, not_of: int | None = None) -> str | None:
+    """The absolute folder of `pid` in the v2 hierarchy; None where that is not mounted, or where the process
+    `not_of` is in the same."""
+    hierarchies = [each for each in mounted() if each.version == 2]
+    folder = _paths(pid, hierarchies).get(_V2)
+    if not_of is not None and folder == _paths(not_of, hierarchies).get(_V2):
+        return None
+    return folder
 
 
 def devices_folder_v1(pid: int) -> str | None:

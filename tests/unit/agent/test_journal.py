@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from xpu_runtime.agent import journal
 from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.events import Part
+from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.linux import files, proc
 
 
 @pytest.fixture
@@ -92,6 +95,28 @@ def test_what_is_written_in_the_tick_of_a_look_is_told_and_what_is_old_is_not_re
     service.look()
     monkeypatch.setattr(journal, "Ledger", lambda **_: pytest.fail("it is opened again"))
     service.look()
+
+
+def test_an_end_that_the_hook_has_entered_is_told_also_where_the_ledger_is_busy_at_first(
+    journald: socket.socket, tmp_path: Path
+) -> None:
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        wanted = Grant(0, "c", "/b", process.pid, proc.start_time(process.pid) or 0, "", "", "hook", 0, ())
+        with Ledger() as ledger:
+            grant, _ = ledger.grant(wanted, lambda _: ())
+            assert grant is not None
+            ledger.leave_end_to_hook(grant)
+        process.kill()
+    os.utime(tmp_path / "ledger.db", (0, 0))
+    service = journal.Journal(pytest.fail)
+    service.look()
+    assert [dict(entry)["XPU_EVENT"] for entry in told(journald)] == ["granted"]
+    (tmp_path / "running" / "c").rename(tmp_path / "ended" / grant.name)
+    with files.Lock(str(tmp_path / "ledger.db.lock")):
+        service.look()
+    assert told(journald) == []
+    service.look()
+    assert [dict(entry)["XPU_EVENT"] for entry in told(journald)] == ["released"]
 
 
 def test_what_a_container_says_begins_no_field(journald: socket.socket) -> None:

@@ -60,6 +60,9 @@ def test_a_mount_that_shows_a_part_of_the_hierarchy_is_understood(
         assert cgroups.v2_folder(inner) == str(place / "below")
         assert cgroups.v2_folder(outer) == str(place)
         assert cgroups.v2_folder(os.getppid()) is None
+        assert cgroups.v2_folder(inner, not_of=outer) == str(place / "below")
+        assert cgroups.v2_folder(inner, not_of=os.getppid()) == str(place / "below")
+        assert cgroups.v2_folder(inner, not_of=inner) is None
 
     in_child(look)
 

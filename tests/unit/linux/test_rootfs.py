@@ -157,6 +157,33 @@ def test_folders_and_files_get_their_modes_whatever_the_umask_is(root: Root, ins
     assert modes == {"a": 0o755, "a/b": 0o755, "a/c": 0o644, "a/d": 0o664, "a/null": 0o666}
 
 
+def test_a_file_that_is_so_already_stays_and_one_that_only_looks_so_is_made_anew(
+    root: Root, inside: Path
+) -> None:
+    there = inside / "etc/cache"
+
+    def is_made_anew(data: bytes = b"same") -> bool:
+        before = there.lstat().st_ino, there.lstat().st_ctime_ns
+        root.write_file("/etc/cache", data)
+        assert there.read_bytes() == data and stat.S_IMODE(there.lstat().st_mode) == 0o644
+        assert stat.S_ISREG(there.lstat().st_mode) and there.stat().st_nlink == 1
+        return before != (there.lstat().st_ino, there.lstat().st_ctime_ns)
+
+    root.write_file("/etc/cache", b"same")
+    assert not is_made_anew()
+    assert is_made_anew(b"else") and is_made_anew(b"same")
+    there.chmod(0o4644)
+    assert is_made_anew()
+    os.chown(there, 1000, 0)
+    assert is_made_anew()
+    os.link(there, inside / "etc/other-name")
+    assert is_made_anew()
+    there.rename(inside / "etc/elsewhere")
+    there.symlink_to("elsewhere")
+    assert is_made_anew()
+    assert not is_made_anew()
+
+
 def make_fifo(path: Path) -> None:
     os.mkfifo(path)
 
