@@ -110,7 +110,7 @@ def _check(inventory: Inventory, slice_: Slice, kind: str) -> None:
 
 
 def _policies(grant: Grant, position: int, wanted: Wanted) -> tuple[Policy, Policy]:
-    """How the time of the device at `position` is shared, and will be; ApplyError where there is no choice."""
+    """How the time of the device at `position` is shared, and will be; ApplyError without a choice."""
     slice_ = grant.slices[position]
     holder = registry.holder(slice_, CORES)
     now = None if holder is None else holder.policy(grant, position)

@@ -125,7 +125,7 @@ def allow_devices(pid: int, rules: list[DeviceRule]) -> list[DeviceRule]:
     """Allows the cgroup of `pid` to use the devices; returns the rules that were not there before.
 
     On v1 by devices.allow; on v2 by replacing each device program that is attached to the cgroup. Doing it
-    again changes nothing. ApplyError where it cannot be done, ProcessLookupError for a process that is ending.
+    again changes nothing. ApplyError where it cannot be done, ProcessLookupError for a process that ends.
     """
     return _change(pid, rules, True)
 
