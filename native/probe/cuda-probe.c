@@ -15,6 +15,7 @@
  * 3: one did not; 1: no usable device.
  */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +107,14 @@ static const char ptx[] = ".version 6.3\n.target sm_50\n.address_size 64\n"
                           "    ret;\n"
                           "}\n";
 
+/* As the first process of a container it would otherwise not end at ^C or `docker stop`: no signal ends that
+ * one unless it is handled. */
+static void end(int number) {
+    signal(number, SIG_DFL);
+    raise(number);
+    _exit(128 + number);
+}
+
 static double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -159,6 +168,8 @@ static int allocate(const char *text) {
 
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
+    signal(SIGINT, end);
+    signal(SIGTERM, end);
     if (argc < 2 || (strcmp(argv[1], "info") != 0 && strcmp(argv[1], "alloc") != 0 &&
                      strcmp(argv[1], "busy") != 0 && strcmp(argv[1], "mps") != 0)) {
         fprintf(stderr, "usage: cuda-probe info | mps | busy [SECONDS] | alloc MIB... [--hold | --watch]\n");

@@ -27,13 +27,14 @@ class Terminal:
         environ: Mapping[str, str] | None = None,
         *,
         keys: bool = True,
+        before: Sequence[str] = (),
     ) -> None:
         self._end, theirs = pty.openpty()
         self._before = termios.tcgetattr(theirs)
         self._theirs = theirs
         self.resize(columns, rows)
         self.process = subprocess.Popen(
-            [node.prefix / "bin" / "xpu", *words],
+            [*before, node.prefix / "bin" / "xpu", *words],
             # COLUMNS is another window's: a shell exports it once.
             env={**node.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "NO_COLOR": "", "COLUMNS": "80"}
             | dict(environ or {}),

@@ -61,6 +61,21 @@ def test_all_that_happens_to_a_slice_is_told_in_its_order(node: Node, bundles: B
     assert all(abs(time.time() - time.mktime(_utc(each["time"]))) < 120 for each in found)
 
 
+def test_how_time_is_shared_is_an_event_where_it_changes(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+    for words in (["--sched", "burst"], ["--sched", "burst"], ["--priority", "high", "--cores", "40"]):
+        node.xpu("set", container, *words)
+    found = [(each["devices"][0]["cores"], each["reason"]) for each in events(node)]
+    assert found == [
+        (30, None),
+        (30, "GPU 0: shared as burst, at normal priority"),
+        (40, None),
+        (40, "GPU 0: shared as burst, at high priority"),
+    ]
+    assert kinds(node) == ["granted", *["resized"] * 3]
+
+
 def _utc(text: str) -> time.struct_time:
     import calendar
 

@@ -16,6 +16,7 @@ import pytest
 from support.sharing_time import Serve, children_of, until
 
 from .conftest import Node
+from .terminal import Terminal
 
 Bundles = Callable[..., Path]
 SLEEP = ["sleep", "1000"]
@@ -36,11 +37,15 @@ def with_group(node: Node) -> Iterator[None]:
         yield
 
 
+def user(group: int) -> list[str]:
+    """Runs what follows as a user who is in one group."""
+    return ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", "--inh-caps=-all"]
+
+
 def as_user(node: Node, *words: str, group: int = GROUP) -> subprocess.CompletedProcess[str]:
     """`xpu` as a user who is in one group."""
-    user = ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", "--inh-caps=-all"]
     return subprocess.run(
-        [*node.view, *user, node.prefix / "bin" / "xpu", *words],
+        [*node.view, *user(group), node.prefix / "bin" / "xpu", *words],
         env=node.environ,
         capture_output=True,
         text=True,
@@ -133,6 +138,13 @@ def test_who_may_not_is_told_what_to_do_in_one_line(node: Node, bundles: Bundles
     for words in SHOWN:
         (line,) = as_user(node, *words.split(), group=47_111).stderr.splitlines()
         assert line.endswith(f": root and members of the group xpu see slices: sudo xpu {words.split()[0]}")
+    for words in ("events --follow", "ps --watch"):
+        with Terminal(node, 200, 24, words.split(), before=[*node.view, *user(GROUP)]) as terminal:
+            assert terminal.ended() == 1
+            (line,) = terminal.read().splitlines()
+        shown = words.split()[0]
+        own = f"members of the group xpu have `xpu {shown}` in its other forms"
+        assert line.endswith(f"is root's: sudo xpu {shown}; {own}")
     with pytest.raises(PermissionError):
         os.seteuid(65534)
         try:

@@ -68,6 +68,7 @@ def test_a_pods_container_has_a_name_that_commands_show_and_take(
     assert f"  ({name})  " in node.xpu("events").stdout
     assert node.xpu("events", "--container", "ml/trainer-0/other").stdout == ""
     assert f'name="{name}"' in node.xpu("metrics").stdout
+    assert f"{container[:12]} ({name}) keeps 4G of it" in node.xpu("drain", "0").stdout
     node.xpu("release", "--force", name)
     assert node.json("ps") == []
 

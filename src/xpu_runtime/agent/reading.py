@@ -63,6 +63,11 @@ _COMMANDS = {
 }
 
 
+def is_shown(words: list[str]) -> bool:
+    """Whether there is a form of this command that the group may see."""
+    return bool(words) and words[0] in _COMMANDS
+
+
 def is_answered(words: list[str]) -> bool:
     """Whether `xpu` with these words only shows something that the group may see."""
     known = _COMMANDS.get(words[0]) if words else None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import click
 
 from xpu_runtime import granting
+from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory
 from xpu_runtime.config.load import load
@@ -34,14 +35,18 @@ def mark(selectors: tuple[str, ...], write: Callable[[str], None], kind: str, te
     with Ledger() as ledger:
         ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
         grants = ledger.grants()
+    names = Names()
     for uuid in uuids:
         click.echo(f"{uuid} is {said}")
         parts = {device.uuid for device in inventory.devices if uuid in (device.uuid, device.parent)}
-        for grant in grants:
+        holding = [grant for grant in grants if any(each.device_uuid in parts for each in grant.slices)]
+        names.learn(holding)
+        for grant in holding:
+            known = names.of(grant)
+            who = printable(grant.container_id[:12] + (f" ({known})" if known else ""))
             for slice_ in grant.slices:
                 if slice_.device_uuid in parts:
-                    name, amount = printable(grant.container_id[:12]), memory(slice_.memory_bytes)
-                    click.echo(f"  {name} keeps {amount} of it")
+                    click.echo(f"  {who} keeps {memory(slice_.memory_bytes)} of it")
 
 
 def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said: str) -> None:

@@ -109,6 +109,7 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
     if watch:
         if not screen.can_watch():
             raise click.UsageError("--watch needs a terminal; for scripts there are --json and --format.")
+        _read(names)  # who may not, or where there is no ledger, is told in one line
         screen.watch(lambda window: _page(window, names, no_trunc, wide), _WATCH_S)
         return
     told = _read(names)

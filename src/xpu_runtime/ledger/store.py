@@ -348,14 +348,18 @@ class Ledger:
                 )
 
     def resize(
-        self, number: int, choose: Callable[[Grant, dict[str, Use]], dict[tuple[int, str], int]]
+        self,
+        number: int,
+        choose: Callable[[Grant, dict[str, Use]], dict[tuple[int, str], int]],
+        text: str = "",
     ) -> tuple[Grant | None, list[Grant]]:
         """Changes what the slices of grant `number` book, in one transaction that also reaps dead grants.
 
         `choose` gets the grant as it is now and what is granted of each device, and returns the new values by
         the slice's position and the limit's kind. It runs before the change is booked and while the ledger is
-        locked; if it raises, the ledger stays as it was. Returns the changed grant (None: it has ended) and
-        the dead grants that were removed, whose limits the caller must lift.
+        locked; if it raises, the ledger stays as it was. With `text` there is an event that says so, also
+        where nothing that is booked changes. Returns the changed grant (None: it has ended) and the dead
+        grants that were removed, whose limits the caller must lift.
         """
         with _LedgerErrors(self, "write"), self._transaction():
             self._require_own()
@@ -370,8 +374,8 @@ class Ledger:
                     (value, number, position),
                 )
             after = self._load("WHERE id = ?", (number,))[0]
-            if after != found[0]:
-                events.record(self._db, events.RESIZED, after.container_id, after.slices)
+            if text or after != found[0]:
+                events.record(self._db, events.RESIZED, after.container_id, after.slices, text)
             return after, dead
 
     def release(self, grants: list[Grant]) -> None:

@@ -5,7 +5,7 @@ put into force before it is booked, and what grows after. Both happen while the 
 it anew, so that of two changes at once, or of one and the container's end, none mixes with the other. The
 lock is held for a bounded time all the same: see `Change` in backend.py. A change that was cut short is
 completed by repeating it. Memory and cores go the same way, and no backend is named here. How a device's time
-is shared is booked nowhere: it is put into force last, when nothing can be refused any more.
+is shared is booked nowhere: it is put into force last, when nothing can be refused any more, and is an event.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def resize(
         _check(inventory, grant.slices[position], kind)
     with _Backends(inventory, grant, [*limits, *shared]) as backends, Ledger() as ledger:
         change = _Resize(inventory, limits, wanted, oversubscribe, backends)
-        change.policies = [(position, _policy(grant, position, wanted)) for position, _ in shared]
+        for position, _ in shared:
+            now, policy = _policies(grant, position, wanted)
+            change.share(grant, position, now, policy)
         if not force and wanted.memory is not None:
             usage = Usage(inventory)
             change.in_use = {p: usage.larger(grant, p) for p in positions}
@@ -107,8 +109,8 @@ def _check(inventory: Inventory, slice_: Slice, kind: str) -> None:
         raise DeviceError(f"{where} ({slice_.device_uuid}) is no longer there", "see `xpu devices`")
 
 
-def _policy(grant: Grant, position: int, wanted: Wanted) -> Policy:
-    """How the time of the device at `position` will be shared; ApplyError where there is no choice."""
+def _policies(grant: Grant, position: int, wanted: Wanted) -> tuple[Policy, Policy]:
+    """How the time of the device at `position` is shared, and will be; ApplyError without a choice."""
     slice_ = grant.slices[position]
     holder = registry.holder(slice_, CORES)
     now = None if holder is None else holder.policy(grant, position)
@@ -118,7 +120,7 @@ def _policy(grant: Grant, position: int, wanted: Wanted) -> Policy:
             "which has neither --sched nor --priority",
             "change --cores alone",
         )
-    return now.replace(sched=wanted.sched or now.sched, priority=wanted.priority or now.priority)
+    return now, now.replace(sched=wanted.sched or now.sched, priority=wanted.priority or now.priority)
 
 
 def _no_limit(slice_: Slice, device: Device | None, kind: str) -> ApplyError:
@@ -151,7 +153,9 @@ def _restore(inventory: Inventory, ledger: Ledger, number: int, change: _Resize)
 def _raise(ledger: Ledger, number: int, change: _Resize) -> tuple[Grant | None, list[Grant]]:
     """Puts into force what has grown, as the ledger has it now, and how time is shared."""
     try:
-        return ledger.resize(number, lambda now, _: change.enforce(now, change.grown, change.policies))
+        return ledger.resize(
+            number, lambda now, _: change.enforce(now, change.grown, change.policies), change.text
+        )
     except XpuError as error:
         what = "the larger limit is booked and not yet" if change.grown else "how time is shared is not"
         raise ApplyError(
@@ -182,8 +186,18 @@ class _Resize:
         self.problems: list[str] = []
         #: By position: what is put into force last.
         self.policies: list[tuple[int, Policy]] = []
+        #: What of them is new, for the event.
+        self.text = ""
         self.shrunk: list[_Limit] = []
         self.grown: list[_Limit] = []
+
+    def share(self, grant: Grant, position: int, now: Policy, policy: Policy) -> None:
+        """Changes how the time of the device at `position` is shared, in the end."""
+        self.policies.append((position, policy))
+        if policy != now:
+            gpu = f"GPU {grant.slices[position].device_index}"
+            said = f"{gpu}: shared as {policy.sched}, at {policy.priority} priority"
+            self.text = "; ".join(filter(None, [self.text, said]))
 
     def book(self, now: Grant, uses: dict[str, Use]) -> dict[_Limit, int]:
         """What to book of each limit; what is less than before is in force on return."""

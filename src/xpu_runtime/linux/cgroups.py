@@ -142,8 +142,7 @@ def allow_devices(pid: int, rules: list[DeviceRule]) -> Allowed:
     """Allows the cgroup of `pid` to use the devices.
 
     On v1 by devices.allow; on v2 by replacing each device program that is attached to the cgroup. Doing it
-    again changes nothing. ApplyError where it cannot be done, ProcessLookupError for a process that is
-    ending.
+    again changes nothing. ApplyError where it cannot be done, ProcessLookupError for a process that ends.
     """
     folders = _paths_while_it_runs(pid)
     if "devices" in folders:
