@@ -45,6 +45,8 @@
  *       says `ready`, and runs one kernel of an hour
  *   capture MODE
  *       captures launches again and again, while another thread launches
+ *   spin-behind N
+ *       a kernel spins until another stream's has run, which is launched after N more in its own
  *   spin
  *       a kernel waits for one that is launched after it, in another stream
  *   signals
@@ -326,6 +328,22 @@ static void check_spin(void) {
     }
 }
 
+/* A program that has a kernel wait until all that comes after it is launched, too. */
+static void check_spin_behind(const char *count) {
+    CUfunction spins = function_of("spin_until_3"), raises = function_of("raise_3"),
+               busy = function_of("busy_100us");
+    for (int i = 0; i < 20; i++)
+        MUST(launch(busy, streams[1]));
+    MUST(cuStreamSynchronize(streams[1]));
+    for (int round = 0; round < 3; round++) {
+        MUST(launch(spins, streams[1]));
+        for (int i = 0; i < atoi(count); i++)
+            MUST(launch(busy, streams[1]));
+        MUST(launch(raises, streams[3]));
+        MUST(cuStreamSynchronize(streams[1]));
+    }
+}
+
 /* ---- many ---- */
 
 static int each;
@@ -413,19 +431,33 @@ static const struct {
     void (*run)(void);
     void (*run_with)(const char *argument);
 } all[] = {
-    {"ways", check_ways_here, NULL},    {"elsewhere", check_ways_elsewhere, NULL},
-    {"both", NULL, check_both},         {"grows", check_grows, NULL},
-    {"outgrows", check_outgrows, NULL}, {"shrinks", check_shrinks, NULL},
-    {"varies", NULL, check_varies},     {"mixes", check_mixes, NULL},
-    {"stalls", check_stalls, NULL},     {"exhausts", check_exhausts, NULL},
-    {"turns", check_turns, NULL},       {"threadless", NULL, check_threadless},
-    {"at-exit", check_at_exit, NULL},   {"once", NULL, check_once},
-    {"forever", check_forever, NULL},   {"long", check_long, NULL},
-    {"capture", NULL, check_capture},   {"spin", check_spin, NULL},
-    {"signals", check_signals, NULL},   {"forks", check_forks, NULL},
-    {"ends", NULL, check_ends},         {"threads", NULL, check_threads_of},
-    {"streams", check_streams, NULL},   {"interrupted", NULL, check_interrupted},
-    {"leave", NULL, check_leave},       {"rewrites", check_rewrites, NULL},
+    {"ways", check_ways_here, NULL},
+    {"elsewhere", check_ways_elsewhere, NULL},
+    {"both", NULL, check_both},
+    {"grows", check_grows, NULL},
+    {"outgrows", check_outgrows, NULL},
+    {"shrinks", check_shrinks, NULL},
+    {"varies", NULL, check_varies},
+    {"mixes", check_mixes, NULL},
+    {"stalls", check_stalls, NULL},
+    {"exhausts", check_exhausts, NULL},
+    {"turns", check_turns, NULL},
+    {"threadless", NULL, check_threadless},
+    {"at-exit", check_at_exit, NULL},
+    {"once", NULL, check_once},
+    {"forever", check_forever, NULL},
+    {"long", check_long, NULL},
+    {"capture", NULL, check_capture},
+    {"spin", check_spin, NULL},
+    {"spin-behind", NULL, check_spin_behind},
+    {"signals", check_signals, NULL},
+    {"forks", check_forks, NULL},
+    {"ends", NULL, check_ends},
+    {"threads", NULL, check_threads_of},
+    {"streams", check_streams, NULL},
+    {"interrupted", NULL, check_interrupted},
+    {"leave", NULL, check_leave},
+    {"rewrites", check_rewrites, NULL},
 };
 
 int main(int count, char **words) {

@@ -350,6 +350,10 @@ def test_a_kernel_may_wait_for_one_that_is_launched_after_it(paced: Callable[...
     paced(5).run("spin")
 
 
+def test_a_kernel_may_wait_until_others_are_launched_behind_it(paced: Callable[..., Paced]) -> None:
+    paced(30).run("spin-behind", "100")
+
+
 def test_signals_wake_no_launch_before_its_time(paced: Callable[..., Paced]) -> None:
     count, passed = (int(word) for word in paced(40).run("signals").split())
     assert count * 2000 / passed < 0.55

@@ -34,9 +34,15 @@ enum {
     LONGEST_DEPTH_NS = 1000000000,
     LONGEST_DEPTH_WAIT_NS = 2020000000,
     /* How long a launch waits for budget while work of another stream spends it, and nothing ends: that work
-     * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has. */
+     * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has:
+     * else kernels of some seconds in many streams would need no budget at all. */
     STALL_NS = 50000000,
-    LONGEST_STALL_NS = 2000000000,
+    /* The same behind work of its own stream, which can wait for this launch only by way of the program: by
+     * then a kernel of two seconds has ended. Less for launches that are known to be short, and few. */
+    BEHIND_STALL_NS = 2000000000,
+    SHORT_BEHIND_NS = 100000000,
+    /* Others may have the device too: work takes several times as long then as it should. */
+    BESIDE_OTHERS = 8,
     /* While others have the device too, a launch that has to wait for budget waits until there is so much,
      * about a time slice: each turn costs a switch, and a turn for one short kernel as much as a whole one.
      */
@@ -167,36 +173,63 @@ static void wait_for_depth(const struct xpu_pace *pace, struct xpu_lane *lane) {
 
 /* ---- work that waits for a launch ----
  *
- * A kernel that spins until another stream's has run spends the budget for which that other one waits. Such a
- * launch is let through, and its cost added to the debt. */
+ * A kernel that spins until another stream's has run spends the budget for which that other one waits. So
+ * does one that spins until the program says so, which it does after some more launches in the same stream.
+ * Such a launch is let through, and its cost added to the debt. */
+
+static const uint64_t LONGEST_STALL_NS = 60000000000;
 
 struct stall {
     uint64_t since; /* when nothing had ended yet; 0: not looked at */
     uint32_t ended;
 };
 
-/* And has begun, so that it spends budget. What waits itself, for the host or another device, spends none. */
-static bool others_run(const struct xpu_pace *pace, const struct xpu_lane *lane) {
+/* Whether there is work that has begun, so that it spends budget, in the launch's own stream or in others.
+ * What waits itself, for the host or another device, spends none. */
+static bool runs(const struct xpu_pace *pace, const struct xpu_lane *lane, bool behind) {
     XPU_EACH_STREAM (i, lane)
-        if (&lane->streams[i] != pace->on && has_work(&lane->streams[i]) &&
+        if ((&lane->streams[i] == pace->on) == behind && has_work(&lane->streams[i]) &&
             __atomic_load_n(&lane->streams[i].active, __ATOMIC_RELAXED))
             return true;
     return false;
 }
 
+static bool is_short(const struct xpu_pace *pace, uint64_t under_way) {
+    return pace->known && under_way + pace->ns <= DEPTH_NS;
+}
+
+static uint64_t stall_ns(const struct xpu_pace *pace, struct xpu_lane *lane, bool behind) {
+    uint64_t under_way = __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED);
+    uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
+    if (!behind)
+        return (most ? most : STALL_NS) + under_way;
+    if (is_short(pace, under_way))
+        return SHORT_BEHIND_NS + BESIDE_OTHERS * under_way;
+    return (most > BEHIND_STALL_NS ? most : BEHIND_STALL_NS) + BESIDE_OTHERS * under_way;
+}
+
 static bool is_stalled(const struct xpu_pace *pace, struct xpu_lane *lane, struct stall *stall,
                        uint64_t now) {
     uint32_t ended = __atomic_load_n(&lane->ended_count, __ATOMIC_RELAXED);
-    uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
-    if (!stall->since || stall->ended != ended || !others_run(pace, lane) || has_work(pace->on))
+    bool behind = has_work(pace->on);
+    if (!stall->since || stall->ended != ended || !runs(pace, lane, behind))
         *stall = (struct stall){now, ended};
-    most = (most ? most : STALL_NS) + __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED);
-    return now - stall->since > (most < LONGEST_STALL_NS ? most : LONGEST_STALL_NS);
+    /* Nothing has ended since one before it was let through. */
+    if (behind && is_short(pace, __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED)) &&
+        __atomic_load_n(&lane->behind_at, __ATOMIC_RELAXED) == (uint64_t)ended + 1)
+        return true;
+    return now - stall->since > stall_ns(pace, lane, behind);
 }
 
-static void let_through(struct xpu_lane *lane) {
+static void let_through(const struct xpu_pace *pace, struct xpu_lane *lane, const struct stall *stall) {
+    if (has_work(pace->on) && is_short(pace, __atomic_load_n(&lane->inflight, __ATOMIC_RELAXED))) {
+        __atomic_store_n(&lane->behind_at, (uint64_t)stall->ended + 1, __ATOMIC_RELAXED);
+        return;
+    }
     uint64_t most = __atomic_load_n(&lane->stall, __ATOMIC_RELAXED);
-    most = most ? 2 * most : 2 * (uint64_t)STALL_NS;
+    most = 2 * (most ? most : STALL_NS);
+    if (has_work(pace->on) && most < 2 * (uint64_t)BEHIND_STALL_NS)
+        most = 2 * (uint64_t)BEHIND_STALL_NS;
     __atomic_store_n(&lane->stall, most < LONGEST_STALL_NS ? most : LONGEST_STALL_NS, __ATOMIC_RELAXED);
 }
 
@@ -240,7 +273,7 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_lane *lane) 
         }
         if (share && waited && is_stalled(pace, lane, &stall, now)) {
             xpu_budget_take_anyway(device, share, ns, now);
-            let_through(lane);
+            let_through(pace, lane, &stall);
             return true;
         }
         if (!waited) {

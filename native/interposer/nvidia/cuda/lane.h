@@ -106,6 +106,7 @@ struct xpu_lane {
     uint32_t let_go_at;    /* `ended_count` then; atomic */
     uint64_t exhausted_at; /* since then no event is free; 0: not seen so; atomic */
     uint64_t stall;        /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
+    uint64_t behind_at;    /* `ended_count` and 1 when one behind its own stream's work was let go; atomic */
     CUstream probes;       /* the pacer's own stream */
     CUevent events[XPU_LANE_EVENTS];
     uint64_t free[XPU_LANE_EVENTS / 64]; /* bits; atomic */
