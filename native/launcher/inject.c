@@ -360,7 +360,13 @@ static char *read_whole(int fd, size_t size) {
     return NULL;
 }
 
-static bool inject(const struct invocation *call, int folder, int fd, const char *hook, const char *stage) {
+/* Whether this may be a container of a pod: engines' annotations say so (request/pod.py). */
+static bool is_of_pod(const char *text, size_t size) {
+    return memmem(text, size, "io.kubernetes.", 14) != NULL;
+}
+
+static bool inject(const struct invocation *call, int folder, int fd, const char *hook, const char *stage,
+                   bool pods) {
     static struct line line;
     struct stat st;
     /* With another hard link, or a kept original beside it, there is more to do. */
@@ -372,7 +378,7 @@ static bool inject(const struct invocation *call, int folder, int fd, const char
     bool done = false;
     /* Annotations may ask for something too. */
     if (text != NULL && memmem(text, size, "yoyoworks.com", 13) == NULL && !spec_hides_letters(text, size) &&
-        look(text, size, stage, &found)) {
+        (pods || !is_of_pod(text, size)) && look(text, size, stage, &found)) {
         line = (struct line){.fits = true};
         if (found.hooks_begin == NULL)
             put(&line, "\"hooks\":{");
@@ -403,7 +409,7 @@ static bool find_hook(const char *lib, char hook[PATH_MAX]) {
     return written > 0 && written < PATH_MAX && access(hook, X_OK) == 0;
 }
 
-bool inject_hooks(const struct invocation *call, const char *lib, const char *stage) {
+bool inject_hooks(const struct invocation *call, const char *lib, const char *stage, bool pods) {
     char hook[PATH_MAX];
     /* The hook's working directory is another. */
     if (!find_hook(lib, hook) || !is_absolute(getenv("XPU_CONFIG")) || !is_absolute(getenv("XPU_RUN_DIR")) ||
@@ -419,7 +425,7 @@ bool inject_hooks(const struct invocation *call, const char *lib, const char *st
     /* The shim keeps the original beside a spec that it has edited, and takes its edit back first. */
     if (fstatat(folder, "config.json.xpu", &st, AT_SYMLINK_NOFOLLOW) != 0)
         fd = openat(folder, "config.json", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    bool done = fd >= 0 && inject(call, folder, fd, hook, stage);
+    bool done = fd >= 0 && inject(call, folder, fd, hook, stage, pods);
     if (fd >= 0)
         close(fd);
     close(folder);

@@ -15,7 +15,8 @@
 #include <stdbool.h>
 
 /* False, and the bundle is untouched, where that is the shim's to decide. `lib` is the installation's folder,
- * `stage` the one in which the low-level runtime calls the hook at the start. */
-bool inject_hooks(const struct invocation *line, const char *lib, const char *stage);
+ * `stage` the one in which the low-level runtime calls the hook at the start; `pods`: what is in a spec of a
+ * Kubernetes pod's container may be done, too, before the shim has seen it. */
+bool inject_hooks(const struct invocation *line, const char *lib, const char *stage, bool pods);
 
 #endif

@@ -92,7 +92,8 @@ int main(int argc, char **argv) {
 
     static char lib[PATH_MAX];
     const char *stage = source == RUNTIME_KNOWN ? runtime_hook_stage(runtime) : NULL;
-    if (stage != NULL && installation_find(lib) && inject_hooks(&line, lib, stage))
+    if (stage != NULL && installation_find(lib) &&
+        inject_hooks(&line, lib, stage, runtime_injects_into_pods()))
         become_runtime(&line, argv);
 
     /* Either the container asks for something, or which runtime it is must be worked out anew. */

@@ -65,8 +65,8 @@ static bool is_stamp(struct piece value, const struct stat *st) {
     return is_text(value, stamp);
 }
 
-/* Whether the configuration lets our hooks be put into a spec unread. */
-static bool may_inject;
+/* Whether the configuration lets our hooks be put into a spec unread, and into that of a pod's container. */
+static bool may_inject, into_pods;
 
 enum runtime_source runtime_find(char path[PATH_MAX]) {
     static char text[4 * PATH_MAX];
@@ -75,7 +75,7 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
     if (stat(config, &st) != 0) {
         if (errno != ENOENT && errno != ENOTDIR)
             return RUNTIME_STALE;
-        may_inject = true;
+        may_inject = into_pods = true;
         return runtime_default(path) ? RUNTIME_KNOWN : RUNTIME_NONE;
     }
 
@@ -90,9 +90,12 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
         return RUNTIME_STALE;
     memcpy(path, runtime.start, runtime.length);
     path[runtime.length] = '\0';
-    may_inject = is_text(value_of(text, "inject"), "yes");
+    into_pods = is_text(value_of(text, "inject"), "yes");
+    may_inject = into_pods || is_text(value_of(text, "inject"), "no-pods");
     return is_program(path, &st) && is_trusted(&st) ? RUNTIME_KNOWN : RUNTIME_STALE;
 }
+
+bool runtime_injects_into_pods(void) { return into_pods; }
 
 const char *runtime_hook_stage(const char *path) {
     static const char *const stages[] = {"createRuntime", "prestart"};

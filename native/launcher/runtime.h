@@ -23,6 +23,9 @@ enum runtime_source runtime_find(char path[PATH_MAX]);
  * our hooks may be put into a spec without Python; else NULL. */
 const char *runtime_hook_stage(const char *path);
 
+/* Whether that may be for a container of a Kubernetes pod too. */
+bool runtime_injects_into_pods(void);
+
 /* The first runc, else crun, in the system's folders (never PATH) that is not this program. */
 bool runtime_default(char path[PATH_MAX]);
 

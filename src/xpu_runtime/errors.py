@@ -12,6 +12,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Literal
 
 _LONGEST = 3000
 #: Longer words are no typing mistakes, and take long to compare.
@@ -67,6 +68,9 @@ class ConfigError(XpuError):
 
 class RequestError(XpuError):
     """A container's request is misspelt, out of range, contradictory or against the policy."""
+
+    #: What it is counted as (ledger/refusal.py).
+    code: Literal["wrong-request", "wrong-assignment"] = "wrong-request"
 
 
 class SpecError(XpuError):

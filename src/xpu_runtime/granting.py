@@ -28,7 +28,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.config.defaults import Config
     from xpu_runtime.linux.proc import Caller
-    from xpu_runtime.request.quotas import Quota
 
 
 def candidates(inventory: Inventory, request: Request, config: Config) -> list[Candidate] | Refusal:
@@ -98,7 +97,7 @@ def _candidate(inventory: Inventory, device: Device, request: Request, config: C
     if device.fault is not None:
         reasons.insert(0, f"not healthy: {device.fault}")
     maximum = None
-    if config.policy_max_memory is not None and not request.privileged:
+    if config.policy_max_memory is not None and not (request.privileged or request.decided):
         maximum = parse_memory(config.policy_max_memory).on(device.memory_bytes)
     return Candidate(device, "; and ".join(reasons) or None, held, maximum, default)
 
@@ -108,6 +107,8 @@ def unasked(device: Device, config: Config, request: Request) -> tuple[int | Non
 
     (None, "") for the whole device, which a default or a maximum that is no less than it means as well.
     """
+    if request.decided:
+        return None, ""
     amounts = []
     if config.defaults_memory is not None:
         amounts.append((parse_memory(config.defaults_memory).on(device.memory_bytes), "defaults.memory"))
@@ -120,20 +121,79 @@ def unasked(device: Device, config: Config, request: Request) -> tuple[int | Non
 def decide(
     inventory: Inventory, request: Request, config: Config, ledger: Ledger
 ) -> tuple[Slice, ...] | Refusal:
-    """What the request would get by what the ledger has; changes nothing."""
+    """What the request, which is `resolved`, would get by what the ledger for it has; changes nothing."""
     if request.choice == "none":
         return ()
     choice = candidates(inventory, request, config)
-    return choice if isinstance(choice, Refusal) else _place(choice, request, config, ledger.uses(), ledger)
+    if isinstance(choice, Refusal):
+        return choice
+    if request.claim is not None:
+        return _claimed(choice, inventory, request, config, ledger, enter=False)
+    return placed(choice, request, config, ledger.uses(), ledger)
 
 
-def _place(
-    choice: list[Candidate], request: Request, config: Config, uses: dict[str, Use], ledger: Ledger
+def resolved(request: Request) -> Request:
+    """The request with what its container's pod was assigned, where that is in the ledger; a container of no
+    pod has that in the request already. RequestError where nothing is assigned."""
+    if request.claim is None or request.selectors:
+        return request
+    from xpu_runtime.ledger import claims
+    from xpu_runtime.ledger.pod_ledger import PodLedger
+
+    with PodLedger() as ledger:
+        return claims.resolved(request, ledger)
+
+
+def ledger_for(request: Request) -> Ledger:
+    """The ledger, not open yet, that `decide` needs."""
+    if request.claim is None:
+        return Ledger()
+    from xpu_runtime.ledger.pod_ledger import PodLedger
+
+    return PodLedger()
+
+
+def _claimed(
+    choice: list[Candidate],
+    inventory: Inventory,
+    request: Request,
+    config: Config,
+    ledger: Ledger,
+    *,
+    enter: bool,
 ) -> tuple[Slice, ...] | Refusal:
+    """What a pod's container gets of what is its pod's. `enter`: what its assignment says of the pod, and is
+    not reserved yet, is then entered."""
+    from xpu_runtime.ledger import claims
+    from xpu_runtime.ledger.pod_ledger import PodLedger
+
+    assert isinstance(ledger, PodLedger)
+    there = claims.place_of(request, inventory, config, ledger)
+    if isinstance(there, Refusal):
+        return there
+    found = placed(choice, request, config, there.uses, ledger)
+    if isinstance(found, Refusal):
+        return found.replace(
+            nearest=None, is_full=False
+        )  # what it gets was decided on: nothing else would do
+    if enter and there.enter is not None:
+        ledger.enter(there.enter, {device.uuid: device.index for device in inventory.devices})
+    return found
+
+
+def placed(
+    choice: list[Candidate],
+    request: Request,
+    config: Config,
+    uses: dict[str, Use],
+    ledger: Ledger | None = None,
+) -> tuple[Slice, ...] | Refusal:
+    """The slices of a request on some of these candidates, beside what `uses` says others have; `ledger`,
+    which is locked, says what counts to the request's quotas."""
     allowed = _allowed(choice, request, config)
     if isinstance(allowed, Refusal):
         return allowed
-    placed = place(
+    found = place(
         request,
         allowed,
         uses,
@@ -141,11 +201,11 @@ def _place(
         oversubscribe=config.oversubscribe_memory,
         step=config.cores_step,
     )
-    if request.quotas and not isinstance(placed, Refusal):
+    if request.quotas and ledger is not None and not isinstance(found, Refusal):
         from xpu_runtime.ledger import quotas
 
-        return quotas.over(request.quotas, placed, ledger.counted) or placed
-    return placed
+        return quotas.over(request.quotas, found, ledger.counted) or found
+    return found
 
 
 def _allowed(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:
@@ -169,26 +229,34 @@ def _allowed(choice: list[Candidate], request: Request, config: Config) -> list[
 
 
 def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant) -> Grant:
-    """Books a grant for the container described by `wanted`; Refused says why there is none."""
+    """Books a grant for the container described by `wanted`, whose request is `resolved`; Refused says why
+    there is none."""
     refusals: list[Refusal] = []
     # Before the ledger is locked: the backends look at files, and other starts wait for the lock.
     choice = candidates(inventory, request, config)
 
-    with Ledger() as ledger:
+    with ledger_for(request) as ledger:
 
         def choose_slices(uses: dict[str, Use]) -> tuple[Slice, ...] | None:
-            outcome = choice if isinstance(choice, Refusal) else _place(choice, request, config, uses, ledger)
+            outcome: tuple[Slice, ...] | Refusal
+            if isinstance(choice, Refusal):
+                outcome = choice
+            elif request.claim is not None:
+                outcome = _claimed(choice, inventory, request, config, ledger, enter=True)
+            else:
+                outcome = placed(choice, request, config, uses, ledger)
             if isinstance(outcome, Refusal):
                 refusals.append(outcome)
                 return None
             return outcome
 
-        granted, dead = ledger.grant(wanted, choose_slices, [quota.name for quota in request.quotas])
+        names = [quota.name for quota in request.quotas]
+        granted, dead = ledger.grant(wanted, choose_slices, names, _of_pod(request))
     try:
         enforce.clear(inventory, dead, wanted)
     except XpuError:
         pass  # a limit of a container that has ended: no reason for this one not to start
-    _end_unused(dead)
+    end_unused(dead)
     if granted is None:
         raise Refused(refusals[-1])
     try:
@@ -199,6 +267,11 @@ def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant)
     return granted
 
 
+def _of_pod(request: Request) -> tuple[str, str] | None:
+    """The UID of its pod and its name, of a pod's container."""
+    return None if request.claim is None else (request.claim.of.uid, request.claim.of.container)
+
+
 def impose(
     inventory: Inventory,
     granted: Grant,
@@ -206,7 +279,7 @@ def impose(
     start_time: int,
     caller: Caller,
     choose_again: tuple[Request, Config] | None,
-    quotas: tuple[Quota, ...],
+    request: Request,
 ) -> Grant:
     """Puts the grant's limits into force on the live container `pid`, and marks the grant as running.
 
@@ -223,7 +296,8 @@ def impose(
     try:
         with Ledger() as ledger:
             # Before the ledger says that it runs: a ledger that vanishes is rebuilt from these.
-            survivors.keep(bound, ledger.path, caller, [quota.name for quota in quotas])
+            names = [quota.name for quota in request.quotas]
+            survivors.keep(bound, ledger.path, caller, names, _of_pod(request))
             if not ledger.bind(bound, caller.began):
                 raise ApplyError(
                     f"grant {granted.id} was released while the container was being created",
@@ -271,7 +345,7 @@ def release(config: Config, grants: list[Grant]) -> None:
         for grant in grants:
             survivors.forget(grant)
         ledger.release(grants)
-    _end_unused(grants)
+    end_unused(grants)
 
 
 def _is_kept_for(grant: Grant) -> bool:
@@ -283,7 +357,7 @@ def _is_kept_for(grant: Grant) -> bool:
     return per_device.keeps_for(grant)
 
 
-def _end_unused(grants: list[Grant]) -> None:
+def end_unused(grants: list[Grant]) -> None:
     """Ends what backends keep for devices that these grants were the last to use."""
     if grants and os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):
         from xpu_runtime.limits import per_device

@@ -28,7 +28,7 @@ Bundles = Callable[..., Path]
 # A hook or a shim that is killed.
 
 #: Calls that change something, for the instants between them.
-_CHANGES = (
+CHANGES = (
     "pwrite64,write,ftruncate,unlink,unlinkat,rename,renameat,renameat2,open_tree,move_mount,mount_setattr,"
     "mount,umount2,setns,mknodat,symlinkat,mkdir,mkdirat,chmod,fchmod,chown,fchown,flock,sendmsg,connect"
 )
@@ -91,9 +91,7 @@ def test_a_hook_killed_at_any_instant_leaves_nothing_behind(
     def attempt(*options: str) -> int:
         node.configure(f"mode: {mode}")
         assert node.run(before).returncode == 0  # one whose end is not in the ledger yet
-        run_hooks_through(
-            node, mode, "/usr/bin/strace", "-o", str(trace), "-e", f"trace={_CHANGES}", *options
-        )
+        run_hooks_through(node, mode, "/usr/bin/strace", "-o", str(trace), "-e", f"trace={CHANGES}", *options)
         (bundle / "config.json").write_bytes(pristine)
         return node.run(bundle).returncode
 
@@ -126,7 +124,7 @@ def test_a_shim_killed_at_any_instant_leaves_nothing_behind(
             "-o",
             trace,
             "-e",
-            f"trace=execve,{_CHANGES}",
+            f"trace=execve,{CHANGES}",
             *options,
             node.runtime,
         ]

@@ -125,7 +125,7 @@ def test_a_template_that_is_not_understood_is_refused(node: Node, format_: str, 
 
 
 def test_two_forms_at_once_are_refused(node: Node) -> None:
-    for words in (["ps", "-q", "--json"], ["ps", "--watch", "-q"], ["devices", "--format", "json", "-q"]):
+    for words in (["ps", "-q", "--json"], ["ps", "--watch", "-q"], ["devices", "--watch", "-q"]):
         assert "Give one of " in node.xpu(*words, check=False).stderr
     assert "--watch needs a terminal" in node.xpu("ps", "--watch", check=False).stderr
 
@@ -156,6 +156,16 @@ def test_a_watched_table_follows_what_happens_until_q(node: Node, bundles: Bundl
     with Terminal(node, 80, 24, ["ps", "--watch"], keys=False) as terminal:
         assert terminal.process.wait(30) == 2
         assert "--watch needs a terminal" in terminal.read()
+
+
+def test_devices_can_be_watched_too(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    with Terminal(node, 80, 24, ["devices", "--watch"]) as terminal:
+        until(lambda: any("healthy" in line for line in terminal.page()), "a page")
+        node.xpu("drain", "0", "--reason", "fan")
+        until(lambda: any("drained" in line for line in terminal.page()), "what happens is shown")
+        terminal.press("q")
+        assert terminal.ended() == 0
 
 
 @pytest.mark.usefixtures("copy")  # a checkout may be in a folder that is root's alone

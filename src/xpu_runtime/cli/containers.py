@@ -14,8 +14,9 @@ from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.table import percent, timestamp
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import survivors
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import Grant, Holding
 from xpu_runtime.ledger.refusal import plain_index
+from xpu_runtime.ledger.reservations import Unused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.sharing import Shares
@@ -23,7 +24,7 @@ from xpu_runtime.limits.sharing import Shares
 #: Fewer characters are more likely a device's index than the beginning of an id.
 _SHORTEST_START = 3
 #: How a grant's states are drawn (screen.STYLES).
-STATES = {"running": "green", "pending": "yellow", "dead": "red"}
+STATES = {"running": "green", "pending": "yellow", "dead": "red", "reserved": "yellow"}
 #: Of burst, weight and priorities, where `agent.status.ask` knows of none.
 NO_AGENT = "no agent runs: burst and weight hold as fixed, and priorities mean nothing (see `xpu agent`)"
 
@@ -115,6 +116,29 @@ def entry(
         "state": state(grant),
         "pid": grant.pid,
         "created": timestamp(grant.created),
+    }
+
+
+def reserved(each: Unused) -> dict[str, Any]:
+    """The same of what is reserved for a pod and no container has, with the state `reserved`."""
+    return {
+        "container_id": None,
+        "name": each.pod,
+        "device_index": plain_index(each.device_index) if each.device_index else None,
+        "device_uuid": each.device_uuid,
+        "memory_bytes": None if each.whole else each.memory_bytes,
+        "memory_used_bytes": None,
+        "memory_unaccounted_bytes": None,
+        "cores": each.cores or None,
+        "cores_shared": None,
+        "cores_got_percent": None,
+        "cores_sched": None,
+        "cores_priority": None,
+        **Holding().as_dict(),
+        "mode": None,
+        "state": "reserved",
+        "pid": None,
+        "created": None,
     }
 
 

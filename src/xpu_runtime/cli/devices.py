@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from xpu_runtime.cli import template
+from xpu_runtime.cli.screen import Line
 from xpu_runtime.cli.table import (
     Column,
     json_option,
@@ -19,6 +20,8 @@ from xpu_runtime.cli.table import (
     print_json,
     print_lines,
     share,
+    watch_option,
+    watched,
     wide_option,
     width_of_window,
     wrapped,
@@ -29,6 +32,7 @@ from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, registry
+from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, marks
 from xpu_runtime.vendors import inventory as node
 from xpu_runtime.vendors import registry as vendors
@@ -58,47 +62,70 @@ _UUID = 12
 @click.option("-q", "--quiet", is_flag=True, help="Print the UUIDs alone.")
 @template.option(tuple(_HEADS))
 @wide_option
+@watch_option
 @json_option
-def devices(quiet: bool, template_: str | None, wide: bool, as_json: bool) -> None:
+def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json: bool) -> None:
     """List the devices of this node and what is granted of each.
 
     Asks the driver again, so that containers started from now on get a changed MIG layout too. USED and UTIL
     are the memory in use and the share of the time, whoever uses it, as the driver tells them; a dash where
-    it does not. GRANTED and CORES are what containers have been given. LIMITS BY is
-    what would hold the limit of a slice of that device's memory, and how strongly; for a whole MIG device
-    that is the hardware. A drained device gets no new slices (`xpu drain`), a reserved one only those of
-    containers that name its reservation (`xpu reserve`).
+    it does not. GRANTED and CORES are what containers have been given, and what is reserved for pods. LIMITS
+    BY is what would hold the limit of a slice of that device's memory, and how strongly; for a whole MIG
+    device that is the hardware. A drained device gets no new slices (`xpu drain`), a reserved one only those
+    of containers that name its reservation (`xpu reserve`).
 
     On a terminal, what it has no room for is left out, and said. --format has the fields of the whole table;
     with json, an object a line as in --json.
 
     \b
     Example:
-      xpu devices
+      xpu devices --watch
       xpu devices --format '{{.Index}} {{.Used}}'
       xpu devices --json | jq '.[] | select(.slices == 0).uuid'
     """
-    if sum([quiet, template_ is not None, as_json]) > 1:
-        raise click.UsageError("Give one of -q, --format and --json.")
-    root, simulated = discovery.driver_root(load())
-    inventory = discovery.refresh(root, simulated)
+    if sum([quiet, template_ is not None, watch, as_json]) > 1:
+        raise click.UsageError("Give one of -q, --format, --watch and --json.")
+    inventory = discovery.refresh(*discovery.driver_root(load()))
     if quiet:
         for device in inventory.devices:
             click.echo(device.uuid)
         return
+    told = _read(inventory)
+    if as_json:
+        print_json(told.entries)
+    elif template_ is not None:
+        template.print_rows(template_, told.rows, told.entries)
+    elif not told.rows:
+        raise DeviceError(node.why_empty(inventory))
+    elif watch:
+        watched(lambda columns: _page(None if wide else columns))
+        return
+    else:
+        print_lines(_table(inventory, told, width_of_window(wide)))
+    for problem in told.problems:
+        click.echo(f"xpu: {problem}", err=True)
+
+
+class _Devices(Value):
+    """What there is to show: a JSON object and the fields of a row for each device, and what else to say."""
+
+    entries: list[dict[str, Any]]
+    rows: list[dict[str, str]]
+    problems: list[str]
+
+
+def _read(inventory: Inventory) -> _Devices:
     told = marks.read()
     entries, problems = _entries(inventory, told)
-    rows = [_row(entry, _state(device, told)) for entry, device in zip(entries, inventory.devices)]
-    if as_json:
-        print_json(entries)
-    elif template_ is not None:
-        template.print_rows(template_, rows, entries)
-    elif not rows:
-        raise DeviceError(node.why_empty(inventory))
-    else:
-        _print(inventory, entries, rows, width_of_window(wide))
-    for problem in (*inventory.problems, *problems):
-        click.echo(f"xpu: {problem}", err=True)
+    rows = [_row(entry, _state(entry, device, told)) for entry, device in zip(entries, inventory.devices)]
+    return _Devices(entries, rows, [*inventory.problems, *problems])
+
+
+def _page(width: int | None) -> list[Line]:
+    inventory = discovery.refresh(*discovery.driver_root(load()))
+    told = _read(inventory)
+    problems = [line for each in told.problems for line in wrapped(each, width, hang=2, style="yellow")]
+    return [*_table(inventory, told, width), [], *problems]
 
 
 def _entries(inventory: Inventory, told: marks.Marks) -> tuple[list[dict[str, Any]], list[str]]:
@@ -126,9 +153,11 @@ def _entries(inventory: Inventory, told: marks.Marks) -> tuple[list[dict[str, An
                 "name": device.name,
                 "memory_bytes": device.memory_bytes,
                 "memory_used_bytes": sensors.get(device.uuid, Sensors()).memory_used_bytes,
-                "memory_granted_bytes": use.memory_bytes,
+                "memory_granted_bytes": use.booked(device.memory_bytes),
+                "memory_reserved_bytes": use.reserved(device.memory_bytes),
                 "utilization_percent": None if whole is None else round(100 * whole, 1),
                 "cores_granted": use.cores,
+                "cores_reserved": use.reserved_cores,
                 "slices": use.slices,
                 "healthy": device.fault is None,
                 "drained": told.why_drained(device),
@@ -158,18 +187,17 @@ def _row(entry: dict[str, Any], state: str) -> dict[str, str]:
     }
 
 
-def _print(
-    inventory: Inventory, entries: list[dict[str, Any]], rows: list[dict[str, str]], width: int | None
-) -> None:
+def _table(inventory: Inventory, told: _Devices, width: int | None) -> list[Line]:
+    rows = told.rows
     columns = {field: Column(head, [row[field] for row in rows]) for field, head in _HEADS.items()}
     columns["Name"] = columns["Name"].replace(least=12, keeps_end=True)
-    columns["State"] = columns["State"].replace(least=10, styles=list(map(_style, entries)))
+    columns["State"] = columns["State"].replace(least=10, styles=list(map(_style, told.entries)))
     start = Column("UUID", [row["UUID"][:_UUID] for row in rows])
     columns["UUID"] = columns["UUID"].replace(short=start)
     found = lines(list(columns.values()), _LEFT_OUT, width)
     kind = "simulated " if inventory.simulated else ""
     summaries = [wrapped(f"{kind}{driver.summary}", width) for driver in inventory.drivers]
-    print_lines([*found, [], *(line for each in summaries for line in each)])
+    return [*found, [], *(line for each in summaries for line in each)]
 
 
 def _style(entry: dict[str, Any]) -> str:
@@ -178,11 +206,14 @@ def _style(entry: dict[str, Any]) -> str:
     return "green" if entry["drained"] is None and entry["reserved_for"] is None else "yellow"
 
 
-def _state(device: Device, told: marks.Marks) -> str:
+def _state(entry: dict[str, Any], device: Device, told: marks.Marks) -> str:
     drained, reserved = told.why_drained(device), told.reservation(device)
     states = [marks.as_drained(drained)] if drained is not None else []
     states += [marks.as_reserved(reserved)] if reserved is not None else []
-    return "; ".join([*states, *([device.fault] if device.fault else [])]) or "healthy"
+    states = [*states, *([device.fault] if device.fault else [])] or ["healthy"]
+    for_pods = [memory(entry["memory_reserved_bytes"])] if entry["memory_reserved_bytes"] else []
+    for_pods += [f"{percent(entry['cores_reserved'])} of the cores"] if entry["cores_reserved"] else []
+    return "; ".join([*states, *([f"{' and '.join(for_pods)} reserved for pods"] if for_pods else [])])
 
 
 def _held_by(entry: dict[str, Any]) -> str:

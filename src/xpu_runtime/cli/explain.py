@@ -29,7 +29,6 @@ from xpu_runtime.errors import ApplyError, RequestError
 from xpu_runtime.ledger import quotas
 from xpu_runtime.ledger.grants import CORES, Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
-from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, enforce, registry, sharing
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
@@ -101,8 +100,10 @@ def explain(
     mode, why = start_mode.choose(config, spec, systemd_cgroup)
     try:
         request = source.from_spec(spec, config)
+        if request is not None:
+            request = granting.resolved(request)
     except RequestError as error:
-        wrong = Refusal("wrong-request", str(error))
+        wrong = Refusal(error.code, str(error))
         _tell(shown, mode, why, (), wrong)
         context.exit(_WRONG)
     if request is None:
@@ -110,7 +111,7 @@ def explain(
         context.exit(_GRANTED)
     granting.reap(config)
     inventory = discovery.load(config)
-    with Ledger() as ledger:
+    with granting.ledger_for(request) as ledger:
         outcome = granting.decide(inventory, request, config, ledger)
         counts = [
             f"quota {quotas.granted(quota, ledger.counted(quota.name))} before this"
@@ -144,6 +145,8 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
     """What the request leaves open, and where the values come from that it gets."""
     if request.choice == "none":
         return [f"no device: {request.choice_from} is none, which overrides the rest of the request"]
+    if request.claim is not None:
+        return [f"it comes from {request.choice_from}", *choose.notes(slices, request)]
     notes = [] if request.memory else [_unasked(inventory, config, slice_, request) for slice_ in slices]
     if request.reservation is not None:
         notes.append(f"only devices that are reserved for {request.reservation} (XPU_RESERVATION)")

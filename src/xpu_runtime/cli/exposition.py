@@ -53,6 +53,7 @@ CODES = (
     "in-use",
     "over-quota",
     "wrong-request",
+    "wrong-assignment",
 )
 
 
@@ -62,7 +63,7 @@ class _OfDevice(Value):
     card: Card
     #: None: it is not on this node any more, and still has slices.
     device: Device | None
-    slices: tuple[Slice, ...]
+    slices: int
     sensors: Sensors
     #: None: that cannot be told.
     drained: bool | None
@@ -85,12 +86,17 @@ _DEVICES: tuple[_Device, ...] = (
     ("healthy", "0: the device has a fault.", lambda of: of.device is not None and of.device.fault is None),
     ("drained", "1: it gets no new slices until it is undrained.", lambda of: of.drained),
     ("reserved", "1: it is given only to those that name its reservation.", lambda of: of.reserved),
-    ("slices", "Slices that are granted of it.", lambda of: len(of.slices)),
+    ("slices", "Slices that are granted of it.", lambda of: of.slices),
     ("memory_bytes", "Memory that it has.", lambda of: of.device.memory_bytes if of.device else None),
     (
         "memory_granted_bytes",
-        "Memory that is granted of it.",
-        lambda of: sum(each.memory_bytes for each in of.slices),
+        "Memory that is granted of it, with what is reserved for pods.",
+        lambda of: of.card.use.booked(of.card.memory_total),
+    ),
+    (
+        "memory_reserved_bytes",
+        "Of that, what is reserved for pods and no container has.",
+        lambda of: of.card.use.reserved(of.card.memory_total),
     ),
     (
         "memory_used_bytes",
@@ -99,8 +105,13 @@ _DEVICES: tuple[_Device, ...] = (
     ),
     (
         "cores_granted_ratio",
-        "Share of its time that is granted as caps.",
-        lambda of: sum(each.cores or 0 for each in of.slices) / 100,
+        "Share of its time that is granted as caps, with what is reserved for pods.",
+        lambda of: of.card.use.cores / 100,
+    ),
+    (
+        "cores_reserved_ratio",
+        "Of that, what is reserved for pods and no container has.",
+        lambda of: of.card.use.reserved_cores / 100,
     ),
     ("utilization_ratio", "Share of its time in use.", lambda of: _ratio(of.card.busy)),
     ("temperature_celsius", "Its temperature.", lambda of: of.sensors.temperature_celsius),
@@ -299,9 +310,8 @@ def _devices(reading: Reading, problems: list[str]) -> list[_OfDevice]:
                 told.why_drained(device) is not None,
                 told.reservation(device) is not None,
             )
-        slices = tuple(row.grant.slices[row.position] for row in card.rows)
         of_it = sensors.get(card.uuid, Sensors())
-        found.append(_OfDevice(card, device, slices, of_it, is_drained, is_reserved))
+        found.append(_OfDevice(card, device, len(card.rows), of_it, is_drained, is_reserved))
     return found
 
 

@@ -13,8 +13,9 @@ from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, print_json
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
+from xpu_runtime.doctor.machine import listed
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import unaccounted
 from xpu_runtime.vendors import discovery
 
@@ -44,10 +45,14 @@ def gc(as_json: bool) -> None:
         click.echo(f"{printable(grant.container_id)}: gave back {what}")
     if not dead:
         click.echo("nothing to give back: every grant's container is alive")
+    with PodLedger() as ledger:
+        pods = [printable(reservation.label) for reservation in ledger.reservations()]
+    if pods:
+        click.echo(f"what is reserved stays: {listed(pods)} (see `xpu release --help`)")
 
 
 def _report_bypasses(config: Config) -> None:
-    with Ledger() as ledger:
+    with PodLedger() as ledger:
         grants = unaccounted.with_account(ledger.grants())
     if not grants:
         return

@@ -30,8 +30,8 @@ from xpu_runtime.cli.table import (
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Use
+from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.quotas import granted
-from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry, sharing, unaccounted
 from xpu_runtime.limits.backend import Detail
 from xpu_runtime.limits.sharing import Shares
@@ -62,6 +62,8 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
     --json prints one object:
       container_id, name (as its engine has it: see `xpu ps --help`), grants: a list of
         bundle, pid, cgroup, mode, state, created
+        pod       null, or uid, namespace and name (null: nothing is reserved for it any more), container, and
+          reserved: uuid, memory_bytes (null: all of it), cores of each device that is reserved for it
         quotas    those of policy.quotas that it counts to, a list of
           name, who (what it matches; null: not in the configuration any more)
           slices, memory_bytes, cores   granted of it, to all that count to it
@@ -95,14 +97,14 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
     shares = sharing.got(grants)
     known = names.of(grants)
     details = [_details(grant) for grant in grants]
-    with Ledger() as ledger:
-        counted = [_quotas(grant, config, ledger) for grant in grants]
+    with PodLedger() as ledger:
+        counted = [{"pod": _pod(grant, ledger), "quotas": _quotas(grant, config, ledger)} for grant in grants]
     told = {
         "container_id": grants[0].container_id,
         "name": known.of_id(grants[0].container_id),
         "grants": [
-            {**_grant(grant, usage, beyond, shares, known, each, problems), "quotas": quotas}
-            for grant, each, quotas in zip(grants, details, counted)
+            {**_grant(grant, usage, beyond, shares, known, each, problems), **counts}
+            for grant, each, counts in zip(grants, details, counted)
         ],
         "problems": problems,
     }
@@ -175,7 +177,38 @@ def _grant(
     }
 
 
-def _quotas(grant: Grant, config: Config, ledger: Ledger) -> list[dict[str, Any]]:
+def _pod(grant: Grant, ledger: PodLedger) -> dict[str, Any] | None:
+    """The pod that the container is of, and what is reserved for it there."""
+    uid, container = ledger.pods_of_grants().get(grant.id, ("", ""))
+    if not uid:
+        return None
+    reservation = ledger.reservation(uid)
+    shares = reservation.of(container) if reservation is not None else ()
+    return {
+        "uid": uid,
+        "namespace": reservation.namespace if reservation is not None else None,
+        "name": reservation.pod if reservation is not None else None,
+        "container": container,
+        "reserved": [
+            {"uuid": share.device_uuid, "memory_bytes": share.memory_bytes, "cores": share.cores}
+            for share in shares
+        ],
+    }
+
+
+def _in_pod(pod: dict[str, Any]) -> str:
+    if pod["name"] is None:
+        return f"container {pod['container']} of pod {pod['uid']}, for which nothing is reserved"
+    whole, parts = "the whole device", []
+    for each in pod["reserved"]:
+        amount = whole if each["memory_bytes"] is None else memory(each["memory_bytes"])
+        cores = "" if each["cores"] is None else f" and {each['cores']}% of the cores"
+        parts.append(f"{amount}{cores} of {each['uuid']}")
+    text = f"container {pod['container']} of pod {pod['namespace']}/{pod['name']}"
+    return f"{text}, reserved for it: {', '.join(parts) or 'nothing'}"
+
+
+def _quotas(grant: Grant, config: Config, ledger: PodLedger) -> list[dict[str, Any]]:
     """What is granted of each quota that the container counts to."""
     configured = {quota.name: quota for quota in quotas.every(config.policy_quotas)}
     found = []
@@ -230,6 +263,8 @@ def _print(told: dict[str, Any], details: list[list[Detail]], width: int | None)
         text = f"{state}, {grant['mode']} mode, process {grant['pid']}, {grant['created']}"
         say("state", text, word=state, style=containers.STATES.get(state, ""))
         say("cgroup", grant["cgroup"] or "-")
+        if grant["pod"] is not None:
+            say("pod", _in_pod(grant["pod"]))
         for quota in grant["quotas"]:
             say("quota", _quota(quota))
         for detail in more:

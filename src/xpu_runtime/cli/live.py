@@ -17,7 +17,7 @@ from xpu_runtime.cli import containers
 from xpu_runtime.cli.names import Names
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger.grants import Grant, Slice
+from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry as backends
@@ -73,6 +73,8 @@ class Card(Value):
     memory: int | None
     memory_total: int
     rows: tuple[Row, ...]
+    #: What is granted of it, with what is reserved for pods.
+    use: Use = Use()
 
 
 class Reading(Value):
@@ -135,7 +137,7 @@ class Live:
         """
         utilization = self._waited_for(wait_s) if wait_s else self._told_since()
         with Ledger() as ledger:
-            grants = ledger.grants()
+            grants, uses = ledger.grants(), ledger.uses()
         if self._names is not None:
             self._names.learn(grants)
         now = {key: (when, used) for key, when, used in sharing.readings(grants)}
@@ -144,6 +146,7 @@ class Live:
         told = _told(agent)
         usage = Usage(self._inventory)
         by_card: dict[str, list[Row]] = {device.uuid: [] for device in self._inventory.devices}
+        by_card.update((uuid, []) for uuid in uses if uuid not in by_card)
         for grant in grants:
             damage = _damage(grant)
             for position, slice_ in enumerate(grant.slices):
@@ -171,7 +174,9 @@ class Live:
                         self._names.of(grant) if self._names is not None else None,
                     )
                 )
-        cards = tuple(self._card(uuid, rows, utilization) for uuid, rows in by_card.items())
+        cards = tuple(
+            self._card(uuid, rows, utilization, uses.get(uuid, Use())) for uuid, rows in by_card.items()
+        )
         return Reading(agent is not None, cards, self._inventory, usage)
 
     def _told_since(self) -> samples.Utilization | None:
@@ -205,7 +210,7 @@ class Live:
                 self._sampled[uuid] = now, busy
         return told
 
-    def _card(self, uuid: str, rows: list[Row], utilization: samples.Utilization | None) -> Card:
+    def _card(self, uuid: str, rows: list[Row], utilization: samples.Utilization | None, use: Use) -> Card:
         device = next((each for each in self._inventory.devices if each.uuid == uuid), None)
         known = [row.got for row in rows if row.got is not None]
         by_rows = min(100.0, sum(known)) if known else None
@@ -222,6 +227,7 @@ class Live:
             sum(used) if len(used) == len(rows) else None,
             device.memory_bytes if device else 0,
             tuple(rows),
+            use,
         )
 
 

@@ -28,6 +28,7 @@ COMMANDS = (
     "explain",
     "gc",
     "inspect",
+    "kubernetes",
     "metrics",
     "ps",
     "release",

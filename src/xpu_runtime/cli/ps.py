@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from xpu_runtime.agent import status
-from xpu_runtime.cli import containers, screen, template
+from xpu_runtime.cli import containers, template
 from xpu_runtime.cli.names import Names
-from xpu_runtime.cli.screen import Line, Size, printable
+from xpu_runtime.cli.screen import Line, printable
 from xpu_runtime.cli.table import (
     Column,
     json_option,
@@ -22,23 +22,24 @@ from xpu_runtime.cli.table import (
     print_lines,
     share,
     used_of,
+    watch_option,
+    watched,
     wide_option,
     width_of_window,
     wrapped,
 )
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger.grants import Grant, Slice
-from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import sharing, unaccounted
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors.inventory import Inventory
 
 #: How time is shared where the agent need not do anything: no choice, or each has its cap.
 _WITHOUT_AGENT = ((None, None), ("fixed", "normal"))
-#: Seconds between two looks of --watch.
-_WATCH_S = 2.0
 _ID = 12
 #: The table's columns, by the fields of --format.
 _HEADS = {
@@ -66,15 +67,15 @@ class _Slices(Value):
     notes: list[str]
 
 
-@click.command()
+@click.command(short_help="List the slices that containers hold.")
 @click.option("--no-trunc", is_flag=True, help="Print container ids in full.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the ids alone, in full.")
 @template.option([*_HEADS, "Device"])
 @wide_option
-@click.option("--watch", is_flag=True, help=f"Show it again each {_WATCH_S:.0f} s, until q is pressed.")
+@watch_option
 @json_option
 def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bool, as_json: bool) -> None:
-    """List the slices that containers hold.
+    """List the slices that containers hold, and what is reserved for pods.
 
     USED is what the container's processes have, of what they may have; `(2G unaccounted)` is what the driver
     counts and the container's account has not, where that is more than 256M a process: a program goes round
@@ -85,7 +86,8 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
     while others use the card. ENFORCED BY names what holds each
     limit and how strongly: hard (the container cannot get round it) or soft; `unenforced` is booked and
     held by nothing. NAME is docker's name, in Kubernetes NAMESPACE/POD/CONTAINER, else of containerd
-    NAMESPACE/ID (with nerdctl its name for the id); a dash where the engine does not tell it in a second.
+    NAMESPACE/ID (with nerdctl its name for the id); a dash where the engine does not tell it in a second. The
+    state `reserved` is what is reserved for a Kubernetes pod, NAME, beyond what its containers have.
 
     On a terminal, what it has no room for is left out, and said; HELD is then how strongly memory and cores
     are held. --format has the fields of the whole table, ID in full, and Device, the UUID; with json, an
@@ -100,17 +102,15 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
     if sum([quiet, template_ is not None, watch, as_json]) > 1:
         raise click.UsageError("Give one of -q, --format, --watch and --json.")
     if quiet:
-        with Ledger() as ledger:
+        with PodLedger() as ledger:
             ids = dict.fromkeys(grant.container_id for grant in ledger.grants() if grant.slices)
         for each in ids:
             click.echo(printable(each))
         return
     names = Names()
     if watch:
-        if not screen.can_watch():
-            raise click.UsageError("--watch needs a terminal; for scripts there are --json and --format.")
         _read(names)  # who may not, or where there is no ledger, is told in one line
-        screen.watch(lambda window: _page(window, names, no_trunc, wide), _WATCH_S)
+        watched(lambda width: _page(width, names, no_trunc, wide))
         return
     told = _read(names)
     for note in told.notes:
@@ -123,15 +123,10 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
         print_lines(_table(told, no_trunc, width_of_window(wide)))
 
 
-def _page(window: Size, names: Names, no_trunc: bool, wide: bool) -> list[Line]:
-    """A full screen."""
-    try:
-        told = _read(names)
-    except XpuError as error:
-        return [*wrapped(str(error), window.columns, style="red"), [], [("q ends", "dim")]]
-    notes = [line for note in told.notes for line in wrapped(note, window.columns, hang=2, style="yellow")]
-    last: Line = [("q ends", "dim")]
-    return [*_table(told, no_trunc, None if wide else window.columns), [], *notes, last]
+def _page(columns: int, names: Names, no_trunc: bool, wide: bool) -> list[Line]:
+    told = _read(names)
+    notes = [line for note in told.notes for line in wrapped(note, columns, hang=2, style="yellow")]
+    return [*_table(told, no_trunc, None if wide else columns), [], *notes]
 
 
 def _table(told: _Slices, no_trunc: bool, width: int | None) -> list[Line]:
@@ -154,12 +149,13 @@ def _table(told: _Slices, no_trunc: bool, width: int | None) -> list[Line]:
 
 
 def _read(names: Names) -> _Slices:
-    with Ledger() as ledger:
-        grants = ledger.grants()
-    notes = []
+    with PodLedger() as ledger:
+        grants, unused = ledger.grants(), ledger.unused_reservations()
+    notes: list[str] = []
     if grants and not containers.processes_are_known():
         notes.append("which of these still run is not known in this PID namespace")
-    used, beyond = _used(grants, notes)
+    inventory = _inventory(notes) if grants else None
+    used, beyond = _used(inventory, grants, notes) if inventory is not None else ({}, {})
     slices = [(grant, position, slice_) for grant in grants for position, slice_ in enumerate(grant.slices)]
     shares = sharing.got(grants)
     names.learn(grants)
@@ -178,24 +174,28 @@ def _read(names: Names) -> _Slices:
     notes += _of_the_agent(entries)
     for grant in grants:
         notes += [f"container {grant.container_id}: {problem}" for problem in containers.problems(grant)]
-    rows = [_row(entry, slice_) for entry, (_, _, slice_) in zip(entries, slices)]
+    rows = [_row(entry, slice_.memory_bytes) for entry, (_, _, slice_) in zip(entries, slices)]
+    reserved = list(map(containers.reserved, unused))
+    entries += reserved
+    rows += [_row(each, 0) for each in reserved]
     return _Slices(entries, rows, list(map(printable, notes)))
 
 
-def _row(entry: dict[str, Any], slice_: Slice) -> dict[str, str]:
-    used = used_of(entry["memory_used_bytes"], slice_.memory_bytes, entry["memory_unaccounted_bytes"])
+def _row(entry: dict[str, Any], booked: int) -> dict[str, str]:
+    """`booked`: bytes that a container may have; 0 where no container has it."""
+    used = used_of(entry["memory_used_bytes"], booked, entry["memory_unaccounted_bytes"])
     return {
-        "ID": entry["container_id"],
-        "GPU": str(entry["device_index"]),
+        "ID": entry["container_id"] or "-",
+        "GPU": "-" if entry["device_index"] is None else str(entry["device_index"]),
         "Memory": "whole device" if entry["memory_bytes"] is None else memory(entry["memory_bytes"]),
         "Used": used,
         "Cores": containers.cores(entry),
         "Got": share(entry["cores_got_percent"]),
         "EnforcedBy": containers.enforced(entry),
-        "Mode": entry["mode"],
+        "Mode": entry["mode"] or "-",
         "State": entry["state"],
-        "PID": str(entry["pid"]),
-        "Created": entry["created"],
+        "PID": str(entry["pid"] or "-"),
+        "Created": entry["created"] or "-",
         "Name": entry["name"] or "-",
         "Device": entry["device_uuid"],
     }
@@ -215,17 +215,18 @@ def _of_the_agent(entries: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _used(
-    grants: list[Grant], notes: list[str]
-) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
-    """Bytes in use by grant and slice, None where it is not known; and what accounts lack."""
-    if not grants:
-        return {}, {}
+def _inventory(notes: list[str]) -> Inventory | None:
     try:
-        inventory = discovery.load(load())
+        return discovery.load(load())
     except XpuError as error:
         notes.append(f"memory in use is not known: {error}")
-        return {}, {}
+        return None
+
+
+def _used(
+    inventory: Inventory, grants: list[Grant], notes: list[str]
+) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
+    """Bytes in use by grant and slice, None where it is not known; and what accounts lack."""
     usage = Usage(inventory)
     used = {
         (grant.id, position): usage.in_use(grant, position)

@@ -12,21 +12,33 @@ from xpu_runtime.cli import completion, containers
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger.pod_ledger import PodLedger
 
 
 @click.command(short_help="Give back the slices of one container by hand.")
-@click.argument("container", metavar="ID", shell_complete=completion.containers)
+@click.argument("container", metavar="ID", required=False, shell_complete=completion.containers)
 @click.option("--force", is_flag=True, help="Release it even if its container is running.")
-def release(container: str, force: bool) -> None:
+@click.option("--pod", metavar="NAMESPACE/NAME", help="Instead, what is reserved for this pod, or its UID.")
+def release(container: str | None, force: bool, pod: str | None) -> None:
     """Give back the slices of container ID (its id, the start of it, or its name).
 
     A container that is still running keeps its devices, without the memory limits that the driver holds: that
     needs --force.
 
+    What is reserved for a pod, Kubernetes' device plugin gives back once the pod is gone; --pod does so where
+    that runs no more. A pod that is there gets it again. Its containers keep what they have.
+
     \b
     Example:
       xpu release 3f2a91
+      xpu release --pod default/trainer-0
     """
+    if (container is None) == (pod is None):
+        raise click.UsageError("Give the ID of a container, or --pod.")
+    if pod is not None:
+        _release_pod(pod)
+        return
+    assert container is not None
     if not force:
         containers.require_known_processes()
     grants = containers.named(container)
@@ -38,3 +50,13 @@ def release(container: str, force: bool) -> None:
         )
     granting.release(load(), grants)
     click.echo(f"{printable(name)}: released")
+
+
+def _release_pod(pod: str) -> None:
+    with PodLedger() as ledger:
+        known = ledger.reservations()
+        uids = [each.uid for each in known if pod in (each.uid, f"{each.namespace}/{each.pod}")]
+        if not uids:
+            raise XpuError(f"nothing is reserved for a pod {pod!r}", "`xpu ps` shows what is, and for which")
+        ledger.unreserve(uids)
+    click.echo(f"pod {printable(pod)}: released")

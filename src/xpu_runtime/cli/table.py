@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,6 +16,7 @@ import click
 
 from xpu_runtime.cli import screen
 from xpu_runtime.cli.screen import Line, printable
+from xpu_runtime.errors import XpuError
 from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
 
@@ -141,6 +142,30 @@ def _folded(text: str, width: int, hang: int) -> list[str]:
         rest, width, initial_indent=first, subsequent_indent=" " * hang, break_on_hyphens=False
     )
     return found or [first]
+
+
+#: Seconds between two looks of --watch.
+_WATCH_S = 2.0
+
+watch_option = click.option(
+    "--watch", is_flag=True, help=f"Show it again each {_WATCH_S:.0f} s, until q is pressed."
+)
+
+
+def watched(page: Callable[[int], list[Line]]) -> None:
+    """Shows a page, which is given the window's width, again and again, as --watch does; what is wrong
+    meanwhile stands in its place."""
+    if not screen.can_watch():
+        raise click.UsageError("--watch needs a terminal; for scripts there are --json and --format.")
+
+    def whole(window: screen.Size) -> list[Line]:
+        try:
+            found = page(window.columns)
+        except XpuError as error:
+            found = [*wrapped(str(error), window.columns, style="red"), []]
+        return [*found, [("q ends", "dim")]]
+
+    screen.watch(whole, _WATCH_S)
 
 
 def print_lines(found: Sequence[Line]) -> None:

@@ -117,6 +117,10 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
     if config.metrics_listen and (why := _not_listened(config)):
         what = f"metrics.listen: {json.dumps(config.metrics_listen)} is not allowed: {why}"
         return DEFAULTS, {}, [Problem(what, *document.places[("metrics", "listen")])]
+    if config.kubernetes_require_assignment and config.kubernetes_node_name is None:
+        what = "kubernetes.require_assignment: true is not allowed without kubernetes.node_name: give the "
+        place = document.places[("kubernetes", "require_assignment")]
+        return DEFAULTS, {}, [Problem(f"{what}node's name in the cluster (`kubectl get nodes`)", *place)]
     if again := _twice(config.policy_quotas):
         what = f"policy.quotas: two have the name {again[1]}: give each its own"
         place = document.places[("policy", "quotas", again[0], "name")]
@@ -212,17 +216,24 @@ def _keep_launcher(path: str, config: Config | None, state: os.stat_result) -> N
             "config": path,
             "stamp": file_stamp(state),
             "runtime": runtime,
-            "inject": "yes" if config is not None and _takes_plain_requests(config) else "no",
+            "inject": _injects(config),
         }
         keep(LAUNCHER, "".join(f"{key}={value}\n" for key, value in values.items()))
 
 
-def _takes_plain_requests(config: Config) -> bool:
-    """Whether the launcher may put our hooks in for a request that it can read, without the shim.
+def _injects(config: Config | None) -> str:
+    """Whether the launcher may put our hooks in for a request that it can read, without the shim: `yes`,
+    `no`, or `no-pods`: not for the containers of pods.
 
     The hook refuses what the policy does not allow as well; the shim does before the low-level runtime has
     begun, in words that reach people whole.
     """
+    if config is None or not _takes_plain_requests(config):
+        return "no"
+    return "no-pods" if config.kubernetes_require_assignment else "yes"
+
+
+def _takes_plain_requests(config: Config) -> bool:
     limits = (
         config.policy_max_count,
         config.policy_max_cores,

@@ -42,6 +42,12 @@ class Config(Value):
     metrics_listen: str | None = None
     metrics_allow_remote: bool = False
     metrics_group: str | None = None
+    kubernetes_require_assignment: bool = False
+    kubernetes_node_name: str | None = None
+    kubernetes_keys: str = "/etc/xpu/kubernetes/keys"
+    kubernetes_placement: str = "node"
+    kubernetes_memory_unit: str = "1GiB"
+    kubernetes_aliases: tuple[str, ...] = ()
 
 
 DEFAULTS = Config()

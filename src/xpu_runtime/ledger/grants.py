@@ -89,7 +89,7 @@ class Grant(Value):
 
 
 class Use(Value):
-    """What is granted of one device."""
+    """What is granted of one device, and what is reserved for pods beyond what their containers have."""
 
     memory_bytes: int = 0
     cores: int = 0
@@ -99,3 +99,16 @@ class Use(Value):
     #: The id of that container, and the cap on its cores in percent (None: no cap).
     holder: str = ""
     holder_cores: int | None = None
+    #: Of the above, what is reserved for pods and no container has.
+    reserved_memory: int = 0
+    reserved_cores: int = 0
+    #: The pod, as NAMESPACE/NAME, that the whole device is reserved for, where no container has it.
+    holder_pod: str = ""
+
+    def booked(self, device_bytes: int) -> int:
+        """The bytes that are granted or reserved of a device that has so many."""
+        return device_bytes if self.holder_pod else self.memory_bytes
+
+    def reserved(self, device_bytes: int) -> int:
+        """Of those, the bytes that are reserved for pods and no container has."""
+        return self.booked(device_bytes) - (self.memory_bytes - self.reserved_memory)

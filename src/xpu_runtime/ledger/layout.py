@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 
 from xpu_runtime.ledger import survivors
-from xpu_runtime.ledger.grants import Grant, Slice
+from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import cgroups, proc
@@ -151,7 +151,7 @@ def make(db: Any, path: str, own: Mark) -> None:
     found = read_mark(db, path)
     namespace = own.pid_namespace
     if found is None or found.boot != own.boot:
-        for table in ("slices", "grants", "meta", "counted"):
+        for table in ("slices", "grants", "meta", "counted", "reservations", "reserved", "of_pods"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
         for statement in (_META, *_TABLES):
             db.execute(statement)
@@ -160,14 +160,47 @@ def make(db: Any, path: str, own: Mark) -> None:
     for grant in survivors.running(path, namespace):
         delete(db, grant.id)
         insert(db, grant)
-        names = survivors.quotas_of(grant)
+        names, of_pod = survivors.counts_to(grant)
         if names:
             from xpu_runtime.ledger.quotas import count
 
             count(db, grant, names)
+        if of_pod is not None:
+            from xpu_runtime.ledger.reservations import belongs
+
+            belongs(db, grant, *of_pod)
     db.execute("DELETE FROM meta")
     mark = own.replace(pid_namespace=namespace)
     db.execute("INSERT INTO meta VALUES (?, ?, ?, ?)", tuple(mark.as_dict().values()))
+
+
+def granted(db: Any) -> dict[str, Use]:
+    """What containers have of each device, by UUID; devices without a grant are left out."""
+    rows = db.execute(
+        "SELECT device_uuid, SUM(memory_bytes), SUM(COALESCE(cores, 0)), COUNT(*), MIN(limited) "
+        "FROM slices GROUP BY device_uuid"
+    ).fetchall()
+    holders: dict[str, tuple[str, int | None]] = {}
+    if any(not limited for *_, limited in rows):
+        whole = db.execute(
+            "SELECT device_uuid, container_id, cores FROM slices JOIN grants ON id = grant_id "
+            "WHERE NOT limited"
+        )
+        holders = {uuid: (container, cores) for uuid, container, cores in whole}
+    return {
+        uuid: Use(memory, cores, count, not limited, *holders.get(uuid, ()))
+        for uuid, memory, cores, count, limited in rows
+    }
+
+
+def has_reservations(db: Any) -> bool:
+    """Whether anything is reserved for a pod (reservations.py)."""
+    try:
+        return db.execute("SELECT 1 FROM reserved LIMIT 1").fetchone() is not None
+    except sqlite.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        return False
 
 
 def _has_grants(db: Any) -> bool:

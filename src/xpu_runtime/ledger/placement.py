@@ -43,6 +43,9 @@ class AvailableDevice(Value):
     unused: bool
     #: Why no other container gets any of it, if one container has the whole device.
     exclusive: str = ""
+    #: What is taken of it for pods whose containers do not have it (yet).
+    reserved_memory: int = 0
+    reserved_cores: int = 0
 
 
 def _available(candidate: Candidate, use: Use, oversubscribe: float) -> AvailableDevice:
@@ -52,7 +55,9 @@ def _available(candidate: Candidate, use: Use, oversubscribe: float) -> Availabl
     free = 0 if use.exclusive else max(capacity - use.memory_bytes, 0)
     if candidate.max_memory is not None:
         free = min(free, candidate.max_memory)
-    return AvailableDevice(candidate, free, max(100 - use.cores, 0), use.slices == 0, _exclusive_holder(use))
+    reserved = (use.reserved_memory, use.reserved_cores)
+    cores = max(100 - use.cores, 0)
+    return AvailableDevice(candidate, free, cores, use.slices == 0, _exclusive_holder(use), *reserved)
 
 
 def _exclusive_holder(use: Use) -> str:
@@ -60,6 +65,8 @@ def _exclusive_holder(use: Use) -> str:
     it."""
     if not use.exclusive:
         return ""
+    if use.holder_pod:
+        return f"all of it is reserved for pod {use.holder_pod}"
     asked = "no XPU_MEM" if use.holder_cores is None else f"XPU_CORES={use.holder_cores}, no XPU_MEM"
     return f"all of it is held by container {use.holder[:12]} ({asked})"
 
@@ -80,14 +87,17 @@ def _shortfall(device: AvailableDevice, memory: Memory | None, cores: int | None
     if device.exclusive:
         return device.exclusive
     if memory is None and device.candidate.default is None and not device.unused:
-        return "in use, and the whole device is requested"
+        in_use = "reserved for pods" if device.reserved_memory else "in use"
+        return f"{in_use}, and the whole device is requested"
     lacks = []
     if footprint > device.free_memory:
         limited = allowed is not None and footprint > allowed
         free, asked = show_apart(device.free_memory, footprint, memory.unit if memory else "")
-        lacks.append(f"{free} {'allowed by the policy' if limited else 'free'}, {asked} requested")
+        reserved = f" ({show(device.reserved_memory)} reserved for pods)" if device.reserved_memory else ""
+        lacks.append(f"{free} {'allowed by the policy' if limited else 'free'}, {asked} requested{reserved}")
     if cores is not None and cores > device.free_cores:
-        lacks.append(f"{device.free_cores}% cores free, {cores}% requested")
+        reserved = f" ({device.reserved_cores}% reserved for pods)" if device.reserved_cores else ""
+        lacks.append(f"{device.free_cores}% cores free, {cores}% requested{reserved}")
     return " and ".join(lacks) or None
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         "in-use",  # a whole device is requested, and every one is in use
         "over-quota",  # it fits, and whoever asks may not have so much
         "wrong-request",  # the request itself is wrong (xpu explain)
+        "wrong-assignment",  # what a pod says that it was assigned proves nothing, or holds no more
         "below-use",  # a limit below what the container uses now
     ]
 
@@ -65,7 +66,7 @@ class Refusal(Value):
         """All of it in one line for people; `spelling` has what replaces `XPU_MEM=` and the like for a
         command that takes options instead of variables."""
         groups = _by_reason(self.devices)
-        parts = [f"GPU {_indexes(group)}: {reason}" for reason, group in groups[:_SHOWN]]
+        parts = [f"GPU {spans(group)}: {reason}" for reason, group in groups[:_SHOWN]]
         if len(groups) > _SHOWN:
             parts.append(f"and {sum(len(group) for _, group in groups[_SHOWN:])} more")
         text = f"{self.message} ({'; '.join(parts)})" if parts else self.message
@@ -94,7 +95,7 @@ def _by_reason(devices: tuple[DeviceStatus, ...]) -> list[tuple[str, list[str]]]
     return list(found.items())
 
 
-def _indexes(indexes: list[str]) -> str:
+def spans(indexes: list[str]) -> str:
     """`0-3, 5`: three or more consecutive indexes as a range; MIG devices (`0:0`) one by one."""
     runs: list[list[str]] = []
     for index in indexes:

@@ -35,7 +35,7 @@ _COLUMNS = {MEMORY: "memory_bytes", CORES: "cores"}
 _TAKE_IN_S = 1.0
 
 
-class _LedgerErrors:
+class LedgerErrors:
     """A context in which an OSError or an error of SQLite becomes a LedgerError."""
 
     def __init__(self, ledger: Ledger, verb: str) -> None:
@@ -47,7 +47,7 @@ class _LedgerErrors:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, (OSError, sqlite.Error)):
-            raise self._ledger._failed(self._verb, error) from error
+            raise waiting.failed(self._ledger.path, self._verb, error) from error
 
 
 class Ledger:
@@ -73,7 +73,7 @@ class Ledger:
             self._open()
             self._prepare()
         except (OSError, sqlite.Error) as error:
-            failed = self._failed("open", error)
+            failed = waiting.failed(self.path, "open", error)
             self.close()
             raise failed from error
         except LedgerError:
@@ -97,26 +97,6 @@ class Ledger:
         if self._db is not None:
             self._db.close()
             self._db = None
-
-    def _failed(self, verb: str, error: Exception) -> LedgerError:
-        reason = getattr(error, "strerror", None) or str(error)
-        file = getattr(error, "filename", None)
-        if file and not self.path.startswith(str(file)):  # such as a cgroup, when grants are read from there
-            reason = f"{file}: {reason}"
-        if waiting.is_locked(error):
-            return waiting.busy(self.path, waiting.left())
-        if "malformed" in reason or "not a database" in reason:
-            return LedgerError(
-                f"the ledger {self.path} is damaged ({reason})",
-                "remove the file: it is made anew from the containers that run, without its events",
-            )
-        if "full" in reason or "No space" in reason:
-            return LedgerError(
-                f"cannot {verb} the ledger {self.path}: {reason}",
-                f"free space on the file system of {os.path.dirname(self.path)}",
-            )
-        todo = "run it as root: rootless engines are not supported" if os.geteuid() else ""
-        return LedgerError(f"cannot {verb} the ledger {self.path}: {reason}", todo)
 
     def _prepare(self) -> None:
         """Makes the ledger from the running containers, where there is none of this boot, or one of another
@@ -160,13 +140,13 @@ class Ledger:
 
     def is_own(self) -> bool:
         """Whether the ledger belongs to the PID namespace of this process."""
-        with _LedgerErrors(self, "read"):
+        with LedgerErrors(self, "read"):
             mark = layout.read_mark(self._db, self.path)
         return mark is not None and mark.pid_namespace == self._own.pid_namespace
 
     def require_own(self) -> None:
         """LedgerError if the ledger has grants and belongs to another PID namespace."""
-        with _LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
 
     def _require_own(self) -> None:
@@ -188,8 +168,13 @@ class Ledger:
             except (LedgerError, OSError, sqlite.Error):
                 pass
 
+    def _reading(self) -> LedgerErrors:
+        """The context in which what containers have is read."""
+        self._catch_up()
+        return LedgerErrors(self, "read")
+
     def _query(self, statement: str, *values: object) -> list[Any]:
-        with _LedgerErrors(self, "read"):
+        with LedgerErrors(self, "read"):
             rows: list[Any] = self._db.execute(statement, values).fetchall()
         return rows
 
@@ -206,41 +191,32 @@ class Ledger:
         return self._load("WHERE container_id = ?", (container_id,))
 
     def _load(self, where: str, values: tuple[object, ...]) -> list[Grant]:
-        with _LedgerErrors(self, "read"):
+        with LedgerErrors(self, "read"):
             return layout.load(self._db, where, values)
 
     def uses(self) -> dict[str, Use]:
-        """What is granted of each device, by UUID; devices without a grant are left out."""
-        self._catch_up()
-        rows = self._query(
-            "SELECT device_uuid, SUM(memory_bytes), SUM(COALESCE(cores, 0)), COUNT(*), MIN(limited) "
-            "FROM slices GROUP BY device_uuid"
-        )
-        holders: dict[str, tuple[str, int | None]] = {}
-        if any(not limited for *_, limited in rows):
-            whole = self._query(
-                "SELECT device_uuid, container_id, cores FROM slices JOIN grants ON id = grant_id "
-                "WHERE NOT limited"
-            )
-            holders = {uuid: (container, cores) for uuid, container, cores in whole}
-        return {
-            uuid: Use(memory, cores, count, not limited, *holders.get(uuid, ()))
-            for uuid, memory, cores, count, limited in rows
-        }
+        """What is granted of each device, by UUID, and what is reserved for pods; devices without either are
+        left out."""
+        with self._reading():
+            found = layout.granted(self._db)
+            if layout.has_reservations(self._db):
+                from xpu_runtime.ledger import reservations  # few nodes have any
+
+                found = reservations.add(self._db, found)
+            return found
 
     def counted(self, quota: str) -> Use:
         """What is granted that counts to a quota; a slice without a cap on cores counts 100 %."""
         from xpu_runtime.ledger.quotas import used
 
-        self._catch_up()
-        with _LedgerErrors(self, "read"):
+        with self._reading():
             return used(self._db, quota)
 
     def quotas_of(self, grant: Grant) -> list[str]:
         """The quotas that a grant counts to."""
         from xpu_runtime.ledger.quotas import names_of
 
-        with _LedgerErrors(self, "read"):
+        with LedgerErrors(self, "read"):
             return names_of(self._db, grant)
 
     def history(
@@ -248,14 +224,12 @@ class Ledger:
     ) -> list[events.Event]:
         """What has happened after the event with number `last` and time `when`, as events.read_on has it: the
         first `most` of those (-1: all) that are not older than `since`."""
-        self._catch_up()
-        with _LedgerErrors(self, "read"):
+        with self._reading():
             return events.read_on(self._db, last, when, since, most)
 
     def totals(self) -> events.Totals:
         """How many events there have been."""
-        self._catch_up()
-        with _LedgerErrors(self, "read"):
+        with self._reading():
             self._db.execute("BEGIN")  # rows are not to go between the two looks
             try:
                 return events.totals(self._db)
@@ -273,7 +247,7 @@ class Ledger:
         code: str = "",
     ) -> None:
         """Records an event that changes no grant."""
-        with _LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self, "write"), self._transaction():
             events.record(self._db, kind, container_id, devices, text, code)
 
     def grant(
@@ -281,14 +255,16 @@ class Ledger:
         wanted: Grant,
         choose: Callable[[dict[str, Use]], tuple[Slice, ...] | None],
         quotas: Sequence[str] = (),
+        of_pod: tuple[str, str] | None = None,
     ) -> tuple[Grant | None, list[Grant]]:
         """One grant in one transaction: reaps dead grants, lets `choose` pick slices, books them.
 
         Returns the grant with its id and slices, or None where `choose` returned None (then nothing is
         booked), and the dead grants that were removed, whose limits the caller must lift. A container that
-        has a grant already gets the same one again. A new one counts to `quotas`.
+        has a grant already gets the same one again. A new one counts to `quotas`, and belongs to `of_pod`,
+        (UID, container's name).
         """
-        with _LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
             dead = self._remove_dead(thorough=False)
             earlier = (wanted.container_id, wanted.bundle)
@@ -313,6 +289,10 @@ class Ledger:
                 from xpu_runtime.ledger.quotas import count
 
                 count(self._db, granted, quotas)
+            if of_pod is not None:
+                from xpu_runtime.ledger.reservations import belongs
+
+                belongs(self._db, granted, *of_pod)
             return granted, dead
 
     def _insert(self, grant: Grant) -> Grant:
@@ -324,7 +304,7 @@ class Ledger:
         """Binds a grant to the container's process and cgroup; False if there is no such grant. Counts the
         time that it took since the start `began` (time.monotonic), where that is given."""
         values = (grant.pid, grant.start_time, grant.cgroup, grant.state, grant.id, grant.container_id)
-        with _LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
             # By the container's id too: in a ledger that was made anew the number may be another grant's.
             done = self._db.execute(
@@ -338,7 +318,7 @@ class Ledger:
 
     def hold(self, grant: Grant) -> None:
         """Records what holds the limits of a grant's slices, where that was chosen again."""
-        with _LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
             for position, slice_ in enumerate(grant.slices):
                 holding = slice_.holding.as_dict()
@@ -361,13 +341,18 @@ class Ledger:
         where nothing that is booked changes. Returns the changed grant (None: it has ended) and the dead
         grants that were removed, whose limits the caller must lift.
         """
-        with _LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
             dead = self._remove_dead(thorough=True)
             found = self._load("WHERE id = ?", (number,))
             if not found:
                 return None, dead
-            changes = choose(found[0], self.uses())
+            uses = self.uses()
+            if any(use.reserved_memory or use.reserved_cores for use in uses.values()):
+                from xpu_runtime.ledger import reservations
+
+                uses = reservations.for_change(self._db, found[0], uses)
+            changes = choose(found[0], uses)
             for (position, kind), value in changes.items():
                 self._db.execute(
                     f"UPDATE slices SET {_COLUMNS[kind]} = ? WHERE grant_id = ? AND position = ?",
@@ -380,12 +365,12 @@ class Ledger:
 
     def release(self, grants: list[Grant]) -> None:
         """Removes grants; no error for those that are gone already."""
-        with _LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self, "write"), self._transaction():
             self._delete(grants, events.RELEASED)
 
     def reap(self) -> list[Grant]:
         """Removes every grant whose container is gone, and returns them."""
-        with _LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
             dead = self._remove_dead(thorough=True)
             ends.sweep(self.path, layout.containers(self._db))

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from xpu_runtime.linux.proc import Caller
 
 _PREFIX = "trusted.xpu."
-#: Of a record of its own, as earlier versions know no other field in that of the grant.
+#: Of a record of its own, as earlier versions know no other field in that of the grant: the quotas that it
+#: counts to, and the pod's container that it is of, which is no name of a quota.
 _QUOTAS = "trusted.xpu-quotas."
+_POD = "pod:"
 _FORMAT = 1
 #: The host's PID namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h), which lasts as long as the boot.
 _HOST = 0xEFFFFFFC
@@ -38,29 +40,41 @@ _SLICE = (_TEXT, _TEXT, _NUMBER, (bool,), (int, type(None)), *4 * (_TEXT_OR_NONE
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENODATA)
 
 
-def keep(grant: Grant, ledger: str, caller: Caller, quotas: Sequence[str] = ()) -> None:
-    """Records a grant of the ledger at path `ledger`, and the quotas that it counts to, on the cgroup of its
-    process; does nothing where that is the caller's cgroup, since the container then has none of its own."""
+def keep(
+    grant: Grant,
+    ledger: str,
+    caller: Caller,
+    quotas: Sequence[str] = (),
+    of_pod: tuple[str, str] | None = None,
+) -> None:
+    """Records a grant of the ledger at path `ledger`, the quotas that it counts to, and the pod's container
+    that it is of (UID, name), on the cgroup of its process; does nothing where that is the caller's cgroup,
+    since the container then has none of its own."""
     folder = _folder(grant)
-    if folder is not None and (grant.cgroup or folder != _folder_v1(caller.pid)):
+    if folder is not None and (grant.cgroup or folder != _folder_v1(caller.pid, caller.start_time)):
         _write(folder, grant, ledger, 0)
-        if quotas:
+        counts_to = [*quotas, *([_POD + "/".join(of_pod)] if of_pod is not None else [])]
+        if counts_to:
             try:
-                os.setxattr(folder, _QUOTAS + str(grant.id), ",".join(quotas).encode())
+                os.setxattr(folder, _QUOTAS + str(grant.id), ",".join(counts_to).encode())
             except OSError:
                 pass
 
 
-def quotas_of(grant: Grant) -> list[str]:
-    """The quotas that a running container's grant counts to, by the record on its cgroup."""
+def counts_to(grant: Grant) -> tuple[list[str], tuple[str, str] | None]:
+    """The quotas that a running container's grant counts to, and the pod's container that it is of, by the
+    record on its cgroup."""
     from xpu_runtime.request.request import is_name  # only where a ledger is made
 
     folder = _folder(grant)
     try:
         text = os.getxattr(folder, _QUOTAS + str(grant.id)).decode("ascii") if folder is not None else ""
     except (OSError, ValueError):
-        return []
-    return [name for name in text.split(",") if is_name(name)]
+        return [], None
+    words = text.split(",")
+    pods = [word[len(_POD) :].partition("/") for word in words if word.startswith(_POD)]
+    of_pod = next(((uid, container) for uid, _, container in pods if uid and container), None)
+    return [word for word in words if is_name(word)], of_pod
 
 
 def renew(grant: Grant, ledger: str) -> None:
@@ -104,14 +118,16 @@ def _home(ledger: str) -> tuple[str, int]:
 
 def _folder(grant: Grant) -> str | None:
     """The cgroup folder for the record: that of the limit, else that of the process."""
-    return grant.cgroup or _folder_v1(grant.pid)
+    return grant.cgroup or _folder_v1(grant.pid, grant.start_time)
 
 
-def _folder_v1(pid: int) -> str | None:
+def _folder_v1(pid: int, start_time: int) -> str | None:
     try:
-        return cgroups.devices_folder_v1(pid)
+        folder = cgroups.devices_folder_v1(pid)
     except ProcessLookupError:
         return None
+    # One that has died is in the root cgroup, where a record would stay, and its grant with it.
+    return folder if proc.is_alive(pid, start_time) else None
 
 
 def running(ledger: str, pid_namespace: int) -> list[Grant]:

@@ -73,6 +73,29 @@ def busy(path: str, waited: float) -> LedgerBusy:
     )
 
 
+def failed(path: str, verb: str, error: Exception) -> LedgerError:
+    """The error for an OSError, or one of SQLite, with which the ledger could not be opened, read or
+    written."""
+    reason = getattr(error, "strerror", None) or str(error)
+    file = getattr(error, "filename", None)
+    if file and not path.startswith(str(file)):  # such as a cgroup, when grants are read from there
+        reason = f"{file}: {reason}"
+    if is_locked(error):
+        return busy(path, left())
+    if "malformed" in reason or "not a database" in reason:
+        return LedgerError(
+            f"the ledger {path} is damaged ({reason})",
+            "remove the file: it is made anew from the containers that run, without its events",
+        )
+    if "full" in reason or "No space" in reason:
+        return LedgerError(
+            f"cannot {verb} the ledger {path}: {reason}",
+            f"free space on the file system of {os.path.dirname(path)}",
+        )
+    todo = "run it as root: rootless engines are not supported" if os.geteuid() else ""
+    return LedgerError(f"cannot {verb} the ledger {path}: {reason}", todo)
+
+
 class LedgerRemoved(LedgerError):
     """The open file is no longer the ledger."""
 

@@ -56,6 +56,7 @@ _SETFSUID, _SETFSGID, _CAPGET, _CAPSET = {
     "x86_64": (122, 123, 125, 126),
     "aarch64": (151, 152, 90, 91),
 }.get(os.uname().machine, (-1,) * 4)
+_RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
 _CAPABILITIES_HEAD = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
 
 AT_FDCWD = -100
@@ -72,6 +73,7 @@ MOUNT_ATTR_NOSUID = 0x02
 MOUNT_ATTR_NODEV = 0x04
 MOUNT_ATTR_NOEXEC = 0x08
 MNT_DETACH = 2
+RENAME_EXCHANGE = 2
 UMOUNT_NOFOLLOW = 8
 _STATX_MNT_ID = 0x1000
 #: struct statx, and where in it are stx_mask and stx_mnt_id.
@@ -125,6 +127,11 @@ def mount_id(fd: int) -> int:
 def umount2(path: str, flags: int) -> None:
     """umount2(2)."""
     _syscall(path, _UMOUNT2, _path(path), flags)
+
+
+def renameat2(path: str, to_path: str, flags: int) -> None:
+    """renameat2(2): renames, or with RENAME_EXCHANGE exchanges, what two absolute paths name."""
+    _syscall(to_path, _RENAMEAT2, AT_FDCWD, _path(path), AT_FDCWD, _path(to_path), flags)
 
 
 def setns(fd: int, kind: int) -> None:

@@ -100,11 +100,20 @@ def annotations_of(spec: Spec) -> dict[str, str]:
     return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
+#: What an engine writes on the containers of pods: `sandbox` on the pause container, else `container`.
+BY_CONTAINERD = "io.kubernetes.cri.container-type"
+_BY_CRI_O = "io.kubernetes.cri-o.ContainerType"
+
+
+def kind_in_pod(annotations: dict[str, str]) -> str:
+    """`sandbox` for a pod's pause container, to which the pod's annotations go as well, `container` for
+    another one of a pod; "" for a container of no pod."""
+    return annotations.get(BY_CONTAINERD) or annotations.get(_BY_CRI_O) or ""
+
+
 def is_sandbox(spec: Spec) -> bool:
-    """Whether this is a pod's pause container, to which the pod's annotations go as well."""
-    marks = annotations_of(spec)
-    kind = marks.get("io.kubernetes.cri.container-type") or marks.get("io.kubernetes.cri-o.ContainerType")
-    return kind == "sandbox"
+    """Whether this is a pod's pause container."""
+    return kind_in_pod(annotations_of(spec)) == "sandbox"
 
 
 def is_privileged(spec: Spec) -> bool:

@@ -39,6 +39,16 @@ VARIABLES = (
     "XPU_ENFORCE",
 )
 
+#: What the annotations of ours begin with.
+ANNOTATION_PREFIX = "yoyoworks.com/xpu-"
+
+#: Those that say how much of which devices: for a pod's container its scheduler says that (pod.py).
+AMOUNTS = ("XPU_MEM", "XPU_CORES", "XPU_COUNT", "XPU_VISIBLE_DEVICES", "XPU_RESERVATION", "XPU_POLICY")
+
+#: Set by Kubernetes' device plugin where it has allocated resources of ours: the container then asks for what
+#: its pod was assigned (pod.py).
+ALLOCATED = "XPU_KUBERNETES"
+
 #: Read by the interposers in the container. They request nothing, and are checked only where another variable
 #: requests something.
 FOR_PROGRAMS = ("XPU_LOG",)
@@ -259,6 +269,16 @@ def is_selector(word: str) -> bool:
     return len(parts) <= 2 and all(_whole(part) is not None for part in parts)
 
 
+def is_annotation(key: str) -> bool:
+    """Whether an annotation is one of ours."""
+    return key.startswith(ANNOTATION_PREFIX)
+
+
+def variable_of(key: str) -> str:
+    """The variable that an annotation of ours stands for."""
+    return "XPU_" + key[len(ANNOTATION_PREFIX) :].upper().replace("-", "_")
+
+
 def refuse(problems: list[str]) -> None:
     """RequestError with all of the problems, if there are any."""
     if problems:
@@ -279,7 +299,9 @@ def read(
     """
     reader = _Reader(variables, step, spellings or {})
     for name in variables:
-        if name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < MAX_PROBLEMS:
+        if name == ALLOCATED:
+            reader.wrong(name, "is for containers of pods, and this is none: leave it out")
+        elif name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < MAX_PROBLEMS:
             known = (*VARIABLES, *FOR_PROGRAMS)
             allowed = "unknown variable; known are " + ", ".join(known)
             reader.wrong(name, allowed, did_you_mean(name, known))

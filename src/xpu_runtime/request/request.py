@@ -10,6 +10,7 @@ from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from xpu_runtime.request.claim import Claim
     from xpu_runtime.request.quotas import Quota
 
 #: What a request may name, in the order of the README's table.
@@ -73,6 +74,10 @@ class Request(Value):
     vendor: str = ""
     #: Those of policy.quotas that the container counts to.
     quotas: tuple[Quota, ...] = ()
+    #: A cluster has decided on the amounts: the configuration's defaults and maxima are not for them.
+    decided: bool = False
+    #: What a pod's container asks by; None for all others.
+    claim: Claim | None = None
 
     @property
     def caps_cores(self) -> bool:

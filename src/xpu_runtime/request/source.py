@@ -10,15 +10,26 @@ from __future__ import annotations
 from xpu_runtime.errors import RequestError, SpecError, did_you_mean
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import units
-from xpu_runtime.request.parse import FOR_PROGRAMS, MAX_PROBLEMS, VARIABLES, Spelling, read, refuse
+from xpu_runtime.request.parse import (
+    ALLOCATED,
+    AMOUNTS,
+    ANNOTATION_PREFIX,
+    FOR_PROGRAMS,
+    MAX_PROBLEMS,
+    VARIABLES,
+    Spelling,
+    is_annotation,
+    read,
+    refuse,
+    variable_of,
+)
 from xpu_runtime.request.request import PRIORITIES, Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.config.defaults import Config
     from xpu_runtime.oci.spec import Spec
-
-ANNOTATION_PREFIX = "yoyoworks.com/xpu-"
+    from xpu_runtime.request.claim import Claim
 
 #: Names that the driver's own libraries have in a container whose limit the interposers hold
 #: (limits/interposed.py): a loader or program that is told to load one of these bypasses the interposers.
@@ -39,22 +50,27 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
 
     RequestError, with all problems, where it is wrong or the policy does not allow it.
     """
-    if oci_spec.is_sandbox(spec):
-        return None
+    annotations = oci_spec.annotations_of(spec)
     environment = oci_spec.environment_of(spec)
+    kind = oci_spec.kind_in_pod(annotations)
+    if kind == "sandbox":
+        return None
+    if kind:
+        from xpu_runtime.request import assignment, pod
+
+        by_pod, claim = pod.claim(environment, annotations, _selection_by_alias(environment), config)
+        if by_pod:
+            return None if claim is None else _of_pod(spec, environment, annotations, claim, config)
+        annotations.pop(assignment.ANNOTATION, None)
     privileged = oci_spec.is_privileged(spec)
     problems: list[str] = []
     spellings: dict[str, Spelling] = {}
-    by_annotation = _annotated(oci_spec.annotations_of(spec), spellings, problems)
+    by_annotation = _annotated(annotations, spellings, problems)
     requesting = environment
     if not (privileged or config.policy_accept_env_when_unprivileged):
         asked = sorted(name for name in environment if _is_ours(name))
         if asked and not by_annotation:
-            raise RequestError(
-                f"{asked[0]} is set in an unprivileged container, and the configuration's "
-                "policy.accept_env_when_unprivileged is false",
-                f"ask with the annotation {ANNOTATION_PREFIX}* instead",
-            )
+            raise RequestError(_not_by_variable(asked[0]))
         requesting = {name: environment[name] for name in FOR_PROGRAMS if name in environment}
     request, more = _from_variables({**requesting, **by_annotation}, spellings, config.cores_step)
     problems += more
@@ -66,13 +82,64 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
     if request is None:
         return None
     request = request.replace(privileged=privileged, can_lift=oci_spec.can_lift_limits(spec))
+    request = _capped(request, config)
+    refuse(_without_a_cap(request, spellings))
+    return _completed(request, spec, config)
+
+
+def _of_pod(
+    spec: Spec, environment: dict[str, str], annotations: dict[str, str], claim: Claim, config: Config
+) -> Request:
+    """The request of a pod's container: what it claims, as its author says how it is to be held.
+
+    NVIDIA's names of devices and amounts do not count: images set those, whatever the pod asks for.
+    """
+    from xpu_runtime.request import pod
+
+    spellings: dict[str, Spelling] = {}
+    problems: list[str] = []
+    named = pod.of_containers(annotations)
+    by_annotation = _annotated({key: annotations[key] for key in named}, spellings, problems)
+    privileged = oci_spec.is_privileged(spec)
+    variables = {name: value for name, value in environment.items() if name != ALLOCATED}
+    if not (privileged or config.policy_accept_env_when_unprivileged):
+        problems += [_not_by_variable(name) for name in sorted(filter(_is_ours, variables))[:1]]
+    variables.update(by_annotation)
+    ours = {name: value for name, value in variables.items() if name.startswith("XPU_")}
+    for name, alias in _selection_by_alias(variables).items():
+        if name not in ours and name not in AMOUNTS:
+            spellings[name] = alias
+            ours[name] = alias.value
+    request, more = read(
+        ours, step=config.cores_step, requirements=_requirements(variables), spellings=spellings
+    )
+    problems += more + _bypasses(environment)
+    if not privileged:
+        problems += _policy_violations(request, config, spellings)
+    refuse(problems)
+    can_lift = oci_spec.can_lift_limits(spec)
+    request = request.replace(privileged=privileged, can_lift=can_lift, claim=claim, decided=True)
+    if claim.assignment is not None:
+        request = pod.complete(request, claim.assignment.of(claim.of.container))
+    return _completed(request, spec, config)
+
+
+def _completed(request: Request, spec: Spec, config: Config) -> Request:
+    """The request with what the configuration says besides."""
     if config.policy_quotas:
         from xpu_runtime.request import quotas  # few nodes have any
 
         request = request.replace(quotas=quotas.matching(config.policy_quotas, spec))
-    request = _capped(request, config)
-    refuse(_without_a_cap(request, spellings))
     return _shared(request, config)
+
+
+def _not_by_variable(name: str) -> str:
+    """What is wrong, and what to do, where the policy lets no such container ask by variables."""
+    return (
+        f"{name} is set in an unprivileged container, and the configuration's "
+        "policy.accept_env_when_unprivileged is false: "
+        f"ask with the annotation {ANNOTATION_PREFIX}* instead"
+    )
 
 
 def asks(spec: Spec) -> bool:
@@ -82,7 +149,7 @@ def asks(spec: Spec) -> bool:
     environment = oci_spec.environment_of(spec)
     return (
         any(_is_ours(name) for name in environment)
-        or any(name.startswith(ANNOTATION_PREFIX) for name in oci_spec.annotations_of(spec))
+        or any(is_annotation(name) for name in oci_spec.annotations_of(spec))
         or "XPU_VISIBLE_DEVICES" in _selection_by_alias(environment)
     )
 
@@ -115,8 +182,8 @@ def _annotated(
     """Our annotations, as the variables that they stand for."""
     found = {}
     for key, value in annotations.items():
-        if key.startswith(ANNOTATION_PREFIX):
-            name = "XPU_" + key[len(ANNOTATION_PREFIX) :].upper().replace("-", "_")
+        if is_annotation(key):
+            name = variable_of(key)
             if name not in VARIABLES:
                 if len(problems) >= MAX_PROBLEMS:
                     continue
@@ -155,17 +222,20 @@ def _from_variables(
         if name not in ours:
             spellings[name] = alias
             ours[name] = _in_our_terms(name, alias)
-    requirements = {}
-    if "XPU_REQUIRE" not in ours and variables.get("NVIDIA_DISABLE_REQUIRE", "") not in ("true", "1"):
-        requirements = {
-            name: value
-            for name, value in variables.items()
-            if name.startswith(_REQUIRE_PREFIX) and value.strip()
-        }
     ours.update((name, variables[name]) for name in FOR_PROGRAMS if name in variables)
-    request, problems = read(ours, step=step, requirements=requirements, spellings=spellings)
+    request, problems = read(ours, step=step, requirements=_requirements(variables), spellings=spellings)
     # A list in XPU_VISIBLE_DEVICES names its devices, whatever vendor the image was made for.
     return request.replace(vendor="" if chosen and request.choice == "list" else vendor), problems
+
+
+def _requirements(variables: dict[str, str]) -> dict[str, str]:
+    """What an image made for NVIDIA's devices requires of them, by the variable; nothing where the container
+    says itself what it does."""
+    if "XPU_REQUIRE" in variables or variables.get("NVIDIA_DISABLE_REQUIRE", "") in ("true", "1"):
+        return {}
+    return {
+        name: value for name, value in variables.items() if name.startswith(_REQUIRE_PREFIX) and value.strip()
+    }
 
 
 def _in_our_terms(name: str, alias: Spelling) -> str:

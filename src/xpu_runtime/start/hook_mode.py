@@ -38,6 +38,7 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
     if request is None:
         return None
     waiting.allow(waiting.START_S)
+    request = granting.resolved(request)
     inventory = discovery.load(config)
     rootfs = oci_spec.rootfs(spec, state.bundle)
     if request.choice == "none":
@@ -53,9 +54,7 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
     try:
         # The limit first: no process of the container runs yet, and it is the easier one to undo.
         check_wanted(state, started, caller)
-        bound = granting.impose(
-            inventory, granted, state.pid, started, caller, (request, config), request.quotas
-        )
+        bound = granting.impose(inventory, granted, state.pid, started, caller, (request, config), request)
         check_wanted(state, started, caller)
         container.carry_out(plan_of(inventory, bound, request), state.pid, rootfs, spec)
     except BaseException:

@@ -25,7 +25,7 @@ def note(container_id: str, error: BaseException) -> None:
     if isinstance(error, Refused):
         kind, code = events.REFUSED, error.refusal.code
     elif isinstance(error, RequestError):
-        kind, code = events.REFUSED, "wrong-request"
+        kind, code = events.REFUSED, error.code
     waiting.allow(_LONGEST_S)
     with Ledger() as ledger:
         ledger.note(kind, container_id, text=line_of(error), code=code)

@@ -44,6 +44,7 @@ def prepare(
     Returns what `config_json.write` does.
     """
     waiting.allow(waiting.START_S)
+    request = granting.resolved(request)
     inventory = discovery.load(config)
     granted = None
     if request.choice != "none":

@@ -39,13 +39,14 @@ def bind(state: State, number: int, spec: Spec, config: Config, log: Log, caller
     request = source.from_spec(spec, config)
     if request is None:
         raise SpecError(f"the spec of container {state.id} asks for no XPU any more", "start it again")
+    request = granting.resolved(request)
     inventory = discovery.load(config)
     has_mounts = oci_spec.has_namespace(spec, "mount")
     # Without a mount namespace all that the container gets is in its spec already.
     choose_again = (request, config) if has_mounts else None
     started = start_time_of(state)
     check_wanted(state, started, caller)
-    bound = granting.impose(inventory, grants[0], state.pid, started, caller, choose_again, request.quotas)
+    bound = granting.impose(inventory, grants[0], state.pid, started, caller, choose_again, request)
     if has_mounts:
         try:
             rootfs = oci_spec.rootfs(spec, state.bundle)

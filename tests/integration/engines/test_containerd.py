@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import signal
 import subprocess
-import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from typing import Any
 import pytest
 
 from support import GIB
+from support.oci_images import write_archive
 from xpu_runtime.engines import containerd
 
 from ..conftest import Node
@@ -82,48 +80,10 @@ class Ctr:
             self.must("container", "delete", *there)
 
 
-def _oci_archive(root: Path, path: Path) -> None:
-    """An OCI image layout (image-spec, image-layout.md) in a tar: one layer with the content of `root`."""
-    layer = subprocess.run(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE, check=True).stdout
-    blobs: dict[str, bytes] = {}
-
-    def blob(kind: str, data: bytes) -> dict[str, object]:
-        digest = hashlib.sha256(data).hexdigest()
-        blobs[f"blobs/sha256/{digest}"] = data
-        return {
-            "mediaType": f"application/vnd.oci.image.{kind}",
-            "digest": f"sha256:{digest}",
-            "size": len(data),
-        }
-
-    layers = [blob("layer.v1.tar", layer)]
-    architecture = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-    config = {
-        "architecture": architecture,
-        "os": "linux",
-        "config": {"Env": ["PATH=/bin:/usr/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": [layers[0]["digest"]]},
-    }
-    manifest = {
-        "schemaVersion": 2,
-        "config": blob("config.v1+json", json.dumps(config).encode()),
-        "layers": layers,
-    }
-    entry = blob("manifest.v1+json", json.dumps(manifest).encode())
-    entry["annotations"] = {"io.containerd.image.name": IMAGE}
-    blobs["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
-    blobs["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
-    with tarfile.open(path, "w") as archive:
-        for name, data in blobs.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-
-
 @pytest.fixture(scope="module")
 def image(engines: Engines, image_root: Path) -> None:
     archive = engines.folder / "image.tar"
-    _oci_archive(image_root, archive)
+    write_archive(image_root, archive, IMAGE)
     Ctr(engines).must("image", "import", str(archive))
     archive.unlink()
 

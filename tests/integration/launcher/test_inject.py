@@ -157,6 +157,7 @@ def test_owner_mode_and_attributes_stay(injecting: Injecting) -> None:
 
 #: What the launcher must not decide: the text of config.json.
 LEFT = {
+    "what a pod was assigned": json.dumps(spec("XPU_MEM=4G", "XPU_KUBERNETES=allocated")),
     "another variable": json.dumps(spec("XPU_MEM=4G", "XPU_VISIBLE_DEVICES=0")),
     "a misspelt one": json.dumps(spec("XPU_MEM=4G", "XPU_CORE=5")),
     "one for programs": json.dumps(spec("XPU_MEM=4G", "XPU_LOG=debug")),
@@ -211,6 +212,16 @@ def test_what_is_not_plain_is_the_shim_s(injecting: Injecting, text: str) -> Non
     assert injecting.create() == "shim"
     assert injecting.config.read_text() == text
     assert injecting.left() == ["config.json"]
+
+
+@pytest.mark.parametrize("inject", ["yes", "no-pods", "no"])
+def test_of_a_pod_where_an_assignment_is_required_the_shim_decides(injecting: Injecting, inject: str) -> None:
+    conf = injecting.launcher.run_dir / "launcher.conf"
+    conf.write_text(conf.read_text().replace("inject=yes", f"inject={inject}"))
+    of_pod = {"io.kubernetes.cri.container-type": "container"}
+    for marks, by in (({}, {"yes", "no-pods"}), (of_pod, {"yes"})):
+        injecting.config.write_text(json.dumps(spec("XPU_MEM=4G", annotations=marks)))
+        assert injecting.create() == ("runtime" if inject in by else "shim")
 
 
 def kept_beside(injecting: Injecting) -> None:

@@ -65,6 +65,9 @@ def modules_of(code: str) -> set[str]:
         ("policy: {accept_env_when_unprivileged: false}", "no"),
         ("cores: {step: 10}", "no"),
         ("policy: {max_priority: normal}", "no"),
+        ("kubernetes: {node_name: node-1}", "yes"),
+        ("kubernetes: {node_name: node-1, require_assignment: true}", "no-pods"),
+        ("mode: spec\nkubernetes: {node_name: node-1, require_assignment: true}", "no"),
     ],
 )
 def test_the_launcher_gets_plain_requests_where_no_policy_would_refuse_them(

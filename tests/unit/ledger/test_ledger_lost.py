@@ -71,9 +71,21 @@ def test_what_runs_is_written_down_again_as_it_was(path: str, running: Grant) ->
         assert other.id > running.id
 
 
+def test_the_pod_that_a_grant_is_of_is_recorded_beside_its_quotas(path: str, running: Grant) -> None:
+    survivors.keep(running, path, proc.this_process(), ["team-a"], ("uid-1", "main"))
+    assert survivors.counts_to(running) == (["team-a"], ("uid-1", "main"))
+    survivors.keep(running, path, proc.this_process(), [], ("uid-1", "main"))
+    assert survivors.counts_to(running) == ([], ("uid-1", "main"))
+    for content in (b"pod:,team-a", b"pod:/main,team-a", b"pod:uid-1/,team-a", b"team-a,\xff"):
+        os.setxattr(running.cgroup, f"trusted.xpu-quotas.{running.id}", content)
+        assert survivors.counts_to(running)[1] is None
+    survivors.forget(running)
+    assert survivors.counts_to(running) == ([], None)
+
+
 def test_what_has_been_given_back_leaves_no_record(path: str, running: Grant) -> None:
     survivors.keep(running, path, proc.this_process(), ["team-a"])
-    assert survivors.quotas_of(running) == ["team-a"]
+    assert survivors.counts_to(running) == (["team-a"], None)
     survivors.forget(running)
     assert [name for name in os.listxattr(running.cgroup) if "xpu" in name] == []
 
@@ -252,6 +264,19 @@ def test_a_grant_is_not_written_on_the_cgroup_of_who_grants_it(
     survivors.keep(running.replace(cgroup=""), path, proc.this_process())
     assert os.listxattr(cgroup) == [f"trusted.xpu.{running.id}"] * written
     survivors.forget(running.replace(cgroup=""))
+    assert os.listxattr(cgroup) == []
+
+
+def test_nothing_is_written_on_the_cgroup_in_which_a_dead_process_is(
+    path: str, running: Grant, cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On v1 that is the root, which always has processes: the grant would never end."""
+    survivors.forget(running)
+    os.kill(running.pid, 9)
+    while proc.is_alive(running.pid, running.start_time):
+        pass  # the test's own time limit ends this
+    monkeypatch.setattr(cgroups, "devices_folder_v1", {running.pid: str(cgroup), os.getpid(): "/e"}.get)
+    survivors.keep(running.replace(cgroup=""), path, proc.this_process(), ["team-a"])
     assert os.listxattr(cgroup) == []
 
 

@@ -28,8 +28,8 @@ _FILES = (
     "config/config.schema.json",
     *(() if paths.BY_PIP else ("precompile.py", "worker.py", "python/xpu_bundle.py")),
 )
-#: Packages for people's commands, which no start imports.
-_NOT_OF_START = ("cli", "doctor", "engines")
+#: Packages for people's commands and for clusters, which no start imports.
+_NOT_OF_START = ("cli", "doctor", "engines", "kubernetes", "node_setup")
 #: Prints a line for each module that cannot be imported from its own file.
 _IMPORT = """
 import importlib, sys

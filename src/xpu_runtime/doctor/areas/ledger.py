@@ -11,8 +11,8 @@ from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import layout, survivors, waiting
 from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.sqlite import sqlite
-from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import files, proc
 
@@ -38,13 +38,13 @@ def look(machine: Machine) -> Iterator[Finding]:
     waiting.allow(_WAIT_S)
     yield from _locked(path)
     try:
-        with Ledger(path, as_is=True) as ledger:
+        with PodLedger(path, as_is=True) as ledger:
             damage = _damage(path)
             if damage:
                 todo = "remove the file: it is made anew from the containers that run, without its events"
                 yield finding.problem(_CHECK, f"the ledger {path} is damaged ({damage})", todo)
                 return
-            grants, is_own = ledger.grants(), ledger.is_own()
+            grants, is_own, pods = ledger.grants(), ledger.is_own(), len(ledger.reservations())
     except LedgerError as error:
         if not isinstance(error, waiting.LedgerBusy):  # which _locked tells
             yield finding.problem(_CHECK, error.what, error.todo or None)
@@ -53,7 +53,7 @@ def look(machine: Machine) -> Iterator[Finding]:
         text = f"{path} belongs to another PID namespace: which containers run cannot be told from here"
         yield finding.warning(_CHECK, text, "run it on the host itself (in a pod: hostPID: true)")
         return
-    yield from of_grants(path, grants)
+    yield from of_grants(path, grants, pods)
 
 
 def _locked(path: str) -> Iterator[Finding]:
@@ -80,8 +80,9 @@ def _damage(path: str) -> str:
     return "" if found == "ok" else " ".join(found.split())
 
 
-def of_grants(path: str, grants: list[Grant]) -> Iterator[Finding]:
-    """What the grants of the ledger at `path` have that does not fit what runs."""
+def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding]:
+    """What the grants of the ledger at `path`, which has reservations of so many pods, have that does not fit
+    what runs."""
     dead = [grant for grant in grants if not survivors.has_processes(grant)]
     living = [grant for grant in grants if grant not in dead]
     if dead:
@@ -100,7 +101,8 @@ def of_grants(path: str, grants: list[Grant]) -> Iterator[Finding]:
             text = f"{_name(grant)} runs with a slice that the ledger does not have: it can be granted twice"
             yield finding.problem(_CHECK, text, "stop that container and start it again")
     text = f"{path}: layout {layout.VERSION}, whole, {plural(len(living), 'running container')}"
-    yield finding.ok(_CHECK, text)
+    reserved = f", {plural(pods, 'pod with a reservation', 'pods with reservations')}" if pods else ""
+    yield finding.ok(_CHECK, text + reserved)
 
 
 def _name(grant: Grant) -> str:

@@ -1,0 +1,111 @@
+"""What a pod's reservation, or its assignment, gives on this node: whether it fits, and still holds.
+
+Imported only where a pod is concerned. Chooses nothing: devices and amounts were decided on before.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.ledger.grants import Holding, Use
+from xpu_runtime.ledger.placement import Candidate, place
+from xpu_runtime.ledger.refusal import Refusal
+from xpu_runtime.ledger.reservations import Amount, Reservation, of_assignment
+from xpu_runtime.request import pod
+from xpu_runtime.request.request import Request
+from xpu_runtime.request.units import Memory
+from xpu_runtime.value import Value
+from xpu_runtime.vendors import inventory as node
+from xpu_runtime.vendors.inventory import Device, Inventory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.defaults import Config
+    from xpu_runtime.ledger.pod_ledger import PodLedger
+
+
+def resolved(request: Request, ledger: PodLedger) -> Request:
+    """The request of a pod's container without an assignment, with what is reserved for it; RequestError
+    where nothing is."""
+    claim = request.claim
+    assert claim is not None
+    reserved = ledger.reservation(claim.of.uid)
+    shares = reserved.of(claim.of.container) if reserved is not None else ()
+    if not shares:
+        raise pod.not_reserved(claim.of)
+    return pod.complete(request, shares)
+
+
+class Place(Value):
+    """Where a pod's container finds its place: beside what `uses` says. `enter`: the pod's reservation, which
+    is to be entered with it; None: that is in the ledger."""
+
+    uses: dict[str, Use]
+    enter: Reservation | None
+
+
+def place_of(request: Request, inventory: Inventory, config: Config, ledger: PodLedger) -> Place | Refusal:
+    """The place of a container whose request is `resolved`; within the transaction of its grant."""
+    claim = request.claim
+    assert claim is not None
+    now, wanted = ledger.reservation(claim.of.uid), None
+    if claim.assignment is not None:
+        wanted = of_assignment(claim.assignment, claim.of.namespace, claim.of.pod)
+        if now == wanted:
+            wanted = None
+        else:
+            others = ledger.uses_without(claim.of.uid)
+            refusal = why_stale(wanted, now) or why_not(inventory, config, wanted, others)
+            if refusal is not None:
+                return refusal
+    elif now is None or tuple(share.device_uuid for share in now.of(claim.of.container)) != request.selectors:
+        return Refusal("wrong-assignment", f"what is reserved for pod {claim.of.pod} has just changed")
+    return Place(ledger.uses_of_pod(claim.of.uid), wanted)
+
+
+def why_stale(wanted: Reservation, now: Reservation | None) -> Refusal | None:
+    """Why `wanted` does not take the place of what is reserved for the same pod; None: it does, or is it."""
+    if now is None or now == wanted or now.made < wanted.made:
+        return None
+    text = f"the assignment of {wanted.label} is stale: another is in force, which was made later"
+    if now.made == wanted.made:
+        text = f"the assignment of {wanted.label} says something else than the one in force"
+    return Refusal("wrong-assignment", f"{text}; delete the pod, and create it again")
+
+
+def why_not(
+    inventory: Inventory, config: Config, wanted: Reservation, uses: dict[str, Use]
+) -> Refusal | None:
+    """Why a reservation does not fit beside what `uses` says that others have; None: it does."""
+    refusals = []
+    for uuid, amount in wanted.amounts().items():
+        device = next((each for each in inventory.devices if each.uuid == uuid), None)
+        if device is None:
+            told = node.why_not_found(inventory, uuid)
+            return Refusal("unknown-device", f"{wanted.label} is assigned {uuid!r}, {told}")
+        refusal = _lacks(device, amount, uses, config)
+        if refusal is not None:
+            refusals.append(refusal)
+    if not refusals:
+        return None
+    text = f"what is assigned to {wanted.label} is not free on this node"
+    statuses = tuple(status for refusal in refusals for status in refusal.devices)
+    return Refusal(refusals[0].code, text, statuses)
+
+
+def _lacks(device: Device, amount: Amount, uses: dict[str, Use], config: Config) -> Refusal | None:
+    if amount.clash:
+        uses = {**uses, device.uuid: uses.get(device.uuid, Use()).replace(slices=1)}
+    request = Request(
+        choice="list",
+        selectors=(device.uuid,),
+        count=1,
+        memory=() if amount.whole else (Memory(amount.memory_bytes),),
+        cores=amount.cores or None,
+    )
+    found = place(
+        request,
+        [Candidate(device, None, Holding())],
+        uses,
+        oversubscribe=config.oversubscribe_memory,
+        step=config.cores_step,
+    )
+    return found if isinstance(found, Refusal) else None

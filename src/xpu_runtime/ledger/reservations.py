@@ -1,0 +1,349 @@
+"""Reservations: what pods have on this node, whether or not their containers run.
+
+A pod holds of each device the larger of what is reserved for it and what its containers have (memory and
+cores each on its own). So the end of a container changes nothing here, its next start finds its place, and
+what a `kill -9` leaves is right. Tables in the ledger's file beside its layout, as quotas and events are: a
+ledger without them gets them with the first reservation, and one that was made anew has none until they are
+entered again. Knows no device and no Kubernetes.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime import jsonlite
+from xpu_runtime.ledger import events
+from xpu_runtime.ledger.grants import Use
+from xpu_runtime.ledger.sqlite import sqlite
+from xpu_runtime.request.assignment import Assignment, Share, of_plain, plain
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from xpu_runtime.ledger.grants import Grant
+
+    Shares = dict[str, tuple[Share, ...]]
+
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS reservations (
+    uid TEXT NOT NULL, namespace TEXT NOT NULL, pod TEXT NOT NULL, made REAL NOT NULL,
+    containers TEXT NOT NULL, PRIMARY KEY (uid)) WITHOUT ROWID""",
+    # Of each device the most that is reserved at one time, so that a start adds up few rows.
+    """CREATE TABLE IF NOT EXISTS reserved (
+    uid TEXT NOT NULL, device_uuid TEXT NOT NULL, device_index TEXT NOT NULL, memory_bytes INTEGER NOT NULL,
+    cores INTEGER NOT NULL, whole INTEGER NOT NULL, PRIMARY KEY (uid, device_uuid)) WITHOUT ROWID""",
+)
+#: Which grants are pods' containers'. With the container's id: numbers of grants begin anew in a ledger that
+#: another version has made anew.
+_OF_PODS = """CREATE TABLE IF NOT EXISTS of_pods (
+    grant_id INTEGER NOT NULL, container_id TEXT NOT NULL, uid TEXT NOT NULL, container TEXT NOT NULL,
+    PRIMARY KEY (grant_id)) WITHOUT ROWID"""
+
+
+_RUNNING = """SELECT uid, device_uuid, SUM(memory_bytes), SUM(COALESCE(cores, 0)), COUNT(*), MIN(limited),
+    MAX(grants.container_id) FROM of_pods JOIN grants ON grants.id = of_pods.grant_id
+    AND grants.container_id = of_pods.container_id JOIN slices ON slices.grant_id = grants.id"""
+
+
+class Reservation(Value):
+    """What is reserved for a pod's containers, by their names; `made` in seconds since the epoch.
+
+    `init`, `sidecars` and what shares may be: as in request.assignment.Assignment.
+    """
+
+    uid: str
+    namespace: str
+    pod: str
+    #: When it was decided on: what was decided later takes its place.
+    made: float
+    containers: Shares
+    init: Shares = {}
+    sidecars: Shares = {}
+
+    @property
+    def label(self) -> str:
+        """How messages name the pod."""
+        return f"pod {self.namespace}/{self.pod}"
+
+    def of(self, container: str) -> tuple[Share, ...]:
+        """The shares of the container of that name; none where it is not named."""
+        for group in (self.containers, self.init, self.sidecars):
+            if container in group:
+                return group[container]
+        return ()
+
+    def amounts(self) -> dict[str, Amount]:
+        """What the pod can have of each device at one time, by UUID.
+
+        That is the larger of all containers with the sidecars, and of each init container with them.
+        """
+        found = _sum([*self.sidecars.values(), *self.containers.values()])
+        for shares in self.init.values():
+            for uuid, each in _sum([shares, *self.sidecars.values()]).items():
+                found[uuid] = found[uuid].larger(each) if uuid in found else each
+        return found
+
+
+class Amount(Value):
+    """Of one device: bytes, percent of its cores, and whether a container has all of it."""
+
+    memory_bytes: int = 0
+    cores: int = 0
+    whole: bool = False
+    #: One has all of it, and another one has a share at the same time.
+    clash: bool = False
+
+    def larger(self, other: Amount) -> Amount:
+        return Amount(
+            max(self.memory_bytes, other.memory_bytes),
+            max(self.cores, other.cores),
+            self.whole or other.whole,
+            self.clash or other.clash,
+        )
+
+
+def of_assignment(assignment: Assignment, namespace: str, pod: str) -> Reservation:
+    """The reservation that an assignment, which was verified, means for the pod of this name."""
+    return Reservation(
+        assignment.uid,
+        namespace,
+        pod,
+        assignment.made,
+        assignment.containers,
+        assignment.init,
+        assignment.sidecars,
+    )
+
+
+def _sum(shares: Iterable[tuple[Share, ...]]) -> dict[str, Amount]:
+    found: dict[str, Amount] = {}
+    for each in (share for group in shares for share in group):
+        now = found.get(each.device_uuid, Amount())
+        found[each.device_uuid] = Amount(
+            now.memory_bytes + (each.memory_bytes or 0),
+            now.cores + (each.cores or 0),
+            now.whole or each.memory_bytes is None,
+            now != Amount() and (now.whole or each.memory_bytes is None),
+        )
+    return found
+
+
+def every(db: Any, uid: str | None = None) -> list[Reservation]:
+    """The reservations (of pod `uid` alone), by the pods' names."""
+    where, values = ("", ()) if uid is None else ("WHERE uid = ?", (uid,))
+    statement = f"SELECT uid, namespace, pod, made, containers FROM reservations {where} ORDER BY 2, 3, 1"
+    return [
+        Reservation(*row[:4], *(of_plain(group) for group in jsonlite.loads(row[4])))
+        for row in _rows(db, statement, *values)
+    ]
+
+
+def enter(db: Any, reservation: Reservation, indexes: Mapping[str, str]) -> None:
+    """Enters a reservation, in the place of an earlier one of the pod; within a transaction. `indexes`: of
+    devices by UUID, for people."""
+    for statement in _TABLES:
+        db.execute(statement)
+    _forget(db, reservation.uid)
+    groups = [plain(group) for group in (reservation.containers, reservation.init, reservation.sidecars)]
+    row = (reservation.uid, reservation.namespace, reservation.pod, reservation.made, jsonlite.dumps(groups))
+    db.execute("INSERT INTO reservations (uid, namespace, pod, made, containers) VALUES (?,?,?,?,?)", row)
+    for uuid, amount in reservation.amounts().items():
+        db.execute(
+            "INSERT INTO reserved (uid, device_uuid, device_index, memory_bytes, cores, whole) "
+            "VALUES (?,?,?,?,?,?)",
+            (
+                reservation.uid,
+                uuid,
+                indexes.get(uuid, ""),
+                amount.memory_bytes,
+                amount.cores,
+                amount.whole,
+            ),
+        )
+    events.record(db, events.RESERVED, "", _parts(db, reservation.uid), f"for {reservation.label}")
+
+
+def _forget(db: Any, uid: str) -> None:
+    for table in ("reservations", "reserved"):
+        db.execute(f"DELETE FROM {table} WHERE uid = ?", (uid,))
+
+
+def remove(db: Any, uids: Iterable[str]) -> list[Reservation]:
+    """Removes the reservations of these pods, and returns them; no error for those that are gone already."""
+    removed = [each for uid in dict.fromkeys(uids) for each in every(db, uid)]
+    for reservation in removed:
+        parts = _parts(db, reservation.uid)
+        _forget(db, reservation.uid)
+        events.record(db, events.UNRESERVED, "", parts, f"was for {reservation.label}")
+    return removed
+
+
+def _parts(db: Any, uid: str) -> list[events.Part]:
+    rows = _rows(
+        db,
+        "SELECT device_uuid, device_index, memory_bytes, cores, whole FROM reserved WHERE uid = ? "
+        "ORDER BY device_index, device_uuid",
+        uid,
+    )
+    return [
+        events.Part(uuid, index, None if whole else memory, cores or None)
+        for uuid, index, memory, cores, whole in rows
+    ]
+
+
+def belongs(db: Any, grant: Grant, uid: str, container: str) -> None:
+    """Records that a grant is that of a pod's container, within its transaction."""
+    db.execute(_OF_PODS)
+    db.execute(
+        "DELETE FROM of_pods WHERE grant_id = ? OR grant_id NOT IN (SELECT id FROM grants)", (grant.id,)
+    )
+    db.execute(
+        "INSERT INTO of_pods (grant_id, container_id, uid, container) VALUES (?,?,?,?)",
+        (grant.id, grant.container_id, uid, container),
+    )
+
+
+def pods_of_grants(db: Any) -> dict[int, tuple[str, str]]:
+    """(UID, container's name) of each grant that is a pod's container's, by the grant's number."""
+    statement = """SELECT grant_id, uid, container FROM of_pods JOIN grants
+        ON grants.id = of_pods.grant_id AND grants.container_id = of_pods.container_id"""
+    return {number: (uid, container) for number, uid, container in _rows(db, statement)}
+
+
+def running(db: Any, uid: str) -> dict[str, Use]:
+    """What the containers of one pod have of each device."""
+    rows = _rows(db, f"{_RUNNING} WHERE uid = ? GROUP BY uid, device_uuid", uid)
+    return {
+        uuid: Use(memory, cores, count, not limited, "" if limited else holder)
+        for _, uuid, memory, cores, count, limited, holder in rows
+    }
+
+
+def add(db: Any, uses: Mapping[str, Use], without: str = "") -> dict[str, Use]:
+    """`uses` (what containers have, by UUID) with what is reserved beyond that; `without` a pod: with nothing
+    of that pod, neither what is reserved for it nor what its containers have."""
+    found = dict(uses)
+    if without:
+        for uuid, own in running(db, without).items():
+            found[uuid] = _less(found[uuid], own)
+    for uid, each in _unused(db):
+        if uid == without:
+            continue
+        now = found.get(each.device_uuid, Use())
+        now = now.replace(
+            memory_bytes=now.memory_bytes + each.memory_bytes,
+            cores=now.cores + each.cores,
+            slices=now.slices + each.idle,
+            reserved_memory=now.reserved_memory + each.memory_bytes,
+            reserved_cores=now.reserved_cores + each.cores,
+        )
+        if each.whole and not now.exclusive:
+            now = now.replace(exclusive=True, holder_pod=each.pod)
+        found[each.device_uuid] = now
+    return found
+
+
+class Unused(Value):
+    """What is reserved of a device for a pod beyond what its containers have; `whole`: all of it is, though
+    none of them has it all."""
+
+    #: NAMESPACE/NAME.
+    pod: str
+    #: As it was when it was reserved; "" where it was not known.
+    device_index: str
+    device_uuid: str
+    memory_bytes: int
+    cores: int
+    whole: bool
+    #: No container of the pod has any of it.
+    idle: bool
+
+
+def unused(db: Any) -> list[Unused]:
+    """What is reserved and no container has, by the pods' names."""
+    found = [each for _, each in _unused(db) if each.memory_bytes or each.cores or each.whole or each.idle]
+    return sorted(found, key=lambda each: (each.pod, each.device_uuid))
+
+
+def _unused(db: Any) -> list[tuple[str, Unused]]:
+    """With the pods' UIDs."""
+    reserved = _rows(
+        db,
+        "SELECT uid, device_index, device_uuid, memory_bytes, cores, whole, namespace, pod FROM reserved "
+        "JOIN reservations USING (uid)",
+    )
+    if not reserved:
+        return []
+    rows = _rows(db, f"{_RUNNING} GROUP BY uid, device_uuid")
+    have = {(row[0], row[1]): (row[2], row[3], not row[5]) for row in rows}
+    found = []
+    for uid, index, uuid, memory, cores, whole, namespace, pod in reserved:
+        has_memory, has_cores, has_whole = have.get((uid, uuid), (0, 0, False))
+        more_memory, more_cores = max(memory - has_memory, 0), max(cores - has_cores, 0)
+        idle = (uid, uuid) not in have
+        is_whole = bool(whole and not has_whole)
+        more = Unused(f"{namespace}/{pod}", index, uuid, more_memory, more_cores, is_whole, idle)
+        found.append((uid, more))
+    return found
+
+
+def beside_own(db: Any, uses: Mapping[str, Use], uid: str) -> dict[str, Use]:
+    """What a container of the pod `uid` finds of each device: what others have or is reserved for them, and
+    what the pod's other containers have."""
+    found = add(db, uses, uid)
+    for uuid, own in running(db, uid).items():
+        now = found.get(uuid, Use())
+        found[uuid] = now.replace(
+            memory_bytes=now.memory_bytes + own.memory_bytes,
+            cores=now.cores + own.cores,
+            slices=now.slices + own.slices,
+            exclusive=now.exclusive or own.exclusive,
+            holder=own.holder or now.holder,
+        )
+    return found
+
+
+def for_change(db: Any, grant: Grant, uses: dict[str, Use]) -> dict[str, Use]:
+    """`uses` for a grant whose limits are to change: without what is reserved for just its container beyond
+    what that has, which it may have again."""
+    uid, container = pods_of_grants(db).get(grant.id, ("", ""))
+    own = next((each.of(container) for each in every(db, uid)), ())
+    found = dict(uses)
+    for share in own:
+        for slice_ in grant.slices:
+            if slice_.device_uuid == share.device_uuid:
+                now = found[share.device_uuid]
+                memory = max(min((share.memory_bytes or 0) - slice_.memory_bytes, now.reserved_memory), 0)
+                cores = max(min((share.cores or 0) - (slice_.cores or 0), now.reserved_cores), 0)
+                found[share.device_uuid] = now.replace(
+                    memory_bytes=now.memory_bytes - memory,
+                    cores=now.cores - cores,
+                    reserved_memory=now.reserved_memory - memory,
+                    reserved_cores=now.reserved_cores - cores,
+                )
+    return found
+
+
+def _less(all_of_it: Use, own: Use) -> Use:
+    """What is granted without what a pod's containers have of it."""
+    kept = all_of_it.exclusive and not own.exclusive
+    return all_of_it.replace(
+        memory_bytes=all_of_it.memory_bytes - own.memory_bytes,
+        cores=all_of_it.cores - own.cores,
+        slices=all_of_it.slices - own.slices,
+        exclusive=kept,
+        holder=all_of_it.holder if kept else "",
+        holder_cores=all_of_it.holder_cores if kept else None,
+    )
+
+
+def _rows(db: Any, statement: str, *values: object) -> list[Any]:
+    """No rows where nothing has been reserved yet."""
+    try:
+        rows: list[Any] = db.execute(statement, values).fetchall()
+    except sqlite.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        return []
+    return rows

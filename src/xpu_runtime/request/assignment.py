@@ -1,0 +1,298 @@
+"""A pod's assignment: which devices, and how much of each, a cluster's scheduler gave its containers.
+
+It is written into an annotation of the pod, which the pod's author can change: only the signature
+(HMAC-SHA256, RFC 2104), made with a key that the scheduler and the nodes have, proves anything of it. The
+hook reads it for every container of such a pod, so that `hmac`, `hashlib` and `base64`, which take longer
+than all of this, are not imported. Whose container it is, and what the ledger has, is not known here.
+"""
+
+from __future__ import annotations
+
+import binascii
+
+from xpu_runtime import jsonlite
+from xpu_runtime.errors import RequestError
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+#: The pod's annotation that has it.
+ANNOTATION = "yoyoworks.com/xpu-assignment"
+
+_VERSION = "v1"
+#: A pod's annotations have together at most 256 KiB (Kubernetes' TotalAnnotationSizeLimitB).
+_MOST_CHARACTERS = 256 << 10
+_MOST_KEYS_BYTES = 64 << 10
+#: RFC 2104: a key shorter than the hash's output weakens it.
+_LEAST_KEY_BYTES = 32
+_BLOCK = 64  # of SHA-256 (FIPS 180-4)
+_LONGEST_KEY_ID = 63
+#: What SQLite holds.
+_MOST_BYTES = (1 << 63) - 1
+
+
+class AssignmentError(RequestError):
+    """An assignment, or the file of keys, is missing, unreadable or proves nothing; nothing is granted."""
+
+    code = "wrong-assignment"
+
+
+class Share(Value):
+    """What a container gets of one device."""
+
+    device_uuid: str
+    #: None: the whole device, for itself.
+    memory_bytes: int | None
+    #: In percent; None: no cap.
+    cores: int | None
+
+
+class Demand(Value):
+    """What a container asks for: `count` devices, and of each so much."""
+
+    count: int = 1
+    #: Either of them; neither: whole devices.
+    memory_bytes: int | None = None
+    memory_percent: int | None = None
+    #: In percent; None: no cap.
+    cores: int | None = None
+
+
+class Assignment(Value):
+    """What the containers of one pod got on one node, by their names; `made` in seconds since the epoch.
+
+    The shares of one container are of devices that differ, either all with memory or all of whole devices,
+    and have one number of cores.
+    """
+
+    uid: str
+    node: str
+    made: float
+    containers: dict[str, tuple[Share, ...]]
+    #: Init containers that end before the containers start, one after the other.
+    init: dict[str, tuple[Share, ...]] = {}
+    #: Init containers that go on beside all that come after them (restartPolicy: Always).
+    sidecars: dict[str, tuple[Share, ...]] = {}
+
+    def of(self, container: str) -> tuple[Share, ...]:
+        """The shares of the container of that name; none where it is not named."""
+        for group in (self.containers, self.init, self.sidecars):
+            if container in group:
+                return group[container]
+        return ()
+
+
+def sign(assignment: Assignment, key_id: str, key: bytes) -> str:
+    """The annotation's value: `v1.KEYID.PAYLOAD.MAC`, with the MAC over all before it.
+
+    AssignmentError where it is none that `read` would take.
+    """
+    payload = {
+        "uid": assignment.uid,
+        "node": assignment.node,
+        "made": float(assignment.made),
+        "containers": plain(assignment.containers),
+    }
+    for name, group in (("init", assignment.init), ("sidecars", assignment.sidecars)):
+        if group:
+            payload[name] = plain(group)
+    _checked(payload)
+    if not _is_key_id(key_id) or len(key) < _LEAST_KEY_BYTES:
+        raise AssignmentError(f"{key_id[:_LONGEST_KEY_ID]!r} is no usable key", _KEYS_TODO)
+    signed = f"{_VERSION}.{key_id}.{_to_text(jsonlite.dumps(payload).encode())}"
+    return f"{signed}.{_to_text(_hmac(key, signed.encode('ascii')))}"
+
+
+def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
+    """The assignment in the annotation's value `text`, if one of `keys` has signed it; else AssignmentError.
+
+    The signature is checked before anything of the payload is read.
+    """
+    parts = text.split(".") if len(text) <= _MOST_CHARACTERS and text.isascii() else []
+    if len(parts) != 4 or not _is_key_id(parts[1]):
+        raise AssignmentError(f"{ANNOTATION} is none: it is not {_VERSION}.KEYID.PAYLOAD.MAC", _TODO)
+    version, key_id, payload, mac = parts
+    if version != _VERSION:
+        raise AssignmentError(
+            f"{ANNOTATION} has the version {version[:8]!r}, and this runtime knows {_VERSION}",
+            "install the same version on the nodes and for the scheduler extender",
+        )
+    key = keys.get(key_id)
+    if key is None:
+        known = ", ".join(list(keys)[:8]) or "none"
+        raise AssignmentError(
+            f"{ANNOTATION} is signed with the key {key_id!r}, which this node does not have (it has {known})",
+            "give the node the scheduler extender's keys (kubernetes.keys)",
+        )
+    expected = _to_text(_hmac(key, f"{version}.{key_id}.{payload}".encode("ascii")))
+    if not _is_same(expected.encode("ascii"), mac.encode("ascii")):
+        raise AssignmentError(f"{ANNOTATION} is forged or damaged: its signature is wrong", _TODO)
+    try:
+        return _checked(jsonlite.loads(_to_bytes(payload).decode()))
+    except ValueError as error:
+        raise AssignmentError(f"{ANNOTATION} cannot be read ({error})", _TODO) from None
+
+
+_TODO = "only the scheduler extender writes it: delete the pod, and create it again without it"
+_KEYS_TODO = (
+    "a line is KEYID HEX, with letters, digits, _ and - in KEYID and "
+    f"at least {2 * _LEAST_KEY_BYTES} hex digits"
+)
+
+
+def read_keys(path: str) -> dict[str, bytes]:
+    """The keys in the file `path` by their ids, in its order: the first one signs, and all verify.
+
+    AssignmentError where it cannot be read, has none, or a wrong line.
+    """
+    from xpu_runtime.linux import files
+
+    try:
+        lines = files.read(path, _MOST_KEYS_BYTES).decode("ascii").splitlines()
+    except OSError as error:
+        raise AssignmentError(
+            f"the keys of assignments, {path}, cannot be read ({error.strerror})",
+            "put the scheduler extender's keys there (kubernetes.keys)",
+        ) from None
+    except ValueError:
+        raise AssignmentError(f"the keys of assignments, {path}, are no text", _KEYS_TODO) from None
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        key = _key(words[1]) if len(words) == 2 and _is_key_id(words[0]) else b""
+        if not key or words[0] in keys:
+            # Without the line: it has a secret in it.
+            why = "has a key's id again" if key else "is not a key"
+            raise AssignmentError(f"{path}: line {number} {why}", _KEYS_TODO)
+        keys[words[0]] = key
+    if not keys:
+        raise AssignmentError(f"{path} has no key", _KEYS_TODO)
+    return keys
+
+
+def _key(text: str) -> bytes:
+    """Empty where it is none."""
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        return b""
+    return key if len(key) >= _LEAST_KEY_BYTES else b""
+
+
+def _is_key_id(text: str) -> bool:
+    rest = text.replace("_", "a").replace("-", "a")
+    return 0 < len(text) <= _LONGEST_KEY_ID and rest.isascii() and rest.isalnum()
+
+
+def plain(group: Mapping[str, tuple[Share, ...]]) -> dict[str, Any]:
+    """The JSON form of containers' shares."""
+    return {
+        name: [[share.device_uuid, share.memory_bytes, share.cores] for share in shares]
+        for name, shares in group.items()
+    }
+
+
+def of_plain(value: Any) -> dict[str, tuple[Share, ...]]:
+    """Containers' shares from their JSON form; ValueError where it is none."""
+    if not isinstance(value, dict):
+        raise ValueError("containers are no object")
+    return {name: _shares(name, rows) for name, rows in value.items()}
+
+
+def _shares(name: str, rows: Any) -> tuple[Share, ...]:
+    if not name or not isinstance(rows, list) or not rows:
+        raise ValueError(f"container {name[:63]!r} has no list of shares")
+    shares = []
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 3:
+            raise ValueError(f"a share of container {name[:63]!r} is not [UUID, MEMORY, CORES]")
+        uuid, memory, cores = row
+        if not isinstance(uuid, str) or not uuid:
+            raise ValueError(f"a share of container {name[:63]!r} names no device")
+        if memory is not None and not (type(memory) is int and 0 < memory <= _MOST_BYTES):
+            raise ValueError(f"a share of container {name[:63]!r} has memory that is no number of bytes")
+        if cores is not None and not (type(cores) is int and 0 < cores <= 100):
+            raise ValueError(f"a share of container {name[:63]!r} has cores that are no percentage")
+        shares.append(Share(uuid, memory, cores))
+    if len({share.device_uuid for share in shares}) < len(shares):
+        raise ValueError(f"container {name[:63]!r} has two shares of one device")
+    if len({(share.memory_bytes is None, share.cores) for share in shares}) > 1:
+        raise ValueError(f"the shares of container {name[:63]!r} differ in their kind or cores")
+    return tuple(shares)
+
+
+def _checked(payload: Any) -> Assignment:
+    """The assignment in a payload; AssignmentError where it is none."""
+    try:
+        if not isinstance(payload, dict):
+            raise ValueError("no object")
+        uid, node, made = payload.get("uid"), payload.get("node"), payload.get("made")
+        if not isinstance(uid, str) or not uid or not isinstance(node, str) or not node:
+            raise ValueError("it names no pod or no node")
+        if not isinstance(made, (int, float)) or isinstance(made, bool):
+            raise ValueError("it does not say when it was made")
+        groups = [of_plain(payload.get(name, {})) for name in ("containers", "init", "sidecars")]
+    except ValueError as error:
+        raise AssignmentError(f"{ANNOTATION} cannot be read ({error})", _TODO) from None
+    names = [name for group in groups for name in group]
+    if not names or len(set(names)) < len(names):
+        what = "names a container twice" if names else "names no container"
+        raise AssignmentError(f"{ANNOTATION} {what}", _TODO)
+    return Assignment(uid, node, float(made), *groups)
+
+
+def _to_text(data: bytes) -> str:
+    """base64url without padding (RFC 4648, section 5)."""
+    text = binascii.b2a_base64(data, newline=False).decode("ascii")
+    return text.rstrip("=").replace("+", "-").replace("/", "_")
+
+
+def _to_bytes(text: str) -> bytes:
+    plain_text = text.replace("-", "+").replace("_", "/")
+    return binascii.a2b_base64(plain_text + "=" * (-len(text) % 4))
+
+
+def _sha256() -> Callable[[bytes], Any]:
+    """SHA-256 by the interpreter's C module (3.12 gave it another name), which starts in a tenth of the time
+    of hashlib's OpenSSL; by hashlib where a distribution has built neither."""
+    try:
+        import _sha2  # type: ignore[import-not-found, unused-ignore]
+
+        return _sha2.sha256  # type: ignore[no-any-return, unused-ignore]
+    except (ImportError, AttributeError):
+        pass
+    try:
+        import _sha256  # type: ignore[import-not-found, unused-ignore]
+
+        return _sha256.sha256  # type: ignore[no-any-return, unused-ignore]
+    except (ImportError, AttributeError):
+        import hashlib
+
+        return hashlib.sha256
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    """HMAC-SHA256 (RFC 2104)."""
+    sha256 = _sha256()
+    if len(key) > _BLOCK:
+        key = sha256(key).digest()
+    key = key.ljust(_BLOCK, b"\0")
+    inner = sha256(bytes(byte ^ 0x36 for byte in key) + message).digest()
+    found: bytes = sha256(bytes(byte ^ 0x5C for byte in key) + inner).digest()
+    return found
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    """Compared in a time that does not tell how much of it is right."""
+    try:
+        from _operator import _compare_digest
+    except ImportError:
+        import hmac
+
+        return hmac.compare_digest(one, other)
+    return _compare_digest(one, other)

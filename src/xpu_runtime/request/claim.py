@@ -1,0 +1,33 @@
+"""What a container of a Kubernetes pod asks by, as values; read from its spec by pod.py."""
+
+from __future__ import annotations
+
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.request.assignment import Assignment
+
+
+class PodContainer(Value):
+    """Which container of which pod; `uid` is the pod's."""
+
+    uid: str
+    namespace: str
+    pod: str
+    container: str
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return f"container {self.container} of pod {self.namespace}/{self.pod}"
+
+
+class Claim(Value):
+    """What a container of a pod asks by."""
+
+    of: PodContainer
+    #: None: by what is reserved for it in the ledger.
+    assignment: Assignment | None
+    #: What its author says of a cap on cores, as `XPU_SCHED=burst`.
+    about_cores: tuple[str, ...] = ()

@@ -1,0 +1,175 @@
+"""The request of a container of a Kubernetes pod: what it was assigned, and nothing that its author says.
+
+Who the container is stands in annotations that containerd (and cri-o) write beside the author's, which
+cannot take their names. How much it gets, an assignment says, which must be signed for this pod and this
+node; else what is reserved for it in the ledger, which is not known here: such a request is completed where
+the ledger is (ledger/claims.py). What the author may say is how it is held, as everywhere.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.errors import RequestError
+from xpu_runtime.oci import spec as oci_spec
+from xpu_runtime.request import assignment
+from xpu_runtime.request.assignment import ANNOTATION, AssignmentError
+from xpu_runtime.request.claim import Claim, PodContainer
+from xpu_runtime.request.parse import (
+    ALLOCATED,
+    AMOUNTS,
+    FOR_PROGRAMS,
+    Spelling,
+    is_annotation,
+    refuse,
+    variable_of,
+)
+from xpu_runtime.request.units import Memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.config.defaults import Config
+    from xpu_runtime.request.assignment import Assignment, Share
+    from xpu_runtime.request.request import Request
+
+#: The annotations that tell who a container is: UID and namespace and name of its pod, its own name.
+_CONTAINERD = tuple(
+    f"io.kubernetes.cri.{name}"
+    for name in ("sandbox-uid", "sandbox-namespace", "sandbox-name", "container-name")
+)
+_CRI_O = (
+    "io.kubernetes.pod.uid",
+    "io.kubernetes.pod.namespace",
+    "io.kubernetes.pod.name",
+    "io.kubernetes.container.name",
+)
+#: Of a pod, for whoever places it: they mean nothing here, and go to each of its containers.
+_FOR_SCHEDULERS = ("XPU_ASSIGNMENT", "XPU_COUNT", "XPU_POLICY")
+_TODO = "say it in resources.limits, as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30"
+
+
+def who(annotations: dict[str, str]) -> PodContainer | None:
+    """The container with these annotations; None where they do not tell."""
+    names = _CONTAINERD if oci_spec.BY_CONTAINERD in annotations else _CRI_O
+    values = [annotations.get(name, "") for name in names]
+    return PodContainer(*values) if all(values) else None
+
+
+def is_plain(environment: dict[str, str], annotations: dict[str, str], config: Config) -> bool:
+    """Whether a pod's container asks as any other container does."""
+    asks_by_pod = ANNOTATION in annotations or ALLOCATED in environment
+    return not (config.kubernetes_require_assignment or asks_by_pod)
+
+
+def claim(
+    environment: dict[str, str], annotations: dict[str, str], aliases: dict[str, Spelling], config: Config
+) -> tuple[bool, Claim | None]:
+    """Whether a pod's container asks by its pod's assignment, and what it claims then (None: nothing).
+
+    `aliases` is what NVIDIA's variables ask for, by ours. RequestError where it asks for what it was not
+    assigned, or its assignment proves nothing.
+    """
+    if is_plain(environment, annotations, config):
+        return False, None
+    container = who(annotations)
+    asked = _asked(environment, annotations, aliases)
+    if container is None:
+        if asked or ANNOTATION in annotations:
+            raise RequestError(
+                "it cannot be told which pod this container is of: its annotations do not say",
+                "update the engine: containerd 1.6 or newer, or cri-o",
+            )
+        return True, None
+    assigned = None
+    if ANNOTATION in annotations:
+        assigned = _verified(annotations[ANNOTATION], container, config)
+        if not assigned.of(container.container):
+            if not (config.kubernetes_require_assignment or ALLOCATED in environment):
+                return False, None
+            refuse(_amounts(environment, annotations))
+            if asked:
+                raise AssignmentError(
+                    f"{asked[0]} asks for devices, and {container.label} was assigned none", _todo(asked)
+                )
+            return True, None
+    elif not asked:
+        return True, None
+    refuse(_amounts(environment, annotations))
+    about_cores = tuple(
+        f"{name}={environment[name]}" for name in ("XPU_SCHED", "XPU_PRIORITY") if name in environment
+    )
+    return True, Claim(container, assigned, about_cores)
+
+
+def _todo(asked: list[str]) -> str:
+    if all(name.startswith(("NVIDIA_", "CUDA_")) for name in asked):
+        return f"{_TODO}; or set NVIDIA_VISIBLE_DEVICES=none, if it needs none"
+    return _TODO
+
+
+def _asked(
+    environment: dict[str, str], annotations: dict[str, str], aliases: dict[str, Spelling]
+) -> list[str]:
+    """What of a container asks for devices. An annotation holds for each container of the pod, so that one
+    which says only how a slice is held asks for none."""
+    found = [name for name in environment if name.startswith("XPU_") and name not in FOR_PROGRAMS]
+    found += [each.name for name, each in aliases.items() if name in AMOUNTS and each.value != "none"]
+    return found + [key for key, name in of_containers(annotations).items() if name in AMOUNTS]
+
+
+def of_containers(annotations: dict[str, str]) -> dict[str, str]:
+    """The annotations of ours that are not for schedulers, with the variables that they stand for."""
+    named = {key: variable_of(key) for key in annotations if is_annotation(key)}
+    return {key: name for key, name in named.items() if name not in _FOR_SCHEDULERS}
+
+
+def _verified(text: str, container: PodContainer, config: Config) -> Assignment:
+    """The assignment in an annotation, if it is this pod's and this node's; AssignmentError."""
+    found = assignment.read(text, assignment.read_keys(config.kubernetes_keys))
+    if found.uid != container.uid:
+        raise AssignmentError(
+            f"{ANNOTATION} is that of another pod (its UID is {found.uid}, this one's {container.uid})",
+            "it cannot be copied: delete the pod, and create it again without it",
+        )
+    if found.node != config.kubernetes_node_name:
+        here = config.kubernetes_node_name or "not set: see kubernetes.node_name"
+        raise AssignmentError(
+            f"{ANNOTATION} is for the node {found.node}, and this node's name is {here}",
+            "delete the pod: it is scheduled again",
+        )
+    return found
+
+
+def _amounts(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:
+    """A problem for each amount that the container's author has set."""
+    found = [f"{name}={environment[name][:60]}" for name in AMOUNTS if name in environment]
+    ours = of_containers(annotations)
+    found += [f"{key}: {annotations[key][:60]}" for key, name in ours.items() if name in AMOUNTS]
+    return [f"{each} is not for a container of a pod: {_TODO}" for each in found]
+
+
+def complete(request: Request, shares: tuple[Share, ...]) -> Request:
+    """A pod's request with the shares that its container was assigned, of exactly these devices."""
+    claim = request.claim
+    assert claim is not None and shares
+    memory = tuple(Memory(share.memory_bytes) for share in shares if share.memory_bytes is not None)
+    request = request.replace(
+        choice="list",
+        selectors=tuple(share.device_uuid for share in shares),
+        choice_from=f"the {'reservation' if claim.assignment is None else 'assignment'} of {claim.of.label}",
+        count=len(shares),
+        memory=memory,
+        cores=shares[0].cores,
+    )
+    if not request.caps_cores and claim.about_cores:
+        raise RequestError(
+            f"{claim.about_cores[0]} is about a cap on cores, and {claim.of.label} was assigned none",
+            "say in resources.limits how many cores it gets, as yoyoworks.com/xpu-cores: 30",
+        )
+    return request
+
+
+def not_reserved(container: PodContainer) -> AssignmentError:
+    """The error for a container for which there is neither an assignment nor a reservation."""
+    return AssignmentError(
+        f"nothing is reserved on this node for {container.label}, and it has no assignment",
+        f"{_TODO}; where it does, see that `xpu kubernetes device-plugin` runs on this node, with its log",
+    )

@@ -1,0 +1,205 @@
+"""A pod's assignment: who signed it is checked before anything of it is read, and nothing else is taken."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpu_runtime.request import assignment
+from xpu_runtime.request.assignment import Assignment, AssignmentError, Share, read, read_keys, sign
+
+GIB = 1 << 30
+KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+KEYS = {"k1": KEY, "old": OTHER}
+ASSIGNED = Assignment(
+    "uid-1",
+    "node-1",
+    1_700_000_000.25,
+    {
+        "main": (Share("GPU-0", 4 * GIB, 30), Share("GPU-1", 4 * GIB, 30)),
+        "side": (Share("GPU-0", GIB, None),),
+    },
+    {"prepare": (Share("GPU-1", None, None),)},
+    {"log": (Share("GPU-0", GIB, 5),)},
+)
+
+
+def refusal(text: str, keys: dict[str, bytes] = KEYS) -> str:
+    with pytest.raises(AssignmentError) as caught:
+        read(text, keys)
+    assert caught.value.code == "wrong-assignment"
+    return str(caught.value)
+
+
+def signed(payload: Any, key: bytes = KEY) -> str:
+    """What someone with the key signs, whatever it is."""
+    content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    text = f"v1.k1.{base64.urlsafe_b64encode(content).decode().rstrip('=')}"
+    mac = hmac.new(key, text.encode(), hashlib.sha256).digest()
+    return f"{text}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
+
+
+def payload(**changes: Any) -> dict[str, Any]:
+    return {"uid": "u", "node": "n", "made": 1.5, "containers": {"c": [["GPU-0", 5, None]]}, **changes}
+
+
+@pytest.mark.parametrize(("name", "key"), KEYS.items())
+def test_what_one_has_signed_all_who_have_the_key_read(name: str, key: bytes) -> None:
+    assert read(sign(ASSIGNED, name, key), KEYS) == ASSIGNED
+
+
+def test_the_format_is_the_one_that_is_written_down() -> None:
+    version, key, content, mac = sign(ASSIGNED, "k1", KEY).split(".")
+    assert (version, key) == ("v1", "k1")
+    plain = json.loads(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)))
+    assert plain == {
+        "uid": "uid-1",
+        "node": "node-1",
+        "made": 1_700_000_000.25,
+        "containers": {
+            "main": [["GPU-0", 4 * GIB, 30], ["GPU-1", 4 * GIB, 30]],
+            "side": [["GPU-0", GIB, None]],
+        },
+        "init": {"prepare": [["GPU-1", None, None]]},
+        "sidecars": {"log": [["GPU-0", GIB, 5]]},
+    }
+    expected = hmac.new(KEY, f"v1.k1.{content}".encode(), hashlib.sha256).digest()
+    assert base64.urlsafe_b64decode(mac + "=" * (-len(mac) % 4)) == expected
+    assert "=" not in content + mac and "init" not in json.dumps(payload())
+
+
+def test_a_container_s_shares_are_found_by_its_name_whatever_its_kind() -> None:
+    assert ASSIGNED.of("side") == (Share("GPU-0", GIB, None),)
+    assert ASSIGNED.of("prepare") == (Share("GPU-1", None, None),)
+    assert ASSIGNED.of("log") == (Share("GPU-0", GIB, 5),)
+    assert ASSIGNED.of("other") == ()
+
+
+@settings(deadline=None)
+@given(st.integers(0, len(sign(ASSIGNED, "k1", KEY)) - 1), st.characters(min_codepoint=33, max_codepoint=126))
+def test_no_character_can_be_changed(place: int, character: str) -> None:
+    text = sign(ASSIGNED, "k1", KEY)
+    changed = text[:place] + character + text[place + 1 :]
+    if changed != text:
+        refusal(changed)
+
+
+def test_what_is_signed_with_another_key_or_for_another_key_s_name_is_refused() -> None:
+    assert "forged or damaged: its signature is wrong" in refusal(sign(ASSIGNED, "k1", OTHER))
+    told = refusal(sign(ASSIGNED, "k9", KEY))
+    assert "signed with the key 'k9', which this node does not have (it has k1, old)" in told
+    version, _, content, mac = sign(ASSIGNED, "k1", KEY).split(".")
+    assert "its signature is wrong" in refusal(f"{version}.old.{content}.{mac}")
+    assert "(it has none)" in refusal(sign(ASSIGNED, "k1", KEY), {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "v1",
+        "v1.k1.e30",
+        "v1.k1.e30.e30.e30",
+        "v1..e30.e30",
+        "v1.k 1.e30.e30",
+        "\N{SNOWMAN}.k1.e30.e30",
+        "x" * (1 << 20),
+    ],
+)
+def test_what_is_none_is_told_so(text: str) -> None:
+    assert "is not v1.KEYID.PAYLOAD.MAC" in refusal(text)
+
+
+def test_another_version_is_told_so() -> None:
+    assert "has the version 'v2', and this runtime knows v1" in refusal("v2.k1.e30.e30")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"{", "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+        ([], "no object"),
+        (payload(uid=""), "no pod or no node"),
+        (payload(node=3), "no pod or no node"),
+        (payload(made="now"), "when it was made"),
+        (payload(made=True), "when it was made"),
+        (payload(containers=[]), "no object"),
+        (payload(containers={}), "names no container"),
+        (payload(containers={"c": []}), "no list of shares"),
+        (payload(containers={"c": {}}), "no list of shares"),
+        (payload(containers={"": [["GPU-0", 1, None]]}), "no list of shares"),
+        (payload(containers={"c": [["GPU-0", 1]]}), "is not [UUID, MEMORY, CORES]"),
+        (payload(containers={"c": [["", 1, None]]}), "names no device"),
+        (payload(containers={"c": [["GPU-0", 0, None]]}), "no number of bytes"),
+        (payload(containers={"c": [["GPU-0", 1.5, None]]}), "no number of bytes"),
+        (payload(containers={"c": [["GPU-0", 1 << 63, None]]}), "no number of bytes"),
+        (payload(containers={"c": [["GPU-0", True, None]]}), "no number of bytes"),
+        (payload(containers={"c": [["GPU-0", 1, 101]]}), "no percentage"),
+        (payload(containers={"c": [["GPU-0", 1, 0]]}), "no percentage"),
+        (payload(containers={"c": [["GPU-0", 1, None], ["GPU-0", 1, None]]}), "two shares of one device"),
+        (payload(containers={"c": [["GPU-0", 1, None], ["GPU-1", None, None]]}), "differ in their kind"),
+        (payload(containers={"c": [["GPU-0", 1, 5], ["GPU-1", 1, 10]]}), "differ in their kind or cores"),
+        (payload(init={"c": [["GPU-0", 1, None]]}), "names a container twice"),
+    ],
+)
+def test_what_is_signed_and_makes_no_sense_is_refused(content: Any, told: str) -> None:
+    assert told in refusal(signed(content))
+
+
+def test_what_makes_no_sense_is_not_signed() -> None:
+    with pytest.raises(AssignmentError, match="names no container"):
+        sign(ASSIGNED.replace(containers={}, init={}, sidecars={}), "k1", KEY)
+    with pytest.raises(AssignmentError, match="no usable key"):
+        sign(ASSIGNED, "k1", KEY[:31])
+    with pytest.raises(AssignmentError, match="no usable key"):
+        sign(ASSIGNED, "k.1", KEY)
+
+
+@settings(deadline=None)
+@given(st.binary(min_size=0, max_size=200), st.binary(min_size=0, max_size=300))
+def test_the_signature_is_hmac_sha256(key: bytes, message: bytes) -> None:
+    assert assignment._hmac(key, message) == hmac.new(key, message, hashlib.sha256).digest()
+
+
+def test_keys_are_read_in_their_order_with_comments_and_blank_lines(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# of March\nnew {OTHER.hex()}  # signs\n\n  k1\t{KEY.hex().upper()}\n")
+    assert list(read_keys(str(file)).items()) == [("new", OTHER), ("k1", KEY)]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "has no key"),
+        (b"# nothing\n", "has no key"),
+        (b"k1 " + KEY[:31].hex().encode(), "line 1 is not a key"),
+        (b"k1", "line 1 is not a key"),
+        (b"k1 " + KEY.hex().encode() + b" more", "line 1 is not a key"),
+        (b"k.1 " + KEY.hex().encode(), "line 1 is not a key"),
+        (b"\nk1 " + b"z" * 64, "line 2 is not a key"),
+        (b"k1 " + KEY.hex().encode() + b"\nk1 " + OTHER.hex().encode(), "line 2 has a key's id again"),
+        (b"\xff", "are no text"),
+    ],
+)
+def test_a_wrong_file_of_keys_is_told_without_its_secret(tmp_path: Path, content: bytes, told: str) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    with pytest.raises(AssignmentError) as caught:
+        read_keys(str(file))
+    assert told in str(caught.value) and "KEYID HEX" in str(caught.value)
+    assert KEY.hex()[:16] not in str(caught.value)
+
+
+def test_a_file_of_keys_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(AssignmentError, match="cannot be read"):
+        read_keys(os.path.join(tmp_path, "keys"))

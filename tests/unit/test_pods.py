@@ -1,0 +1,242 @@
+"""What is reserved for pods on a node: exact shares where they fit, and what the node places itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.inventories import nvidia
+from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
+from xpu_runtime.ledger.pod_ledger import PodLedger
+from xpu_runtime.ledger.refusal import Refusal
+from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.linux import proc
+from xpu_runtime.pods import Pod, place_for_pod, reserve
+from xpu_runtime.request.assignment import Demand, Share
+from xpu_runtime.vendors.inventory import Device, Inventory
+
+GIB = 1 << 30
+#: Nothing holds a limit on made-up devices.
+CONFIG = DEFAULTS.replace(enforcement_allow_unenforced=("memory", "cores"))
+
+
+def node(*gib: int, faults: dict[int, str] | None = None) -> Inventory:
+    devices = tuple(
+        Device(str(n), f"GPU-{n}", "T4", size * GIB, (), "nvidia", fault=(faults or {}).get(n))
+        for n, size in enumerate(gib)
+    )
+    return Inventory("/", True, devices, (nvidia("615.1"),), ())
+
+
+def share(device: int, gib: int | None, cores: int | None = None) -> Share:
+    return Share(f"GPU-{device}", None if gib is None else gib * GIB, cores)
+
+
+def demand(gib: int | None = None, cores: int | None = None, count: int = 1) -> Demand:
+    return Demand(count, None if gib is None else gib * GIB, None, cores)
+
+
+def reservation(uid: str, made: float = 1.0, **containers: tuple[Share, ...]) -> Reservation:
+    return Reservation(uid, "default", f"pod-{uid}", made, containers)
+
+
+def pod(uid: str, **containers: Demand) -> Pod:
+    return Pod(uid, "default", f"pod-{uid}", containers)
+
+
+def refused(found: Reservation | Refusal | None) -> str:
+    assert isinstance(found, Refusal), found
+    return found.line()
+
+
+def placed(found: Reservation | Refusal) -> Reservation:
+    assert isinstance(found, Reservation), found
+    return found
+
+
+def test_shares_are_reserved_where_they_fit_and_none_of_them_where_one_does_not(run_dir: Path) -> None:
+    inventory = node(16, 16)
+    assert reserve(inventory, CONFIG, reservation("a", c=(share(0, 10, 60),))) is None
+    told = refused(reserve(inventory, CONFIG, reservation("b", c=(share(0, 8, 50), share(1, 8, 50)))))
+    assert told == (
+        "what is assigned to pod default/pod-b is not free on this node (GPU 0: 6G free, 8G requested (10G "
+        "reserved for pods) and 40% cores free, 50% requested (60% reserved for pods))"
+    )
+    with PodLedger() as ledger:
+        assert [each.uid for each in ledger.reservations()] == ["a"]
+    assert reserve(inventory, CONFIG, reservation("b", c=(share(0, 6, 40), share(1, 16, 100)))) is None
+    assert reserve(inventory, CONFIG, reservation("c", c=(share(1, 1),))) is not None
+    assert (
+        reserve(inventory, CONFIG.replace(oversubscribe_memory=2.0), reservation("c", c=(share(1, 1),)))
+        is None
+    )
+
+
+def test_the_same_again_is_fine_and_an_earlier_or_other_one_is_stale(run_dir: Path) -> None:
+    inventory = node(16)
+    first = reservation("a", 2.0, c=(share(0, 16),))
+    assert reserve(inventory, CONFIG, first) is None
+    assert reserve(inventory, CONFIG, first) is None
+    for changed in (first.replace(made=1.0), first.replace(containers={"c": (share(0, 8),)})):
+        found = reserve(inventory, CONFIG, changed)
+        assert found is not None and found.code == "wrong-assignment"
+    assert reserve(inventory, CONFIG, first.replace(made=3.0, containers={"c": (share(0, 8),)})) is None
+
+
+def test_a_device_that_is_not_there_is_told(run_dir: Path) -> None:
+    elsewhere = reservation("a", c=(share(7777, 1),))
+    told = refused(reserve(node(16), CONFIG, elsewhere))
+    assert told == "pod default/pod-a is assigned 'GPU-7777', which is not on this node; it has 0 (GPU-0)"
+
+
+def test_a_whole_device_is_one_container_s(run_dir: Path) -> None:
+    inventory = node(16, 16)
+    two = reservation("a", c=(share(0, None),), d=(share(0, 1),))
+    assert "in use, and the whole device is requested" in refused(reserve(inventory, CONFIG, two))
+    assert reserve(inventory, CONFIG, reservation("a", c=(share(0, None),))) is None
+    told = refused(reserve(inventory, CONFIG, reservation("b", c=(share(0, 1),))))
+    assert "all of it is reserved for pod default/pod-a" in told
+    assert reserve(inventory, CONFIG, reservation("b", c=(share(1, 1),))) is None
+    told = refused(reserve(inventory, CONFIG, reservation("c", c=(share(1, None),))))
+    assert "GPU 1: reserved for pods, and the whole device is requested" in told
+
+
+def test_a_pod_is_placed_whole_as_docker_s_containers_are(run_dir: Path) -> None:
+    inventory = node(16, 16)
+    found = placed(
+        place_for_pod(inventory, CONFIG, Pod("u", "default", "web", {"a": demand(4, 30), "b": demand(2)}))
+    )
+    assert found.containers == {"a": (share(0, 4, 30),), "b": (share(0, 2),)}  # binpack
+    spread = pod("v", a=demand(4, 30)).replace(policy="spread")
+    assert placed(place_for_pod(inventory, CONFIG, spread)).containers == {"a": (share(1, 4, 30),)}
+    assert (
+        place_for_pod(inventory, CONFIG, Pod("u", "default", "web", {"a": demand(1)})) == found
+    )  # it has one
+    both = Pod("w", "default", "w", {"a": demand(5, 10, count=2)})
+    assert placed(place_for_pod(inventory, CONFIG, both)).of("a") == (share(0, 5, 10), share(1, 5, 10))
+    told = refused(
+        place_for_pod(inventory, CONFIG, Pod("x", "default", "x", {"a": demand(1), "b": demand(9)}))
+    )
+    assert told.startswith("container b: no device has 9G of memory free (GPU 0: 5G free, 9G requested (11G")
+    assert told.endswith("the nearest request that fits now: memory=7G")
+    with PodLedger() as ledger:
+        assert {each.uid for each in ledger.reservations()} == {"u", "v", "w"}
+
+
+def test_the_order_of_containers_is_no_reason_to_refuse_a_pod(run_dir: Path) -> None:
+    web = pod("u", a=demand(4), b=demand(8), c=demand(12))
+    found = placed(place_for_pod(node(16, 8), CONFIG, web))
+    assert (found.of("a"), found.of("b"), found.of("c")) == ((share(0, 4),), (share(1, 8),), (share(0, 12),))
+
+
+def test_percentages_are_of_the_device_and_whole_ones_are_alone(run_dir: Path) -> None:
+    inventory = node(16, 8)
+    found = placed(place_for_pod(inventory, CONFIG, pod("u", a=Demand(1, None, 25, 25))))
+    assert found.of("a") == (share(1, 2, 25),)  # binpack: the smaller one is the fuller
+    assert placed(place_for_pod(inventory, CONFIG, Pod("v", "d", "v", {"a": Demand()}))).of("a") == (
+        share(0, None),
+    )
+    told = refused(place_for_pod(inventory, CONFIG, Pod("w", "d", "w", {"a": Demand()})))
+    assert told.startswith("container a: no device has all of its memory free")
+
+
+def test_after_a_lost_ledger_what_runs_keeps_its_device(run_dir: Path) -> None:
+    inventory = node(16, 16, 16)
+    running = Slice("1", "GPU-1", 4 * GIB, True, None, Holding())
+    started = proc.start_time(os.getpid()) or 0
+    wanted = Grant(0, "c1", "/c1", os.getpid(), started, "", "running", "hook", 0.0, ())
+    with PodLedger() as ledger:  # as it is made anew: it knows whose grant it is
+        ledger.grant(wanted, lambda uses: (running,), (), ("u", "b"))
+    web = pod("u", a=demand(2), b=demand(4))
+    found = placed(place_for_pod(inventory, CONFIG, web))
+    assert found.of("b") == (share(1, 4),)
+    with PodLedger() as ledger:
+        assert sum(use.memory_bytes for use in ledger.uses().values()) == 6 * GIB
+
+
+def test_init_containers_use_what_the_pod_has_anyway(run_dir: Path) -> None:
+    inventory = node(16, 16)
+    pod = Pod(
+        "u",
+        "d",
+        "u",
+        {"a": demand(8, 50), "b": demand(8, 50)},
+        {"small": demand(6, 50), "large": demand(14), "both": demand(15, None, 2)},
+        {"log": demand(1)},
+    )
+    found = placed(place_for_pod(inventory, CONFIG, pod))
+    assert found.of("a")[0].device_uuid != found.of("b")[0].device_uuid
+    assert found.of("both") == (share(0, 15), share(1, 15))
+    total = {uuid: amount.memory_bytes // GIB for uuid, amount in found.amounts().items()}
+    assert sorted(total.values()) == [15, 16]
+
+
+def test_defaults_and_maxima_of_the_node_are_not_for_pods(run_dir: Path) -> None:
+    config = CONFIG.replace(
+        defaults_memory="1G",
+        defaults_cores=10,
+        policy_max_memory="2G",
+        policy_max_cores=10,
+        policy_max_count=1,
+    )
+    inventory = node(16, 16)
+    found = placed(place_for_pod(inventory, config, pod("u", a=demand(4, 50, count=2))))
+    assert found.of("a") == (share(0, 4, 50), share(1, 4, 50))
+    assert reserve(inventory, config, reservation("v", c=(share(0, 8, 50),))) is None
+
+
+def test_the_node_places_nothing_on_what_is_out_of_service_and_an_exact_share_is_accounted(
+    run_dir: Path,
+) -> None:
+    inventory = node(16, 16, faults={0: "XID 79"})
+    config = CONFIG.replace(policy_devices=("0",))
+    told = refused(place_for_pod(inventory, config, pod("u", a=demand(4))))
+    assert "not healthy: XID 79" in told and "policy.devices does not list it" in told
+    # It may run there since before: its container's next start tells what is wrong.
+    assert reserve(inventory, config, reservation("v", c=(share(0, 8),))) is None
+
+
+def test_a_node_without_devices_says_so(run_dir: Path) -> None:
+    found = place_for_pod(
+        Inventory("/", True, (), (), (), missing="no driver"), CONFIG, Pod("u", "d", "u", {"a": demand(4)})
+    )
+    assert isinstance(found, Refusal) and found.code == "no-device"
+
+
+PERCENT = st.one_of(st.none(), st.integers(1, 100))
+DEMANDS = st.dictionaries(
+    st.sampled_from("abc"),
+    st.builds(demand, st.one_of(st.none(), st.integers(1, 12)), PERCENT, st.integers(1, 2)),
+    max_size=3,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(DEMANDS, DEMANDS, DEMANDS), min_size=1, max_size=5))
+def test_no_device_is_ever_reserved_beyond_what_it_has(
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[dict[str, Demand], ...]]
+) -> None:
+    inventory = node(16, 16, 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XPU_RUN_DIR", str(tmp_path_factory.mktemp("run")))
+        for number, groups in enumerate(wanted):
+            a, b, c = (
+                {f"{kind}-{name}": each for name, each in group.items()} for kind, group in enumerate(groups)
+            )
+            found = place_for_pod(inventory, CONFIG, Pod(str(number), "d", str(number), a, b, c))
+            if not isinstance(found, Refusal):
+                # What the node places, the same node reserves.
+                assert reserve(inventory, CONFIG, found.replace(made=found.made + 1)) is None
+        with PodLedger() as ledger:
+            uses, entered = ledger.uses(), ledger.reservations()
+    for device in inventory.devices:
+        use = uses.get(device.uuid, Use())
+        assert use.booked(device.memory_bytes) <= device.memory_bytes and use.cores <= 100
+        amounts = [each.amounts()[device.uuid] for each in entered if device.uuid in each.amounts()]
+        assert len(amounts) < 2 or not any(amount.whole for amount in amounts)
+        assert not any(amount.clash for amount in amounts)
