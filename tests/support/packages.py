@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -59,3 +60,28 @@ def build(source: Path, folder: Path, kind: str = "deb", arch: str = "") -> list
     if done.returncode:
         pytest.fail(f"the packages cannot be built: {done.stdout}{done.stderr}")
     return sorted((folder / "dist").iterdir())
+
+
+@pytest.fixture(scope="session")
+def kubernetes_image(debs: list[Path]) -> Path:
+    """The archive of the image for Kubernetes, made of those packages."""
+    folder = _FOLDER.parent / "kubernetes-image"
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{os.environ.get('PYTEST_XDIST_TESTRUNUID') or debs[0].stat().st_mtime_ns}.tar"
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / name).exists():
+            for old in folder.glob("*.tar"):
+                old.unlink()
+            make_image(debs[0], folder / name, folder / "work")
+    return folder / name
+
+
+def make_image(deb: Path, archive: Path, work: Path) -> None:
+    """What `make image` does with a package."""
+    program = REPOSITORY / "packaging" / "kubernetes" / "image.py"
+    done = subprocess.run(
+        [sys.executable, program, deb, archive, work], capture_output=True, text=True, timeout=600
+    )
+    if done.returncode:
+        pytest.fail(f"the image cannot be made: {done.stdout}{done.stderr}")

@@ -21,6 +21,7 @@ from . import REPOSITORY
 FOLDERS = (
     "tests/integration/engines",
     "tests/integration/launcher",
+    "tests/kubernetes",
     "tests/machine",
 )
 #: In this folder, all tests whose parameters begin with one of these releases are one worker's.
@@ -32,6 +33,8 @@ FIRST: tuple[str, ...] = (
     "tests/machine",
     "tests/integration/engines",
     "tests/packages",
+    # Not sooner: what it needs is built beside the tests (`make test`).
+    "tests/kubernetes",
 )
 LOCKS = REPOSITORY / "build" / "tests"
 

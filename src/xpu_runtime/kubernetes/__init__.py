@@ -1,0 +1,1 @@
+"""Kubernetes: what its resources mean here, the device plugin, and the scheduler extender."""

@@ -1,0 +1,406 @@
+"""A client of the Kubernetes API: requests and watches of JSON objects, each with an end.
+
+By the standard library. What is needed of the API is small and has been the same since version 1, and memory
+decides: of the 40 MB that the device plugin may have gRPC takes 30, this 3; lightkube 1.0 would take 22 and
+the official client (kubernetes 37) 35. Objects are plain data, so that who watches ten thousand pods keeps
+of each what he needs (`keep`). What objects mean is not known here.
+
+"Kubernetes API Concepts" on kubernetes.io: efficient detection of changes, retrieving large results sets in
+chunks, resource versions.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import select
+import socket
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from xpu_runtime.errors import ConfigError, XpuError
+from xpu_runtime.kubernetes.access import Access
+from xpu_runtime.value import Value
+from xpu_runtime.version import VERSION
+
+T = TypeVar("T")
+
+_JSON = "application/json"
+#: How a patch is to be understood.
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+
+#: Seconds for a connection, and for an answer.
+CONNECT_S, ANSWER_S = 5.0, 15.0
+#: Seconds of a watch, after which the server ends it; with a part by chance, so that nodes that were started
+#: at once do not come back at once.
+_WATCH_S = 300
+#: Objects in a page of a list.
+_PAGE = 500
+_LONGEST_ANSWER = 256 << 20
+_LONGEST_EVENT = 8 << 20
+#: Seconds that a connection may lie idle: servers and what is between close one after a minute or more.
+_IDLE_S = 30.0
+#: Seconds between two tries to follow.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+#: The Linux kernel gives a connection up whose other end has been gone for so many seconds (tcp(7)).
+_DEAD_S = 30
+_GONE = 410
+
+
+class ApiError(XpuError):
+    """A request that failed. `status` is HTTP's, 0 where there was no answer; `reason` is that of the API's
+    Status object ("NotFound", "Conflict"); `retry_after` is in seconds."""
+
+    def __init__(self, what: str, status: int = 0, reason: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(what)
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class Change(Value, Generic[T]):
+    """What `Api.follow` tells: `kind` is "listed" (`objects` are all there are), "changed" (`objects` has the
+    one that is new or has changed) or "deleted"."""
+
+    kind: str
+    objects: tuple[T, ...]
+
+
+class Api:
+    """One API server. Methods can be called by several threads at a time."""
+
+    def __init__(self, access: Access, user_agent: str = "xpu", *, metadata_only: bool = False) -> None:
+        """`metadata_only`: lists and watches bring names, labels and annotations alone."""
+        self.access = access
+        self._metadata_only = metadata_only
+        self._agent = f"{user_agent}/{VERSION}"
+        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+        self._lock = threading.Lock()
+
+    # Single objects
+
+    def get(self, path: str, seconds: float = ANSWER_S, **query: Any) -> Any:
+        """The object at `path`, such as /api/v1/nodes/NAME; ApiError."""
+        return self._ask("GET", path, query, None, "", seconds)
+
+    def post(self, path: str, body: Mapping[str, Any], seconds: float = ANSWER_S, **query: Any) -> Any:
+        """Creates an object; ApiError. Where the connection breaks, it may have been created all the same."""
+        return self._ask("POST", path, query, body, "application/json", seconds)
+
+    def put(self, path: str, body: Mapping[str, Any], seconds: float = ANSWER_S, **query: Any) -> Any:
+        """Replaces an object; ApiError, with status 409 where `body` is of another resourceVersion."""
+        return self._ask("PUT", path, query, body, "application/json", seconds)
+
+    def patch(self, path: str, body: Any, kind: str = MERGE, seconds: float = ANSWER_S, **query: Any) -> Any:
+        """Changes an object; ApiError."""
+        return self._ask("PATCH", path, query, body, kind, seconds)
+
+    def delete(self, path: str, seconds: float = ANSWER_S, **query: Any) -> Any:
+        """Removes an object; ApiError."""
+        return self._ask("DELETE", path, query, None, "", seconds)
+
+    # Many objects
+
+    def list(
+        self, path: str, keep: Callable[[dict[str, Any]], T | None], page: int = _PAGE, **query: Any
+    ) -> tuple[list[T], str]:
+        """What `keep` makes of each object (None: nothing) and the version of the whole list; ApiError.
+
+        It is read in pages. Where the server has forgotten the list meanwhile (410), it is begun anew.
+        """
+        while True:
+            found: list[T] = []
+            more: dict[str, Any] = {}
+            try:
+                while True:
+                    asked = {"limit": page, **query, **more}
+                    accept = self._accept("PartialObjectMetadataList")
+                    answer = self._ask("GET", path, asked, None, "", ANSWER_S, accept)
+                    found += [kept for each in answer.get("items") or () if (kept := keep(each)) is not None]
+                    metadata = answer.get("metadata") or {}
+                    if not metadata.get("continue"):
+                        return found, str(metadata.get("resourceVersion") or "")
+                    more = {"continue": metadata["continue"]}
+            except ApiError as error:
+                if error.status != _GONE or not more:
+                    raise
+
+    def watch(
+        self, path: str, version: str, seconds: int = _WATCH_S, **query: Any
+    ) -> Generator[dict[str, Any], None, None]:
+        """The events after `version`, as the API tells them (type and object), until the server ends it,
+        after `seconds`. ApiError; with status 410 where it does not know that version any more."""
+        query = {
+            **query,
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": seconds,
+        }
+        headers = self._headers("", accept=self._accept("PartialObjectMetadata"))
+        connection = self._connect(seconds + ANSWER_S)
+        try:
+            # The first event may be far away: the answer begins at once.
+            connection.request("GET", _url(self.access, path, query), headers=headers)
+            response = connection.getresponse()
+            _check(response, response.read(_LONGEST_EVENT) if response.status >= 400 else b"")
+            while line := response.readline(_LONGEST_EVENT + 1):
+                if len(line) > _LONGEST_EVENT:
+                    raise ApiError(f"an event of {path} is longer than {_LONGEST_EVENT >> 20} MiB")
+                event = json.loads(line)
+                if event.get("type") == "ERROR":
+                    raise _of_status(event.get("object") or {}, 0)
+                yield event
+        except (OSError, ValueError, AttributeError, http.client.HTTPException) as error:
+            raise ApiError(f"the watch of {path} broke off: {_text(error)}") from error
+        finally:
+            connection.close()
+
+    def follow(
+        self,
+        path: str,
+        keep: Callable[[dict[str, Any]], T | None],
+        stop: threading.Event,
+        problem: Callable[[str], None],
+        **query: Any,
+    ) -> Iterator[Change[T]]:
+        """All objects, and then each change, until `stop` is set, whatever happens to the server.
+
+        A watch that ends is taken up where it was; where the server does not know that version any more, all
+        is listed again. `problem` is told, as one line, what went wrong (and "" when it is well again).
+        What `keep` makes None of is left out of lists, and of changes.
+        """
+        version, pause = "", _FIRST_PAUSE_S
+        while not stop.is_set():
+            try:
+                if not version:
+                    objects, version = self.list(path, keep, **query)
+                    yield Change("listed", tuple(objects))
+                problem("")
+                for event in self.watch(path, version, _WATCH_S + random.randrange(60), **query):  # noqa: S311
+                    pause = _FIRST_PAUSE_S
+                    thing = event.get("object") or {}
+                    version = str((thing.get("metadata") or {}).get("resourceVersion") or version)
+                    kept = None if event.get("type") == "BOOKMARK" else keep(thing)
+                    if kept is not None:
+                        yield Change("deleted" if event.get("type") == "DELETED" else "changed", (kept,))
+                    if stop.is_set():
+                        return
+                # Ended by the server, in order or because it goes down: not at once again.
+                stop.wait(random.uniform(0, _FIRST_PAUSE_S))  # noqa: S311
+            except XpuError as error:
+                if isinstance(error, ApiError) and error.status == _GONE:
+                    version = ""
+                else:
+                    problem(str(error))
+                asked = error.retry_after if isinstance(error, ApiError) else 0.0
+                stop.wait(max(min(asked, _LONGEST_PAUSE_S), pause * random.uniform(0.5, 1)))  # noqa: S311
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    # HTTP
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        body: Any,
+        content_type: str,
+        seconds: float,
+        accept: str = _JSON,
+    ) -> Any:
+        """The object in the answer, after `seconds` at the latest; ApiError."""
+        until = time.monotonic() + seconds
+        url = _url(self.access, path, query)
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        idle, anew = True, False
+        for _ in range(3):
+            headers = self._headers(content_type, anew, accept)
+            connection, was_idle = self._take(until, idle)
+            try:
+                connection.request(method, url, data, headers)
+                response = connection.getresponse()
+                content = _read_all(response, connection, until)
+                self._give(connection, response)
+                _check(response, content)
+                return json.loads(content) if content else {}
+            except ApiError as error:
+                if error.status != http.client.UNAUTHORIZED or anew:
+                    raise
+                anew = True
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                connection.close()
+                # The server may close one that lies idle at the moment at which it is used again.
+                if not was_idle or method == "POST" or time.monotonic() >= until:
+                    raise ApiError(f"{method} {self._where(path)}: {_text(error)}") from error
+                idle = False
+        raise ApiError(f"{method} {self._where(path)}: no answer")
+
+    def _accept(self, kind: str) -> str:
+        """Servers that cannot give objects as `kind` (metav1) give them whole."""
+        return f"{_JSON};as={kind};g=meta.k8s.io;v=v1,{_JSON}" if self._metadata_only else _JSON
+
+    def _headers(self, content_type: str, anew: bool = False, accept: str = _JSON) -> dict[str, str]:
+        headers = {"Accept": accept, "User-Agent": self._agent}
+        try:
+            token = self.access.token(anew=anew)
+        except ConfigError as error:
+            raise ApiError(str(error)) from error
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        if content_type:
+            headers["Content-Type"] = content_type
+        return headers
+
+    def _where(self, path: str) -> str:
+        return f"{self.access.host}:{self.access.port}{path}"
+
+    def _take(self, until: float, idle: bool) -> tuple[http.client.HTTPConnection, bool]:
+        """A connection, and whether it was used before."""
+        now = time.monotonic()
+        with self._lock:
+            while self._idle:
+                since, connection = self._idle.pop()
+                if idle and now - since < _IDLE_S and not _has_ended(connection):
+                    return connection, True
+                connection.close()
+        return self._connect(max(until - now, 0.1)), False
+
+    def _give(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        """Keeps a connection for the next request, where the server does."""
+        if response.will_close or not response.isclosed():
+            connection.close()
+            return
+        with self._lock:
+            self._idle.append((time.monotonic(), connection))
+
+    def _connect(self, seconds: float) -> http.client.HTTPConnection:
+        """Connected; `seconds` is how long a single read may take. ApiError."""
+        access = self.access
+        if access.context is None:
+            connection = http.client.HTTPConnection(access.host, access.port, timeout=min(seconds, CONNECT_S))
+        else:
+            connection = _Https(access, min(seconds, CONNECT_S))
+        try:
+            connection.connect()
+            _end_when_dead(connection.sock)
+            connection.sock.settimeout(seconds)
+        except (OSError, ValueError) as error:
+            connection.close()
+            raise ApiError(f"{access.host}:{access.port} cannot be reached: {_text(error)}") from error
+        return connection
+
+
+class _Https(http.client.HTTPSConnection):
+    """With another name for the certificate than for the connection, where the kubeconfig says so."""
+
+    def __init__(self, access: Access, timeout: float) -> None:
+        super().__init__(access.host, access.port, timeout=timeout, context=access.context)
+        self._access = access
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        assert self._access.context is not None
+        self.sock = self._access.context.wrap_socket(self.sock, server_hostname=self._access.server_name)
+
+
+def _check(response: http.client.HTTPResponse, content: bytes) -> None:
+    """ApiError where the answer is one."""
+    if response.status < 400:
+        return
+    try:
+        status = json.loads(content)
+    except ValueError:
+        status = {}
+    after = response.headers.get("Retry-After", "")
+    wait = float(after) if after.isdigit() else 0.0
+    raise _of_status(status if isinstance(status, dict) else {}, response.status, wait)
+
+
+def _has_ended(connection: http.client.HTTPConnection) -> bool:
+    """Whether the server has closed it, or sent what nobody asked for."""
+    return connection.sock is None or bool(select.select([connection.sock], [], [], 0)[0])
+
+
+def _end_when_dead(sock: socket.socket) -> None:
+    """A watch is silent for minutes: without this, one whose server is gone is waited for till its end."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _DEAD_S // 3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _DEAD_S // 6)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_S * 1000)
+
+
+def _read_all(
+    response: http.client.HTTPResponse, connection: http.client.HTTPConnection, until: float
+) -> bytes:
+    """TimeoutError where it is not all there at `until`; ValueError where it is too long."""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer took too long")
+        if connection.sock is not None:  # closed already where the answer ends the connection
+            connection.sock.settimeout(left)
+        piece = response.read(1 << 18)
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+        size += len(piece)
+        if size > _LONGEST_ANSWER:
+            raise ValueError(f"the answer is longer than {_LONGEST_ANSWER >> 20} MiB")
+
+
+def _of_status(status: Mapping[str, Any], code: int, retry_after: float = 0.0) -> ApiError:
+    """The error that a Status object of the API tells."""
+    code = int(status.get("code") or code)
+    reason = str(status.get("reason") or "")
+    details = status.get("details") or {}
+    after = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    text = f"the API server refuses: {status.get('message') or reason or 'no reason given'} ({code})"
+    return ApiError(text, code, reason, float(after or retry_after))
+
+
+def _url(access: Access, path: str, query: Mapping[str, Any]) -> str:
+    words = {name: str(value) for name, value in query.items() if value is not None}
+    return f"{access.prefix}{path}" + (f"?{urllib.parse.urlencode(words)}" if words else "")
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return str(error) or "no answer in time"
+    if isinstance(error, OSError) and error.errno and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def event(
+    pod: Mapping[str, str], reason: str, message: str, *, warning: bool, component: str, node: str
+) -> tuple[str, dict[str, Any]]:
+    """An event on a pod (namespace, name, uid), as path and body for `post`."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    name = f"{pod['name'][:200]}.{os.urandom(8).hex()}"
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": pod["namespace"]},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", **pod},
+        "reason": reason,
+        # Longer ones the API server refuses (validation of events.k8s.io).
+        "message": message[:1000],
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": component, "host": node},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        "reportingComponent": component,
+        "reportingInstance": node,
+    }
+    return f"/api/v1/namespaces/{pod['namespace']}/events", body

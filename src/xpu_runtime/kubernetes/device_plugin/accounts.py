@@ -1,0 +1,84 @@
+"""The node's ledger as the plugin's threads use it: one at a time, each for so many seconds at the most.
+
+How long waits for the ledger's lock may take is one number of the whole process (ledger/waiting.py), so each
+turn sets it. What is read is read at once, and kept as a value.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from xpu_runtime import paths
+from xpu_runtime.ledger import waiting
+from xpu_runtime.ledger.grants import Use
+from xpu_runtime.ledger.pod_ledger import PodLedger
+from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.ledger.waiting import LedgerBusy
+from xpu_runtime.value import Value
+
+
+class Taken(Value):
+    """What everybody has, by the device's UUID; what those have who are no pods; and what is reserved, by the
+    pod's UID."""
+
+    uses: Mapping[str, Use] = {}
+    others: Mapping[str, Use] = {}
+    reservations: Mapping[str, Reservation] = {}
+
+
+class Accounts:
+    """The ledger, shared by threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def turn(self, seconds: float) -> Iterator[None]:
+        """In it, a Ledger may be opened by this thread, and by no other; LedgerBusy after `seconds`."""
+        until = time.monotonic() + seconds
+        if not self._lock.acquire(timeout=seconds):
+            raise LedgerBusy(f"another thread has used the ledger for {seconds:.0f} s")
+        try:
+            waiting.allow(max(until - time.monotonic(), 0.0))
+            yield
+        finally:
+            self._lock.release()
+
+    def read(self, seconds: float) -> Taken:
+        """LedgerError where it cannot be read."""
+        with self.turn(seconds), PodLedger() as ledger:
+            of_pods = ledger.pods_of_grants()
+            others: dict[str, Use] = {}
+            for grant in ledger.grants():
+                for slice_ in () if grant.id in of_pods else grant.slices:
+                    now = others.get(slice_.device_uuid, Use())
+                    others[slice_.device_uuid] = now.replace(
+                        memory_bytes=now.memory_bytes + slice_.memory_bytes,
+                        cores=now.cores + (slice_.cores or 0),
+                        slices=now.slices + 1,
+                        exclusive=now.exclusive or not slice_.limited,
+                    )
+            return Taken(ledger.uses(), others, {each.uid: each for each in ledger.reservations()})
+
+    def is_reserved(self, uid: str, seconds: float) -> bool:
+        """Whether the pod has a reservation; LedgerError."""
+        with self.turn(seconds), PodLedger() as ledger:
+            return ledger.reservation(uid) is not None
+
+    def unreserve(self, uids: list[str], seconds: float) -> list[Reservation]:
+        """Ends what is reserved for these pods, and returns it; LedgerError."""
+        with self.turn(seconds), PodLedger() as ledger:
+            return ledger.unreserve(uids)
+
+    @staticmethod
+    def stamp() -> tuple[int, ...]:
+        """What is another value when the ledger has changed."""
+        try:
+            there = os.stat(paths.in_run_dir("ledger.db"))
+        except OSError:
+            return ()
+        return there.st_ino, there.st_size, there.st_mtime_ns

@@ -1,0 +1,84 @@
+"""What the kubelet is answered: Allocate, GetPreferredAllocation, PreStartContainer.
+
+Allocate does not say whose container it is, and need not: what a container gets is in its pod's reservation.
+It answers with one variable, from which the runtime knows that the container has devices by its pod, even
+where it could not be told otherwise. PreStartContainer is the last moment before a start, and waits until the
+pod has its reservation: a refusal is seen in `kubectl describe`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from xpu_runtime.errors import XpuError
+from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.device_plugin.given import Given
+from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
+from xpu_runtime.kubernetes.device_plugin.offer import preferred
+from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
+from xpu_runtime.kubernetes.device_plugin.pods import Pods
+from xpu_runtime.kubernetes.device_plugin.v1beta1 import (
+    AllocateRequest,
+    AllocateResponse,
+    ContainerAllocateResponse,
+    ContainerPreferredAllocationResponse,
+    PreferredAllocationRequest,
+    PreferredAllocationResponse,
+    PreStartContainerRequest,
+)
+
+#: What a container has in its environment that the kubelet gave a device of ours.
+ENVIRONMENT: Mapping[str, str] = {"XPU_KUBERNETES": "allocated"}
+#: Seconds: the kubelet waits for 30 (KubeletPreStartContainerRPCTimeoutInSecs).
+_PRE_START_S = 25.0
+
+
+class KubeletCalls:
+    """Answers, in gRPC's threads."""
+
+    def __init__(
+        self,
+        pods: Pods,
+        given: Given,
+        api: Api | None,
+        listed: Callable[[], Iterable[PodOnNode]],
+        changed: Callable[[], None],
+    ) -> None:
+        """`listed`: the pods of this node, as the API server has them now. `changed` is called when the
+        kubelet has given IDs to somebody."""
+        self._pods = pods
+        self._given = given
+        self._api = api
+        self._listed = listed
+        self._changed = changed
+
+    def preferred(self, resource: str, request: PreferredAllocationRequest) -> PreferredAllocationResponse:
+        given = self._given.last
+        answers = []
+        for each in request.containers:
+            first = self._pods.thought_of(resource, each.size, given.by_pod(resource))
+            ids = preferred(each.available, each.must_include, each.size, given.ids(resource) or (), first)
+            answers.append(ContainerPreferredAllocationResponse(ids))
+        return PreferredAllocationResponse(tuple(answers))
+
+    def allocate(self, resource: str, request: AllocateRequest) -> AllocateResponse:
+        self._changed()
+        return AllocateResponse(tuple(ContainerAllocateResponse(ENVIRONMENT) for _ in request.containers))
+
+    def pre_start(self, resource: str, request: PreStartContainerRequest) -> None:
+        """XpuError refuses the start."""
+        until = time.monotonic() + _PRE_START_S
+        try:
+            owner = self._given.ask().owner(resource, request.ids)
+        except KubeletError:
+            owner = None
+        if owner is not None:
+            self._pods.ensure(*owner, self._api, until)
+        elif self._api is not None:
+            self._pods.ensure_all(self._listed, until)
+        else:
+            raise XpuError(
+                "it cannot be told whose container this is: neither the kubelet nor an API server answers",
+                "mount /var/lib/kubelet/pod-resources into the device plugin's pod",
+            )

@@ -1,0 +1,73 @@
+"""Which IDs the kubelet has given to whom, as its PodResources tell it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping
+
+from xpu_runtime.kubernetes.device_plugin import kubelet
+from xpu_runtime.kubernetes.device_plugin.v1beta1 import PodResources
+from xpu_runtime.value import Value
+
+#: Namespace and name of a pod.
+PodName = tuple[str, str]
+
+
+class GivenNow(Value):
+    """As it was told last. `is_known` is False where nothing could be told."""
+
+    is_known: bool = False
+    #: By resource, then by pod.
+    by_resource: Mapping[str, Mapping[PodName, frozenset[str]]] = {}
+
+    def ids(self, resource: str, pods: Collection[PodName] | None = None) -> frozenset[str] | None:
+        """The IDs that pods have (those named, or all); None: it is not known."""
+        if not self.is_known:
+            return None
+        some = self.by_resource.get(resource, {})
+        return frozenset().union(*(ids for pod, ids in some.items() if pods is None or pod in pods))
+
+    def by_pod(self, resource: str) -> dict[PodName, int]:
+        """How many IDs each pod has."""
+        return {pod: len(ids) for pod, ids in self.by_resource.get(resource, {}).items()}
+
+    def owner(self, resource: str, ids: Iterable[str]) -> PodName | None:
+        """The pod that has all these IDs; None: none does."""
+        wanted = frozenset(ids)
+        for pod, some in self.by_resource.get(resource, {}).items():
+            if wanted and wanted <= some:
+                return pod
+        return None
+
+
+class Given:
+    """Asks the kubelet, when it is told to; thread-safe."""
+
+    def __init__(self, path: str, resources: Collection[str]) -> None:
+        """`path`: PodResources' socket."""
+        self._path = path
+        self._resources = frozenset(resources)
+        self._lock = threading.Lock()
+        #: What was told last.
+        self.last = GivenNow()
+
+    def ask(self) -> GivenNow:
+        """What it is now; KubeletError, and `last` is then as good as none."""
+        with self._lock:
+            try:
+                self.last = GivenNow(True, self._sorted(kubelet.pods(self._path)))
+            except kubelet.KubeletError:
+                self.last = GivenNow()
+                raise
+            return self.last
+
+    def _sorted(self, pods: Iterable[PodResources]) -> dict[str, dict[PodName, frozenset[str]]]:
+        found: dict[str, dict[PodName, frozenset[str]]] = {}
+        for pod in pods:
+            for container in pod.containers:
+                for devices in container.devices:
+                    if devices.resource in self._resources:
+                        of_resource = found.setdefault(devices.resource, {})
+                        before = of_resource.get((pod.namespace, pod.name), frozenset())
+                        of_resource[pod.namespace, pod.name] = before | frozenset(devices.ids)
+        return found

@@ -1,0 +1,177 @@
+"""The kubelet, as the plugin calls it: registration, and which pods have which IDs.
+
+A kubelet that starts removes all sockets of plugins and makes its own anew; so the plugin looks each second
+whether both are as they were, and otherwise listens and registers again. The new server is registered before
+the old one ends: the kubelet then takes the devices over, and none is unhealthy in between.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from xpu_runtime.errors import XpuError
+from xpu_runtime.kubernetes.device_plugin import v1beta1
+from xpu_runtime.kubernetes.device_plugin.server import OPTIONS, Calls, Observe, Served, Server
+from xpu_runtime.kubernetes.device_plugin.v1beta1 import (
+    Empty,
+    ListPodResourcesResponse,
+    PodResources,
+    RegisterRequest,
+)
+from xpu_runtime.kubernetes.device_plugin.wire import Message
+
+#: Seconds for an answer of the kubelet.
+_ANSWER_S = 3.0
+#: What the kubelet itself lets such an answer be (podresources, DefaultPodResourcesMaxSize).
+_MOST_BYTES = 16 << 20
+#: sockaddr_un's (unix(7)).
+_LONGEST_PATH = 107
+_PREFIX = "xpu-"
+
+
+class KubeletError(XpuError):
+    """The kubelet does not answer, or refuses."""
+
+
+def _call(path: str, method: str, request: Message, response: type[Message]) -> Message:
+    """One call on a channel of its own: one that is kept waits ever longer to connect again."""
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", _MOST_BYTES)]
+    with grpc.insecure_channel(f"unix:{path}", options=options) as channel:
+        call: grpc.UnaryUnaryMultiCallable[Message, Message]
+        call = channel.unary_unary(method, lambda m: m.encoded(), response.decoded)
+        try:
+            return call(request, timeout=_ANSWER_S)
+        except grpc.RpcError as error:
+            code = error.code().name if isinstance(error, grpc.Call) else ""
+            details = error.details() if isinstance(error, grpc.Call) else str(error)
+            raise KubeletError(f"the kubelet on {path}: {details or 'no answer'} ({code})") from None
+        except ValueError as error:  # the channel was closed, or the answer is none
+            raise KubeletError(f"the kubelet on {path}: {error}") from None
+
+
+def pods(path: str) -> tuple[PodResources, ...]:
+    """The pods of the node, with the IDs of all plugins that each container has; KubeletError.
+
+    `path`: the socket of PodResources, by default /var/lib/kubelet/pod-resources/kubelet.sock.
+    """
+    answer = _call(path, v1beta1.LIST_POD_RESOURCES, Empty(), ListPodResourcesResponse)
+    assert isinstance(answer, ListPodResourcesResponse)
+    return answer.pods
+
+
+class Registrations:
+    """The plugin's sockets in the kubelet's folder, and whether it knows them. One thread."""
+
+    def __init__(
+        self,
+        folder: str,
+        served: dict[str, Served],
+        calls: Calls,
+        observe: Observe,
+        threads: ThreadPoolExecutor,
+        log: Callable[[str], None],
+    ) -> None:
+        """`served`: the lists by resource. `log` is told what goes wrong, once, and what is well again."""
+        self._folder = folder
+        self._served = served
+        self._calls = calls
+        self._observe = observe
+        self._threads = threads
+        self._log = log
+        self._servers: dict[str, tuple[str, Server]] = {}
+        #: Which kubelet it is, and the resources that it has taken.
+        self._kubelet: tuple[object, ...] | None = None
+        self._known: set[str] = set()
+        self._count = 0
+        self._problem = ""
+        #: How often a kubelet has taken a resource.
+        self.registered = 0
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the kubelet has taken all of them."""
+        return len(self._known) == len(self._served)
+
+    def look(self) -> None:
+        """Registers with the kubelet what that does not know: all where it is another one, otherwise what has
+        lost its socket. Never fails; a kubelet that does not answer costs a few seconds."""
+        try:
+            kubelet = _identity(os.path.join(self._folder, v1beta1.KUBELET_SOCKET))
+            if kubelet != self._kubelet:
+                self._kubelet, self._known = kubelet, set()
+            if kubelet is None:
+                raise KubeletError(f"there is no kubelet: no {v1beta1.KUBELET_SOCKET} in {self._folder}")
+            self._known -= {
+                resource for resource, (path, _) in self._servers.items() if not os.path.exists(path)
+            }
+            # A registration ends the calls on the one before: not of those that are well.
+            due = [resource for resource in self._served if resource not in self._known]
+            for resource in due:
+                self._register(resource)
+                self._known.add(resource)
+            if due:
+                self._log(f"the kubelet has taken {', '.join(due)}")
+                self._problem = ""
+        except (XpuError, OSError) as error:
+            problem = str(error)
+            if problem != self._problem:
+                self._problem = problem
+                self._log(f"{problem}; it is tried again each second")
+
+    def _register(self, resource: str) -> None:
+        before = self._servers.get(resource)
+        if before is None or not os.path.exists(before[0]):
+            # Another name each time: gRPC removes a server's socket by its path when that server ends.
+            self._count += 1
+            name = f"{_PREFIX}{resource.replace('/', '-')}-{os.getpid()}-{self._count}.sock"
+            path = os.path.join(self._folder, name)
+            if len(os.fsencode(path)) > _LONGEST_PATH:
+                raise KubeletError(f"{path} is longer than the {_LONGEST_PATH} bytes that a socket may have")
+            server = Server(resource, self._served[resource], self._calls, self._observe, self._threads)
+            server.start(path)
+            self._servers[resource] = path, server
+        endpoint = os.path.basename(self._servers[resource][0])
+        request = RegisterRequest(v1beta1.VERSION, endpoint, resource, OPTIONS)
+        try:
+            _call(os.path.join(self._folder, v1beta1.KUBELET_SOCKET), v1beta1.REGISTER, request, Empty)
+            self.registered += 1
+        finally:
+            if before is not None and before != self._servers[resource]:
+                before[1].stop()
+
+    def close(self) -> None:
+        for _, server in self._servers.values():
+            server.stop()
+        self._servers = {}
+
+
+def sweep(folder: str) -> None:
+    """Removes the sockets that an earlier plugin has left there. Only for who knows that none runs."""
+    for name in _names(folder):
+        path = os.path.join(folder, name)
+        try:
+            if name.startswith(_PREFIX) and stat.S_ISSOCK(os.lstat(path).st_mode):
+                os.unlink(path)
+        except OSError:
+            pass  # the kubelet was quicker
+
+
+def _names(folder: str) -> Iterable[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return ()  # no kubelet yet
+
+
+def _identity(path: str) -> tuple[object, ...] | None:
+    """What tells one kubelet's socket from the next one's; None: there is none."""
+    try:
+        there = os.stat(path)
+    except OSError:
+        return None
+    return there.st_ino, there.st_ctime_ns

@@ -1,0 +1,168 @@
+"""What is offered, kept up to date: drivers, marks, ledger and kubelet are looked at each second.
+
+One thread. Each look is bounded, and where one of the four does not answer, what it told last still holds
+(of the drivers: that all of their devices are unhealthy). The rest of the plugin reads what was found.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.errors import XpuError
+from xpu_runtime.kubernetes.device_plugin import node
+from xpu_runtime.kubernetes.device_plugin.accounts import Accounts, Taken
+from xpu_runtime.kubernetes.device_plugin.cards import cards, strengths, with_known
+from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
+from xpu_runtime.kubernetes.device_plugin.given import Given
+from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
+from xpu_runtime.kubernetes.device_plugin.offer import Card, Offer, check_size, offered
+from xpu_runtime.kubernetes.device_plugin.pods import Pods
+from xpu_runtime.kubernetes.device_plugin.server import Served
+from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.vendors.inventory import Inventory
+
+#: Seconds: between two looks; for the ledger; until the kubelet is asked again though nothing has happened.
+_LOOK_S, _LEDGER_S, _KUBELET_S = 1.0, 1.0, 10.0
+#: From a call of the kubelet until it has noted what it gave.
+_SETTLED_S = 0.2
+
+
+class Looking:
+    """Tells `served` what is offered, and `write_node` what the node is to say."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        config: Callable[[], Config],
+        accounts: Accounts,
+        driver: DriverLook,
+        given: Given,
+        pods: Pods,
+        served: dict[str, Served],
+        write_node: Callable[[dict[str, object]], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._resources = resources
+        self._config = config
+        self._accounts = accounts
+        self._driver = driver
+        self._given = given
+        self._pods = pods
+        self._served = served
+        self._write_node = write_node
+        self._log = log
+        self._wake = threading.Event()
+        self._seen: tuple[int, ...] | None = None
+        self._asked_at = float("-inf")
+        self._problems: dict[str, str] = {}
+        self._strengths: list[tuple[str, str]] = []
+        #: What each resource's offer was made of.
+        self._offered_of: dict[str, object] = {}
+        #: What was found last.
+        self.inventory: Inventory | None = None
+        self.cards: list[Card] = []
+        self.taken = Taken()
+        self.offers: dict[str, Offer] = {}
+        self.ledger_answers = False
+        #: When the last look ended (time.monotonic).
+        self.looked_at = time.monotonic()
+
+    @property
+    def drivers_answer(self) -> bool:
+        return self.inventory is not None and not self._driver.problem
+
+    def wake(self) -> None:
+        """Something has changed that the kubelet knows of: looks again, soon."""
+        self._asked_at = float("-inf")
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop`; ConfigError where what there is cannot be offered."""
+        while not stop.is_set():
+            self.look()
+            if self._wake.wait(_LOOK_S):
+                self._wake.clear()
+                stop.wait(_SETTLED_S)
+
+    def look(self) -> None:
+        self._look_at_drivers()
+        if self.inventory is not None:
+            self._look_at_ledger()
+            self._look_at_kubelet()
+            config = self._config()
+            self.cards = cards(self.inventory, self._driver.problem, config, self.taken)
+            self._offer()
+            value = node.annotation(
+                self.inventory, self.cards, config.kubernetes_placement, self.taken.reservations
+            )
+            self._write_node(node.patch(value, node.labels(self.inventory, self._strengths)))
+        self.looked_at = time.monotonic()
+
+    def _look_at_drivers(self) -> None:
+        if not self._driver.step():
+            return
+        self._tell("drivers", self._driver.problem)
+        told = self._driver.inventory
+        if told is None or told == self.inventory:
+            return
+        if told.problems:
+            self._tell("drivers", "; ".join(told.problems))
+        self.inventory = with_known(self.inventory, told)
+        try:
+            self._strengths = strengths(self.inventory)
+            self._tell("limits", "")
+        except XpuError as error:  # a backend that cannot be loaded: the node has no label of it
+            self._strengths = []
+            self._tell("limits", str(error))
+        check_size([Card(each.uuid, each.memory_bytes) for each in self.inventory.devices], self._resources)
+        self._pods.look_again()
+
+    def _look_at_ledger(self) -> None:
+        stamp = self._accounts.stamp()
+        if stamp == self._seen and stamp:
+            return
+        try:
+            self.taken = self._accounts.read(_LEDGER_S)
+            self._seen = stamp
+            self.ledger_answers = True
+            self._tell("ledger", "")
+        except XpuError as error:
+            self.ledger_answers = False
+            self._tell("ledger", str(error))
+
+    def _look_at_kubelet(self) -> None:
+        waits = any(
+            self._pods.waiting(each, self._given.last.by_pod(each)).units for each in self._resources.names
+        )
+        now = time.monotonic()
+        if not waits and now - self._asked_at < _KUBELET_S:
+            return
+        self._asked_at = now
+        try:
+            self._given.ask()
+            self._tell("kubelet", "")
+        except KubeletError as error:
+            self._tell("kubelet", str(error))
+
+    def _offer(self) -> None:
+        given, asking = self._given.last, self._pods.asking()
+        # Before the API has answered nobody is known, and all that have IDs count.
+        active = asking if self._pods.is_listed else None
+        for resource, served in self._served.items():
+            waiting = self._pods.waiting(resource, given.by_pod(resource))
+            seen = self.cards, given.ids(resource, active), waiting
+            if self._offered_of.get(resource) == seen:
+                continue
+            self._offered_of[resource] = seen
+            offer = offered(resource, self.cards, self._resources, seen[1], waiting)
+            self.offers[resource] = offer
+            if served.tell(offer):
+                self._log(f"{resource}: {len(offer.healthy)} of {len(offer.ids)} to be had")
+
+    def _tell(self, part: str, problem: str) -> None:
+        if problem != self._problems.get(part, ""):
+            self._problems[part] = problem
+            self._log(problem or f"{part}: it is well again")

@@ -1,0 +1,106 @@
+"""What the Node object says of the devices: labels for selectors, and an annotation for the scheduler
+extender and `xpu kubernetes status`. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from xpu_runtime import jsonlite
+from xpu_runtime.kubernetes.device_plugin.offer import Card
+from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.vendors.inventory import Device, Inventory
+
+ANNOTATION = "yoyoworks.com/xpu-devices"
+LABEL = "yoyoworks.com/xpu."
+#: All that are written; one that says nothing (any more) is removed.
+LABELS = (
+    "vendor", "product", "count", "memory", "driver", "cuda", "mig", "memory-strength", "cores-strength",
+)  # fmt: skip
+_LONGEST = 63
+_MIB = 1 << 20
+
+
+def annotation(
+    inventory: Inventory, cards: Sequence[Card], placement: str, reservations: Mapping[str, Reservation]
+) -> str:
+    """The annotation's value, as compact JSON. `cards`: of the inventory's devices, in their order;
+    `reservations`: by the pods' UIDs."""
+    devices = [_device(device, card) for device, card in zip(inventory.devices, cards)]
+    versions = dict.fromkeys(driver.version for driver in inventory.drivers if driver.version)
+    found = {
+        "v": 1,
+        "driver": ", ".join(versions),
+        "placement": placement,
+        "devices": devices,
+        # So that a scheduler counts what is so, whatever a pod's author has made of its assignment since.
+        "reserved": {uid: _shares(each) for uid, each in sorted(reservations.items())},
+    }
+    return jsonlite.dumps(found)
+
+
+def _shares(reservation: Reservation) -> list[list[Any]]:
+    """Of each device its UUID, bytes (None: all of it) and percent of its cores (None: no cap)."""
+    return [
+        [uuid, None if amount.whole else amount.memory_bytes, amount.cores or None]
+        for uuid, amount in reservation.amounts().items()
+    ]
+
+
+def _device(device: Device, card: Card) -> dict[str, Any]:
+    why = card.fault or card.withheld
+    others = card.others
+    return {
+        "uuid": device.uuid,
+        "index": device.index,
+        "model": device.name,
+        "memory": device.memory_bytes,
+        "cores": 100,
+        "healthy": not why,
+        "why": why,
+        "others": {"memory": others.memory_bytes, "cores": others.cores, "whole": others.exclusive},
+    }
+
+
+def labels(inventory: Inventory, strengths: Iterable[tuple[str, str]]) -> dict[str, str | None]:
+    """The labels' values by their whole names; None: the node is to have none.
+
+    `strengths`: of each device, how strongly a limit of memory and one of cores is held ("" where nothing
+    holds it). Where devices differ, product and memory are the first one's, and strengths the weakest.
+    """
+    found: dict[str, str] = {}
+    devices = inventory.devices
+    if devices:
+        first = devices[0]
+        facts = inventory.facts(first)
+        gpus = {device.index.partition(":")[0] for device in devices}
+        held = list(strengths)
+        found = {
+            "vendor": first.vendor,
+            "product": first.name,
+            "count": str(len(gpus)),
+            "memory": str(first.memory_bytes // _MIB),
+            "driver": inventory.driver(first.vendor).version,
+            "cuda": facts.get("cuda", ""),
+            "mig": "true" if any(device.is_partition for device in devices) else "false",
+            "memory-strength": _weakest(memory for memory, _ in held),
+            "cores-strength": _weakest(cores for _, cores in held),
+        }
+    return {LABEL + name: label_value(found.get(name, "")) or None for name in LABELS}
+
+
+def _weakest(strengths: Iterable[str]) -> str:
+    order = ("none", "unenforced", "soft", "hard")
+    return min((each or "none" for each in strengths), key=order.index, default="none")
+
+
+def label_value(text: str) -> str:
+    """`text` as a label's value may be: up to 63 letters, digits, -, _ and ., the first and the last a letter
+    or digit (kubernetes.io, "Labels and Selectors")."""
+    kept = "".join(each if each.isascii() and (each.isalnum() or each in "-_.") else "-" for each in text)
+    return kept[:_LONGEST].strip("-_.")
+
+
+def patch(annotation_value: str, labels_found: dict[str, str | None]) -> dict[str, Any]:
+    """The merge patch of the Node object."""
+    return {"metadata": {"annotations": {ANNOTATION: annotation_value}, "labels": labels_found}}

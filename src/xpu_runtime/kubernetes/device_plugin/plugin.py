@@ -1,0 +1,257 @@
+"""The device plugin as a whole: its parts, the threads that they run in, and its end.
+
+Threads, as nothing may wait for anything else that can hang: registration with the kubelet (the main one),
+what is offered, the pods' watch, what is reserved, what the API server is told, the kubelet's calls, metrics.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.config.load import load
+from xpu_runtime.errors import ConfigError, XpuError
+from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.device_plugin import kubelet, metrics
+from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
+from xpu_runtime.kubernetes.device_plugin.calls import KubeletCalls
+from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
+from xpu_runtime.kubernetes.device_plugin.given import Given
+from xpu_runtime.kubernetes.device_plugin.looking import Looking
+from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, resources_of
+from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
+from xpu_runtime.kubernetes.device_plugin.reports import Reports
+from xpu_runtime.kubernetes.device_plugin.server import Served, pool
+from xpu_runtime.messages import line_of
+from xpu_runtime.value import Value
+
+#: Seconds between two looks at the kubelet's folder, and at what is to be reserved.
+_KUBELET_S, _SETTLE_S = 1.0, 1.0
+#: And until that is done though nothing has changed: pods that nobody tells of lose what they have.
+_SETTLE_ANYWAY_S = 10.0
+#: A thread that has not come round for so many seconds hangs.
+_HANGS_S = 120.0
+_PODS = "/api/v1/pods"
+
+
+#: Looks between two times that unused memory is given back.
+_TRIM_EVERY = 300
+#: For how long one thread may keep the kubelet's call in another waiting; Python's own is 5 ms.
+_SWITCH_S = 0.0005
+_M_ARENA_MAX = -8  # malloc.h
+
+
+class Settings(Value):
+    node_name: str
+    #: The kubelet's folder of plugins' sockets, and the socket of its PodResources.
+    plugins: str = "/var/lib/kubelet/device-plugins"
+    pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    #: Seconds between two questions to the drivers, and for an answer.
+    health_s: float = 15.0
+    health_timeout_s: float = 20.0
+    #: ADDRESS:PORT; None: no metrics are served.
+    metrics: str | None = None
+
+
+class Plugin:
+    """Made once; `run` is its life."""
+
+    def __init__(self, settings: Settings, api: Api | None, log: Callable[[str], None]) -> None:
+        """`api` None: without a cluster, for trials: nothing is known of pods then. ConfigError."""
+        self._settings = settings
+        self._api = api
+        self._log = log
+        self._last = load()
+        self._told = ""
+        self._api_problem = "not asked yet" if api is not None else ""
+        self._failed: XpuError | None = None
+        self._stop = threading.Event()
+        self._settle = threading.Event()
+        resources = resources_of(self._last)
+        self._accounts = Accounts()
+        self._driver = DriverLook(settings.health_s, settings.health_timeout_s)
+        self._given = Given(settings.pod_resources, resources.names)
+        self._pods = Pods(
+            settings.node_name,
+            resources,
+            self._accounts,
+            self._config,
+            lambda: self._looking.inventory,
+            self._tell,
+        )
+        self._reports = Reports(api, settings.node_name, log) if api is not None else None
+        served = {name: Served() for name in resources.names}
+        self._looking = Looking(
+            resources,
+            self._config,
+            self._accounts,
+            self._driver,
+            self._given,
+            self._pods,
+            served,
+            self._reports.write_node if self._reports is not None else lambda _: None,
+            log,
+        )
+        calls = KubeletCalls(self._pods, self._given, api, self._listed, self._looking.wake)
+        self._metrics = metrics.Metrics(self._figures)
+        self._threads = pool()
+        self._registrations = kubelet.Registrations(
+            settings.plugins, served, calls, self._metrics.observe, self._threads, log
+        )
+
+    def run(self) -> None:
+        """Until `stop`; XpuError where it cannot go on."""
+        server = None
+        if self._settings.metrics is not None:
+            server = metrics.serve(self._settings.metrics, self._metrics, self.problem)
+        kubelet.sweep(self._settings.plugins)
+        _keep_small()
+        sys.setswitchinterval(_SWITCH_S)
+        lives = [self._look, self._settle_pods]
+        if self._api is not None:
+            lives.append(self._watch)
+        if self._reports is not None:
+            lives.append(self._reports.run)
+        for life in lives:
+            threading.Thread(target=self._live, args=(life,), name=life.__name__, daemon=True).start()
+        looks = 0
+        try:
+            while not self._stop.is_set():
+                # Not before it is known what to offer: the kubelet would think that the devices are gone.
+                if self._looking.inventory is not None:
+                    self._registrations.look()
+                self._stop.wait(_KUBELET_S)
+                looks += 1
+                if looks % _TRIM_EVERY == 3:
+                    _give_back()
+        finally:
+            self.stop()
+            self._registrations.close()
+            self._driver.close()
+            if server is not None:
+                server.shutdown()
+                server.server_close()
+        if self._failed is not None:
+            raise self._failed
+
+    def stop(self) -> None:
+        """Can be called by a signal's handler."""
+        self._stop.set()
+        self._settle.set()
+        self._looking.wake()
+        if self._reports is not None:
+            self._reports.stop()
+
+    def problem(self) -> str:
+        """Why it is not well; "": it is."""
+        if time.monotonic() - self._looking.looked_at > _HANGS_S:
+            return "what is offered has not been looked at for too long"
+        return ""
+
+    def _live(self, life: Callable[[], None]) -> None:
+        """A thread's life. What it cannot go on with ends the plugin, and whoever started that starts it
+        again; a fault of ours does too."""
+        try:
+            life()
+        except XpuError as error:
+            self._failed = self._failed or error
+        except Exception as error:
+            self._failed = self._failed or XpuError(f"the device plugin has failed: {line_of(error)}")
+        finally:
+            self._stop.set()
+
+    def _look(self) -> None:
+        self._looking.run(self._stop)
+
+    def _watch(self) -> None:
+        assert self._api is not None
+        query = {"fieldSelector": f"spec.nodeName={self._settings.node_name}"}
+        for change in self._api.follow(_PODS, self._pods.keep, self._stop, self._api_told, **query):
+            self._pods.take(change)
+            self._settle.set()
+            self._looking.wake()
+
+    def _api_told(self, problem: str) -> None:
+        if problem != self._api_problem:
+            self._log(problem or "the API server answers")
+            self._api_problem = problem
+
+    def _settle_pods(self) -> None:
+        seen: tuple[int, ...] = ()
+        settled_at, problem = float("-inf"), ""
+        while not self._stop.is_set():
+            was_told = self._settle.wait(_SETTLE_S)
+            self._settle.clear()
+            stamp, now = self._accounts.stamp(), time.monotonic()
+            if stamp != seen:
+                self._pods.look_again()  # somebody may have given back what they need
+            is_time = now - settled_at >= _SETTLE_ANYWAY_S
+            if not (was_told or is_time or stamp != seen or self._pods.is_due()):
+                continue
+            try:
+                self._pods.settle(self._accounts.read(_SETTLE_S).reservations)
+                seen, settled_at, problem = self._accounts.stamp(), now, ""
+            except (XpuError, OSError) as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    self._log(problem)
+                self._stop.wait(_SETTLE_S)
+
+    def _listed(self) -> list[PodOnNode]:
+        assert self._api is not None
+        selector = f"spec.nodeName={self._settings.node_name}"
+        pods, _ = self._api.list(_PODS, self._pods.keep, fieldSelector=selector)
+        return pods
+
+    def _tell(self, told: Told) -> None:
+        self._log(f"pod {told.pod.namespace}/{told.pod.name}: {told.message}")
+        if self._reports is not None:
+            self._reports.tell(told)
+
+    def _config(self) -> Config:
+        """As it is now; where the file is wrong, as it was."""
+        try:
+            self._last, problem = load(), ""
+        except ConfigError as error:
+            problem = str(error)
+        if problem != self._told:
+            self._told = problem
+            self._log(problem or "the configuration is well again")
+        return self._last
+
+    def _figures(self) -> metrics.Figures:
+        given = self._given.last
+        resources = {}
+        for name, offer in list(self._looking.offers.items()):
+            ids = given.ids(name)
+            resources[name] = len(offer.ids), len(offer.healthy), None if ids is None else len(ids)
+        return metrics.Figures(
+            resources,
+            self._pods.counts(),
+            {each.uuid: (not each.fault, not (each.fault or each.withheld)) for each in self._looking.cards},
+            self._registrations.registered,
+            self._registrations.is_registered,
+            not self._api_problem,
+            self._looking.ledger_answers,
+            self._looking.drivers_answer,
+        )
+
+
+def _keep_small() -> None:
+    """glibc gives each thread an arena of its own, which grows by what that thread used at most."""
+    try:
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    except AttributeError:
+        pass  # another C library
+
+
+def _give_back() -> None:
+    """To the system, what is free: most of it is from the start, when modules were loaded."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except AttributeError:
+        pass

@@ -1,0 +1,136 @@
+"""One pod of this node, as the plugin needs it, from the API's JSON; and what it has, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.kubernetes import resources as names
+from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources, whole_number
+from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.pods import Pod
+from xpu_runtime.request.assignment import ANNOTATION, Demand, Share
+from xpu_runtime.request.units import parse_memory, show_exactly
+from xpu_runtime.value import Value
+from xpu_runtime.vendors import inventory as node
+from xpu_runtime.vendors.inventory import Inventory
+
+#: The UID that the kubelet gave a pod of its own folder (static pods); the API's object of it has another.
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+def resources_of(config: Config) -> Resources:
+    """The resources that this node offers."""
+    return Resources(parse_memory(config.kubernetes_memory_unit).on(0), config.kubernetes_aliases)
+
+
+class PodOnNode(Value):
+    """A pod that asks for devices."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    created: str
+    #: The object stands for a static pod, and the UID is what its annotation says: anybody can write that.
+    is_mirror: bool
+    #: Its containers have ended for good.
+    is_over: bool
+    #: The annotation with the scheduler's signature, as it is; "": it has none.
+    assignment: str
+    demand: PodDemand
+    #: Why what it asks for makes no sense; "": it does.
+    problem: str
+    #: What the kubelet gives it at one time, by resource; and what each container asks for.
+    units: Mapping[str, int]
+    by_container: Mapping[str, Mapping[str, int]]
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any], known: Resources) -> PodOnNode | None:
+        """None for a pod that asks for no device."""
+        metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
+        annotations = metadata.get("annotations") or {}
+        demand, problem = PodDemand(), ""
+        try:
+            demand = known.of_pod(item)
+        except DemandError as error:
+            problem = str(error)
+        if demand.is_empty and not problem:
+            return None
+        by_container = {
+            str(each.get("name")): _limits(each, known.names)
+            for each in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+        }
+        return cls(
+            str(annotations.get(_MIRROR) or metadata.get("uid")),
+            str(metadata.get("namespace")),
+            str(metadata.get("name")),
+            str(spec.get("nodeName") or ""),
+            str(metadata.get("creationTimestamp")),
+            _MIRROR in annotations,
+            (item.get("status") or {}).get("phase") in ("Succeeded", "Failed"),
+            str(annotations.get(ANNOTATION) or ""),
+            demand,
+            problem,
+            _at_one_time(spec, by_container, known.names),
+            by_container,
+        )
+
+
+def _limits(container: Mapping[str, Any], resources: Iterable[str]) -> dict[str, int]:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return {name: number for name in resources if (number := whole_number(limits.get(name, 0)))}
+
+
+def _at_one_time(
+    spec: Mapping[str, Any], asked: Mapping[str, Mapping[str, int]], resources: Iterable[str]
+) -> dict[str, int]:
+    """As the scheduler counts it (kubernetes.io, "Init containers", resource sharing; KEP-753)."""
+    found = {}
+    for name in resources:
+        beside = most = 0
+        for each in spec.get("initContainers") or ():
+            amount = asked[str(each.get("name"))].get(name, 0)
+            most = max(most, beside + amount)
+            beside += amount if each.get("restartPolicy") == "Always" else 0
+        together = sum(asked[str(each.get("name"))].get(name, 0) for each in spec.get("containers") or ())
+        if amount := max(most, beside + together):
+            found[name] = amount
+    return found
+
+
+def placed_by_node(pod: PodOnNode) -> Pod:
+    """The pod as what this node's own placement takes."""
+
+    def plain(group: Iterable[tuple[str, names.Demand]]) -> dict[str, Demand]:
+        return {
+            name: Demand(
+                each.count,
+                memory_bytes=each.memory_bytes,
+                memory_percent=each.memory_percent,
+                cores=each.cores,
+            )
+            for name, each in group
+        }
+
+    asked = pod.demand
+    groups = plain(asked.containers), plain(asked.init), plain(asked.sidecars)
+    return Pod(pod.uid, pod.namespace, pod.name, *groups, policy=asked.policy)
+
+
+def shares_text(reservation: Reservation, inventory: Inventory) -> str:
+    """What is reserved, for an event: "main: GPU 0: 4G, 30% of its cores"."""
+    groups = (reservation.init, reservation.sidecars, reservation.containers)
+    return "; ".join(
+        f"{name}: {', '.join(_share(share, inventory) for share in shares)}"
+        for group in groups
+        for name, shares in group.items()
+    )
+
+
+def _share(share: Share, inventory: Inventory) -> str:
+    device = node.find(inventory, share.device_uuid)
+    label = device.label if device is not None else share.device_uuid
+    memory = "all of it" if share.memory_bytes is None else show_exactly(share.memory_bytes)
+    return f"{memory} of {label}" + ("" if share.cores is None else f" and {share.cores}% of its cores")

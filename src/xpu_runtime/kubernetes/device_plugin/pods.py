@@ -1,0 +1,326 @@
+"""The pods that are bound to this node, and what is reserved for each in the ledger.
+
+A pod with a signed assignment gets what that says; one without gets, where this node places itself, what
+fits, and otherwise nothing. Pods come from the API's watch, in which the kubelet may be ahead of us: so who
+is about to start a container (`ensure`) has its pod looked up and reserved at once. While the API server is
+away, everything stays as it is. Knows no gRPC.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.errors import DeviceError, XpuError
+from xpu_runtime.kubernetes.api import Api, ApiError, Change
+from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
+from xpu_runtime.kubernetes.device_plugin.offer import Waiting
+from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, placed_by_node, shares_text
+from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.ledger.refusal import Refusal
+from xpu_runtime.ledger.reservations import Reservation, of_assignment
+from xpu_runtime.ledger.waiting import LedgerError
+from xpu_runtime.pods import place_for_pod, reserve
+from xpu_runtime.request import assignment
+from xpu_runtime.request.assignment import AssignmentError
+from xpu_runtime.value import Value
+from xpu_runtime.vendors.inventory import Inventory
+
+#: Seconds that a turn with the ledger may take: less than the kubelet waits for PreStartContainer (30).
+_LEDGER_S = 15.0
+#: Until a pod that was refused is tried again, where nothing has changed.
+_AGAIN_S = 10.0
+#: A reservation of a pod that the watch has not told of: the hook may have entered it, and be ahead of it.
+_UNKNOWN_S = 30.0
+
+
+class Told(Value):
+    """What an event on a pod is to say."""
+
+    pod: PodOnNode
+    reason: str
+    message: str
+    warning: bool
+
+
+class _State:
+    """What has become of one pod."""
+
+    def __init__(self, pod: PodOnNode) -> None:
+        self.pod = pod
+        #: It is in the ledger.
+        self.reservation: Reservation | None = None
+        #: Why it is not; "": it was not tried yet.
+        self.refused = ""
+        self.is_told = False
+        self.again_at = 0.0
+
+
+class Pods:
+    """Thread-safe. What is reserved is decided in `settle` and `ensure`, by any thread."""
+
+    def __init__(
+        self,
+        node_name: str,
+        resources: Resources,
+        accounts: Accounts,
+        config: Callable[[], Config],
+        inventory: Callable[[], Inventory | None],
+        tell: Callable[[Told], None],
+    ) -> None:
+        self._node = node_name
+        self._resources = resources
+        self._accounts = accounts
+        self._config = config
+        self._inventory = inventory
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._states: dict[str, _State] = {}
+        #: Whether the API server has told which pods there are.
+        self.is_listed = False
+        #: Since when (time.monotonic) pods have been in the ledger that nobody has told of.
+        self._unknown: dict[str, float] = {}
+
+    # What the API tells
+
+    def take(self, change: Change[PodOnNode]) -> None:
+        """Takes in what the watch tells."""
+        with self._lock:
+            if change.kind == "listed":
+                named = {pod.uid for pod in change.objects}
+                self._states = {uid: each for uid, each in self._states.items() if uid in named}
+                self.is_listed = True
+            for pod in change.objects:
+                self._put(pod, is_gone=change.kind == "deleted")
+
+    def _put(self, pod: PodOnNode, is_gone: bool) -> None:
+        known = self._states.get(pod.uid)
+        if known is not None and pod.is_mirror and not known.pod.is_mirror:
+            return  # somebody says that he is another pod
+        if is_gone or pod.is_over:
+            self._states.pop(pod.uid, None)
+            # Seen to have ended: nothing needs to be waited for.
+            self._unknown[pod.uid] = float("-inf")
+        elif pod.uid in self._states:
+            self._states[pod.uid].pod = pod
+        else:
+            self._states[pod.uid] = _State(pod)
+            self._unknown.pop(pod.uid, None)
+
+    # What is reserved
+
+    def settle(self, reservations: Mapping[str, Reservation]) -> bool:
+        """Reserves what is due, and ends what is over. `reservations`: what the ledger has. Whether anything
+        was changed. LedgerError where the ledger cannot be used now."""
+        gone = self._gone(reservations)
+        if gone:
+            self._accounts.unreserve(gone, _LEDGER_S)
+            with self._lock:
+                for uid in gone:
+                    self._unknown.pop(uid, None)
+        now, changed = time.monotonic(), bool(gone)
+        with self._lock:
+            due = []
+            for uid, state in self._states.items():
+                state.reservation = reservations.get(uid)
+                state.is_told |= state.reservation is not None
+                if state.reservation is None and now >= state.again_at:
+                    due.append(state)
+        for state in due:
+            changed |= self._reserve(state)
+        return changed
+
+    def is_due(self) -> bool:
+        """Whether there is somebody whom `settle` would try."""
+        now = time.monotonic()
+        with self._lock:
+            return any(each.reservation is None and now >= each.again_at for each in self._states.values())
+
+    def look_again(self) -> None:
+        """What was refused may fit now: it is tried when `settle` is called next."""
+        with self._lock:
+            for state in self._states.values():
+                state.again_at = 0.0
+
+    def _gone(self, reservations: Mapping[str, Reservation]) -> list[str]:
+        """The pods that have a reservation, and are not on this node any more."""
+        now = time.monotonic()
+        with self._lock:
+            if not self.is_listed:
+                return []
+            unknown = [uid for uid in reservations if uid not in self._states]
+            self._unknown = {uid: self._unknown.get(uid, now) for uid in unknown}
+            return [uid for uid in unknown if now - self._unknown[uid] >= _UNKNOWN_S]
+
+    def _reserve(self, state: _State) -> bool:
+        """Whether the pod has a reservation now that it had not. LedgerError."""
+        pod = state.pod
+        try:
+            found = self._decide(pod)
+            refusal = found.line() if isinstance(found, Refusal) else ""
+        except LedgerError:
+            raise
+        except (XpuError, OSError) as error:  # such as of a file that says what can hold a limit
+            found, refusal = None, str(error)
+        with self._lock:
+            state.again_at = time.monotonic() + _AGAIN_S
+            news = refusal != state.refused
+            state.refused = refusal
+            state.reservation = found if isinstance(found, Reservation) else None
+            is_first, state.is_told = not state.is_told, state.is_told or state.reservation is not None
+        if isinstance(found, Reservation):
+            inventory = self._inventory()
+            if is_first and inventory is not None:
+                self._tell(Told(pod, "XPUReserved", shares_text(found, inventory), False))
+            return True
+        if refusal and news:
+            self._tell(Told(pod, "XPURefused", refusal, True))
+        return False
+
+    def _decide(self, pod: PodOnNode) -> Reservation | Refusal:
+        """Reserves what the pod is to have; XpuError, or a Refusal, where it gets nothing."""
+        if pod.problem:
+            raise XpuError(pod.problem)
+        inventory, config = self._inventory(), self._config()
+        if inventory is None:
+            raise DeviceError("the drivers have not told yet which devices this node has", "see `xpu doctor`")
+        if pod.assignment:
+            assigned = assignment.read(pod.assignment, assignment.read_keys(config.kubernetes_keys))
+            _check(assigned, pod, self._node)
+            reservation = of_assignment(assigned, pod.namespace, pod.name)
+            with self._accounts.turn(_LEDGER_S):
+                return reserve(inventory, config, reservation) or reservation
+        if config.kubernetes_placement != "node":
+            raise XpuError(
+                "the pod has no assignment, and this node gives devices by assignments alone "
+                "(kubernetes.placement: extender)",
+                "let a scheduler place it that asks the XPU extender: leave out nodeName, see schedulerName",
+            )
+        with self._accounts.turn(_LEDGER_S):
+            return place_for_pod(inventory, config, placed_by_node(pod))
+
+    # What starts
+
+    def ensure(self, namespace: str, name: str, api: Api | None, until: float) -> None:
+        """Returns when the pod of that name has a reservation; XpuError says why it has none, at `until`
+        (time.monotonic) at the latest."""
+        problem, pause = f"pod {namespace}/{name} is not known at the API server yet", 0.1
+        while True:
+            state = self._named(namespace, name)
+            wait_s = max(min(until - time.monotonic(), _LEDGER_S), 0.1)
+            try:
+                if state is not None:
+                    if self._accounts.is_reserved(state.pod.uid, wait_s) or self._reserve(state):
+                        return
+                    raise XpuError(f"refused: {state.refused}")
+                # Reserved before this plugin was started; the hook looks at the UID.
+                reservations = self._accounts.read(wait_s).reservations.values()
+                if any((each.namespace, each.pod) == (namespace, name) for each in reservations):
+                    return
+            except LedgerError as error:
+                problem = str(error)
+            if state is None and api is not None:
+                try:
+                    self._look_up(namespace, name, api, until)
+                    if self._named(namespace, name) is not None:
+                        continue
+                except ApiError as error:
+                    if error.status != 404:  # a static pod's is made when that starts
+                        problem = str(error)
+            if time.monotonic() >= until:
+                raise XpuError(problem)
+            time.sleep(min(pause, max(until - time.monotonic(), 0)))
+            pause = min(2 * pause, 2.0)
+
+    def ensure_all(self, listed: Callable[[], Iterable[PodOnNode]], until: float) -> None:
+        """The same for all pods of the node, for who does not know which one it is that starts. A pod that is
+        refused is no error: its container is refused by the hook. XpuError where it cannot be told."""
+        while True:
+            try:
+                for pod in listed():
+                    with self._lock:
+                        self._put(pod, is_gone=False)
+                self.look_again()
+                self.settle(self._accounts.read(_LEDGER_S).reservations)
+                return
+            except XpuError:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(0.25)
+
+    def _named(self, namespace: str, name: str) -> _State | None:
+        with self._lock:
+            found = [
+                each
+                for each in self._states.values()
+                if (each.pod.namespace, each.pod.name) == (namespace, name)
+            ]
+        # The name of one that is about to go may have been given again.
+        return max(found, key=lambda each: each.pod.created, default=None)
+
+    def _look_up(self, namespace: str, name: str, api: Api, until: float) -> None:
+        left = max(min(until - time.monotonic(), 5.0), 0.1)
+        pod = self.keep(api.get(f"/api/v1/namespaces/{namespace}/pods/{name}", seconds=left))
+        if pod is not None and pod.node == self._node:
+            with self._lock:
+                self._put(pod, is_gone=False)
+
+    def keep(self, item: Mapping[str, Any]) -> PodOnNode | None:
+        """What is needed of a pod of the API; None for one that asks for no device."""
+        return PodOnNode.of(item, self._resources)
+
+    # For others
+
+    def asking(self) -> dict[tuple[str, str], PodOnNode]:
+        """The pods that ask for devices and have not ended, by namespace and name."""
+        with self._lock:
+            return {(each.pod.namespace, each.pod.name): each.pod for each in self._states.values()}
+
+    def waiting(self, resource: str, given: Mapping[tuple[str, str], int]) -> Waiting:
+        """What pods ask of a resource beyond what the kubelet has given them (`given`, by namespace and
+        name)."""
+        units = not_reserved = 0
+        with self._lock:
+            for state in self._states.values():
+                asked = state.pod.units.get(resource, 0)
+                if asked and (state.pod.namespace, state.pod.name) not in given:
+                    units += asked
+                    not_reserved += 0 if state.reservation is not None else asked
+        return Waiting(units, not_reserved)
+
+    def counts(self) -> dict[str, int]:
+        """How many pods have a reservation, and how many were refused or are waiting for one."""
+        with self._lock:
+            states = list(self._states.values())
+        reserved = sum(each.reservation is not None for each in states)
+        refused = sum(bool(each.refused) and each.reservation is None for each in states)
+        return {"reserved": reserved, "refused": refused, "waiting": len(states) - reserved - refused}
+
+    def thought_of(
+        self, resource: str, units: int, given: Mapping[tuple[str, str], int]
+    ) -> tuple[tuple[str, int], ...]:
+        """The devices of the oldest pod that has a container which asks for so many units, and that has not
+        been given any (it is likely the one that the kubelet asks for); and how many units of each."""
+        with self._lock:
+            states = [each for each in self._states.values() if each.reservation is not None]
+        for state in sorted(states, key=lambda each: each.pod.created):
+            if (state.pod.namespace, state.pod.name) in given:
+                continue
+            for container, asked in state.pod.by_container.items():
+                if asked.get(resource) == units and state.reservation is not None:
+                    shares = state.reservation.of(container)
+                    each = -(-units // max(len(shares), 1))
+                    return tuple((share.device_uuid, each) for share in shares)
+        return ()
+
+
+def _check(assigned: assignment.Assignment, pod: PodOnNode, node: str) -> None:
+    """AssignmentError where it is another pod's, or for another node."""
+    todo = "only the scheduler extender writes it: delete the pod, and create it again without it"
+    if assigned.uid != pod.uid:
+        raise AssignmentError(f"{assignment.ANNOTATION} is of another pod ({assigned.uid})", todo)
+    if assigned.node != node:
+        raise AssignmentError(f"{assignment.ANNOTATION} is for the node {assigned.node}, not {node}", todo)

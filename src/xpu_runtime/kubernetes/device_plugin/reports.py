@@ -1,0 +1,106 @@
+"""What the API server is told: events on pods, and the Node's labels and annotation; in a thread of its own.
+
+So that nothing else waits for an API server that is slow or away. Of what was to be written to the node only
+the last is kept; events are dropped where too many wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from xpu_runtime.kubernetes.api import MERGE, Api, ApiError, event
+from xpu_runtime.kubernetes.device_plugin.pods import Told
+
+_COMPONENT = "xpu-device-plugin"
+_MOST_EVENTS = 200
+#: Seconds: for an answer; between two changes of the node; until what failed is tried again; and until the
+#: node is written again though nothing has changed, as somebody may have edited it.
+_ANSWER_S, _APART_S, _AGAIN_S, _REFRESH_S = 10.0, 2.0, 5.0, 600.0
+
+
+class Reports:
+    """Takes what is to be told, from any thread; `run` tells it."""
+
+    def __init__(self, api: Api, node: str, log: Callable[[str], None]) -> None:
+        self._api = api
+        self._node = node
+        self._log = log
+        self._wake = threading.Condition()
+        self._events: deque[Told] = deque(maxlen=_MOST_EVENTS)
+        self._patch: dict[str, Any] | None = None
+        self._written: dict[str, Any] | None = None
+        self._not_before = 0.0
+        self._problem = ""
+        self._stopped = False
+
+    def tell(self, told: Told) -> None:
+        with self._wake:
+            self._events.append(told)
+            self._wake.notify()
+
+    def write_node(self, patch: dict[str, Any]) -> None:
+        with self._wake:
+            if patch != self._patch:
+                self._patch = patch
+                self._wake.notify()
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while True:
+            with self._wake:
+                while not (self._stopped or self._events or self._is_due()):
+                    self._wake.wait(self._until_due())
+                if self._stopped:
+                    return
+                told = self._events.popleft() if self._events else None
+                patch = self._patch if self._is_due() else None
+            if told is not None:
+                self._post(told)
+            if patch is not None:
+                self._write(patch)
+
+    def _is_due(self) -> bool:
+        return self._patch is not None and self._until_due() == 0
+
+    def _until_due(self) -> float | None:
+        """Seconds until the node is to be written; None: it is not to be."""
+        if self._patch is None:
+            return None
+        if self._patch == self._written and time.monotonic() < self._not_before - _APART_S + _REFRESH_S:
+            return max(self._not_before - _APART_S + _REFRESH_S - time.monotonic(), 0.01)
+        return max(self._not_before - time.monotonic(), 0.0)
+
+    def _post(self, told: Told) -> None:
+        pod = {"namespace": told.pod.namespace, "name": told.pod.name, "uid": told.pod.uid}
+        path, body = event(
+            pod, told.reason, told.message, warning=told.warning, component=_COMPONENT, node=self._node
+        )
+        try:
+            self._api.post(path, body, seconds=_ANSWER_S)
+        except ApiError as error:
+            self._tell(f"an event on pod {told.pod.namespace}/{told.pod.name} cannot be written: {error}")
+
+    def _write(self, patch: dict[str, Any]) -> None:
+        try:
+            self._api.patch(f"/api/v1/nodes/{self._node}", patch, MERGE, seconds=_ANSWER_S)
+        except ApiError as error:
+            self._not_before = time.monotonic() + _AGAIN_S
+            self._tell(f"node {self._node} cannot be labelled: {error}")
+            return
+        self._written = patch
+        self._not_before = time.monotonic() + _APART_S
+        self._problem = ""
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self._log(problem)

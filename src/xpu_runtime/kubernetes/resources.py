@@ -1,0 +1,260 @@
+"""What the containers of a pod ask for: their `resources.limits`, as demands on devices.
+
+The device plugin and the scheduler extender must read a pod alike, or what was placed is not what is given;
+so both read it here. A pod is the API's JSON as plain data. Knows no node, no device and nothing of what is
+free.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xpu_runtime.errors import XpuError, did_you_mean
+from xpu_runtime.request.units import MIB
+from xpu_runtime.value import Value
+
+PREFIX = "yoyoworks.com/xpu"
+#: Hundredths of a device, of its memory and of its cores alike.
+SHARES = PREFIX + "-shares"
+#: Memory in units of `Resources.memory_unit`, and percent of a device's cores.
+MEMORY, CORES = PREFIX + "-mem", PREFIX + "-cores"
+#: Devices, each for one container alone.
+WHOLE = PREFIX
+#: Names that other systems have for memory and cores, by what turns them on in the configuration
+#: (`kubernetes.aliases`): those of ACK's shared GPU scheduling, and of device plugins for MPS.
+ALIASES = {
+    "aliyun.com/gpu": ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"),
+    "nvidia.com/mps": ("nvidia.com/mps-memory", "nvidia.com/mps-core"),
+}
+#: Annotations of a pod that say how its amounts are to be placed.
+COUNT, POLICY = PREFIX + "-count", PREFIX + "-policy"
+POLICIES = ("binpack", "spread")
+
+#: More devices than any node has; a count is an author's word and bounds loops.
+_MOST_DEVICES = 1024
+#: Kubernetes' quantities (apimachinery, resource.Quantity): the API server writes 1000 as 1k. Extended
+#: resources are whole numbers; 1.5Ki is one.
+_QUANTITY = re.compile(
+    r"\+?(\d{1,30})(?:\.(\d{0,30}))?(?:([kMGTPE]|[KMGTPE]i|[num])|[eE](\+?-?\d{1,3}))?", re.ASCII
+)
+_SUFFIXES = {letter: 1000**power for power, letter in enumerate("kMGTPE", 1)}
+_SUFFIXES.update({f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)})
+_FRACTIONS = {"m": 1000, "u": 1000**2, "n": 1000**3}
+#: Of an amount; a quantity has 63 bits in the API.
+_LARGEST = (1 << 63) - 1
+
+
+class DemandError(XpuError):
+    """A container's limits make no sense, and would on no node; the text begins with the container's name."""
+
+
+class Demand(Value):
+    """What one container asks for: so much of each of `count` devices.
+
+    `memory_bytes` or `memory_percent` of a device's memory; neither: whole devices, for this container alone.
+    """
+
+    count: int
+    memory_bytes: int | None
+    #: Percent of each device's time; None: no cap.
+    cores: int | None
+    memory_percent: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it wants its devices for itself alone."""
+        return self.memory_bytes is None and self.memory_percent is None
+
+    def memory_on(self, device_bytes: int) -> int:
+        """Bytes that it takes of a device with `device_bytes`; a percentage is rounded down to whole MiB, at
+        least one, as XPU_MEM's is."""
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        if self.memory_percent is None or self.memory_percent == 100:
+            return device_bytes
+        return max(device_bytes * self.memory_percent // 100 // MIB, 1) * MIB
+
+
+class PodDemand(Value):
+    """What a pod's containers ask for, by their names; those that ask for nothing are left out."""
+
+    containers: tuple[tuple[str, Demand], ...] = ()
+    #: Init containers, which have ended before `containers` start.
+    init: tuple[tuple[str, Demand], ...] = ()
+    #: Init containers with restartPolicy Always, which run beside all that follow.
+    sidecars: tuple[tuple[str, Demand], ...] = ()
+    #: What the pod's annotation says: a key of POLICIES; None: nothing.
+    policy: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no container asks for anything."""
+        return not (self.containers or self.init or self.sidecars)
+
+
+class Resources(Value):
+    """Which resources there are in this cluster, and the unit of memory (both by the configuration)."""
+
+    #: Bytes of one unit of memory, whichever name it is asked for by.
+    memory_unit: int = 1 << 30
+    #: Keys of ALIASES.
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """The names of memory and cores that go together: ours, then those of the aliases."""
+        return ((MEMORY, CORES), *(ALIASES[alias] for alias in self.aliases))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All resources: what a node offers, and what the scheduler is to send us pods for."""
+        return (SHARES, WHOLE, *(name for pair in self.pairs for name in pair))
+
+    def of_pod(self, pod: Mapping[str, Any]) -> PodDemand:
+        """What `pod` (a Pod of the API, version v1) asks for; DemandError."""
+        spec = pod.get("spec") or {}
+        found: dict[str, list[tuple[str, Demand]]] = {"containers": [], "init": [], "sidecars": []}
+        annotations = (pod.get("metadata") or {}).get("annotations") or {}
+        for kind, container in _containers(spec):
+            limits = (container.get("resources") or {}).get("limits") or {}
+            demand = self.of_limits(str(container.get("name")), limits, annotations.get(COUNT))
+            if demand is not None:
+                found[kind].append((str(container.get("name")), demand))
+        asked = PodDemand(tuple(found["containers"]), tuple(found["init"]), tuple(found["sidecars"]))
+        # Who asks for nothing may write whatever annotation he likes.
+        return asked if asked.is_empty else asked.replace(policy=_policy(annotations.get(POLICY)))
+
+    def of_limits(self, container: str, limits: Mapping[str, Any], count: str | None = None) -> Demand | None:
+        """What `container` asks for with `limits` and the pod's annotation COUNT; None: nothing.
+        DemandError."""
+        names = [name for name in self.names if name in limits]
+        if not names:
+            return None
+        amounts = {name: _amount(container, name, limits[name]) for name in names}
+        asked = {name: amount for name, amount in amounts.items() if amount}
+        if not asked:
+            return None
+        return self._demand(container, asked, _count(container, count))
+
+    def as_limits(self, demand: Demand, limits: Mapping[str, Any]) -> str:
+        """The limits that ask for `demand`, and the annotation where it takes one, for people; by the names
+        that `limits` uses. Memory is rounded down to whole units."""
+        if demand.is_whole:
+            return f"{WHOLE}: {demand.count}"
+        memory, cores = next((pair for pair in self.pairs if pair[0] in limits), self.pairs[0])
+        if demand.memory_bytes is None:
+            words = [f"{SHARES}: {(demand.memory_percent or 0) * demand.count}"]
+        else:
+            words = [f"{memory}: {demand.memory_bytes // self.memory_unit * demand.count}"]
+            words += [f"{cores}: {demand.cores * demand.count}"] if demand.cores else []
+        words += [f'annotation {COUNT}: "{demand.count}"'] if demand.count > 1 else []
+        return ", ".join(words)
+
+    def _demand(self, container: str, asked: dict[str, int], count: int | None) -> Demand:
+        if WHOLE in asked or SHARES in asked:
+            if len(asked) > 1:
+                raise DemandError(_of(container, " and ".join(asked)), "ask for one of them")
+            return (
+                _whole(container, asked[WHOLE], count) if WHOLE in asked else _shares(container, asked, count)
+            )
+        memory, cores = next(pair for pair in self.pairs if pair[0] in asked or pair[1] in asked)
+        if any(name not in (memory, cores) for name in asked):
+            raise DemandError(_of(container, " and ".join(asked)), f"use {memory} with {cores}")
+        if memory not in asked:
+            raise DemandError(_of(container, f"{cores} without {memory}"), f"say how much memory: {memory}")
+        each = _each(container, memory, asked[memory], count)
+        percent = _each(container, cores, asked[cores], count) if cores in asked else None
+        _at_most_one_device(container, cores, percent or 0, count)
+        return Demand(count or 1, each * self.memory_unit, percent)
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each container of a pod's spec, with the field of PodDemand that it belongs to. Ephemeral containers
+    can have no resources."""
+    for container in spec.get("initContainers") or ():
+        yield ("sidecars" if container.get("restartPolicy") == "Always" else "init"), container
+    for container in spec.get("containers") or ():
+        yield "containers", container
+
+
+def _whole(container: str, devices: int, count: int | None) -> Demand:
+    if count is not None and count != devices:
+        what = f"{devices} of {WHOLE}, which are whole devices, and the pod's annotation {COUNT} says {count}"
+        raise DemandError(_of(container, what), "leave the annotation out")
+    if devices > _MOST_DEVICES:
+        raise DemandError(_of(container, f"{devices} of {WHOLE}"), "no node has so many devices")
+    return Demand(devices, None, None)
+
+
+def _shares(container: str, asked: dict[str, int], count: int | None) -> Demand:
+    each = _each(container, SHARES, asked[SHARES], count)
+    _at_most_one_device(container, SHARES, each, count)
+    return Demand(count or 1, None, each, each)
+
+
+def _each(container: str, name: str, amount: int, count: int | None) -> int:
+    """What that is on each of `count` devices."""
+    if count and amount % count:
+        what = f"{amount} of {name}, which cannot be spread evenly over {count} devices (annotation {COUNT})"
+        nearest = max(amount // count, 1) * count
+        raise DemandError(_of(container, what), f"ask for {nearest} or {nearest + count}")
+    return amount // (count or 1)
+
+
+def _at_most_one_device(container: str, name: str, percent: int, count: int | None) -> None:
+    if percent > 100:
+        devices = -(-percent * (count or 1) // 100)
+        what = f"{percent} of {name} on each device, and a device has 100"
+        todo = f'ask for less, or spread it over more devices with the annotation {COUNT}: "{devices}"'
+        raise DemandError(_of(container, what), todo)
+
+
+def _count(container: str, text: str | None) -> int | None:
+    """The pod's annotation COUNT; None where it is not set."""
+    if text is None:
+        return None
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and 0 < len(text) < 5):
+        raise DemandError(f"the pod's annotation {COUNT}={text!r} is not a number of devices", 'such as "2"')
+    if not 1 <= int(text) <= _MOST_DEVICES:
+        raise DemandError(
+            f"the pod's annotation {COUNT}={text!r}", f"give a number from 1 to {_MOST_DEVICES}"
+        )
+    return int(text)
+
+
+def _policy(text: str | None) -> str | None:
+    if text is None or text in POLICIES:
+        return text
+    hint = did_you_mean(str(text), POLICIES, " or ".join(POLICIES))
+    raise DemandError(f"the pod's annotation {POLICY}={text!r} is unknown", hint)
+
+
+def _amount(container: str, name: str, value: Any) -> int:
+    """A quantity of an extended resource as a number."""
+    number = whole_number(value)
+    if number is None:
+        raise DemandError(_of(container, f"{value!r} of {name}"), "give a whole number")
+    return number
+
+
+def whole_number(value: Any) -> int | None:
+    """A quantity of the API (`4`, `"1k"`, `"2e3"`) as a number; None where it is none, or not a whole one
+    from 0 to 2^63 - 1."""
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None or isinstance(value, bool):
+        return None
+    whole, fraction, suffix, exponent = match.groups()
+    power = int(exponent or 0) - len(fraction or "")
+    number = int(whole + (fraction or "")) * _SUFFIXES.get(suffix or "", 1)
+    divisor = _FRACTIONS.get(suffix or "", 1)
+    if power >= 0:
+        number *= 10**power
+    else:
+        divisor *= 10**-power
+    return None if number % divisor or number // divisor > _LARGEST else number // divisor
+
+
+def _of(container: str, what: str) -> str:
+    return f"container {container} asks for {what}"

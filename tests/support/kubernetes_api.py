@@ -1,0 +1,311 @@
+"""An API server of the tests' own: lists, watches and patches over real HTTP, on objects in memory.
+
+What the page "Kubernetes API Concepts" says of versions, pages, watches and 410 is done; what objects mean is
+not known, but that a Binding gives a pod its node. tests/kubernetes has a real kube-apiserver besides; here
+an answer can be made to go wrong.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from support.stand_in_kubelet import Kubelet
+
+Object = dict[str, Any]
+
+
+class ApiServer:
+    """Objects by their path. `url` is the same after `down` and `up`."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Object] = {}
+        self.changed = threading.Condition()
+        self.version = 100
+        #: (version, type, path, object as JSON) of each change that is still known.
+        self.log: list[tuple[int, str, str, str]] = []
+        self.oldest = 0
+        #: Every request: method and URL.
+        self.requests: list[tuple[str, str]] = []
+        #: Called with method and path before each request; what it returns, (status, body), is answered.
+        self.fault: Callable[[str, str], tuple[int, Object] | None] = lambda *_: None
+        #: The token that is asked for; "": none is.
+        self.token = ""
+        self._server: _Server | None = None
+        self.port = 0
+        self.up()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def up(self) -> None:
+        self._server = _Server(("127.0.0.1", self.port), self)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def down(self) -> None:
+        """Nobody listens any more, and all connections are cut."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server.cut()
+            self._server = None
+
+    # What tests do to objects
+
+    def put(self, path: str, thing: Object) -> Object:
+        with self.changed:
+            kind = "MODIFIED" if path in self.objects else "ADDED"
+            self.version += 1
+            metadata = {
+                "name": path.rpartition("/")[2],
+                "uid": f"uid-{self.version}",
+                "creationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                **(self.objects.get(path, {}).get("metadata") or {}),
+                **(thing.get("metadata") or {}),
+                "resourceVersion": str(self.version),
+            }
+            words = path.split("/")
+            if "namespaces" in words:
+                metadata["namespace"] = words[words.index("namespaces") + 1]
+            self.objects[path] = {**thing, "metadata": metadata}
+            self.log.append((self.version, kind, path, json.dumps(self.objects[path])))
+            self.changed.notify_all()
+            return self.objects[path]
+
+    def delete(self, path: str) -> Object:
+        with self.changed:
+            self.version += 1
+            gone = self.objects.pop(path)
+            gone["metadata"]["resourceVersion"] = str(self.version)
+            self.log.append((self.version, "DELETED", path, json.dumps(gone)))
+            self.changed.notify_all()
+            return gone
+
+    def forget(self) -> None:
+        """What was changed until now cannot be watched any more (etcd's compaction)."""
+        with self.changed:
+            self.oldest = self.version
+            self.log = []
+            self.changed.notify_all()
+
+    def under(self, collection: str) -> list[Object]:
+        """The objects of a collection, or of all namespaces'."""
+        with self.changed:
+            return [each for path, each in sorted(self.objects.items()) if _is_in(path, collection)]
+
+
+def _is_in(path: str, collection: str) -> bool:
+    folder = path.rpartition("/")[0]
+    head, _, plural = collection.rpartition("/")
+    return folder == collection or (
+        folder.startswith(f"{head}/namespaces/") and folder.endswith(f"/{plural}")
+    )
+
+
+def _matches(thing: Object, selector: str) -> bool:
+    for term in filter(None, selector.split(",")):
+        name, _, wanted = term.partition("=")
+        value: Any = thing
+        for word in name.split("."):
+            value = (value or {}).get(word)
+        if (value or "") != wanted:
+            return False
+    return True
+
+
+def _merged(before: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(before) if isinstance(before, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = _merged(found.get(name), value)
+    return found
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
+        self.api = api
+        self.connections: set[socket.socket] = set()
+        super().__init__(address, _Handler)
+
+    def cut(self) -> None:
+        for each in list(self.connections):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.connections.discard(self.connection)
+        super().finish()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _answer(self, status: int, body: Object) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _refuse(self, code: int, reason: str, message: str = "") -> None:
+        self._answer(code, {"kind": "Status", "code": code, "reason": reason, "message": message or reason})
+
+    def _handle(self) -> None:
+        api = self.server.api
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else {}
+        api.requests.append((self.command, self.path))
+        if api.token and self.headers.get("Authorization") != f"Bearer {api.token}":
+            return self._refuse(401, "Unauthorized")
+        fault = api.fault(self.command, url.path)
+        if fault is not None:
+            return self._answer(*fault)
+        if self.command == "GET" and query.get("watch"):
+            return self._watch(url.path, query)
+        with api.changed:
+            return self._change(url.path, query, body)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle
+
+    def _change(self, path: str, query: dict[str, str], body: Object) -> None:
+        api = self.server.api
+        now = api.objects.get(path)
+        if self.command == "POST" and path.endswith("/binding"):
+            return self._bind(path.rpartition("/")[0], body)
+        if self.command == "POST":
+            path = f"{path}/{body['metadata']['name']}"
+            if path in api.objects:
+                return self._refuse(409, "AlreadyExists")
+            return self._answer(201, api.put(path, body))
+        if now is None:
+            if self.command == "GET" and path.rpartition("/")[2] in ("pods", "nodes", "events", "leases"):
+                return self._list(path, query)
+            return self._refuse(404, "NotFound", f"{path} not found")
+        if self.command == "PUT":
+            wanted = (body.get("metadata") or {}).get("resourceVersion")
+            if wanted not in (None, now["metadata"]["resourceVersion"]):
+                return self._refuse(409, "Conflict")
+            now = api.put(path, body)
+        elif self.command == "PATCH":
+            now = api.put(path, _merged(now, body))
+        elif self.command == "DELETE":
+            now = api.delete(path)
+        return self._answer(200, now)
+
+    def _bind(self, path: str, body: Object) -> None:
+        api = self.server.api
+        pod = api.objects.get(path)
+        if pod is None:
+            return self._refuse(404, "NotFound")
+        uid = (body.get("metadata") or {}).get("uid")
+        if (pod.get("spec") or {}).get("nodeName") or uid not in (None, pod["metadata"]["uid"]):
+            return self._refuse(409, "Conflict")
+        api.put(path, _merged(pod, {"spec": {"nodeName": body["target"]["name"]}}))
+        return self._answer(201, {"kind": "Status", "status": "Success"})
+
+    def _list(self, path: str, query: dict[str, str]) -> None:
+        api = self.server.api
+        version = api.version
+        first = 0
+        if token := query.get("continue"):
+            version, first = map(int, token.split(":"))
+            if version < api.oldest:
+                return self._refuse(410, "Expired", "the continue token is too old")
+        found = [each for each in api.under(path) if _matches(each, query.get("fieldSelector", ""))]
+        last = first + int(query.get("limit") or len(found) or 1)
+        metadata: Object = {"resourceVersion": str(version)}
+        if last < len(found):
+            metadata["continue"] = f"{version}:{last}"
+        return self._answer(200, {"kind": "List", "metadata": metadata, "items": found[first:last]})
+
+    def _watch(self, path: str, query: dict[str, str]) -> None:
+        api = self.server.api
+        told = int(query["resourceVersion"])
+        until = time.monotonic() + float(query.get("timeoutSeconds") or 300)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        server = self.server
+        while time.monotonic() < until and api._server is server:
+            with api.changed:
+                if told < api.oldest:
+                    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+                    self._event({"type": "ERROR", "object": status})
+                    break
+                new = [each for each in api.log if each[0] > told]
+                if not new:
+                    api.changed.wait(0.1)
+                    continue
+            for version, kind, where, text in new:
+                told = version
+                thing = json.loads(text)
+                if _is_in(where, path) and _matches(thing, query.get("fieldSelector", "")):
+                    self._event({"type": kind, "object": thing})
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, event: Object) -> None:
+        line = json.dumps(event).encode() + b"\n"
+        self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+
+
+@contextmanager
+def api_server() -> Iterator[ApiServer]:
+    server = ApiServer()
+    try:
+        yield server
+    finally:
+        server.down()
+
+
+@pytest.fixture
+def kubelet() -> Iterator[Kubelet]:
+    """A kubelet of the tests' own that runs."""
+    from support import stand_in_kubelet  # gRPC, which no other test has in its process
+
+    with stand_in_kubelet.running() as found:
+        yield found
+
+
+@pytest.fixture(name="api_server")
+def _api_server() -> Iterator[ApiServer]:
+    with api_server() as server:
+        yield server

@@ -1,0 +1,233 @@
+"""The part of a kubelet that device plugins meet, over real gRPC, with protoc's messages.
+
+Its registration server, the client that it is to plugins, and PodResources; tests/kubernetes has a real
+kubelet besides. As the real one (pkg/kubelet/cm/devicemanager of 1.20 to 1.36) it
+removes all sockets when it starts, takes only healthy IDs that nobody has, calls without naming the pod, and
+marks a resource's devices unhealthy when the stream of the endpoint that was registered last ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_tools import protoc
+
+_HERE = Path(__file__).parent
+#: Seconds that a test waits for anything.
+WAIT_S = 30.0
+
+
+def _compiled(name: str) -> Any:
+    """protoc's module of NAME.proto."""
+    with tempfile.TemporaryDirectory() as folder:
+        assert protoc.main(["protoc", f"-I{_HERE}", f"--python_out={folder}", f"{name}.proto"]) == 0
+        sys.path.insert(0, folder)
+        try:
+            return importlib.import_module(f"{name}_pb2")
+        finally:
+            sys.path.remove(folder)
+
+
+PLUGIN, RESOURCES = _compiled("deviceplugin_v1beta1"), _compiled("podresources_v1")
+_CALLS = {
+    "GetDevicePluginOptions": (PLUGIN.Empty, PLUGIN.DevicePluginOptions),
+    "GetPreferredAllocation": (PLUGIN.PreferredAllocationRequest, PLUGIN.PreferredAllocationResponse),
+    "Allocate": (PLUGIN.AllocateRequest, PLUGIN.AllocateResponse),
+    "PreStartContainer": (PLUGIN.PreStartContainerRequest, PLUGIN.PreStartContainerResponse),
+}
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """What `condition` returns as soon as that is true."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"it did not come to it that {what}"
+        time.sleep(0.01)
+    return found
+
+
+class Endpoint:
+    """A plugin's socket, as a kubelet holds it."""
+
+    def __init__(self, kubelet: Kubelet, resource: str, path: Path) -> None:
+        self.path = path
+        self._kubelet = kubelet
+        self._resource = resource
+        self._channel = grpc.insecure_channel(f"unix:{path}", [("grpc.use_local_subchannel_pool", 1)])
+        watch = self._channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            PLUGIN.Empty.SerializeToString,
+            PLUGIN.ListAndWatchResponse.FromString,
+        )
+        self._stream = watch(PLUGIN.Empty(), wait_for_ready=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for answer in self._stream:
+                self._kubelet.tell(self._resource, {each.ID: each.health for each in answer.devices})
+        except grpc.RpcError:
+            pass
+        self._kubelet.lost(self._resource, self)
+
+    def call(self, name: str, **fields: Any) -> Any:
+        request, response = _CALLS[name]
+        method = self._channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{name}", request.SerializeToString, response.FromString
+        )
+        return method(request(**fields), timeout=30)
+
+    def close(self) -> None:
+        self._channel.close()
+        self._thread.join()
+
+
+class Kubelet:
+    """One node's. `start` and `stop` as often as a test likes; who has what outlives it, as its checkpoint
+    does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.plugins = folder / "device-plugins"
+        self.pod_resources = folder / "pod-resources.sock"
+        self.plugins.mkdir(parents=True)
+        #: By resource: the health of each ID, now and each time that it was told.
+        self.devices: dict[str, dict[str, str]] = {}
+        self.history: list[tuple[str, dict[str, str]]] = []
+        #: By (namespace, pod, container, resource).
+        self.given: dict[tuple[str, str, str, str], list[str]] = {}
+        self.registered: list[str] = []
+        self._endpoints: dict[str, Endpoint] = {}
+        self._lock = threading.RLock()
+        self._server: grpc.Server | None = None
+
+    def start(self) -> None:
+        for each in self.plugins.iterdir():
+            each.unlink()
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        register = grpc.unary_unary_rpc_method_handler(
+            self._register, PLUGIN.RegisterRequest.FromString, PLUGIN.Empty.SerializeToString
+        )
+        listing = grpc.unary_unary_rpc_method_handler(
+            self._list,
+            RESOURCES.ListPodResourcesRequest.FromString,
+            RESOURCES.ListPodResourcesResponse.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": register}),
+                grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": listing}),
+            )
+        )
+        self._server.add_insecure_port(f"unix:{self.plugins}/kubelet.sock")
+        self._server.add_insecure_port(f"unix:{self.pod_resources}")
+        self._server.start()
+
+    def stop(self) -> None:
+        with self._lock:
+            endpoints, self._endpoints = list(self._endpoints.values()), {}
+        for endpoint in endpoints:
+            endpoint.close()
+        if self._server is not None:
+            self._server.stop(0).wait()
+            self._server = None
+
+    def _register(self, request: Any, context: grpc.ServicerContext) -> Any:
+        if request.version != "v1beta1":
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "unsupported version")
+        assert request.options.pre_start_required and request.options.get_preferred_allocation_available
+        # As the real one, it connects after it has answered.
+        threading.Thread(target=self._connect, args=(request.resource_name, request.endpoint)).start()
+        return PLUGIN.Empty()
+
+    def _connect(self, resource: str, endpoint: str) -> None:
+        with self._lock:
+            before = self._endpoints.get(resource)
+            self._endpoints[resource] = Endpoint(self, resource, self.plugins / endpoint)
+            self.registered.append(resource)
+        if before is not None:
+            before.close()
+
+    def tell(self, resource: str, devices: dict[str, str]) -> None:
+        with self._lock:
+            self.devices[resource] = devices
+            self.history.append((resource, devices))
+
+    def lost(self, resource: str, endpoint: Endpoint) -> None:
+        with self._lock:
+            if self._endpoints.get(resource) is endpoint:
+                self.tell(resource, dict.fromkeys(self.devices.get(resource, {}), "Unhealthy"))
+
+    def _list(self, request: Any, context: grpc.ServicerContext) -> Any:
+        answer = RESOURCES.ListPodResourcesResponse()
+        with self._lock:
+            for (namespace, pod, container, resource), ids in self.given.items():
+                one = answer.pod_resources.add(name=pod, namespace=namespace)
+                holder = one.containers.add(name=container, cpu_ids=[1, 2])
+                devices = holder.devices.add(resource_name=resource, device_ids=ids)
+                devices.topology.nodes.add(ID=1)
+        return answer
+
+    # What tests do
+
+    def healthy(self, resource: str) -> int:
+        """The resource's part in the node's status.allocatable."""
+        with self._lock:
+            return sum(each == "Healthy" for each in self.devices.get(resource, {}).values())
+
+    def capacity(self, resource: str) -> int:
+        with self._lock:
+            return len(self.devices.get(resource, {}))
+
+    def endpoint(self, resource: str) -> Endpoint:
+        found: Endpoint = until(lambda: self._endpoints.get(resource), f"{resource} is registered")
+        return found
+
+    def allocate(
+        self, pod: str, resource: str, number: int, container: str = "main", namespace: str = "default"
+    ) -> dict[str, str]:
+        """Admits a container, as the kubelet does; the variables that it gets. AssertionError: not enough."""
+        taken = {each for ids in self.given.values() for each in ids}
+        free = [each for each, health in self.devices[resource].items() if health == "Healthy"]
+        free = [each for each in free if each not in taken]
+        assert len(free) >= number, f"UnexpectedAdmissionError: {len(free)} of {resource}, {number} requested"
+        endpoint = self.endpoint(resource)
+        asked = [{"available_deviceIDs": free, "allocation_size": number}]
+        chosen = endpoint.call("GetPreferredAllocation", container_requests=asked).container_responses[0]
+        ids = list(chosen.deviceIDs)
+        assert len(set(ids)) == number and set(ids) <= set(free)
+        answer = endpoint.call("Allocate", container_requests=[{"devices_ids": ids}])
+        with self._lock:
+            self.given[namespace, pod, container, resource] = ids
+        return dict(answer.container_responses[0].envs)
+
+    def pre_start(self, pod: str, resource: str, container: str = "main", namespace: str = "default") -> None:
+        """grpc.RpcError where the plugin refuses it."""
+        ids = self.given[namespace, pod, container, resource]
+        self.endpoint(resource).call("PreStartContainer", devices_ids=ids)
+
+    def remove(self, pod: str) -> None:
+        with self._lock:
+            self.given = {key: ids for key, ids in self.given.items() if key[1] != pod}
+
+
+@contextmanager
+def running() -> Iterator[Kubelet]:
+    """One that runs, in a short folder: socket paths have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="xpu-k-") as folder:
+        found = Kubelet(Path(folder))
+        found.start()
+        try:
+            yield found
+        finally:
+            found.stop()

@@ -1,0 +1,170 @@
+"""Devices that cannot be told of any more, those that are withheld, and what the node says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.inventories import node, nvidia
+from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.kubernetes.device_plugin import node as described
+from xpu_runtime.kubernetes.device_plugin.accounts import Taken
+from xpu_runtime.kubernetes.device_plugin.cards import cards, with_known
+from xpu_runtime.ledger.grants import Use
+from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.request.assignment import Share
+from xpu_runtime.vendors import marks
+from xpu_runtime.vendors.inventory import Device, Driver, Inventory
+
+GIB = 1 << 30
+ONE = Device("0", "GPU-a", "Tesla T4", 15 * GIB, (), "nvidia")
+TWO = Device("1", "GPU-b", "Tesla T4", 15 * GIB, (), "nvidia")
+PARTS = tuple(
+    Device(f"1:{n}", f"MIG-{n}", "A100 MIG 1g.10gb", 10 * GIB, (), "nvidia", parent="GPU-b") for n in range(2)
+)
+AMD = Device("2", "GPU-amd", "MI300X", 192 * GIB, (), "amd")
+NVIDIA = nvidia("580.82.07")
+
+
+def faults(inventory: Inventory) -> dict[str, str | None]:
+    return {each.uuid: each.fault for each in inventory.devices}
+
+
+def test_what_is_told_now_is_what_there_is() -> None:
+    assert with_known(None, node(NVIDIA, ONE)) == node(NVIDIA, ONE)
+    assert with_known(node(NVIDIA, ONE, TWO), node(NVIDIA, ONE)) == node(NVIDIA, ONE)
+
+
+def test_a_card_that_tells_neither_uuid_nor_memory_is_the_one_that_it_was() -> None:
+    lost = Device("1", "GPU-unknown-1", "unknown", 0, (), "nvidia", fault="GPU is lost")
+    found = with_known(node(NVIDIA, ONE, TWO), node(NVIDIA, ONE, lost))
+    assert faults(found) == {"GPU-a": None, "GPU-b": "GPU is lost"}
+    assert found.devices[1].memory_bytes == 15 * GIB
+    # And again, of what was found then; and it recovers.
+    assert with_known(found, node(NVIDIA, ONE, lost)) == found
+    assert faults(with_known(found, node(NVIDIA, ONE, TWO))) == {"GPU-a": None, "GPU-b": None}
+    # One that was lost from the start is what it says.
+    assert faults(with_known(None, node(NVIDIA, ONE, lost))) == {
+        "GPU-a": None,
+        "GPU-unknown-1": "GPU is lost",
+    }
+
+
+def test_mig_devices_of_a_card_that_is_lost_are_told_still() -> None:
+    lost = TWO.replace(fault="GPU is lost", memory_bytes=0)
+    found = with_known(node(NVIDIA, ONE, *PARTS), node(NVIDIA, ONE, lost))
+    assert faults(found) == {"GPU-a": None, "MIG-0": "GPU is lost", "MIG-1": "GPU is lost"}
+
+
+def test_one_mig_device_with_a_fault_is_itself() -> None:
+    sick = PARTS[1].replace(fault="no capability")
+    found = with_known(node(NVIDIA, ONE, *PARTS), node(NVIDIA, ONE, PARTS[0], sick))
+    assert faults(found) == {"GPU-a": None, "MIG-0": None, "MIG-1": "no capability"}
+
+
+def test_a_driver_that_is_unloaded_leaves_its_devices_unhealthy() -> None:
+    gone = Inventory("/", False, (), (), (), "no NVIDIA driver found")
+    found = with_known(node(NVIDIA, ONE), gone)
+    assert "no NVIDIA driver found" in (found.devices[0].fault or "")
+    assert found.driver("nvidia").version == "580.82.07"
+
+
+def test_a_vendor_whose_driver_fails_leaves_its_devices_unhealthy_and_no_others() -> None:
+    both = Inventory("/", False, (ONE, AMD), (NVIDIA, Driver("amd")), ())
+    now = Inventory("/", False, (AMD,), (Driver("amd"),), (), problems=("NVML does not start",))
+    assert faults(with_known(both, now)) == {"GPU-amd": None, "GPU-a": "NVML does not start"}
+    # Taken out, and nothing wrong with it: it is gone.
+    assert faults(with_known(both, now.replace(problems=()))) == {"GPU-amd": None}
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_drained_reserved_or_not_listed_is_withheld(state: Path) -> None:
+    inventory = node(NVIDIA, ONE, TWO, *PARTS)
+    marks.drain("GPU-a", "loud")
+    marks.reserve("GPU-b", marks.Reservation("team", ""))
+    found = cards(inventory, "", DEFAULTS, Taken())
+    assert [each.withheld for each in found] == ["drained: loud", *["reserved for team"] * 3]
+    listed = cards(inventory, "", DEFAULTS.replace(policy_devices=("1",)), Taken())
+    assert listed[0].withheld == "policy.devices does not list it"
+    assert not any(each.fault for each in found)
+
+
+def test_marks_that_cannot_be_read_withhold_everything(state: Path) -> None:
+    (state / "state").mkdir()
+    (state / "state" / marks.DRAINED).write_text("no folder")
+    (found,) = cards(node(NVIDIA, ONE), "", DEFAULTS, Taken())
+    assert "cannot be told which devices are drained" in found.withheld
+
+
+def test_a_driver_that_does_not_answer_makes_all_unhealthy(state: Path) -> None:
+    found = cards(node(NVIDIA, ONE, TWO), "it hangs", DEFAULTS, Taken())
+    assert [each.fault for each in found] == ["it hangs", "it hangs"]
+
+
+def test_a_node_that_places_itself_gives_one_vendors_devices(state: Path) -> None:
+    both = Inventory("/", False, (ONE, AMD), (NVIDIA, Driver("amd")), ())
+    assert [each.withheld for each in cards(both, "", DEFAULTS, Taken())] == [
+        "",
+        "this node gives pods its nvidia devices",
+    ]
+    by_extender = DEFAULTS.replace(kubernetes_placement="extender")
+    assert [each.withheld for each in cards(both, "", by_extender, Taken())] == ["", ""]
+
+
+def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Path) -> None:
+    inventory = node(NVIDIA, ONE, TWO.replace(fault="GPU is lost"))
+    taken = Taken({"GPU-a": Use(9 * GIB, 50, 2)}, {"GPU-a": Use(4 * GIB, 20, 1)})
+    shares: dict[str, tuple[Share, ...]] = {
+        "one": (Share("GPU-a", 4 * GIB, 30),),
+        "other": (Share("GPU-a", 1 * GIB, None),),
+    }
+    reserved = {
+        "uid-1": Reservation("uid-1", "default", "two", 0.0, shares),
+        "uid-2": Reservation("uid-2", "default", "whole", 0.0, {"one": (Share("GPU-b", None, None),)}),
+    }
+    value = described.annotation(inventory, cards(inventory, "", DEFAULTS, taken), "extender", reserved)
+    first, second = json.loads(value)["devices"]
+    assert first == {
+        "uuid": "GPU-a",
+        "index": "0",
+        "model": "Tesla T4",
+        "memory": 15 * GIB,
+        "cores": 100,
+        "healthy": True,
+        "why": "",
+        "others": {"memory": 4 * GIB, "cores": 20, "whole": False},
+    }
+    assert (second["healthy"], second["why"]) == (False, "GPU is lost")
+    assert json.loads(value) | {"devices": []} == {
+        "v": 1,
+        "driver": "580.82.07",
+        "placement": "extender",
+        "devices": [],
+        "reserved": {"uid-1": [["GPU-a", 5 * GIB, 30]], "uid-2": [["GPU-b", None, None]]},
+    }
+
+
+def test_labels_are_valid_and_those_that_say_nothing_are_removed() -> None:
+    found = described.labels(node(NVIDIA, ONE, *PARTS), [("hard", "soft"), ("soft", ""), ("hard", "hard")])
+    assert {name.rpartition("xpu.")[2]: value for name, value in found.items()} == {
+        "vendor": "nvidia",
+        "product": "Tesla-T4",
+        "count": "2",
+        "memory": "15360",
+        "driver": "580.82.07",
+        "cuda": "13.0",
+        "mig": "true",
+        "memory-strength": "soft",
+        "cores-strength": "none",
+    }
+    assert set(described.labels(Inventory("/", False, (), (), ()), []).values()) == {None}
+    assert described.label_value("NVIDIA A100-SXM4 (80 GB)") == "NVIDIA-A100-SXM4--80-GB"
+    assert described.label_value("ü" * 80 + "x") == ""
+    assert len(described.label_value("x" * 80)) == 63

@@ -1,0 +1,214 @@
+"""What is offered of which cards: numbers of IDs, and which of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.kubernetes.device_plugin import offer
+from xpu_runtime.kubernetes.device_plugin.offer import Card, Waiting, card_of, ids_of, offered, preferred
+from xpu_runtime.kubernetes.device_plugin.v1beta1 import (
+    LONGEST_ID,
+    UNHEALTHY,
+    Device,
+    ListAndWatchResponse,
+)
+from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, WHOLE, Resources
+from xpu_runtime.ledger.grants import Use
+
+GIB = 1 << 30
+RESOURCES = Resources(aliases=("aliyun.com/gpu",))
+NOBODY = Waiting()
+
+
+def card(number: int, gib: int = 15, use: Use | None = None, others: Use | None = None, **why: str) -> Card:
+    return Card(f"GPU-{number:036}", gib * GIB, use=use or Use(), others=others or Use(), **why)
+
+
+def had(resource: str, cards: list[Card], allocated: object = (), waiting: Waiting = NOBODY) -> int:
+    return len(offered(resource, cards, RESOURCES, allocated, waiting).healthy)  # type: ignore[arg-type]
+
+
+def taken(gib: float, cores: int = 0, slices: int = 1, *, whole: bool = False) -> Use:
+    return Use(int(gib * GIB), cores, slices, whole)
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        (Use(), (15, 100, 100, 1)),
+        (taken(4, 30), (11, 70, 70, 0)),
+        (taken(7.5), (7, 100, 50, 0)),
+        (taken(0.1), (14, 100, 99, 0)),
+        (taken(15, 100), (0, 0, 0, 0)),
+        (taken(0, whole=True), (0, 0, 0, 0)),
+        (taken(20, 130), (0, 0, 0, 0)),
+    ],
+)
+def test_units_that_are_left_of_a_card(use: Use, expected: tuple[int, ...]) -> None:
+    resources = (MEMORY, CORES, SHARES, WHOLE)
+    assert tuple(had(each, [card(0, use=use)]) for each in resources) == expected
+    assert had("aliyun.com/gpu-mem", [card(0, use=use)]) == expected[0]
+    assert had("aliyun.com/gpu-core.percentage", [card(0, use=use)]) == expected[1]
+
+
+def test_a_card_that_has_less_than_a_unit_over_offers_whole_units() -> None:
+    assert len(ids_of(MEMORY, card(0).replace(memory_bytes=15 * GIB + 5), RESOURCES)) == 15
+
+
+def test_of_a_card_that_is_unhealthy_every_id_is_whoever_has_it() -> None:
+    cards = [card(0), card(1, fault="it fell off")]
+    has = set(ids_of(MEMORY, cards[1], RESOURCES)[:4])
+    found = offered(MEMORY, cards, RESOURCES, has, NOBODY)
+    assert {card_of(each) for each in found.healthy} == {cards[0].uuid}
+    assert len(found.ids) == 30
+
+
+def test_of_a_card_that_is_drained_pods_keep_what_they_have() -> None:
+    cards = [card(0), card(1, withheld="drained", use=taken(4))]
+    has = set(ids_of(MEMORY, cards[1], RESOURCES)[:4])
+    found = offered(MEMORY, cards, RESOURCES, has, NOBODY)
+    assert {each for each in found.healthy if card_of(each) == cards[1].uuid} == has
+    assert len(found.healthy) == 19
+
+
+def test_a_card_whose_memory_is_not_known_offers_nothing() -> None:
+    unknown = Card("GPU-unknown-0", 0, fault="lost")
+    for resource in RESOURCES.names:
+        assert offered(resource, [unknown], RESOURCES, (), NOBODY).ids == ()
+
+
+def test_ids_of_another_card_than_the_slice_is_on_count_as_what_they_are() -> None:
+    """The kubelet gave IDs of the first card, and the pod's slice is on the second."""
+    cards = [card(0), card(1, use=taken(10))]
+    has = set(ids_of(MEMORY, cards[0], RESOURCES)[:10])
+    assert had(MEMORY, cards, has) == 10 + 20
+
+
+def test_what_a_pod_waits_for_is_there_though_nothing_is_free() -> None:
+    full = [card(0, use=taken(15))]
+    assert had(MEMORY, full) == 0
+    assert had(MEMORY, full, waiting=Waiting(15, 0)) == 15
+    # Nobody else gets what one waits for that is not reserved yet.
+    assert had(MEMORY, [card(0)], waiting=Waiting(4, 4)) == 15
+    assert had(MEMORY, [card(0, use=taken(10))], waiting=Waiting(4, 4)) == 5
+
+
+def test_where_the_kubelet_does_not_tell_only_what_others_have_is_taken_off() -> None:
+    cards = [card(0, use=taken(9), others=taken(4)), card(1)]
+    found = offered(MEMORY, cards, RESOURCES, None, NOBODY)
+    assert len(found.healthy) == 26
+    assert had(WHOLE, cards, None) == 1
+
+
+USES = st.builds(
+    lambda gib, cores, whole: taken(gib, cores, int(bool(gib or cores or whole)), whole=whole),
+    st.integers(0, 16),
+    st.integers(0, 110),
+    st.booleans(),
+)
+CARDS = st.lists(
+    st.tuples(USES, st.sampled_from(["", "", "sick"]), st.sampled_from(["", "", "drained"])),
+    min_size=1,
+    max_size=4,
+).map(lambda some: [card(n, use=u, fault=f, withheld=w) for n, (u, f, w) in enumerate(some)])
+
+
+@settings(deadline=None)
+@given(CARDS, st.sampled_from(RESOURCES.names), st.data())
+def test_as_many_are_healthy_as_there_are_units_and_nothing_of_a_pods_is_taken(
+    cards: list[Card], resource: str, data: st.DataObject
+) -> None:
+    every = [each for one in cards for each in ids_of(resource, one, RESOURCES)]
+    has = data.draw(st.sets(st.sampled_from(every), max_size=len(every))) if every else set()
+    waits = data.draw(st.integers(0, 40))
+    not_reserved = data.draw(st.integers(0, waits))
+    found = offered(resource, cards, RESOURCES, has, Waiting(waits, not_reserved))
+    assert list(found.ids) == every
+    by_uuid = {one.uuid: one for one in cards}
+    usable = [one for one in cards if not one.fault and not one.withheld]
+    free = sum(offer.free_units(resource, one, one.use, RESOURCES) for one in usable)
+    unused = [each for each in every if each not in has and by_uuid[card_of(each)] in usable]
+    expected = min(free + waits - min(not_reserved, free), len(unused))
+    assert len(found.healthy - has) == expected
+    assert found.healthy & has == {each for each in has if not by_uuid[card_of(each)].fault}
+
+
+# What the kubelet is advised
+
+
+def some(number: int, count: int) -> list[str]:
+    return list(ids_of(MEMORY, card(number), RESOURCES)[:count])
+
+
+def cards_of(ids: tuple[str, ...]) -> list[str]:
+    return sorted({card_of(each)[-1] for each in ids})
+
+
+def test_a_request_is_packed_into_the_card_that_has_the_least_left_for_it() -> None:
+    assert cards_of(preferred([*some(0, 15), *some(1, 5), *some(2, 4)], (), 5, ())) == ["1"]
+    assert cards_of(preferred([*some(0, 6), *some(1, 9), *some(2, 2)], (), 12, ())) == ["0", "1"]
+
+
+def test_of_equal_cards_the_one_that_is_begun_is_taken() -> None:
+    available = [*some(0, 15), *ids_of(MEMORY, card(1, 20), RESOURCES)[5:20]]
+    begun = ids_of(MEMORY, card(1, 20), RESOURCES)[:5]
+    assert cards_of(preferred(available, (), 3, begun)) == ["1"]
+
+
+def test_what_must_be_included_is_and_its_number_counts() -> None:
+    available = [*some(0, 3), *some(1, 15)]
+    found = preferred(available, some(0, 1), 3, ())
+    assert some(0, 1)[0] in found and len(set(found)) == 3 and cards_of(found) == ["0"]
+
+
+def test_the_cards_of_the_pod_that_it_is_thought_to_be_come_first() -> None:
+    available = [*some(0, 3), *some(1, 15), *some(2, 15)]
+    first = ((card(1).uuid, 2), (card(2).uuid, 2))
+    found = preferred(available, (), 4, (), first)
+    assert sorted(card_of(each)[-1] for each in found) == ["1", "1", "2", "2"]
+    # Those cards have less than thought: the rest is of any.
+    assert len(preferred([*some(0, 3), *some(1, 1)], (), 4, (), first)) == 4
+
+
+@settings(deadline=None)
+@given(
+    st.sets(st.sampled_from([*some(0, 15), *some(1, 15), *some(2, 15)]), min_size=1),
+    st.data(),
+)
+def test_advice_is_of_what_is_available_and_of_the_right_number(
+    available: set[str], data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(1, len(available)))
+    must = sorted(available)[: data.draw(st.integers(0, size))]
+    first = ((card(data.draw(st.integers(0, 3))).uuid, data.draw(st.integers(0, 20))),)
+    found = preferred(sorted(available), must, size, (), first)
+    assert len(found) == len(set(found)) == size
+    assert set(must) <= set(found) <= available
+
+
+# The list's size
+
+
+@settings(deadline=None)
+@given(st.integers(1, 8), st.integers(1, 200), st.sampled_from([1 << 20, 1 << 28, 1 << 30]))
+def test_the_size_is_that_of_the_message(number: int, gib: int, unit: int) -> None:
+    known = RESOURCES.replace(memory_unit=unit)
+    cards = [card(n, min(gib, 4) if unit == 1 << 20 else gib) for n in range(number)]
+    every = [Device(each, UNHEALTHY) for one in cards for each in ids_of(MEMORY, one, known)]
+    assert offer._size(MEMORY, cards, known) == len(ListAndWatchResponse(tuple(every)).encoded())
+
+
+def test_a_list_that_is_too_long_is_refused_with_the_unit_that_fits() -> None:
+    cards = [card(n, 80) for n in range(8)]
+    offer.check_size(cards, RESOURCES)
+    with pytest.raises(ConfigError, match=r"1M: .* 38 MiB .*4 MiB: a unit that fits this node is 16M"):
+        offer.check_size(cards, RESOURCES.replace(memory_unit=1 << 20))
+    offer.check_size(cards, RESOURCES.replace(memory_unit=16 << 20))
+
+
+def test_no_id_is_longer_than_the_kubelet_takes() -> None:
+    mig = Card("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/13/15", 80 * GIB)
+    assert max(map(len, ids_of(CORES, mig, RESOURCES))) <= LONGEST_ID

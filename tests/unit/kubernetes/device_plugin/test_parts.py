@@ -1,0 +1,238 @@
+"""The plugin's smaller parts: asking the drivers, what the kubelet gave, reports, metrics."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.kubernetes_api import ApiServer
+from support.stand_in_kubelet import until
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.kubernetes.access import Access
+from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.device_plugin import driver, metrics
+from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
+from xpu_runtime.kubernetes.device_plugin.given import GivenNow
+from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics
+from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
+from xpu_runtime.kubernetes.device_plugin.pods import Told
+from xpu_runtime.kubernetes.device_plugin.reports import Reports
+from xpu_runtime.kubernetes.resources import MEMORY, Resources
+
+# The drivers
+
+
+def asked(look: DriverLook) -> bool:
+    """Steps until something is new."""
+    return bool(until(look.step, "the drivers answer"))
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A driver root with nothing in it."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "config.yaml").write_text(f"driver: {{root: {tmp_path}/root}}\n")
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("XPU_CONFIG", str(tmp_path / "config.yaml"))
+    return tmp_path
+
+
+def test_what_the_drivers_tell_comes_from_another_process(root: Path) -> None:
+    look = DriverLook(0.0, 20)
+    assert asked(look)
+    assert look.inventory is not None and look.inventory.devices == () and look.problem == ""
+    assert "no NVIDIA driver found" in look.inventory.missing
+    look.close()
+
+
+def test_a_driver_that_hangs_is_left_and_not_asked_again_until_it_has_ended(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_PROGRAM", "import time; time.sleep(600)")
+    look = DriverLook(0.0, 0.2)
+    look.step()
+    process = look._process
+    assert process is not None
+    # As one that hangs in the kernel, it does not end when it is killed.
+    monkeypatch.setattr(type(process), "kill", lambda _: None)
+    assert asked(look)
+    assert look.problem == "the driver has not answered for 0 s"
+    for _ in range(5):
+        look.step()
+    assert look._process is process
+    os.kill(process.pid, signal.SIGKILL)
+    until(lambda: look.step() or look._process is not process, "another one is asked")
+    monkeypatch.undo()
+    look.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", r"has ended with -11"),
+        ("print('hello')", r"has ended with"),
+        ("import sys; sys.exit(3)", r"has ended with 3"),
+        (
+            "import pickle, sys; sys.stdout.buffer.write(pickle.dumps((None, 'NVML does not start')))",
+            r"^NVML does not start$",
+        ),
+    ],
+)
+def test_a_driver_that_fails_is_told_and_asked_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, program: str, problem: str
+) -> None:
+    monkeypatch.setattr(driver, "_PROGRAM", program)
+    look = DriverLook(0.0, 20)
+    assert asked(look)
+    assert re.search(problem, look.problem) and look.inventory is None
+    monkeypatch.undo()
+    monkeypatch.setenv("XPU_RUN_DIR", str(root / "run"))
+    monkeypatch.setenv("XPU_CONFIG", str(root / "config.yaml"))
+    assert asked(look)
+    assert look.problem == "" and look.inventory is not None
+    look.close()
+
+
+# What the kubelet has given
+
+
+def test_the_owner_of_ids_is_the_pod_that_has_all_of_them() -> None:
+    given = GivenNow(True, {MEMORY: {("ns", "a"): frozenset({"x", "y"}), ("ns", "b"): frozenset({"z"})}})
+    assert given.owner(MEMORY, ["x"]) == ("ns", "a")
+    assert given.owner(MEMORY, ["x", "z"]) is None
+    assert given.owner(MEMORY, []) is None
+    assert given.owner("other", ["x"]) is None
+    assert given.ids(MEMORY) == frozenset("xyz")
+    assert given.ids(MEMORY, {("ns", "b")}) == frozenset("z")
+    assert given.ids("other") == frozenset()
+    assert GivenNow().ids(MEMORY) is None
+    assert given.by_pod(MEMORY) == {("ns", "a"): 2, ("ns", "b"): 1}
+
+
+# Reports
+
+
+POD = PodOnNode.of(
+    {
+        "metadata": {"namespace": "ns", "name": "p", "uid": "u1"},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {MEMORY: "1"}}}]},
+    },
+    Resources(),
+)
+
+
+@pytest.fixture
+def reports(api_server: ApiServer) -> Iterator[Reports]:
+    api_server.put("/api/v1/nodes/n1", {"metadata": {"labels": {"old": "x"}}})
+    found = Reports(Api(Access(api_server.url)), "n1", print)
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    yield found
+    found.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def labels(api_server: ApiServer) -> Any:
+    return api_server.objects["/api/v1/nodes/n1"]["metadata"]["labels"]
+
+
+def test_the_node_is_written_when_it_changes_and_what_others_wrote_stays(
+    reports: Reports, api_server: ApiServer
+) -> None:
+    reports.write_node({"metadata": {"labels": {"a": "1", "b": "2"}}})
+    until(lambda: labels(api_server) == {"old": "x", "a": "1", "b": "2"}, "it is written")
+    for _ in range(3):
+        reports.write_node({"metadata": {"labels": {"a": "2", "b": None}}})
+    until(lambda: labels(api_server) == {"old": "x", "a": "2"}, "it is written again")
+    assert sum(method == "PATCH" for method, _ in api_server.requests) == 2
+
+
+def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
+    reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.reports._AGAIN_S", 0.05)
+    api_server.down()
+    reports.write_node({"metadata": {"labels": {"a": "1"}}})
+    assert POD is not None
+    for number in range(1000):
+        reports.tell(Told(POD, "XPURefused", str(number), True))
+    assert len(reports._events) <= 200
+    api_server.up()
+    until(lambda: labels(api_server).get("a") == "1", "it is written")
+
+
+# Metrics
+
+
+def test_the_page_is_prometheus_text() -> None:
+    figures = Figures(
+        {MEMORY: (60, 56, 4), 'odd"\\\n': (1, 1, None)},
+        {"reserved": 2},
+        {"GPU-a": (True, False)},
+        registrations=4,
+        registered=True,
+        ledger_answers=True,
+    )
+    page = Metrics(lambda: figures)
+    page.observe("allocate", "ok", 0.25)
+    page.observe("allocate", "refused", 0.5)
+    text = page.page().decode()
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    of = "xpu_kubernetes_"
+    assert found[f"{of}ids", ("resource", MEMORY), ("state", "unhealthy")] == 4
+    assert found[f"{of}ids", ("resource", 'odd"\\\n'), ("state", "healthy")] == 1
+    assert (f"{of}ids", ("resource", 'odd"\\\n'), ("state", "given")) not in found
+    assert found[f"{of}calls_total", ("call", "allocate"), ("outcome", "refused")] == 1
+    assert found[f"{of}call_seconds_sum", ("call", "allocate")] == 0.75
+    assert found[f"{of}call_seconds_count", ("call", "allocate")] == 2
+    assert found[f"{of}device_healthy", ("uuid", "GPU-a")] == 1
+    assert found[f"{of}device_offered", ("uuid", "GPU-a")] == 0
+    assert found[f"{of}registrations_total",] == 4
+    assert (found[f"{of}up", ("part", "api")], found[f"{of}up", ("part", "ledger")]) == (0, 1)
+    assert all(line.startswith(("# HELP ", "# TYPE ", of)) for line in text.splitlines())
+
+
+def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = ["", "it hangs"]
+    server = metrics.serve("127.0.0.1:0", Metrics(Figures), lambda: problems.pop(0))
+    host, port = server.server_address[:2]
+    silent = [socket.create_connection((str(host), port)) for _ in range(3)]
+    try:
+        url = f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as answer:
+            assert answer.read() == b"ok\n"
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{url}/healthz", timeout=10)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{url}/other", timeout=10)
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+            assert b"xpu_kubernetes_up" in answer.read()
+    finally:
+        for each in silent:
+            each.close()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    "listen", ["9402", "localhost:9402", "127.0.0.1:x", "127.0.0.1:99999", "192.0.2.1:80"]
+)
+def test_where_nothing_can_listen_it_is_said(listen: str) -> None:
+    with pytest.raises(ConfigError):
+        metrics.serve(listen, Metrics(Figures), str)

@@ -1,0 +1,203 @@
+"""A pod of the API as the plugin keeps it, and what becomes of pods that are told of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.inventories import node, nvidia
+from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.kubernetes.api import Change
+from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
+from xpu_runtime.kubernetes.device_plugin.offer import Waiting
+from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, placed_by_node, resources_of, shares_text
+from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
+from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, Resources
+from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.request.assignment import Share
+from xpu_runtime.vendors.inventory import Device
+
+GIB = 1 << 30
+KNOWN = Resources()
+
+
+def container(name: str, always: bool = False, **limits: str) -> dict[str, Any]:
+    names = {"mem": MEMORY, "cores": CORES, "shares": SHARES}
+    found: dict[str, Any] = {"name": name, "resources": {"limits": {names[k]: v for k, v in limits.items()}}}
+    return {**found, "restartPolicy": "Always"} if always else found
+
+
+def pod(
+    *containers: dict[str, Any],
+    init: tuple[dict[str, Any], ...] = (),
+    phase: str = "Running",
+    **metadata: Any,
+) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "ns", "name": "p", "uid": "u1", "creationTimestamp": "t", **metadata},
+        "spec": {"nodeName": "n1", "containers": list(containers), "initContainers": list(init)},
+        "status": {"phase": phase},
+    }
+
+
+def kept(item: dict[str, Any]) -> PodOnNode:
+    found = PodOnNode.of(item, KNOWN)
+    assert found is not None
+    return found
+
+
+def test_a_pod_that_asks_for_nothing_is_not_kept() -> None:
+    assert PodOnNode.of(pod(container("main")), KNOWN) is None
+
+
+@pytest.mark.parametrize(
+    ("init", "containers", "memory"),
+    [
+        ((), ("2", "3"), 5),
+        (("4",), ("2",), 4),
+        (("4",), ("3", "3"), 6),
+        (("4", "1"), ("2",), 4),
+    ],
+)
+def test_units_at_one_time_are_the_larger_of_init_and_all(
+    init: tuple[str, ...], containers: tuple[str, ...], memory: int
+) -> None:
+    found = kept(
+        pod(
+            *(container(f"c{n}", mem=each) for n, each in enumerate(containers)),
+            init=tuple(container(f"i{n}", mem=each) for n, each in enumerate(init)),
+        )
+    )
+    assert found.units == {MEMORY: memory}
+
+
+def test_sidecars_count_beside_what_comes_after_them() -> None:
+    before, side, after = container("i", mem="5"), container("s", True, mem="2"), container("j", mem="4")
+    found = kept(pod(container("main", mem="3"), init=(before, side, after)))
+    assert found.units == {MEMORY: 6}
+    assert [name for name, _ in found.demand.sidecars] == ["s"]
+    asked = placed_by_node(found)
+    assert (set(asked.containers), set(asked.init), set(asked.sidecars)) == ({"main"}, {"i", "j"}, {"s"})
+
+
+def test_shares_are_percent_of_whichever_device_it_becomes() -> None:
+    demand = placed_by_node(kept(pod(container("main", shares="25")))).containers["main"]
+    assert (demand.memory_bytes, demand.memory_percent, demand.cores) == (None, 25, 25)
+
+
+def test_what_makes_no_sense_is_kept_with_why() -> None:
+    found = kept(pod(container("main", cores="10")))
+    assert "xpu-cores without yoyoworks.com/xpu-mem" in found.problem
+
+
+def test_the_unit_is_the_configurations() -> None:
+    assert resources_of(DEFAULTS.replace(kubernetes_memory_unit="256MiB")).memory_unit == 256 << 20
+
+
+def test_what_is_reserved_in_words() -> None:
+    inventory = node(nvidia("1"), Device("3", "GPU-a", "T4", 15 * GIB, (), "nvidia"))
+    reservation = Reservation(
+        "u", "ns", "p", 0.0, {"main": (Share("GPU-a", 4 * GIB, 30), Share("GPU-b", None, None))}
+    )
+    assert shares_text(reservation, inventory) == "main: 4G of GPU 3 and 30% of its cores, all of it of GPU-b"
+
+
+# What becomes of them
+
+
+@pytest.fixture
+def pods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pods:
+    """With no device on the node: nothing can be reserved."""
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+    told: list[Told] = []
+    return Pods("n1", KNOWN, Accounts(), lambda: DEFAULTS, lambda: None, told.append)
+
+
+def listed(*found: PodOnNode) -> Change[PodOnNode]:
+    return Change("listed", found)
+
+
+def reserved(uid: str) -> dict[str, Reservation]:
+    return {uid: Reservation(uid, "ns", "p", 0.0, {"main": (Share("GPU-a", GIB, None),)})}
+
+
+@pytest.fixture
+def unreserved(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The UIDs of which the reservation was ended."""
+    found: list[str] = []
+    end: Callable[[list[str], float], None] = lambda uids, _: found.extend(uids)  # noqa: E731
+    monkeypatch.setattr(pods._accounts, "unreserve", end)
+    return found
+
+
+def test_before_the_server_has_told_nothing_is_ended(pods: Pods, unreserved: list[str]) -> None:
+    pods.settle(reserved("u1"))
+    assert unreserved == []
+
+
+def test_a_pod_that_is_gone_loses_its_reservation_at_once(pods: Pods, unreserved: list[str]) -> None:
+    here = kept(pod(container("main", mem="1")))
+    pods.take(listed(here))
+    pods.settle(reserved("u1"))
+    assert unreserved == []
+    pods.take(Change("deleted", (here,)))
+    pods.settle(reserved("u1"))
+    assert unreserved == ["u1"]
+
+
+def test_a_pod_that_nobody_has_told_of_loses_it_only_after_a_while(
+    pods: Pods, unreserved: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods.take(listed())
+    pods.settle(reserved("u9"))
+    assert unreserved == []
+    monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.pods._UNKNOWN_S", 0.0)
+    pods.settle(reserved("u9"))
+    assert unreserved == ["u9"]
+
+
+def test_who_says_that_he_is_another_pod_neither_replaces_nor_ends_it(
+    pods: Pods, unreserved: list[str]
+) -> None:
+    mirror: Any = {"annotations": {"kubernetes.io/config.mirror": "u1"}}
+    forger = kept(pod(container("main", mem="9"), uid="u2", name="forger", **mirror))
+    assert forger.uid == "u1"
+    pods.take(listed(kept(pod(container("main", mem="1")))))
+    pods.take(Change("changed", (forger,)))
+    pods.take(Change("deleted", (forger,)))
+    pods.settle(reserved("u1"))
+    assert unreserved == []
+    assert set(pods.asking()) == {("ns", "p")}
+
+
+def test_what_waits_is_what_the_kubelet_has_not_given(pods: Pods) -> None:
+    pods.take(
+        listed(
+            kept(pod(container("main", mem="4"), uid="u1", name="a")),
+            kept(pod(container("main", mem="3"), uid="u2", name="b")),
+            kept(pod(container("main", mem="2"), uid="u3", name="c", phase="x")),
+        )
+    )
+    pods.settle(reserved("u1"))
+    assert pods.waiting(MEMORY, {("ns", "c"): 2}) == Waiting(7, 3)
+    assert pods.waiting(CORES, {}) == Waiting()
+    assert pods.counts() == {"reserved": 1, "refused": 2, "waiting": 0}
+
+
+def test_the_oldest_pod_that_asks_for_as_much_is_thought_of(pods: Pods) -> None:
+    pods.take(
+        listed(
+            kept(pod(container("main", mem="4"), uid="u1", name="a", creationTimestamp="2")),
+            kept(pod(container("main", mem="4"), uid="u2", name="b", creationTimestamp="1")),
+        )
+    )
+    shares: dict[str, tuple[Share, ...]] = {
+        "main": (Share("GPU-x", 2 * GIB, None), Share("GPU-y", 2 * GIB, None))
+    }
+    pods.settle({**reserved("u1"), "u2": Reservation("u2", "ns", "b", 0.0, shares)})
+    assert pods.thought_of(MEMORY, 4, {}) == (("GPU-x", 2), ("GPU-y", 2))
+    assert pods.thought_of(MEMORY, 4, {("ns", "b"): 4}) == (("GPU-a", 4),)
+    assert pods.thought_of(MEMORY, 5, {}) == ()

@@ -1,0 +1,385 @@
+"""The client of the Kubernetes API, on a server of the tests' own over real HTTP."""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.kubernetes_api import ApiServer
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.kubernetes import access
+from xpu_runtime.kubernetes.access import Access
+from xpu_runtime.kubernetes.api import Api, ApiError, Change, event
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+def api(api_server: ApiServer) -> Api:
+    return Api(Access(api_server.url))
+
+
+def name(item: Any) -> str:
+    return str(item["metadata"]["name"])
+
+
+def pod(number: int, node: str = "n1") -> dict[str, Any]:
+    return {"metadata": {"name": f"p{number:03}"}, "spec": {"nodeName": node}}
+
+
+def test_objects_are_created_read_changed_replaced_and_removed(api: Api) -> None:
+    made = api.post(PODS, pod(1))
+    assert api.get(f"{PODS}/p001") == made
+    changed = api.patch(f"{PODS}/p001", {"metadata": {"annotations": {"a": "1"}}})
+    assert changed["metadata"]["annotations"] == {"a": "1"}
+    with pytest.raises(ApiError) as stale:
+        api.put(f"{PODS}/p001", made)
+    assert (stale.value.status, stale.value.reason) == (409, "Conflict")
+    api.put(f"{PODS}/p001", changed)
+    api.delete(f"{PODS}/p001")
+    with pytest.raises(ApiError, match=r"p001 not found \(404\)") as gone:
+        api.get(f"{PODS}/p001")
+    assert gone.value.reason == "NotFound"
+
+
+def test_requests_one_after_the_other_use_one_connection(api: Api, api_server: ApiServer) -> None:
+    for _ in range(5):
+        api.list(PODS, name)
+    assert api_server._server is not None
+    assert len(api_server._server.connections) == 1
+
+
+def test_a_list_is_read_in_pages_and_begun_anew_when_the_server_has_forgotten_it(
+    api: Api, api_server: ApiServer
+) -> None:
+    for number in range(7):
+        api.post(PODS, pod(number))
+    found, version = api.list(PODS, name, page=3)
+    assert found == [f"p{number:03}" for number in range(7)]
+    assert version == str(api_server.version)
+    assert sum("continue=" in url for _, url in api_server.requests) == 2
+
+    pages = iter(range(100))
+
+    def forget(method: str, path: str) -> None:
+        if method == "GET" and next(pages) == 1:
+            api_server.put(f"{PODS}/p100", pod(100))
+            api_server.forget()
+
+    api_server.fault = forget
+    found, _ = api.list(PODS, name, page=3)
+    assert len(found) == 8 and len(set(found)) == 8
+
+
+class Follower:
+    """Follows in a thread, and hands on what is told."""
+
+    def __init__(self, api: Api, path: str, **query: Any) -> None:
+        self.stop = threading.Event()
+        self.told: queue.Queue[Change[str]] = queue.Queue()
+        self.problems: list[str] = []
+        self._thread = threading.Thread(target=self._run, args=(api, path, query), daemon=True)
+        self._thread.start()
+
+    def _run(self, api: Api, path: str, query: dict[str, Any]) -> None:
+        for change in api.follow(path, name, self.stop, self.problems.append, **query):
+            self.told.put(change)
+
+    def next(self) -> tuple[str, tuple[str, ...]]:
+        change = self.told.get(timeout=20)
+        return change.kind, change.objects
+
+
+@pytest.fixture
+def follow(api: Api) -> Iterator[Callable[..., Follower]]:
+    started: list[Follower] = []
+
+    def start(path: str = "/api/v1/pods", **query: Any) -> Follower:
+        started.append(Follower(api, path, **query))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop.set()
+
+
+def test_changes_of_one_node_are_followed(follow: Callable[..., Follower], api: Api) -> None:
+    api.post(PODS, pod(1))
+    api.post(PODS, pod(2, "n2"))
+    follower = follow(fieldSelector="spec.nodeName=n1")
+    assert follower.next() == ("listed", ("p001",))
+    api.post(PODS, pod(3, "n2"))
+    api.post(PODS, pod(4))
+    assert follower.next() == ("changed", ("p004",))
+    api.patch(f"{PODS}/p004", {"metadata": {"labels": {"a": "b"}}})
+    assert follower.next() == ("changed", ("p004",))
+    api.delete(f"{PODS}/p001")
+    assert follower.next() == ("deleted", ("p001",))
+
+
+def test_a_watch_goes_on_where_it_was_after_the_server_was_away(
+    follow: Callable[..., Follower], api: Api, api_server: ApiServer
+) -> None:
+    follower = follow()
+    assert follower.next() == ("listed", ())
+    api_server.put(f"{PODS}/p001", pod(1))
+    assert follower.next() == ("changed", ("p001",))
+    api_server.down()
+    api_server.put(f"{PODS}/p002", pod(2))
+    deadline = time.monotonic() + 20
+    while not any(follower.problems) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert any("cannot be reached" in each or "broke off" in each for each in follower.problems)
+    api_server.up()
+    # Not listed again: what was missed is told.
+    assert follower.next() == ("changed", ("p002",))
+
+
+def test_all_is_listed_again_when_the_server_has_forgotten_what_was_missed(
+    follow: Callable[..., Follower], api: Api, api_server: ApiServer
+) -> None:
+    follower = follow()
+    assert follower.next() == ("listed", ())
+    api_server.down()
+    api_server.put(f"{PODS}/p001", pod(1))
+    api_server.forget()
+    api_server.up()
+    assert follower.next() == ("listed", ("p001",))
+    assert follower.problems[-1] == ""
+
+
+def test_a_server_that_refuses_everything_is_not_asked_without_end(
+    follow: Callable[..., Follower], api_server: ApiServer
+) -> None:
+    api_server.fault = lambda *_: (410, {"kind": "Status", "code": 410, "reason": "Expired"})
+    began = time.monotonic()
+    follow()
+    while len(api_server.requests) < 4:
+        time.sleep(0.01)
+    assert time.monotonic() - began > 0.25 + 0.5 + 1
+
+
+def test_a_server_that_does_not_answer_is_left_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        api = Api(Access(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        began = time.monotonic()
+        with pytest.raises(ApiError, match=r"no answer in time|timed out|took too long"):
+            api.get("/api/v1/nodes/n1", seconds=0.3)
+        assert time.monotonic() - began < 5
+
+
+def test_a_connection_that_the_server_has_closed_meanwhile_is_not_used(
+    api: Api, api_server: ApiServer
+) -> None:
+    api.post(PODS, pod(1))
+    api_server.down()
+    api_server.up()
+    api.post(PODS, pod(2))
+    assert api.list(PODS, name)[0] == ["p001", "p002"]
+
+
+def test_fifty_threads_share_a_client(api: Api, api_server: ApiServer) -> None:
+    threads = [threading.Thread(target=api.post, args=(PODS, pod(number))) for number in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(api_server.under(PODS)) == 50
+
+
+def test_a_token_that_was_renewed_is_read_again_when_the_old_one_is_refused(
+    api_server: ApiServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("one\n")
+    api = Api(Access(api_server.url, token_file=str(file)))
+    api_server.token = "one"
+    api.list(PODS, name)
+    api_server.token = "two"
+    with pytest.raises(ApiError) as refused:
+        api.list(PODS, name)
+    assert refused.value.status == 401
+    file.write_text("two")
+    api.list(PODS, name)
+
+
+def test_an_event_is_an_object_that_the_server_takes(api: Api, api_server: ApiServer) -> None:
+    who = {"namespace": "default", "name": "p1", "uid": "u1"}
+    api.post(*event(who, "XPURefused", "x" * 5000, warning=True, component="c", node="n1"))
+    (told,) = api_server.under("/api/v1/namespaces/default/events")
+    assert told["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", **who}
+    assert (told["type"], told["reason"], len(told["message"])) == ("Warning", "XPURefused", 1000)
+
+
+# Where the server is, and who we are
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and certificates by it for a server `api.test` and a client."""
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", "-days", "9")
+    for who in ("server", "client"):
+        openssl("req", *new, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={who}")
+        (folder / "names").write_text("subjectAltName=DNS:api.test")
+        signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "9", "-extfile", "names")
+        openssl("x509", "-req", "-in", f"{who}.csr", "-out", f"{who}.crt", *signed)
+    return folder
+
+
+@pytest.fixture
+def tls(api_server: ApiServer, certificates: Path) -> ApiServer:
+    """The same server with TLS, that asks for a client's certificate."""
+    assert api_server._server is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    context.load_verify_locations(certificates / "ca.crt")
+    context.verify_mode = ssl.CERT_REQUIRED
+    api_server._server.socket = context.wrap_socket(api_server._server.socket, server_side=True)
+    return api_server
+
+
+def kubeconfig(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> str:
+    file = folder / "kubeconfig"
+    document = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "team"}}],
+        "clusters": [{"name": "k", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+    }
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_certificates_of_a_kubeconfig_are_used(
+    tls: ApiServer, certificates: Path, tmp_path: Path, inline: bool
+) -> None:
+    def entry(key: str, file: str) -> dict[str, str]:
+        if inline:
+            return {f"{key}-data": base64.b64encode((certificates / file).read_bytes()).decode()}
+        return {key: str(certificates / file)}
+
+    cluster = {
+        "server": f"https://127.0.0.1:{tls.port}",
+        "tls-server-name": "api.test",
+        **entry("certificate-authority", "ca.crt"),
+    }
+    user = {**entry("client-certificate", "client.crt"), **entry("client-key", "client.key")}
+    found = access.find(kubeconfig(tmp_path, cluster, user))
+    assert found.namespace == "team"
+    assert Api(found).list(PODS, name)[0] == []
+    del cluster["tls-server-name"]
+    with pytest.raises(ApiError, match=r"cannot be reached.*CERTIFICATE"):
+        Api(access.find(kubeconfig(tmp_path, cluster, user))).list(PODS, name)
+
+
+def test_authorities_that_clusters_have_made_for_years_are_taken(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = ssl.create_default_context
+
+    def strict(**options: Any) -> ssl.SSLContext:
+        """As Python 3.13 makes it."""
+        context = make(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    context = access._context(str(certificates / "ca.crt"))
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert context.verify_mode == ssl.CERT_REQUIRED and context.check_hostname
+
+
+def test_a_command_of_a_kubeconfig_prints_the_token(api_server: ApiServer, tmp_path: Path) -> None:
+    script = tmp_path / "token.sh"
+    script.write_text(
+        '#!/bin/sh\ncase "$KUBERNETES_EXEC_INFO" in *v1beta1*) ;; *) exit 3;; esac\n'
+        'echo "{\\"status\\": {\\"token\\": \\"$1$NAME\\"}}"\n'
+    )
+    script.chmod(0o755)
+    command = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "./token.sh",
+        "args": ["a"],
+        "env": [{"name": "NAME", "value": "b"}],
+    }
+    api_server.token = "ab"
+    file = kubeconfig(tmp_path, {"server": api_server.url}, {"exec": command})
+    assert Api(access.find(file)).list(PODS, name)[0] == []
+    command["apiVersion"] = "other"
+    with pytest.raises(ApiError, match=r"token\.sh.* failed with 3"):
+        Api(access.find(kubeconfig(tmp_path, {"server": api_server.url}, {"exec": command}))).list(PODS, name)
+
+
+def test_a_pod_uses_its_service_account(
+    monkeypatch: pytest.MonkeyPatch, certificates: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
+    (tmp_path / "token").write_text("abc\n")
+    (tmp_path / "namespace").write_text("xpu")
+    found = access.in_cluster(str(tmp_path))
+    assert (found.host, found.port, found.token(), found.namespace) == ("fd00::1", 6443, "abc", "xpu")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "problem"),
+    [
+        ({"server": "api.test:6443"}, {}, "not the URL"),
+        ({"server": "https://a", "certificate-authority-data": "%%"}, {}, "is not base64"),
+        ({"server": "https://a", "certificate-authority": "/none/ca"}, {}, "/none/ca cannot be read"),
+        ({"server": "https://a", "certificate-authority-data": "YQ=="}, {}, "no usable certificate"),
+        ({"server": "https://a", "proxy-url": "http://p"}, {}, "proxy-url is not supported"),
+        ({"server": "https://a"}, {"username": "u"}, "username, which is not supported"),
+        ({"server": "https://a"}, {"auth-provider": {}, "token": "t"}, "auth-provider, which is not"),
+    ],
+)
+def test_what_is_wrong_with_a_kubeconfig_is_said(
+    tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        access.find(kubeconfig(tmp_path, cluster, user))
+
+
+def test_several_files_are_one_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text('{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}]}')
+    two.write_text(
+        '{"current-context": "d", "clusters": [{"name": "k", "cluster": {"server": "http://a:1"}}]}'
+    )
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{tmp_path / 'none'}:{two}")
+    assert (access.find().host, access.find().port) == ("a", 1)
+    monkeypatch.setenv("KUBECONFIG", str(one))
+    with pytest.raises(ConfigError, match="there is no cluster 'k'"):
+        access.find()
+    one.write_text("]")
+    with pytest.raises(ConfigError, match="is not a kubeconfig"):
+        access.find()
+
+
+def test_without_any_configuration_it_is_said_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"no KUBECONFIG, no service account.*--kubeconfig"):
+        access.find()

@@ -1,0 +1,390 @@
+"""What counts on a node: pods by signed assignments, pods that are being bound, and what authors wrote
+themselves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from support.kubernetes_objects import GIB, Json, container, device, node, pod
+from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
+from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.request.assignment import ANNOTATION, Assignment, Share, sign
+
+KEY = bytes(range(32))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def cluster(*nodes: Json, clock: Clock | None = None, policy: str = "binpack") -> Cluster:
+    found = Cluster(Resources(), lambda: {"k": KEY}, policy, clock or Clock())
+    for each in nodes:
+        tell(found, each)
+    return found
+
+
+def tell(of: Cluster, each: Json) -> None:
+    """A watch's word of a node."""
+    metadata = each["metadata"]
+    of.set_node(metadata["name"], metadata["annotations"], metadata["labels"])
+
+
+def free(of: Cluster, name: str = "n1") -> list[float]:
+    """GiB free of each device."""
+    return [each / GIB for each in of.figures([name])[0].memory]
+
+
+def verdict(of: Cluster, asking: Json, name: str = "n1") -> int:
+    _, shape = of.shape(Resources().of_pod(asking))
+    return of.judge(shape, [name])[0]
+
+
+def assume(of: Cluster, asking: Json, name: str = "n1", until: float = 60.0) -> Assignment | None:
+    wanted = of.pod(asking)
+    assert wanted is not None
+    assumed = of.assume(wanted, name, until)
+    return assumed.assignment if assumed is not None else None
+
+
+def bound(of: Cluster, asking: Json, name: str = "n1") -> Json:
+    """The pod as the API has it once it was bound."""
+    assigned = assume(of, asking, name)
+    assert assigned is not None
+    return with_node(asking, name, sign(assigned, "k", KEY))
+
+
+def with_node(asking: Json, name: str, text: str | None) -> Json:
+    annotations = {**asking["metadata"]["annotations"]}
+    annotations.pop(ANNOTATION, None)
+    if text is not None:
+        annotations[ANNOTATION] = text
+    metadata = {**asking["metadata"], "annotations": annotations}
+    return {**asking, "metadata": metadata, "spec": {**asking["spec"], "nodeName": name}}
+
+
+def test_a_pod_that_is_being_bound_counts_at_once_and_until_it_is_given_up() -> None:
+    clock = Clock()
+    of = cluster(node("n1"), clock=clock)
+    asking = pod("p", mem=10)
+    assert assume(of, asking) is not None
+    assert free(of) == [6]
+    assert verdict(of, pod("q", mem=7)) == FULL
+    assert assume(of, pod("q", mem=7)) is None
+    assert assume(of, asking) == assume(of, asking)
+    of.forget(asking["metadata"]["uid"])
+    assert free(of) == [16]
+    assert assume(of, asking, until=60) is not None
+    clock.now = 60
+    assert of.expire() == [asking["metadata"]["uid"]]
+    assert free(of) == [16]
+
+
+def test_a_pod_that_the_api_has_bound_counts_until_the_watch_tells_of_its_end() -> None:
+    clock = Clock()
+    of = cluster(node("n1"), clock=clock)
+    asking = pod("p", mem=10)
+    of.set_pod(asking)
+    told = bound(of, asking)
+    of.confirm(asking["metadata"]["uid"])
+    clock.now = 1000
+    of.set_pod(asking)  # an older event, of before it was bound
+    assert of.expire() == []
+    assert free(of) == [6]
+    of.set_pod(told)
+    assert free(of) == [6]
+    assert of.counts()["assumed"] == 0
+    of.remove_pod(asking["metadata"]["uid"])
+    assert free(of) == [16]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_holds_nothing(phase: str) -> None:
+    of = cluster(node("n1"))
+    told = bound(of, pod("p", mem=10))
+    of.set_pod(told)
+    of.set_pod({**told, "status": {"phase": phase}})
+    assert free(of) == [16]
+
+
+def test_a_pod_counts_where_its_assignment_says_whichever_is_known_first_the_pod_or_its_node() -> None:
+    asking = pod("p", mem=3)
+    other = device("n1", 1)["uuid"]
+    text = sign(
+        Assignment(asking["metadata"]["uid"], "n1", 1.0, {"main": (Share(other, 3 * GIB, None),)}), "k", KEY
+    )
+    of = cluster()
+    of.set_pod(with_node(asking, "n1", text))
+    tell(of, node("n1", 2))
+    assert free(of) == [16, 13]
+    tell(of, node("n1", 3))
+    assert free(of) == [16, 13, 16]
+    of.remove_node("n1")
+    assert verdict(of, pod("q", mem=1)) == NEVER
+
+
+FORGERIES = ["", "v1.k.e30.AAAA", "nonsense", None]
+
+
+@pytest.mark.parametrize("text", FORGERIES)
+def test_whatever_its_author_writes_a_pod_counts_where_it_was_seen_to_be(text: str | None) -> None:
+    of = cluster(node("n1", 2))
+    told = bound(of, pod("p", mem=10))
+    of.set_pod(told)
+    of.set_pod(with_node(told, "n1", text))
+    assert free(of) == [6, 16]
+    assert of.counts()["bound"] == 1
+
+
+@pytest.mark.parametrize("text", FORGERIES)
+def test_of_a_pod_whose_assignment_proves_nothing_its_limits_count_no_more_and_no_less(
+    text: str | None,
+) -> None:
+    of = cluster(node("n1", 2))
+    of.set_pod(with_node(pod("p", mem=10, cores=40), "n1", text))
+    assert sorted(free(of)) == [6, 16]
+    assert sorted(of.figures(["n1"])[0].cores) == [60, 100]
+    assert of.counts()["unverified"] == 1
+
+
+def test_an_assignment_of_another_pod_or_another_node_proves_nothing() -> None:
+    of = cluster(node("n1"), node("n2"))
+    large = bound(of, pod("large", mem=10))
+    of.set_pod(large)
+    text = large["metadata"]["annotations"][ANNOTATION]
+    small = pod("small", mem=1)
+    of.set_pod(with_node(small, "n2", text))
+    assert free(of, "n2") == [15]
+    of.set_pod(with_node(large, "n2", text))
+    assert free(of, "n1") == [16]
+    assert free(of, "n2") == [5]
+
+
+def test_a_node_tells_what_it_has_reserved_for_pods_whose_annotation_does_not() -> None:
+    asking, gone = pod("p", mem=10), "11111111-0000-0000-0000-000000000000"
+    uuids = [device("n1", index)["uuid"] for index in range(3)]
+    reserved = {asking["metadata"]["uid"]: [[uuids[1], 10 * GIB, 20]], gone: [[uuids[2], None, None]]}
+    of = cluster(node("n1", 3, reserved=reserved))
+    of.set_pod(with_node(asking, "n1", "forged"))
+    assert free(of) == [16, 6, 0]
+    assert of.figures(["n1"])[0].cores[1] == 80
+
+
+def test_a_key_that_is_known_later_verifies_what_was_seen_before() -> None:
+    keys: dict[str, bytes] = {}
+    of = Cluster(Resources(), lambda: keys, "binpack", Clock())
+    tell(of, node("n1", 2))
+    asking = pod("p", mem=3)
+    share = Share(device("n1", 1)["uuid"], 3 * GIB, None)
+    given = Assignment(asking["metadata"]["uid"], "n1", 1.0, {"main": (share,)})
+    told = with_node(asking, "n1", sign(given, "k", KEY))
+    of.set_pod(told)
+    assert of.counts()["unverified"] == 1
+    keys["k"] = KEY
+    of.set_pod(told)
+    assert free(of) == [16, 13]
+
+
+def test_what_others_than_pods_have_and_what_is_not_healthy_is_not_offered() -> None:
+    said = [
+        device("n1", 0, others={"memory": 10 * GIB, "cores": 60, "whole": False}),
+        device("n1", 1, others={"memory": 0, "cores": 0, "whole": True}),
+        device("n1", 2, healthy=False, why="Xid 79"),
+    ]
+    of = cluster(node("n1", said))
+    assert free(of) == [6, 0, -1 / GIB]
+    assert verdict(of, pod("p", mem=6, cores=40)) == FITS + 10
+    assert verdict(of, pod("p", mem=6, cores=45)) == NEVER
+    assert verdict(of, pod("p", whole=1)) == NEVER
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"v": 2}', '{"v": 1, "placement": "extender", "devices": [{}]}', "[" * 100_000, "null"],
+)
+def test_a_node_whose_annotation_cannot_be_read_serves_nobody_and_says_so(text: str) -> None:
+    of = cluster()
+    of.set_node("n1", {"yoyoworks.com/xpu-devices": text}, {})
+    assert verdict(of, pod("p", mem=1)) == NEVER
+    assert "annotation yoyoworks.com/xpu-devices" in of.figures(["n1"])[0].why_not
+
+
+def test_a_node_that_places_pods_itself_is_left_alone() -> None:
+    of = cluster(node("n1", placement="node"))
+    assert verdict(of, pod("p", mem=1)) == NEVER
+    assert "kubernetes.placement" in of.figures(["n1"])[0].why_not
+
+
+@pytest.mark.parametrize(
+    ("default", "labels", "annotation", "device_of_two"),
+    [
+        ("binpack", {}, None, 1),
+        ("spread", {}, None, 0),
+        ("binpack", {"yoyoworks.com/xpu.placement": "spread"}, None, 0),
+        ("binpack", {"ack.node.gpu.placement": "spread"}, None, 0),
+        ("binpack", {"ack.node.gpu.placement": "spread", "yoyoworks.com/xpu.placement": "binpack"}, None, 1),
+        ("binpack", {"yoyoworks.com/xpu.placement": "spread"}, "binpack", 1),
+        ("binpack", {"yoyoworks.com/xpu.placement": "nonsense"}, None, 1),
+    ],
+)
+def test_the_pod_decides_how_devices_are_filled_then_its_node_then_the_option(
+    default: str, labels: Json, annotation: str | None, device_of_two: int
+) -> None:
+    said = [device("n1", 0), device("n1", 1, others={"memory": GIB, "cores": 0, "whole": False})]
+    of = cluster(node("n1", said, labels=labels), policy=default)
+    asking = pod("p", mem=2, annotations={"yoyoworks.com/xpu-policy": annotation} if annotation else {})
+    assigned = assume(of, asking)
+    assert assigned is not None
+    assert assigned.containers["main"][0].device_uuid == device("n1", device_of_two)["uuid"]
+
+
+def test_an_assignment_says_what_each_container_gets() -> None:
+    of = cluster(node("n1", [device("n1", index, 15 * GIB) for index in range(4)]))
+    asking = pod(
+        "p",
+        container("whole", whole=1),
+        container("shares", shares=20),
+        container("slice", mem=4, cores=60),
+        container("nothing"),
+    )
+    asking["spec"]["initContainers"] = [
+        {**container("first", mem=2), "restartPolicy": "Never"},
+        {**container("beside", mem=1), "restartPolicy": "Always"},
+    ]
+    found = assume(of, asking)
+    assert found is not None
+    assert [len(found.containers), len(found.init), len(found.sidecars)] == [3, 1, 1]
+    assert (found.containers["whole"][0].memory_bytes, found.containers["whole"][0].cores) == (None, None)
+    assert (found.containers["shares"][0].memory_bytes, found.containers["shares"][0].cores) == (3 * GIB, 20)
+    assert (found.containers["slice"][0].memory_bytes, found.containers["slice"][0].cores) == (4 * GIB, 60)
+    assert found.containers["whole"][0].device_uuid != found.containers["slice"][0].device_uuid
+    before = free(of)
+    of.set_pod(with_node(asking, "n1", sign(found, "k", KEY)))
+    assert free(of) == before
+    assert of.counts()["bound"] == 1
+
+
+def test_a_list_of_all_there_is_ends_what_is_not_in_it_but_for_what_is_being_bound() -> None:
+    clock = Clock()
+    of = cluster(node("n1", 2), node("n2"), clock=clock)
+    gone, new = pod("gone", mem=10), pod("new", mem=16)
+    of.set_pod(bound(of, gone))
+    assume(of, new)
+    of.confirm(new["metadata"]["uid"])
+    of.keep_pods(set(), until=60)
+    of.keep_nodes({"n1"})
+    assert sorted(free(of)) == [0, 16]
+    assert verdict(of, pod("p", mem=1), "n2") == NEVER
+    clock.now = 60
+    of.expire()
+    assert free(of) == [16, 16]
+
+
+def test_more_demands_than_are_remembered_are_judged_all_the_same() -> None:
+    of = cluster(node("n1"))
+    for amount in range(1, 600):
+        assert verdict(of, pod("p", mem=amount)) == (NEVER if amount > 16 else pytest.approx(FITS + 5, abs=5))
+
+
+def test_no_pod_can_make_a_question_take_long_and_what_was_not_found_out_is_found_out_later() -> None:
+    names = [f"n{number}" for number in range(300)]
+    of = cluster(*(node(name, 8) for name in names))
+    # In bytes that no two have alike: 33 of more than a fifth of a device each, where 32 have room.
+    of._resources = Resources(memory_unit=1)
+    sizes = [int(3.3 * GIB) + number for number in range(33)]
+    asking = pod("p", *(container(f"c{size}", mem=size) for size in sizes))
+    _, shape = of.shape(of._resources.of_pod(asking))
+    assert set(of.judge(shape, names)) <= {FULL, NEVER}
+    known = of._verdicts.of(shape)
+    found_out = sum(map(bool, known))
+    of.judge(shape, names)
+    assert found_out < sum(map(bool, known)) <= len(names)
+
+
+amounts = st.fixed_dictionaries(
+    {"mem": st.integers(1, 9)}, optional={"cores": st.sampled_from([20, 50, 100])}
+)
+
+
+class Life(RuleBasedStateMachine):
+    """Pods come, are bound, forged and deleted, in any order; devices are never given twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = ["n1", "n2"]
+        self.clock = Clock()
+        self.of = cluster(node("n1", 2), node("n2", 1), clock=self.clock)
+        #: By UID: the pod, its node and its assignment; what the API would have.
+        self.bound: dict[str, tuple[Json, str, Assignment]] = {}
+        self.asking: list[Json] = []
+
+    @rule(amounts=amounts, containers=st.integers(1, 2))
+    def come(self, amounts: Json, containers: int) -> None:
+        made = pod(f"p{len(self.asking)}", *(container(f"c{n}", **amounts) for n in range(containers)))
+        self.asking.append(made)
+        self.of.set_pod(made)
+
+    @precondition(lambda self: self.asking)
+    @rule(number=st.integers(0), name=st.sampled_from(["n1", "n2"]), succeeds=st.booleans())
+    def bind(self, number: int, name: str, succeeds: bool) -> None:
+        asking = self.asking[number % len(self.asking)]
+        uid = asking["metadata"]["uid"]
+        fits = verdict(self.of, asking, name) < FULL
+        given = assume(self.of, asking, name, self.clock.now + 60)
+        assert (given is not None) == fits
+        if given is None:
+            return
+        if not succeeds:
+            self.of.forget(uid)
+            return
+        self.of.confirm(uid)
+        self.asking.remove(asking)
+        self.bound[uid] = (asking, name, given)
+
+    @precondition(lambda self: self.bound)
+    @rule(number=st.integers(0), is_forged=st.booleans())
+    def watch_tells(self, number: int, is_forged: bool) -> None:
+        asking, name, given = list(self.bound.values())[number % len(self.bound)]
+        self.of.set_pod(with_node(asking, name, "forged" if is_forged else sign(given, "k", KEY)))
+
+    @precondition(lambda self: self.bound)
+    @rule(number=st.integers(0))
+    def go(self, number: int) -> None:
+        uid = list(self.bound)[number % len(self.bound)]
+        del self.bound[uid]
+        self.of.remove_pod(uid)
+
+    @rule()
+    def time_passes(self) -> None:
+        self.clock.now += 100
+        self.of.expire()
+
+    @invariant()
+    def nothing_is_given_twice(self) -> None:
+        for name, devices in (("n1", 2), ("n2", 1)):
+            for index in range(devices):
+                uuid = device(name, index)["uuid"]
+                shares = [
+                    share
+                    for _, _, given in self.bound.values()
+                    for shares in given.containers.values()
+                    for share in shares
+                    if share.device_uuid == uuid
+                ]
+                used = sum(share.memory_bytes or 0 for share in shares)
+                cores = sum(share.cores or 0 for share in shares)
+                assert used <= 16 * GIB
+                assert cores <= 100
+                figures = self.of.figures([name])[0]
+                assert (figures.memory[index], figures.cores[index]) == (16 * GIB - used, 100 - cores)
+
+
+Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+test_devices_are_never_given_twice_whatever_happens_in_which_order = Life.TestCase

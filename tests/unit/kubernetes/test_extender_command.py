@@ -1,0 +1,170 @@
+"""`xpu kubernetes extender` as a process, what it says of wrong options, and files that change under it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from support import REPOSITORY
+from support.kubernetes_objects import node
+from support.scheduling_api import ApiServer
+from xpu_runtime.cli.kubernetes_extender import extender
+from xpu_runtime.kubernetes.extender import keys as keys_module
+from xpu_runtime.kubernetes.extender import server as server_module
+from xpu_runtime.kubernetes.extender.keys import Keys
+from xpu_runtime.kubernetes.extender.server import Certificate, Server
+
+PEM = REPOSITORY / "tests/support/certificates"
+ONE, TWO = f"one {'ab' * 32}\n", f"two {'cd' * 32}\n"
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Iterator[Path]:
+    """Of an API server with one node."""
+    api = ApiServer()
+    api.set("nodes", "n1", node("n1"))
+    api.start()
+    config = {
+        "clusters": [{"name": "t", "cluster": {"server": f"http://127.0.0.1:{api.port}"}}],
+        "contexts": [{"name": "t", "context": {"cluster": "t"}}],
+        "current-context": "t",
+    }
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    yield path
+    api.stop()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "keys"
+    path.write_text(ONE)
+    return path
+
+
+def test_it_runs_until_it_is_told_to_end_and_gives_its_lease_back(kubeconfig: Path, keys: Path) -> None:
+    command = [sys.executable, "-m", "xpu_runtime.cli.main", "kubernetes", "extender"]
+    options = ["--listen", "127.0.0.1:0", "--status-listen", "", "--advertise", "http://127.0.0.1:1"]
+    files = ["--kubeconfig", str(kubeconfig), "--keys", str(keys)]
+    process = subprocess.Popen(
+        [*command, *options, *files],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
+    )
+    assert process.stderr is not None
+    said = ""
+    while "leads now" not in said:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    process.send_signal(signal.SIGTERM)
+    rest = process.communicate(timeout=60)[1]
+    assert process.returncode == 0
+    assert rest.endswith("stopped\n")
+    assert "could not be given back" not in rest
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--memory-unit", "1"], "--memory-unit '1' has no unit: give one such as 1GiB or 256MiB"),
+        (["--memory-unit", "5%"], "--memory-unit '5%' is a share: give one such as 1GiB or 256MiB"),
+        (
+            ["--listen", "8443"],
+            "'8443' is no address with a port: give one such as 0.0.0.0:8443 or [::]:8443",
+        ),
+        (
+            ["--tls-cert", "x"],
+            "--tls-cert, --tls-key and --client-ca belong together: give the first two, or none",
+        ),
+        (
+            ["--tls-cert", "/none.crt", "--tls-key", "/none.key"],
+            "TLS: /none.crt, /none.key: No such file or directory: give a certificate and its key",
+        ),
+        (["--kubeconfig", "/none"], "/none cannot be read (No such file or directory)"),
+    ],
+)
+def test_wrong_options_are_said_in_one_line(options: list[str], line: str) -> None:
+    result = CliRunner().invoke(extender, options)
+    assert str(result.exception) == line
+
+
+def test_without_keys_it_does_not_start(kubeconfig: Path, tmp_path: Path) -> None:
+    options = ["--kubeconfig", str(kubeconfig), "--keys", str(tmp_path / "none"), "--no-leader-election"]
+    result = CliRunner().invoke(extender, options)
+    assert "the keys of assignments" in str(result.exception)
+
+
+def test_an_address_that_is_taken_is_said(kubeconfig: Path, keys: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ["--kubeconfig", str(kubeconfig), "--keys", str(keys), "--listen", where]
+        result = CliRunner().invoke(extender, [*options, "--no-leader-election"])
+    assert str(result.exception) == f"{where}: Address already in use"
+
+
+def test_keys_are_read_again_when_they_are_replaced_and_bad_ones_are_not_taken(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys_module, "_LOOK_S", 0)
+    said: list[str] = []
+    found = Keys(str(keys), said.append)
+    assert list(found()) == ["one"]
+    new = keys.with_name("new")
+    new.write_text(TWO + ONE)
+    new.rename(keys)
+    assert list(found()) == ["two", "one"]
+    new.write_text("nonsense\n")
+    new.rename(keys)
+    assert list(found()) == ["two", "one"]
+    keys.unlink()
+    assert list(found()) == ["two", "one"]
+    assert len(said) == 3
+    assert TWO.split()[1] not in "".join(said)
+
+
+def test_a_renewed_certificate_is_served_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_CERTIFICATE_S", 0)
+    files = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def use(name: str) -> None:
+        for path in files:
+            shutil.copy(PEM / f"{name}{path.suffix}", path.with_name("new"))
+            path.with_name("new").rename(path)
+
+    def subject() -> object:
+        context = ssl.create_default_context(cafile=str(PEM / "ca.crt"))
+        with (
+            socket.create_connection(("127.0.0.1", server.port)) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secure,
+        ):
+            return (secure.getpeercert() or {})["subject"]
+
+    use("server")
+    certificate = Certificate(str(files[0]), str(files[1]), None)
+    server = Server(("127.0.0.1", 0), lambda *asked: (200, "text/plain", b""), print, certificate)
+    server.start()
+    try:
+        assert subject() == ((("commonName", "server"),),)
+        use("client")
+        assert subject() == ((("commonName", "client"),),)
+        files[1].write_text("broken")
+        assert subject() == ((("commonName", "client"),),)
+    finally:
+        server.stop(1)

@@ -1,0 +1,102 @@
+"""Which pods end for one of a higher priority: no more than its place on a device takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.kubernetes_objects import Json, container, node, pod
+from unit.kubernetes.test_extender_cluster import bound, cluster, verdict
+from unit.kubernetes.test_extender_verbs import NoBinder
+from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.in_flight import InFlight
+from xpu_runtime.kubernetes.extender.verbs import Verbs
+from xpu_runtime.kubernetes.extender.verdicts import FULL
+from xpu_runtime.kubernetes.resources import Resources
+
+
+def there(of: Cluster, name: str, priority: int, **amounts: Any) -> str:
+    """A pod with that priority is bound to n1; its UID."""
+    asking = pod(name, **amounts)
+    asking["spec"]["priority"] = priority
+    of.set_pod(bound(of, asking))
+    uid: str = asking["metadata"]["uid"]
+    return uid
+
+
+def ending(of: Cluster, asking: Json, priority: int, chosen: list[str]) -> list[str] | None:
+    """Whom the extender has end on n1, where kube-scheduler has chosen these; None: the node is not
+    offered."""
+    asking["spec"]["priority"] = priority
+    theirs = {"Pods": [{"UID": uid} for uid in chosen], "NumPDBViolations": 1}
+    answer = Verbs(of, Resources(), NoBinder(), InFlight()).preempt(
+        {"Pod": asking, "NodeNameToMetaVictims": {"n1": theirs}}
+    )
+    found = answer["NodeNameToMetaVictims"].get("n1")
+    if found is None:
+        return None
+    assert found["NumPDBViolations"] == 1
+    return [each["UID"] for each in found["Pods"]]
+
+
+def test_victims_are_those_of_one_device_and_not_of_two() -> None:
+    of = cluster(node("n1", 2))
+    pods = [there(of, f"p{number}", 0, mem=8) for number in range(4)]
+    # By the sums two of any would do.
+    found = ending(of, pod("high", mem=16), 10, [])
+    assert found is not None
+    assert sorted(found) in (sorted(pods[:2]), sorted(pods[2:]))
+
+
+def test_who_has_the_lower_priority_ends() -> None:
+    of = cluster(node("n1", 2))
+    there(of, "middle", 5, mem=10)
+    low = there(of, "low", 1, mem=10)
+    assert ending(of, pod("high", mem=10), 10, []) == [low]
+    assert ending(of, pod("equal", mem=10), 1, []) is None
+
+
+def test_whom_kube_scheduler_has_chosen_stays_chosen_whether_he_holds_a_device_or_not() -> None:
+    of = cluster(node("n1", 2))
+    one = there(of, "one", 0, mem=10)
+    other = there(of, "other", 0, mem=10)
+    assert ending(of, pod("high", mem=10), 10, [other, "without-devices"]) == ["without-devices", other]
+    assert one not in (ending(of, pod("high", mem=10), 10, [other]) or [])
+
+
+def test_a_node_that_no_victims_make_large_enough_is_not_offered() -> None:
+    of = cluster(node("n1", 1))
+    low = there(of, "low", 0, mem=10)
+    assert ending(of, pod("high", mem=17), 10, [low]) is None
+    of.remove_node("n1")
+    assert ending(of, pod("high", mem=1), 10, [low]) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), max_size=6),
+    st.integers(1, 12),
+    st.integers(0, 4),
+)
+def test_without_the_victims_there_is_a_place_and_with_any_of_them_there_is_none(
+    others: list[tuple[int, int]], amount: int, priority: int
+) -> None:
+    of = cluster(node("n1", 2))
+    made: dict[str, int] = {}
+    for number, (size, theirs) in enumerate(others):
+        if verdict(of, pod("x", mem=size)) < FULL:
+            made[there(of, f"p{number}", theirs, mem=size)] = theirs
+    asking = pod("high", container("a", mem=amount), container("b", mem=1))
+    if verdict(of, asking) < FULL:
+        return
+    found = ending(of, asking, priority, [])
+    lower = [uid for uid, theirs in made.items() if theirs < priority]
+    for uid in found if found is not None else lower:
+        of.remove_pod(uid)
+    if found is None:
+        assert verdict(of, asking) >= FULL
+        return
+    assert all(made[uid] < priority for uid in found)
+    assert verdict(of, asking) < FULL

@@ -1,0 +1,173 @@
+"""Placement of pods on a node's devices: nothing is given twice, and a place is found whenever there is
+one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpu_runtime.kubernetes.extender.placement import Effort, Places, PodShape, holding
+from xpu_runtime.kubernetes.extender.placement import place as place_within
+from xpu_runtime.kubernetes.resources import Demand, PodDemand
+
+GIB = 1 << 30
+
+
+def place(
+    totals: Sequence[int], memory: Sequence[int], cores: Sequence[int], pod: PodShape, binpack: bool
+) -> Places | None:
+    return place_within(totals, memory, cores, pod, binpack, Effort())
+
+
+def shape(*containers: Demand, init: Sequence[Demand] = (), sidecars: Sequence[Demand] = ()) -> PodShape:
+    regular, first, side = (
+        tuple((f"c{n}", each) for n, each in enumerate(part)) for part in (containers, init, sidecars)
+    )
+    return PodShape(PodDemand(regular, first, side))
+
+
+def mem(gib: int, cores: int | None = None, count: int = 1) -> Demand:
+    return Demand(count, gib * GIB, cores)
+
+
+def placed(
+    free: Sequence[float], pod: PodShape, *, binpack: bool = True, total: int = 16, cores: int = 100
+) -> Places | None:
+    """On devices of `total` GiB, of which `free` GiB are free each, and `cores` percent."""
+    memory = [int(each * GIB) if each >= 0 else -1 for each in free]
+    return place([total * GIB] * len(free), memory, [cores] * len(free), pod, binpack)
+
+
+def test_binpack_fills_the_fullest_device_that_fits_and_spread_takes_the_emptiest() -> None:
+    assert placed([16, 3, 5, 2], shape(mem(3))) == (((1,),), (), ())
+    assert placed([9, 3, 5, 2], shape(mem(3)), binpack=False) == (((0,),), (), ())
+
+
+def test_what_two_devices_have_together_is_no_device() -> None:
+    assert placed([8, 8], shape(mem(10))) is None
+
+
+def test_a_device_that_may_not_be_used_serves_nothing() -> None:
+    assert placed([-1, 1], shape(mem(2))) is None
+    assert placed([-1], shape(Demand(1, None, None))) is None
+
+
+def test_several_devices_are_different_ones() -> None:
+    assert placed([4, 16, 3, 5], shape(mem(4, count=2))) == (((0, 3),), (), ())
+    assert placed([4, 3, 3, 3], shape(mem(4, count=2))) is None
+
+
+def test_a_whole_device_is_one_that_nobody_uses_and_nobody_else_gets() -> None:
+    assert placed([15.5, 16], shape(Demand(1, None, None))) == (((1,),), (), ())
+    assert placed([16], shape(Demand(1, None, None), mem(1))) is None
+    assert placed([16, 9], shape(mem(1), Demand(1, None, None))) == (((1,), (0,)), (), ())
+
+
+def test_shares_are_of_each_devices_own_size() -> None:
+    totals = [8 * GIB, 16 * GIB]
+    found = place(totals, [4 * GIB, 7 * GIB], [50, 50], shape(Demand(1, None, 50, 50)), True)
+    assert found == (((0,),), (), ())
+
+
+def test_cores_bound_a_place_as_memory_does() -> None:
+    assert placed([16], shape(mem(1, 60)), cores=50) is None
+    assert placed([16], shape(mem(1, 30), mem(1, 30)), cores=50) is None
+    assert placed([16, 16], shape(mem(1, 30), mem(1, 30)), cores=50) is not None
+
+
+def test_a_first_choice_that_leads_nowhere_is_taken_back() -> None:
+    # The fullest device that fits the larger container is the only one for the other.
+    totals, memory, cores = [16 * GIB] * 2, [4 * GIB, 5 * GIB], [100, 50]
+    found = place(totals, memory, cores, shape(mem(3, 60), mem(4)), True)
+    assert found == (((0,), (1,)), (), ())
+
+
+def test_an_init_container_has_its_place_where_the_pod_holds_so_much_anyhow() -> None:
+    pod = shape(mem(6), init=[mem(4)])
+    found = placed([16, 8, 12], pod)
+    assert found == (((1,),), ((1,),), ())
+    assert holding([16 * GIB] * 3, pod, found) == {1: (6 * GIB, 0)}
+
+
+def test_an_init_container_may_be_larger_than_what_runs_later() -> None:
+    pod = shape(mem(2, 10), init=[mem(8, 5), mem(6, 50)], sidecars=[mem(1, 20)])
+    found = placed([9], pod)
+    assert found is not None
+    assert holding([16 * GIB], pod, found) == {0: (9 * GIB, 70)}
+    assert placed([8], pod) is None
+
+
+def test_no_pod_can_make_the_search_take_long() -> None:
+    # They add up to less than is free, no device has room for five, and no two are alike.
+    pod = shape(*(Demand(1, 3 * GIB + n, None) for n in range(33)))
+    assert placed([12.5] * 8, pod) is None
+
+
+sizes = st.sampled_from([2, 3, 4])
+amounts = st.integers(1, 4)
+demands = st.one_of(
+    st.builds(lambda m, c, n: Demand(n, m, c), amounts, st.sampled_from([None, 25, 50]), st.integers(1, 2)),
+    st.builds(lambda n: Demand(n, None, None), st.integers(1, 2)),
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
+    totals = draw(st.lists(sizes, min_size=1, max_size=3))
+    memory = [draw(st.integers(-1, total)) for total in totals]
+    return totals, memory, [draw(st.sampled_from([0, 25, 50, 100])) for _ in totals]
+
+
+pods = st.builds(
+    lambda regular, init, side: shape(*regular, init=init, sidecars=side),
+    st.lists(demands, max_size=3),
+    st.lists(demands, max_size=2),
+    st.lists(demands, max_size=2),
+)
+
+
+def all_places(devices: int, pod: PodShape) -> Iterator[Places]:
+    """Every way to give each container so many devices."""
+    kinds = [
+        list(itertools.product(*(itertools.combinations(range(devices), s.count) for s in part)))
+        for part in (pod.containers, pod.init, pod.sidecars)
+    ]
+    for regular, init, side in itertools.product(*kinds):  # noqa: UP028 - for the type
+        yield regular, init, side
+
+
+def fits(totals: list[int], memory: list[int], cores: list[int], pod: PodShape, places: Places) -> bool:
+    """Whether no device gives more than it has at any time of the pod's life; written apart from the code."""
+    times = [[*zip(pod.containers, places[0]), *zip(pod.sidecars, places[2])]]
+    times += [[(shape, chosen), *zip(pod.sidecars, places[2])] for shape, chosen in zip(pod.init, places[1])]
+    for running in times:
+        for device, total in enumerate(totals):
+            here = [shape for shape, chosen in running if device in chosen]
+            if not here:
+                continue
+            if sum(shape.on(total) for shape in here) > memory[device]:
+                return False
+            if sum(shape.cores for shape in here) > cores[device]:
+                return False
+    return True
+
+
+@settings(max_examples=400, deadline=None)
+@given(nodes(), pods, st.booleans())
+def test_a_place_is_found_whenever_there_is_one_and_nothing_is_given_twice(
+    node: tuple[list[int], list[int], list[int]], pod: PodShape, binpack: bool
+) -> None:
+    totals, memory, cores = node
+    found = place(totals, memory, cores, pod, binpack)
+    if found is None:
+        assert not any(fits(totals, memory, cores, pod, places) for places in all_places(len(totals), pod))
+        return
+    assert fits(totals, memory, cores, pod, found)
+    for shapes, chosen in zip((pod.containers, pod.init, pod.sidecars), found):
+        assert [len(set(positions)) for positions in chosen] == [each.count for each in shapes]
+    for position, (amount, percent) in holding(totals, pod, found).items():
+        assert amount <= memory[position]
+        assert percent <= cores[position]

@@ -1,0 +1,139 @@
+"""What is free in a cluster, by nodes' annotations and pods' assignments, as `xpu kubernetes status` shows
+it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from xpu_runtime.cli.kubernetes_status import fits
+from xpu_runtime.errors import XpuError
+from xpu_runtime.kubernetes import report
+from xpu_runtime.request.assignment import Assignment, Share, sign
+
+GIB = 1 << 30
+KEY = bytes(range(32))
+
+
+def node(name: str = "n1", *rows: dict[str, Any], **more: Any) -> dict[str, Any]:
+    devices = [
+        {"uuid": f"GPU-{at}", "index": str(at), "model": "Tesla T4", "memory": 15 * GIB, "cores": 100,
+         "healthy": True, "why": "", "others": {"memory": 0, "cores": 0, "whole": False}, **row}
+        for at, row in enumerate(rows or ({}, {}))
+    ]  # fmt: skip
+    text = json.dumps({"v": 1, "driver": "580.1", "placement": "extender", "devices": devices, **more})
+    return {"metadata": {"name": name, "annotations": {report.DEVICES: text}}}
+
+
+def pod(uid: str = "u1", on: str = "n1", **containers: tuple[Share, ...]) -> report.Pod:
+    groups: dict[str, dict[str, tuple[Share, ...]]] = {"containers": {}, "init": {}, "sidecars": {}}
+    for name, shares in containers.items():
+        kind, _, _ = name.partition("_")
+        groups[kind if kind in groups else "containers"][name] = shares
+    text = sign(Assignment(uid, on, 1.0, **groups), "k1", KEY)
+    data = {
+        "metadata": {"uid": uid, "annotations": {"yoyoworks.com/xpu-assignment": text}},
+        "spec": {"nodeName": on},
+    }
+    found = report.pod_of(data)
+    assert found is not None
+    return found
+
+
+def free(*found: report.Node) -> list[tuple[int, int]]:
+    return [(card.free_memory // GIB, card.free_cores) for each in found for card in each.cards]
+
+
+def test_what_pods_and_others_have_is_taken_off() -> None:
+    others = {"memory": 2 * GIB, "cores": 10, "whole": False}
+    pods = [
+        pod("u1", a=(Share("GPU-0", 4 * GIB, 30),), b=(Share("GPU-0", 1 * GIB, None),)),
+        pod("u2", a=(Share("GPU-0", 3 * GIB, 20), Share("GPU-1", 3 * GIB, 20))),
+        pod("u3", on="n2", a=(Share("GPU-0", 1 * GIB, 5),)),
+    ]
+
+    first, second = report.nodes([node("n2"), node("n1", {"others": others}, {})], pods)
+
+    assert (first.name, second.name) == ("n1", "n2")
+    assert free(first) == [(5, 40), (12, 80)]
+    assert [card.pods for card in first.cards] == [2, 1]
+    assert free(second) == [(14, 95), (15, 100)]
+
+
+def test_an_init_container_and_the_others_take_turns() -> None:
+    pods = [
+        pod(
+            init_a=(Share("GPU-0", 6 * GIB, 10),),
+            sidecars_b=(Share("GPU-0", 1 * GIB, 5),),
+            main=(Share("GPU-0", 2 * GIB, 30),),
+        )
+    ]
+
+    (found,) = report.nodes([node()], pods)
+
+    assert free(found) == [(8, 65), (15, 100)]
+
+
+def test_what_the_node_says_of_a_pod_counts_and_not_its_annotation() -> None:
+    forged = pod("u1", a=(Share("GPU-1", 1 * GIB, 1),))
+
+    (found,) = report.nodes([node(reserved={"u1": [["GPU-0", 8 * GIB, 50]]})], [forged])
+
+    assert free(found) == [(7, 50), (15, 100)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "v1", "v1.k.e30.m", "v1.k.%%%.m", "v1.k.bnVsbA.m", "v1.k.W10.m", "x" * 999]
+)
+def test_what_is_no_assignment_holds_nothing(text: str) -> None:
+    (found,) = report.nodes([node()], [report.Pod("u1", "n1", text)])
+
+    assert free(found) == [(15, 100), (15, 100)]
+
+
+def test_an_assignment_of_another_pod_holds_nothing_here() -> None:
+    copied = pod("u1", a=(Share("GPU-0", 4 * GIB, 30),)).replace(uid="u2")
+
+    (found,) = report.nodes([node()], [copied])
+
+    assert free(found) == [(15, 100), (15, 100)]
+
+
+def test_a_whole_card_leaves_nothing() -> None:
+    pods = [pod(a=(Share("GPU-0", None, None),))]
+
+    (found,) = report.nodes([node("n1", {}, {"others": {"whole": True}})], pods)
+
+    assert [card.free_memory for card in found.cards] == [0, 0]
+    assert [fits(card) for card in found.cards] == ["-", "-"]
+
+
+def test_the_largest_request_that_fits() -> None:
+    ill = {"healthy": False, "why": "Xid 79"}
+    pods = [pod(a=(Share("GPU-0", 4 * GIB + 1, 30),), b=(Share("GPU-1", 1 * GIB, 100),))]
+
+    (found,) = report.nodes([node("n1", {}, {}, {}, ill)], pods)
+
+    assert [fits(card) for card in found.cards[:3]] == ["10G, 70%", "14G without a cap", "whole"]
+    assert (found.cards[3].why, found.cards[3].is_unused) == ("Xid 79", False)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"v": 2}', '{"v": 1, "devices": [{}]}', '{"v": 1, "devices": 3}']
+)
+def test_a_node_whose_annotation_cannot_be_read_is_shown_with_the_reason(text: str) -> None:
+    found = report.nodes([{"metadata": {"name": "n1", "annotations": {report.DEVICES: text}}}], [])
+
+    assert [each.name for each in found] == ["n1"]
+    assert "cannot be read" in found[0].problem
+
+
+def test_nodes_without_our_plugin_are_left_out_and_said_so_by_name() -> None:
+    found = report.nodes([{"metadata": {"name": "n0"}}, node()], [])
+
+    assert [each.name for each in found] == ["n1"]
+    assert report.named(found, ["n1"]) == found
+    with pytest.raises(XpuError, match="n0"):
+        report.named(found, ["n0"])
