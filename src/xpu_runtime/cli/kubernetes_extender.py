@@ -1,0 +1,164 @@
+"""`xpu kubernetes extender`: the scheduler extender, in the foreground.
+
+Reads options and puts the parts together; what is decided is kubernetes/extender/'s to know.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+
+import click
+
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.kubernetes import access
+from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.extender.keys import Keys
+from xpu_runtime.kubernetes.extender.leading import Alone, Leadership
+from xpu_runtime.kubernetes.extender.server import Certificate
+from xpu_runtime.kubernetes.extender.service import Extender
+from xpu_runtime.kubernetes.resources import ALIASES, POLICIES, Resources
+from xpu_runtime.request.units import parse_memory
+from xpu_runtime.version import VERSION
+
+_KEYS = "/etc/xpu/kubernetes/keys"
+
+
+@click.command(short_help="Place pods on devices, for kube-scheduler.")
+@click.option(
+    "--listen", default="0.0.0.0:8443", show_default=True, metavar="ADDRESS:PORT", help="For kube-scheduler."
+)
+@click.option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate, and what issued it.")
+@click.option("--tls-key", metavar="FILE", help="Its key. Both are read again when they change.")
+@click.option("--client-ca", metavar="FILE", help="Answer only clients with a certificate of this authority.")
+@click.option(
+    "--status-listen",
+    default="0.0.0.0:9403",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help='/metrics, /healthz and /readyz, without TLS; "" for none.',
+)
+@click.option(
+    "--keys",
+    "keys_file",
+    default=_KEYS,
+    show_default=True,
+    metavar="FILE",
+    help="What assignments are signed with.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    default="binpack",
+    show_default=True,
+    help="Where neither pod nor node says so.",
+)
+@click.option("--memory-unit", default="1GiB", show_default=True, help="One of yoyoworks.com/xpu-mem.")
+@click.option(
+    "--alias", "aliases", multiple=True, type=click.Choice(list(ALIASES)), help="Know these resources too."
+)
+@click.option(
+    "--leader-election/--no-leader-election", default=True, show_default=True, help="For several replicas."
+)
+@click.option(
+    "--lease", default="xpu-extender", show_default=True, metavar="NAME", help="The Lease of who leads."
+)
+@click.option("--namespace", metavar="NAME", help="The Lease's namespace.  [default: the pod's own]")
+@click.option(
+    "--advertise", metavar="URL", help="Where other replicas reach this one.  [default: its address]"
+)
+@click.option("--kubeconfig", metavar="FILE", help="The cluster, where it is not the one that this runs in.")
+@click.option("--context", metavar="NAME", help="A context of the kubeconfig.")
+def extender(
+    listen: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    client_ca: str | None,
+    status_listen: str,
+    keys_file: str,
+    policy: str,
+    memory_unit: str,
+    aliases: tuple[str, ...],
+    leader_election: bool,
+    lease: str,
+    namespace: str | None,
+    advertise: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Tell kube-scheduler which nodes have a place for a pod on their devices, and bind pods to them.
+
+    Runs until it is stopped. What it decides is signed into an annotation of the pod, which the nodes check.
+    Several replicas may run: one leads, and the others pass on to it what they are asked.
+
+    \b
+    Example:
+      xpu kubernetes extender --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
+    """
+    resources = Resources(_unit(memory_unit), aliases)
+    address, status = _address(listen), _address(status_listen) if status_listen else None
+    certificate = _certificate(tls_cert, tls_key, client_ca)
+    where = access.find(kubeconfig, context)
+    api = Api(where, "xpu-extender")
+    leadership: Alone | Leadership = Alone()
+    if leader_election:
+        url = advertise or f"{'https' if certificate else 'http'}://{_own_address()}:{address[1]}"
+        # Nobody else listens there: one that is started again in its place has not to wait for its Lease's
+        # end.
+        identity = f"{socket.gethostname()}_{url}"
+        leadership = Leadership(api, namespace or where.namespace, lease, identity, url, _log)
+    service = Extender(api, resources, Keys(keys_file, _log), policy, _log, leadership, certificate)
+    end = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end.set())
+    ports = service.start(address, status)
+    _log(f"xpu kubernetes extender {VERSION} serves port {', '.join(map(str, ports))}")
+    if certificate is None:
+        _log("without --tls-cert whoever reaches the port can have pods bound, and nobody knows who answers")
+    end.wait()
+    service.stop()
+    _log("stopped")
+
+
+def _log(text: str) -> None:
+    try:
+        sys.stderr.write(f"xpu: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody reads it
+
+
+def _unit(text: str) -> int:
+    try:
+        amount = parse_memory(text).bytes
+    except ValueError as error:
+        raise ConfigError(f"--memory-unit {text!r} {error}", "give one such as 1GiB or 256MiB") from None
+    if amount is None:
+        raise ConfigError(f"--memory-unit {text!r} is a share", "give one such as 1GiB or 256MiB")
+    return amount
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) >= 1 << 16:
+        raise ConfigError(f"{text!r} is no address with a port", "give one such as 0.0.0.0:8443 or [::]:8443")
+    return host.strip("[]"), int(port)
+
+
+def _certificate(certificate: str | None, key: str | None, client_ca: str | None) -> Certificate | None:
+    if (certificate is None) != (key is None) or (client_ca and certificate is None):
+        raise ConfigError(
+            "--tls-cert, --tls-key and --client-ca belong together", "give the first two, or none"
+        )
+    return None if certificate is None or key is None else Certificate(certificate, key, client_ca)
+
+
+def _own_address() -> str:
+    """A pod's host name is its address, by its hosts file."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)[0][4][0]
+    except OSError as error:
+        raise ConfigError(f"this host has no address by its name ({error})", "give --advertise") from None
+    return f"[{found}]" if ":" in str(found) else str(found)

@@ -1,0 +1,156 @@
+"""What a pod holds of a node's devices, and what that leaves: values in, values out.
+
+Of a pod that has been placed, of one whose assignment was read, and of one of which only its limits are
+known. Knows neither API nor what is remembered of nodes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from xpu_runtime.kubernetes.extender import placement
+from xpu_runtime.kubernetes.extender.devices import Held, NodeDevices
+from xpu_runtime.kubernetes.extender.objects import Assumed, Node, Pod
+from xpu_runtime.kubernetes.extender.placement import PodShape
+from xpu_runtime.kubernetes.resources import Demand, PodDemand
+from xpu_runtime.request.assignment import Assignment, Share
+
+#: kube-scheduler's scores of extenders (MaxExtenderPriority).
+HIGHEST = 10
+#: Of a node's score how much says how full the chosen devices would be; the rest, how full the node would be.
+_OF_DEVICES = 0.8
+
+
+def held_by_places(has: NodeDevices, shape: PodShape, places: placement.Places) -> Held:
+    """What a pod holds with its containers in these places."""
+    held = placement.holding(has.totals, shape, places)
+    return tuple((has.uuids[position], amount, percent) for position, (amount, percent) in held.items())
+
+
+def assignment(
+    uid: str, node: str, has: NodeDevices, demand: PodDemand, places: placement.Places
+) -> Assignment:
+    """The pod's assignment, made now, with its containers in these places."""
+
+    def shares(of: Demand, positions: Sequence[int]) -> tuple[Share, ...]:
+        amounts = (None if of.is_whole else of.memory_on(has.totals[position]) for position in positions)
+        return tuple(
+            Share(has.uuids[position], amount, of.cores or None)
+            for position, amount in zip(positions, amounts)
+        )
+
+    containers, init, sidecars = (
+        {name: shares(each, positions) for (name, each), positions in zip(demands, chosen)}
+        for demands, chosen in zip((demand.containers, demand.init, demand.sidecars), places)
+    )
+    return Assignment(uid, node, time.time(), containers, init, sidecars)
+
+
+def held_by(found: Assignment) -> Held:
+    """What a pod holds of each device by its assignment: of what its containers have at one time the most."""
+
+    def total(groups: Iterable[Iterable[Share]]) -> dict[str, tuple[int | None, int]]:
+        sums: dict[str, tuple[int | None, int]] = {}
+        for share in (share for shares in groups for share in shares):
+            amount, percent = sums.get(share.device_uuid, (0, 0))
+            is_whole = amount is None or share.memory_bytes is None
+            sums[share.device_uuid] = (
+                None if is_whole else (amount or 0) + (share.memory_bytes or 0),
+                percent + (share.cores or 0),
+            )
+        return sums
+
+    side = list(found.sidecars.values())
+    most: dict[str, tuple[int | None, int]] = {}
+    for groups in ([*found.containers.values(), *side], *([shares, *side] for shares in found.init.values())):
+        for uuid, (amount, percent) in total(groups).items():
+            before = most.get(uuid, (0, 0))
+            is_whole = amount is None or before[0] is None
+            most[uuid] = (None if is_whole else max(before[0] or 0, amount or 0), max(before[1], percent))
+    return tuple((sys.intern(uuid), amount, percent) for uuid, (amount, percent) in most.items())
+
+
+def count(node: Node, pods: Mapping[str, Pod], assumed: Mapping[str, Assumed]) -> None:
+    """Finds out what is free of a node's devices, where that is not known."""
+    if not node.is_stale:
+        return
+    has = node.devices
+    node.memory, node.cores, node.is_stale = has.memory, has.cores, False
+    if node.pods or has.reserved:  # else it shares its numbers with the nodes that are like it
+        memory, cores = list(has.memory), list(has.cores)
+        holdings(node, pods, assumed, memory, cores)
+        node.memory, node.cores = memory, cores
+    bound = (pods[uid] for uid in node.pods if uid in pods)
+    node.lowest = min((pod.priority for pod in bound if pod.node), default=None)
+
+
+def holdings(
+    node: Node,
+    pods: Mapping[str, Pod],
+    assumed: Mapping[str, Assumed],
+    memory: list[int],
+    cores: list[int],
+) -> list[tuple[str, Held]]:
+    """What each pod on the node holds, by its UID, taken off `memory` and `cores`."""
+    found: list[tuple[str, Held]] = []
+    unknown: list[Pod] = []
+    told = dict(node.devices.reserved)
+    for uid in node.pods:
+        binding, pod = assumed.get(uid), pods.get(uid)
+        held = binding.held if binding is not None else pod.held if pod is not None else None
+        reserved = told.pop(uid, None)
+        held = reserved if held is None else held
+        if held is not None:
+            found.append((uid, held))
+        elif pod is not None:
+            unknown.append(pod)
+    found.extend(told.items())  # of pods that the API has no more, and the node still has
+    for _, held in found:
+        take(node.devices, memory, cores, held)
+    for pod in sorted(unknown, key=lambda each: each.uid):
+        held = guessed(node.devices, memory, cores, pod.shape)
+        take(node.devices, memory, cores, held)
+        found.append((pod.uid, held))
+    return found
+
+
+def take(has: NodeDevices, memory: list[int], cores: list[int], held: Held) -> None:
+    """Takes what a pod holds off what is free of each device."""
+    for uuid, amount, percent in held:
+        if uuid in has.uuids:
+            position = has.uuids.index(uuid)
+            cores[position] -= percent
+            if memory[position] > 0:
+                memory[position] = 0 if amount is None else max(memory[position] - amount, 0)
+
+
+def guessed(has: NodeDevices, memory: Sequence[int], cores: Sequence[int], shape: PodShape) -> Held:
+    """Where a pod of which only its limits are known would be placed now; where it does not fit, all that is
+    free of the emptiest devices."""
+    places = placement.place(has.totals, memory, cores, shape, False, placement.Effort())
+    if places is not None:
+        return held_by_places(has, shape, places)
+    emptiest = sorted(range(len(memory)), key=lambda position: -memory[position])
+    count = max(each.count for part in (shape.containers, shape.init, shape.sidecars) for each in part)
+    return tuple((has.uuids[position], None, 0) for position in emptiest[:count])
+
+
+def fullness(
+    totals: Sequence[int], memory: Sequence[int], shape: PodShape, places: placement.Places
+) -> float:
+    """0 to 10: how full the chosen devices, and the node, would be with the pod."""
+    if shape.only is not None:
+        chosen = places[0][0]
+        taken = {position: shape.only.on(totals[position]) for position in chosen}
+    else:
+        taken = {
+            position: amount for position, (amount, _) in placement.holding(totals, shape, places).items()
+        }
+    used = 0.0
+    for position, amount in taken.items():
+        used += 1 - (memory[position] - amount) / totals[position]
+    free = sum(memory) - sum(taken.values())
+    node = 1 - max(free, 0) / sum(totals)
+    return HIGHEST * (_OF_DEVICES * used / len(taken) + (1 - _OF_DEVICES) * node)

@@ -1,0 +1,370 @@
+"""What the cluster has: nodes with their devices, the pods on them, and those that are being bound.
+
+Fed by the watches (following.py) and by binds, asked by filter, prioritize and bind. What is found out about
+a node for a demand is remembered, one byte each, and dropped where the node changes. All methods may be
+called from any thread; none of them waits for anything but another.
+
+A pod that is bound counts, always. With an assignment whose signature holds it counts where that says. Its
+author can write another annotation or none: then it counts where it was seen to be; else (after a restart)
+where the node says that it is (NodeDevices.reserved); else as if it were placed now, with all that its limits
+ask for. So an author can neither free what his pod holds, nor take more than he asked for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from xpu_runtime.kubernetes.extender import accounting, devices, placement
+from xpu_runtime.kubernetes.extender.devices import Held
+from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Figures, Node, Pod
+from xpu_runtime.kubernetes.extender.placement import PodShape
+from xpu_runtime.kubernetes.extender.verdicts import NEVER, UNKNOWN, Verdicts, judge
+from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources
+from xpu_runtime.request import assignment
+
+#: Different demands that are kept as one object for all their pods.
+_MOST_SHARED = 4096
+
+
+class Cluster:
+    """The cluster's state."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        keys: Callable[[], Mapping[str, bytes]],
+        policy: str,
+        clock: Callable[[], float],
+    ) -> None:
+        """`policy` is what holds where neither pod nor node says binpack or spread."""
+        self._resources = resources
+        self._keys = keys
+        self._policy = policy
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._nodes: dict[str, Node] = {}
+        self._pods: dict[str, Pod] = {}
+        self._assumed: dict[str, Assumed] = {}
+        self._verdicts = Verdicts()
+        self._shared: dict[PodDemand, tuple[PodDemand, PodShape]] = {}
+
+    # What the watches say
+
+    def set_node(self, name: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        """A node is there, or has changed."""
+        text = annotations.get(devices.ANNOTATION)
+        policy = devices.policy(labels)
+        stamp = hash((text, policy))
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is not None and node.stamp == stamp:
+                return
+        # Outside of the lock: a node's annotation is a few kilobytes of JSON.
+        found = devices.read(text)
+        with self._lock:
+            node = self._nodes.get(name) or self._new_node(name)
+            node.devices, node.policy, node.stamp = found, policy, stamp
+            self._changed(node)
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone."""
+        with self._lock:
+            self._remove_node(name)
+
+    def keep_nodes(self, names: Collection[str]) -> None:
+        """There are these nodes and no others."""
+        with self._lock:
+            for name in [name for name in self._nodes if name not in names]:
+                self._remove_node(name)
+
+    def set_pod(self, data: Mapping[str, Any]) -> str | None:
+        """A pod is there, or has changed: the API's object. Its UID, where it is one that counts."""
+        metadata, spec = data["metadata"], data.get("spec") or {}
+        uid = metadata["uid"]
+        if (data.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            self.remove_pod(uid)
+            return None
+        annotations = metadata.get("annotations") or {}
+        node, text = spec.get("nodeName") or "", annotations.get(assignment.ANNOTATION)
+        stamp = hash((node, text))
+        with self._lock:
+            known = self._pods.get(uid)
+            if known is not None and node and known.stamp == stamp and known.held is not None:
+                return known.uid
+        pod = self.pod(data)
+        if pod is None:
+            return None
+        pod.stamp, pod.node = stamp, sys.intern(node)
+        if node:
+            pod.held = self._verified(uid, node, text)
+        with self._lock:
+            self._place_pod(pod)
+        return pod.uid
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod is gone, or has ended."""
+        with self._lock:
+            self._remove_pod(uid)
+
+    def keep_pods(self, uids: Collection[str], until: float) -> None:
+        """There are these pods and no others. Those that are being bound may be newer than that: they count
+        until then, if the watch does not tell of them."""
+        with self._lock:
+            for uid in [uid for uid in self._pods if uid not in uids]:
+                assumed = self._assumed.get(uid)
+                if assumed is None:
+                    self._remove_pod(uid)
+                elif assumed.until is None:
+                    self._assumed[uid] = assumed.replace(until=until)
+
+    # What filter, prioritize and bind ask
+
+    def pod(self, data: Mapping[str, Any]) -> Pod | None:
+        """The API's pod as one of ours, not bound; None where it asks for nothing or for what makes no
+        sense."""
+        try:
+            demand = self._resources.of_pod(data)
+        except DemandError:
+            return None
+        if demand.is_empty:
+            return None
+        metadata = data["metadata"]
+        demand, shape = self.shape(demand)
+        pod = Pod(metadata["uid"], metadata.get("namespace") or "default", metadata["name"], demand, shape)
+        pod.priority = int((data.get("spec") or {}).get("priority") or 0)
+        return pod
+
+    def shape(self, demand: PodDemand) -> tuple[PodDemand, PodShape]:
+        """The demand in the form that is placed; one object for equal demands."""
+        if len(self._shared) > _MOST_SHARED:
+            self._shared.clear()
+        return self._shared.setdefault(demand, (demand, PodShape(demand)))
+
+    def known_pod(self, uid: str) -> Pod | None:
+        """The pod with that UID, where a watch has told of it."""
+        with self._lock:
+            return self._pods.get(uid)
+
+    def judge(self, shape: PodShape, names: Iterable[str]) -> list[int]:
+        """For each of the nodes, what it is for that demand: a score and FITS, FULL or NEVER."""
+        with self._lock:
+            verdicts = self._verdicts.of(shape)
+            effort = placement.Effort()
+            nodes = self._nodes
+            found = []
+            for name in names:
+                node = nodes.get(name)
+                if node is None:
+                    found.append(NEVER)
+                    continue
+                verdict = verdicts[node.number]
+                if not verdict:
+                    self._count(node)
+                    verdict = judge(node, shape, self._binpack(shape, node), effort)
+                    # Found out without an end of the effort: then it holds until the node changes.
+                    verdicts[node.number] = verdict if effort.left >= 0 else UNKNOWN
+                found.append(verdict)
+            return found
+
+    def yielding(self, names: Iterable[str], priority: int) -> set[str]:
+        """Those of the nodes that have pods of a lower priority: kube-scheduler may end these for another."""
+        with self._lock:
+            found = set()
+            for name in names:
+                node = self._nodes.get(name)
+                if node is not None:
+                    self._count(node)
+                    if node.lowest is not None and node.lowest < priority:
+                        found.add(name)
+            return found
+
+    def figures(self, names: Iterable[str]) -> list[Figures]:
+        """What is free on each of the nodes."""
+        with self._lock:
+            found = []
+            for name in names:
+                node = self._nodes.get(name)
+                if node is None or node.devices.why_not:
+                    found.append(Figures(name, node.devices.why_not if node else "not known here (yet)"))
+                    continue
+                self._count(node)
+                found.append(Figures(name, "", node.devices, node.memory, node.cores))
+            return found
+
+    def roomiest(self, names: Iterable[str], count: int) -> list[str]:
+        """Those of the nodes of which a device has the most memory free, the most first."""
+        with self._lock:
+
+            def most(name: str) -> int:
+                node = self._nodes.get(name)
+                if node is None or node.devices.why_not:
+                    return -1
+                self._count(node)
+                return max(node.memory)
+
+            return heapq.nlargest(count, names, key=most)
+
+    def crew(self, name: str, shape: PodShape) -> Crew | None:
+        """Who holds what on a node, and how the pod would be placed there; None where it cannot be."""
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is None or node.devices.why_not:
+                return None
+            has = node.devices
+            free = list(has.memory), list(has.cores)
+            held = accounting.holdings(node, self._pods, self._assumed, *free)
+            bound = {uid: self._pods[uid] for uid, _ in held if uid in self._pods and self._pods[uid].node}
+            members = tuple((uid, bound[uid].priority if uid in bound else None, each) for uid, each in held)
+            return Crew(has, members, self._binpack(shape, node))
+
+    def assumed_on(self, uid: str) -> str:
+        """The node on which the pod is assumed; "": none."""
+        with self._lock:
+            assumed = self._assumed.get(uid)
+            return assumed.node if assumed is not None else ""
+
+    def assume(self, pod: Pod, name: str, until: float) -> Assumed | None:
+        """Takes the pod's place on that node's devices; None where it has none there. Idempotent: for a pod
+        that is assumed or bound there already, what it was given."""
+        with self._lock:
+            assumed = self._assumed.get(pod.uid)
+            if assumed is not None and assumed.node == name:
+                return assumed
+            node = self._nodes.get(name)
+            if node is None or node.devices.why_not:
+                return None
+            self._forget(pod.uid)
+            self._count(node)
+            binpack = self._binpack(pod.shape, node)
+            places = placement.place(
+                node.devices.totals, node.memory, node.cores, pod.shape, binpack, placement.Effort()
+            )
+            if places is None:
+                return None
+            held = accounting.held_by_places(node.devices, pod.shape, places)
+            assigned = accounting.assignment(pod.uid, name, node.devices, pod.demand, places)
+            assumed = Assumed(pod.uid, name, held, assigned, until)
+            self._assumed[pod.uid] = assumed
+            self._pods.setdefault(pod.uid, pod)
+            node.pods.add(pod.uid)
+            self._changed(node)
+            return assumed
+
+    def confirm(self, uid: str) -> None:
+        """The API has bound it: it counts until the watch says what became of it."""
+        with self._lock:
+            assumed = self._assumed.get(uid)
+            if assumed is not None:
+                self._assumed[uid] = assumed.replace(until=None)
+
+    def forget(self, uid: str) -> None:
+        """It was not bound, and is not going to be."""
+        with self._lock:
+            self._forget(uid)
+
+    def expire(self) -> list[str]:
+        """Forgets those that have been assumed for too long, and returns their UIDs."""
+        now = self._clock()
+        with self._lock:
+            assumed = [each for each in self._assumed.values() if each.until is not None]
+            late = [each.uid for each in assumed if each.until is not None and each.until <= now]
+            for uid in late:
+                self._forget(uid)
+        return late
+
+    def counts(self) -> dict[str, int]:
+        """For metrics: nodes by whether they serve, pods by what is known of them, bytes of their devices."""
+        with self._lock:
+            found = dict.fromkeys(("nodes", "unusable_nodes", "devices", "memory", "free"), 0)
+            for node in self._nodes.values():
+                found["unusable_nodes" if node.devices.why_not else "nodes"] += 1
+                self._count(node)
+                found["devices"] += len(node.devices.totals)
+                found["memory"] += sum(node.devices.totals)
+                found["free"] += sum(free for free in node.memory if free > 0)
+            bound = [pod for pod in self._pods.values() if pod.node]
+            found["assumed"] = len(self._assumed)
+            found["unverified"] = sum(pod.held is None for pod in bound)
+            found["bound"] = len(bound) - found["unverified"]
+            found["waiting"] = len(self._pods) - len(bound)
+            return found
+
+    # With the lock held
+
+    def _new_node(self, name: str) -> Node:
+        node = self._nodes[sys.intern(name)] = Node(self._verdicts.new_number())
+        # Pods may be known before their node is.
+        node.pods.update(pod.uid for pod in self._pods.values() if pod.node == name)
+        node.pods.update(each.uid for each in self._assumed.values() if each.node == name)
+        return node
+
+    def _remove_node(self, name: str) -> None:
+        node = self._nodes.pop(name, None)
+        if node is not None:
+            self._changed(node)
+            self._verdicts.give_back(node.number)
+
+    def _changed(self, node: Node) -> None:
+        node.is_stale = True
+        self._verdicts.forget(node.number)
+
+    def _place_pod(self, pod: Pod) -> None:
+        """A pod as the watch tells of it."""
+        before = self._pods.get(pod.uid)
+        assumed = self._assumed.get(pod.uid)
+        if pod.node and pod.held is None:
+            # Whatever became of its annotation, it was seen what it holds.
+            if assumed is not None and assumed.node == pod.node:
+                pod.held = assumed.held
+            elif before is not None and before.node == pod.node:
+                pod.held = before.held
+        self._pods[pod.uid] = pod
+        if pod.node and assumed is not None:
+            self._forget(pod.uid)
+        if before is not None and before.node != pod.node:
+            self._leave(pod.uid, before.node)
+        node = self._nodes.get(pod.node)
+        if node is not None:
+            node.pods.add(pod.uid)
+            self._changed(node)
+
+    def _remove_pod(self, uid: str) -> None:
+        self._forget(uid)
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            self._leave(uid, pod.node)
+
+    def _forget(self, uid: str) -> None:
+        assumed = self._assumed.pop(uid, None)
+        if assumed is not None:
+            pod = self._pods.get(uid)
+            if pod is None or pod.node != assumed.node:
+                self._leave(uid, assumed.node)
+
+    def _leave(self, uid: str, name: str) -> None:
+        node = self._nodes.get(name)
+        if node is not None:
+            node.pods.discard(uid)
+            self._changed(node)
+
+    def _binpack(self, shape: PodShape, node: Node) -> bool:
+        return (shape.policy or node.policy or self._policy) == "binpack"
+
+    def _count(self, node: Node) -> None:
+        accounting.count(node, self._pods, self._assumed)
+
+    # Without it
+
+    def _verified(self, uid: str, node: str, text: str | None) -> Held | None:
+        """What the pod's assignment says, if it is one of ours for that pod on that node; else None."""
+        if text is None:
+            return None
+        try:
+            found = assignment.read(text, self._keys())
+        except assignment.AssignmentError:
+            return None
+        return accounting.held_by(found) if (found.uid, found.node) == (uid, node) else None

@@ -1,0 +1,98 @@
+"""Follows the API's nodes and pods into the cluster's state, from the start on and whatever the server does.
+
+Everything is in the API: a replica that starts reads it all, and no more is kept of an object than the state
+needs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.extender.cluster import Cluster
+
+#: Pods that have ended hold nothing; a watch tells of one that ends as of one that is deleted.
+_LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+#: Seconds that a pod that is being bound may be missing in a list.
+_NEWER_S = 60.0
+
+
+class Following:
+    """Two threads, one for nodes and one for pods."""
+
+    def __init__(self, api: Api, cluster: Cluster, log: Callable[[str], None]) -> None:
+        self._api = api
+        # Of nodes the rest, images above all, is most of it.
+        self._nodes_api = Api(api.access, "xpu-extender", metadata_only=True)
+        self._cluster = cluster
+        self._log = log
+        self._stop = threading.Event()
+        self._listed = {"nodes": threading.Event(), "pods": threading.Event()}
+        #: What is wrong with either at the moment; "": nothing.
+        self.problems = {"nodes": "not read yet", "pods": "not read yet"}
+
+    def start(self) -> None:
+        """Begins to follow."""
+        for target in (self._nodes, self._pods):
+            threading.Thread(target=target, name=target.__name__, daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends with the next event."""
+        self._stop.set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all nodes and pods were read once: before that the state is none to decide by."""
+        return all(event.is_set() for event in self._listed.values())
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until it is complete, `seconds` at most; whether it is."""
+        until = time.monotonic() + seconds
+        return all(event.wait(max(until - time.monotonic(), 0)) for event in self._listed.values())
+
+    def _nodes(self) -> None:
+        def keep(node: Mapping[str, Any]) -> str:
+            metadata = node["metadata"]
+            self._cluster.set_node(
+                metadata["name"], metadata.get("annotations") or {}, metadata.get("labels") or {}
+            )
+            return str(metadata["name"])
+
+        follow = self._nodes_api.follow("/api/v1/nodes", keep, self._stop, self._told("nodes"))
+        for change in follow:
+            if change.kind == "listed":
+                self._cluster.keep_nodes(set(change.objects))
+                self._listed["nodes"].set()
+            elif change.kind == "deleted":
+                self._cluster.remove_node(change.objects[0])
+
+    def _pods(self) -> None:
+        follow = self._api.follow(
+            "/api/v1/pods", self._pod, self._stop, self._told("pods"), fieldSelector=_LIVE
+        )
+        for change in follow:
+            if change.kind == "listed":
+                self._cluster.keep_pods(set(change.objects), time.monotonic() + _NEWER_S)
+                self._listed["pods"].set()
+            elif change.kind == "deleted":
+                self._cluster.remove_pod(change.objects[0])
+
+    def _pod(self, pod: Mapping[str, Any]) -> str | None:
+        return self._cluster.set_pod(pod)
+
+    def _told(self, kind: str) -> Callable[[str], None]:
+        said = ""
+
+        def problem(text: str) -> None:
+            nonlocal said
+            self.problems[kind] = text
+            if text and text != said:
+                self._log(f"{kind} cannot be followed: {text}; it is tried again")
+            elif said and not text:
+                self._log(f"{kind} are followed again")
+            said = text
+
+        return problem

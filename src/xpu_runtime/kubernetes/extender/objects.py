@@ -1,0 +1,85 @@
+"""What the cluster's state is made of: pods that ask for devices, those that are being bound, and nodes.
+
+There are ten thousand of each: classes with slots, and what is equal is one object. What they add up to is
+accounting.py's, who changes them cluster.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xpu_runtime.kubernetes.extender.devices import Held, NodeDevices
+from xpu_runtime.kubernetes.extender.placement import PodShape
+from xpu_runtime.kubernetes.resources import PodDemand
+from xpu_runtime.request.assignment import Assignment
+from xpu_runtime.value import Value
+
+
+class Pod:
+    """A pod that asks for devices."""
+
+    __slots__ = ("demand", "held", "name", "namespace", "node", "priority", "shape", "stamp", "uid")
+
+    def __init__(self, uid: str, namespace: str, name: str, demand: PodDemand, shape: PodShape) -> None:
+        self.uid, self.namespace, self.name = uid, namespace, name
+        self.demand, self.shape = demand, shape
+        self.priority = 0
+        #: The node that it is bound to; "": none.
+        self.node = ""
+        #: What it holds there; None: not known.
+        self.held: Held | None = None
+        #: Of what was read of the API's object last.
+        self.stamp = 0
+
+
+class Assumed(Value):
+    """A pod that is being bound: it counts on the node, whatever the watch says of it."""
+
+    uid: str
+    node: str
+    held: Held
+    assignment: Assignment
+    #: Clock's seconds until which it counts; None: the API has bound it, and the watch will say so.
+    until: float | None
+
+
+class Figures(Value):
+    """A node at the moment, for people."""
+
+    name: str
+    #: Why no pod can be placed there; "": pods can.
+    why_not: str
+    devices: NodeDevices = NodeDevices()
+    #: What is free of each device.
+    memory: Sequence[int] = ()
+    cores: Sequence[int] = ()
+
+
+class Crew(Value):
+    """A node with those who hold something there."""
+
+    devices: NodeDevices
+    #: UID, priority (None: it cannot be ended), and what it holds.
+    members: tuple[tuple[str, int | None, Held], ...]
+    binpack: bool
+
+
+class Node:
+    """A node, with what counts there."""
+
+    __slots__ = ("cores", "devices", "is_stale", "lowest", "memory", "number", "pods", "policy", "stamp")
+
+    def __init__(self, number: int) -> None:
+        #: Its place in what is remembered of demands.
+        self.number = number
+        self.devices = NodeDevices("unknown")
+        self.policy: str | None = None
+        self.stamp = 0
+        #: UIDs of those that count here.
+        self.pods: set[str] = set()
+        self.memory: Sequence[int] = ()
+        self.cores: Sequence[int] = ()
+        #: The lowest priority of the pods that are bound here; None: there are none.
+        self.lowest: int | None = None
+        #: Whether this and the above must be counted again.
+        self.is_stale = True

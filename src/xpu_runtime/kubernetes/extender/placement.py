@@ -1,0 +1,316 @@
+"""Placement of a pod on one node's devices, in plain numbers.
+
+kube-scheduler may ask for ten thousand nodes at once: there is no object here for a device or a slice, only
+lists of numbers, and a pod with one container that asks takes one loop over them. A whole device is one of
+which all memory is asked for: an unused one alone has that, and nothing is left of it for others. Knows no
+API, no name and no UUID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xpu_runtime.kubernetes.resources import Demand, PodDemand
+from xpu_runtime.request.units import MIB
+
+#: For each container of a kind the positions of its devices, ascending.
+Chosen = tuple[tuple[int, ...], ...]
+#: Of a pod's containers, init containers and sidecars.
+Places = tuple[Chosen, Chosen, Chosen]
+
+#: Whoever writes a pod chooses how many containers it has, and for how long a place can be looked for: on one
+#: node so many ways are tried, and for one question so many steps made. A place that is found after more is
+#: not found.
+MOST_WAYS = 2_000
+MOST_STEPS = 300_000
+#: Steps that a way of the search costs.
+_STEPS_OF_WAY = 10
+
+
+class Effort:
+    """The steps that are left for one question of many nodes."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MOST_STEPS
+
+
+class Shape:
+    """A container's demand: `count` devices, of each `cores` percent and `memory` bytes or `percent` of
+    it."""
+
+    __slots__ = ("cores", "count", "memory", "percent")
+
+    def __init__(self, demand: Demand) -> None:
+        self.count = demand.count
+        self.cores = demand.cores or 0
+        self.memory = demand.memory_bytes
+        self.percent = 100 if demand.is_whole else demand.memory_percent or 0
+
+    def on(self, total: int) -> int:
+        """Bytes that it takes of a device with `total`, as Demand.memory_on has it."""
+        if self.memory is not None:
+            return self.memory
+        return total if self.percent == 100 else max(total * self.percent // 100 // MIB, 1) * MIB
+
+
+class PodShape:
+    """A pod's demand; `key` is equal for pods that are placed alike."""
+
+    __slots__ = ("containers", "init", "key", "only", "order", "policy", "sidecars")
+
+    def __init__(self, demand: PodDemand) -> None:
+        self.containers = tuple(Shape(each) for _, each in demand.containers)
+        self.init = tuple(Shape(each) for _, each in demand.init)
+        self.sidecars = tuple(Shape(each) for _, each in demand.sidecars)
+        self.policy = demand.policy
+        parts = (self.containers, self.init, self.sidecars)
+        self.key = (
+            *(tuple((s.count, s.memory, s.percent, s.cores) for s in part) for part in parts),
+            demand.policy,
+        )
+        #: The only container that asks, where there is one; None: several do.
+        self.only = self.containers[0] if [len(part) for part in parts] == [1, 0, 0] else None
+        #: In which order they are placed: (is a sidecar, number, shape). Of both kinds the hardest first, as
+        #: it has the fewest places.
+        self.order = (*_hardest_first(True, self.sidecars), *_hardest_first(False, self.containers))
+
+
+def choose(
+    totals: Sequence[int], memory: Sequence[int], cores: Sequence[int], shape: Shape, binpack: bool
+) -> tuple[int, ...] | None:
+    """Positions of the devices for one container, ascending; None where too few have so much free.
+
+    `totals` and `memory` are each device's bytes and those that are free (-1: it may not be used), `cores`
+    its free percent. binpack takes the fullest that fits, else the emptiest is taken.
+    """
+    wanted = shape.cores
+    amount = shape.memory
+    if shape.count == 1 and amount is not None:
+        best, found = -1, 0
+        for position, free in enumerate(memory):
+            if (
+                free >= amount
+                and cores[position] >= wanted
+                and (best < 0 or (free < found if binpack else free > found))
+            ):
+                best, found = position, free
+        return None if best < 0 else (best,)
+    fitting = [
+        position
+        for position, free in enumerate(memory)
+        if free >= shape.on(totals[position]) and cores[position] >= wanted
+    ]
+    if len(fitting) < shape.count:
+        return None
+    sign = 1 if binpack else -1
+    fitting.sort(key=lambda p: (sign * memory[p], sign * cores[p]))
+    return tuple(sorted(fitting[: shape.count]))
+
+
+def place(
+    totals: Sequence[int],
+    memory: Sequence[int],
+    cores: Sequence[int],
+    pod: PodShape,
+    binpack: bool,
+    effort: Effort,
+) -> Places | None:
+    """Where each of the pod's containers goes; None where there is no place, or none within `effort`."""
+    if pod.only is not None:
+        chosen = choose(totals, memory, cores, pod.only, binpack)
+        return None if chosen is None else ((chosen,), (), ())
+    effort.left -= len(pod.order) + len(pod.init)
+    if effort.left < 0:
+        return None
+    found = None if pod.init else _first_choices(totals, memory, cores, pod, binpack)
+    if found is not None:
+        return found
+    everything = (*pod.sidecars, *pod.containers, *pod.init)
+    if any(choose(totals, memory, cores, shape, binpack) is None for shape in everything):
+        return None
+    return _Search(totals, memory, cores, pod, binpack, effort).run()
+
+
+def _first_choices(
+    totals: Sequence[int], memory: Sequence[int], cores: Sequence[int], pod: PodShape, binpack: bool
+) -> Places | None:
+    """Each container where the policy has it, one after the other: most often that is a place for all."""
+    left, percent = list(memory), list(cores)
+    found: dict[tuple[bool, int], tuple[int, ...]] = {}
+    for is_sidecar, number, shape in pod.order:
+        chosen = choose(totals, left, percent, shape, binpack)
+        if chosen is None:
+            return None
+        for position in chosen:
+            left[position] -= shape.on(totals[position])
+            percent[position] -= shape.cores
+        found[is_sidecar, number] = chosen
+    return _in_order(pod, found, False), (), _in_order(pod, found, True)
+
+
+def _in_order(pod: PodShape, found: dict[tuple[bool, int], tuple[int, ...]], are_sidecars: bool) -> Chosen:
+    return tuple(
+        found[are_sidecars, number] for number in range(len(pod.sidecars if are_sidecars else pod.containers))
+    )
+
+
+def holding(totals: Sequence[int], pod: PodShape, places: Places) -> dict[int, tuple[int, int]]:
+    """What the pod holds of each device by that: position -> (bytes, percent of cores).
+
+    Sidecars run beside all others, init containers one after the other and before the regular ones: the
+    larger of both is held from the beginning to the end, so that a restart finds its place.
+    """
+    regular, _init, side = (_sum(totals, shapes, chosen) for shapes, chosen in _kinds(pod, places))
+    held = _added(regular, side)
+    for shape, positions in zip(pod.init, places[1]):
+        beside = _added(side, _sum(totals, (shape,), (positions,)))
+        for position, (amount, percent) in beside.items():
+            before = held.get(position, (0, 0))
+            held[position] = max(before[0], amount), max(before[1], percent)
+    return held
+
+
+def _kinds(pod: PodShape, places: Places) -> Iterator[tuple[tuple[Shape, ...], Chosen]]:
+    return zip((pod.containers, pod.init, pod.sidecars), places)
+
+
+def _sum(totals: Sequence[int], shapes: Sequence[Shape], chosen: Chosen) -> dict[int, tuple[int, int]]:
+    found: dict[int, tuple[int, int]] = {}
+    for shape, positions in zip(shapes, chosen):
+        for position in positions:
+            amount, percent = found.get(position, (0, 0))
+            found[position] = amount + shape.on(totals[position]), percent + shape.cores
+    return found
+
+
+def _added(one: dict[int, tuple[int, int]], other: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    found = dict(one)
+    for position, (amount, percent) in other.items():
+        before = found.get(position, (0, 0))
+        found[position] = before[0] + amount, before[1] + percent
+    return found
+
+
+class _TooMany(Exception):
+    """More ways than may be tried."""
+
+
+class _Search:
+    """A place for several containers: the policy's order first, and back where that leads nowhere.
+
+    An init container needs a place beside the sidecars alone, so those are placed first, then it is seen
+    whether each init container has one, then the regular containers are placed. States that led nowhere are
+    remembered, and devices that are in the same state are tried once.
+    """
+
+    def __init__(
+        self,
+        totals: Sequence[int],
+        memory: Sequence[int],
+        cores: Sequence[int],
+        pod: PodShape,
+        binpack: bool,
+        effort: Effort,
+    ) -> None:
+        self._totals = totals
+        self._memory, self._cores = list(memory), list(cores)
+        self._pod = pod
+        self._binpack = binpack
+        self._effort = effort
+        self._ways = MOST_WAYS
+        self._dead: set[object] = set()
+        self._found: dict[tuple[bool, int], tuple[int, ...]] = {}
+        self._beside_sidecars: tuple[list[int], list[int]] = (self._memory, self._cores)
+
+    def run(self) -> Places | None:
+        try:
+            if not self._from(0):
+                return None
+        except _TooMany:
+            return None
+        containers = _in_order(self._pod, self._found, False)
+        sidecars = _in_order(self._pod, self._found, True)
+        return containers, self._init(containers, sidecars), sidecars
+
+    def _from(self, step: int) -> bool:
+        if step == len(self._pod.sidecars):
+            if not all(
+                choose(self._totals, self._memory, self._cores, shape, self._binpack)
+                for shape in self._pod.init
+            ):
+                return False
+            self._beside_sidecars = list(self._memory), list(self._cores)
+        if step == len(self._pod.order):
+            return True
+        state = (step, tuple(sorted(zip(self._totals, self._memory, self._cores))))
+        if state in self._dead:
+            return False
+        is_sidecar, number, shape = self._pod.order[step]
+        for positions in self._possible(shape):
+            self._ways -= 1
+            self._effort.left -= _STEPS_OF_WAY
+            if not self._ways or self._effort.left < 0:
+                raise _TooMany
+            self._take(shape, positions, 1)
+            self._found[is_sidecar, number] = positions
+            if self._from(step + 1):
+                return True
+            self._take(shape, positions, -1)
+        self._dead.add(state)
+        return False
+
+    def _take(self, shape: Shape, positions: tuple[int, ...], sign: int) -> None:
+        for position in positions:
+            self._memory[position] -= sign * shape.on(self._totals[position])
+            self._cores[position] -= sign * shape.cores
+
+    def _possible(self, shape: Shape) -> Iterator[tuple[int, ...]]:
+        """The sets of devices that can serve `shape` now, those that the policy prefers first; of sets whose
+        devices are in the same states one."""
+        alike: dict[tuple[int, int, int], list[int]] = {}
+        for position, free in enumerate(self._memory):
+            total, percent = self._totals[position], self._cores[position]
+            if free >= shape.on(total) and percent >= shape.cores:
+                alike.setdefault((free, percent, total), []).append(position)
+        groups = [alike[state] for state in sorted(alike, reverse=not self._binpack)]
+        return (tuple(sorted(each)) for each in _sets(groups, shape.count))
+
+    def _init(self, containers: Chosen, sidecars: Chosen) -> Chosen:
+        """Devices for the init containers: where they add least to what the pod holds anyhow."""
+        places: list[tuple[int, ...]] = []
+        memory, cores = self._beside_sidecars
+        beside = _sum(self._totals, self._pod.sidecars, sidecars)
+        sign = 1 if self._binpack else -1
+        for shape in self._pod.init:
+            held = holding(self._totals, self._pod, (containers, tuple(places), sidecars))
+            fitting = []
+            for position, free in enumerate(memory):
+                amount = shape.on(self._totals[position])
+                if free >= amount and cores[position] >= shape.cores:
+                    side, has = beside.get(position, (0, 0)), held.get(position, (0, 0))
+                    more = max(side[0] + amount - has[0], 0), max(side[1] + shape.cores - has[1], 0)
+                    fitting.append((more, sign * free, position))
+            places.append(tuple(sorted(position for _, _, position in sorted(fitting)[: shape.count])))
+        return tuple(places)
+
+
+def _hardest_first(is_sidecar: bool, shapes: Sequence[Shape]) -> list[tuple[bool, int, Shape]]:
+    found = [(is_sidecar, number, shape) for number, shape in enumerate(shapes)]
+    found.sort(key=lambda each: (-each[2].percent, -(each[2].memory or 0), -each[2].cores, -each[2].count))
+    return found
+
+
+def _sets(groups: list[list[int]], count: int) -> Iterator[list[int]]:
+    """`count` members of the groups, in each way that differs in how many each group gives; as many as can be
+    of the first group first."""
+    if not count:
+        yield []
+        return
+    if sum(len(group) for group in groups) < count:
+        return
+    first, rest = groups[0], groups[1:]
+    for taken in range(min(len(first), count), -1, -1):
+        for others in _sets(rest, count - taken):
+            yield first[:taken] + others

@@ -1,0 +1,213 @@
+"""Why a pod does not fit on nodes, in words that `kubectl describe pod` shows, and what would fit.
+
+kube-scheduler counts the nodes that give the same reason and joins the reasons to one message, of which an
+event shows the first kilobyte. So a few nodes each get their own figures; of many all get one sentence, with
+the figures of the best of them. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.objects import Figures
+from xpu_runtime.kubernetes.resources import Demand, PodDemand, Resources
+from xpu_runtime.ledger.refusal import spans
+from xpu_runtime.request.units import show, show_exactly
+
+#: So many nodes get figures of their own.
+_MOST_NODES = 8
+#: Groups of devices with equal figures, and containers, that are named.
+_MOST_SHOWN = 8
+#: Nodes that are looked at for what would fit.
+_LOOKED_AT = 32
+
+
+class Reasons:
+    """What is said of one pod."""
+
+    def __init__(
+        self, cluster: Cluster, resources: Resources, pod: Mapping[str, Any], demand: PodDemand
+    ) -> None:
+        self._cluster = cluster
+        self._resources = resources
+        self._pod = pod
+        self._demand = demand
+        everything = (*demand.containers, *demand.init, *demand.sidecars)
+        #: What the only container that asks wants; None: several ask.
+        self._only = everything[0][1] if len(everything) == 1 else None
+        self._asked = asked_by(everything)
+
+    def of(self, full: Sequence[str], never: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """By its name why each node that is full now, and each where it never fits, does not serve."""
+        figures = {each.name: each for each in self._cluster.figures(never)}
+        small = [name for name in never if not figures[name].why_not]
+        impossible = {name: figures[name].why_not for name in never if figures[name].why_not}
+        if len(full) + len(small) <= _MOST_NODES:
+            found = {each.name: self._of_node(each, True) for each in self._cluster.figures(full)}
+            impossible.update({name: self._of_node(figures[name], False) for name in small})
+        else:
+            found = dict.fromkeys(full, self._of_many(full, True))
+            impossible.update(dict.fromkeys(small, self._of_many(small, False)))
+        return found, impossible
+
+    def _of_node(self, node: Figures, is_free: bool) -> str:
+        nearest = self._nearest([node])
+        return f"node {node.name}: {self._devices(node, is_free)}, {self._asked} asked{self._fits(nearest)}"
+
+    def _of_many(self, names: Sequence[str], is_free: bool) -> str:
+        if not names:
+            return ""
+        best = self._cluster.figures(self._cluster.roomiest(names, _LOOKED_AT))
+        nearest = self._nearest(best)
+        shown = nearest[0] if nearest else best[0]
+        where = f"node {shown.name} has {self._devices(shown, is_free)}"
+        what = "without a place now" if is_free else "with GPUs that are too few or too small"
+        return f"{what} ({where}), {self._asked} asked{self._fits(nearest)}"
+
+    def _fits(self, nearest: tuple[Figures, Demand] | None) -> str:
+        if nearest is None:
+            return ""
+        words = self._resources.as_limits(nearest[1], _limits(self._pod))
+        return f"; the nearest request that fits now: {words}"
+
+    def _devices(self, node: Figures, is_free: bool) -> str:
+        """`GPU 0 3 GiB free, GPU 1 2 GiB free`: what is free now, else what pods can have at most."""
+        has = node.devices
+        memory, cores = (node.memory, node.cores) if is_free else (has.memory, has.cores)
+        groups: dict[str, list[str]] = {}
+        for position, index in enumerate(has.indexes):
+            text = has.why.get(position) or self._figure(
+                has.totals[position], memory[position], cores[position], is_free
+            )
+            groups.setdefault(text, []).append(index)
+        shown = [_devices(indexes, text) for text, indexes in list(groups.items())[:_MOST_SHOWN]]
+        left = sum(len(indexes) for indexes in list(groups.values())[_MOST_SHOWN:])
+        return ", ".join(shown + ([f"{left} more"] if left else []))
+
+    def _figure(self, total: int, memory: int, cores: int, is_free: bool) -> str:
+        free = " free" if is_free else " for pods"
+        only = self._only
+        if only is not None and only.is_whole:
+            return "unused" if memory == total else "in use" if is_free else "not for pods alone"
+        if only is not None and only.memory_bytes is None:
+            return f"{_shares(memory, cores, total)} shares{free}"
+        amount = gib(show(max(memory, 0), "G"))
+        with_cores = only is None or only.cores is not None
+        return f"{amount}{f' and {max(cores, 0)} percent of its cores' if with_cores else ''}{free}"
+
+    def _nearest(self, nodes: Iterable[Figures]) -> tuple[Figures, Demand] | None:
+        """The request nearest to this one that fits on one of the nodes now, and that node."""
+        if self._only is None:
+            return None
+        found = []
+        for number, node in enumerate(nodes):
+            best = nearest(self._only, node, self._resources.memory_unit)
+            if best is not None:
+                found.append((best[0], -number, node, best[1]))
+        if not found:
+            return None
+        _, _, node, demand = max(found, key=lambda each: each[:2])
+        return node, demand
+
+
+def nearest(demand: Demand, node: Figures, unit: int) -> tuple[tuple[int, float], Demand] | None:
+    """What is nearest to `demand` of what fits on the node, and how near it is (more is nearer): as many
+    devices with less of each, else fewer devices."""
+    free = [
+        (memory, cores, total)
+        for memory, cores, total in zip(node.memory, node.cores, node.devices.totals)
+        if memory > 0
+    ]
+    if demand.is_whole:
+        count = min(sum(memory == total for memory, _, total in free), demand.count)
+        return ((count, 1.0), demand.replace(count=count)) if count else None
+    for count in range(min(demand.count, len(free)), 0, -1):
+        if demand.memory_bytes is None:
+            percent = min(_nth([_shares(*each) for each in free], count), demand.memory_percent or 0)
+            ways = [Demand(count, None, percent, percent)] if percent > 0 else []
+        else:
+            ways = _smaller(demand, free, count, unit)
+        if ways:
+            best = max(ways, key=lambda each: _kept(each, demand))
+            return (count, _kept(best, demand)), best
+    return None
+
+
+def _smaller(demand: Demand, free: list[tuple[int, int, int]], count: int, unit: int) -> list[Demand]:
+    """With less memory, with fewer cores, and with less of both."""
+    wanted, cores = demand.memory_bytes or 0, demand.cores or 0
+    least = 1 if cores else 0
+    amounts = [
+        (_nth([memory for memory, percent, _ in free if percent >= cores], count), cores),
+        (wanted, _nth([percent for memory, percent, _ in free if memory >= wanted], count)),
+    ]
+    both = sorted((each for each in free if each[1] >= least), reverse=True)[:count]
+    if len(both) == count:
+        amounts.append((both[-1][0], min(percent for _, percent, _ in both)))
+    found = []
+    for memory, percent in amounts:
+        amount, share = min(memory, wanted) // unit * unit, min(percent, cores)
+        if amount > 0 and share >= least:
+            found.append(Demand(count, amount, share or None))
+    return found
+
+
+def _kept(part: Demand, demand: Demand) -> float:
+    """How much of the demand is left, 0 to 1."""
+    if demand.memory_bytes is None or part.memory_bytes is None:
+        return (part.memory_percent or 0) / (demand.memory_percent or 1)
+    cores = (part.cores or 0) / demand.cores if demand.cores else 1.0
+    return part.memory_bytes / demand.memory_bytes * cores
+
+
+def asked_by(demands: Sequence[tuple[str, Demand]]) -> str:
+    """`4 GiB and 30 percent of its cores`; of several containers each with its name."""
+    if len(demands) == 1:
+        return _asked(demands[0][1])
+    shown = [f"{_asked(demand)} for {name}" for name, demand in demands[:_MOST_SHOWN]]
+    left = len(demands) - _MOST_SHOWN
+    return ", ".join(shown + ([f"{left} more"] if left > 0 else []))
+
+
+def _asked(demand: Demand) -> str:
+    if demand.is_whole:
+        return f"{demand.count} whole GPU{'s' if demand.count > 1 else ''}"
+    if demand.memory_bytes is None:
+        each = f"{demand.memory_percent} shares"
+    else:
+        each = gib(show_exactly(demand.memory_bytes, "G"))
+        each += f" and {demand.cores} percent of its cores" if demand.cores else ""
+    return f"{each} on each of {demand.count} GPUs" if demand.count > 1 else each
+
+
+def gib(text: str) -> str:
+    """`3G`, as units.py has it, in the way of Kubernetes' users: `3 GiB`."""
+    return f"{text[:-1]} bytes" if text[-1] == "B" else f"{text[:-1]} {text[-1]}iB"
+
+
+def _devices(indexes: list[str], text: str) -> str:
+    """`GPU 0 3 GiB free`, `GPUs 1-4 each 2 GiB free`."""
+    kind = "MIG device" if ":" in indexes[0] else "GPU"
+    if len(indexes) == 1:
+        return f"{kind} {indexes[0]} {text}"
+    return f"{kind}s {spans(indexes)} {'each ' if text[0].isdigit() else ''}{text}"
+
+
+def _shares(memory: int, cores: int, total: int) -> int:
+    return max(min(memory * 100 // total, cores), 0)
+
+
+def _nth(values: list[int], n: int) -> int:
+    """The n-th largest, -1 where there are fewer."""
+    return sorted(values, reverse=True)[n - 1] if len(values) >= n else -1
+
+
+def _limits(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """All names that the pod's containers use in their limits."""
+    spec = pod.get("spec") or {}
+    found: dict[str, Any] = {}
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        found.update((container.get("resources") or {}).get("limits") or {})
+    return found

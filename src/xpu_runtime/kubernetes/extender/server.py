@@ -1,0 +1,216 @@
+"""HTTP and HTTPS for the extender: bytes in, bytes out, each with an end.
+
+By the standard library's server, one thread a connection: kube-scheduler has a few, and keeps them. Two of
+its defaults are traps: it sends head and body apart without TCP_NODELAY, which costs 40 ms an answer (Nagle's
+algorithm and delayed ACKs), and has a backlog of 5, beyond which a connection takes a second. What is asked
+is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import ThreadingMixIn
+from typing import Any
+
+from xpu_runtime.errors import ConfigError
+
+#: What answers a request: (path, body, whether another replica has passed it on) -> (status, type, body).
+Answer = Callable[[str, bytes, bool], "tuple[int, str, bytes]"]
+
+#: The header of a request that another replica passes on.
+PASSED_ON = "X-Xpu-Passed-On"
+#: Seconds for TLS' handshake and for a request's body.
+_HANDSHAKE_S, _BODY_S = 5.0, 10.0
+#: Seconds that a connection may lie idle. Go's client gives one up after 90: it must not use one at the
+#: moment at which it is closed here, as it does not repeat a POST.
+_IDLE_S = 150.0
+_MOST_CONNECTIONS = 256
+#: Seconds after which a server that is to stop looks whether it is.
+_POLL_S = 0.1
+#: Of a request. 10,000 names are 300 kB; 10,000 whole nodes would be 100 MB: nodeCacheCapable spares that.
+_LONGEST_BODY = 64 << 20
+#: Seconds between two looks at whether the certificate is a new one.
+_CERTIFICATE_S = 10.0
+
+
+class Certificate:
+    """A server's certificate and key in files, which may be replaced while it runs."""
+
+    def __init__(self, certificate: str, key: str, client_ca: str | None) -> None:
+        """`client_ca`: clients must show a certificate of this authority. ConfigError where one cannot be
+        used."""
+        self.files = certificate, key
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._stamp: object = None
+        self._looked_at = 0.0
+        try:
+            self._load()
+            if client_ca:
+                self.context.load_verify_locations(client_ca)
+                self.context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as error:
+            where = ", ".join(filter(None, (*self.files, client_ca)))
+            why = error.strerror or error
+            raise ConfigError(f"TLS: {where}: {why}", "give a certificate and its key") from None
+
+    def renewed(self) -> ssl.SSLContext:
+        """The context, with the certificate that the files have now."""
+        if time.monotonic() - self._looked_at >= _CERTIFICATE_S:
+            # The old one serves until both files are of the new one.
+            with contextlib.suppress(OSError, ssl.SSLError):
+                self._load()
+        return self.context
+
+    def _load(self) -> None:
+        self._looked_at = time.monotonic()
+        stamp = [(os.stat(path).st_mtime_ns, os.stat(path).st_ino) for path in self.files]
+        if stamp != self._stamp:
+            self.context.load_cert_chain(*self.files, password="")
+            self._stamp = stamp
+
+
+class Server(ThreadingMixIn, HTTPServer):
+    """Listens at once; serves from `start` to `stop`."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        answer: Answer,
+        log: Callable[[str], None],
+        certificate: Certificate | None = None,
+    ) -> None:
+        """ConfigError where that address cannot be had."""
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.answer = answer
+        self.log = log
+        self.is_stopping = False
+        self._certificate = certificate
+        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._busy = 0
+        self._changed = threading.Condition()
+        try:
+            super().__init__(address, _Handler)
+        except OSError as error:
+            raise ConfigError(f"{address[0]}:{address[1]}: {error.strerror or error}") from None
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    def start(self) -> None:
+        """Begins to serve."""
+        serve = functools.partial(self.serve_forever, poll_interval=_POLL_S)
+        threading.Thread(target=serve, name=f"port {self.port}", daemon=True).start()
+
+    def stop(self, seconds: float) -> None:
+        """Takes no more connections, and waits for what is being answered, `seconds` at most."""
+        self.is_stopping = True
+        self.shutdown()
+        self.server_close()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy, seconds)
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """While a request is being answered."""
+        with self._changed:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Of more connections than can be served, the rest are closed at once."""
+        if not self._connections.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """A connection's whole life."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """The handshake is made in the connection's own thread, where it holds up nobody else."""
+        if self._certificate is None:
+            _Handler(request, client_address, self)
+            return
+        request.settimeout(_HANDSHAKE_S)
+        try:
+            wrapped = self._certificate.renewed().wrap_socket(request, server_side=True)
+        except (OSError, ValueError):
+            return  # who speaks no TLS, or shows no certificate
+        try:
+            _Handler(wrapped, client_address, self)
+        finally:
+            self.shutdown_request(wrapped)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke off is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "xpu", ""
+    disable_nagle_algorithm = True
+    #: Head and body in one piece.
+    wbufsize = -1
+    timeout = _IDLE_S
+
+    def do_GET(self) -> None:
+        """The status pages; probes and Prometheus."""
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        """The verbs."""
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit() and len(length) < 12) or int(length) > _LONGEST_BODY:
+            self.close_connection = True
+            status = 413 if length else 411
+            self._send(status, "text/plain; charset=utf-8", b"a body of at most 64 MiB with Content-Length\n")
+            return
+        self.connection.settimeout(_BODY_S)
+        body = self.rfile.read(int(length))
+        self.connection.settimeout(_IDLE_S)
+        if len(body) < int(length):
+            self.close_connection = True
+            return
+        self._answer(body)
+
+    def _answer(self, body: bytes) -> None:
+        with self.server.busy():
+            self._send(*self.server.answer(self.path.partition("?")[0], body, PASSED_ON in self.headers))
+
+    def _send(self, status: int, content_type: str, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(content)))
+        if self.close_connection or self.server.is_stopping:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(content)
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are counted (metrics.py), not logged."""

@@ -1,0 +1,186 @@
+"""The extender as it runs: state, election, verbs and pages, put together, and their start and end.
+
+A replica that does not lead passes all that it is asked on to the one that does, so that it does not matter
+which of them kube-scheduler's connection ends at. Where the leader cannot be reached, filter and prioritize
+are answered here: they promise nothing; a bind is refused, and kube-scheduler tries the pod again.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.extender.binding import Binder
+from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.following import Following
+from xpu_runtime.kubernetes.extender.in_flight import InFlight
+from xpu_runtime.kubernetes.extender.leading import Alone, Leadership
+from xpu_runtime.kubernetes.extender.metrics import CONTENT_TYPE, Metrics
+from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
+from xpu_runtime.kubernetes.extender.server import Certificate, Server
+from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, without_percent
+from xpu_runtime.kubernetes.resources import Resources
+
+JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+#: Seconds that requests under way have when it is to end; a Pod has 30 by default.
+_END_S = 15.0
+_EXPIRE_S = 1.0
+#: Seconds that a question waits for what is on its way: a leader, or the first reading of nodes and pods. An
+#: error is dear: kube-scheduler tries a pod again only when something changes in the cluster, or after
+#: minutes.
+_PATIENCE_S, _LOOK_S = 4.0, 0.1
+
+
+class Extender:
+    """One replica."""
+
+    def __init__(
+        self,
+        api: Api,
+        resources: Resources,
+        keys: Callable[[], Mapping[str, bytes]],
+        policy: str,
+        log: Callable[[str], None],
+        leadership: Leadership | Alone,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._log = log
+        self._leadership = leadership
+        self._cluster = Cluster(resources, keys, policy, time.monotonic)
+        self._following = Following(api, self._cluster, log)
+        self._metrics = Metrics(self._cluster.counts, self._state)
+        in_flight = InFlight()
+        binder = Binder(
+            api, self._cluster, keys, lambda: leadership.is_leading, self._metrics.bound, in_flight.end
+        )
+        verbs = Verbs(self._cluster, resources, binder, in_flight)
+        #: By path: what answers, and what kube-scheduler is told of an error.
+        self._verbs: dict[str, tuple[Callable[[Any], Any], Callable[[str], Any]]] = {
+            "/filter": (verbs.filter, lambda text: {"Error": text}),
+            # There is no Error in a list of scores: without any, the other priorities decide.
+            "/prioritize": (verbs.prioritize, lambda text: []),
+            # Nor in this: no node is offered, and nothing ended.
+            "/preempt": (verbs.preempt, lambda text: {"NodeNameToMetaVictims": {}}),
+            "/bind": (verbs.bind, lambda text: {"Error": text}),
+        }
+        self._passing_on = PassingOn(certificate.files if certificate else None)
+        self._certificate = certificate
+        self._servers: list[Server] = []
+        self._ended = threading.Event()
+        #: The leader that could not be asked last, and why.
+        self._unreachable = "", ""
+
+    def start(self, listen: tuple[str, int], status: tuple[str, int] | None) -> list[int]:
+        """Serves kube-scheduler at `listen` and probes and Prometheus at `status`; the ports. ConfigError."""
+        self._servers.append(Server(listen, self._answer, self._log, self._certificate))
+        if status is not None:
+            self._servers.append(Server(status, self._page, self._log))
+        self._following.start()
+        self._leadership.start()
+        threading.Thread(target=self._expire, name="expire", daemon=True).start()
+        for server in self._servers:
+            server.start()
+        return [server.port for server in self._servers]
+
+    def stop(self) -> None:
+        """Ends in order: what was asked is answered, and then another replica may lead."""
+        self._ended.set()
+        for server in self._servers:
+            server.stop(_END_S)
+        self._leadership.stop()
+        self._following.stop()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can answer, by itself or by the replica that leads."""
+        return self._following.is_complete and self._knows_leader
+
+    @property
+    def _knows_leader(self) -> bool:
+        return self._leadership.is_leading or bool(self._leadership.leader_url)
+
+    def _answer(self, path: str, body: bytes, is_passed_on: bool) -> tuple[int, str, bytes]:
+        verb = self._verbs.get(path)
+        if verb is None or not body:
+            return 404, TEXT, b"there are POST /filter, /prioritize, /preempt and /bind\n"
+        began = time.monotonic()
+        self._following.wait(_PATIENCE_S)
+        while not is_passed_on and not self._leadership.is_leading:
+            answer = self._by_leader(path, body)
+            if answer is not None:
+                return 200, JSON, answer
+            # What a filter says promises nothing; a bind is the leader's alone.
+            if path != "/bind" or time.monotonic() - began >= _PATIENCE_S or self._ended.wait(_LOOK_S):
+                break
+        result, value = self._decide(path, *verb, body)
+        content = json.dumps(value, separators=(",", ":")).encode()
+        self._metrics.asked(path[1:], result, time.monotonic() - began)
+        return 200, JSON, content
+
+    def _by_leader(self, path: str, body: bytes) -> bytes | None:
+        """What the leader answers; None where there is none to ask."""
+        url = self._leadership.leader_url
+        if not url:
+            return None
+        try:
+            answer = self._passing_on.ask(url, path, body)
+        except LeaderUnreachable as error:
+            self._metrics.passed_on(is_answered=False)
+            if (url, str(error)) != self._unreachable:
+                self._log(f"the replica that leads cannot be asked ({url}): {error}")
+            self._unreachable = url, str(error)
+            return None
+        self._metrics.passed_on(is_answered=True)
+        self._unreachable = "", ""
+        return answer
+
+    def _decide(
+        self, path: str, verb: Callable[[Any], Any], refused: Callable[[str], Any], body: bytes
+    ) -> tuple[str, Any]:
+        """What it comes to (ok, refused, error), and the answer."""
+        if not self._following.is_complete:
+            problems = "; ".join(sorted({text for text in self._following.problems.values() if text}))
+            return "error", refused(f"xpu's extender has not read nodes and pods yet ({problems})")
+        if path == "/bind" and not self._leadership.is_leading:
+            why = "this replica does not lead, and the one that does cannot be asked"
+            return "error", refused(f"xpu's extender: {why}")
+        try:
+            value = verb(json.loads(body))
+        except WrongRequest as error:
+            return "error", refused(str(error))
+        except Exception as error:  # kube-scheduler must get an answer that it can show, whatever happens
+            self._log(f"{path}: {traceback.format_exc()}")
+            why = without_percent(f"{type(error).__name__}: {error}")
+            return "error", refused(f"xpu's extender failed: {why}"[:1000])
+        is_refused = isinstance(value, dict) and (value.get("Error") or value.get("FailedNodes"))
+        return "refused" if is_refused else "ok", value
+
+    def _page(self, path: str, body: bytes, is_passed_on: bool) -> tuple[int, str, bytes]:
+        if path == "/metrics":
+            return 200, CONTENT_TYPE, self._metrics.text()
+        if path == "/healthz":
+            return 200, TEXT, b"ok\n"
+        if path == "/readyz":
+            problems = [f"{kind}: {text}" for kind, text in self._following.problems.items() if text]
+            problems += [] if self._knows_leader else ["no replica is known to lead"]
+            words = "\n".join(problems or ["ok"])
+            return 200 if self.is_ready else 503, TEXT, f"{words}\n".encode()
+        return 404, TEXT, b"there are /metrics, /healthz and /readyz\n"
+
+    def _state(self) -> dict[str, bool]:
+        problems = self._following.problems
+        return {
+            "leads": self._leadership.is_leading,
+            "follows_nodes": not problems["nodes"],
+            "follows_pods": not problems["pods"],
+        }
+
+    def _expire(self) -> None:
+        while not self._ended.wait(_EXPIRE_S):
+            for uid in self._cluster.expire():
+                self._log(f"whether the pod {uid} was bound is not known: its place is free again")

@@ -1,0 +1,187 @@
+"""What kube-scheduler asks of an extender: filter, prioritize, preempt and bind, as JSON values.
+
+The types are those of k8s.io/kube-scheduler/extender/v1, which have no JSON names: Go writes the fields as
+they are called (`NodeNames`), and reads them in any case, as is done here. kube-scheduler takes any status
+but 200 for a failure without a reason; so whatever goes wrong is answered with an Error, which it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from xpu_runtime.errors import XpuError
+from xpu_runtime.kubernetes.extender import preemption
+from xpu_runtime.kubernetes.extender.binding import NO_PLACE, Binder, NotBound
+from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.in_flight import InFlight
+from xpu_runtime.kubernetes.extender.reasons import Reasons
+from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
+from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources
+
+_HIGHEST = 10
+
+
+class WrongRequest(XpuError):
+    """What was asked is not in kube-scheduler's form."""
+
+
+class Verbs:
+    """Answers by the cluster's state."""
+
+    def __init__(self, cluster: Cluster, resources: Resources, binder: Binder, in_flight: InFlight) -> None:
+        self._cluster = cluster
+        self._resources = resources
+        self._binder = binder
+        self._in_flight = in_flight
+
+    def filter(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """ExtenderArgs to ExtenderFilterResult."""
+        pod, names, nodes = _pod_and_nodes(args)
+        try:
+            demand = self._resources.of_pod(pod)
+        except DemandError as error:
+            why = dict.fromkeys(names, str(error))
+            return _filtered([], nodes, why, why)
+        if demand.is_empty:
+            return _filtered(names, nodes, {}, {})
+        uid = _uid_of(pod)
+        self._in_flight.wait(uid)
+        verdicts = self._judge(pod, demand, names)
+        if any(verdict < FULL for verdict in verdicts):
+            self._in_flight.begin(uid)
+        if all(verdict < FULL for verdict in verdicts):
+            return _filtered(names, nodes, {}, {})
+        fitting = [name for name, verdict in zip(names, verdicts) if verdict < FULL]
+        full = [name for name, verdict in zip(names, verdicts) if verdict == FULL]
+        never = [name for name, verdict in zip(names, verdicts) if verdict == NEVER]
+        failed, impossible = Reasons(self._cluster, self._resources, pod, demand).of(full, never)
+        # Where no pod is of a lower priority, ending pods changes nothing: kube-scheduler need not look.
+        yielding = self._cluster.yielding(full, _priority(pod))
+        impossible.update({name: why for name, why in failed.items() if name not in yielding})
+        # Versions that know FailedAndUnresolvableNodes look there first; older ones show what is in
+        # FailedNodes.
+        return _filtered(fitting, nodes, {**failed, **impossible}, impossible)
+
+    def prioritize(self, args: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """ExtenderArgs to HostPriorityList, with scores from 0 to 10."""
+        pod, names, _ = _pod_and_nodes(args)
+        try:
+            demand = self._resources.of_pod(pod)
+        except DemandError:
+            demand = PodDemand()
+        if demand.is_empty:
+            return [{"Host": name, "Score": 0} for name in names]
+        verdicts = self._judge(pod, demand, names)
+        self._in_flight.begin(_uid_of(pod))
+        return [
+            {"Host": name, "Score": verdict - FITS if verdict < FULL else 0}
+            for name, verdict in zip(names, verdicts)
+        ]
+
+    def preempt(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """ExtenderPreemptionArgs to ExtenderPreemptionResult: of each node that would do, the pods that must
+        end."""
+        pod = _field(args, "Pod")
+        proposed = _field(args, "NodeNameToMetaVictims") or _field(args, "NodeNameToVictims")
+        if not isinstance(pod, dict) or not isinstance(proposed, dict):
+            raise WrongRequest("preempt takes Pod and NodeNameToMetaVictims or NodeNameToVictims")
+        _, shape = self._cluster.shape(self._resources.of_pod(pod))
+        found = {}
+        for name, theirs in proposed.items():
+            chosen = [_uid(each) for each in _field(theirs, "Pods") or ()]
+            crew = self._cluster.crew(name, shape)
+            ending = preemption.victims(crew, shape, _priority(pod), chosen) if crew is not None else None
+            if (
+                ending
+            ):  # one without victims would have passed the filter; kube-scheduler refuses such an answer
+                violations = _field(theirs, "NumPDBViolations") or 0
+                found[name] = {"Pods": [{"UID": uid} for uid in ending], "NumPDBViolations": violations}
+        return {"NodeNameToMetaVictims": found}
+
+    def bind(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """ExtenderBindingArgs to ExtenderBindingResult."""
+        fields = ("PodNamespace", "PodName", "PodUID", "Node")
+        namespace, name, uid, node = (_field(args, field) for field in fields)
+        if not all(isinstance(each, str) for each in (namespace, name, uid or "", node)):
+            raise WrongRequest(f"bind takes {', '.join(fields)}")
+        try:
+            self._binder.bind(namespace, name, uid or "", node)
+        except NotBound as error:
+            self._in_flight.end(uid or "")
+            why = str(error)
+            return {"Error": without_percent(self._no_place(uid or "", node) if why == NO_PLACE else why)}
+        return {"Error": ""}
+
+    def _judge(self, pod: Mapping[str, Any], demand: PodDemand, names: list[str]) -> list[int]:
+        _, shape = self._cluster.shape(demand)
+        verdicts = self._cluster.judge(shape, names)
+        # One that is being bound, and of which it is not known yet whether it was, has its place there.
+        assumed = self._cluster.assumed_on(_uid_of(pod))
+        if assumed and assumed in names:
+            verdicts[names.index(assumed)] = FITS + _HIGHEST
+        return verdicts
+
+    def _no_place(self, uid: str, node: str) -> str:
+        """What the node has now, for a pod that was to be bound there."""
+        pod = self._cluster.known_pod(uid)
+        if pod is None:
+            return f"node {node} has no place for the pod"
+        failed, impossible = Reasons(self._cluster, self._resources, {}, pod.demand).of([node], [])
+        return (failed or impossible)[node]
+
+
+def without_percent(text: str) -> str:
+    """kube-scheduler takes what it is told for a format of Go's fmt: 30% would be shown as 30%!(NOVERB)."""
+    return text.replace("%", " percent")
+
+
+def _pod_and_nodes(args: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str], Any]:
+    """The pod, the names of the nodes, and the nodes themselves where they were sent (else None)."""
+    pod, names, nodes = (_field(args, field) for field in ("Pod", "NodeNames", "Nodes"))
+    if not isinstance(pod, dict):
+        raise WrongRequest("there is no Pod")
+    if names is None and nodes is None:
+        raise WrongRequest("there are neither NodeNames nor Nodes")
+    if names is not None:
+        return pod, names, None
+    items = nodes.get("items") or []
+    return pod, [node["metadata"]["name"] for node in items], items
+
+
+def _field(args: Mapping[str, Any], name: str) -> Any:
+    """A field by its name, in whichever case, as Go reads it; None where it is missing."""
+    if name in args:
+        return args[name]
+    lower = name.lower()
+    return next((value for key, value in args.items() if key.lower() == lower), None)
+
+
+def _uid_of(pod: Mapping[str, Any]) -> str:
+    return str((pod.get("metadata") or {}).get("uid") or "")
+
+
+def _priority(pod: Mapping[str, Any]) -> int:
+    return int((pod.get("spec") or {}).get("priority") or 0)
+
+
+def _uid(victim: Mapping[str, Any]) -> str:
+    """Of a MetaPod, or of a whole pod."""
+    return str(_field(victim, "UID") or victim["metadata"]["uid"])
+
+
+def _filtered(
+    fitting: list[str], nodes: Any, failed: Mapping[str, str], impossible: Mapping[str, str]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "FailedNodes": {name: without_percent(why) for name, why in failed.items()},
+        "FailedAndUnresolvableNodes": {name: without_percent(why) for name, why in impossible.items()},
+        "Error": "",
+    }
+    if nodes is None:
+        found["NodeNames"] = fitting
+    else:
+        kept = set(fitting)
+        items = [node for node in nodes if node["metadata"]["name"] in kept]
+        found["Nodes"] = {"metadata": {}, "items": items}
+    return found

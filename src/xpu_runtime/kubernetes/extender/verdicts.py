@@ -1,0 +1,72 @@
+"""What a node is for a demand, and what was found out about that, a byte for each node and demand.
+
+A filter of ten thousand nodes is mostly asked again and again for the same demands, while few of the nodes
+change.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from xpu_runtime.kubernetes.extender import accounting, placement
+from xpu_runtime.kubernetes.extender.objects import Node
+from xpu_runtime.kubernetes.extender.placement import PodShape
+
+#: What a node is for a demand: 1 to 11, it fits, with a score of 0 to 10; or one of these.
+UNKNOWN, FULL, NEVER = 0, 12, 13
+#: A verdict that says that it fits is a score of so much more.
+FITS = 1
+#: Demands that verdicts are remembered of.
+_MOST_DEMANDS = 256
+
+
+class Verdicts:
+    """What is known of nodes, by their numbers."""
+
+    def __init__(self) -> None:
+        self._by_demand: OrderedDict[object, bytearray] = OrderedDict()
+        self._numbers = 0
+        self._free: list[int] = []
+
+    def new_number(self) -> int:
+        """For a new node."""
+        if self._free:
+            return self._free.pop()
+        for verdicts in self._by_demand.values():
+            verdicts.append(UNKNOWN)
+        self._numbers += 1
+        return self._numbers - 1
+
+    def give_back(self, number: int) -> None:
+        """The node is gone; it must be forgotten."""
+        self._free.append(number)
+
+    def forget(self, number: int) -> None:
+        """The node has changed."""
+        for verdicts in self._by_demand.values():
+            verdicts[number] = UNKNOWN
+
+    def of(self, shape: PodShape) -> bytearray:
+        """For that demand, by a node's number; whoever finds one out writes it there."""
+        verdicts = self._by_demand.get(shape.key)
+        if verdicts is None:
+            if len(self._by_demand) >= _MOST_DEMANDS:
+                self._by_demand.popitem(last=False)
+            verdicts = self._by_demand[shape.key] = bytearray(self._numbers)
+        else:
+            self._by_demand.move_to_end(shape.key)
+        return verdicts
+
+
+def judge(node: Node, shape: PodShape, binpack: bool, effort: placement.Effort) -> int:
+    """What a node, which has been counted, is for that demand."""
+    has = node.devices
+    if has.why_not:
+        return NEVER
+    places = placement.place(has.totals, node.memory, node.cores, shape, binpack, effort)
+    if places is None:
+        # Whether it would fit without the pods that are there: kube-scheduler may end some for it.
+        fits = placement.place(has.totals, has.memory, has.cores, shape, binpack, effort)
+        return NEVER if fits is None and effort.left >= 0 else FULL
+    score = accounting.fullness(has.totals, node.memory, shape, places)
+    return FITS + round(score if binpack else accounting.HIGHEST - score)

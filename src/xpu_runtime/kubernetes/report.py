@@ -1,0 +1,176 @@
+"""What is free in a cluster, card by card, of what nodes say of themselves and pods were assigned: for
+people.
+
+Values in, values out. A pod's annotation is taken as it is, without its signature: who shows this has no
+key, and decides nothing by it. Where a node says itself what a pod holds, that counts.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from xpu_runtime.errors import XpuError
+from xpu_runtime.request.assignment import ANNOTATION as ASSIGNMENT
+from xpu_runtime.value import Value
+
+DEVICES = "yoyoworks.com/xpu-devices"
+#: Lists of containers in an assignment: which are there at one time.
+_TOGETHER, _BEFORE, _BESIDE = "containers", "init", "sidecars"
+
+#: Of each device by its UUID: bytes (None: the whole of it), and percent of its cores.
+_Held = dict[str, "tuple[int | None, int]"]
+
+
+class Card(Value):
+    """A device of a node; bytes, and percent of its cores."""
+
+    index: str
+    uuid: str
+    model: str
+    memory: int
+    free_memory: int
+    free_cores: int
+    #: How many pods hold something of it.
+    pods: int
+    #: What others than pods have.
+    others_memory: int
+    others_cores: int
+    #: Why no new pod gets anything of it; "": they do.
+    why: str
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether a pod can have all of it."""
+        return not self.why and self.free_memory == self.memory and self.free_cores == 100
+
+
+class Node(Value):
+    """A node that our device plugin runs on; `problem` is why nothing is known of its cards."""
+
+    name: str
+    driver: str = ""
+    placement: str = ""
+    cards: tuple[Card, ...] = ()
+    problem: str = ""
+
+
+class Pod(Value):
+    """A pod that is bound, with its assignment as it is written there."""
+
+    uid: str
+    node: str
+    assignment: str
+
+
+def pod_of(data: Mapping[str, Any]) -> Pod | None:
+    """The API's pod, where it is bound and says what it was assigned."""
+    metadata = data.get("metadata") or {}
+    node = str((data.get("spec") or {}).get("nodeName") or "")
+    text = (metadata.get("annotations") or {}).get(ASSIGNMENT)
+    return Pod(str(metadata.get("uid")), node, str(text)) if node and text else None
+
+
+def nodes(found: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Node]:
+    """The nodes (the API's) that have our annotation, by their names."""
+    by_node: dict[str, list[Pod]] = {}
+    for pod in pods:
+        by_node.setdefault(pod.node, []).append(pod)
+    rows = []
+    for data in found:
+        metadata = data["metadata"]
+        text = (metadata.get("annotations") or {}).get(DEVICES)
+        if text is not None:
+            rows.append(_node(str(metadata["name"]), str(text), by_node.get(str(metadata["name"]), [])))
+    return sorted(rows, key=lambda node: node.name)
+
+
+def _node(name: str, text: str, pods: list[Pod]) -> Node:
+    try:
+        data = json.loads(text)
+        if data["v"] != 1:
+            raise ValueError(f"version {data['v']!r}, and 1 is known here")
+        held = _held_by_pods(data.get("reserved") or {}, name, pods)
+        cards = tuple(_card(row, held.get(str(row["uuid"]), [])) for row in data["devices"])
+        return Node(name, str(data.get("driver") or ""), str(data.get("placement") or ""), cards)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return Node(name, problem=f"its annotation {DEVICES} cannot be read ({error})"[:200])
+
+
+def _card(row: Mapping[str, Any], held: list[tuple[int | None, int]]) -> Card:
+    total, others = int(row["memory"]), row.get("others") or {}
+    others_memory = total if others.get("whole") else int(others.get("memory") or 0)
+    memory = total - others_memory - sum(total if amount is None else amount for amount, _ in held)
+    cores = int(row["cores"]) - int(others.get("cores") or 0) - sum(percent for _, percent in held)
+    why = "" if row.get("healthy") else str(row.get("why") or "not healthy")
+    return Card(
+        str(row["index"]), str(row["uuid"]), str(row["model"]), total, max(memory, 0), max(cores, 0),
+        len(held), others_memory, int(others.get("cores") or 0), why,
+    )  # fmt: skip
+
+
+def _held_by_pods(
+    reserved: Mapping[str, Any], node: str, pods: list[Pod]
+) -> dict[str, list[tuple[int | None, int]]]:
+    """By a device's UUID what each pod holds of it."""
+    by_pod: dict[str, _Held] = {}
+    for uid, shares in reserved.items():
+        by_pod[str(uid)] = _sum([shares])
+    for pod in pods:
+        if pod.uid not in by_pod:
+            by_pod[pod.uid] = _held(pod, node)
+    found: dict[str, list[tuple[int | None, int]]] = {}
+    for held in by_pod.values():
+        for uuid, amounts in held.items():
+            found.setdefault(uuid, []).append(amounts)
+    return found
+
+
+def _held(pod: Pod, node: str) -> _Held:
+    """What a pod holds by its annotation: of what its containers have at one time the most; nothing where
+    that is of another pod or node, or none."""
+    try:
+        payload = json.loads(binascii.a2b_base64(_padded(pod.assignment.split(".")[2])))
+        if (payload["uid"], payload["node"]) != (pod.uid, node):
+            return {}
+        beside = list((payload.get(_BESIDE) or {}).values())
+        times = [[*(payload.get(_TOGETHER) or {}).values(), *beside]]
+        times += [[shares, *beside] for shares in (payload.get(_BEFORE) or {}).values()]
+        most: _Held = {}
+        for time in times:
+            for uuid, (amount, percent) in _sum(time).items():
+                before = most.get(uuid, (0, 0))
+                whole = amount is None or before[0] is None
+                most[uuid] = (None if whole else max(before[0] or 0, amount or 0), max(before[1], percent))
+        return most
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _sum(lists: Iterable[Iterable[Iterable[Any]]]) -> _Held:
+    found: _Held = {}
+    for shares in lists:
+        for uuid, memory, cores in shares:
+            amount, percent = found.get(str(uuid), (0, 0))
+            whole = amount is None or memory is None
+            found[str(uuid)] = (None if whole else (amount or 0) + int(memory), percent + int(cores or 0))
+    return found
+
+
+def _padded(text: str) -> bytes:
+    """base64url without padding, as base64 with it."""
+    return (text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4)).encode("ascii")
+
+
+def named(found: list[Node], names: Iterable[str]) -> list[Node]:
+    """Those of these names, all where there are none; XpuError where one is missing."""
+    wanted = list(names)
+    known = {node.name for node in found}
+    if missing := [name for name in wanted if name not in known]:
+        raise XpuError(
+            f"xpu's device plugin has said nothing of node {missing[0]}",
+            f"it has of {', '.join(sorted(known)[:8])}" if known else "is the DaemonSet xpu-node there?",
+        )
+    return [node for node in found if node.name in wanted] if wanted else found
