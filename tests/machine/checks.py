@@ -336,6 +336,95 @@ def the_agents_workers_start_containers_and_the_journal_has_the_events_with_fiel
     assert not os.path.exists("/run/xpu/start.sock")
 
 
+class ClusterNode:
+    """This machine as a node of a cluster: what the DaemonSet's containers do, by containerd's own client."""
+
+    ROOT, POD = "/var/lib/cluster/image", "/var/lib/cluster/pod"
+    PROBE = "/var/lib/cluster/probe"
+
+    def set_up(self) -> None:
+        for folder in (self.ROOT, self.PROBE, f"{self.POD}/configuration", f"{self.POD}/keys"):
+            os.makedirs(folder)
+        run("tar", "-C", self.PROBE, "-xf", f"{HERE}/image.tar")
+        run("ctr", "images", "import", f"{HERE}/xpu-kubernetes.tar")
+        name = run("ctr", "images", "ls", "--quiet", "name~=xpu-kubernetes").strip()
+        run("ctr", "images", "mount", "--rw", name, self.ROOT)
+        with open(f"{self.POD}/configuration/config.yaml", "w") as file:
+            file.write("kubernetes: {require_assignment: true, placement: extender}\n")
+        with open(f"{self.POD}/keys/keys", "w") as file:
+            file.write(f"k1 {'ab' * 32}\n")
+
+    def pod(self, *words: str) -> str:
+        """Runs `xpu kubernetes WORDS` as the kubelet has it run, over a restart of containerd; what it
+        says."""
+        name = f"pod-{time.monotonic_ns()}"
+        log = f"/run/{name}.log"
+        mounts = [
+            f"--mount=type=bind,src={self.POD}/{each},dst=/etc/xpu-kubernetes/{each},options=rbind:ro"
+            for each in ("configuration", "keys")
+        ]
+        run(
+            "ctr", "run", "--detach", "--rootfs", "--privileged", "--log-uri", f"file://{log}",
+            "--with-ns", "pid:/proc/1/ns/pid", "--env", "NODE_NAME=n1",
+            "--env", "CONTAINERD_UNIT=containerd.service", *mounts, self.ROOT, name,
+            "/opt/xpu/bin/xpu", "kubernetes", *words,
+        )  # fmt: skip
+        deadline = time.monotonic() + 110
+        while f"{name} " in (tasks := run("ctr", "tasks", "ls")) and "STOPPED" not in tasks:
+            assert time.monotonic() < deadline, run("cat", log)
+            time.sleep(0.5)
+        said = run("cat", log)
+        run("ctr", "tasks", "rm", name)
+        run("ctr", "containers", "rm", name)
+        return said
+
+
+CLUSTER_NODE = ClusterNode()
+
+
+@check
+def a_clusters_image_puts_the_runtime_on_the_node_and_restarts_containerd() -> None:
+    CLUSTER_NODE.set_up()
+    before = run("systemctl", "show", "--property=MainPID", "containerd.service")
+
+    said = CLUSTER_NODE.pod("install-node")
+
+    assert "containerd.service is restarted" in said, said
+    assert run("systemctl", "show", "--property=MainPID", "containerd.service") != before
+    assert "/opt/xpu/bin/xpu-container-runtime" in run("containerd", "config", "dump")
+    # Its Python is its own, and it knows the same devices.
+    assert len(json.loads(run("/opt/xpu/bin/xpu", "devices", "--json"))) == 2
+    assert "is restarted" not in CLUSTER_NODE.pod("install-node")
+
+
+@check
+def a_container_goes_on_while_the_runtime_goes_and_a_timer_removes_the_rest() -> None:
+    runtime = ["--runc-binary", "/opt/xpu/bin/xpu-container-runtime", "--env", "PATH=/usr/bin:/bin"]
+    asked = ["--env", "XPU_MEM=4G"]
+    run("ctr", "run", "--detach", "--rootfs", *runtime, *asked, ClusterNode.PROBE, "slice", "sleep", "1000")
+    inside = ("ctr", "tasks", "exec", "--exec-id=e1", "slice", "nvidia-smi")
+    assert "/   4096MiB" in run(*inside)
+
+    said = CLUSTER_NODE.pod("uninstall-node")
+
+    assert "containerd.service is restarted" in said and "xpu-node-removal.timer" in said, said
+    assert "/opt/xpu" not in run("containerd", "config", "dump")
+    assert "/   4096MiB" in run(*inside)
+    run("systemctl", "start", "xpu-node-removal.service")
+    assert os.path.exists("/opt/xpu/bin/xpu")
+
+    run("ctr", "tasks", "rm", "--force", "slice")
+    run("ctr", "containers", "rm", "slice")
+    left = ["/opt/xpu", "/etc/xpu", "/etc/systemd/system/xpu-node-removal.timer"]
+    deadline = time.monotonic() + 110
+    while any(map(os.path.exists, left)):
+        assert time.monotonic() < deadline, run("systemctl", "status", "xpu-node-removal.timer")
+        time.sleep(0.5)
+    run("systemctl", "is-active", "xpu-node-removal.timer", fails=True)
+    run("ctr", "images", "unmount", ClusterNode.ROOT)
+    assert nothing_is_held()
+
+
 @check
 def the_simulation_goes_down_and_leaves_no_mount() -> None:
     run(XPU, "sim", "down")

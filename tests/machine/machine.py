@@ -43,7 +43,8 @@ _ENGINE = """\
 _UNIT = """\
 [Unit]
 Description=Checks of the XPU container runtime
-Requires=containerd.service
+# Not Requires=: a check restarts it.
+Wants=containerd.service
 After=containerd.service dbus.socket
 RequiresMountsFor=/usr/local
 SuccessAction=poweroff-immediate
@@ -127,7 +128,7 @@ def _make(folder: Path) -> None:
     shutil.rmtree(root)
 
 
-def boot(cache: Path) -> Told:
+def boot(cache: Path, kubernetes_image: Path) -> Told:
     """Starts the machine, waits until it is off, and returns what it told.
 
     MachineError if it cannot be made, or told nothing.
@@ -144,8 +145,8 @@ def boot(cache: Path) -> Told:
             "-kernel", str(parts / "vmlinuz"), "-initrd", str(parts / "initrd"),
             "-append", "root=/dev/vda rw console=ttyS0 quiet net.ifnames=0 mitigations=off tsc=reliable",
             # What it writes to its disks is gone with it.
-            "-drive", f"file={parts / 'root.img'},if=virtio,format=raw,snapshot=on,cache=unsafe",
-            "-drive", f"file={_product(scratch)},if=virtio,format=raw,snapshot=on,cache=unsafe",
+            "-drive", f"file={parts / 'root.img'},if=virtio,format=raw,snapshot=on,cache=unsafe", "-drive",
+            f"file={_product(scratch, kubernetes_image)},if=virtio,format=raw,snapshot=on,cache=unsafe",
             "-serial", f"file:{console}", "-serial", f"file:{results}",
         ]  # fmt: skip
         late = ""
@@ -159,8 +160,9 @@ def boot(cache: Path) -> Told:
     return told
 
 
-def _product(scratch: Path) -> Path:
-    """A disk for /usr/local: what `make install` leaves there, the checks, and an image for containers."""
+def _product(scratch: Path, kubernetes_image: Path) -> Path:
+    """A disk for /usr/local: what `make install` leaves there, the checks, an image for containers, and the
+    one for Kubernetes."""
     stage = scratch / "stage"
     # Not a part of the make that may have started us.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
@@ -170,6 +172,7 @@ def _product(scratch: Path) -> Path:
     share = stage / "usr/local/share/checks"
     share.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("checks.py"), share)
+    shutil.copy(kubernetes_image, share / "xpu-kubernetes.tar")
     for name in ("xpu-inventory.service", "60-xpu-container-runtime.rules"):
         shutil.copy(REPOSITORY / "packaging/node" / name, share)
     image.make(str(scratch / "image"), [str(REPOSITORY / "build/probe/cuda-probe")])

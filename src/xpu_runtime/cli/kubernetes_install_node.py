@@ -1,0 +1,49 @@
+"""`xpu kubernetes install-node`: what the DaemonSet's init container runs. node_setup/ does it."""
+
+from __future__ import annotations
+
+import click
+
+from xpu_runtime.node_setup import pod
+
+
+@click.command(short_help="Put the runtime on the node, from the image.")
+@pod.init_option
+@click.option(
+    "--configuration",
+    default=pod.CONFIGURATION,
+    show_default=True,
+    metavar="FILE",
+    help="With the section kubernetes.",
+)
+@pod.keys_option
+@click.option(
+    "--containerd-config",
+    envvar="CONTAINERD_CONFIG",
+    default="/etc/containerd/config.toml",
+    show_default=True,
+    metavar="FILE",
+    help="What containerd reads; or $CONTAINERD_CONFIG.",
+)
+@click.option(
+    "--containerd-unit",
+    envvar="CONTAINERD_UNIT",
+    default="",
+    metavar="UNIT",
+    help="The systemd unit to restart when that has changed, none by default; or $CONTAINERD_UNIT.",
+)
+def install_node(
+    init: int, configuration: str, keys: str, containerd_config: str, containerd_unit: str
+) -> None:
+    """Put the runtime on the node, from the image that this runs in, and tell containerd.
+
+    It can be run again. What it changes on the node: /opt/xpu, the section `kubernetes` of
+    /etc/xpu/config.yaml, /etc/xpu/kubernetes, containerd's configuration. In the cluster the node gets the
+    label yoyoworks.com/xpu.runtime. It needs root, a privileged container, and the node's processes
+    (hostPID).
+
+    \b
+    Example:
+      xpu kubernetes install-node --containerd-unit containerd.service
+    """
+    pod.install(init, configuration, keys, containerd_config, containerd_unit)

@@ -1,0 +1,30 @@
+"""`xpu kubernetes keep-node`: what runs beside the device plugin in the DaemonSet's pod. node_setup/ does
+it."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from xpu_runtime.node_setup import keeper, pod
+
+
+@click.command(short_help="Keep the node's keys in step; clean up when the DaemonSet is removed.")
+@pod.init_option
+@pod.keys_option
+@pod.daemonset_option
+def keep_node(init: int, keys: str, daemonset: str) -> None:
+    """Keep the node's keys in step with the Secret, until SIGTERM.
+
+    Then, if the DaemonSet was removed, and not only updated or restarted, take the runtime from the node, as
+    `xpu kubernetes uninstall-node` does.
+
+    \b
+    Example:
+      xpu kubernetes keep-node
+    """
+    keeper.keep(keys, lambda content: pod.write_keys(init, content))
+    api = pod.cluster()
+    if api is not None and keeper.is_removed(api, os.environ.get("POD_NAMESPACE", "xpu-system"), daemonset):
+        pod.uninstall(init, api)

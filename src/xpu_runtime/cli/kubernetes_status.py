@@ -1,0 +1,126 @@
+"""`xpu kubernetes status`: nodes and cards of a cluster, what is free, and what still fits.
+
+What the figures are made of is kubernetes/report.py's to know.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from xpu_runtime.cli import table
+from xpu_runtime.cli.table import Column
+from xpu_runtime.kubernetes import access, report
+from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.report import Card, Node
+from xpu_runtime.request.units import show
+
+#: Pods that have ended hold nothing.
+_LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+_LEFT_OUT = ("DRIVER", "PLACED BY", "MODEL", "OTHERS", "PODS")
+
+
+@click.command(short_help="Show what is free in the cluster, card by card.")
+@click.argument("names", metavar="[NODE]...", nargs=-1)
+@click.option("--kubeconfig", type=click.Path(), help="In the place of KUBECONFIG or ~/.kube/config.")
+@click.option("--context", help="Of that file; its current one by default.")
+@table.json_option
+@table.wide_option
+def status(
+    names: tuple[str, ...], kubeconfig: str | None, context: str | None, as_json: bool, wide: bool
+) -> None:
+    """Show the nodes' cards: what is free, and the largest request that fits there now.
+
+    Takes nodes and pods from the API, with the rights of your kubeconfig (to list both). OTHERS is what
+    containers have that are no pods (docker's). FITS is the most that one container can ask of the card:
+    memory, and percent of its time; `whole` where nobody has any of it. What pods have is by their
+    annotations, whose signatures are not checked here.
+
+    \b
+    --json prints one object; memory is in bytes, cores in percent:
+      nodes   a list of {name, driver, placement, problem, cards}
+      cards   of a node, a list of
+        index, uuid, model, memory_bytes
+        free_memory_bytes, free_cores, pods
+        others_memory_bytes, others_cores   what is no pod's
+        whole   whether a container can have all of the card
+        why     why no new pod gets anything of it, else null
+
+    \b
+    Example:
+      xpu kubernetes status
+      xpu kubernetes status --json | jq '.nodes[].cards[] | select(.whole)'
+    """
+    api = Api(access.find(kubeconfig, context))
+    nodes, _ = api.list("/api/v1/nodes", lambda node: node)
+    pods, _ = api.list("/api/v1/pods", report.pod_of, fieldSelector=_LIVE)
+    found = report.named(report.nodes(nodes, pods), names)
+    if as_json:
+        table.print_json({"nodes": [_plain(node) for node in found]})
+        return
+    rows = [(node, card) for node in found for card in node.cards]
+    if rows:
+        table.print_lines(table.lines(_columns(rows), _LEFT_OUT, table.width_of_window(wide)))
+    for node in found:
+        if node.problem or not node.cards:
+            click.echo(f"xpu: node {node.name}: {node.problem or 'no GPUs'}", err=True)
+    if not found:
+        click.echo("xpu: no node has xpu's device plugin: see docs/kubernetes.md", err=True)
+
+
+def _columns(rows: list[tuple[Node, Card]]) -> list[Column]:
+    cards = [card for _, card in rows]
+    return [
+        Column("NODE", [node.name for node, _ in rows], least=8, keeps_end=True),
+        Column("CARD", [card.index for card in cards]),
+        Column("MODEL", [card.model for card in cards], least=8),
+        Column("DRIVER", [node.driver for node, _ in rows]),
+        Column("PLACED BY", [node.placement for node, _ in rows]),
+        Column("PODS", [str(card.pods) for card in cards], is_number=True),
+        Column("OTHERS", [_others(card) for card in cards]),
+        Column("MEMORY FREE", [f"{show(card.free_memory)}/{show(card.memory)}" for card in cards]),
+        Column("CORES FREE", [table.percent(card.free_cores) for card in cards], is_number=True),
+        Column("FITS", [card.why or fits(card) for card in cards], least=12),
+    ]
+
+
+def fits(card: Card) -> str:
+    """The most that one container can ask of the card, in GiB as most resources are; `-`: nothing."""
+    if card.is_unused:
+        return "whole"
+    gib = card.free_memory >> 30
+    if not gib:
+        return "-"
+    return f"{gib}G, {card.free_cores}%" if card.free_cores else f"{gib}G without a cap"
+
+
+def _others(card: Card) -> str:
+    if not card.others_memory and not card.others_cores:
+        return "-"
+    return f"{show(card.others_memory)}, {card.others_cores}%"
+
+
+def _plain(node: Node) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "driver": node.driver or None,
+        "placement": node.placement or None,
+        "problem": node.problem or None,
+        "cards": [
+            {
+                "index": card.index,
+                "uuid": card.uuid,
+                "model": card.model,
+                "memory_bytes": card.memory,
+                "free_memory_bytes": 0 if card.why else card.free_memory,
+                "free_cores": 0 if card.why else card.free_cores,
+                "pods": card.pods,
+                "others_memory_bytes": card.others_memory,
+                "others_cores": card.others_cores,
+                "whole": card.is_unused,
+                "why": card.why or None,
+            }
+            for card in node.cards
+        ],
+    }

@@ -1,0 +1,26 @@
+"""`xpu kubernetes uninstall-node`: the opposite of install-node. node_setup/ does it."""
+
+from __future__ import annotations
+
+import click
+
+from xpu_runtime.node_setup import pod, setup
+
+
+@click.command(short_help="Take the runtime from the node.")
+@pod.init_option
+@click.option("--finish", is_flag=True, hidden=True, help="The rest of it: what the node's timer runs.")
+def uninstall_node(init: int, finish: bool) -> None:
+    """Take from the node what `xpu kubernetes install-node` has put there.
+
+    Containers that run go on: what they call stays until they have ended, and a timer of the node's systemd
+    removes it then.
+
+    \b
+    Example:
+      xpu kubernetes uninstall-node
+    """
+    if finish:
+        setup.finish()
+    else:
+        pod.uninstall(init, pod.cluster())

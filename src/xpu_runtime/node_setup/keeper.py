@@ -1,0 +1,88 @@
+"""What runs beside the device plugin as long as the DaemonSet's pod does: keys in step, and the end of it
+all.
+
+A pod ends when it is updated, restarted, or its DaemonSet is removed; only the last is a reason to take the
+runtime from the node. So the API is asked at the end. Whoever may not see the DaemonSet any more has lost
+his rights because they are removed with it; where the API does not answer, nothing is taken away, and
+packaging/kubernetes/uninstall is there for that. What is taken away is setup.py's to know.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from xpu_runtime.errors import XpuError
+from xpu_runtime.kubernetes.api import Api, ApiError
+from xpu_runtime.node_setup.host import say
+
+#: Set by `label` where the runtime is installed: the RuntimeClass sends pods there.
+LABEL = "yoyoworks.com/xpu.runtime"
+_OURS = "yoyoworks.com/xpu"
+#: Labels that are people's own words to us.
+_THEIRS = (_OURS, "yoyoworks.com/xpu.placement")
+_ENDS = (signal.SIGTERM, signal.SIGINT)
+#: Seconds between two looks at the keys; the kubelet renews a Secret's files within a minute or so.
+_PAUSE_S = 10.0
+
+
+def keep(keys: str, write: Callable[[bytes], None]) -> None:
+    """Until SIGTERM or SIGINT: gives what is in the file `keys` to `write` whenever it changes."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    known = read(keys)
+    while signal.sigtimedwait(_ENDS, _PAUSE_S) is None:
+        now = read(keys)
+        if now is not None and now != known:
+            known = now
+            write(now)
+
+
+def read(path: str) -> bytes | None:
+    """The file's content; None where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(64 << 10)
+    except OSError:
+        return None
+
+
+def is_removed(api: Api, namespace: str, daemonset: str) -> bool:
+    """Whether the DaemonSet was removed, or is being so; says why where that cannot be known."""
+    try:
+        found = api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{daemonset}")
+    except ApiError as error:
+        if error.status == 404:
+            return True
+        if error.status in (401, 403):
+            say(f"the rights to see DaemonSet {daemonset} are gone: it is taken for removed")
+            return True
+        say(
+            f"whether DaemonSet {daemonset} was removed is not known, so nothing is taken away: {error}",
+            error=True,
+        )
+        return False
+    return bool(found["metadata"].get("deletionTimestamp"))
+
+
+def label(api: Api, node: str) -> None:
+    """Says in the cluster that `node` has the runtime; ApiError."""
+    api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: "true"}}})
+
+
+def unlabel(api: Api, node: str) -> None:
+    """Takes all that we have said of `node` in the cluster away, as far as that is allowed still."""
+    path = f"/api/v1/nodes/{node}"
+    try:
+        metadata = api.get(path)["metadata"]
+        gone = {
+            kind: {name: None for name in metadata.get(kind) or () if _is_ours(name)}
+            for kind in ("labels", "annotations")
+        }
+        if any(gone.values()):
+            api.patch(path, {"metadata": gone})
+    except XpuError as error:
+        say(f"our labels stay on node {node}: {error}", error=True)
+
+
+def _is_ours(name: str) -> bool:
+    return name not in _THEIRS and name.startswith((f"{_OURS}.", f"{_OURS}-"))

@@ -1,0 +1,82 @@
+"""The pod that a node is set up from: its settings, the cluster it is in, and what it does on the node.
+
+What the steps on the node are is setup.py's to know, how to get there host.py's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from xpu_runtime import third_party
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.kubernetes import access
+from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.node_setup import host, keeper, setup, tree
+
+#: Where the DaemonSet's pod has its ConfigMap and its Secret.
+CONFIGURATION = "/etc/xpu-kubernetes/configuration/config.yaml"
+KEYS = "/etc/xpu-kubernetes/keys/keys"
+
+init_option = click.option("--init", default=1, hidden=True, help="A process of the node; for tests.")
+daemonset_option = click.option(
+    "--daemonset", default="xpu-node", show_default=True, metavar="NAME", help="Whose removal counts."
+)
+keys_option = click.option(
+    "--keys", default=KEYS, show_default=True, metavar="FILE", help="What assignments are verified with."
+)
+
+
+def install(init: int, configuration: str, keys: str, containerd_config: str, containerd_unit: str) -> None:
+    """Puts the runtime on the node, and says so in the cluster. ConfigError, ApiError."""
+    settings = setup.Settings(_section(configuration), keeper.read(keys), containerd_config, containerd_unit)
+    source = os.open(tree.PREFIX, os.O_PATH | os.O_DIRECTORY)
+    if host.there(init, lambda: setup.install(f"/proc/self/fd/{source}", settings)):
+        raise ConfigError("the runtime is not installed on the node", "see the line above")
+    if (api := cluster()) is not None:
+        keeper.label(api, node_name())
+
+
+def write_keys(init: int, content: bytes) -> None:
+    """Gives the node other keys; says whether it has them."""
+    if host.there(init, lambda: setup.write_keys(content)):
+        host.say("the node keeps its old keys", error=True)
+    else:
+        host.say("the node has the Secret's new keys")
+
+
+def uninstall(init: int, api: Api | None) -> None:
+    """Takes the runtime from the node, and what was said of it in the cluster. ConfigError."""
+    if host.there(init, setup.uninstall):
+        raise ConfigError("the runtime was not taken from the node", "see the line above")
+    if api is not None:
+        keeper.unlabel(api, node_name())
+
+
+def cluster() -> Api | None:
+    """The API of the cluster that this is a pod of; None where it is none."""
+    variables = ("KUBERNETES_SERVICE_HOST", "KUBECONFIG")
+    return Api(access.find(), "xpu-node") if any(map(os.environ.get, variables)) else None
+
+
+def node_name() -> str:
+    """This node's name in the cluster: NODE_NAME of the pod's environment, else the machine's."""
+    return os.environ.get("NODE_NAME") or os.uname().nodename.lower()
+
+
+def _section(path: str) -> dict[str, Any]:
+    """The section `kubernetes` of the file, for this node; ConfigError."""
+    third_party.enable()
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = yaml.safe_load(file)
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be used ({' '.join(str(error).split())})") from None
+    section = document.get("kubernetes") if isinstance(document, dict) else None
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path} has no section kubernetes", "see the ConfigMap xpu")
+    return {**section, "node_name": node_name()}

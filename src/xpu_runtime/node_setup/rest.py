@@ -1,0 +1,75 @@
+"""What is left to do when the pod that undoes an installation has gone: a timer of the node's systemd.
+
+Containers that run name the installed programs, and nothing in the cluster may be there any more when the
+last of them ends. The timer asks each minute, over reboots too, and removes itself with the rest. A node
+without systemd keeps the tree until packaging/kubernetes/uninstall is applied once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.linux import files
+from xpu_runtime.node_setup.host import run, say
+
+_FOLDER = "/etc/systemd/system"
+_NAME = "xpu-node-removal"
+_SERVICE = """[Unit]
+Description=Remove the XPU container runtime when no container calls it any more
+
+[Service]
+Type=oneshot
+ExecStart={prefix}/bin/xpu kubernetes uninstall-node --finish
+"""
+_TIMER = """[Unit]
+Description=Remove the XPU container runtime when no container calls it any more
+
+[Timer]
+OnActiveSec=60
+OnUnitInactiveSec=60
+
+[Install]
+WantedBy=timers.target
+"""
+
+
+def schedule(prefix: str) -> None:
+    """Has the node's systemd finish the removal when that can be done; says so where there is none."""
+    if not _has_systemd():
+        say(
+            "the node has no systemd: apply packaging/kubernetes/uninstall again when they have ended",
+            error=True,
+        )
+        return
+    if os.path.exists(_path("timer")):
+        return
+    files.write_atomic(_path("service"), _SERVICE.format(prefix=prefix).encode())
+    files.write_atomic(_path("timer"), _TIMER.encode())
+    run("systemctl", "daemon-reload")
+    run("systemctl", "enable", "--now", f"{_NAME}.timer")
+    say(f"{_NAME}.timer of the node removes it then")
+
+
+def cancel() -> None:
+    """Removes the timer, where there is one; an installation that comes again needs what it would remove."""
+    if not os.path.exists(_path("timer")):
+        return
+    # Not the service: it may be who calls this.
+    with contextlib.suppress(ConfigError):
+        run("systemctl", "disable", "--now", f"{_NAME}.timer")
+    for kind in ("timer", "service"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_path(kind))
+    with contextlib.suppress(ConfigError):
+        run("systemctl", "daemon-reload")
+
+
+def _has_systemd() -> bool:
+    return os.path.isdir("/run/systemd/system") and shutil.which("systemctl") is not None
+
+
+def _path(kind: str) -> str:
+    return os.path.join(_FOLDER, f"{_NAME}.{kind}")

@@ -1,0 +1,118 @@
+"""The image for Kubernetes: the same bytes for anybody, what engines take, and all of ours runs in it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.packages import make_image
+
+_MIB = 1 << 20
+#: All our modules, and what they import from the extra, by the image's own Python.
+_IMPORTS = """
+import importlib, pkgutil, sys
+sys.path[:0] = [f"/opt/xpu/lib/xpu-container-runtime/{name}" for name in ("python", "vendor")]
+import xpu_runtime
+for each in pkgutil.walk_packages(xpu_runtime.__path__, "xpu_runtime."):
+    importlib.import_module(each.name)
+import grpc, prometheus_client, sqlite3, ssl
+"""
+
+
+@pytest.fixture(scope="module")
+def blobs(kubernetes_image: Path) -> dict[str, bytes]:
+    """The files of the archive."""
+    with tarfile.open(kubernetes_image) as archive:
+        return {each.name: _read(archive, each) for each in archive}
+
+
+def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
+@pytest.fixture(scope="module")
+def layer(blobs: dict[str, bytes]) -> tarfile.TarFile:
+    (path,) = json.loads(blobs["manifest.json"])[0]["Layers"]
+    return tarfile.open(fileobj=io.BytesIO(blobs[path]), mode="r:gz")
+
+
+def test_each_blob_is_what_its_name_says_and_both_formats_name_the_same(blobs: dict[str, bytes]) -> None:
+    for name, data in blobs.items():
+        if name.startswith("blobs/sha256/"):
+            assert hashlib.sha256(data).hexdigest() == name.rpartition("/")[2]
+    (entry,) = json.loads(blobs["index.json"])["manifests"]
+    manifest: dict[str, Any] = json.loads(blobs[f"blobs/sha256/{entry['digest'][7:]}"])
+    (docker,) = json.loads(blobs["manifest.json"])
+    assert docker["Config"].rpartition("/")[2] == manifest["config"]["digest"][7:]
+    assert [each.rpartition("/")[2] for each in docker["Layers"]] == [
+        each["digest"][7:] for each in manifest["layers"]
+    ]
+    config = json.loads(blobs[docker["Config"]])
+    assert config["config"]["User"] == "65532:65532"
+
+
+def test_it_has_our_folder_and_next_to_nothing_else(layer: tarfile.TarFile, blobs: dict[str, bytes]) -> None:
+    files = [each for each in layer if not each.isdir()]
+    elsewhere = {each.name for each in files if not each.name.startswith("opt/xpu/")}
+
+    assert elsewhere == {"etc/passwd", "etc/group", "etc/nsswitch.conf"}
+    assert not [each.name for each in layer if each.mode & 0o6000 or each.uid or each.gid]
+    assert sum(map(len, blobs.values())) < 26 * _MIB
+
+
+def test_all_of_ours_runs_in_it_as_nobody_on_a_root_that_is_read_only(
+    blobs: dict[str, bytes], tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (path,) = json.loads(blobs["manifest.json"])[0]["Layers"]
+    subprocess.run(["tar", "-C", root, "-xz"], input=blobs[path], check=True)
+
+    done = _run(tmp_path, "/opt/xpu/python/bin/python3", "-ISBc", _IMPORTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = _run(tmp_path, "/opt/xpu/bin/xpu", "kubernetes", "--help")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "device-plugin" in done.stdout
+
+
+def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in folder/root, by runc, as the extender's container is: no rights, nothing to write
+    to."""
+    (folder / "config.json").unlink(missing_ok=True)
+    subprocess.run(["runc", "spec"], cwd=folder, check=True)
+    spec = json.loads((folder / "config.json").read_text())
+    user = {"uid": 65532, "gid": 65532}
+    spec["process"] |= {"terminal": False, "args": list(command), "user": user, "capabilities": {}}
+    spec["root"] = {"path": "root", "readonly": True}
+    name = f"xpu-image-{uuid.uuid4().hex[:8]}"
+    spec["linux"]["cgroupsPath"] = f"/{name}"
+    (folder / "config.json").write_text(json.dumps(spec))
+    runc = ["runc", "--root", str(folder / "state"), "run", "--bundle", str(folder), name]
+    return subprocess.run(runc, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+
+
+def test_the_same_package_gives_the_same_bytes(
+    kubernetes_image: Path, debs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    before = os.umask(0o077)
+    try:
+        make_image(debs[0], tmp_path / "again.tar", tmp_path / "work")
+    finally:
+        os.umask(before)
+
+    assert (
+        hashlib.sha256((tmp_path / "again.tar").read_bytes()).digest()
+        == hashlib.sha256(kubernetes_image.read_bytes()).digest()
+    )

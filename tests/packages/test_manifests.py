@@ -1,0 +1,397 @@
+"""The manifests as kustomize and helm make them: valid for each release of the API, and the same by both
+ways.
+
+helm and kustomize are the real ones, and the schemas the API's own (packaging/kubernetes/tools.py brings
+them). Whether they do in a cluster what they say is tests/kubernetes' to show.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import pytest
+import yaml
+
+from support import REPOSITORY
+from xpu_runtime import version
+from xpu_runtime.cli.kubernetes import kubernetes
+from xpu_runtime.config.compile import read_config
+from xpu_runtime.kubernetes.resources import ALIASES, Resources
+from xpu_runtime.node_setup import section
+from xpu_runtime.request.assignment import read_keys
+
+MANIFESTS = REPOSITORY / "packaging" / "kubernetes"
+TOOLS = REPOSITORY / "build" / "kubernetes-tools"
+RELEASES = [f"1.{minor}" for minor in range(28, 38)]
+OVERLAYS = {
+    "default": ".",
+    "aliyun": "overlays/aliyun",
+    "without-extender": "overlays/without-extender",
+    "second-scheduler": "overlays/second-scheduler",
+}
+VALUES = {
+    "default": [],
+    "aliyun": ["kubernetes.aliases={aliyun.com/gpu}"],
+    "without-extender": ["extender.enabled=false", "kubernetes.placement=node"],
+    "second-scheduler": ["scheduler.enabled=true"],
+}
+#: A kind that came after the oldest release, and the first that has it.
+NEW = {("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"): 30,
+       ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"): 30}  # fmt: skip
+#: Not of the API server's own: the Prometheus operator's.
+FOREIGN = {"monitoring.coreos.com/v1"}
+#: Fields of an extender's configuration, kubescheduler.config.k8s.io/v1.
+EXTENDER = {
+    "urlPrefix", "filterVerb", "preemptVerb", "prioritizeVerb", "weight", "bindVerb", "enableHTTPS",
+    "tlsConfig", "httpTimeout", "nodeCacheCapable", "managedResources", "ignorable",
+}  # fmt: skip
+
+Document = dict[str, Any]
+
+
+def _run(program: str, *arguments: str) -> str:
+    done = subprocess.run([TOOLS / "bin" / program, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _documents(text: str) -> list[Document]:
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def kustomized(folder: str | Path) -> list[Document]:
+    return _documents(_run("kubectl", "kustomize", str(MANIFESTS / folder)))
+
+
+def rendered(*values: str, hooks: bool = False) -> list[Document]:
+    sets = [word for value in values for word in ("--set", value)]
+    options = [] if hooks else ["--no-hooks"]
+    return _documents(
+        _run("helm", "template", "xpu", str(MANIFESTS / "chart"), "-n", "xpu-system", *options, *sets)
+    )
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[tuple[str, Document]]:
+    """Each document of each way to install, with where it is from; those that say the same once."""
+    found: dict[str, tuple[str, Document]] = {}
+
+    def add(source: str, documents: list[Document]) -> None:
+        for document in documents:
+            found.setdefault(json.dumps(_normal(document), sort_keys=True), (source, document))
+
+    for folder in [*OVERLAYS.values(), "uninstall"]:
+        add(folder, kustomized(folder))
+    for file in sorted(MANIFESTS.glob("components/*/*.yaml")):
+        if file.name != "kustomization.yaml":
+            add(file.parent.name, _documents(file.read_text()))
+    for file in sorted(MANIFESTS.glob("examples/*.yaml")):
+        add(file.name, _documents(file.read_text()))
+    for name, values in VALUES.items():
+        add(f"chart, {name}", rendered(*values, hooks=True))
+    more = ["monitoring.enabled=true", "nodeRestriction.enabled=true", "networkPolicy.enabled=false"]
+    add("chart, more", rendered(*more, "image.pullSecrets={registry}", "extender.replicas=1"))
+    return list(found.values())
+
+
+class _Api:
+    """The schemas of one release."""
+
+    def __init__(self, release: str) -> None:
+        self._minor = int(release.partition(".")[2])
+        self._folder = TOOLS / "schemas" / release
+        definitions = json.loads((self._folder / "_definitions.json").read_text())
+        self._store = {"/api/_definitions.json": definitions, "file:///api/_definitions.json": definitions}
+
+    def problems(self, document: Document) -> Iterator[str]:
+        """What is wrong with it; nothing where this release does not know the kind yet."""
+        api, kind = document["apiVersion"], document["kind"]
+        if api in FOREIGN or NEW.get((api, kind), 0) > self._minor:
+            return
+        group, _, name = api.rpartition("/")
+        file = f"{kind.lower()}-{group.partition('.')[0] + '-' if group else ''}{name}.json"
+        schema = json.loads((self._folder / file).read_text())
+        resolver = jsonschema.RefResolver("file:///api/", schema, store=self._store)
+        for error in jsonschema.Draft202012Validator(schema, resolver=resolver).iter_errors(document):
+            yield f"{kind} {document['metadata']['name']}: {'.'.join(map(str, error.path))}: {error.message}"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_each_object_is_one_that_the_api_takes(release: str, everything: list[tuple[str, Document]]) -> None:
+    api = _Api(release)
+
+    problems = [
+        f"{source}: {problem}" for source, document in everything for problem in api.problems(document)
+    ]
+
+    assert problems == []
+    assert len(everything) > 40
+
+
+def test_the_check_finds_what_an_api_refuses() -> None:
+    wrong = next(each for each in kustomized(".") if each["kind"] == "DaemonSet")
+    wrong["spec"]["template"]["spec"]["hostPid"] = True
+    wrong["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] = [1]
+
+    problems = list(_Api("1.28").problems(wrong))
+
+    assert any("hostPid" in each for each in problems), problems
+    assert any("maxUnavailable" in each for each in problems), problems
+
+
+def _key(document: Document) -> tuple[str, str, str]:
+    metadata = document["metadata"]
+    return document["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def _normal(document: Document) -> Document:
+    """Without what only helm says: its labels, and the checksum that makes pods anew."""
+    document = json.loads(json.dumps(document))
+    labels = document["metadata"].get("labels", {})
+    for name in ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/instance",
+                 "app.kubernetes.io/version"):  # fmt: skip
+        labels.pop(name, None)
+    template = document.get("spec", {}).get("template", {}).get("metadata", {})
+    annotations = template.get("annotations", {})
+    if annotations.pop("checksum/configuration", None) and not annotations:
+        del template["annotations"]
+    if document["kind"] == "ConfigMap":
+        document["data"] = {name: yaml.safe_load(text) for name, text in document["data"].items()}
+    return document
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_chart_says_the_same_as_kustomize(name: str) -> None:
+    by_kustomize = {_key(each): _normal(each) for each in kustomized(OVERLAYS[name])}
+    by_helm = {_key(each): _normal(each) for each in rendered(*VALUES[name])}
+
+    # helm makes the namespace itself (--create-namespace).
+    del by_kustomize[("Namespace", "", "xpu-system")]
+
+    assert by_helm.keys() == by_kustomize.keys()
+    for key, document in by_kustomize.items():
+        assert by_helm[key] == document, key
+
+
+@pytest.mark.parametrize(
+    "values, reason",
+    [
+        (["kubernetes.placement=cluster"], "placement"),
+        (["kubernetes.memoryUnit=1GB"], "memoryUnit"),
+        (["kubernetes.aliases={aliyun}"], "aliases"),
+        (["extender.enabled=false"], "placement"),
+        (["extender.enabled=false", "kubernetes.placement=node", "scheduler.enabled=true"], "scheduler"),
+        (["extender.replica=3"], "replica"),
+        (["extender.replicas=0"], "replicas"),
+        (["node.containerd.config=config.toml"], "config"),
+        (["node.containerd.unit=k3s"], "unit"),
+    ],
+)
+def test_the_chart_refuses_values_that_make_no_sense(values: list[str], reason: str) -> None:
+    sets = [word for value in values for word in ("--set", value)]
+
+    done = subprocess.run(
+        [TOOLS / "bin" / "helm", "template", "xpu", MANIFESTS / "chart", *sets],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode != 0
+    assert reason in done.stderr
+
+
+def test_helm_finds_nothing_to_say_about_the_chart() -> None:
+    said = _run("helm", "lint", "--strict", str(MANIFESTS / "chart"))
+
+    assert "0 chart(s) failed" in said
+    assert "WARNING" not in said
+
+
+def test_versions_are_ours() -> None:
+    chart = yaml.safe_load((MANIFESTS / "chart" / "Chart.yaml").read_text())
+    images = {
+        image["newTag"]
+        for file in MANIFESTS.rglob("kustomization.yaml")
+        for image in yaml.safe_load(file.read_text()).get("images", [])
+        if image["name"] == "xpu-kubernetes"
+    }
+
+    assert {chart["version"], chart["appVersion"]} | images == {version.VERSION}
+
+
+def _pod_specs(everything: list[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+    for _, document in everything:
+        if document["kind"] in ("DaemonSet", "Deployment", "Job"):
+            yield document["metadata"]["name"], document["spec"]["template"]["spec"]
+
+
+def test_only_what_enters_the_node_is_root(everything: list[tuple[str, Document]]) -> None:
+    root = set()
+    for name, spec in _pod_specs(everything):
+        for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+            context = {**spec.get("securityContext", {}), **container["securityContext"]}
+            assert context["readOnlyRootFilesystem"] is True
+            if context.get("privileged"):
+                root.add((name, container["name"]))
+                continue
+            assert context["runAsNonRoot"] is True and context["runAsUser"] > 0, container["name"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+    assert root == {
+        ("xpu-node", "install"), ("xpu-node", "device-plugin"), ("xpu-node", "keeper"), ("xpu-uninstall",
+        "uninstall"),
+    }  # fmt: skip
+
+
+def test_roles_name_what_they_allow(everything: list[tuple[str, Document]]) -> None:
+    for _, document in everything:
+        for rule in document.get("rules", ()) if document["kind"] in ("Role", "ClusterRole") else ():
+            words = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            assert "*" not in words, document["metadata"]["name"]
+            assert "secrets" not in rule["resources"]
+
+
+def _scheduler_configurations() -> Iterator[tuple[str, Document]]:
+    for file in sorted((MANIFESTS / "scheduler").glob("*.yaml")):
+        yield file.name, yaml.safe_load(file.read_text())
+    for name, documents in (
+        ("kustomize", kustomized("overlays/second-scheduler")),
+        ("chart", rendered("scheduler.enabled=true")),
+    ):
+        found = next(each for each in documents if _key(each) == ("ConfigMap", "xpu-system", "xpu-scheduler"))
+        yield name, yaml.safe_load(found["data"]["config.yaml"])
+
+
+def test_a_scheduler_sends_us_what_asks_for_slices_and_waits_where_we_are_down() -> None:
+    for name, configuration in _scheduler_configurations():
+        assert configuration["apiVersion"] == "kubescheduler.config.k8s.io/v1", name
+        (extender,) = configuration["extenders"]
+        assert extender.keys() <= EXTENDER, name
+        assert extender["ignorable"] is False, name
+        assert extender["nodeCacheCapable"] is True, name
+        verbs = [extender[f"{verb}Verb"] for verb in ("filter", "prioritize", "preempt", "bind")]
+        assert verbs == ["filter", "prioritize", "preempt", "bind"], name
+        assert extender["enableHTTPS"] is True, name
+        assert {"caFile", "certFile", "keyFile"} <= extender["tlsConfig"].keys(), name
+
+
+def _options(command: click.Command) -> set[str]:
+    return {name for each in command.params for name in each.opts if name.startswith("-")}
+
+
+def test_what_containers_run_is_what_xpu_has(everything: list[tuple[str, Document]]) -> None:
+    seen = set()
+    for _, spec in _pod_specs(everything):
+        for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+            words = [*container["command"], *container.get("args", ())]
+            if words[0] != "/opt/xpu/bin/xpu":
+                continue
+            assert words[1] == "kubernetes"
+            rest = words[3:] if words[2] == "on-node" else words[2:]
+            context = click.Context(kubernetes)
+            command = kubernetes.get_command(context, rest[0])
+            assert command is not None, words
+            assert {word.partition("=")[0] for word in rest[1:]} <= _options(command), words
+            seen.add(rest[0])
+
+    assert seen == {
+        "device-plugin", "extender", "install-node", "keep-node", "uninstall", "uninstall-node",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("aliases, names", [((), VALUES["default"]), (("aliyun.com/gpu",), VALUES["aliyun"])])
+def test_a_scheduler_sends_us_each_resource_that_nodes_offer(
+    aliases: tuple[str, ...], names: list[str]
+) -> None:
+    offered = set(Resources(aliases=aliases).names)
+    by_name = dict(_scheduler_configurations())
+    file = by_name["kube-scheduler-aliyun.yaml" if aliases else "kube-scheduler.yaml"]
+    documents = rendered(*names, "scheduler.enabled=true")
+    map_ = next(each for each in documents if _key(each) == ("ConfigMap", "xpu-system", "xpu-scheduler"))
+
+    for configuration in (file, yaml.safe_load(map_["data"]["config.yaml"])):
+        (extender,) = configuration["extenders"]
+        assert {each["name"] for each in extender["managedResources"]} == offered
+
+
+def test_examples_ask_for_what_there_is() -> None:
+    known = Resources(aliases=tuple(ALIASES))
+    found = set()
+    for file in sorted((MANIFESTS / "examples").glob("*.yaml")):
+        for document in _documents(file.read_text()):
+            if document["kind"] == "Pod":
+                assert document["spec"]["runtimeClassName"] == "xpu"
+                demand = known.of_pod(document)
+                assert not demand.is_empty, file.name
+                limits = [
+                    each.get("resources", {}).get("limits", {}) for each in document["spec"]["containers"]
+                ]
+                found |= {name for each in limits for name in each}
+
+    assert {"yoyoworks.com/xpu", *Resources(aliases=("aliyun.com/gpu",)).names} <= found
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_configuration_is_one_that_nodes_take(name: str, tmp_path: Path) -> None:
+    for documents in (kustomized(OVERLAYS[name]), rendered(*VALUES[name])):
+        found = next(each for each in documents if _key(each) == ("ConfigMap", "xpu-system", "xpu"))
+        values = yaml.safe_load(found["data"]["config.yaml"])["kubernetes"]
+        file = tmp_path / "config.yaml"
+        file.write_text(section.written("", {**values, "node_name": "n1"}, "config.yaml"))
+
+        config, _, problems = read_config(str(file))
+
+        assert problems == []
+        assert config.kubernetes_require_assignment is True
+        assert config.kubernetes_placement == ("node" if name == "without-extender" else "extender")
+
+
+def test_the_secrets_are_ones_that_both_ends_take(tmp_path: Path) -> None:
+    done = subprocess.run([MANIFESTS / "make-secrets"], capture_output=True, text=True, check=True)
+    secrets = {each["metadata"]["name"]: each for each in _documents(done.stdout)}
+    assert list(secrets) == ["xpu-keys", "xpu-extender-tls", "xpu-scheduler-tls"]
+    assert [problem for each in secrets.values() for problem in _Api("1.28").problems(each)] == []
+    for name, secret in secrets.items():
+        for key, text in secret["data"].items():
+            (tmp_path / f"{name}-{key}").write_bytes(base64.b64decode(text))
+
+    assert len(read_keys(str(tmp_path / "xpu-keys-keys"))) == 1
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "xpu-extender-tls-tls.crt", tmp_path / "xpu-extender-tls-tls.key")
+    server.load_verify_locations(tmp_path / "xpu-extender-tls-ca.crt")
+    server.verify_mode = ssl.CERT_REQUIRED
+    for client_name in ("xpu-scheduler-tls", "xpu-extender-tls"):
+        client = ssl.create_default_context(cafile=str(tmp_path / f"{client_name}-ca.crt"))
+        client.load_cert_chain(tmp_path / f"{client_name}-tls.crt", tmp_path / f"{client_name}-tls.key")
+        assert _shakes_hands(client, server, "xpu-extender.xpu-system.svc")
+    with pytest.raises(ssl.SSLError):
+        _shakes_hands(client, server, "elsewhere.xpu-system.svc")
+
+
+def _shakes_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool:
+    """In memory, as kube-scheduler does with `serverName`; ssl.SSLError where one does not take the other."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(10):
+        left = []
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                left.append(end)
+        if not left:
+            return True
+    return False

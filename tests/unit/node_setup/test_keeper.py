@@ -1,0 +1,119 @@
+"""Why a DaemonSet's pod ends, and what is said of its node in the cluster; keys that are kept in step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import REPOSITORY
+from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.node_setup import keeper
+
+from .conftest import Answers
+
+_DAEMONSET = "/apis/apps/v1/namespaces/xpu-system/daemonsets/xpu-node"
+_NODE = "/api/v1/nodes/n1"
+
+
+@pytest.mark.parametrize(
+    "status, body, removed",
+    [
+        (200, {"metadata": {"name": "xpu-node"}}, False),
+        # Removed, and its pods before it: --cascade=foreground.
+        (200, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
+        (404, {"reason": "NotFound"}, True),
+        # The role is gone already, or the service account is: kubectl delete -k, helm uninstall without
+        # hooks.
+        (403, {"reason": "Forbidden"}, True),
+        (401, {"reason": "Unauthorized"}, True),
+        (500, {"reason": "InternalError"}, False),
+        (503, {"reason": "ServiceUnavailable"}, False),
+    ],
+)
+def test_a_pod_tells_removal_from_update_and_takes_nothing_away_in_doubt(
+    answers: Answers, api: Api, status: int, body: Any, removed: bool
+) -> None:
+    answers.answers["GET", _DAEMONSET] = status, body
+
+    assert keeper.is_removed(api, "xpu-system", "xpu-node") is removed
+
+
+def test_an_api_that_cannot_be_reached_takes_nothing_away(api: Api, answers: Answers) -> None:
+    answers.server_close()
+
+    assert keeper.is_removed(api, "xpu-system", "xpu-node") is False
+
+
+def test_the_node_is_labelled_and_loses_what_we_said_of_it_and_nothing_else(
+    answers: Answers, api: Api
+) -> None:
+    ours = {"yoyoworks.com/xpu.runtime": "true", "yoyoworks.com/xpu.count": "4"}
+    theirs = {
+        "yoyoworks.com/xpu": "enabled",
+        "yoyoworks.com/xpu.placement": "spread",
+        "kubernetes.io/os": "linux",
+    }
+    notes = {"yoyoworks.com/xpu-devices": "{}", "theirs/note": "1"}
+    answers.answers["GET", _NODE] = 200, {"metadata": {"labels": {**ours, **theirs}, "annotations": notes}}
+    answers.answers["PATCH", _NODE] = 200, {}
+
+    keeper.label(api, "n1")
+    keeper.unlabel(api, "n1")
+
+    labelled, unlabelled = [body for method, _, body in answers.asked if method == "PATCH"]
+    assert labelled == {"metadata": {"labels": {"yoyoworks.com/xpu.runtime": "true"}}}
+    gone = {"labels": dict.fromkeys(ours), "annotations": {"yoyoworks.com/xpu-devices": None}}
+    assert unlabelled == {"metadata": gone}
+
+
+def test_a_node_whose_labels_may_not_be_changed_any_more_is_no_failure(
+    answers: Answers, api: Api, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answers.answers["GET", _NODE] = 403, {"reason": "Forbidden", "message": "no"}
+
+    keeper.unlabel(api, "n1")
+
+    assert "our labels stay on node n1" in capfd.readouterr().err
+
+
+_KEEP = """
+import sys
+from xpu_runtime.node_setup import keeper
+keeper._PAUSE_S = 0.02
+read = keeper.read
+def first_read(path):
+    keeper.read = read
+    content = read(path)
+    print("begins", flush=True)
+    return content
+keeper.read = first_read
+keeper.keep(sys.argv[1], lambda content: print(content.decode(), flush=True))
+print("ended", flush=True)
+"""
+
+
+def test_new_keys_are_passed_on_until_the_pod_ends(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first")
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
+    with subprocess.Popen(
+        [sys.executable, "-c", _KEEP, keys], stdout=subprocess.PIPE, text=True, env=environ
+    ) as process:
+        assert process.stdout is not None
+        # Until it has seen the first ones.
+        assert process.stdout.readline() == "begins\n"
+        told = []
+        for content in ("second", "third"):
+            keys.with_suffix(".new").write_text(content)
+            keys.with_suffix(".new").rename(keys)
+            told.append(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "ended\n"
+    assert process.returncode == 0
+    assert told == ["second\n", "third\n"]

@@ -1,0 +1,105 @@
+"""`xpu kubernetes status`, by its options, of an API server's answers; and `xpu kubernetes uninstall`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from xpu_runtime.cli.kubernetes import kubernetes
+
+from .conftest import Answers
+
+GIB = 1 << 30
+_DAEMONSET = "/apis/apps/v1/namespaces/xpu-system/daemonsets/xpu-node"
+
+
+def _node(name: str, **more: Any) -> dict[str, Any]:
+    devices = [
+        {"uuid": "GPU-0", "index": "0", "model": "Tesla T4", "memory": 15 * GIB, "cores": 100, "healthy":
+        True,
+         "why": "", "others": {"memory": 2 * GIB, "cores": 10, "whole": False}},
+        {"uuid": "GPU-1", "index": "1", "model": "Tesla T4", "memory": 15 * GIB, "cores": 100, "healthy":
+        False,
+         "why": "Xid 79"},
+    ]  # fmt: skip
+    text = json.dumps({"v": 1, "driver": "580.1", "placement": "extender", "devices": devices, **more})
+    return {"metadata": {"name": name, "annotations": {"yoyoworks.com/xpu-devices": text}}}
+
+
+def _list(*items: Any) -> tuple[int, Any]:
+    return 200, {"items": list(items), "metadata": {"resourceVersion": "1"}}
+
+
+def _run(kubeconfig: Path, *words: str) -> Any:
+    return CliRunner(mix_stderr=False).invoke(
+        kubernetes, [words[0], "--kubeconfig", str(kubeconfig), *words[1:]], catch_exceptions=False
+    )
+
+
+def test_a_row_for_each_card_with_what_fits_there(answers: Answers, kubeconfig: Path) -> None:
+    held = {"uid-1": [["GPU-0", 4 * GIB, 30]]}
+    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1", reserved=held), {"metadata": {"name": "cpu"}})
+    answers.answers["GET", "/api/v1/pods"] = _list()
+
+    done = _run(kubeconfig, "status")
+
+    assert done.exit_code == 0
+    head, first, second = (line.split() for line in done.stdout.splitlines())
+    assert head[:3] == ["NODE", "CARD", "MODEL"]
+    assert first[:2] + first[-5:] == ["n1", "0", "10%", "9G/15G", "60%", "9G,", "60%"]
+    assert second[:2] + second[-2:] == ["n1", "1", "Xid", "79"]
+
+
+def test_json_has_the_same_for_scripts(answers: Answers, kubeconfig: Path) -> None:
+    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1"))
+    answers.answers["GET", "/api/v1/pods"] = _list()
+
+    done = _run(kubeconfig, "status", "--json")
+
+    (node,) = json.loads(done.stdout)["nodes"]
+    assert (node["name"], node["driver"], node["placement"], node["problem"]) == (
+        "n1",
+        "580.1",
+        "extender",
+        None,
+    )
+    first, second = node["cards"]
+    assert first["free_memory_bytes"] == 13 * GIB
+    assert (first["free_cores"], first["others_memory_bytes"], first["whole"]) == (90, 2 * GIB, False)
+    assert (second["free_memory_bytes"], second["why"]) == (0, "Xid 79")
+
+
+def test_where_nothing_is_known_it_says_so(answers: Answers, kubeconfig: Path) -> None:
+    answers.answers["GET", "/api/v1/nodes"] = _list({"metadata": {"name": "cpu"}})
+    answers.answers["GET", "/api/v1/pods"] = _list()
+
+    done = _run(kubeconfig, "status")
+
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "no node has xpu's device plugin" in done.stderr
+
+
+def test_uninstall_waits_until_the_daemonset_is_gone(answers: Answers, kubeconfig: Path) -> None:
+    answers.answers["DELETE", _DAEMONSET] = 200, {}
+
+    done = _run(kubeconfig, "uninstall")
+
+    assert done.exit_code == 0
+    assert "is gone" in done.stdout
+    assert answers.asked[0][:2] == ("DELETE", f"{_DAEMONSET}?propagationPolicy=Foreground")
+
+
+def test_uninstall_says_how_many_nodes_are_not_done(answers: Answers, kubeconfig: Path) -> None:
+    answers.answers["DELETE", _DAEMONSET] = 200, {}
+    answers.answers["GET", _DAEMONSET] = 200, {"status": {"currentNumberScheduled": 3}}
+
+    done = CliRunner(mix_stderr=False).invoke(
+        kubernetes, ["uninstall", "--kubeconfig", str(kubeconfig), "--timeout", "1"]
+    )
+
+    assert done.exit_code != 0
+    assert "nodes left: 3" in done.stdout
+    assert "3 nodes are not done" in str(done.exception)
