@@ -3,15 +3,18 @@
 #   make demo    all set-up, then the main job on real containers
 #   make test    all set-up, then every test
 #   make root    builds, and installs into build/root, which demo, tests and benchmarks run
+#   make test-kubernetes   of these the tests on a real kubelet, scheduler and API server alone
 #   make check   its set-up, then lint and unit tests: under a minute, and no engine
 #   make deps    what building needs: Debian packages (as root), Python packages below build/
 #   make         builds; like install, it takes what is there and installs nothing on this machine
 #   make deb     the Debian packages, into dist/ (ARCH=arm64: cross-built)
 #   make rpm     the rpms, into dist/ (ARCH=aarch64: cross-built)
+#   make image   the container image for Kubernetes, into dist/, of the Debian package; as root
 #   make bench   what a container's start and the interposers cost, beside runc and the driver alone
 #   make bench-package   the same start, with the package beside make install
 #   make bench-share   how well caps on compute hold: shares, errors, pictures (SHARE="--quick": in short)
 #   make bench-agent   what the agent costs, with no container and with 64
+#   make bench-kubernetes   memory of the device plugin, and how soon it answers the kubelet
 #   make soak    whether the agent grows over an hour of starts and stops (SOAK="--minutes 10": in short)
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
@@ -48,8 +51,15 @@ BUILD_PACKAGES  := gcc libc6-dev make musl-tools python3 python3-venv
 PACKAGING_PACKAGES := build-essential debhelper dpkg-dev fakeroot rpm
 CROSS_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 ENGINE_PACKAGES := busybox-static containerd=containerd dockerd=docker.io "docker=docker-cli|docker.io" runc=runc
+KUBERNETES_PACKAGES := dpkg-dev openssl util-linux
 TEST_PACKAGES   := bpftool crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
-	lintian rpmlint "qemu-user-static|qemu-user" $(PACKAGING_PACKAGES) $(CROSS_PACKAGES)
+	lintian rpmlint "qemu-user-static|qemu-user" $(PACKAGING_PACKAGES) $(CROSS_PACKAGES) patchelf \
+	$(KUBERNETES_PACKAGES)
+
+# What the image for Kubernetes is made with besides.
+IMAGE_PACKAGES := mmdebstrap patchelf
+# What its manifests are checked with.
+KUBERNETES_TOOLS := $(BUILD)/kubernetes-tools
 
 # All processors, unless the caller's own -j says how many.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -65,6 +75,8 @@ packages-engine: packages-build
 	@packaging/install-packages $(ENGINE_PACKAGES)
 packages-test: packages-engine
 	@packaging/install-packages $(TEST_PACKAGES)
+packages-kubernetes: packages-engine
+	@packaging/install-packages $(KUBERNETES_PACKAGES)
 
 # The packages by others that are installed with ours (packaging/third_party.py unpacks them): the only part of a build
 # that needs a network. What was fetched lies beside the list that it was fetched for, so that a copy of the folder
@@ -148,6 +160,9 @@ install-node:
 	@install -m 644 packaging/node/60-$(NAME).rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/
 	@install -m 644 packaging/node/$(NAME).conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/
 	@install -m 644 packaging/monitoring/* $(DESTDIR)$(PREFIX)/share/$(NAME)/monitoring/
+	@# For `kubectl apply -k` and helm; what makes and checks them is not for people who install.
+	@cp -R packaging/kubernetes $(DESTDIR)$(PREFIX)/share/$(NAME)/
+	@cd $(DESTDIR)$(PREFIX)/share/$(NAME)/kubernetes && rm -rf *.py requirements.txt __pycache__ && chmod -R u=rwX,go=rX .
 	@install -m 644 hooks/hooks.d/*.json $(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/
 	@install -m 644 $(filter-out $(BUILD)/pages/man/xpu-sim%,$(wildcard $(BUILD)/pages/man/*.8)) packaging/node/*.8 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/
@@ -171,6 +186,17 @@ deb: packages-packaging deps
 rpm: packages-packaging deps
 	@packaging/build-rpm $(BUILD) $(CURDIR)/dist $(ARCH)
 
+# The image of the package in dist/, which is built first.
+.PHONY: image
+image: deb $(BUILD)/venv.stamp
+	@packaging/install-packages $(IMAGE_PACKAGES)
+	@$(VENV)/bin/python packaging/kubernetes/image.py dist/xpu-container-runtime_*_amd64.deb dist/xpu-kubernetes.tar $(BUILD)/image
+
+# helm, kubectl and the API's schemas.
+$(KUBERNETES_TOOLS)/stamp: packaging/kubernetes/tools.py $(BUILD)/venv.stamp
+	@$(VENV)/bin/python packaging/kubernetes/tools.py $(KUBERNETES_TOOLS)
+	@touch $@
+
 uninstall:
 	@rm -rf $(LIB)
 	@rm -f $(BIN)/$(NAME) $(BIN)/$(NAME)-hook $(BIN)/xpu
@@ -188,10 +214,21 @@ check: $(BUILD)/venv.stamp
 	@packaging/lint $(VENV) & lint=$$!; \
 		PYTHONPATH=src $(VENV)/bin/pytest -q tests/unit; tests=$$?; wait $$lint && exit $$tests
 
+# What is built for tests/kubernetes takes minutes, and nobody waits for it but these tests: it has the time that others
+# leave.
+KUBERNETES_PARTS := PYTHONPATH=tests nice -n 19 $(PYTHON) -m kubernetes.parts
+
 # WORKERS=0 runs one test at a time.
-test: packages-test $(BUILD)/venv.stamp root
+test: packages-test $(BUILD)/venv.stamp $(KUBERNETES_TOOLS)/stamp root
 	@packaging/lint $(VENV)
-	@XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest -n $(WORKERS)
+	@$(KUBERNETES_PARTS) & parts=$$!; \
+		XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest -n $(WORKERS); tests=$$?; \
+		wait $$parts && exit $$tests
+
+.PHONY: test-kubernetes
+test-kubernetes: packages-kubernetes $(BUILD)/venv.stamp root
+	@$(KUBERNETES_PARTS)
+	@XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest tests/kubernetes
 
 # Says whether NVIDIA has newer headers than the tests use; no fault of anybody's, so it always succeeds.
 .PHONY: newer-headers
@@ -209,6 +246,10 @@ SHARE ?= --out $(BUILD)/share
 .PHONY: bench-share
 bench-share: packages-engine root
 	@exec env PYTHONPATH=bench:src:packaging $(PYTHON) -m share $(ROOT) $(SHARE)
+
+.PHONY: bench-kubernetes
+bench-kubernetes: packages-engine $(BUILD)/venv.stamp root
+	@$(VENV)/bin/python bench/kubernetes_plugin.py $(ROOT)
 
 .PHONY: bench-agent
 bench-agent: packages-engine root

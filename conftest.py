@@ -5,6 +5,7 @@ import pytest
 pytest.register_assert_rewrite("support")
 pytest_plugins = [
     "support.bundles",
+    "support.kubernetes_api",
     "support.cgroups",
     "support.device_work",
     "support.sharing_time",

@@ -1,0 +1,124 @@
+"""The tests' own client of the API server: a call is a method, a path and JSON.
+
+It must not know the product's client, which it is to check.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+
+_MERGE = "application/merge-patch+json"
+_STRATEGIC = "application/strategic-merge-patch+json"
+NAMESPACE = "default"
+
+
+class ApiError(Exception):
+    """The API server refused; `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class Api:
+    """The API server as a token's holder sees it. Threads may share it: each has a connection of its own."""
+
+    def __init__(self, port: int, certificate: Path, token: str) -> None:
+        self.url = f"https://127.0.0.1:{port}"
+        self.certificate = certificate
+        self.token = token
+        self._port = port
+        self._threads = threading.local()
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Writes what other clients need to be this one."""
+        cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": {"token": self.token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        }
+        path.write_text(json.dumps(config))
+        path.chmod(0o600)
+        return path
+
+    def call(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
+        """What the API server answers; text where it is no JSON. ApiError."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
+        connection = self._connection()
+        try:
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        except (OSError, http.client.HTTPException):
+            # An idle connection of a server that was restarted: the next call makes another.
+            del self._threads.connection
+            raise
+        if answer.status >= 400:
+            raise ApiError(answer.status, text)
+        return json.loads(text) if answer.headers.get_content_type() == "application/json" else text
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        found: http.client.HTTPSConnection | None = getattr(self._threads, "connection", None)
+        if found is None:
+            context = ssl.create_default_context(cafile=str(self.certificate))
+            found = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=30, context=context)
+            self._threads.connection = found
+        return found
+
+    def is_ready(self) -> bool:
+        try:
+            return bool(self.call("GET", "/readyz") == "ok")
+        except (OSError, http.client.HTTPException, ApiError):
+            return False
+
+    # The few kinds that tests are about.
+
+    def create(self, path: str, thing: dict[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = self.call("POST", path, thing)
+        return made
+
+    def pod(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+        return found
+
+    def pods(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+        return found
+
+    def create_pod(self, pod: dict[str, Any]) -> dict[str, Any]:
+        return self.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+
+    def delete_pod(self, name: str, grace: int | None = None) -> None:
+        body = {} if grace is None else {"gracePeriodSeconds": grace}
+        try:
+            self.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}", body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def delete_pods(self) -> None:
+        """All of them, without waiting for their ends."""
+        self.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 0})
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What happened to the object of that name."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name={name}"
+        found: list[dict[str, Any]] = self.call("GET", path)["items"]
+        return found
+
+    def node(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("GET", f"/api/v1/nodes/{name}")
+        return found
+
+    def patch_node(self, name: str, change: dict[str, Any], part: str = "") -> None:
+        self.call("PATCH", f"/api/v1/nodes/{name}{part}", change, _STRATEGIC if part else _MERGE)

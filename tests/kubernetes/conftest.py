@@ -1,0 +1,155 @@
+"""The cluster that all tests here share, and its pods, which end with each test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import manifests
+from .api import NAMESPACE
+from .cluster import Cluster
+from .daemons import PATIENCE, until
+from .services import DevicePlugin, Extender
+from .simulated import SimulatedNodes
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test is first waits for what is being built."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(1500))
+
+
+@pytest.fixture(scope="package")
+def cluster(installed: Path) -> Iterator[Cluster]:
+    """A cluster that runs, with the RuntimeClass `xpu` and four simulated T4 on its node."""
+    found = Cluster(installed)
+    try:
+        found.start()
+        yield found
+    finally:
+        left = found.close()
+    assert left == []
+
+
+@pytest.fixture(scope="module")
+def extender(cluster: Cluster) -> Iterator[Extender]:
+    """The scheduler extender, to which the scheduler sends pods that ask for slices."""
+    found = Extender(cluster)
+    try:
+        found.daemon.start()
+        cluster.restart_scheduler(extenders=manifests.scheduler_extenders(cluster.secrets, found.port))
+        yield found
+    finally:
+        found.daemon.stop()
+        cluster.restart_scheduler()
+
+
+@pytest.fixture(scope="module")
+def plugin(cluster: Cluster) -> Iterator[DevicePlugin]:
+    """The device plugin of a node that places pods itself."""
+    found = DevicePlugin(cluster, "node")
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture(scope="module")
+def assigned(cluster: Cluster, extender: Extender) -> Iterator[DevicePlugin]:
+    """The device plugin of a node whose pods the extender places, and no one else."""
+    found = DevicePlugin(cluster, "extender")
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture(scope="module")
+def simulated(cluster: Cluster) -> Iterator[SimulatedNodes]:
+    """Nodes that are objects of the API alone, which go when the module ends."""
+    found = SimulatedNodes(cluster.api)
+    yield found
+    found.remove()
+
+
+class Pods:
+    """Makes pods, and waits for what becomes of them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.api = cluster.api
+
+    def create(self, pod: dict[str, Any]) -> str:
+        """Its name."""
+        name: str = self.api.create_pod(pod)["metadata"]["name"]
+        return name
+
+    def phase(self, name: str) -> str:
+        return str(self.api.pod(name)["status"]["phase"])
+
+    def wait(self, name: str, *phases: str) -> dict[str, Any]:
+        """The pod, when it is in one of these phases."""
+        ends = {"Succeeded", "Failed", *phases}
+        what = f"{name} is {' or '.join(phases)}"
+        until(lambda: self.phase(name) in ends, what, explain=lambda: self.explain(name))
+        found = self.api.pod(name)
+        assert found["status"]["phase"] in phases, self.explain(name)
+        return found
+
+    def explain(self, name: str) -> str:
+        """Its status and events, and what the node has."""
+        status = json.dumps(self.api.pod(name)["status"], indent=1)
+        return f"{name}: {status}\n{self.reasons(name)}\n{self.cluster.node.xpu('ps').stdout}"
+
+    def log(self, name: str, container: str = "main") -> str:
+        return self.cluster.log_of(self.api.pod(name), container)
+
+    def reasons(self, name: str) -> str:
+        """What `kubectl describe` shows of a pod: its events."""
+        return "\n".join(f"{each['reason']}: {each['message']}" for each in self.api.events(name))
+
+    def wait_for_reason(self, name: str, text: str) -> str:
+        what = f"an event of {name} says {text!r}"
+        until(lambda: text in self.reasons(name), what, explain=lambda: self.reasons(name))
+        return self.reasons(name)
+
+    def evict(self, name: str) -> None:
+        """What `kubectl drain` does to each pod of a node."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
+        eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
+        self.api.create(path, eviction)
+
+    def bound(self) -> list[dict[str, Any]]:
+        """Those that have a node."""
+        return [pod for pod in self.api.pods() if "nodeName" in pod["spec"]]
+
+    def wait_until_bound(self, number: int, patience: float = PATIENCE) -> list[dict[str, Any]]:
+        """So many of them; fails the test with the events of one that has no node."""
+
+        def waiting() -> str:
+            names = [pod["metadata"]["name"] for pod in self.api.pods() if "nodeName" not in pod["spec"]]
+            return f"{len(names)} have none; {names[0]}:\n{self.reasons(names[0])}" if names else ""
+
+        until(lambda: len(self.bound()) >= number, f"{number} have a node", patience, waiting)
+        return self.bound()
+
+    def delete_all(self) -> None:
+        """By force: kubelet tells of a pod that has ended only every ten seconds."""
+        self.api.delete_pods()
+        until(lambda: not self.api.pods(), "the last pod is gone")
+
+
+@pytest.fixture
+def pods(cluster: Cluster) -> Iterator[Pods]:
+    """Pods of the test's own; at its end no grant may be left of them."""
+    found = Pods(cluster)
+    yield found
+    found.delete_all()
+    until(lambda: cluster.node.json("ps") == [], "the last grant is gone")

@@ -1,0 +1,120 @@
+"""Programs in the background: started, stopped and killed by their pid; what they said is in a file."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from integration.conftest import Node
+
+PATIENCE = 60
+#: A part's own log lines are of no use where a test fails; this much of their end is.
+_LOG_END = 4000
+
+
+def until(
+    condition: Callable[[], object],
+    what: str,
+    patience: float = PATIENCE,
+    explain: Callable[[], object] = str,
+) -> None:
+    """Polls until `condition` holds; fails the test where it does not in time, with what `explain` says."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {patience:.0f} s in vain until {what}\n{explain()}")
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A port of the loopback device that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def answers(url: str) -> bool:
+    """Whether it answers that all is well."""
+    try:
+        with urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+class Daemon:
+    """A program on a node, which sees what is mounted there; `ready` says whether it answers."""
+
+    def __init__(self, node: Node, name: str, ready: Callable[[], bool], *command: str | Path) -> None:
+        self.command: Sequence[str | Path] = command
+        self._node = node
+        self._name = name
+        self._path = node.folder / f"{name}.log"
+        self._ready = ready
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        with self._path.open("ab") as log:
+            # nsenter, which a view begins with, becomes the program.
+            self._process = subprocess.Popen(
+                [*self._node.view, *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._node.environ,
+            )
+
+    def wait(self) -> None:
+        """Until it answers; fails the test where it ends before that."""
+
+        def answers() -> bool:
+            if not self.runs:
+                pytest.fail(f"{self._name} ended:\n{self.log()}")
+            return self._ready()
+
+        deadline = time.monotonic() + PATIENCE
+        while not answers():
+            if time.monotonic() > deadline:
+                pytest.fail(f"{self._name} does not answer:\n{self.log()}")
+            time.sleep(0.02)
+
+    def start(self) -> None:
+        self.launch()
+        self.wait()
+
+    def ensure(self) -> None:
+        """Starts it unless it runs: a test that ended it may have failed before it started it again."""
+        if not self.runs:
+            self.start()
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def log(self) -> str:
+        """The end of what it has said, in all its runs."""
+        return self._path.read_text(errors="replace")[-_LOG_END:] if self._path.exists() else ""
+
+    def has_said(self, text: str) -> int:
+        """How often, in all its runs."""
+        return self._path.read_text(errors="replace").count(text)

@@ -1,0 +1,202 @@
+"""The programs that the tests' cluster is made of; all are Debian 12's, on any release.
+
+etcd, containerd and its shim are unpacked from Debian's packages; nothing is installed on the machine.
+kube-apiserver, kube-scheduler and kubelet are in no package: they are built from Debian's source package of
+Kubernetes 1.20 with Debian's Go, both unpacked below build/kubernetes too, and gone when the build ends.
+`make test` begins that beside lint and tests (python3 -m kubernetes.parts says what each step costs); whoever
+needs the programs waits for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from distributions.root import mirror
+from support import REPOSITORY
+
+CACHE = REPOSITORY / "build" / "kubernetes"
+_SUITE = "bookworm"
+_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+#: The packages whose programs are used as they are, and what is taken out of them.
+_UNPACKED = {
+    "etcd-server": ("etcd",),
+    "containerd": ("containerd", "containerd-shim-runc-v2", "ctr"),
+}
+_TOOLS = ("golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev")
+_GO = "usr/lib/go-1.19"
+_SOURCE = "kubernetes"
+_VERSION = "v1.20.2"
+_BUILT = ("kube-apiserver", "kube-scheduler", "kubelet")
+#: Clouds' own volumes and the docker that kubelet once drove itself are half of what there is to compile.
+_TAGS = "providerless,dockerless"
+_PACKAGE = "k8s.io/kubernetes"
+_NUMBERS = _VERSION.removeprefix("v").split(".")
+_VERSIONS = {"gitVersion": _VERSION, "gitMajor": _NUMBERS[0], "gitMinor": _NUMBERS[1]}
+_LINKING = " ".join(
+    ["-s", "-w"]
+    + [
+        f"-X {_PACKAGE}/vendor/k8s.io/{package}/version.{name}={value}"
+        for package in ("component-base", "client-go/pkg")
+        for name, value in _VERSIONS.items()
+    ]
+)
+#: The one file of the source that is made by a generator, from all types with this line.
+_OPENAPI = "pkg/generated/openapi"
+_OPENAPI_TAG = "^// *+k8s:openapi-gen=true"
+_NO_OPENAPI = ("code-generator", "sample-apiserver", "sample-controller", "sample-cli-plugin")
+_RECIPE = [_SUITE, _UNPACKED, _TOOLS, _SOURCE, _VERSION, _BUILT, _TAGS, _LINKING, os.uname().machine]
+
+
+class PartsError(Exception):
+    """The programs cannot be had; says why."""
+
+
+def prepare() -> Path:
+    """The folder with all programs, below build/kubernetes, made where it is missing. PartsError.
+
+    Its name says what it was made from.
+    """
+    folder = CACHE / hashlib.sha256(json.dumps(_RECIPE).encode()).hexdigest()[:12]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            unfinished = CACHE / "being-made"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            (unfinished / "programs").mkdir(parents=True)
+            with _said("all"):
+                _make(unfinished)
+            (unfinished / "programs").rename(folder)
+            shutil.rmtree(unfinished)
+    return folder
+
+
+def _make(folder: Path) -> None:
+    programs, root = folder / "programs", folder / "root"
+    source = folder / "go" / "src" / _PACKAGE
+    with _said("packages"):
+        packages = _fetch(folder)
+        for package in packages:
+            _run("dpkg-deb", "--extract", package, root)
+        source.parent.mkdir(parents=True)
+        (description,) = folder.glob("*.dsc")
+        _run("dpkg-source", "--extract", "--no-check", description, source)
+        for names in _UNPACKED.values():
+            for name in names:
+                shutil.move(root / "usr/bin" / name, programs / name)
+        # The one that is there does not know this Go's maps, and kube-apiserver would crash.
+        reflect = source / "vendor/github.com/modern-go/reflect2"
+        shutil.rmtree(reflect)
+        shutil.copytree(root / "usr/share/gocode/src/github.com/modern-go/reflect2", reflect)
+    go = _Go(root / _GO, folder / "go", source)
+    with _said(_OPENAPI):
+        _generate_openapi(go, source)
+    for name in _BUILT:
+        with _said(name):
+            go.build(f"cmd/{name}", programs / name, "-tags", _TAGS, "-ldflags", _LINKING)
+
+
+def _fetch(folder: Path) -> list[Path]:
+    """Downloads packages and source into `folder`, without a change to this machine's apt; the packages."""
+    (folder / "lists" / "partial").mkdir(parents=True)
+    (folder / "archives" / "partial").mkdir(parents=True)
+    where = f"[signed-by={_KEYS}] {mirror()} {_SUITE} main"
+    (folder / "sources.list").write_text(f"deb {where}\ndeb-src {where}\n")
+    settings = {
+        "Dir::Etc::SourceList": folder / "sources.list",
+        "Dir::Etc::SourceParts": "-",
+        "Dir::State::Lists": folder / "lists",
+        "Dir::Cache": folder,
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        # A mirror's copy may be some weeks old.
+        "Acquire::Check-Valid-Until": "false",
+    }
+    apt = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in settings.items())]
+    _run(*apt, "update")
+    _run(*apt, "download", *_UNPACKED, *_TOOLS, cwd=folder)
+    _run(*apt, "source", "--download-only", _SOURCE, cwd=folder)
+    return sorted(folder.glob("*.deb"))
+
+
+class _Go:
+    """Debian's Go, on one tree that is the whole GOPATH."""
+
+    def __init__(self, go: Path, path: Path, source: Path) -> None:
+        self._program = go / "bin" / "go"
+        self._source = source
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(path),
+            "GOROOT": str(go),
+            "GOPATH": str(path),
+            "GOCACHE": str(path / "cache"),
+            "GO111MODULE": "off",
+            # As Debian's own packages of it are built; no C compiler is asked for then.
+            "CGO_ENABLED": "0",
+        }
+
+    def build(self, package: str, program: Path, *options: str) -> None:
+        words: list[str | Path] = [self._program, "build", *options, "-o", program, f"{_PACKAGE}/{package}"]
+        _run(*words, cwd=self._source, env=self.environ)
+
+
+def _generate_openapi(go: _Go, source: Path) -> None:
+    generator = source.parent / "openapi-gen"
+    go.build("vendor/k8s.io/kube-openapi/cmd/openapi-gen", generator)
+    places = [place for place in sorted(source.glob("vendor/k8s.io/*")) if place.name not in _NO_OPENAPI]
+    search = ["grep", "-rlE", "--include=*.go", "--exclude=*_test.go", _OPENAPI_TAG.replace("+", "\\+")]
+    # With a slash, or grep would pass over the links that these are.
+    found = _run(*search, "pkg", *(f"{place.relative_to(source)}/" for place in places), cwd=source)
+    packages = sorted({f"{_PACKAGE}/{os.path.dirname(line)}" for line in found.splitlines()})
+    _run(
+        generator, "--input-dirs", ",".join(packages), "--output-package", f"{_PACKAGE}/{_OPENAPI}",
+        "--output-file-base", "zz_generated.openapi", "--report-filename", source.parent / "report",
+        "--go-header-file", source / "vendor/k8s.io/code-generator/hack/boilerplate.go.txt",
+        cwd=source, env=go.environ,
+    )  # fmt: skip
+
+
+def _run(*words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(words, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        name = os.path.basename(words[0])
+        raise PartsError(f"{name} {' '.join(map(str, words[1:3]))}...: {done.stdout}{done.stderr[-3000:]}")
+    return done.stdout
+
+
+@contextmanager
+def _said(step: str) -> Iterator[None]:
+    """Says what a step has cost: of time, and of one processor's."""
+    began, before = time.monotonic(), os.times()
+    yield
+    after = os.times()
+    cost = after.children_user + after.children_system - before.children_user - before.children_system
+    took = time.monotonic() - began
+    print(f"build/kubernetes: {step}: {took:.0f} s, {cost:.0f} s of a processor", flush=True)
+
+
+def main(words: Sequence[str]) -> int:
+    if words:
+        print("usage: python3 -m kubernetes.parts", file=sys.stderr)
+        return 2
+    try:
+        prepare()
+    except PartsError as error:
+        print(f"build/kubernetes: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

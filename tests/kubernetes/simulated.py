@@ -1,0 +1,107 @@
+"""Nodes that are objects of the API server alone, described as the device plugin does it: for the scheduler.
+
+What pods were given there is read out of their assignments, by the format and not by the product's reader.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from support import GIB
+
+from .api import Api
+from .manifests import INSTALLED
+
+_LABEL = "test.invalid/simulated"
+#: The node selector of pods that are for no other nodes.
+ONLY = {_LABEL: ""}
+_THREADS = 8
+
+
+class SimulatedNodes:
+    """Makes them, and removes all."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._made = 0
+
+    def create(self, number: int, cards: Sequence[int]) -> list[str]:
+        """So many nodes, each with cards of so many GiB; their names."""
+        names = [f"simulated-{self._made + at}" for at in range(number)]
+        self._made += number
+        with ThreadPoolExecutor(_THREADS) as threads:
+            list(threads.map(lambda name: self._api.create("/api/v1/nodes", _node(name, cards)), names))
+        return names
+
+    def remove(self) -> None:
+        self._api.call("DELETE", f"/api/v1/nodes?labelSelector={_LABEL}")
+
+
+def _node(name: str, cards: Sequence[int]) -> dict[str, Any]:
+    devices = [
+        {
+            "uuid": f"GPU-{name}-{at}",
+            "index": str(at),
+            "model": "Tesla T4",
+            "memory": gib * GIB,
+            "cores": 100,
+            "healthy": True,
+            "why": "",
+            "others": {"memory": 0, "cores": 0, "whole": False},
+        }
+        for at, gib in enumerate(cards)
+    ]
+    described = {"v": 1, "driver": "615.00", "placement": "extender", "devices": devices}
+    resources = {
+        "cpu": "64",
+        "memory": "512Gi",
+        "pods": "250",
+        "yoyoworks.com/xpu-mem": str(sum(cards)),
+        "yoyoworks.com/xpu-cores": str(100 * len(cards)),
+        "yoyoworks.com/xpu-shares": str(100 * len(cards)),
+        "yoyoworks.com/xpu": str(len(cards)),
+        "aliyun.com/gpu-mem": str(sum(cards)),
+        "aliyun.com/gpu-core.percentage": str(100 * len(cards)),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {_LABEL: "", "kubernetes.io/hostname": name, **INSTALLED},
+            "annotations": {"yoyoworks.com/xpu-devices": json.dumps(described)},
+        },
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+
+
+def create_pods(api: Api, pods: Iterable[dict[str, Any]]) -> None:
+    """All at once, as far as the API server takes them."""
+    with ThreadPoolExecutor(_THREADS) as threads:
+        list(threads.map(api.create_pod, pods))
+
+
+def assignment(pod: dict[str, Any]) -> dict[str, Any]:
+    """What the scheduler has signed for a pod, with shares (device, bytes, percent) of each container."""
+    version, _, payload, _ = pod["metadata"]["annotations"]["yoyoworks.com/xpu-assignment"].split(".")
+    assert version == "v1"
+    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    assert (found["uid"], found["node"]) == (pod["metadata"]["uid"], pod["spec"]["nodeName"])
+    return found
+
+
+def given(pods: Iterable[dict[str, Any]]) -> tuple[Counter[str], Counter[str]]:
+    """Bytes and percent that all these pods' containers were given of each device together."""
+    memory: Counter[str] = Counter()
+    cores: Counter[str] = Counter()
+    for pod in pods:
+        for shares in assignment(pod)["containers"].values():
+            for device, amount, percent in shares:
+                memory[device] += amount
+                cores[device] += percent or 0
+    return memory, cores

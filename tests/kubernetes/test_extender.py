@@ -1,0 +1,79 @@
+"""The scheduler extender on a real scheduler and API server: replicas, and forgers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support import GIB
+
+from . import manifests
+from .cluster import Cluster
+from .conftest import Pods
+from .objects import container, pod
+from .services import Extender
+from .simulated import SimulatedNodes, given
+
+MEMORY = "yoyoworks.com/xpu-mem"
+ASSIGNMENT = "yoyoworks.com/xpu-assignment"
+
+
+def on(node: str) -> dict[str, Any]:
+    return {"nodeSelector": {"kubernetes.io/hostname": node}}
+
+
+def ask(cluster: Cluster, extender: Extender) -> None:
+    """Has the scheduler ask that replica."""
+    cluster.restart_scheduler(extenders=manifests.scheduler_extenders(cluster.secrets, extender.port))
+
+
+@pytest.fixture
+def standby(cluster: Cluster, extender: Extender) -> Iterator[Extender]:
+    """A second replica, which the scheduler asks, while the first leads."""
+    found = Extender(cluster)
+    found.daemon.start()
+    ask(cluster, found)
+    yield found
+    found.daemon.stop()
+    extender.daemon.ensure()
+    ask(cluster, extender)
+
+
+def test_a_replica_that_does_not_lead_passes_on_and_takes_over_without_a_pod_that_fails(
+    cluster: Cluster, extender: Extender, standby: Extender, simulated: SimulatedNodes, pods: Pods
+) -> None:
+    (node,) = simulated.create(1, (16, 16))
+    for number in range(4):
+        pods.create(pod(f"before-{number}", container(limits={MEMORY: 4}), **on(node)))
+    pods.wait_until_bound(4)
+    extender.daemon.stop()  # as a rollout does it
+    for number in range(4):
+        pods.create(pod(f"after-{number}", container(limits={MEMORY: 4}), **on(node)))
+    memory, _ = given(pods.wait_until_bound(8))
+    assert list(memory.values()) == [16 * GIB] * 2
+    assert not any("FailedScheduling" in pods.reasons(f"after-{number}") for number in range(4))
+
+
+def test_what_an_author_writes_into_his_pod_frees_nothing(
+    extender: Extender, simulated: SimulatedNodes, pods: Pods
+) -> None:
+    (node,) = simulated.create(1, (16, 16))
+    pods.create(pod("honest", container(limits={MEMORY: 10}), **on(node)))
+    pods.create(pod("forger", container(limits={MEMORY: 10}), **on(node)))
+    honest, _ = sorted(pods.wait_until_bound(2), key=lambda each: each["metadata"]["name"] != "honest")
+    copied = honest["metadata"]["annotations"][ASSIGNMENT]
+    pods.api.call(
+        "PATCH",
+        "/api/v1/namespaces/default/pods/forger",
+        {"metadata": {"annotations": {ASSIGNMENT: copied}}},
+        "application/merge-patch+json",
+    )
+    for restart in (False, True):
+        if restart:
+            extender.daemon.stop()
+            extender.daemon.start()
+        name = f"more-{restart}".lower()
+        pods.create(pod(name, container(limits={MEMORY: 7}), **on(node)))
+        pods.wait_for_reason(name, "GPUs 0, 1 each 6 GiB free, 7 GiB asked")

@@ -1,0 +1,134 @@
+"""Pods that the scheduler's extender places: what it signed is what they get, and nothing else counts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from support import GIB
+
+from .cluster import NODE, Cluster
+from .conftest import Pods
+from .daemons import until
+from .objects import container, pod
+from .services import DevicePlugin
+from .simulated import create_pods, given
+
+MEMORY, CORES = "yoyoworks.com/xpu-mem", "yoyoworks.com/xpu-cores"
+ASSIGNMENT = "yoyoworks.com/xpu-assignment"
+
+
+def granted(cluster: Cluster) -> dict[str, int]:
+    """Bytes of each device that containers have."""
+    found: dict[str, int] = {}
+    for entry in cluster.node.json("ps"):
+        if entry["pid"]:
+            found[entry["device_uuid"]] = found.get(entry["device_uuid"], 0) + entry["memory_bytes"]
+    return found
+
+
+def test_a_container_gets_exactly_what_was_signed(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    some, more = (
+        container(name="some", limits={MEMORY: 2, CORES: 20}),
+        container(name="more", limits={MEMORY: 3}),
+    )
+    pods.create(pod("placed", some, more))
+    found = pods.wait("placed", "Running")
+    memory, _ = given([found])
+    assert granted(cluster) == dict(memory)
+    assert sum(memory.values()) == 5 * GIB
+
+
+def test_two_devices_of_one_container_are_those_that_were_signed(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    wanted = container("sh", "-c", "cuda-probe info; exec sleep 1000", limits={MEMORY: 8})
+    pods.create(pod("two", wanted, annotations={"yoyoworks.com/xpu-count": "2"}))
+    found = pods.wait("two", "Running")
+    assert granted(cluster) == dict(given([found])[0])
+    until(lambda: pods.log("two").count("of 4096 MiB") == 2, "it has seen both")
+
+
+def create_forged(pods: Pods, name: str, **changes: Any) -> None:
+    """A pod that somebody puts on the node past the scheduler, with an assignment made from a real one."""
+    pods.create(pod("victim", container(limits={MEMORY: 4})))
+    real = pods.wait("victim", "Running")["metadata"]["annotations"][ASSIGNMENT]
+    version, key, payload, mac = real.split(".")
+    if changes:
+        said = {**json.loads(base64.urlsafe_b64decode(payload + "==")), **changes}
+        payload = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
+    text = ".".join((version, key, payload, mac))
+    pods.create(pod(name, container(limits={MEMORY: 4}), annotations={ASSIGNMENT: text}, nodeName=NODE))
+
+
+def is_refused(pods: Pods, name: str, text: str) -> None:
+    """Waits until `kubectl describe` shows `text` of a pod: in its state, its container's, or its events."""
+
+    def told() -> str:
+        return json.dumps(pods.api.pod(name)["status"]) + pods.reasons(name)
+
+    until(lambda: text in told(), f"it is said of {name}: {text}", explain=told)
+    assert "running" not in str(pods.api.pod(name)["status"].get("containerStatuses"))
+
+
+def test_another_pods_assignment_is_refused(assigned: DevicePlugin, cluster: Cluster, pods: Pods) -> None:
+    create_forged(pods, "copied")
+    is_refused(pods, "copied", "another pod")
+    assert sum(granted(cluster).values()) == 4 * GIB
+
+
+def test_a_changed_assignment_is_refused(assigned: DevicePlugin, cluster: Cluster, pods: Pods) -> None:
+    create_forged(pods, "changed", containers={"main": [["GPU-0", None, None]]})
+    is_refused(pods, "changed", "forged")
+    assert sum(granted(cluster).values()) == 4 * GIB
+
+
+def test_a_pod_past_the_scheduler_has_no_assignment_and_gets_nothing(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    pods.create(pod("past", container(limits={MEMORY: 4}), nodeName=NODE))
+    is_refused(pods, "past", "no assignment")
+    assert granted(cluster) == {}
+
+
+def test_a_pod_without_limits_that_asks_by_a_variable_gets_nothing(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    pods.create(pod("sly", container(env={"NVIDIA_VISIBLE_DEVICES": "all"})))
+    is_refused(pods, "sly", "resources.limits")
+    assert granted(cluster) == {}
+
+
+def test_fifty_pods_at_once_run_each_with_its_own_and_nothing_is_given_twice(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    create_pods(pods.api, [pod(f"small-{at}", container(limits={MEMORY: 1})) for at in range(50)])
+    until(
+        lambda: all(each["status"]["phase"] == "Running" for each in pods.api.pods()),
+        "all fifty run", 120, lambda: pods.explain("small-49"),
+    )  # fmt: skip
+    memory, _ = given(pods.api.pods())
+    assert granted(cluster) == dict(memory)
+    assert sum(memory.values()) == 50 * GIB and max(memory.values()) <= 15 * GIB
+
+
+def test_a_drained_node_is_empty_and_takes_pods_again_when_it_is_back(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    for name in ("one", "two"):
+        pods.create(pod(name, container(limits={MEMORY: 8})))
+        pods.wait(name, "Running")
+    cluster.api.patch_node(NODE, {"spec": {"unschedulable": True}})
+    try:
+        for name in ("one", "two"):
+            pods.evict(name)
+        until(lambda: not pods.api.pods(), "both are gone")
+        until(lambda: cluster.node.json("ps") == [], "the node has nothing of them")
+        pods.create(pod("next", container(limits={MEMORY: 15})))
+        pods.wait_for_reason("next", "unschedulable")
+    finally:
+        cluster.api.patch_node(NODE, {"spec": {"unschedulable": None}})
+    pods.wait("next", "Running")

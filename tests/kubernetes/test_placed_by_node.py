@@ -1,0 +1,181 @@
+"""A node that offers its cards to kubelet and places pods itself: what they get, and who is told of no."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from support import GIB
+
+from .cluster import NODE, Cluster
+from .conftest import Pods
+from .daemons import until
+from .objects import container, pod
+from .services import DevicePlugin
+
+MEMORY, CORES, SHARES, WHOLE = (f"yoyoworks.com/xpu{kind}" for kind in ("-mem", "-cores", "-shares", ""))
+
+
+def allocatable(cluster: Cluster, name: str) -> int:
+    return int(cluster.api.node(NODE)["status"]["allocatable"].get(name, 0))
+
+
+def test_four_cards_of_15_gib_are_60_of_memory_and_400_of_cores(
+    plugin: DevicePlugin, cluster: Cluster
+) -> None:
+    wanted = {
+        MEMORY: 60, CORES: 400, SHARES: 400, WHOLE: 4,
+        "aliyun.com/gpu-mem": 60, "aliyun.com/gpu-core.percentage": 400,
+    }  # fmt: skip
+    for key, number in wanted.items():
+        assert (key, allocatable(cluster, key)) == (key, number)
+
+
+@pytest.mark.parametrize("names", [(MEMORY, CORES), (CORES, MEMORY)])
+def test_memory_and_cores_of_one_container_are_one_slice_in_whichever_order(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods, names: tuple[str, str]
+) -> None:
+    amounts = {MEMORY: 4, CORES: 30}
+    pods.create(
+        pod(
+            "slice",
+            container(
+                "sh", "-c", "cuda-probe info; exec sleep 1000", limits={name: amounts[name] for name in names}
+            ),
+        )
+    )
+    pods.wait("slice", "Running")
+    (entry,) = cluster.node.json("ps")
+    assert (entry["memory_bytes"], entry["cores"]) == (4 * GIB, 30)
+    until(lambda: "of 4096 MiB" in pods.log("slice"), "it has seen its slice")
+
+
+def test_each_of_a_pods_containers_has_its_own_amounts(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    some = container(name="some", limits={MEMORY: 2})
+    more = container(name="more", limits={MEMORY: 5, CORES: 50})
+    none = container("sh", "-c", "ls /dev; exec sleep 1000", name="none")
+    pods.create(pod("several", some, more, none))
+    pods.wait("several", "Running")
+    found = sorted((entry["memory_bytes"], entry["cores"]) for entry in cluster.node.json("ps"))
+    assert found == [(2 * GIB, None), (5 * GIB, 50)]
+    until(lambda: "null" in pods.log("several", "none"), "the third has listed its devices")
+    assert "nvidia" not in pods.log("several", "none")
+
+
+def refusal(pods: Pods, name: str) -> str:
+    """Why a pod's container was not started, as `kubectl describe` shows it."""
+    found = pods.wait(name, "Failed")
+    (status,) = found["status"]["containerStatuses"]
+    return str(status["state"]["terminated"]["message"])
+
+
+@pytest.mark.parametrize("variable", ["XPU_MEM", "XPU_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
+def test_who_asks_by_a_variable_alone_is_refused_and_told_of_limits(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods, variable: str
+) -> None:
+    value = "4G" if variable == "XPU_MEM" else "all"
+    pods.create(pod("sly", container(env={variable: value})))
+    assert "resources.limits" in refusal(pods, "sly")
+    assert cluster.node.json("ps") == []
+
+
+def test_a_variable_besides_limits_cannot_change_the_amount(plugin: DevicePlugin, pods: Pods) -> None:
+    pods.create(pod("sly", container(env={"XPU_MEM": "14G"}, limits={MEMORY: 1})))
+    assert "XPU_MEM" in refusal(pods, "sly")
+
+
+def test_a_container_that_ends_and_starts_again_finds_its_slice_although_all_others_are_taken(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    pods.create(pod("again", container(limits={MEMORY: 15}), restartPolicy="Always"))
+    pods.wait("again", "Running")
+    (before,) = cluster.node.json("ps")
+    for name in ("two", "three", "four"):
+        pods.create(pod(name, container(limits={MEMORY: 15})))
+        pods.wait(name, "Running")
+    os.kill(before["pid"], signal.SIGKILL)
+
+    def now() -> dict[str, Any]:
+        found: dict[str, Any] = pods.api.pod("again")["status"]["containerStatuses"][0]
+        return found
+
+    until(lambda: now()["restartCount"] == 1 and "running" in now()["state"], "it runs again")
+    (entry,) = (each for each in cluster.node.json("ps") if each["device_uuid"] == before["device_uuid"])
+    assert entry["pid"] != before["pid"] and entry["memory_bytes"] == 15 * GIB
+
+
+def test_what_is_no_pods_is_not_offered(plugin: DevicePlugin, cluster: Cluster, pods: Pods) -> None:
+    words = [
+        "run",
+        "--detach",
+        "--net-host",
+        "--runc-binary",
+        str(cluster.node.runtime),
+        "--env",
+        "XPU_MEM=10G",
+    ]
+    cluster.ctr(*words, "test.invalid/xpu-test:1", "foreign", "sleep", "1000")
+    try:
+        until(lambda: allocatable(cluster, MEMORY) == 50, "kubelet knows of 50 GiB")
+    finally:
+        cluster.ctr("task", "delete", "--force", "foreign")
+        cluster.ctr("container", "delete", "foreign")
+    until(lambda: allocatable(cluster, MEMORY) == 60, "kubelet knows of 60 GiB")
+
+
+def test_a_card_that_is_lost_is_offered_again_when_it_is_back(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    cluster.change_cards([True, False, True, True])
+    try:
+        until(lambda: allocatable(cluster, MEMORY) == 45, "kubelet knows of 45 GiB")
+        assert allocatable(cluster, WHOLE) == 3
+        for name in ("one", "two", "three", "four"):
+            pods.create(pod(name, container(limits={MEMORY: 15})))
+        until(lambda: len(pods.bound()) == 3, "three have a card")
+        (waiting,) = {"one", "two", "three", "four"} - {each["metadata"]["name"] for each in pods.bound()}
+        pods.wait_for_reason(waiting, "Insufficient")
+    finally:
+        pods.delete_all()
+        until(lambda: cluster.node.json("ps") == [], "the cards are unused")
+        cluster.change_cards([True] * 4)
+    until(lambda: allocatable(cluster, MEMORY) == 60, "kubelet knows of 60 GiB")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_kubelet_started_again_finds_the_plugin_and_its_pods_as_they_were(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods, number: int
+) -> None:
+    pods.create(pod("before", container(limits={MEMORY: 4})))
+    pods.wait("before", "Running")
+    (entry,) = cluster.node.json("ps")
+    with plugin.registers_again():
+        cluster.kubelet.stop(number)
+        cluster.kubelet.start()
+    pods.create(pod("after", container(limits={MEMORY: 6, CORES: 20})))
+    pods.wait("after", "Running")
+    assert entry in cluster.node.json("ps")
+    assert sorted(each["memory_bytes"] for each in cluster.node.json("ps")) == [4 * GIB, 6 * GIB]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_plugin_started_again_leaves_pods_as_they_are_and_serves_the_next(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods, number: int
+) -> None:
+    pods.create(pod("before", container(limits={MEMORY: 9})))
+    pods.wait("before", "Running")
+    (entry,) = cluster.node.json("ps")
+    with plugin.registers_again():
+        plugin.daemon.stop(number)
+        assert cluster.node.json("ps") == [entry]
+        plugin.daemon.start()
+    pods.create(pod("after", container(limits={MEMORY: 9})))
+    pods.wait("after", "Running")
+    found = cluster.node.json("ps")
+    assert entry in found
+    assert len({each["device_uuid"] for each in found}) == 2
