@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 
 from xpu_runtime import jsonlite
-from xpu_runtime.ledger.sqlite import sqlite
+from xpu_runtime.ledger.sqlite import rows_if_any
 from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
@@ -152,7 +152,7 @@ def _row(each: Slice | Part) -> list[Any]:
 
 def read(db: Any, after: int, since: float, most: int = -1) -> list[Event]:
     """The first `most` rows (-1: all) with a greater number than `after`, not older than `since`."""
-    rows = _rows(
+    rows = rows_if_any(
         db,
         "SELECT id, time, kind, container_id, devices, text FROM events WHERE id > ? AND time >= ? "
         "ORDER BY id LIMIT ?",
@@ -182,7 +182,7 @@ def totals(db: Any) -> Totals:
     """How many there have been since the ledger was made."""
     kinds: dict[str, int] = {}
     refusals: dict[str, int] = {}
-    for kind, code, number in _rows(db, "SELECT kind, code, number FROM event_totals") + _rows(
+    for kind, code, number in rows_if_any(db, "SELECT kind, code, number FROM event_totals") + rows_if_any(
         db, "SELECT kind, '', COUNT(*) FROM events GROUP BY kind"
     ):
         if code:
@@ -194,19 +194,10 @@ def totals(db: Any) -> Totals:
 
 def _starts(db: Any) -> dict[str, Starts]:
     found: dict[str, Starts] = {}
-    for mode, bucket, number, seconds in _rows(db, "SELECT mode, bucket, number, seconds FROM start_seconds"):
+    for mode, bucket, number, seconds in rows_if_any(
+        db, "SELECT mode, bucket, number, seconds FROM start_seconds"
+    ):
         earlier = found.get(mode, Starts((0,) * (len(BUCKETS_S) + 1), 0.0))
         numbers = [*earlier.numbers[:bucket], number, *earlier.numbers[bucket + 1 :]]
         found[mode] = Starts(tuple(numbers), earlier.seconds + seconds)
     return found
-
-
-def _rows(db: Any, statement: str, *values: object) -> list[Any]:
-    """No rows where there is no such table (yet)."""
-    try:
-        rows: list[Any] = db.execute(statement, values).fetchall()
-    except sqlite.OperationalError as error:
-        if "no such table" not in str(error):
-            raise
-        return []
-    return rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from xpu_runtime.ledger.grants import Slice, Use
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.sqlite import sqlite
+from xpu_runtime.ledger.sqlite import rows_if_any
 from xpu_runtime.request.units import show, show_apart
 
 TYPE_CHECKING = False
@@ -46,25 +46,14 @@ def count(db: Any, grant: Grant, names: Sequence[str]) -> None:
 
 def used(db: Any, name: str) -> Use:
     """What is granted that counts to a quota."""
-    rows = _rows(db, _USED, name)
+    rows = rows_if_any(db, _USED, name)
     return Use(*rows[0]) if rows else Use()
 
 
 def names_of(db: Any, grant: Grant) -> list[str]:
     """The quotas that a grant counts to; one of them may not be in the configuration any more."""
     statement = "SELECT quota FROM counted WHERE grant_id = ? AND container_id = ? ORDER BY quota"
-    return [name for (name,) in _rows(db, statement, grant.id, grant.container_id)]
-
-
-def _rows(db: Any, statement: str, *values: object) -> list[Any]:
-    """No rows where nothing has counted to a quota yet."""
-    try:
-        rows: list[Any] = db.execute(statement, values).fetchall()
-    except sqlite.OperationalError as error:
-        if "no such table" not in str(error):
-            raise
-        return []
-    return rows
+    return [name for (name,) in rows_if_any(db, statement, grant.id, grant.container_id)]
 
 
 def over(quotas: Sequence[Quota], slices: Sequence[Slice], used_of: Callable[[str], Use]) -> Refusal | None:

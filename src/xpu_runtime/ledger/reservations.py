@@ -12,7 +12,7 @@ from __future__ import annotations
 from xpu_runtime import jsonlite
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.grants import Use
-from xpu_runtime.ledger.sqlite import sqlite
+from xpu_runtime.ledger.sqlite import rows_if_any
 from xpu_runtime.request.assignment import Assignment, Share, of_plain, plain
 from xpu_runtime.value import Value
 
@@ -135,7 +135,7 @@ def every(db: Any, uid: str | None = None) -> list[Reservation]:
     statement = f"SELECT uid, namespace, pod, made, containers FROM reservations {where} ORDER BY 2, 3, 1"
     return [
         Reservation(*row[:4], *(of_plain(group) for group in jsonlite.loads(row[4])))
-        for row in _rows(db, statement, *values)
+        for row in rows_if_any(db, statement, *values)
     ]
 
 
@@ -180,7 +180,7 @@ def remove(db: Any, uids: Iterable[str]) -> list[Reservation]:
 
 
 def _parts(db: Any, uid: str) -> list[events.Part]:
-    rows = _rows(
+    rows = rows_if_any(
         db,
         "SELECT device_uuid, device_index, memory_bytes, cores, whole FROM reserved WHERE uid = ? "
         "ORDER BY device_index, device_uuid",
@@ -208,12 +208,12 @@ def pods_of_grants(db: Any) -> dict[int, tuple[str, str]]:
     """(UID, container's name) of each grant that is a pod's container's, by the grant's number."""
     statement = """SELECT grant_id, uid, container FROM of_pods JOIN grants
         ON grants.id = of_pods.grant_id AND grants.container_id = of_pods.container_id"""
-    return {number: (uid, container) for number, uid, container in _rows(db, statement)}
+    return {number: (uid, container) for number, uid, container in rows_if_any(db, statement)}
 
 
 def running(db: Any, uid: str) -> dict[str, Use]:
     """What the containers of one pod have of each device."""
-    rows = _rows(db, f"{_RUNNING} WHERE uid = ? GROUP BY uid, device_uuid", uid)
+    rows = rows_if_any(db, f"{_RUNNING} WHERE uid = ? GROUP BY uid, device_uuid", uid)
     return {
         uuid: Use(memory, cores, count, not limited, "" if limited else holder)
         for _, uuid, memory, cores, count, limited, holder in rows
@@ -268,14 +268,14 @@ def unused(db: Any) -> list[Unused]:
 
 def _unused(db: Any) -> list[tuple[str, Unused]]:
     """With the pods' UIDs."""
-    reserved = _rows(
+    reserved = rows_if_any(
         db,
         "SELECT uid, device_index, device_uuid, memory_bytes, cores, whole, namespace, pod FROM reserved "
         "JOIN reservations USING (uid)",
     )
     if not reserved:
         return []
-    rows = _rows(db, f"{_RUNNING} GROUP BY uid, device_uuid")
+    rows = rows_if_any(db, f"{_RUNNING} GROUP BY uid, device_uuid")
     have = {(row[0], row[1]): (row[2], row[3], not row[5]) for row in rows}
     found = []
     for uid, index, uuid, memory, cores, whole, namespace, pod in reserved:
@@ -336,14 +336,3 @@ def _less(all_of_it: Use, own: Use) -> Use:
         holder=all_of_it.holder if kept else "",
         holder_cores=all_of_it.holder_cores if kept else None,
     )
-
-
-def _rows(db: Any, statement: str, *values: object) -> list[Any]:
-    """No rows where nothing has been reserved yet."""
-    try:
-        rows: list[Any] = db.execute(statement, values).fetchall()
-    except sqlite.OperationalError as error:
-        if "no such table" not in str(error):
-            raise
-        return []
-    return rows

@@ -2,7 +2,7 @@
 
 `sqlite3` brings `datetime` and `collections`; `_sqlite3` itself imports `functools` for one thing, the
 cache of prepared statements, and `functools` costs twice as much as SQLite (2 ms of a hook's 20). A
-transaction of ours prepares a dozen statements once each, so it does without the cache. Knows nothing of the
+transaction of ours prepares a dozen statements once each, so it does without the cache. Knows no table of the
 ledger.
 """
 
@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
 
 
 def _without_cache(*_: object) -> Callable[[object], object]:
@@ -45,3 +46,14 @@ except (ImportError, AttributeError, TypeError):  # it has another name there, o
     except ImportError as error:
         raise XpuError(*incomplete_python(error)) from None
     sqlite = sqlite3
+
+
+def rows_if_any(db: Any, statement: str, *values: object) -> list[Any]:
+    """The rows of a query; none where there is no such table (yet): some are made with their first row."""
+    try:
+        rows: list[Any] = db.execute(statement, values).fetchall()
+    except sqlite.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        return []
+    return rows
