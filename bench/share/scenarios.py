@@ -104,7 +104,7 @@ def shares(containers: Sequence[Container], demands: Mapping[int, float]) -> dic
     free = 100.0 - sum(given.values())
     for level in ("high", "normal", "low"):
         wanted = {i: most[i] for i in demands if containers[i].priority == level}
-        free -= _fill(given, wanted, {i: float(containers[i].cores or 100) for i in wanted}, free)
+        free -= _fill(given, wanted, {i: _weight(containers[i]) for i in wanted}, free)
     return given
 
 
@@ -114,6 +114,11 @@ def _most(container: Container) -> float:
 
 def _guaranteed(container: Container) -> float:
     return LOW_FLOOR if container.priority == "low" else float(container.cores or 0)
+
+
+def _weight(container: Container) -> float:
+    """In which proportion it has what others leave: burst in equal parts. Not for both on one card."""
+    return 1.0 if container.sched == "burst" else float(container.cores or 100)
 
 
 def _fill(
@@ -176,9 +181,11 @@ def policies() -> list[Scenario]:
     return [
         Scenario("burst, alone", (one(even, 30, sched="burst"),)),
         mix("burst, 30/70", one(even, 30, sched="burst"), one(even, 70, sched="burst")),
+        mix("burst, 20/60", one(even, 20, sched="burst"), one(even, 60, sched="burst")),
         mix("burst, beside a bursty one", one(even, 30, sched="burst"), one("bursty", 70, sched="burst")),
         Scenario("weight, alone", (one(even, 25, sched="weight"),)),
         mix("weight, 25/75", one(even, 25, sched="weight"), one(even, 75, sched="weight")),
+        mix("weight, 20/60", one(even, 20, sched="weight"), one(even, 60, sched="weight")),
         mix("weight, beside a bursty one", one(even, 25, sched="weight"), one("bursty", 75, sched="weight")),
         mix(
             "high beside low",

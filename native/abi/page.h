@@ -50,13 +50,13 @@ struct xpu_quota_limit {
     uint64_t memory;      /* bytes, or XPU_NO_LIMIT */
     uint64_t cores;       /* the cap on the device's time, 1 to XPU_WHOLE; 0: none */
     uint64_t adjusted;    /* what the host's agent makes of it for now: XPU_ADJUSTED_* */
-    uint64_t policy;      /* for the agent: enum xpu_sched, | enum xpu_priority << 8 */
+    uint64_t policy;      /* enum xpu_sched, | enum xpu_priority << 8: how the agent adjusts the cap */
     uint64_t reserved[4]; /* 0 */
 };
 
 /* adjusted = number of the agent's round << 32 | share, 0 to XPU_WHOLE (0: nothing is launched); all 0: no
  * agent has been here. A share counts only while the number goes on (XPU_AGENT_LOST_MS): an agent that was
- * killed leaves the container with its cap. */
+ * killed leaves the container with its cap. More than the cap is for a process that has seen the number change. */
 enum { XPU_ADJUSTED_ROUND_SHIFT = 32, XPU_AGENT_LOST_MS = 500 };
 
 enum xpu_sched {

@@ -25,8 +25,8 @@ static struct { uint64_t charged, others, siblings; } use[XPU_DEVICES];
 /* No more of that is remembered: it may have been while this process had no work. */
 static const uint64_t MOST_SIBLINGS_NS = 40000000;
 
-/* The agent's round that was seen last of each device, and when. */
-static uint32_t rounds[XPU_DEVICES];
+/* The agent's round that was seen last of each device, and when; whether it was ever seen to change. */
+static uint32_t rounds[XPU_DEVICES], moved[XPU_DEVICES];
 static uint64_t round_at[XPU_DEVICES];
 
 uint64_t xpu_now(void) {
@@ -50,7 +50,10 @@ bool xpu_any_cap(void) {
 
 /* The number of the agent's round means nothing in itself: an agent that goes on changes it. */
 static bool agent_goes_on(int device, uint32_t round, uint64_t now) {
-    if (XPU_LOAD(rounds[device]) != round) {
+    uint32_t before = XPU_LOAD(rounds[device]);
+    if (before != round) {
+        if (before)
+            XPU_STORE(moved[device], 1);
         XPU_STORE(round_at[device], now);
         XPU_STORE(rounds[device], round);
     }
@@ -63,9 +66,12 @@ uint32_t xpu_share(int device, uint64_t now) {
     uint32_t round = (uint32_t)(adjusted >> XPU_ADJUSTED_ROUND_SHIFT), share = (uint32_t)adjusted;
     if (!cap)
         return XPU_NO_CAP;
+    cap = cap < XPU_WHOLE ? cap : XPU_WHOLE;
     if (!round || !agent_goes_on(device, round, now))
-        share = cap < XPU_WHOLE ? (uint32_t)cap : XPU_WHOLE;
-    return share < XPU_WHOLE ? share : XPU_WHOLE;
+        return (uint32_t)cap;
+    /* A process that has just begun sees the last word of an agent that was killed as if it were new. */
+    uint64_t most = XPU_LOAD(moved[device]) ? XPU_WHOLE : cap;
+    return share < most ? share : (uint32_t)most;
 }
 
 bool xpu_share_varies(int device) {

@@ -209,6 +209,8 @@ def test_the_share_is_the_cap_and_none_without_one(account: Make) -> None:
 def test_the_agent_s_share_holds_while_its_rounds_go_on(account: Make) -> None:
     here = account(cores=30)
     one = started(here)
+    adjust(here, 6 << 32 | 8000)
+    assert one.ask("share", 0, NOW) == "3000", "it may be the last word of one that was killed"
     adjust(here, 7 << 32 | 8000)
     assert one.ask("share", 0, NOW) == "8000"
     assert one.ask("share", 0, NOW + AGENT_LOST - 1) == "8000"
@@ -219,6 +221,17 @@ def test_the_agent_s_share_holds_while_its_rounds_go_on(account: Make) -> None:
     assert one.ask("share", 0, NOW + S) == "10000", "never more than the device"
     adjust(here, 8000)
     assert one.ask("share", 0, NOW + S) == "3000", "without a number it is not the agent's"
+
+
+def test_what_a_killed_agent_has_left_gives_a_new_process_no_more_than_the_cap(account: Make) -> None:
+    here = account(cores=30)
+    adjust(here, 7 << 32 | 8000)
+    for at in range(3):
+        assert started(here).ask("share", 0, NOW + at * S) == "3000"
+    adjust(here, 8 << 32 | 100)
+    one = started(here)
+    assert one.ask("share", 0, NOW) == "100", "less may be because it is held strictly"
+    assert one.ask("share", 0, NOW + AGENT_LOST) == "3000"
 
 
 @pytest.mark.parametrize("seed", range(12))

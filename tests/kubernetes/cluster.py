@@ -112,7 +112,7 @@ class Cluster:
             # Both need the controller manager: it makes service accounts, and takes a new node's taint away.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
-            "--enable-priority-and-fairness=false",
+            "--enable-priority-and-fairness=false", "--feature-gates=EphemeralContainers=true",
             "--max-requests-inflight=0", "--max-mutating-requests-inflight=0",
         )  # fmt: skip
 
@@ -184,6 +184,7 @@ class Cluster:
             "enableControllerAttachDetach": False,
             "evictionHard": dict.fromkeys(signals, "0%"),
             "failSwapOn": False,
+            "featureGates": {"EphemeralContainers": True},
             "imageGCHighThresholdPercent": 100,
             "makeIPTablesUtilChains": False,
             "resolvConf": "",

@@ -1,9 +1,9 @@
 """Which share of a device's time each slice on it may use now: values in, shares out.
 
 A cap is guaranteed to whoever wants it, but for low priority. What then is left (caps of slices that do not
-want theirs, and what nobody has booked) goes to burst and weight slices that want more, in proportion to
-their caps, high priority first. No page, no clock and no driver is known here: what a slice wants is
-demand.py's to tell. Shares are in ten-thousandths (compute.WHOLE).
+want theirs, and what nobody has booked) goes to burst and weight slices that want more, high priority first:
+to burst slices in equal parts, to weight slices in proportion to their caps. No page, no clock and no driver
+is known here: what a slice wants is demand.py's to tell. Shares are in ten-thousandths (compute.WHOLE).
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _guaranteed(wishes: list[Wish], most: list[int]) -> list[int]:
     """
     have = [min(wish.cap, need, FLOOR if wish.priority == LOW else WHOLE) for wish, need in zip(wishes, most)]
     over = sum(have) - WHOLE
-    if over > 0:
-        elastic = [n for n, wish in enumerate(wishes) if wish.sched != FIXED]
+    elastic = [n for n, wish in enumerate(wishes) if wish.sched != FIXED and have[n]]
+    if over > 0 and elastic:
         sum_elastic = sum(have[n] for n in elastic)
         for n in elastic:
             have[n] = max(min(FLOOR, have[n]), have[n] - -(-over * have[n] // sum_elastic))
@@ -79,16 +79,28 @@ def _most(wish: Wish) -> int:
     return allowed if wish.backlog else min(wish.need, allowed)
 
 
+def _weights(wishes: list[Wish], of: list[int]) -> list[int]:
+    """In which proportion the slices `of` share what is beyond their caps.
+
+    A burst slice beside weight slices counts as one of the average cap.
+    """
+    caps = [wishes[n].cap for n in of]
+    if all(wishes[n].sched != BURST for n in of):
+        return caps
+    average = -(-sum(caps) // len(caps))
+    return [average if wishes[n].sched == BURST else cap for n, cap in zip(of, caps)]
+
+
 def _fill(wishes: list[Wish], have: list[int], most: list[int], hungry: list[int], left: int) -> int:
-    """Shares `left` out among the slices `hungry`, in proportion to their caps, as far as each can use it.
+    """Shares `left` out among the slices `hungry`, by their weights, as far as each can use it.
 
     Returns how much that was.
     """
     given = 0
-    while left > given and (caps := sum([wishes[n].cap for n in hungry])):
+    while left > given and (total := sum(weights := _weights(wishes, hungry))):
         before, rest = given, left - given
-        for n in hungry:
-            part = min(rest * wishes[n].cap // caps, most[n] - have[n])
+        for n, weight in zip(hungry, weights):
+            part = min(rest * weight // total, most[n] - have[n])
             have[n] += part
             given += part
         if given == before:  # less than one for each
@@ -100,9 +112,9 @@ def _fill(wishes: list[Wish], have: list[int], most: list[int], hungry: list[int
 
 def _spread(wishes: list[Wish], have: list[int], left: int) -> None:
     working = [n for n, wish in enumerate(wishes) if wish.sched != FIXED and (wish.backlog or wish.need)]
-    caps = sum(wishes[n].cap for n in working)
-    for n in working:
-        have[n] = min(WHOLE, have[n] + left * wishes[n].cap // caps)
+    weights = _weights(wishes, working)
+    for n, weight in zip(working, weights):
+        have[n] = min(WHOLE, have[n] + left * weight // sum(weights))
 
 
 def _told(wish: Wish, share: int, left: int) -> int:

@@ -1,0 +1,120 @@
+"""What becomes of a pod's slices as its containers come and go: the ledger is what runs, at each step.
+
+Sidecars (init containers that are restarted always) are newer than this kubelet: test_device_plugin.py has
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from support import GIB
+
+from .api import NAMESPACE
+from .cluster import IMAGE, Cluster
+from .conftest import Pods
+from .daemons import until
+from .objects import container, pod
+from .services import DevicePlugin
+from .simulated import assignment
+
+MEMORY, CORES = "yoyoworks.com/xpu-mem", "yoyoworks.com/xpu-cores"
+#: A container that ends well when it is told.
+WAITS = ("sh", "-c", "trap 'exit 0' USR1; while :; do sleep 0.1; done")
+
+
+def running(cluster: Cluster) -> list[dict[str, Any]]:
+    """What containers that run have; what is reserved for others is left out."""
+    return [row for row in cluster.node.json("ps") if row["pid"]]
+
+
+def row_of(cluster: Cluster, pods: Pods, name: str, container_name: str) -> dict[str, Any]:
+    """What that container of a pod has, whichever of its lives it is in; {}: nothing."""
+    status = pods.api.pod(name)["status"]
+    kinds = ("initContainerStatuses", "containerStatuses")
+    (found,) = (each for kind in kinds for each in status.get(kind, ()) if each["name"] == container_name)
+    container_id = found.get("containerID", "").removeprefix("containerd://")
+    return next((row for row in running(cluster) if row["container_id"] == container_id), {})
+
+
+def wait_for_row(cluster: Cluster, pods: Pods, name: str, container_name: str, other_than: int = 0) -> None:
+    """Until that container runs, in another process than `other_than`."""
+    until(
+        lambda: row_of(cluster, pods, name, container_name).get("pid", other_than) != other_than,
+        f"{container_name} runs",
+        explain=lambda: pods.explain(name),
+    )
+
+
+def test_init_containers_have_their_own_amounts_one_after_the_other(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    init = [
+        container(*WAITS, name="first", limits={MEMORY: 10, CORES: 50}),
+        container(*WAITS, name="second", limits={MEMORY: 2}),
+    ]
+    pods.create(pod("steps", container(limits={MEMORY: 4}), initContainers=init))
+    for name, amount, cores in (("first", 10, 50), ("second", 2, None)):
+        # A container of before may have ended a moment ago.
+        wait_for_row(cluster, pods, "steps", name)
+        (row,) = running(cluster)
+        assert (row["memory_bytes"], row["cores"]) == (amount * GIB, cores)
+        os.kill(row["pid"], signal.SIGUSR1)
+    found = pods.wait("steps", "Running")
+    ((device, amount, _),) = assignment(found)["containers"]["main"]
+    (row,) = running(cluster)
+    assert (row["device_uuid"], row["memory_bytes"]) == (device, amount) == (device, 4 * GIB)
+
+
+def test_a_container_that_is_killed_starts_again_with_what_was_signed(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    some, more = (
+        container(name="some", limits={MEMORY: 15}),
+        container(name="more", limits={MEMORY: 15}),
+    )
+    pods.create(pod("again", some, more, restartPolicy="Always"))
+    pods.wait("again", "Running")
+    before = {name: row_of(cluster, pods, "again", name) for name in ("some", "more")}
+    os.kill(before["some"]["pid"], signal.SIGKILL)
+    wait_for_row(cluster, pods, "again", "some", other_than=before["some"]["pid"])
+    assert row_of(cluster, pods, "again", "more") == before["more"]
+    assert row_of(cluster, pods, "again", "some")["device_uuid"] == before["some"]["device_uuid"]
+    assert len(running(cluster)) == 2
+
+
+def test_a_pod_deleted_by_force_leaves_its_place_to_the_next(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    names = ("one", "two", "three", "four")
+    for name in names:
+        pods.create(pod(name, container(limits={MEMORY: 15})))
+    for name in names:
+        pods.wait(name, "Running")
+    # The API's object is gone at once; the container runs on until kubelet has noticed.
+    pods.api.delete_pod("one", grace=0)
+    pods.create(pod("next", container(limits={MEMORY: 15})))
+    pods.wait("next", "Running")
+    assert len({row["device_uuid"] for row in running(cluster)}) == 4
+
+
+def test_an_ephemeral_container_has_no_device_and_takes_nothing(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    pods.create(pod("looked-at", container(limits={MEMORY: 4})))
+    pods.wait("looked-at", "Running")
+    before = cluster.node.json("ps")
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/looked-at/ephemeralcontainers"
+    found = pods.api.call("GET", path)
+    found["ephemeralContainers"] = [
+        {"name": "looker", "image": IMAGE, "command": ["sh", "-c", "ls /dev; exec sleep 1000"]}
+    ]
+    pods.api.call("PUT", path, found)
+    until(
+        lambda: "null" in pods.log("looked-at", "looker"),
+        "it has listed its devices", explain=lambda: pods.explain("looked-at"),
+    )  # fmt: skip
+    assert "nvidia" not in pods.log("looked-at", "looker")
+    assert cluster.node.json("ps") == before
