@@ -160,8 +160,10 @@ def _run(words: Sequence[str], stop: threading.Event) -> int:
         ):
             print("there is no `xpu agent`: burst and weight hold as fixed", file=sys.stderr)
         judged = session.measure(wanted)
+        version = node.call(str(node.xpu), "--version").strip()
     command = _command(words[1:])
-    said = f"{'a real card' if options.real else options.topology + ', simulated'}; {quiet}"
+    card = "a real card" if options.real else f"{options.topology}, simulated"
+    said = f"{card}; {version}; {quiet}"
     text = table.markdown(judged, command, said)
     print(f"\n{text}")
     if options.out:
@@ -182,7 +184,7 @@ def _command(words: Sequence[str]) -> str:
             next(given)
         else:
             kept.append(f"'{word}'" if " " in word else word)
-    return f'make bench-share SHARE="{" ".join(kept)}"'
+    return "make bench-share" + (f' SHARE="{" ".join(kept)}"' if kept else "")
 
 
 def _needs_agent(scenario: Scenario) -> bool:
