@@ -33,10 +33,12 @@ def running(cluster: Cluster) -> list[dict[str, Any]]:
 def row_of(cluster: Cluster, pods: Pods, name: str, container_name: str) -> dict[str, Any]:
     """What that container of a pod has, whichever of its lives it is in; {}: nothing."""
     status = pods.api.pod(name)["status"]
-    kinds = ("initContainerStatuses", "containerStatuses")
-    (found,) = (each for kind in kinds for each in status.get(kind, ()) if each["name"] == container_name)
-    container_id = found.get("containerID", "").removeprefix("containerd://")
-    return next((row for row in running(cluster) if row["container_id"] == container_id), {})
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for each in status.get(kind, ()):
+            if each["name"] == container_name:
+                container_id = each.get("containerID", "").removeprefix("containerd://")
+                return next((row for row in running(cluster) if row["container_id"] == container_id), {})
+    return {}  # kubelet has said nothing yet
 
 
 def wait_for_row(cluster: Cluster, pods: Pods, name: str, container_name: str, other_than: int = 0) -> None:
