@@ -37,6 +37,16 @@ _OPTIONS = ("--log", "--log-format", "--grant")
 
 def start(state: State, number: int | None, log: Log, caller: Caller) -> Grant | None:
     """Gives the container of `state` its slice, which spec mode has booked as grant `number`."""
+    try:
+        return _start(state, number, log, caller)
+    except ProcessLookupError:
+        # Its process is there when it is looked for first, and may end at any time after that.
+        from xpu_runtime.start import hook_mode
+
+        raise hook_mode.has_ended(state) from None
+
+
+def _start(state: State, number: int | None, log: Log, caller: Caller) -> Grant | None:
     from xpu_runtime.config.load import load
 
     bundle = state.bundle

@@ -85,7 +85,12 @@ def check_wanted(state: State, started: int, caller: Caller) -> None:
     by then.
     """
     if not (proc.is_alive(state.pid, started) and proc.is_alive(caller.pid, caller.start_time)):
-        raise SpecError(f"container {state.id} has ended while it was given its slice")
+        raise has_ended(state)
+
+
+def has_ended(state: State) -> SpecError:
+    """What is said of a container that ended meanwhile."""
+    return SpecError(f"container {state.id} has ended while it was given its slice")
 
 
 def warn_of_unheld(grant: Grant, request: Request, log: Log) -> None:
