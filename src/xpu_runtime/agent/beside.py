@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from xpu_runtime import paths
-from xpu_runtime.agent.collector import end_with, keep_only
+from xpu_runtime.linux.child import end_with, keep_only
 
 #: Seconds until what has ended, or could not be started, is tried again.
 AGAIN_S = 10.0

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from xpu_runtime.errors import XpuError
+from xpu_runtime.linux.child import end_with, keep_only
 from xpu_runtime.messages import line_of
 
 _LENGTH = struct.Struct("=?I")
@@ -26,7 +27,6 @@ _IDLE_S = 300.0
 _OLDEST_S = 3600.0
 #: For the end of one that was killed.
 _END_S = 0.5
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 #: Called in the process; what it returns makes a page, of what is asked.
 Make = Callable[[], Callable[[bytes], bytes]]
@@ -145,25 +145,6 @@ class Collector:
             _serve(self._make, theirs, parent)
         theirs.close()
         self._child, self._socket, self._started = child, ours, time.monotonic()
-
-
-def end_with(parent: int) -> None:
-    """Has this process killed when its parent, process `parent`, ends, however that does."""
-    import ctypes  # in the process that needs it
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was quicker
-        os._exit(1)
-
-
-def keep_only(*kept: int) -> None:
-    """Closes all descriptors from 3 on but those: the parent's locks and pages among them."""
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # the one of the listing
 
 
 def _serve(make: Make, requests: socket.socket, parent: int) -> None:

@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 
 from xpu_runtime import paths
 from xpu_runtime.agent.beside import Beside
-from xpu_runtime.agent.collector import end_with
 from xpu_runtime.agent.status import listen
+from xpu_runtime.linux.child import end_with
 from xpu_runtime.value import Value
 
 GROUP = "xpu"
