@@ -16,6 +16,7 @@ import socket
 import time
 
 from xpu_runtime.errors import XpuError
+from xpu_runtime.linux.child import end_with, keep_only
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +60,11 @@ class Samples:
             self.reap()
             if now < self._not_before or self._child:
                 return
-            self._start()
+            try:
+                self._start()
+            except OSError as error:  # too many processes or descriptors, or too little memory
+                self._give_up(f"the process that asks the driver cannot be started ({error.strerror})")
+                return
         try:
             assert self._socket is not None
             self._socket.send(b"?")
@@ -128,11 +133,16 @@ class Samples:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        child = os.fork()
-        if child == 0:
-            _serve(self._opener, theirs)
-        theirs.close()
+        with theirs:
+            ours.setblocking(False)
+            parent = os.getpid()
+            try:
+                child = os.fork()
+            except OSError:
+                ours.close()
+                raise
+            if child == 0:
+                _serve(self._opener, theirs, parent)
         self._child, self._socket = child, ours
 
 
@@ -164,16 +174,15 @@ class InProcess:
         self._source = None
 
 
-def _serve(opener: Callable[[], Callable[[], Utilization]], requests: socket.socket) -> None:
+def _serve(opener: Callable[[], Callable[[], Utilization]], requests: socket.socket, parent: int) -> None:
     """The child's whole life; never returns."""
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-        # The agent's lock and the grants' pages among them, which a child that hangs must not keep.
-        kept = requests.fileno()
-        os.closerange(3, kept)
-        os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 1 << 16 else 1 << 16)
+        end_with(parent)
+        # The agent's lock and the grants' pages are among the others.
+        keep_only(requests.fileno())
         source = None
         while requests.recv(16):
             try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import resource
 import signal
 import time
 
@@ -43,3 +46,43 @@ def test_one_that_cannot_be_ended_is_the_only_one(monkeypatch: pytest.MonkeyPatc
     assert len(made) == 2
     asked.close()
     os.waitpid(made[1], 0)
+
+
+def test_where_no_process_can_be_started_the_agent_goes_on_and_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(samples, "AGAIN_S", 0.0)
+    said: list[str] = []
+    asked = Samples(lambda: dict, said.append)
+
+    def none_left() -> int:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", none_left)
+        for _ in range(3):
+            asked.ask()
+    assert os.listdir("/proc/self/fd") == before
+    (line,) = said
+    assert "cannot be started (Resource temporarily unavailable)" in line
+    assert asked.wait(20) == {}
+    asked.close()
+
+
+def numbers_of_descriptors() -> Utilization:
+    return {"kept": {int(fd): 1.0 for fd in os.listdir("/proc/self/fd")}}
+
+
+def test_the_process_keeps_no_descriptor_of_the_agents_whatever_its_number() -> None:
+    high = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 900)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))  # what is open beyond it stays open
+    asked = Samples(lambda: numbers_of_descriptors, pytest.fail)
+    try:
+        answer = asked.wait(20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        asked.close()
+        os.close(high)
+    assert answer is not None and max(answer["kept"]) < high
