@@ -2,8 +2,9 @@
 
 The events themselves are in the ledger's file (ledger/events.py), written with what they tell of. The agent
 passes on those that it has not passed on yet, so that a container's start pays nothing for it. What the last
-one was is kept in the run folder: an agent that is killed in between passes some on twice, and none never.
-The protocol: "Native Journal Protocol" on systemd.io.
+one was is kept in the run folder: an agent that is killed in between passes some on twice. Not passed on are
+those that have gone from the ledger before an agent ran (events.MOST newer ones), which is said. The
+protocol: "Native Journal Protocol" on systemd.io.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Journal:
             self._look()
         except (XpuError, BlockingIOError):
             pass  # a start has the ledger, or the journal's queue is full: the next look has it
-        except Exception as error:  # such as a row of another version: sharing time goes on
+        except Exception as error:  # sharing time goes on
             problem = f"events are not passed on to the journal: {error!r}"
             if problem != self._problem:
                 self._problem = problem
@@ -73,7 +74,7 @@ class Journal:
             new = ledger.history(self._last, self._time, most=_MOST)
         try:
             for event in new:
-                _tell(event)
+                self._pass_on(event)
                 self._last, self._time = event.id, event.time
         finally:
             if new:
@@ -81,6 +82,17 @@ class Journal:
         # Not remembered while it is new: more may come in the same tick of the clock.
         if len(new) < _MOST and time.time_ns() - there.st_mtime_ns > _TICK_NS:
             self._seen = now
+
+    def _pass_on(self, event: Event) -> None:
+        """BlockingIOError: the journal's queue is full."""
+        # In a ledger that was made anew numbers begin again.
+        gone = event.id - 1 - (self._last if event.id > self._last else 0)
+        if event.is_whole:
+            _tell(event)
+        else:  # to wait for a version that can read it would keep back all that come after it
+            self._log(f"event {event.id} is not passed on to the journal: another version has written it")
+        if gone:
+            self._log(f"{gone} events are not passed on to the journal: newer ones have taken their places")
 
 
 def _read() -> tuple[int, float]:

@@ -1,11 +1,13 @@
 """What has happened to slices: a table in the ledger's file, of bounded size, the oldest rows first to go.
 
-A row is written in the transaction of what it tells of: neither is there without the other, whatever is
-killed. Rows that go are counted in a second table, so that totals only grow, as a counter has to, and a
-container's start pays nothing for them; a third counts how long starts took. They are no part of the ledger's
-layout: a ledger without them gets them when they are needed, and an earlier version of this runtime does
-without. They go with the ledger's file: at a reboot, where the run folder is on a tmpfs; on a disk they stay,
-while the grants of another boot go.
+What changes grants is written in the same transaction: neither is there without the other, whatever is
+killed. Marks on devices, refusals, failures and what the agent holds are no rows of the ledger: their events
+are written after them, and one is missing where the ledger could not be written then. Rows that go are
+counted in a second table, so that totals only grow, as a counter has to, and a container's start pays nothing
+for them; a third counts how long starts took. They are no part of the ledger's layout: a ledger without them
+gets them when they are needed, and an earlier version of this runtime does without. They go with the ledger's
+file: at a reboot, where the run folder is on a tmpfs; on a disk they stay, while the grants of another boot
+go.
 """
 
 from __future__ import annotations
@@ -80,6 +82,8 @@ class Event(Value):
     container_id: str
     devices: tuple[Part, ...]
     text: str
+    #: False: a version with another form has written its devices, which are left out.
+    is_whole: bool = True
 
 
 class Starts(Value):
@@ -160,10 +164,22 @@ def read(db: Any, after: int, since: float, most: int = -1) -> list[Event]:
         since,
         most,
     )
-    return [
-        Event(number, when, kind, container, tuple(Part(*part) for part in jsonlite.loads(devices)), text)
-        for number, when, kind, container, devices, text in rows
-    ]
+    found = []
+    for number, when, kind, container, devices, text in rows:
+        parts = _parts(devices)
+        found.append(Event(number, when, kind, container, parts or (), text, parts is not None))
+    return found
+
+
+def _parts(devices: str) -> tuple[Part, ...] | None:
+    """None where they are not as `_row` writes them. A newer version may have added fields at the end."""
+    try:
+        parts = tuple(Part(*row[: len(Part._fields)]) for row in jsonlite.loads(devices))
+    except (ValueError, TypeError, LookupError):
+        return None
+    names = all(isinstance(part.uuid, str) and isinstance(part.index, str) for part in parts)
+    amounts = (amount for part in parts for amount in (part.memory_bytes, part.cores))
+    return parts if names and all(each is None or isinstance(each, int) for each in amounts) else None
 
 
 def read_on(db: Any, last: int, when: float, since: float = 0.0, most: int = -1) -> list[Event]:

@@ -143,9 +143,7 @@ def test_many_are_told_in_several_looks_and_none_is_lost_on_a_node_without_journ
     assert lines[-1] == ("warning", "container 449 reaped")
 
 
-def test_a_full_queue_is_waited_for_and_a_row_of_another_version_is_told_once(
-    journald: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_queue_is_waited_for(journald: socket.socket) -> None:
     journald.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     with Ledger() as ledger:
         for number in range(600):
@@ -158,11 +156,55 @@ def test_a_full_queue_is_waited_for_and_a_row_of_another_version_is_told_once(
         assert 0 < len(more) < 200
         found += more
     assert found == [str(number) for number in range(600)]
+
+
+def write_devices(container: str, devices: str) -> None:
+    with Ledger() as ledger:
+        ledger._db.execute("UPDATE events SET devices = ? WHERE container_id = ?", (devices, container))
+
+
+def test_of_a_row_with_more_fields_those_that_are_known_are_told(journald: socket.socket) -> None:
+    note(events.GRANTED, "c")
+    write_devices("c", '[["GPU-1", "0", 1073741824, 30, "new"]]')
+    journal.Journal(pytest.fail).look()
+    (entry,) = told(journald)
+    assert dict(entry)["MESSAGE"] == "container c granted: GPU-1: 1G, 30% of the cores"
+
+
+@pytest.mark.parametrize("devices", ["[[1, 2, 3, 4]]", '[{"uuid": "GPU-1"}]', "[[]]", "7", "not JSON"])
+def test_a_row_that_cannot_be_read_is_said_once_and_keeps_none_back(
+    journald: socket.socket, devices: str
+) -> None:
+    for name in "abc":
+        note(events.REAPED, name)
+    write_devices("b", devices)
     said: list[str] = []
     service = journal.Journal(said.append)
-    with Ledger() as ledger:
-        ledger.note(events.REAPED, "c")
-        ledger._db.execute("UPDATE events SET devices = '[[1, 2, 3, 4, 5]]' WHERE container_id = 'c'")
     service.look()
     service.look()
-    assert len(said) == 1 and "not passed on" in said[0]
+    assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == ["a", "c"]
+    assert said == ["event 2 is not passed on to the journal: another version has written it"]
+    assert journal._read()[0] == 3
+
+
+def test_what_has_gone_before_an_agent_ran_is_said_once(
+    journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(events, "MOST", 3)
+    monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
+    journal.Journal(said.append).look()
+    for name in "abcdefgh":
+        note(events.REAPED, name)
+    service = journal.Journal(said.append)
+    service.look()
+    assert said == ["5 events are not passed on to the journal: newer ones have taken their places"]
+    for name in "ijklm":
+        note(events.REAPED, name)
+    journal.Journal(said.append).look()
+    assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == list("fghklm")
+    assert said[1:] == ["2 events are not passed on to the journal: newer ones have taken their places"]
+    (tmp_path / "ledger.db").unlink()
+    note(events.REAPED, "n")
+    journal.Journal(said.append).look()
+    assert len(told(journald)) == 1 and len(said) == 2

@@ -37,6 +37,16 @@ def test_what_is_taken_back_has_not_happened(db: sqlite3.Connection) -> None:
     assert (found.kind, found.devices, found.text) == (events.DRAINED, (part,), "fan")
 
 
+def test_rows_of_another_version_are_read_as_far_as_they_are_known(db: sqlite3.Connection) -> None:
+    part = Part("GPU-1", "0", 1 << 30, 30)
+    for name in "abc":
+        events.record(db, events.GRANTED, name, [part])
+    db.execute('UPDATE events SET devices = \'[["GPU-1", "0", 1073741824, 30, {}]]\' WHERE id = 2')
+    db.execute("UPDATE events SET devices = '{\"GPU-1\": 30}' WHERE id = 3")
+    found = [(each.devices, each.is_whole) for each in events.read(db, 0, 0.0)]
+    assert found == [((part,), True), ((part,), True), ((), False)]
+
+
 def test_none_yet_is_no_error(db: sqlite3.Connection) -> None:
     assert events.read(db, 0, 0.0) == []
 
