@@ -14,12 +14,13 @@ from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.table import percent, timestamp
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import survivors
-from xpu_runtime.ledger.grants import Grant, Holding
+from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.reservations import Unused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.sharing import Shares
+from xpu_runtime.value import Value
 
 #: Fewer characters are more likely a device's index than the beginning of an id.
 _SHORTEST_START = 3
@@ -91,6 +92,31 @@ def problems(grant: Grant) -> list[str]:
     return [str(problem) for problem in told if problem]
 
 
+class _Entry(Value):
+    """The JSON object of a slice, or of what is reserved of a device; null: there is nothing to tell."""
+
+    container_id: str | None = None
+    name: str | None = None
+    device_index: int | str | None = None
+    device_uuid: str | None = None
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_unaccounted_bytes: int | None = None
+    cores: int | None = None
+    cores_shared: str | None = None
+    cores_got_percent: float | None = None
+    cores_sched: str | None = None
+    cores_priority: str | None = None
+    memory_backend: str | None = None
+    memory_strength: str | None = None
+    cores_backend: str | None = None
+    cores_strength: str | None = None
+    mode: str | None = None
+    state: str | None = None
+    pid: int | None = None
+    created: str | None = None
+
+
 def entry(
     grant: Grant, position: int, used: int | None, unaccounted: int | None, shares: Shares, names: Names
 ) -> dict[str, Any]:
@@ -98,48 +124,37 @@ def entry(
     slice_ = grant.slices[position]
     policy = sharing.policy(grant, position)
     got = shares.get((grant.id, position))
-    return {
-        "container_id": grant.container_id,
-        "name": names.of(grant),
-        "device_index": plain_index(slice_.device_index),
-        "device_uuid": slice_.device_uuid,
-        "memory_bytes": slice_.memory_bytes if slice_.limited else None,
-        "memory_used_bytes": used,
-        "memory_unaccounted_bytes": unaccounted,
-        "cores": slice_.cores,
-        "cores_shared": sharing.shared(slice_),
-        "cores_got_percent": None if got is None or got.percent is None else round(got.percent, 1),
-        "cores_sched": policy.sched if policy is not None else None,
-        "cores_priority": policy.priority if policy is not None else None,
+    return _Entry(
+        container_id=grant.container_id,
+        name=names.of(grant),
+        device_index=plain_index(slice_.device_index),
+        device_uuid=slice_.device_uuid,
+        memory_bytes=slice_.memory_bytes if slice_.limited else None,
+        memory_used_bytes=used,
+        memory_unaccounted_bytes=unaccounted,
+        cores=slice_.cores,
+        cores_shared=sharing.shared(slice_),
+        cores_got_percent=None if got is None or got.percent is None else round(got.percent, 1),
+        cores_sched=policy.sched if policy is not None else None,
+        cores_priority=policy.priority if policy is not None else None,
         **slice_.holding.as_dict(),
-        "mode": grant.mode,
-        "state": state(grant),
-        "pid": grant.pid,
-        "created": timestamp(grant.created),
-    }
+        mode=grant.mode,
+        state=state(grant),
+        pid=grant.pid,
+        created=timestamp(grant.created),
+    ).as_dict()
 
 
 def reserved(each: Unused) -> dict[str, Any]:
     """The same of what is reserved for a pod and no container has, with the state `reserved`."""
-    return {
-        "container_id": None,
-        "name": each.pod,
-        "device_index": plain_index(each.device_index) if each.device_index else None,
-        "device_uuid": each.device_uuid,
-        "memory_bytes": None if each.whole else each.memory_bytes,
-        "memory_used_bytes": None,
-        "memory_unaccounted_bytes": None,
-        "cores": each.cores or None,
-        "cores_shared": None,
-        "cores_got_percent": None,
-        "cores_sched": None,
-        "cores_priority": None,
-        **Holding().as_dict(),
-        "mode": None,
-        "state": "reserved",
-        "pid": None,
-        "created": None,
-    }
+    return _Entry(
+        name=each.pod,
+        device_index=plain_index(each.device_index) if each.device_index else None,
+        device_uuid=each.device_uuid,
+        memory_bytes=None if each.whole else each.memory_bytes,
+        cores=each.cores or None,
+        state="reserved",
+    ).as_dict()
 
 
 def cores(entry: dict[str, Any]) -> str:
