@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection
 
 from xpu_runtime.agent import crosscheck
 from xpu_runtime.agent.card import Card, Watched
+from xpu_runtime.agent.held_events import HeldEvents
 from xpu_runtime.agent.samples import Samples, Utilization
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger import waiting
+from xpu_runtime.ledger import events, waiting
+from xpu_runtime.ledger.events import Part
 from xpu_runtime.ledger.grants import CORES, Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import folders, registry, usage
@@ -39,6 +41,7 @@ class Comparison:
         """`opener`: as of Samples."""
         self._log = log
         self._samples = Samples(opener, log)
+        self._events = HeldEvents()
         self._ask_at = 0
         self._ask_every = _ASK_NS
         self._taken_at = time.monotonic_ns()
@@ -54,6 +57,7 @@ class Comparison:
         if now >= self._ask_at:
             self._ask_at = now + random.randrange(self._ask_every // 2, self._ask_every * 3 // 2)  # noqa: S311
             self._samples.ask()
+            self._events.write()
 
     def forget(self) -> None:
         """Grants have come or gone."""
@@ -89,6 +93,7 @@ class Comparison:
             for number, each in enumerate(card.slices):
                 if each.demand.cap and each.sampled:
                     self._compare(card, each, seconds, by_slice.get(number))
+        self._events.write()
 
     def _note(self, card: Card, compared: bool) -> None:
         """Says, once, where nobody can tell whether a cap holds, as on MIG devices."""
@@ -112,8 +117,18 @@ class Comparison:
                 f"container {name} is held more strictly on {card.name}: the driver counts "
                 f"{utilization or 0:.0%} of the device for it, {cap:.0%} is its cap"
             )
+            used = f"used {account.owed:.0f} s more of the device's time than it may, by the driver's count"
+            self._add_event(events.HELD, card, each, used)
         else:
             self._log(f"container {name} is held as usual again on {card.name}")
+            self._add_event(events.UNHELD, card, each, "owes nothing any more")
+
+    def _add_event(self, kind: str, card: Card, each: Watched, text: str) -> None:
+        grant = self._grants.get(each.folder)
+        slices = grant.slices if grant else ()
+        index = slices[each.position].device_index if each.position < len(slices) else ""
+        part = Part(card.name, index, None, each.demand.cap * 100 // WHOLE)
+        self._events.add(kind, grant.container_id if grant else each.container, part, text)
 
     def _know_grants(self, cards: Collection[Card]) -> bool:
         """Reads the ledger, where grants have changed; whether it is known whose processes are whose."""

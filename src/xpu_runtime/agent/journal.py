@@ -33,7 +33,7 @@ _TICK_NS = 1_000_000_000
 _MOST = 200
 #: syslog(3).
 _WARNING, _INFO = 4, 6
-_WARNED_OF = (events.REFUSED, events.FAILED, events.REAPED)
+_WARNED_OF = (events.REFUSED, events.FAILED, events.REAPED, events.HELD)
 _LONGEST = 8000
 
 

@@ -55,11 +55,12 @@ def events(
     since: float | None, container: str | None, device: str | None, as_json: bool, follow: bool
 ) -> None:
     """List what has happened: granted, refused, failed, resized, released, reaped, drained,
-    undrained, reserved, unreserved.
+    undrained, reserved, unreserved, held, unheld.
 
     The last 10,000, in the run folder, which begins empty after a reboot. A refused or failed container has
-    its whole reason; reaped is a slice whose container died without notice. Names are those of containers
-    that hold a slice, or that docker has still; of others only the id is known.
+    its whole reason; reaped is a slice whose container died without notice; held is one that `xpu agent`
+    holds more strictly, as it used more than its cap, until unheld. Names are those of containers that have a
+    slice, or that docker has still; of others only the id is known.
 
     \b
     Example:

@@ -245,10 +245,11 @@ class Ledger:
         devices: Sequence[events.Part] = (),
         text: str = "",
         code: str = "",
+        when: float | None = None,
     ) -> None:
-        """Records an event that changes no grant."""
+        """Records an event that changes no grant; `when`: where it was not just now."""
         with LedgerErrors(self, "write"), self._transaction():
-            events.record(self._db, kind, container_id, devices, text, code)
+            events.record(self._db, kind, container_id, devices, text, code, when)
 
     def grant(
         self,
