@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Optional
 
 from xpu_runtime import third_party, version
@@ -168,8 +168,9 @@ _QUOTAS: tuple[_Quota, ...] = (
 )
 
 
-#: Counters of slices with a cap, by their own accounts: whatever a container writes into its page, it has had
-#: no more of the device than the time since it began, nor has each of its processes waited longer.
+#: Counters of slices with a cap, by their own accounts. Whatever a container writes into its page, it has had
+#: no more of the device than the time since it began. Its threads can have waited all at the same time, and
+#: how many there were nobody knows: what bounds that keeps an invented number in proportion, and no more.
 _SECONDS: tuple[tuple[str, str, Callable[[Compute, float], float]], ...] = (
     (
         "device",
@@ -184,14 +185,42 @@ _SECONDS: tuple[tuple[str, str, Callable[[Compute, float], float]], ...] = (
 )
 
 
+class Counted:
+    """What was told last of slices' counters, so that none goes down from one text to the next.
+
+    In a page it does, when a launch took less time than predicted, or when a process dies with a prediction
+    that nothing came of. Prometheus takes a counter that goes down for one that began anew, and adds all of
+    it once more.
+    """
+
+    def __init__(self) -> None:
+        #: By the counter, the grant and the slice in it.
+        self._last: dict[tuple[str, int, float, int], float] = {}
+
+    def told(self, name: str, row: Row, value: float) -> float:
+        """`value`, or what was told last if that is more."""
+        key = (name, row.grant.id, row.grant.created, row.position)
+        self._last[key] = max(value, self._last.get(key, 0.0))
+        return self._last[key]
+
+    def forget_others(self, rows: Iterable[Row]) -> None:
+        """Of all slices but those."""
+        there = {(row.grant.id, row.grant.created, row.position) for row in rows}
+        self._last = {key: value for key, value in self._last.items() if key[1:] in there}
+
+
 def text(
-    reading: Reading | None, totals: events.Totals, quotas: Sequence[tuple[Quota, Use]]
+    reading: Reading | None,
+    totals: events.Totals,
+    quotas: Sequence[tuple[Quota, Use]],
+    counted: Counted,
 ) -> tuple[bytes, list[str]]:
     """The node as `reading` has it, and what could not be read of it besides; None: only what the ledger
-    counts, and that there is no more. `quotas`: each with what is granted of it."""
+    counts, and that there is no more. `quotas`: each with what is granted of it. `counted`: the same object
+    for each text that the same reader gets."""
     problems: list[str] = []
     registry_ = CollectorRegistry(auto_describe=False)
-    families = [*_of_node(reading, totals), *_of_quotas(quotas), *_of_reading(reading, problems)]
+    families = [*_of_node(reading, totals), *_of_quotas(quotas), *_of_reading(reading, problems, counted)]
     registry_.register(_Families(families))
     return generate_latest(registry_), problems
 
@@ -248,7 +277,7 @@ def _of_quotas(quotas: Sequence[tuple[Quota, Use]]) -> Iterator[Metric]:
         yield family
 
 
-def _of_reading(reading: Reading | None, problems: list[str]) -> Iterator[Metric]:
+def _of_reading(reading: Reading | None, problems: list[str], counted: Counted) -> Iterator[Metric]:
     devices = [] if reading is None else _devices(reading, problems)
     info = InfoMetricFamily("xpu_device", "What a device is.", labels=["uuid", "index"])
     for of in devices:
@@ -266,10 +295,12 @@ def _of_reading(reading: Reading | None, problems: list[str]) -> Iterator[Metric
             if (number := value(of)) is not None:
                 family.add_metric([of.card.uuid, of.card.index], float(number))
         yield family
-    yield from _of_slices([] if reading is None else _slices(reading))
+    yield from _of_slices([] if reading is None else _slices(reading), counted)
+    if reading is not None:
+        counted.forget_others(row for card in reading.cards for row in card.rows)
 
 
-def _of_slices(slices: list[tuple[list[str], _OfSlice]]) -> Iterator[Metric]:
+def _of_slices(slices: list[tuple[list[str], _OfSlice]], counted: Counted) -> Iterator[Metric]:
     labels = ["container_id", "uuid", "index"]
     info = InfoMetricFamily("xpu_slice", "How a slice is held, and shares its device.", labels=labels)
     for identity, of in slices:
@@ -286,15 +317,17 @@ def _of_slices(slices: list[tuple[list[str], _OfSlice]]) -> Iterator[Metric]:
                 family.add_metric(identity, float(number))
         yield family
     for name, told, seconds in _SECONDS:
-        counted = CounterMetricFamily(f"xpu_slice_{name}_seconds", told, labels=labels)
+        counter = CounterMetricFamily(f"xpu_slice_{name}_seconds", told, labels=labels)
         for identity, of in slices:
             if of.row.compute is not None and of.row.asked is not None:
-                counted.add_metric(identity, seconds(of.row.compute, _age_s(of.row)))
-        yield counted
+                now = seconds(of.row.compute, _age_s(of.row))
+                counter.add_metric(identity, counted.told(name, of.row, now))
+        yield counter
 
 
 def _age_s(row: Row) -> float:
-    return max(0.0, time.time() - row.grant.created)
+    """Since the container's process began, by the clock that /proc has it in: nobody sets that back."""
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - proc.seconds(row.grant.start_time))
 
 
 def _devices(reading: Reading, problems: list[str]) -> list[_OfDevice]:

@@ -70,6 +70,7 @@ class Figures:
         self._live: Live | None = None
         #: When it was taken, and the last reading.
         self._last: tuple[float, Reading] | None = None
+        self._counted = exposition.Counted()
         #: Of the last time: what could not be read of the node, and why nothing could.
         self.problems: list[str] = []
         self.error: XpuError | None = None
@@ -84,7 +85,7 @@ class Figures:
         with Ledger() as ledger:
             totals = ledger.totals()
             used = [(quota, ledger.counted(quota.name)) for quota in _quotas()]
-        found, problems = exposition.text(reading, totals, used)
+        found, problems = exposition.text(reading, totals, used, self._counted)
         # A container's id may be in them.
         self.problems = [proc.printable(each) for each in [*(reading.problems if reading else ()), *problems]]
         return found

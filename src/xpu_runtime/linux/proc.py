@@ -64,6 +64,11 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields else None
 
 
+def seconds(ticks: int) -> float:
+    """`start_time` in seconds of CLOCK_BOOTTIME."""
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def is_alive(pid: int, started: int) -> bool:
     """Whether the process `pid` that started at `started` still runs; a zombie does not."""
     fields = _stat(pid)
