@@ -93,4 +93,7 @@ def _figures() -> Callable[[bytes], bytes]:
 
 
 def _open_driver() -> Callable[[], samples.Utilization]:
-    return registry.utilization(discovery.load(load()))
+    return registry.utilization(
+        discovery.load(load()),
+        tell=lambda why: _log(f"what some containers say they use is not compared with the driver: {why}"),
+    )

@@ -132,14 +132,14 @@ def _entries(inventory: Inventory, told: marks.Marks) -> tuple[list[dict[str, An
     """A JSON object for each device, and what could not be asked."""
     with Ledger() as ledger:
         uses = ledger.uses()
-    sensors: dict[str, Sensors] = {}
     busy: dict[str, dict[int, float]] = {}
-    problems = []
+    errors: list[str] = []
+    sensors = vendors.sensors(inventory, errors)
     try:
-        sensors = vendors.sensors(inventory)
-        busy = vendors.utilization(inventory, whole=True)()
-    except DeviceError as error:
-        problems.append(f"what is in use is not known: {error}")
+        busy = vendors.utilization(inventory, whole=True, tell=errors.append)()
+    except DeviceError as error:  # of all of them
+        errors.append(str(error))
+    problems = [f"what is in use is not known: {error}" for error in dict.fromkeys(errors)]
     entries = []
     for device in inventory.devices:
         use = uses.get(device.uuid, Use())

@@ -331,7 +331,7 @@ def _age_s(row: Row) -> float:
 
 
 def _devices(reading: Reading, problems: list[str]) -> list[_OfDevice]:
-    sensors: dict[str, Sensors] = _tried(lambda: registry.sensors(reading.inventory), problems) or {}
+    sensors = registry.sensors(reading.inventory, problems)
     told: marks.Marks | None = _tried(marks.read, problems)
     known = {device.uuid: device for device in reading.inventory.devices}
     found = []

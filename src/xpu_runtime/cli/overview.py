@@ -129,7 +129,7 @@ def _sample(reading: Reading | None) -> dict[str, Any]:
 def _devices(
     reading: Reading, name_of: Callable[[Grant], str | None], problems: list[str]
 ) -> list[dict[str, Any]]:
-    sensors: dict[str, Sensors] = _tried(lambda: registry.sensors(reading.inventory), problems) or {}
+    sensors = registry.sensors(reading.inventory, problems)
     told: marks.Marks | None = _tried(marks.read, problems)
     known = {device.uuid: device for device in reading.inventory.devices}
     found, left = [], _MOST_SLICES

@@ -7,7 +7,6 @@ account is the registry's to know.
 
 from __future__ import annotations
 
-from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import MEMORY, Grant
 from xpu_runtime.limits import registry, usage_page
 from xpu_runtime.limits.backend import InForce, device_memory
@@ -140,11 +139,10 @@ class Usage:
     def _of_device(self, uuid: str) -> dict[int, int | None] | None:
         """Bytes by process, as the driver tells them; None where it does not."""
         if self._by_process is None:
-            try:
-                self._by_process = memory_by_process(self._inventory)
-            except XpuError as error:
-                self._by_process = {}
-                self._problem(str(error))
+            problems: list[str] = []
+            self._by_process = memory_by_process(self._inventory, problems)
+            for problem in problems:
+                self._problem(problem)
         return self._by_process.get(uuid)
 
     def _problem(self, text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import time
 
 from xpu_runtime import vendors
 from xpu_runtime.errors import DeviceError
@@ -17,6 +18,9 @@ from xpu_runtime.vendors.vendor import Sensors, Vendor
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: Seconds until a driver that could not be asked is opened again, where others can be.
+_AGAIN_S = 60.0
 
 
 def every() -> list[Vendor]:
@@ -91,43 +95,121 @@ def _numbered(devices: tuple[Device, ...], first: int) -> list[Device]:
     return numbered
 
 
-def memory_by_process(inventory: Inventory) -> dict[str, dict[int, int | None]]:
+def memory_by_process(inventory: Inventory, problems: list[str]) -> dict[str, dict[int, int | None]]:
     """Reported usage: bytes of device memory by device UUID and process, of all vendors' drivers.
 
-    A device of which no driver tells it is left out, and None stands for a process of which none does.
-    DeviceError if a driver cannot be asked.
+    A device of which no driver tells it is left out, and None stands for a process of which none does. What
+    is wrong with a driver that cannot be asked is added to `problems`: it takes no other's answer away.
     """
     by_device: dict[str, dict[int, int | None]] = {}
-    vendors_by_name = {vendor.name: vendor for vendor in every()}
-    for driver in inventory.drivers:
-        theirs = tuple(device for device in inventory.devices if device.vendor == driver.vendor)
-        if theirs and driver.vendor in vendors_by_name:
-            by_device.update(vendors_by_name[driver.vendor].memory_by_process(driver, theirs) or {})
+    for vendor, driver, theirs in _to_ask(inventory):
+        try:
+            by_device.update(vendor.memory_by_process(driver, theirs) or {})
+        except Exception as error:  # as of discover
+            problems.append(str(_of(vendor, error)))
     return by_device
 
 
-def sensors(inventory: Inventory) -> dict[str, Sensors]:
-    """What devices tell of themselves, as `Vendor.sensors`, of all vendors; DeviceError."""
-    vendors_by_name = {vendor.name: vendor for vendor in every()}
+def sensors(inventory: Inventory, problems: list[str]) -> dict[str, Sensors]:
+    """What devices tell of themselves, as `Vendor.sensors`, of all vendors; `problems` as of
+    `memory_by_process`."""
     found: dict[str, Sensors] = {}
-    for driver in inventory.drivers:
-        theirs = tuple(device for device in inventory.devices if device.vendor == driver.vendor)
-        if theirs and driver.vendor in vendors_by_name:
-            found.update(vendors_by_name[driver.vendor].sensors(driver, theirs))
+    for vendor, driver, theirs in _to_ask(inventory):
+        try:
+            found.update(vendor.sensors(driver, theirs))
+        except Exception as error:  # as of discover
+            problems.append(str(_of(vendor, error)))
     return found
 
 
-def utilization(inventory: Inventory, *, whole: bool = False) -> Callable[[], dict[str, dict[int, float]]]:
-    """A function as `Vendor.utilization` has it, of all vendors' drivers together; DeviceError."""
+def utilization(
+    inventory: Inventory, *, whole: bool = False, tell: Callable[[str], None] = lambda _: None
+) -> Callable[[], dict[str, dict[int, float]]]:
+    """A function as `Vendor.utilization` has it, of all vendors' drivers together.
+
+    A driver that cannot be asked takes no other's answer away: `tell` is told, once, and it is opened again
+    after _AGAIN_S. DeviceError, from both, where none can be asked.
+    """
+    sources = [_Source(vendor, driver, theirs, whole, tell) for vendor, driver, theirs in _to_ask(inventory)]
+
+    def check() -> None:
+        problems = [source.problem for source in sources if source.problem is not None]
+        if problems and not any(source.is_open for source in sources):
+            raise problems[0]
+
+    def together() -> dict[str, dict[int, float]]:
+        told = [source.read() for source in sources]
+        check()
+        return {uuid: figures for each in told for uuid, figures in each.items()}
+
+    check()
+    return together
+
+
+class _Source:
+    """One vendor's part of that."""
+
+    def __init__(
+        self,
+        vendor: Vendor,
+        driver: Driver,
+        devices: tuple[Device, ...],
+        whole: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._vendor, self._driver, self._devices, self._whole = vendor, driver, devices, whole
+        self._tell = tell
+        self._told = ""
+        self._ask: Callable[[], dict[str, dict[int, float]]] | None = None
+        self._again_at = 0.0
+        #: Why it cannot be asked.
+        self.problem: DeviceError | None = None
+        self._open()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a driver that tells."""
+        return self._ask is not None
+
+    def read(self) -> dict[str, dict[int, float]]:
+        if self.problem is not None and time.monotonic() >= self._again_at:
+            self._open()
+            self._read()  # of a time before it was open
+        return self._read()
+
+    def _open(self) -> None:
+        try:
+            self._ask = self._vendor.utilization(self._driver, self._devices, whole=self._whole)
+            self.problem = None
+        except Exception as error:  # as of discover
+            self._fail(error)
+
+    def _read(self) -> dict[str, dict[int, float]]:
+        try:
+            return self._ask() if self._ask is not None else {}
+        except Exception as error:
+            self._fail(error)
+            return {}
+
+    def _fail(self, error: Exception) -> None:
+        self._ask, self._again_at = None, time.monotonic() + _AGAIN_S
+        self.problem = _of(self._vendor, error)
+        if str(self.problem) != self._told:
+            self._told = str(self.problem)
+            self._tell(self._told)
+
+
+def _to_ask(inventory: Inventory) -> list[tuple[Vendor, Driver, tuple[Device, ...]]]:
+    """The drivers that have devices, with these, and their vendors."""
     vendors_by_name = {vendor.name: vendor for vendor in every()}
-    sources = []
+    found = []
     for driver in inventory.drivers:
         theirs = tuple(device for device in inventory.devices if device.vendor == driver.vendor)
         if theirs and driver.vendor in vendors_by_name:
-            source = vendors_by_name[driver.vendor].utilization(driver, theirs, whole=whole)
-            sources += [source] if source else []
+            found.append((vendors_by_name[driver.vendor], driver, theirs))
+    return found
 
-    def together() -> dict[str, dict[int, float]]:
-        return {uuid: figures for source in sources for uuid, figures in source().items()}
 
-    return together
+def _of(vendor: Vendor, error: Exception) -> DeviceError:
+    """What a vendor's driver, or a fault of its file, has raised."""
+    return error if isinstance(error, DeviceError) else DeviceError(f"asking {vendor.name} failed: {error!r}")

@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from xpu_runtime import vendors
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.vendors import discovery, registry
-from xpu_runtime.vendors.inventory import Device
+from xpu_runtime.vendors.amd import VENDOR as AMD
+from xpu_runtime.vendors.inventory import Device, Inventory
 from xpu_runtime.vendors.nvidia import VENDOR as NVIDIA
-from xpu_runtime.vendors.vendor import Discovered
+from xpu_runtime.vendors.vendor import Discovered, Sensors
 
 CARDS = (
     Device("0", "GPU-0", "a card", 1 << 30, (), "nvidia"),
@@ -120,7 +122,7 @@ def test_a_vendor_is_registered_by_being_there(tmp_path: Path, monkeypatch: pyte
     found = registry.discover(str(tmp_path), False)
     assert [device.uuid for device in found.devices] == ["XPU-acme-0"]
     assert [vendor.name for vendor in registry.every()] == ["nvidia", "amd", "acme"]
-    assert registry.memory_by_process(found) == {}  # this one's driver tells of no process
+    assert registry.memory_by_process(found, []) == {}  # this one's driver tells of no process
 
 
 @pytest.mark.parametrize(
@@ -162,3 +164,58 @@ def test_a_damaged_cache_is_as_good_as_none(tmp_path: Path, run_dir: Path, stamp
     damaged[4] = stamps
     cache.write_text(json.dumps({**record, "inventory": damaged}))
     assert discovery.load(config) == found
+
+
+@pytest.fixture
+def two_vendors(nvidia: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventory:
+    """NVIDIA's driver, which does not answer any more, and AMD's with one card."""
+    tree = Tree(tmp_path)
+    tree.gpu(unique_id=1)
+    found = registry.discover(str(tmp_path), False)
+    for each in ("memory_by_process", "sensors", "utilization"):
+        monkeypatch.setattr(type(NVIDIA), each, _does_not_answer)
+        monkeypatch.setattr(type(AMD), each, _answers[each])
+    return found
+
+
+def _does_not_answer(self: object, *_: object, whole: bool = False) -> Callable[[], object]:
+    raise DeviceError("NVML does not answer")
+
+
+_answers = {
+    "memory_by_process": lambda *_: {"XPU-1": {7: 1024}},
+    "sensors": lambda *_: {"XPU-1": Sensors(temperature_celsius=40.0)},
+    "utilization": lambda *_, whole: lambda: {"XPU-1": {7: 0.5}},
+}
+
+
+def test_a_driver_that_does_not_answer_takes_no_others_answers_away_and_is_told(
+    two_vendors: Inventory,
+) -> None:
+    problems: list[str] = []
+    assert registry.memory_by_process(two_vendors, problems) == {"XPU-1": {7: 1024}}
+    assert registry.sensors(two_vendors, problems) == {"XPU-1": Sensors(temperature_celsius=40.0)}
+    assert problems == ["NVML does not answer"] * 2
+    told: list[str] = []
+    source = registry.utilization(two_vendors, tell=told.append)
+    assert [source(), source()] == [{"XPU-1": {7: 0.5}}] * 2
+    assert told == ["NVML does not answer"]
+
+
+@pytest.mark.parametrize(("again_s", "asked"), [(0.0, True), (60.0, False)])
+def test_it_is_opened_again_after_some_time(
+    two_vendors: Inventory, monkeypatch: pytest.MonkeyPatch, again_s: float, asked: bool
+) -> None:
+    monkeypatch.setattr(registry, "_AGAIN_S", again_s)
+    source = registry.utilization(two_vendors)
+    readings = iter([{"GPU-0": {3: 0.9}}, {"GPU-0": {3: 0.1}}])  # the first is of a time before it was open
+    monkeypatch.setattr(type(NVIDIA), "utilization", lambda *_, whole: lambda: next(readings))
+    assert source() == {"XPU-1": {7: 0.5}, **({"GPU-0": {3: 0.1}} if asked else {})}
+
+
+def test_where_no_driver_answers_that_is_an_error(
+    two_vendors: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(AMD), "utilization", lambda *_, whole: None)  # as where it tells of no process
+    with pytest.raises(DeviceError, match="NVML does not answer"):
+        registry.utilization(two_vendors)
