@@ -16,7 +16,7 @@ import os
 
 from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant, Slice, Use
-from xpu_runtime.ledger.sqlite import sqlite
+from xpu_runtime.ledger.sqlite import rows_if_any, sqlite
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import cgroups, proc
 from xpu_runtime.value import Value
@@ -195,12 +195,7 @@ def granted(db: Any) -> dict[str, Use]:
 
 def has_reservations(db: Any) -> bool:
     """Whether anything is reserved for a pod (reservations.py)."""
-    try:
-        return db.execute("SELECT 1 FROM reserved LIMIT 1").fetchone() is not None
-    except sqlite.OperationalError as error:
-        if "no such table" not in str(error):
-            raise
-        return False
+    return bool(rows_if_any(db, "SELECT 1 FROM reserved LIMIT 1"))
 
 
 def _has_grants(db: Any) -> bool:
