@@ -29,7 +29,7 @@ from xpu_runtime.errors import ApplyError, RequestError
 from xpu_runtime.ledger import quotas
 from xpu_runtime.ledger.grants import CORES, Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
-from xpu_runtime.limits import choose, enforce, registry, sharing
+from xpu_runtime.limits import choose, enforce, pages, registry, sharing
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
@@ -152,7 +152,7 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
         notes.append(f"only devices that are reserved for {request.reservation} (XPU_RESERVATION)")
     if request.cores_from:
         notes.append(f"XPU_CORES is not set: {request.cores}% comes from {request.cores_from}")
-    if request.caps_cores and (request.sched, request.priority) != ("fixed", "normal"):
+    if request.caps_cores and pages.needs_agent(request.sched, request.priority):
         notes.append(f"cores are shared as {request.sched}, with {request.priority} priority")
         notes += [] if status.ask() else [containers.NO_AGENT]
     return notes + choose.notes(slices, request)

@@ -32,14 +32,12 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.pod_ledger import PodLedger
-from xpu_runtime.limits import sharing, unaccounted
+from xpu_runtime.limits import pages, sharing, unaccounted
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
 
-#: How time is shared where the agent need not do anything: no choice, or each has its cap.
-_WITHOUT_AGENT = ((None, None), ("fixed", "normal"))
 _ID = 12
 #: The table's columns, by the fields of --format.
 _HEADS = {
@@ -205,7 +203,7 @@ def _of_the_agent(entries: list[dict[str, Any]]) -> list[str]:
     """That it does not run where it is needed, and whom it holds more strictly."""
     running = status.ask()
     if running is None:
-        needed = any((e["cores_sched"], e["cores_priority"]) not in _WITHOUT_AGENT for e in entries)
+        needed = any(pages.needs_agent(e["cores_sched"], e["cores_priority"]) for e in entries)
         return [containers.NO_AGENT] if needed else []
     return [
         f"container {each['container_id']} is held more strictly: {each['held_strictly']}"

@@ -13,6 +13,7 @@ from xpu_runtime.cli.live import Card, Reading, Row
 from xpu_runtime.cli.screen import Line, Size
 from xpu_runtime.cli.table import cut, memory, share
 from xpu_runtime.errors import XpuError
+from xpu_runtime.limits import pages
 from xpu_runtime.value import Value
 
 #: What `s` goes through.
@@ -104,7 +105,7 @@ def key_of(row: Row, order: str) -> tuple[float, str]:
 
 def _title(reading: Reading, rows: list[Row], width: int | None, hints: bool) -> list[Line]:
     waiting = sum(row.waits for row in rows)
-    shared = any(row.sched not in (None, "fixed") or row.priority not in (None, "normal") for row in rows)
+    shared = any(pages.needs_agent(row.sched, row.priority) for row in rows)
     head: Line = [("xpu top", "bold"), (f"   {_count(len(reading.cards), 'GPU')}", "")]
     head += [(f"   {_count(len({row.container_id for row in rows}), 'container')}", "")]
     head += [(f"   {waiting} waiting", "yellow" if waiting else "dim")]

@@ -92,6 +92,14 @@ class Compute(Value):
     held: int = 0
 
 
+def needs_agent(sched: str | None, priority: str | None) -> bool:
+    """Whether sharing a device's time so needs the agent, without which each has its cap.
+
+    None: it is not asked for, or there is no choice.
+    """
+    return sched not in (None, SCHEDS[0]) or priority not in (None, PRIORITIES[0])
+
+
 def usage_size(device_count: int) -> int:
     """Bytes of a usage page for that many devices."""
     return slots_at() + SLOTS * slot_stride(device_count)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice
-from xpu_runtime.limits import registry
+from xpu_runtime.limits import pages, registry
 from xpu_runtime.limits.pages import Compute, Policy
 from xpu_runtime.value import Value
 
@@ -54,7 +54,7 @@ def policy(grant: Grant, position: int) -> Policy | None:
 def depends_on_others(grant: Grant) -> bool:
     """Whether the share of any of its slices is decided by the agent: burst, weight, or a priority."""
     policies = (policy(grant, position) for position in range(len(grant.slices)))
-    return any(each and (each.sched, each.priority) != ("fixed", "normal") for each in policies)
+    return any(each and pages.needs_agent(each.sched, each.priority) for each in policies)
 
 
 def share(before: Compute, after: Compute, elapsed_ns: int) -> Got:

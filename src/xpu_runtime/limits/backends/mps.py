@@ -229,7 +229,9 @@ def _unavailable(inventory: Inventory, device: Device) -> str | None:
 def _cannot_serve(request: Request) -> str | None:
     if request.count > 1 or len(request.selectors) > 1 or request.choice == "all":
         return "mps serves one device a container: there is a daemon for each, and a program can have one"
-    if request.sched not in (None, "fixed") or request.priority not in (None, "normal"):
+    from xpu_runtime.limits import pages
+
+    if pages.needs_agent(request.sched, request.priority):
         return "mps has neither XPU_SCHED nor XPU_PRIORITY: leave them at fixed and normal"
     return None
 
