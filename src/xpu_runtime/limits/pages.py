@@ -177,13 +177,16 @@ def create(folder: str, container: str, entries: tuple[Entry, ...]) -> None:
 
 
 def _write(path: str, content: bytes, mode: int, size: int) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    """No container has it mounted yet. The agent looks for new pages several times a second, and would take
+    one that is half written for a broken one."""
+    fd = os.open(path + ".new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         os.fchmod(fd, mode)  # whatever the umask is
         os.ftruncate(fd, size)
         os.pwrite(fd, content, 0)
     finally:
         os.close(fd)
+    os.rename(path + ".new", path)
 
 
 class OpenQuota:

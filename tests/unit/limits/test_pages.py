@@ -28,6 +28,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[str]] = []
+
+    def looked(call: Callable[..., object]) -> Callable[..., object]:
+        def call_and_look(*words: object) -> object:
+            seen.append({each.name for each in tmp_path.iterdir()} & {pages.QUOTA, pages.USAGE})
+            return call(*words)
+
+        return call_and_look
+
+    for each in ("ftruncate", "pwrite", "close"):
+        monkeypatch.setattr(os, each, looked(getattr(os, each)))
+    pages.create(str(tmp_path), "c1", (pages.Entry(UUID, 4 * GIB),))
+    monkeypatch.undo()
+    assert seen == [set()] * 3 + [{pages.USAGE}] * 3
+    assert {each.name for each in tmp_path.iterdir()} == {pages.QUOTA, pages.USAGE}
+
+
 def read(folder: Path) -> list[usage_page.ProcessUsage]:
     return [each for each in usage_page.slots(str(folder), 1) if not each.dead]
 
