@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import TypeVar
 
 from xpu_runtime.doctor import bounded, docker_api, engine
 from xpu_runtime.engines import docker
@@ -20,11 +21,14 @@ from xpu_runtime.errors import SpecError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.oci import spec as oci_spec
 
+_T = TypeVar("_T")
 #: Seconds for all engines together.
 _ANSWER_S = 1.0
 #: Seconds until an engine is asked again for a name that it did not tell.
 _AGAIN_S = 30.0
 _MOST_BYTES = 32 << 20
+#: Names that are remembered of a kind: as many as events, which are of containers that have gone, too.
+_REMEMBERED = 10_000
 #: Of docker and nerdctl, and of each part of Kubernetes' (DNS names) and containerd's.
 _PART = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _DOCKERS_ID = re.compile("[0-9a-f]{64}")
@@ -57,7 +61,7 @@ class Names:
         wanted = {each for each in wanted if now - self._asked.get(each, -_AGAIN_S) >= _AGAIN_S}
         if not wanted:
             return
-        self._asked.update(dict.fromkeys(wanted, now))
+        _remember(self._asked, dict.fromkeys(wanted, now))
         bundles = {bundle: container for bundle, container in new.items() if bundle in wanted}
         calls: list[Callable[[], Iterator[tuple[str, str]]]] = [partial(_of_bundles, bundles)]
         if any(map(_DOCKERS_ID.fullmatch, wanted)):
@@ -65,11 +69,11 @@ class Names:
             calls += [partial(_of_docker, socket) for socket in sockets]
         of_bundles, *of_dockers = bounded.together(calls, _ANSWER_S)
         for bundle, name in of_bundles.values:
-            self._of_bundle[bundle] = name
             container = new[bundle]
-            self._of_id[container] = name if self._of_id.get(container, name) == name else None
+            _remember(self._of_bundle, {bundle: name})
+            _remember(self._of_id, {container: name if self._of_id.get(container, name) == name else None})
         for answer in of_dockers:
-            self._of_docker.update(answer.values)
+            _remember(self._of_docker, dict(answer.values))
 
     def of(self, grant: Grant) -> str | None:
         """The name of the grant's container; None where none is known."""
@@ -78,6 +82,15 @@ class Names:
     def of_id(self, container: str) -> str | None:
         """The name of the container with this id; None where none is known, or several have the id."""
         return self._of_docker.get(container) or self._of_id.get(container)
+
+
+def _remember(known: dict[str, _T], new: dict[str, _T]) -> None:
+    """Adds what is new, as the latest, and forgets the oldest beyond _REMEMBERED."""
+    for key, value in new.items():
+        known.pop(key, None)
+        known[key] = value
+    for key in list(known)[:-_REMEMBERED]:
+        del known[key]
 
 
 def of(grants: Iterable[Grant]) -> Names:
