@@ -13,8 +13,9 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from share.loads import LOADS, Load
 from share.measure import Native, Result
 from share.node import Node, NodeError
 from share.scenarios import Scenario
+from xpu_runtime.limits import pages
 
 NATIVE_SECONDS = (5.0, 2.0)
 T = TypeVar("T")
@@ -85,7 +87,9 @@ class Session:
             card = self._cards.get()
             try:
                 natives = [self.natives[container.load.name] for container in scenario.containers]
-                results[scenario.name] = runs.run(self._node, scenario, card, natives, self._law)
+                with self._agent_for(scenario):
+                    result = runs.run(self._node, scenario, card, natives, self._law)
+                results[scenario.name] = result
             except NodeError as error:
                 self._node.pause(0)
                 print(f"{scenario.name}: {error}", file=sys.stderr, flush=True)
@@ -99,6 +103,15 @@ class Session:
 
         self._each(one, [each for each in wanted if each.light], [each for each in wanted if not each.light])
         return [(each, results[each.name]) for each in wanted if each.name in results]
+
+    @contextmanager
+    def _agent_for(self, scenario: Scenario) -> Iterator[None]:
+        """NodeError where it needs the agent, and that does not run all the time."""
+        if _needs_agent(scenario):
+            self._node.check_agent()
+        yield
+        if _needs_agent(scenario):
+            self._node.check_agent()
 
     def _each(self, call: Callable[[T], None], light: Sequence[T], heavy: Sequence[T]) -> None:
         with ThreadPoolExecutor(self._side_by_side) as pool:
@@ -188,9 +201,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 def _needs_agent(scenario: Scenario) -> bool:
-    return any(
-        container.sched != "fixed" or container.priority != "normal" for container in scenario.containers
-    )
+    return any(pages.needs_agent(container.sched, container.priority) for container in scenario.containers)
 
 
 def _write(

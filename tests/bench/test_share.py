@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import xml.etree.ElementTree
 from dataclasses import replace
@@ -9,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from share import logs, measure, picture, runs, scenarios, table
-from share.__main__ import arguments
+from share import logs, measure, picture, runfolder, runs, scenarios, table
+from share import node as node_module
+from share.__main__ import Session, arguments
 from share.loads import LOADS, Load
 from share.logs import Log
-from share.measure import Native
+from share.measure import Native, Result
 from share.node import Node, NodeError
 from share.scenarios import Container, Scenario
 from support import timing
+from support.sharing_time import until
 
 NATIVE = Native(rate=1.0, saturates=True, p99_ns=5000.0)
 BEGIN = 100.0
@@ -188,6 +192,62 @@ def test_loads_on_a_card_and_what_is_made_of_them(installed: Path, tmp_path: Pat
             runs.run(node, Scenario("of no length", (Container(_wrong()),)), 0, [native], "none")
         assert _log_of_a_stopped_one(node, tmp_path) == logs.DONE
     assert not node.folder.exists()
+
+
+def _install_agent(prefix: Path, life: str) -> None:
+    """An installation of nothing but an agent that does so."""
+    (prefix / "bin").mkdir()
+    program = prefix / "bin" / "xpu"
+    program.write_text(f'#!/bin/sh\n[ "$2" = --help ] && exit\n{life}\n')
+    program.chmod(0o755)
+
+
+def test_a_scenario_that_needs_the_agent_is_not_run_without_and_not_judged_where_it_ends_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _install_agent(tmp_path, "echo gone >&2; exec sleep 600")
+    node = Node(tmp_path, "1xT4-R580")
+    try:
+        assert node.start_agent()
+        until(lambda: (node.folder / "agent.log").read_text() == "gone\n", "the agent runs")
+        session = Session(node, "ours", 1, 1.0)
+        session.natives = {"async-1ms": NATIVE}
+        ran: list[str] = []
+
+        def run(_: Node, one: Scenario, *__: object) -> Result:
+            ran.append(one.name)
+            if one.name == "ends":
+                for pid in runfolder.processes(node.folder):
+                    os.kill(pid, signal.SIGKILL)
+                assert node._agent is not None
+                node._agent.wait(10)
+            return measure.judge(scenario(30), [[log((0.3, 11))]], [NATIVE])
+
+        monkeypatch.setattr(runs, "run", run)
+        wanted = [
+            scenario(30, sched=sched) if name == "fixed" else replace(scenario(30, sched=sched), name=name)
+            for name, sched in (
+                ("first", "burst"),
+                ("ends", "burst"),
+                ("later", "weight"),
+                ("fixed", "fixed"),
+            )
+        ]
+        judged = [one.name for one, _ in session.measure(wanted)]
+    finally:
+        node.__exit__()
+    assert ran == ["first", "ends", "a scenario"] and judged == ["first", "a scenario"]
+    assert capsys.readouterr().err.count("xpu agent has ended: gone") == 2
+
+
+def test_an_agent_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install_agent(tmp_path, "trap '' TERM; touch $XPU_RUN_DIR.ready; while :; do sleep 0.1; done")
+    monkeypatch.setattr(node_module, "_END_S", 0.2)
+    node = Node(tmp_path, "1xT4-R580")
+    node.start_agent()
+    until((node.folder / "run.ready").exists, "the agent runs")
+    node.__exit__()
+    assert not node.folder.exists() and runfolder.processes(node.folder) == []
 
 
 def _log_of_a_stopped_one(node: Node, shared: Path) -> int:
