@@ -79,13 +79,14 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
     counts and the container's account has not, where that is more than 256M a process: a program goes round
     the interposer libraries. CORES is the cap; without one, `equal turns` says that the driver's time slices
     share the device among the containers that have work, and `side by side` that they run at the same time
-    (mps). GOT is the share of the device's time that the container had in the last
-    moments, where its CORES are capped: it may be below the cap while the container wants no more, or
-    while others use the card. ENFORCED BY names what holds each
-    limit and how strongly: hard (the container cannot get round it) or soft; `unenforced` is booked and
-    held by nothing. NAME is docker's name, in Kubernetes NAMESPACE/POD/CONTAINER, else of containerd
-    NAMESPACE/ID (with nerdctl its name for the id); a dash where the engine does not tell it in a second. The
-    state `reserved` is what is reserved for a Kubernetes pod, NAME, beyond what its containers have.
+    (mps). GOT is the share of the device's time that the container had in the 0.2 seconds for which the
+    command watches, where its CORES are capped: it may be below the cap while the container wants no more, or
+    while others use the card, and flickers where kernels take as long (see `xpu top` for longer times).
+    ENFORCED BY names what holds each limit and how strongly: hard (the container cannot get round it) or
+    soft; `unenforced` is booked and held by nothing. NAME is docker's name, in Kubernetes
+    NAMESPACE/POD/CONTAINER, else of containerd NAMESPACE/ID (with nerdctl its name for the id); a dash where
+    the engine does not tell it in a second. The state `reserved` is what is reserved for a Kubernetes pod,
+    NAME, beyond what its containers have.
 
     On a terminal, what it has no room for is left out, and said; HELD is then how strongly memory and cores
     are held. --format has the fields of the whole table, ID in full, and Device, the UUID; with json, an

@@ -13,7 +13,7 @@ from xpu_runtime.limits import pages, registry
 from xpu_runtime.limits.pages import Compute, Policy
 from xpu_runtime.value import Value
 
-#: Between two readings of what was used.
+#: Between two readings of what was used. Somebody waits for it: `xpu top` tells of longer times.
 WINDOW_S = 0.2
 
 

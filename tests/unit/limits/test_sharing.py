@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from support import REPOSITORY
+from xpu_runtime.cli.ps import ps
 from xpu_runtime.limits import pages
 from xpu_runtime.limits.pages import Compute
-from xpu_runtime.limits.sharing import Got, share
+from xpu_runtime.limits.sharing import WINDOW_S, Got, share
 
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 SECOND = 10**9
@@ -67,3 +69,8 @@ def test_a_share_is_what_was_used_of_the_time_and_never_more(after: Compute, exp
 def test_time_that_is_taken_back_is_no_share() -> None:
     assert share(Compute(500, 0, 0), Compute(400, 0, 0), SECOND) == Got(0.0)
     assert share(Compute(0, 0, 0), Compute(400, 0, 0), 0) == Got(None)
+
+
+def test_people_are_told_of_which_time_xpu_ps_tells() -> None:
+    assert f"in the {WINDOW_S} seconds for which the command watches" in " ".join((ps.help or "").split())
+    assert f"over the {WINDOW_S} s for which they watch" in (REPOSITORY / "docs/glossary.md").read_text()
