@@ -1,10 +1,10 @@
 /*
  * xpu-container-runtime-hook: the OCI hook, as low-level runtimes and engines' hooks.d call it.
  *
- * It gives the container's state to a start worker of `xpu agent`, and where there is none to a Python of its
- * own; most ends of a container need neither (end.h). The end of a container may be done twice. Its start may
- * not: a worker that was lost may have set the limit and not made the devices, and a second call would find a
- * slice that is given and leave it at that.
+ * It gives the container's state to a start worker of `xpu agent`. Where there is none, most ends of a
+ * container are entered here (end.h), and all else is done by a Python of its own. The end of a container may
+ * be done twice. Its start may not: a worker that was lost may have set the limit and not made the devices,
+ * and a second call would find a slice that is given and leave it at that.
  */
 #include "agent.h"
 #include "complain.h"
@@ -125,6 +125,7 @@ int main(int argc, char **argv) {
                 "there in part: start the container again");
             return EXIT_FAILURE;
         }
+        /* No agent has entered it: Python is needed only where there is more to do than that. */
         if (stops && got == 0 && are_known(argc, argv) &&
             enter_end(state, size, option("--grant", argc, argv)))
             return EXIT_SUCCESS;

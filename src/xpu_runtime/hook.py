@@ -3,9 +3,9 @@
 `createRuntime` (or `prestart`) gives the container its slice; in spec mode (`--grant N`) it binds the grant
 to the container that now exists. `poststop` gives everything back. Called by the shim's hooks in the spec, or
 by an engine's own hooks.d, through native/launcher/hook.c: that has a start worker do it (worker.py), or runs
-`python3 -I -S`, and a stage imports only what it needs. The end of a container is handled in this file;
-most are entered without Python, by native/launcher/end.c. How a container gets what it asks for is not known
-here: see start/.
+`python3 -I -S`, and a stage imports only what it needs. The end of a container is handled in this file, in a
+start worker; without an agent most are entered by native/launcher/end.c. How a container gets what it asks
+for is not known here: see start/.
 """
 
 from __future__ import annotations
