@@ -213,6 +213,7 @@ def test_a_container_that_goes_round_the_pacer_and_lies_in_its_page_is_told_and_
         assert "more than its cap of 30%" in told["held_strictly"]
         assert told["share"] == 0
         assert f"{liar.id} is held more strictly" in node.xpu("ps").stderr
+        until(lambda: " held " in node.xpu("events", "--container", liar.id).stdout, "it is an event")
         assert agent_findings(node)[0]["state"] == "warning"
         number = liar.round
         until(lambda: liar.round > number, "what holds is renewed")
