@@ -27,6 +27,8 @@ START_S = 25.0
 STOP_S = 8.0
 
 _left: float | None = None
+#: What `allow` said: who may never wait is told no holder either, for which all processes are looked through.
+_allowed = 0.0
 
 
 class LedgerError(XpuError):
@@ -39,8 +41,8 @@ class LedgerBusy(LedgerError):
 
 def allow(seconds: float) -> None:
     """Limits all further waits of this process together to `seconds`."""
-    global _left
-    _left = seconds
+    global _left, _allowed
+    _left = _allowed = seconds
 
 
 def left() -> float:
@@ -56,7 +58,7 @@ def _spend(seconds: float) -> None:
 
 def busy(path: str, waited: float) -> LedgerBusy:
     """The error for a wait of `waited` seconds that was not long enough."""
-    if not waited:
+    if not waited or (_left is not None and not _allowed):
         return LedgerBusy(f"the ledger {path} is locked just now")
     from xpu_runtime.linux import holders  # only where something is wrong
 

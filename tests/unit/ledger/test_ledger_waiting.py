@@ -17,6 +17,7 @@ from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerBusy, LedgerError
+from xpu_runtime.linux import files, holders
 
 
 @pytest.fixture
@@ -44,6 +45,15 @@ def test_all_waits_of_a_process_together_have_one_end(path: str, ledger: Ledger)
                     ledger.reap()
         assert waiting.left() == 0
         assert ledger.reap() == []  # free: no wait
+
+
+def test_who_may_never_wait_does_not_look_for_the_holder_either(
+    path: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holders, "of", lambda *_: pytest.fail("all processes are looked through"))
+    waiting.allow(0.0)
+    with files.Lock(path + ".lock"), pytest.raises(LedgerBusy, match="is locked just now"):
+        ledger.reap()
 
 
 def test_only_what_was_waited_is_spent(ledger: Ledger) -> None:
