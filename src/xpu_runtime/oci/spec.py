@@ -102,13 +102,14 @@ def annotations_of(spec: Spec) -> dict[str, str]:
 
 #: What an engine writes on the containers of pods: `sandbox` on the pause container, else `container`.
 BY_CONTAINERD = "io.kubernetes.cri.container-type"
-_BY_CRI_O = "io.kubernetes.cri-o.ContainerType"
+BY_CRI_O = "io.kubernetes.cri-o.ContainerType"
 
 
 def kind_in_pod(annotations: dict[str, str]) -> str:
     """`sandbox` for a pod's pause container, to which the pod's annotations go as well, `container` for
     another one of a pod; "" for a container of no pod."""
-    return annotations.get(BY_CONTAINERD) or annotations.get(_BY_CRI_O) or ""
+    # cri-o's first: it copies the pod's own annotations into the spec, and an author may write containerd's.
+    return annotations.get(BY_CRI_O) or annotations.get(BY_CONTAINERD) or ""
 
 
 def is_sandbox(spec: Spec) -> bool:

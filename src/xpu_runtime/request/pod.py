@@ -1,7 +1,7 @@
 """The request of a container of a Kubernetes pod: what it was assigned, and nothing that its author says.
 
-Who the container is stands in annotations that containerd (and cri-o) write beside the author's, which
-cannot take their names. How much it gets, an assignment says, which must be signed for this pod and this
+Who the container is stands in annotations that its engine writes last, over whatever the author has there.
+How much it gets, an assignment says, which must be signed for this pod and this
 node; else what is reserved for it in the ledger, which is not known here: such a request is completed where
 the ledger is (ledger/claims.py). What the author may say is how it is held, as everywhere.
 """
@@ -47,8 +47,15 @@ _TODO = "say it in resources.limits, as yoyoworks.com/xpu-mem: 4 and yoyoworks.c
 
 
 def who(annotations: dict[str, str]) -> PodContainer | None:
-    """The container with these annotations; None where they do not tell."""
-    names = _CONTAINERD if oci_spec.BY_CONTAINERD in annotations else _CRI_O
+    """The container with these annotations; None where they do not tell.
+
+    An engine writes over its own names and leaves another's to the pod's author: cri-o copies all of a pod's
+    annotations into the spec, containerd those that `pod_annotations` lets through. Where both engines' are
+    there one of them is the author's, and neither is believed.
+    """
+    if oci_spec.BY_CONTAINERD in annotations and oci_spec.BY_CRI_O in annotations:
+        return None
+    names = _CRI_O if oci_spec.BY_CRI_O in annotations else _CONTAINERD
     values = [annotations.get(name, "") for name in names]
     return PodContainer(*values) if all(values) else None
 
@@ -74,8 +81,9 @@ def claim(
     if container is None:
         if asked or ANNOTATION in annotations:
             raise RequestError(
-                "it cannot be told which pod this container is of: its annotations do not say",
-                "update the engine: containerd 1.6 or newer, or cri-o",
+                "it cannot be told which pod this container is of: its annotations do not say, or are of two "
+                "engines",
+                "update the engine (containerd 1.6 or newer, or cri-o); write no io.kubernetes annotations",
             )
         return True, None
     assigned = None

@@ -10,6 +10,7 @@ import pytest
 
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import RequestError
+from xpu_runtime.oci.spec import kind_in_pod
 from xpu_runtime.request import pod
 from xpu_runtime.request.assignment import ANNOTATION, Assignment, AssignmentError, Share, sign
 from xpu_runtime.request.claim import Claim, PodContainer
@@ -294,4 +295,19 @@ def test_where_variables_are_not_taken_the_device_plugin_s_is(config: Config) ->
 def test_who_a_container_is_only_the_engine_says() -> None:
     assert pod.who(CONTAINERD) == pod.who(CRI_O) == WHO
     assert pod.who({**CRI_O, "io.kubernetes.cri.container-type": "container"}) is None
+
+
+@pytest.mark.parametrize("engine, others", [(CRI_O, CONTAINERD), (CONTAINERD, CRI_O)])
+def test_an_author_who_writes_another_engine_s_annotations_is_nobody_else(
+    config: Config, engine: dict[str, str], others: dict[str, str]
+) -> None:
+    # cri-o copies all of a pod's annotations into the spec: a thief has his victim's assignment, and says in
+    # containerd's words that he is the victim.
+    thief = {name: value.replace("uid-1", "uid-2") for name, value in engine.items()}
+    both = {**others, **thief}
+    told = refusal(spec("XPU_KUBERNETES=allocated", engine=both, assignment=assigned()), config)
+    assert "it cannot be told which pod this container is of" in told
+    # Nor does he make a container of his the pause container, which is asked nothing.
+    sandbox = {**CRI_O, "io.kubernetes.cri.container-type": "sandbox"}
+    assert kind_in_pod(sandbox) == "container"
     assert AssignmentError.code == "wrong-assignment" and ANNOTATION.startswith("yoyoworks.com/xpu-")
