@@ -26,15 +26,18 @@ _ENDS = (signal.SIGTERM, signal.SIGINT)
 _PAUSE_S = 10.0
 
 
-def keep(keys: str, write: Callable[[bytes], None]) -> None:
-    """Until SIGTERM or SIGINT: gives what is in the file `keys` to `write` whenever it changes."""
+def keep(keys: str, write: Callable[[bytes], bool]) -> None:
+    """Until SIGTERM or SIGINT: gives what is in the file `keys` to `write` at first, whenever it changes, and
+    again where `write` could not do it (False)."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    known = read(keys)
-    while signal.sigtimedwait(_ENDS, _PAUSE_S) is None:
+    # Not what is there now: the Secret may have changed since the init container has read it.
+    written = None
+    while True:
         now = read(keys)
-        if now is not None and now != known:
-            known = now
-            write(now)
+        if now is not None and now != written and write(now):
+            written = now
+        if signal.sigtimedwait(_ENDS, _PAUSE_S) is not None:
+            return
 
 
 def read(path: str) -> bytes | None:

@@ -39,11 +39,16 @@ def install(init: int, configuration: str, keys: str, containerd_config: str, co
         keeper.label(api, node_name())
 
 
-def write_keys(init: int, content: bytes) -> None:
-    """Gives the node other keys; says whether it has them."""
-    if host.there(init, lambda: setup.write_keys(content)):
+def write_keys(init: int, content: bytes) -> bool:
+    """Gives the node these keys, unless it has them; whether it has them then."""
+    if host.there(init, lambda: _write_keys(content)):
         host.say("the node keeps its old keys", error=True)
-    else:
+        return False
+    return True
+
+
+def _write_keys(content: bytes) -> None:
+    if setup.write_keys(content):
         host.say("the node has the Secret's new keys")
 
 

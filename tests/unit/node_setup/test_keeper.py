@@ -13,7 +13,7 @@ import pytest
 
 from support import REPOSITORY
 from xpu_runtime.kubernetes.api import Api
-from xpu_runtime.node_setup import keeper
+from xpu_runtime.node_setup import keeper, pod, setup
 
 from .conftest import Answers
 
@@ -86,19 +86,19 @@ _KEEP = """
 import sys
 from xpu_runtime.node_setup import keeper
 keeper._PAUSE_S = 0.02
-read = keeper.read
-def first_read(path):
-    keeper.read = read
-    content = read(path)
-    print("begins", flush=True)
-    return content
-keeper.read = first_read
-keeper.keep(sys.argv[1], lambda content: print(content.decode(), flush=True))
+refused = [b"second"]
+def write(content):
+    print(content.decode(), flush=True)
+    if content in refused:
+        refused.remove(content)
+        return False
+    return True
+keeper.keep(sys.argv[1], write)
 print("ended", flush=True)
 """
 
 
-def test_new_keys_are_passed_on_until_the_pod_ends(tmp_path: Path) -> None:
+def test_keys_are_passed_on_until_the_node_has_them_and_the_pod_ends(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first")
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
@@ -106,14 +106,32 @@ def test_new_keys_are_passed_on_until_the_pod_ends(tmp_path: Path) -> None:
         [sys.executable, "-c", _KEEP, keys], stdout=subprocess.PIPE, text=True, env=environ
     ) as process:
         assert process.stdout is not None
-        # Until it has seen the first ones.
-        assert process.stdout.readline() == "begins\n"
-        told = []
-        for content in ("second", "third"):
+        # The first ones too: they may be others than those that the installation has read.
+        told = [process.stdout.readline()]
+        for content, times in (("second", 2), ("third", 1)):
             keys.with_suffix(".new").write_text(content)
             keys.with_suffix(".new").rename(keys)
-            told.append(process.stdout.readline())
+            # Again, where the node could not be written.
+            told += [process.stdout.readline() for _ in range(times)]
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "ended\n"
     assert process.returncode == 0
-    assert told == ["second\n", "third\n"]
+    assert told == ["first\n", "second\n", "second\n", "third\n"]
+
+
+def test_the_keeper_is_told_whether_the_node_has_the_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "FOLDER", str(tmp_path / "kubernetes"))
+    monkeypatch.setattr(setup, "KEYS", str(tmp_path / "kubernetes/keys"))
+    good = f"k1 {'ab' * 32}\n".encode()
+
+    # Of this process's mount namespace.
+    assert pod.write_keys(os.getpid(), good) is True
+    assert pod.write_keys(os.getpid(), good) is True
+    assert pod.write_keys(os.getpid(), b"k2 short\n") is False
+
+    assert (tmp_path / "kubernetes/keys").read_bytes() == good
+    said = capfd.readouterr()
+    assert said.out.count("the node has the Secret's new keys") == 1
+    assert "the node keeps its old keys" in said.err
