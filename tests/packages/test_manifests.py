@@ -378,6 +378,44 @@ def test_the_secrets_are_ones_that_both_ends_take(tmp_path: Path) -> None:
         _shakes_hands(client, server, "elsewhere.xpu-system.svc")
 
 
+@pytest.mark.parametrize(
+    "words, made",
+    [
+        (["keys"], ["xpu-keys"]),
+        (["certificates"], ["xpu-extender-tls", "xpu-scheduler-tls"]),
+        (["gpus", "certificates"], ["xpu-extender-tls", "xpu-scheduler-tls"]),
+        (["gpus"], ["xpu-keys", "xpu-extender-tls", "xpu-scheduler-tls"]),
+    ],
+)
+def test_certificates_are_made_anew_without_the_keys_that_pods_were_signed_with(
+    words: list[str], made: list[str]
+) -> None:
+    done = subprocess.run([MANIFESTS / "make-secrets", *words], capture_output=True, text=True, check=True)
+
+    found = [each["metadata"] for each in _documents(done.stdout)]
+    assert [each["name"] for each in found] == made
+    assert {each["namespace"] for each in found} == {"gpus" if "gpus" in words else "xpu-system"}
+
+
+def test_installing_twice_leaves_the_keys_that_are_there() -> None:
+    text = (REPOSITORY / "docs/kubernetes.md").read_text()
+
+    assert "make-secrets | kubectl create -f -" in text
+    assert "make-secrets | kubectl apply" not in text
+
+
+def test_one_more_key_is_a_line_for_those_that_are_there(tmp_path: Path) -> None:
+    done = subprocess.run([MANIFESTS / "make-secrets", "line"], capture_output=True, text=True, check=True)
+    keys = tmp_path / "keys"
+    keys.write_text(f"old {'ab' * 32}\n{done.stdout}")
+
+    assert len(read_keys(str(keys))) == 2
+    # A word that is not known makes nothing.
+    wrong = subprocess.run([MANIFESTS / "make-secrets", "gpus", "key"], capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "usage: make-secrets" in wrong.stderr
+
+
 def _shakes_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool:
     """In memory, as kube-scheduler does with `serverName`; ssl.SSLError where one does not take the other."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
