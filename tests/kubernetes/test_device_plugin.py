@@ -53,8 +53,8 @@ class Plugin:
         self.environ["XPU_CONFIG"] = str(self.config)
         self.kubelet, self.api = kubelet, api
         self._kubeconfig = folder / "kubeconfig"
-        self._keys = folder / "keys"
-        self._keys.write_text(f"{KEY[0]} {KEY[1].hex()}\n")
+        self.keys = folder / "keys"
+        self.keys.write_text(f"{KEY[0]} {KEY[1].hex()}\n")
         context = {"name": "c", "context": {"cluster": "k"}}
         cluster = {"name": "k", "cluster": {"server": api.url}}
         self._kubeconfig.write_text(
@@ -64,7 +64,7 @@ class Plugin:
         self.configure()
 
     def configure(self, **kubernetes: Any) -> None:
-        keys = {"keys": str(self._keys), **kubernetes}
+        keys = {"keys": str(self.keys), **kubernetes}
         self.config.write_text(json.dumps({"kubernetes": keys}))
 
     def command(self, *options: str) -> list[str]:
@@ -254,6 +254,17 @@ def test_what_docker_has_is_not_offered_and_the_node_says_so(
     with PodLedger() as ledger:
         ledger.release([grant])
     until(lambda: (kubelet.healthy(MEMORY), kubelet.healthy(WHOLE)) == (60, 4), "it is offered again")
+
+
+def test_the_node_says_which_keys_it_verifies_with(
+    plugin: Plugin, kubelet: Kubelet, api_server: ApiServer
+) -> None:
+    plugin.start()
+    until(lambda: described(api_server).get("keys") == [KEY[0]], "the node says which key it has")
+
+    plugin.keys.write_text(f"{plugin.keys.read_text()}new {'ab' * 32}\n")
+
+    until(lambda: described(api_server)["keys"] == [KEY[0], "new"], "the node says that it has a new one")
 
 
 def test_what_a_dead_container_holds_is_taken_back_and_offered(plugin: Plugin, kubelet: Kubelet) -> None:

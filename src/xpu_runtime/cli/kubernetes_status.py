@@ -11,7 +11,7 @@ import click
 
 from xpu_runtime.cli import table
 from xpu_runtime.cli.table import Column
-from xpu_runtime.kubernetes import access, report
+from xpu_runtime.kubernetes import access, keys_in_use, report
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.report import Card, Node
 from xpu_runtime.request.units import show
@@ -25,10 +25,16 @@ _LEFT_OUT = ("DRIVER", "PLACED BY", "MODEL", "OTHERS", "PODS")
 @click.argument("names", metavar="[NODE]...", nargs=-1)
 @click.option("--kubeconfig", type=click.Path(), help="In the place of KUBECONFIG or ~/.kube/config.")
 @click.option("--context", help="Of that file; its current one by default.")
+@click.option("--keys", "of_keys", is_flag=True, help="Show which keys of assignments are in use instead.")
 @table.json_option
 @table.wide_option
 def status(
-    names: tuple[str, ...], kubeconfig: str | None, context: str | None, as_json: bool, wide: bool
+    names: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+    of_keys: bool,
+    as_json: bool,
+    wide: bool,
 ) -> None:
     """Show the nodes' cards: what is free, and the largest request that fits there now.
 
@@ -47,13 +53,25 @@ def status(
         whole   whether a container can have all of the card
         why     why no new pod gets anything of it, else null
 
+    --keys shows each key of assignments by its id: how many nodes have it, how many pods were placed with it,
+    and which nodes lack it. A new key may sign when no node lacks it, an old one may go when no pod has it.
+
+    \b
+    With --json:
+      keys    a list of {id, nodes, missing, pods}, the last three lists of names
+
     \b
     Example:
       xpu kubernetes status
+      xpu kubernetes status --keys
       xpu kubernetes status --json | jq '.nodes[].cards[] | select(.whole)'
     """
     api = Api(access.find(kubeconfig, context))
     nodes, _ = api.list("/api/v1/nodes", lambda node: node)
+    if of_keys:
+        signed, _ = api.list("/api/v1/pods", keys_in_use.pod_of, fieldSelector=_LIVE)
+        _show_keys(keys_in_use.keys(nodes, signed), as_json, wide)
+        return
     pods, _ = api.list("/api/v1/pods", report.pod_of, fieldSelector=_LIVE)
     found = report.named(report.nodes(nodes, pods), names)
     if as_json:
@@ -67,6 +85,22 @@ def status(
             click.echo(f"xpu: node {node.name}: {node.problem or 'no GPUs'}", err=True)
     if not found:
         click.echo("xpu: no node has xpu's device plugin: see docs/kubernetes.md", err=True)
+
+
+def _show_keys(keys: list[keys_in_use.Key], as_json: bool, wide: bool) -> None:
+    if as_json:
+        table.print_json({"keys": [each.as_dict() for each in keys]})
+        return
+    if not keys:
+        click.echo("xpu: no node tells of a key: is kubernetes.placement extender there?", err=True)
+        return
+    columns = [
+        Column("KEY", [each.id for each in keys], least=12),
+        Column("NODES", [str(len(each.nodes)) for each in keys], is_number=True),
+        Column("PODS", [str(len(each.pods)) for each in keys], is_number=True),
+        Column("MISSING ON", [", ".join(each.missing) or "-" for each in keys], least=12),
+    ]
+    table.print_lines(table.lines(columns, (), table.width_of_window(wide)))
 
 
 def _columns(rows: list[tuple[Node, Card]]) -> list[Column]:

@@ -22,6 +22,7 @@ from xpu_runtime.kubernetes.device_plugin.offer import Card, Offer, check_size, 
 from xpu_runtime.kubernetes.device_plugin.pods import Pods
 from xpu_runtime.kubernetes.device_plugin.server import Served
 from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.request.assignment import AssignmentError, read_keys
 from xpu_runtime.vendors.inventory import Inventory
 
 #: Seconds: between two looks; for the ledger; until the kubelet is asked again though nothing has happened.
@@ -96,8 +97,9 @@ class Looking:
             self.cards = cards(self.inventory, self._driver.problem, config, self.taken)
             self._offer()
             value = node.annotation(
-                self.inventory, self.cards, config.kubernetes_placement, self.taken.reservations
-            )
+                self.inventory, self.cards, config.kubernetes_placement, self.taken.reservations,
+                key_ids(config.kubernetes_keys),
+            )  # fmt: skip
             self._write_node(node.patch(value, node.labels(self.inventory, self._strengths)))
         self.looked_at = time.monotonic()
 
@@ -166,3 +168,11 @@ class Looking:
         if problem != self._problems.get(part, ""):
             self._problems[part] = problem
             self._log(problem or f"{part}: it is well again")
+
+
+def key_ids(path: str) -> list[str]:
+    """The ids of the keys in the file; none where it cannot be used: a pod's refusal says why."""
+    try:
+        return list(read_keys(path))
+    except AssignmentError:
+        return []

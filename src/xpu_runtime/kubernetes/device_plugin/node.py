@@ -22,16 +22,22 @@ _MIB = 1 << 20
 
 
 def annotation(
-    inventory: Inventory, cards: Sequence[Card], placement: str, reservations: Mapping[str, Reservation]
+    inventory: Inventory,
+    cards: Sequence[Card],
+    placement: str,
+    reservations: Mapping[str, Reservation],
+    keys: Iterable[str] = (),
 ) -> str:
     """The annotation's value, as compact JSON. `cards`: of the inventory's devices, in their order;
-    `reservations`: by the pods' UIDs."""
+    `reservations`: by the pods' UIDs; `keys`: ids of the keys that the node verifies with."""
     devices = [_device(device, card) for device, card in zip(inventory.devices, cards)]
     versions = dict.fromkeys(driver.version for driver in inventory.drivers if driver.version)
     found = {
         "v": 1,
         "driver": ", ".join(versions),
         "placement": placement,
+        # So that it can be seen when a new key may sign, and which nodes still have one that was stolen.
+        "keys": list(keys),
         "devices": devices,
         # So that a scheduler counts what is so, whatever a pod's author has made of its assignment since.
         "reserved": {uid: _shares(each) for uid, each in sorted(reservations.items())},

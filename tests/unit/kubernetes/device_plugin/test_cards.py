@@ -129,7 +129,8 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "uid-1": Reservation("uid-1", "default", "two", 0.0, shares),
         "uid-2": Reservation("uid-2", "default", "whole", 0.0, {"one": (Share("GPU-b", None, None),)}),
     }
-    value = described.annotation(inventory, cards(inventory, "", DEFAULTS, taken), "extender", reserved)
+    seen = cards(inventory, "", DEFAULTS, taken)
+    value = described.annotation(inventory, seen, "extender", reserved, ["new", "old"])
     first, second = json.loads(value)["devices"]
     assert first == {
         "uuid": "GPU-a",
@@ -146,6 +147,7 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "v": 1,
         "driver": "580.82.07",
         "placement": "extender",
+        "keys": ["new", "old"],
         "devices": [],
         "reserved": {"uid-1": [["GPU-a", 5 * GIB, 30]], "uid-2": [["GPU-b", None, None]]},
     }

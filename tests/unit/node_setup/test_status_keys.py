@@ -1,0 +1,72 @@
+"""`xpu kubernetes status --keys`: which keys of assignments nodes have and pods were placed with, of an API
+server's answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from xpu_runtime.cli.kubernetes import kubernetes
+from xpu_runtime.request.assignment import Assignment, Share, sign
+
+from .conftest import Answers
+
+
+def _node(name: str, **said: Any) -> dict[str, Any]:
+    text = json.dumps({"v": 1, "driver": "", "placement": "extender", "devices": [], **said})
+    return {"metadata": {"name": name, "annotations": {"yoyoworks.com/xpu-devices": text}}}
+
+
+def _pod(name: str, assignment: str, node: str = "n1") -> dict[str, Any]:
+    annotations = {"yoyoworks.com/xpu-assignment": assignment}
+    metadata = {"uid": name, "namespace": "ml", "name": name, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}}
+
+
+def _signed(key: str) -> str:
+    return sign(Assignment("uid", "n1", 1.0, {"main": (Share("GPU-0", 1, None),)}), key, bytes(32))
+
+
+def _answer(answers: Answers, nodes: list[Any], pods: list[Any]) -> None:
+    for kind, items in (("nodes", nodes), ("pods", pods)):
+        found = {"items": items, "metadata": {"resourceVersion": "1"}}
+        answers.answers["GET", f"/api/v1/{kind}"] = 200, found
+
+
+def _run(kubeconfig: Path, *words: str) -> Any:
+    return CliRunner(mix_stderr=False).invoke(
+        kubernetes, ["status", "--keys", "--kubeconfig", str(kubeconfig), *words], catch_exceptions=False
+    )
+
+
+def test_a_key_that_a_node_lacks_and_one_that_a_pod_still_needs_are_seen(
+    answers: Answers, kubeconfig: Path
+) -> None:
+    nodes = [_node("n1", keys=["old", "new"]), _node("n2", keys=["old"]), {"metadata": {"name": "cpu"}}]
+    nodes += [_node("n3", placement="node", keys=[]), _node("n4")]
+    pods = [_pod("b", _signed("old")), _pod("a", _signed("old")), _pod("c", _signed("gone"))]
+    pods += [_pod("waits", _signed("old"), node=""), _pod("odd", "v1.\x1b[2J.e30.m"), _pod("none", "")]
+    _answer(answers, nodes, pods)
+
+    lines = [line.split() for line in _run(kubeconfig).stdout.splitlines()]
+
+    assert lines == [
+        ["KEY", "NODES", "PODS", "MISSING", "ON"],
+        ["old", "2", "2", "-"],
+        ["new", "1", "0", "n2"],
+        ["gone", "0", "1", "n1,", "n2"],
+    ]
+    first, *_ = json.loads(_run(kubeconfig, "--json").stdout)["keys"]
+    assert first == {"id": "old", "nodes": ["n1", "n2"], "missing": [], "pods": ["ml/a", "ml/b"]}
+
+
+def test_where_no_node_tells_of_a_key_it_says_so(answers: Answers, kubeconfig: Path) -> None:
+    _answer(answers, [_node("n3", placement="node", keys=[])], [])
+
+    done = _run(kubeconfig)
+
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "no node tells of a key" in done.stderr
