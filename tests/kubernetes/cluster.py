@@ -239,6 +239,7 @@ runtime_type = "io.containerd.runc.v2"
             each.kubeconfig(self.folder / f"{name}.kubeconfig")
         self.secrets = self.folder / "secrets"
         manifests.make_secrets(self.secrets)
+        manifests.make_configuration(self.secrets / "configuration")
         self._configure_containerd()
         self._configure_kubelet()
         self.configure_scheduler()

@@ -53,6 +53,14 @@ def make_secrets(folder: Path) -> None:
             (place / name).chmod(0o600)
 
 
+def make_configuration(folder: Path) -> None:
+    """Writes the configuration of the overlay with aliases, as a pod would have it mounted."""
+    found = yaml.safe_load((_MANIFESTS / "overlays/aliyun/configuration.yaml").read_text())
+    folder.mkdir()
+    for name, text in found["data"].items():
+        (folder / name).write_text(text)
+
+
 def extender_arguments(secrets: Path, listen: int, status: int) -> list[str]:
     """The words after `xpu kubernetes extender`, with ports of the loopback device."""
     (deployment,) = (
@@ -64,6 +72,7 @@ def extender_arguments(secrets: Path, listen: int, status: int) -> list[str]:
     places = {
         "/etc/xpu-kubernetes/tls": f"{secrets}/xpu-extender-tls",
         "/etc/xpu-kubernetes/keys": f"{secrets}/xpu-keys",
+        "/etc/xpu-kubernetes/configuration": f"{secrets}/configuration",
         "--listen=0.0.0.0:8443": f"--listen=127.0.0.1:{listen}",
         "--status-listen=0.0.0.0:9403": f"--status-listen=127.0.0.1:{status}",
     }

@@ -26,7 +26,7 @@ class Extender:
             "extender", *manifests.extender_arguments(cluster.secrets, self.port, status),
             # A pod has these of the cluster.
             f"--advertise=https://127.0.0.1:{self.port}", f"--namespace={manifests.NAMESPACE}",
-            "--alias=aliyun.com/gpu", *options,
+            *options,
         )  # fmt: skip
 
 

@@ -24,8 +24,9 @@ from support import REPOSITORY
 from xpu_runtime import version
 from xpu_runtime.cli.kubernetes import kubernetes
 from xpu_runtime.config.compile import read_config
+from xpu_runtime.kubernetes import configuration
 from xpu_runtime.kubernetes.resources import ALIASES, Resources
-from xpu_runtime.node_setup import section
+from xpu_runtime.node_setup import pod, section
 from xpu_runtime.request.assignment import read_keys
 
 MANIFESTS = REPOSITORY / "packaging" / "kubernetes"
@@ -273,9 +274,9 @@ def _scheduler_configurations() -> Iterator[tuple[str, Document]]:
 
 
 def test_a_scheduler_sends_us_what_asks_for_slices_and_waits_where_we_are_down() -> None:
-    for name, configuration in _scheduler_configurations():
-        assert configuration["apiVersion"] == "kubescheduler.config.k8s.io/v1", name
-        (extender,) = configuration["extenders"]
+    for name, found in _scheduler_configurations():
+        assert found["apiVersion"] == "kubescheduler.config.k8s.io/v1", name
+        (extender,) = found["extenders"]
         assert extender.keys() <= EXTENDER, name
         assert extender["ignorable"] is False, name
         assert extender["nodeCacheCapable"] is True, name
@@ -319,8 +320,8 @@ def test_a_scheduler_sends_us_each_resource_that_nodes_offer(
     documents = rendered(*names, "scheduler.enabled=true")
     map_ = next(each for each in documents if _key(each) == ("ConfigMap", "xpu-system", "xpu-scheduler"))
 
-    for configuration in (file, yaml.safe_load(map_["data"]["config.yaml"])):
-        (extender,) = configuration["extenders"]
+    for found in (file, yaml.safe_load(map_["data"]["config.yaml"])):
+        (extender,) = found["extenders"]
         assert {each["name"] for each in extender["managedResources"]} == offered
 
 
@@ -354,6 +355,31 @@ def test_the_configuration_is_one_that_nodes_take(name: str, tmp_path: Path) -> 
         assert problems == []
         assert config.kubernetes_require_assignment is True
         assert config.kubernetes_placement == ("node" if name == "without-extender" else "extender")
+
+
+@pytest.mark.parametrize("name", [each for each in OVERLAYS if each != "without-extender"])
+def test_the_extender_reads_the_configuration_that_nodes_have(name: str, tmp_path: Path) -> None:
+    for documents in (kustomized(OVERLAYS[name]), rendered(*VALUES[name])):
+        found = {_key(each): each for each in documents}
+        for kind, pods, container in (
+            ("DaemonSet", "xpu-node", "initContainers"),
+            ("Deployment", "xpu-extender", "containers"),
+        ):
+            spec = found[kind, "xpu-system", pods]["spec"]["template"]["spec"]
+            volumes = {each["name"]: each for each in spec["volumes"]}
+            (mounted,) = (
+                each["mountPath"]
+                for each in spec[container][0]["volumeMounts"]
+                if volumes[each["name"]].get("configMap") == {"name": "xpu"}
+            )
+            assert f"{mounted}/config.yaml" == pod.CONFIGURATION
+        options = dict(each.split("=") for each in spec[container][0]["args"])
+        assert options["--configuration"] == pod.CONFIGURATION
+        assert not {"--memory-unit", "--alias"} & options.keys()
+        file = tmp_path / "config.yaml"
+        file.write_text(found["ConfigMap", "xpu-system", "xpu"]["data"]["config.yaml"])
+        aliases = ("aliyun.com/gpu",) if name == "aliyun" else ()
+        assert configuration.resources(str(file)) == Resources(1 << 30, aliases)
 
 
 def test_the_secrets_are_ones_that_both_ends_take(tmp_path: Path) -> None:

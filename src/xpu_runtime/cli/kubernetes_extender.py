@@ -55,7 +55,10 @@ _KEYS = "/etc/xpu/kubernetes/keys"
     show_default=True,
     help="Where neither pod nor node says so.",
 )
-@click.option("--memory-unit", default="1GiB", show_default=True, help="One of yoyoworks.com/xpu-mem.")
+@click.option(
+    "--configuration", metavar="FILE", help="Take unit and aliases from its section kubernetes, as nodes do."
+)
+@click.option("--memory-unit", help="One of yoyoworks.com/xpu-mem, where no file says it.  [default: 1GiB]")
 @click.option(
     "--alias", "aliases", multiple=True, type=click.Choice(list(ALIASES)), help="Know these resources too."
 )
@@ -79,7 +82,8 @@ def extender(
     status_listen: str,
     keys_file: str,
     policy: str,
-    memory_unit: str,
+    configuration: str | None,
+    memory_unit: str | None,
     aliases: tuple[str, ...],
     leader_election: bool,
     lease: str,
@@ -97,7 +101,7 @@ def extender(
     Example:
       xpu kubernetes extender --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
     """
-    resources = Resources(_unit(memory_unit), aliases)
+    resources = _resources(configuration, memory_unit, aliases)
     address, status = _address(listen), _address(status_listen) if status_listen else None
     certificate = _certificate(tls_cert, tls_key, client_ca)
     where = access.find(kubeconfig, context)
@@ -128,6 +132,16 @@ def _log(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         pass  # nobody reads it
+
+
+def _resources(configuration: str | None, unit: str | None, aliases: tuple[str, ...]) -> Resources:
+    if configuration is None:
+        return Resources(_unit(unit or "1GiB"), aliases)
+    if unit or aliases:
+        raise ConfigError("--configuration says what --memory-unit and --alias do", "give it without them")
+    from xpu_runtime.kubernetes.configuration import resources
+
+    return resources(configuration)
 
 
 def _unit(text: str) -> int:

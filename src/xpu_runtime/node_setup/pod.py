@@ -6,11 +6,9 @@ What the steps on the node are is setup.py's to know, how to get there host.py's
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import click
 
-from xpu_runtime import third_party
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.api import Api
@@ -31,7 +29,10 @@ keys_option = click.option(
 
 def install(init: int, configuration: str, keys: str, containerd_config: str, containerd_unit: str) -> None:
     """Puts the runtime on the node, and says so in the cluster. ConfigError, ApiError."""
-    settings = setup.Settings(_section(configuration), keeper.read(keys), containerd_config, containerd_unit)
+    from xpu_runtime.kubernetes.configuration import section
+
+    values = {**section(configuration), "node_name": node_name()}
+    settings = setup.Settings(values, keeper.read(keys), containerd_config, containerd_unit)
     source = os.open(tree.PREFIX, os.O_PATH | os.O_DIRECTORY)
     if host.there(init, lambda: setup.install(f"/proc/self/fd/{source}", settings)):
         raise ConfigError("the runtime is not installed on the node", "see the line above")
@@ -69,19 +70,3 @@ def cluster() -> Api | None:
 def node_name() -> str:
     """This node's name in the cluster: NODE_NAME of the pod's environment, else the machine's."""
     return os.environ.get("NODE_NAME") or os.uname().nodename.lower()
-
-
-def _section(path: str) -> dict[str, Any]:
-    """The section `kubernetes` of the file, for this node; ConfigError."""
-    third_party.enable()
-    import yaml
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = yaml.safe_load(file)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be used ({' '.join(str(error).split())})") from None
-    section = document.get("kubernetes") if isinstance(document, dict) else None
-    if not isinstance(section, dict):
-        raise ConfigError(f"{path} has no section kubernetes", "see the ConfigMap xpu")
-    return {**section, "node_name": node_name()}

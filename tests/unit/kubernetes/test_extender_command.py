@@ -19,11 +19,14 @@ from click.testing import CliRunner
 from support import REPOSITORY
 from support.kubernetes_objects import node
 from support.scheduling_api import ApiServer
+from xpu_runtime.cli import kubernetes_extender as command
 from xpu_runtime.cli.kubernetes_extender import extender
+from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.extender import keys as keys_module
 from xpu_runtime.kubernetes.extender import server as server_module
 from xpu_runtime.kubernetes.extender.keys import Keys
 from xpu_runtime.kubernetes.extender.server import Certificate, Server
+from xpu_runtime.kubernetes.resources import Resources
 
 PEM = REPOSITORY / "tests/support/certificates"
 ONE, TWO = f"one {'ab' * 32}\n", f"two {'cd' * 32}\n"
@@ -93,12 +96,57 @@ def test_it_runs_until_it_is_told_to_end_and_gives_its_lease_back(kubeconfig: Pa
             ["--tls-cert", "/none.crt", "--tls-key", "/none.key"],
             "TLS: /none.crt, /none.key: No such file or directory: give a certificate and its key",
         ),
+        (
+            ["--configuration", "x", "--alias", "aliyun.com/gpu"],
+            "--configuration says what --memory-unit and --alias do: give it without them",
+        ),
         (["--kubeconfig", "/none"], "/none cannot be read (No such file or directory)"),
     ],
 )
 def test_wrong_options_are_said_in_one_line(options: list[str], line: str) -> None:
     result = CliRunner().invoke(extender, options)
     assert str(result.exception) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kubernetes: {memory_unit: 1G}", "kubernetes.memory_unit: '1G' does not match"),
+        ("kubernetes: {aliases: [aliyun]}", "kubernetes.aliases.0: 'aliyun' is not one of"),
+        ("kubernetes: {unit: 1GiB}", "kubernetes: Additional properties are not allowed"),
+        ("mode: hook", "has no section kubernetes: see the ConfigMap xpu"),
+        ("kubernetes: [", "cannot be used (while parsing"),
+    ],
+)
+def test_a_configuration_that_nodes_refuse_the_extender_refuses_too(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    result = CliRunner().invoke(extender, ["--configuration", str(path)])
+    assert told in str(result.exception)
+    assert str(path) in str(result.exception)
+
+
+def test_unit_and_aliases_are_those_of_the_nodes_configuration(
+    kubeconfig: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config.yaml"
+    # require_assignment needs a node's name on a node, and none here.
+    words = "require_assignment: true, memory_unit: 256MiB, aliases: [aliyun.com/gpu]"
+    path.write_text(f"kubernetes: {{{words}}}")
+    given: list[Resources] = []
+
+    def stop_there(api: object, resources: Resources, *others: object) -> None:
+        given.append(resources)
+        raise XpuError("far enough")
+
+    monkeypatch.setattr(command, "Extender", stop_there)
+    options = ["--kubeconfig", str(kubeconfig), "--keys", str(keys), "--no-leader-election"]
+    result = CliRunner().invoke(extender, [*options, "--configuration", str(path)])
+
+    assert str(result.exception) == "far enough"
+    assert given == [Resources(256 << 20, ("aliyun.com/gpu",))]
 
 
 def test_without_keys_it_does_not_start(kubeconfig: Path, tmp_path: Path) -> None:
