@@ -41,15 +41,15 @@ def enter(init: int = 1) -> None:
 
 
 def there(init: int, work: Callable[[], object]) -> int:
-    """Does `work` on the node, in a process of its own, so that this one stays in the pod; its exit status.
-    What it raises is its last line on stderr."""
+    """Does `work` on the node, in a process of its own, so that this one stays in the pod; the exit status: a
+    number that `work` returned, else 0. What it raises is its last line on stderr, and 1."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
             enter(init)
-            work()
-            status = 0
+            found = work()
+            status = found if type(found) is int else 0
         except XpuError as error:
             say(str(error), error=True)
         except OSError as error:

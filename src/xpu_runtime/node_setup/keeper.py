@@ -18,6 +18,8 @@ from xpu_runtime.node_setup.host import say
 
 #: Set by `label` where the runtime is installed: the RuntimeClass sends pods there.
 LABEL = "yoyoworks.com/xpu.runtime"
+#: `pending` where a part of the runtime stays: packaging/kubernetes/uninstall looks for it.
+REMOVAL = "yoyoworks.com/xpu.removal"
 _OURS = "yoyoworks.com/xpu"
 #: Labels that are people's own words to us.
 _THEIRS = (_OURS, "yoyoworks.com/xpu.placement")
@@ -69,18 +71,21 @@ def is_removed(api: Api, namespace: str, daemonset: str) -> bool:
 
 def label(api: Api, node: str) -> None:
     """Says in the cluster that `node` has the runtime; ApiError."""
-    api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: "true"}}})
+    api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: "true", REMOVAL: None}}})
 
 
-def unlabel(api: Api, node: str) -> None:
-    """Takes all that we have said of `node` in the cluster away, as far as that is allowed still."""
+def unlabel(api: Api, node: str, *, is_pending: bool = False) -> None:
+    """Takes all that we have said of `node` in the cluster away, as far as that is allowed still; with
+    `is_pending` it is said that a part of the runtime is there."""
     path = f"/api/v1/nodes/{node}"
     try:
         metadata = api.get(path)["metadata"]
-        gone = {
+        gone: dict[str, dict[str, str | None]] = {
             kind: {name: None for name in metadata.get(kind) or () if _is_ours(name)}
             for kind in ("labels", "annotations")
         }
+        if is_pending:
+            gone["labels"][REMOVAL] = "pending"
         if any(gone.values()):
             api.patch(path, {"metadata": gone})
     except XpuError as error:

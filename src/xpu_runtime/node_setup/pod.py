@@ -55,10 +55,11 @@ def _write_keys(content: bytes) -> None:
 
 def uninstall(init: int, api: Api | None) -> None:
     """Takes the runtime from the node, and what was said of it in the cluster. ConfigError."""
-    if host.there(init, setup.uninstall):
+    status = host.there(init, setup.uninstall)
+    if status not in (0, setup.PENDING):
         raise ConfigError("the runtime was not taken from the node", "see the line above")
     if api is not None:
-        keeper.unlabel(api, node_name())
+        keeper.unlabel(api, node_name(), is_pending=status == setup.PENDING)
 
 
 def cluster() -> Api | None:

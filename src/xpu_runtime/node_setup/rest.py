@@ -2,7 +2,7 @@
 
 Containers that run name the installed programs, and nothing in the cluster may be there any more when the
 last of them ends. The timer asks each minute, over reboots too, and removes itself with the rest. A node
-without systemd keeps the tree until packaging/kubernetes/uninstall is applied once more.
+without systemd keeps the tree until packaging/kubernetes/uninstall is applied when they have ended.
 """
 
 from __future__ import annotations
@@ -36,21 +36,20 @@ WantedBy=timers.target
 """
 
 
-def schedule(prefix: str) -> None:
-    """Has the node's systemd finish the removal when that can be done; says so where there is none."""
+def schedule(prefix: str) -> bool:
+    """Has the node's systemd finish the removal when that can be done; False, and says so, where there is
+    none."""
     if not _has_systemd():
-        say(
-            "the node has no systemd: apply packaging/kubernetes/uninstall again when they have ended",
-            error=True,
-        )
-        return
+        say("the node has no systemd: apply packaging/kubernetes/uninstall when they have ended", error=True)
+        return False
     if os.path.exists(_path("timer")):
-        return
+        return True
     files.write_atomic(_path("service"), _SERVICE.format(prefix=prefix).encode())
     files.write_atomic(_path("timer"), _TIMER.encode())
     run("systemctl", "daemon-reload")
     run("systemctl", "enable", "--now", f"{_NAME}.timer")
     say(f"{_NAME}.timer of the node removes it then")
+    return True
 
 
 def cancel() -> None:

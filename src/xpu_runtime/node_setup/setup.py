@@ -37,6 +37,8 @@ _CALLERS = "callers"
 #: Of what `xpu runtime` says after a change.
 _TOLD_TO_RESTART = "For the change to take effect"
 _SMALL = 64 << 10
+#: What `uninstall` returns where containers still call the tree, and nothing removes it after them.
+PENDING = 3
 
 
 class Settings(Value):
@@ -81,14 +83,14 @@ def _check_keys(path: str) -> None:
     read_keys(path)
 
 
-def uninstall() -> bool:
-    """Takes from the node what `install` has put there; False where containers still call the runtime, so
-    that the tree stays for them, and a timer of the node's removes it when they have ended. ConfigError,
-    OSError."""
+def uninstall() -> int:
+    """Takes from the node what `install` has put there; 0. Where containers still call the runtime the tree
+    stays for them, and a timer of the node's removes it when they have ended; PENDING where there can be no
+    timer, and this has to be done again. ConfigError, OSError."""
     done = _done()
     if done is None and not os.path.isdir(tree.PREFIX):
         say("nothing is installed here")
-        return True
+        return 0
     done = done or {}
     if done.get("configured"):
         path = str(done.get("containerd_config") or containerd.DEFAULT_PATH)
@@ -101,15 +103,14 @@ def uninstall() -> bool:
     return finish()
 
 
-def finish() -> bool:
-    """The last part of `uninstall`, which the node's timer repeats: whether the tree is gone."""
+def finish() -> int:
+    """The last part of `uninstall`, which the node's timer repeats; what that returns."""
     done = _done() or {}
     if done.get("programs") != _PACKAGE:
         callers = _callers()
         if callers:
             say(f"{tree.PREFIX} stays for: {'; '.join(callers)}")
-            rest.schedule(tree.PREFIX)
-            return False
+            return 0 if rest.schedule(tree.PREFIX) else PENDING
         if done.get("made_state"):
             _remove_state()
     tree.remove(tree.PREFIX)
@@ -118,7 +119,7 @@ def finish() -> bool:
         os.rmdir(os.path.dirname(FOLDER))  # if nothing is left in it
     rest.cancel()
     say("the node is as it was before")
-    return True
+    return 0
 
 
 def _has_package() -> bool:

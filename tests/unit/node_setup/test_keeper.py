@@ -13,7 +13,7 @@ import pytest
 
 from support import REPOSITORY
 from xpu_runtime.kubernetes.api import Api
-from xpu_runtime.node_setup import keeper, pod, setup
+from xpu_runtime.node_setup import keeper, pod, rest, setup
 
 from .conftest import Answers
 
@@ -67,9 +67,35 @@ def test_the_node_is_labelled_and_loses_what_we_said_of_it_and_nothing_else(
     keeper.unlabel(api, "n1")
 
     labelled, unlabelled = [body for method, _, body in answers.asked if method == "PATCH"]
-    assert labelled == {"metadata": {"labels": {"yoyoworks.com/xpu.runtime": "true"}}}
+    # Nothing is to be removed any more.
+    now = {"yoyoworks.com/xpu.runtime": "true", "yoyoworks.com/xpu.removal": None}
+    assert labelled == {"metadata": {"labels": now}}
     gone = {"labels": dict.fromkeys(ours), "annotations": {"yoyoworks.com/xpu-devices": None}}
     assert unlabelled == {"metadata": gone}
+
+
+@pytest.mark.parametrize("has_systemd", [True, False])
+def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_nothing_else_removes_it(
+    answers: Answers, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_systemd: bool
+) -> None:
+    ours = {"yoyoworks.com/xpu.runtime": "true"}
+    answers.answers["GET", _NODE] = 200, {"metadata": {"labels": ours}}
+    answers.answers["PATCH", _NODE] = 200, {}
+    monkeypatch.setenv("NODE_NAME", "n1")
+    monkeypatch.setattr(setup, "_callers", lambda: ["container 4711"])
+    monkeypatch.setattr(setup, "uninstall", setup.finish)
+    monkeypatch.setattr(setup, "_done", dict)
+    monkeypatch.setattr(rest, "_has_systemd", lambda: has_systemd)
+    monkeypatch.setattr(rest, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(rest, "run", lambda *words: "")
+
+    pod.uninstall(os.getpid(), api)
+
+    *_, (_, _, body) = answers.asked
+    gone = dict.fromkeys(ours)
+    pending = {} if has_systemd else {"yoyoworks.com/xpu.removal": "pending"}
+    assert body == {"metadata": {"labels": {**gone, **pending}, "annotations": {}}}
+    assert (tmp_path / "xpu-node-removal.timer").exists() is has_systemd
 
 
 def test_a_node_whose_labels_may_not_be_changed_any_more_is_no_failure(
