@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -23,10 +24,10 @@ import yaml
 from support import REPOSITORY
 from xpu_runtime import version
 from xpu_runtime.cli.kubernetes import kubernetes
-from xpu_runtime.config.compile import read_config
+from xpu_runtime.config.compile import load_schema, read_config
 from xpu_runtime.kubernetes import configuration
 from xpu_runtime.kubernetes.resources import ALIASES, Resources
-from xpu_runtime.node_setup import pod, section
+from xpu_runtime.node_setup import keeper, pod, section
 from xpu_runtime.request.assignment import read_keys
 
 MANIFESTS = REPOSITORY / "packaging" / "kubernetes"
@@ -72,9 +73,9 @@ def kustomized(folder: str | Path) -> list[Document]:
     return _documents(_run("kubectl", "kustomize", str(MANIFESTS / folder)))
 
 
-def rendered(*values: str, hooks: bool = False) -> list[Document]:
+def rendered(*values: str, hooks: bool = False, release: str = RELEASES[-1]) -> list[Document]:
     sets = [word for value in values for word in ("--set", value)]
-    options = [] if hooks else ["--no-hooks"]
+    options = ["--kube-version", release] + ([] if hooks else ["--no-hooks"])
     return _documents(
         _run("helm", "template", "xpu", str(MANIFESTS / "chart"), "-n", "xpu-system", *options, *sets)
     )
@@ -98,7 +99,7 @@ def everything() -> list[tuple[str, Document]]:
         add(file.name, _documents(file.read_text()))
     for name, values in VALUES.items():
         add(f"chart, {name}", rendered(*values, hooks=True))
-    more = ["monitoring.enabled=true", "nodeRestriction.enabled=true", "networkPolicy.enabled=false"]
+    more = ["monitoring.enabled=true", "criticalPods.quota=true", "networkPolicy.enabled=false"]
     add("chart, more", rendered(*more, "image.pullSecrets={registry}", "extender.replicas=1"))
     return list(found.values())
 
@@ -187,8 +188,10 @@ def test_the_chart_says_the_same_as_kustomize(name: str) -> None:
     [
         (["kubernetes.placement=cluster"], "placement"),
         (["kubernetes.memoryUnit=1GB"], "memoryUnit"),
+        (["kubernetes.memoryUnit=1G"], "memoryUnit"),
         (["kubernetes.aliases={aliyun}"], "aliases"),
         (["extender.enabled=false"], "placement"),
+        (["kubernetes.placement=node"], "extender/enabled"),
         (["extender.enabled=false", "kubernetes.placement=node", "scheduler.enabled=true"], "scheduler"),
         (["extender.replica=3"], "replica"),
         (["extender.replicas=0"], "replicas"),
@@ -214,6 +217,99 @@ def test_helm_finds_nothing_to_say_about_the_chart() -> None:
 
     assert "0 chart(s) failed" in said
     assert "WARNING" not in said
+
+
+def test_values_are_what_nodes_take() -> None:
+    ours = load_schema()["properties"]["kubernetes"]["properties"]
+    values = json.loads((MANIFESTS / "chart/values.schema.json").read_text())
+    chart = values["properties"]["kubernetes"]["properties"]
+
+    # helm's expressions (Go's) have no look-ahead, and $ is the text's end there anyway.
+    assert chart["memoryUnit"]["pattern"] == ours["memory_unit"]["pattern"].replace(r"(?!\n)", "")
+    assert chart["memoryUnit"]["maxLength"] == ours["memory_unit"]["maxLength"]
+    assert chart["aliases"]["items"]["enum"] == ours["aliases"]["items"]["enum"] == list(ALIASES)
+    assert sorted(chart["placement"]["enum"]) == sorted(ours["placement"]["enum"])
+
+
+_POLICY = ("ValidatingAdmissionPolicy", "", "xpu-node-own-node")
+
+
+def test_pods_on_a_node_change_no_other_node_where_the_api_can_hold_them_to_it() -> None:
+    for release in RELEASES:
+        has_policy = _POLICY in map(_key, rendered(release=release))
+        assert has_policy is (int(release[2:]) >= 30), release
+    assert _POLICY not in map(_key, rendered("nodeRestriction.enabled=false"))
+    assert _POLICY in map(_key, rendered("nodeRestriction.enabled=true", release="1.28"))
+    for folder in OVERLAYS.values():
+        documents = {_key(each): each for each in kustomized(folder)}
+        spec = documents[_POLICY]["spec"]
+        (condition,) = spec["matchConditions"]
+        # Whatever the namespace is that kustomize or helm is told.
+        pattern = re.search(r'\.matches\("(.*)"\)', condition["expression"])
+        assert pattern is not None
+        for account, is_ours in (("xpu-system:xpu-node", 1), ("gpus:xpu-node", 1), ("gpus:xpu-node-2", 0)):
+            found = re.search(pattern[1], f"system:serviceaccount:{account}")
+            assert bool(found) == bool(is_ours), account
+        binding = documents["ValidatingAdmissionPolicyBinding", "", "xpu-node-own-node"]["spec"]
+        assert binding == {"policyName": "xpu-node-own-node", "validationActions": ["Deny"]}
+
+
+def test_where_a_quota_is_wanted_for_critical_pods_each_namespace_of_ours_can_have_one() -> None:
+    classes = {"system-node-critical", "system-cluster-critical"}
+    component = _documents((MANIFESTS / "components/critical-pods/quota.yaml").read_text())
+    by_helm = [each for each in rendered("criticalPods.quota=true") if each["kind"] == "ResourceQuota"]
+    uninstall = [each for each in kustomized("uninstall") if each["kind"] == "ResourceQuota"]
+
+    assert [_normal(each) for each in by_helm] == [_normal(each) for each in component]
+    assert [each["metadata"]["namespace"] for each in uninstall] == ["xpu-uninstall"]
+    for quota in (*component, *uninstall):
+        (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+        assert (scope["scopeName"], scope["operator"], set(scope["values"])) == (
+            "PriorityClass",
+            "In",
+            classes,
+        )
+    asked = {
+        each["spec"]["template"]["spec"].get("priorityClassName")
+        for each in [*rendered("scheduler.enabled=true"), *kustomized("uninstall")]
+        if "template" in each.get("spec", {})
+    }
+    assert asked == classes
+    assert "ResourceQuota" not in {each["kind"] for each in rendered()}
+
+
+def test_what_is_left_on_nodes_is_looked_for_by_both_labels() -> None:
+    (daemonset,) = (each for each in kustomized("uninstall") if each["kind"] == "DaemonSet")
+    spec = daemonset["spec"]["template"]["spec"]
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert terms["nodeSelectorTerms"] == [
+        {"matchExpressions": [{"key": keeper.LABEL, "operator": "In", "values": ["true"]}]},
+        {"matchExpressions": [{"key": keeper.REMOVAL, "operator": "In", "values": ["pending"]}]},
+    ]
+
+
+def test_helm_waits_as_long_as_nodes_may_take() -> None:
+    (job,) = (each for each in rendered(hooks=True) if each["kind"] == "Job")
+    command = kubernetes.get_command(click.Context(kubernetes), "uninstall")
+    assert command is not None
+    (seconds,) = (each.default for each in command.params if each.name == "timeout")
+    said = [(MANIFESTS / "chart/templates/NOTES.txt").read_text()]
+    said.append((REPOSITORY / "docs/kubernetes.md").read_text())
+
+    for text in said:
+        (minutes,) = re.findall(r"helm uninstall .*--timeout (\d+)m", text)
+        assert seconds < job["spec"]["activeDeadlineSeconds"] <= 60 * int(minutes)
+
+
+def test_what_the_plugin_says_of_pods_is_in_the_page() -> None:
+    page = (REPOSITORY / "docs/kubernetes.md").read_text()
+    source = "".join(each.read_text() for each in (REPOSITORY / "src/xpu_runtime/kubernetes").rglob("*.py"))
+    reasons = set(re.findall(r'"(XPU[A-Z][a-z]\w*)"', source))
+
+    assert reasons == {"XPUReserved", "XPURefused"}
+    assert [each for each in reasons if f"`{each}" not in page] == []
 
 
 def test_versions_are_ours() -> None:
@@ -310,19 +406,34 @@ def test_what_containers_run_is_what_xpu_has(everything: list[tuple[str, Documen
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("aliases, names", [((), VALUES["default"]), (("aliyun.com/gpu",), VALUES["aliyun"])])
+@pytest.mark.parametrize(
+    "aliases, by_kustomize",
+    [
+        ((), ["kube-scheduler.yaml", "kustomize"]),
+        (("aliyun.com/gpu",), ["kube-scheduler-aliyun.yaml"]),
+        (("nvidia.com/mps",), []),
+        (tuple(ALIASES), []),
+    ],
+)
 def test_a_scheduler_sends_us_each_resource_that_nodes_offer(
-    aliases: tuple[str, ...], names: list[str]
+    aliases: tuple[str, ...], by_kustomize: list[str]
 ) -> None:
     offered = set(Resources(aliases=aliases).names)
-    by_name = dict(_scheduler_configurations())
-    file = by_name["kube-scheduler-aliyun.yaml" if aliases else "kube-scheduler.yaml"]
-    documents = rendered(*names, "scheduler.enabled=true")
+    values = ["scheduler.enabled=true", f"kubernetes.aliases={{{','.join(aliases)}}}"]
+    documents = rendered(*(values if aliases else values[:1]))
     map_ = next(each for each in documents if _key(each) == ("ConfigMap", "xpu-system", "xpu-scheduler"))
+    by_name = dict(_scheduler_configurations())
 
-    for found in (file, yaml.safe_load(map_["data"]["config.yaml"])):
+    for found in (yaml.safe_load(map_["data"]["config.yaml"]), *(by_name[name] for name in by_kustomize)):
         (extender,) = found["extenders"]
         assert {each["name"] for each in extender["managedResources"]} == offered
+
+
+def test_each_scheduler_s_resources_are_compared_with_what_nodes_offer() -> None:
+    # That is: none was added that the test above does not know.
+    compared = {"kube-scheduler.yaml", "kube-scheduler-aliyun.yaml", "kustomize", "chart"}
+
+    assert {name for name, _ in _scheduler_configurations()} == compared
 
 
 def test_examples_ask_for_what_there_is() -> None:
