@@ -34,6 +34,9 @@ POLICIES = ("binpack", "spread")
 
 #: More devices than any node has; a count is an author's word and bounds loops.
 _MOST_DEVICES = 1024
+#: Containers of a pod that ask. Whoever looks for their places does so for all together, a call within a call
+#: for each: an author must not choose how deep that is.
+MOST_CONTAINERS = 256
 #: Kubernetes' quantities (apimachinery, resource.Quantity): the API server writes 1000 as 1k. Extended
 #: resources are whole numbers; 1.5Ki is one.
 _QUANTITY = re.compile(
@@ -47,7 +50,8 @@ _LARGEST = (1 << 63) - 1
 
 
 class DemandError(XpuError):
-    """A container's limits make no sense, and would on no node; the text begins with the container's name."""
+    """What a pod asks for makes no sense, and would on no node; the text begins with the container's name,
+    where it is one's limits."""
 
 
 class Demand(Value):
@@ -122,6 +126,10 @@ class Resources(Value):
             demand = self.of_limits(str(container.get("name")), limits, annotations.get(COUNT))
             if demand is not None:
                 found[kind].append((str(container.get("name")), demand))
+        number = sum(map(len, found.values()))
+        if number > MOST_CONTAINERS:
+            what = f"{number} of the pod's containers ask for devices, and at most {MOST_CONTAINERS} may"
+            raise DemandError(what, "make several pods of it")
         asked = PodDemand(tuple(found["containers"]), tuple(found["init"]), tuple(found["sidecars"]))
         # Who asks for nothing may write whatever annotation he likes.
         return asked if asked.is_empty else asked.replace(policy=_policy(annotations.get(POLICY)))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from support.kubernetes_objects import GIB, Json, container, device, node, pod
+from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
 from xpu_runtime.kubernetes.resources import Resources
@@ -306,6 +307,47 @@ def test_no_pod_can_make_a_question_take_long_and_what_was_not_found_out_is_foun
     found_out = sum(map(bool, known))
     of.judge(shape, names)
     assert found_out < sum(map(bool, known)) <= len(names)
+
+
+def test_the_place_of_init_containers_is_part_of_what_a_question_may_take() -> None:
+    names = [f"n{number}" for number in range(600)]
+    of = cluster(*(node(name, 1) for name in names))
+    asking = pod("p", mem=1)
+    asking["spec"]["initContainers"] = [container(f"i{number}", mem=1) for number in range(200)]
+    _, shape = of.shape(Resources().of_pod(asking))
+    of.judge(shape, names)
+    known = of._verdicts.of(shape)
+    found_out = sum(map(bool, known))
+    assert 100 < found_out < len(names)
+    of.judge(shape, names)
+    assert found_out < sum(map(bool, known))
+
+
+def test_a_pod_of_more_containers_than_can_be_placed_harms_no_other() -> None:
+    of = cluster(node("n1", 16))
+    many = pod("many", *(container(f"c{number}", shares=1) for number in range(1_200)), bound="n1")
+    many["spec"]["initContainers"] = [container("first", mem=1)]
+    of.set_pod(bound(of, pod("p", mem=10)))
+    of.set_pod(many)
+    assert verdict(of, pod("q", mem=16)) < FULL
+    assert sorted(free(of))[:2] == [6, 16]
+
+
+def test_a_node_that_could_not_be_counted_does_not_pass_for_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = cluster(node("n1"))
+    of.set_pod(bound(of, pod("p", mem=10)))
+
+    def fail(*_: object) -> None:
+        raise RecursionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(accounting, "holdings", fail)
+        with pytest.raises(RecursionError):
+            verdict(of, pod("q", mem=7))
+    assert verdict(of, pod("q", mem=7)) == FULL
+    assert free(of) == [6]
 
 
 amounts = st.fixed_dictionaries(

@@ -77,13 +77,15 @@ def count(node: Node, pods: Mapping[str, Pod], assumed: Mapping[str, Assumed]) -
     if not node.is_stale:
         return
     has = node.devices
-    node.memory, node.cores, node.is_stale = has.memory, has.cores, False
+    node.memory, node.cores = has.memory, has.cores
     if node.pods or has.reserved:  # else it shares its numbers with the nodes that are like it
         memory, cores = list(has.memory), list(has.cores)
         holdings(node, pods, assumed, memory, cores)
         node.memory, node.cores = memory, cores
     bound = (pods[uid] for uid in node.pods if uid in pods)
     node.lowest = min((pod.priority for pod in bound if pod.node), default=None)
+    # Last: a node whose pods could not be counted must not pass for one without any.
+    node.is_stale = False
 
 
 def holdings(
@@ -109,8 +111,9 @@ def holdings(
     found.extend(told.items())  # of pods that the API has no more, and the node still has
     for _, held in found:
         take(node.devices, memory, cores, held)
+    effort = placement.Effort()  # one for all of them: their authors choose how many there are
     for pod in sorted(unknown, key=lambda each: each.uid):
-        held = guessed(node.devices, memory, cores, pod.shape)
+        held = guessed(node.devices, memory, cores, pod.shape, effort)
         take(node.devices, memory, cores, held)
         found.append((pod.uid, held))
     return found
@@ -126,10 +129,16 @@ def take(has: NodeDevices, memory: list[int], cores: list[int], held: Held) -> N
                 memory[position] = 0 if amount is None else max(memory[position] - amount, 0)
 
 
-def guessed(has: NodeDevices, memory: Sequence[int], cores: Sequence[int], shape: PodShape) -> Held:
+def guessed(
+    has: NodeDevices,
+    memory: Sequence[int],
+    cores: Sequence[int],
+    shape: PodShape,
+    effort: placement.Effort,
+) -> Held:
     """Where a pod of which only its limits are known would be placed now; where it does not fit, all that is
     free of the emptiest devices."""
-    places = placement.place(has.totals, memory, cores, shape, False, placement.Effort())
+    places = placement.place(has.totals, memory, cores, shape, False, effort)
     if places is not None:
         return held_by_places(has, shape, places)
     emptiest = sorted(range(len(memory)), key=lambda position: -memory[position])

@@ -18,7 +18,7 @@ PLACEMENT_LABELS = ("yoyoworks.com/xpu.placement", "ack.node.gpu.placement")
 
 _VERSION = 1
 #: Devices of one node; more are no annotation of our plugin's.
-_MOST = 1024
+_MOST = 256
 
 #: (UUID, bytes or None for the whole device, percent of cores) of each device that a pod has a share of.
 Held = tuple[tuple[str, "int | None", int], ...]

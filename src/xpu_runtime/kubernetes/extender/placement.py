@@ -23,8 +23,8 @@ Places = tuple[Chosen, Chosen, Chosen]
 #: not found.
 MOST_WAYS = 2_000
 MOST_STEPS = 300_000
-#: Steps that a way of the search costs.
-_STEPS_OF_WAY = 10
+#: Steps that a way of the search costs, and one that a place for an init container does.
+_STEPS_OF_WAY, _STEPS_OF_INIT = 10, 3
 
 
 class Effort:
@@ -165,11 +165,25 @@ def holding(totals: Sequence[int], pod: PodShape, places: Places) -> dict[int, t
     regular, _init, side = (_sum(totals, shapes, chosen) for shapes, chosen in _kinds(pod, places))
     held = _added(regular, side)
     for shape, positions in zip(pod.init, places[1]):
-        beside = _added(side, _sum(totals, (shape,), (positions,)))
-        for position, (amount, percent) in beside.items():
-            before = held.get(position, (0, 0))
-            held[position] = max(before[0], amount), max(before[1], percent)
+        _hold_at_first(totals, held, side, shape, positions)
     return held
+
+
+def _hold_at_first(
+    totals: Sequence[int],
+    held: dict[int, tuple[int, int]],
+    side: dict[int, tuple[int, int]],
+    shape: Shape,
+    positions: tuple[int, ...],
+) -> None:
+    """Adds an init container to what is held. `side` is what sidecars have; of other devices than the
+    container's own `held` has that already."""
+    for position in positions:
+        beside, before = side.get(position, (0, 0)), held.get(position, (0, 0))
+        held[position] = (
+            max(before[0], beside[0] + shape.on(totals[position])),
+            max(before[1], beside[1] + shape.cores),
+        )
 
 
 def _kinds(pod: PodShape, places: Places) -> Iterator[tuple[tuple[Shape, ...], Chosen]]:
@@ -236,6 +250,7 @@ class _Search:
 
     def _from(self, step: int) -> bool:
         if step == len(self._pod.sidecars):
+            self._effort.left -= len(self._pod.init)
             if not all(
                 choose(self._totals, self._memory, self._cores, shape, self._binpack)
                 for shape in self._pod.init
@@ -282,9 +297,10 @@ class _Search:
         places: list[tuple[int, ...]] = []
         memory, cores = self._beside_sidecars
         beside = _sum(self._totals, self._pod.sidecars, sidecars)
+        held = _added(_sum(self._totals, self._pod.containers, containers), beside)
         sign = 1 if self._binpack else -1
+        self._effort.left -= _STEPS_OF_INIT * len(self._pod.init)
         for shape in self._pod.init:
-            held = holding(self._totals, self._pod, (containers, tuple(places), sidecars))
             fitting = []
             for position, free in enumerate(memory):
                 amount = shape.on(self._totals[position])
@@ -292,7 +308,9 @@ class _Search:
                     side, has = beside.get(position, (0, 0)), held.get(position, (0, 0))
                     more = max(side[0] + amount - has[0], 0), max(side[1] + shape.cores - has[1], 0)
                     fitting.append((more, sign * free, position))
-            places.append(tuple(sorted(position for _, _, position in sorted(fitting)[: shape.count])))
+            chosen = tuple(sorted(position for _, _, position in sorted(fitting)[: shape.count]))
+            _hold_at_first(self._totals, held, beside, shape, chosen)
+            places.append(chosen)
         return tuple(places)
 
 
