@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.kubernetes_objects import GIB, Json, container, device, node, pod
 from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.objects import Assumed, Decided
 from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.request.assignment import ANNOTATION, Assignment, Share, sign
@@ -52,7 +53,7 @@ def assume(of: Cluster, asking: Json, name: str = "n1", until: float = 60.0) -> 
     wanted = of.pod(asking)
     assert wanted is not None
     assumed = of.assume(wanted, name, until)
-    return assumed.assignment if assumed is not None else None
+    return assumed.assignment if isinstance(assumed, Assumed) else None
 
 
 def bound(of: Cluster, asking: Json, name: str = "n1") -> Json:
@@ -350,6 +351,46 @@ def test_a_node_that_could_not_be_counted_does_not_pass_for_an_empty_one(
     assert free(of) == [6]
 
 
+def test_a_pod_that_the_watch_tells_as_bound_while_it_is_to_be_bound_has_one_place() -> None:
+    of = cluster(node("n1", 2))
+    asking = pod("p", mem=4)
+    of.set_pod(asking)
+    told = bound(of, asking)
+    seen = of.known_pod(asking["metadata"]["uid"])
+    of.set_pod(told)
+    assert seen is not None and seen.node == ""  # as a bind has looked before that
+    assert of.assume(seen, "n1", 60) == Decided("n1")
+    assert of.assume(seen, "n2", 60) == Decided("n1")
+    of.confirm(seen.uid)
+    assert of.counts()["assumed"] == 0
+    assert sorted(free(of)) == [12, 16]
+
+
+def test_what_is_read_late_neither_revives_a_pod_nor_unbinds_it() -> None:
+    clock = Clock()
+    of = cluster(node("n1"), clock=clock)
+    asking = pod("p", mem=10)
+    uid = asking["metadata"]["uid"]
+    told = bound(of, asking)
+    of.set_pod(told)
+    of.set_pod(asking, is_read=True)
+    assert free(of) == [6]
+    seen = of.known_pod(uid)
+    of.remove_pod(uid)
+    of.set_pod(told, is_read=True)
+    assert free(of) == [16]
+    assert seen is not None
+    assert of.assume(seen, "n1", 60) == Decided("")
+    assert free(of) == [16]
+    # The watch is right, whatever it has told before: a list may be older than what was read.
+    of.set_pod(told)
+    assert free(of) == [6]
+    of.remove_pod(uid)
+    clock.now = 61
+    of.expire()
+    assert of._gone == {}
+
+
 amounts = st.fixed_dictionaries(
     {"mem": st.integers(1, 9)}, optional={"cores": st.sampled_from([20, 50, 100])}
 )
@@ -366,6 +407,8 @@ class Life(RuleBasedStateMachine):
         #: By UID: the pod, its node and its assignment; what the API would have.
         self.bound: dict[str, tuple[Json, str, Assignment]] = {}
         self.asking: list[Json] = []
+        #: Those that have gone of late, as they were.
+        self.gone: list[Json] = []
 
     @rule(amounts=amounts, containers=st.integers(1, 2))
     def come(self, amounts: Json, containers: int) -> None:
@@ -391,6 +434,22 @@ class Life(RuleBasedStateMachine):
         self.bound[uid] = (asking, name, given)
 
     @precondition(lambda self: self.bound)
+    @rule(number=st.integers(0), name=st.sampled_from(["n1", "n2"]))
+    def bind_again(self, number: int, name: str) -> None:
+        """A bind that has looked before the watch told of the pod as bound; the API refuses it then."""
+        asking, bound_to, given = list(self.bound.values())[number % len(self.bound)]
+        told = with_node(asking, bound_to, sign(given, "k", KEY))
+        self.of.set_pod(told)
+        assert assume(self.of, asking, name, self.clock.now + 60) is None
+        self.of.set_pod(told, is_read=True)
+        self.of.confirm(asking["metadata"]["uid"])
+
+    @precondition(lambda self: self.gone)
+    @rule(number=st.integers(0))
+    def read_late(self, number: int) -> None:
+        self.of.set_pod(self.gone[number % len(self.gone)], is_read=True)
+
+    @precondition(lambda self: self.bound)
     @rule(number=st.integers(0), is_forged=st.booleans())
     def watch_tells(self, number: int, is_forged: bool) -> None:
         asking, name, given = list(self.bound.values())[number % len(self.bound)]
@@ -400,13 +459,15 @@ class Life(RuleBasedStateMachine):
     @rule(number=st.integers(0))
     def go(self, number: int) -> None:
         uid = list(self.bound)[number % len(self.bound)]
-        del self.bound[uid]
+        asking, name, given = self.bound.pop(uid)
+        self.gone.append(with_node(asking, name, sign(given, "k", KEY)))
         self.of.remove_pod(uid)
 
     @rule()
     def time_passes(self) -> None:
         self.clock.now += 100
         self.of.expire()
+        self.gone.clear()  # no request lasts so long
 
     @invariant()
     def nothing_is_given_twice(self) -> None:

@@ -2,8 +2,9 @@
 
 A pod with a signed assignment gets what that says; one without gets, where this node places itself, what
 fits, and otherwise nothing. Pods come from the API's watch, in which the kubelet may be ahead of us: so who
-is about to start a container (`ensure`) has its pod looked up and reserved at once. While the API server is
-away, everything stays as it is. Knows no gRPC.
+is about to start a container (`ensure`) has its pod looked up and reserved at once. What was looked up may be
+older than what the watch has told since: of a pod that is gone nothing is taken from there. While the API
+server is away, everything stays as it is. Knows no gRPC.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _LEDGER_S = 15.0
 _AGAIN_S = 10.0
 #: A reservation of a pod that the watch has not told of: the hook may have entered it, and be ahead of it.
 _UNKNOWN_S = 30.0
+#: A pod is remembered which is gone: longer than any request that may have read it before.
+_GONE_S = 60.0
 
 
 class Told(Value):
@@ -83,6 +86,8 @@ class Pods:
         self.is_listed = False
         #: Since when (time.monotonic) pods have been in the ledger that nobody has told of.
         self._unknown: dict[str, float] = {}
+        #: Pods that are gone, and until when (time.monotonic) that is remembered.
+        self._gone_until: dict[str, float] = {}
 
     # What the API tells
 
@@ -91,6 +96,7 @@ class Pods:
         with self._lock:
             if change.kind == "listed":
                 named = {pod.uid for pod in change.objects}
+                self._remember_gone(uid for uid in self._states if uid not in named)
                 self._states = {uid: each for uid, each in self._states.items() if uid in named}
                 self.is_listed = True
             for pod in change.objects:
@@ -102,13 +108,27 @@ class Pods:
             return  # somebody says that he is another pod
         if is_gone or pod.is_over:
             self._states.pop(pod.uid, None)
+            self._remember_gone([pod.uid])
             # Seen to have ended: nothing needs to be waited for.
             self._unknown[pod.uid] = float("-inf")
-        elif pod.uid in self._states:
+            return
+        self._gone_until.pop(pod.uid, None)
+        if pod.uid in self._states:
             self._states[pod.uid].pod = pod
         else:
             self._states[pod.uid] = _State(pod)
             self._unknown.pop(pod.uid, None)
+
+    def _put_read(self, pod: PodOnNode) -> None:
+        """A pod that was read by a request of its own."""
+        with self._lock:
+            if time.monotonic() >= self._gone_until.get(pod.uid, 0.0):
+                self._put(pod, is_gone=False)
+
+    def _remember_gone(self, uids: Iterable[str]) -> None:
+        now = time.monotonic()
+        self._gone_until = {uid: until for uid, until in self._gone_until.items() if until > now}
+        self._gone_until.update(dict.fromkeys(uids, now + _GONE_S))
 
     # What is reserved
 
@@ -241,8 +261,7 @@ class Pods:
         while True:
             try:
                 for pod in listed():
-                    with self._lock:
-                        self._put(pod, is_gone=False)
+                    self._put_read(pod)
                 self.look_again()
                 self.settle(self._accounts.read(_LEDGER_S).reservations)
                 return
@@ -265,8 +284,7 @@ class Pods:
         left = max(min(until - time.monotonic(), 5.0), 0.1)
         pod = self.keep(api.get(f"/api/v1/namespaces/{namespace}/pods/{name}", seconds=left))
         if pod is not None and pod.node == self._node:
-            with self._lock:
-                self._put(pod, is_gone=False)
+            self._put_read(pod)
 
     def keep(self, item: Mapping[str, Any]) -> PodOnNode | None:
         """What is needed of a pod of the API; None for one that asks for no device."""

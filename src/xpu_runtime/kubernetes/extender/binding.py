@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.kubernetes.extender.cluster import Cluster
-from xpu_runtime.kubernetes.extender.objects import Assumed, Pod
+from xpu_runtime.kubernetes.extender.objects import Assumed, Decided, Pod
 from xpu_runtime.request import assignment
 
 #: Seconds for the request that binds. A replica that does not lead any more must have no request under way:
@@ -28,6 +28,7 @@ ASSUMED_S = 60.0
 
 #: The node has no place for it (any more).
 NO_PLACE = "no place"
+_GONE = "the pod is gone"
 
 
 class NotBound(Exception):
@@ -63,19 +64,19 @@ class Binder:
             if uid and data["metadata"]["uid"] != uid:
                 raise NotBound("the pod was deleted, and another has its name now")
             uid = data["metadata"]["uid"]
-            if _node_of(data) or self._cluster.set_pod(data) is None:
+            if _node_of(data) or self._cluster.set_pod(data, is_read=True) is None:
                 self._bind_as_it_is(namespace, name, uid, node, data)
                 return
             pod = self._cluster.known_pod(uid)
         if pod is None:
-            raise NotBound("the pod is gone")
-        if pod.node:
-            self._is_there(pod.node, node)
-            return
+            raise NotBound(_GONE)
         assumed = self._cluster.assume(pod, node, time.monotonic() + ASSUMED_S)
         self._decided(uid)
         if assumed is None:
             raise NotBound(NO_PLACE)
+        if isinstance(assumed, Decided):
+            self._is_there(assumed.node, node)
+            return
         self._post(pod, assumed)
 
     def _post(self, pod: Pod, assumed: Assumed) -> None:
@@ -103,7 +104,7 @@ class Binder:
                 self._cluster.forget(pod.uid)
             raise NotBound(str(error)) from error
         if data["metadata"]["uid"] == pod.uid and _node_of(data):
-            self._cluster.set_pod(data)
+            self._cluster.set_pod(data, is_read=True)
             self._is_there(_node_of(data), assumed.node)
             return
         if error.status:  # else the request may be under way still
@@ -121,6 +122,8 @@ class Binder:
             raise NotBound(str(error)) from error
 
     def _is_there(self, bound: str, wanted: str) -> None:
+        if not bound:
+            raise NotBound(_GONE)
         if bound != wanted:
             raise NotBound(f"the pod is bound to node {bound} already")
 

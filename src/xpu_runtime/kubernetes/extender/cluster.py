@@ -4,6 +4,9 @@ Fed by the watches (following.py) and by binds, asked by filter, prioritize and 
 a node for a demand is remembered, one byte each, and dropped where the node changes. All methods may be
 called from any thread; none of them waits for anything but another.
 
+What a watch tells is in order. What a bind has read of a pod may be older than what a watch has told since:
+of a pod that is gone nothing is taken from there, and whichever says so, no pod that is bound ceases to be.
+
 A pod that is bound counts, always. With an assignment whose signature holds it counts where that says. Its
 author can write another annotation or none: then it counts where it was seen to be; else (after a restart)
 where the node says that it is (NodeDevices.reserved); else as if it were placed now, with all that its limits
@@ -20,7 +23,7 @@ from typing import Any
 
 from xpu_runtime.kubernetes.extender import accounting, devices, placement
 from xpu_runtime.kubernetes.extender.devices import Held
-from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Figures, Node, Pod
+from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, Figures, Node, Pod
 from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.extender.verdicts import NEVER, UNKNOWN, Verdicts, judge
 from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources
@@ -28,6 +31,8 @@ from xpu_runtime.request import assignment
 
 #: Different demands that are kept as one object for all their pods.
 _MOST_SHARED = 4096
+#: Seconds that a pod is remembered which is gone: longer than any request that may have read it before.
+_GONE_S = 60.0
 
 
 class Cluster:
@@ -49,6 +54,8 @@ class Cluster:
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         self._assumed: dict[str, Assumed] = {}
+        #: Pods that are gone, and until when (the clock's seconds) that is remembered; the oldest first.
+        self._gone: dict[str, float] = {}
         self._verdicts = Verdicts()
         self._shared: dict[PodDemand, tuple[PodDemand, PodShape]] = {}
 
@@ -81,8 +88,11 @@ class Cluster:
             for name in [name for name in self._nodes if name not in names]:
                 self._remove_node(name)
 
-    def set_pod(self, data: Mapping[str, Any]) -> str | None:
-        """A pod is there, or has changed: the API's object. Its UID, where it is one that counts."""
+    def set_pod(self, data: Mapping[str, Any], *, is_read: bool = False) -> str | None:
+        """A pod is there, or has changed: the API's object. Its UID, where it is one that counts.
+
+        `is_read`: it comes from a request of its own, and not from the watch.
+        """
         metadata, spec = data["metadata"], data.get("spec") or {}
         uid = metadata["uid"]
         if (data.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
@@ -102,6 +112,10 @@ class Cluster:
         if node:
             pod.held = self._verified(uid, node, text)
         with self._lock:
+            if not is_read:
+                self._gone.pop(uid, None)
+            elif uid in self._gone:
+                return pod.uid
             self._place_pod(pod)
         return pod.uid
 
@@ -227,10 +241,16 @@ class Cluster:
             assumed = self._assumed.get(uid)
             return assumed.node if assumed is not None else ""
 
-    def assume(self, pod: Pod, name: str, until: float) -> Assumed | None:
+    def assume(self, pod: Pod, name: str, until: float) -> Assumed | Decided | None:
         """Takes the pod's place on that node's devices; None where it has none there. Idempotent: for a pod
-        that is assumed or bound there already, what it was given."""
+        that is assumed there already, what it was given."""
         with self._lock:
+            # The watch may have told since the caller looked.
+            now = self._pods.get(pod.uid)
+            if now is not None and now.node:
+                return Decided(now.node)
+            if pod.uid in self._gone:
+                return Decided("")
             assumed = self._assumed.get(pod.uid)
             if assumed is not None and assumed.node == name:
                 return assumed
@@ -270,6 +290,8 @@ class Cluster:
         """Forgets those that have been assumed for too long, and returns their UIDs."""
         now = self._clock()
         with self._lock:
+            for uid in [uid for uid, until in self._gone.items() if until <= now]:
+                del self._gone[uid]
             assumed = [each for each in self._assumed.values() if each.until is not None]
             late = [each.uid for each in assumed if each.until is not None and each.until <= now]
             for uid in late:
@@ -313,8 +335,10 @@ class Cluster:
         self._verdicts.forget(node.number)
 
     def _place_pod(self, pod: Pod) -> None:
-        """A pod as the watch tells of it."""
+        """A pod as the API tells of it."""
         before = self._pods.get(pod.uid)
+        if before is not None and before.node and not pod.node:
+            return  # read before it was bound
         assumed = self._assumed.get(pod.uid)
         if pod.node and pod.held is None:
             # Whatever became of its annotation, it was seen what it holds.
@@ -333,6 +357,8 @@ class Cluster:
             self._changed(node)
 
     def _remove_pod(self, uid: str) -> None:
+        self._gone.pop(uid, None)
+        self._gone[uid] = self._clock() + _GONE_S
         self._forget(uid)
         pod = self._pods.pop(uid, None)
         if pod is not None:

@@ -43,6 +43,13 @@ class Assumed(Value):
     until: float | None
 
 
+class Decided(Value):
+    """In the place of Assumed: the pod needs no place any more."""
+
+    #: The node that it is bound to; "": it is gone.
+    node: str
+
+
 class Figures(Value):
     """A node at the moment, for people."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,22 @@ def test_who_says_that_he_is_another_pod_neither_replaces_nor_ends_it(
     pods.take(Change("deleted", (forger,)))
     pods.settle(reserved("u1"))
     assert unreserved == []
+    assert set(pods.asking()) == {("ns", "p")}
+
+
+def test_what_is_read_late_does_not_revive_a_pod_that_is_gone(pods: Pods) -> None:
+    one, other = (
+        kept(pod(container("main", mem="1"))),
+        kept(pod(container("main", mem="1"), uid="u2", name="q")),
+    )
+    pods.take(listed(one, other))
+    pods.take(Change("deleted", (one,)))
+    pods.take(listed())  # and of the other it was not told that it was deleted
+    pods.ensure_all(lambda: [one, other], time.monotonic() + 20)
+    assert pods.asking() == {}
+    # The watch is right, whatever it has told before.
+    pods.take(Change("changed", (one,)))
+    pods.ensure_all(lambda: [one], time.monotonic() + 20)
     assert set(pods.asking()) == {("ns", "p")}
 
 
