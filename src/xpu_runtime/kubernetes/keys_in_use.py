@@ -7,11 +7,10 @@ here, as who shows this has no key.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from xpu_runtime.kubernetes.report import DEVICES
+from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.request.assignment import ANNOTATION as ASSIGNMENT
 from xpu_runtime.value import Value
 
@@ -64,12 +63,12 @@ def keys(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Signed]) -> list[Key
 def _of_node(node: Mapping[str, Any]) -> list[str] | None:
     """The ids that a node tells, where it verifies what the extender assigns."""
     try:
-        data = json.loads((node["metadata"].get("annotations") or {})[DEVICES])
-        if data["placement"] != "extender":
-            return None
-        return [each for each in map(str, data["keys"]) if _is_id(each)]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        told = node_annotation.read((node["metadata"].get("annotations") or {})[node_annotation.ANNOTATION])
+    except (ValueError, KeyError):
         return None
+    if told.placement != "extender" or told.keys is None:
+        return None
+    return [each for each in told.keys if _is_id(each)]
 
 
 def _is_id(text: str) -> bool:

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from xpu_runtime.errors import XpuError
+from xpu_runtime.kubernetes import node_annotation
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares
 from xpu_runtime.request.assignment import ANNOTATION as ASSIGNMENT
 from xpu_runtime.value import Value
 
-DEVICES = "yoyoworks.com/xpu-devices"
 #: Lists of containers in an assignment: which are there at one time.
 _TOGETHER, _BEFORE, _BESIDE = "containers", "init", "sidecars"
 
@@ -81,7 +82,7 @@ def nodes(found: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Node]
     rows = []
     for data in found:
         metadata = data["metadata"]
-        text = (metadata.get("annotations") or {}).get(DEVICES)
+        text = (metadata.get("annotations") or {}).get(ANNOTATION)
         if text is not None:
             rows.append(_node(str(metadata["name"]), str(text), by_node.get(str(metadata["name"]), [])))
     return sorted(rows, key=lambda node: node.name)
@@ -89,35 +90,32 @@ def nodes(found: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Node]
 
 def _node(name: str, text: str, pods: list[Pod]) -> Node:
     try:
-        data = json.loads(text)
-        if data["v"] != 1:
-            raise ValueError(f"version {data['v']!r}, and 1 is known here")
-        held = _held_by_pods(data.get("reserved") or {}, name, pods)
-        cards = tuple(_card(row, held.get(str(row["uuid"]), [])) for row in data["devices"])
-        return Node(name, str(data.get("driver") or ""), str(data.get("placement") or ""), cards)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return Node(name, problem=f"its annotation {DEVICES} cannot be read ({error})"[:200])
+        told = node_annotation.read(text)
+    except ValueError as error:
+        return Node(name, problem=f"its annotation {ANNOTATION} cannot be read ({error})")
+    held = _held_by_pods(told.reserved, name, pods)
+    cards = tuple(_card(row, held.get(row.uuid, [])) for row in told.devices)
+    return Node(name, told.driver, told.placement, cards)
 
 
-def _card(row: Mapping[str, Any], held: list[tuple[int | None, int]]) -> Card:
-    total, others = int(row["memory"]), row.get("others") or {}
-    others_memory = total if others.get("whole") else int(others.get("memory") or 0)
+def _card(row: Row, held: list[tuple[int | None, int]]) -> Card:
+    total = row.memory
+    others_memory = total if row.others_whole else row.others_memory
     memory = total - others_memory - sum(total if amount is None else amount for amount, _ in held)
-    cores = int(row["cores"]) - int(others.get("cores") or 0) - sum(percent for _, percent in held)
-    why = "" if row.get("healthy") else str(row.get("why") or "not healthy")
+    cores = row.cores - row.others_cores - sum(percent for _, percent in held)
     return Card(
-        str(row["index"]), str(row["uuid"]), str(row["model"]), total, max(memory, 0), max(cores, 0),
-        len(held), others_memory, int(others.get("cores") or 0), why,
+        row.name, row.uuid, row.model, total, max(memory, 0), max(cores, 0),
+        len(held), others_memory, row.others_cores, row.why,
     )  # fmt: skip
 
 
 def _held_by_pods(
-    reserved: Mapping[str, Any], node: str, pods: list[Pod]
+    reserved: Mapping[str, Shares], node: str, pods: list[Pod]
 ) -> dict[str, list[tuple[int | None, int]]]:
     """By a device's UUID what each pod holds of it."""
     by_pod: dict[str, _Held] = {}
     for uid, shares in reserved.items():
-        by_pod[str(uid)] = _sum([shares])
+        by_pod[uid] = _sum([shares])
     for pod in pods:
         if pod.uid not in by_pod:
             by_pod[pod.uid] = _held(pod, node)

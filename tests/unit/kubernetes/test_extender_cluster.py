@@ -207,15 +207,42 @@ def test_what_others_than_pods_have_and_what_is_not_healthy_is_not_offered() -> 
     assert verdict(of, pod("p", whole=1)) == NEVER
 
 
+def saying(memory: str = "1024", cores: str = "100", reserved: str = "1") -> str:
+    """An annotation with these figures."""
+    return (
+        '{"v": 1, "placement": "extender", "devices": [{"uuid": "GPU-a", "index": "0", "healthy": true,'
+        f'"memory": {memory}, "cores": {cores}}}], "reserved": {{"u": [["GPU-a", {reserved}, 1]]}}}}'
+    )
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{", '{"v": 2}', '{"v": 1, "placement": "extender", "devices": [{}]}', "[" * 100_000, "null"],
+    [
+        "",
+        "[]",
+        "{",
+        '{"v": 2}',
+        '{"v": 1, "placement": "extender", "devices": [{}]}',
+        "[" * 100_000,
+        "null",
+        saying(memory="1e999"),
+        saying(memory="NaN"),
+        saying(memory="9" * 400),
+        saying(cores="1e999"),
+        saying(cores="-1"),
+        saying(reserved="9" * 400),
+    ],
 )
 def test_a_node_whose_annotation_cannot_be_read_serves_nobody_and_says_so(text: str) -> None:
     of = cluster()
     of.set_node("n1", {"yoyoworks.com/xpu-devices": text}, {})
     assert verdict(of, pod("p", mem=1)) == NEVER
     assert "annotation yoyoworks.com/xpu-devices" in of.figures(["n1"])[0].why_not
+
+
+def test_a_card_that_tells_no_memory_leaves_its_node_the_others() -> None:
+    of = cluster(node("n1", [device("n1", 0, 0, healthy=False, why="lost"), device("n1", 1)]))
+    assert verdict(of, pod("p", mem=16)) < FULL
 
 
 def test_a_node_that_places_pods_itself_is_left_alone() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from xpu_runtime.cli.kubernetes_status import fits
 from xpu_runtime.errors import XpuError
-from xpu_runtime.kubernetes import report
+from xpu_runtime.kubernetes import node_annotation, report
 from xpu_runtime.request.assignment import Assignment, Share, sign
 
 GIB = 1 << 30
@@ -24,7 +24,7 @@ def node(name: str = "n1", *rows: dict[str, Any], **more: Any) -> dict[str, Any]
         for at, row in enumerate(rows or ({}, {}))
     ]  # fmt: skip
     text = json.dumps({"v": 1, "driver": "580.1", "placement": "extender", "devices": devices, **more})
-    return {"metadata": {"name": name, "annotations": {report.DEVICES: text}}}
+    return {"metadata": {"name": name, "annotations": {node_annotation.ANNOTATION: text}}}
 
 
 def pod(uid: str = "u1", on: str = "n1", **containers: tuple[Share, ...]) -> report.Pod:
@@ -124,7 +124,9 @@ def test_the_largest_request_that_fits() -> None:
     "text", ["", "[]", "{}", '{"v": 2}', '{"v": 1, "devices": [{}]}', '{"v": 1, "devices": 3}']
 )
 def test_a_node_whose_annotation_cannot_be_read_is_shown_with_the_reason(text: str) -> None:
-    found = report.nodes([{"metadata": {"name": "n1", "annotations": {report.DEVICES: text}}}], [])
+    found = report.nodes(
+        [{"metadata": {"name": "n1", "annotations": {node_annotation.ANNOTATION: text}}}], []
+    )
 
     assert [each.name for each in found] == ["n1"]
     assert "cannot be read" in found[0].problem

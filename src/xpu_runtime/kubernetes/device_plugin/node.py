@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from xpu_runtime import jsonlite
+from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.device_plugin.offer import Card
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares, Told
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.vendors.inventory import Device, Inventory
 
-ANNOTATION = "yoyoworks.com/xpu-devices"
 LABEL = "yoyoworks.com/xpu."
 #: All that are written; one that says nothing (any more) is removed.
 LABELS = (
@@ -28,44 +28,34 @@ def annotation(
     reservations: Mapping[str, Reservation],
     keys: Iterable[str] = (),
 ) -> str:
-    """The annotation's value, as compact JSON. `cards`: of the inventory's devices, in their order;
-    `reservations`: by the pods' UIDs; `keys`: ids of the keys that the node verifies with."""
-    devices = [_device(device, card) for device, card in zip(inventory.devices, cards)]
+    """The annotation's value. `cards`: of the inventory's devices, in their order; `reservations`: by the
+    pods' UIDs; `keys`: ids of the keys that the node verifies with."""
+    devices = tuple(_row(device, card) for device, card in zip(inventory.devices, cards))
     versions = dict.fromkeys(driver.version for driver in inventory.drivers if driver.version)
-    found = {
-        "v": 1,
-        "driver": ", ".join(versions),
-        "placement": placement,
-        # So that it can be seen when a new key may sign, and which nodes still have one that was stolen.
-        "keys": list(keys),
-        "devices": devices,
-        # So that a scheduler counts what is so, whatever a pod's author has made of its assignment since.
-        "reserved": {uid: _shares(each) for uid, each in sorted(reservations.items())},
-    }
-    return jsonlite.dumps(found)
+    reserved = {uid: _shares(each) for uid, each in reservations.items()}
+    return node_annotation.write(Told(", ".join(versions), placement, devices, reserved, tuple(keys)))
 
 
-def _shares(reservation: Reservation) -> list[list[Any]]:
-    """Of each device its UUID, bytes (None: all of it) and percent of its cores (None: no cap)."""
-    return [
-        [uuid, None if amount.whole else amount.memory_bytes, amount.cores or None]
+def _shares(reservation: Reservation) -> Shares:
+    return tuple(
+        (uuid, None if amount.whole else amount.memory_bytes, amount.cores or None)
         for uuid, amount in reservation.amounts().items()
-    ]
+    )
 
 
-def _device(device: Device, card: Card) -> dict[str, Any]:
-    why = card.fault or card.withheld
+def _row(device: Device, card: Card) -> Row:
     others = card.others
-    return {
-        "uuid": device.uuid,
-        "index": device.index,
-        "model": device.name,
-        "memory": device.memory_bytes,
-        "cores": 100,
-        "healthy": not why,
-        "why": why,
-        "others": {"memory": others.memory_bytes, "cores": others.cores, "whole": others.exclusive},
-    }
+    return Row(
+        device.uuid,
+        device.index,
+        device.name,
+        device.memory_bytes,
+        100,
+        card.fault or card.withheld,
+        others.memory_bytes,
+        others.cores,
+        others.exclusive,
+    )
 
 
 def labels(inventory: Inventory, strengths: Iterable[tuple[str, str]]) -> dict[str, str | None]:

@@ -26,6 +26,7 @@ from xpu_runtime.kubernetes.extender.devices import Held
 from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, Figures, Node, Pod
 from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.extender.verdicts import NEVER, UNKNOWN, Verdicts, judge
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION
 from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources
 from xpu_runtime.request import assignment
 
@@ -63,7 +64,7 @@ class Cluster:
 
     def set_node(self, name: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> None:
         """A node is there, or has changed."""
-        text = annotations.get(devices.ANNOTATION)
+        text = annotations.get(ANNOTATION)
         policy = devices.policy(labels)
         stamp = hash((text, policy))
         with self._lock:

@@ -6,19 +6,14 @@ free. Knows no pod.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-#: The node's annotation.
-ANNOTATION = "yoyoworks.com/xpu-devices"
+from xpu_runtime.kubernetes import node_annotation
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares
+
 #: Labels of a node that say how its devices are filled: ours wins over ACK's.
 PLACEMENT_LABELS = ("yoyoworks.com/xpu.placement", "ack.node.gpu.placement")
-
-_VERSION = 1
-#: Devices of one node; more are no annotation of our plugin's.
-_MOST = 256
 
 #: (UUID, bytes or None for the whole device, percent of cores) of each device that a pod has a share of.
 Held = tuple[tuple[str, "int | None", int], ...]
@@ -50,21 +45,15 @@ def read(text: str | None) -> NodeDevices:
     if text is None:
         return NodeDevices(f"no annotation {ANNOTATION}: is xpu's device plugin running there?")
     try:
-        data = json.loads(text)
-        if data["v"] != _VERSION:
-            return NodeDevices(
-                f"annotation {ANNOTATION} of version {data['v']!r}, and {_VERSION} is known here"
-            )
-        if data["placement"] != "extender":
-            return NodeDevices(
-                "places pods itself (kubernetes.placement in its configuration is not extender)"
-            )
-        rows = data["devices"]
-        if not rows:
-            return NodeDevices("no GPUs")
-        return _devices(rows[:_MOST], data.get("reserved") or {})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return NodeDevices(f"annotation {ANNOTATION} cannot be read ({type(error).__name__}: {error})"[:200])
+        told = node_annotation.read(text)
+    except node_annotation.WrongVersion as error:
+        return NodeDevices(f"annotation {ANNOTATION} of {error}")
+    except ValueError as error:
+        return NodeDevices(f"annotation {ANNOTATION} cannot be read ({error})")
+    if told.placement != "extender":
+        return NodeDevices("places pods itself (kubernetes.placement in its configuration is not extender)")
+    rows = [row for row in told.devices if row.memory]  # of one that is lost nothing else is known
+    return _devices(rows, told.reserved) if rows else NodeDevices("no GPUs")
 
 
 def policy(labels: Mapping[str, str]) -> str | None:
@@ -73,40 +62,27 @@ def policy(labels: Mapping[str, str]) -> str | None:
     return found if found in ("binpack", "spread") else None
 
 
-def _devices(rows: list[dict[str, Any]], reserved: Mapping[str, Any]) -> NodeDevices:
+def _devices(rows: Sequence[Row], reserved: Mapping[str, Shares]) -> NodeDevices:
     found = NodeDevices()
     # Interned: the same UUIDs stand in the assignments of pods, and most nodes have the same numbers.
-    found.uuids = tuple(sys.intern(str(row["uuid"])) for row in rows)
-    found.indexes = tuple(sys.intern(str(row["index"])) for row in rows)
-    found.totals = _shared(tuple(int(row["memory"]) for row in rows))
-    if min(found.totals) <= 0:
-        raise ValueError("a device without memory")
-    found.memory = _shared(tuple(_memory(row) for row in rows))
-    found.cores = _shared(tuple(int(row["cores"]) - int(_others(row, "cores")) for row in rows))
-    found.why = {
-        position: str(row.get("why") or "not healthy")[:80]
-        for position, row in enumerate(rows)
-        if not row["healthy"]
-    }
-    found.reserved = {str(uid): _held(shares) for uid, shares in reserved.items()}
+    found.uuids = tuple(sys.intern(row.uuid) for row in rows)
+    found.indexes = tuple(sys.intern(row.name) for row in rows)
+    found.totals = _shared(tuple(row.memory for row in rows))
+    found.memory = _shared(tuple(map(_memory, rows)))
+    found.cores = _shared(tuple(row.cores - row.others_cores for row in rows))
+    found.why = {position: row.why for position, row in enumerate(rows) if row.why}
+    found.reserved = {uid: _held(shares) for uid, shares in reserved.items()}
     return found
 
 
-def _memory(row: dict[str, Any]) -> int:
-    if not row["healthy"]:
+def _memory(row: Row) -> int:
+    if row.why:
         return -1
-    return 0 if _others(row, "whole") else max(int(row["memory"]) - int(_others(row, "memory")), 0)
+    return 0 if row.others_whole else max(row.memory - row.others_memory, 0)
 
 
-def _others(row: dict[str, Any], name: str) -> Any:
-    return (row.get("others") or {}).get(name) or 0
-
-
-def _held(shares: list[list[Any]]) -> Held:
-    return tuple(
-        (sys.intern(str(uuid)), None if memory is None else int(memory), int(cores or 0))
-        for uuid, memory, cores in shares
-    )
+def _held(shares: Shares) -> Held:
+    return tuple((sys.intern(uuid), memory, cores or 0) for uuid, memory, cores in shares)
 
 
 _tuples: dict[tuple[int, ...], tuple[int, ...]] = {}

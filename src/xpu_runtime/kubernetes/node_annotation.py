@@ -1,0 +1,138 @@
+"""The annotation in which a node tells its devices: its name, its version, and what stands in it.
+
+The device plugin writes it; the scheduler extender and `xpu kubernetes status` read it. Whoever may change a
+node can write anything there, so that what is read has its bounds, and ValueError is all that comes of it.
+What is free of a device, and who may have it, is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from xpu_runtime import jsonlite
+
+ANNOTATION = "yoyoworks.com/xpu-devices"
+VERSION = 1
+
+#: Devices of a node, bytes of one and percent of its cores; more are nothing that our plugin writes.
+_MOST_DEVICES, _MOST_BYTES, _MOST_PERCENT = 256, 1 << 50, 100_000
+
+#: Of each device that a pod has something of: its UUID, bytes (None: all of it), percent of its cores (None:
+#: no cap).
+Shares = tuple[tuple[str, "int | None", "int | None"], ...]
+
+
+class Row(NamedTuple):
+    """A device. No Value, as ten thousand nodes have many."""
+
+    uuid: str
+    #: Its index: 0, or 0:1 for a MIG device.
+    name: str
+    model: str
+    #: Bytes (0: not known), and percent.
+    memory: int
+    cores: int
+    #: Why pods get nothing of it; "": they do.
+    why: str
+    #: What those have who are no pods; `others_whole`: they have all of it.
+    others_memory: int
+    others_cores: int
+    others_whole: bool
+
+
+class Told(NamedTuple):
+    """All that a node tells."""
+
+    driver: str
+    #: Who places pods there: "extender" or "node".
+    placement: str
+    devices: tuple[Row, ...]
+    #: By UID what is reserved for pods, so that a scheduler counts what is so, whatever a pod's author has
+    #: made of its assignment since.
+    reserved: Mapping[str, Shares]
+    #: Ids of the keys that it verifies assignments with; None: it does not tell. So it can be seen when a new
+    #: key may sign, and which nodes still have one that was stolen.
+    keys: tuple[str, ...] | None = None
+
+
+def write(told: Told) -> str:
+    """The annotation's value, as compact JSON."""
+    return jsonlite.dumps(
+        {
+            "v": VERSION,
+            "driver": told.driver,
+            "placement": told.placement,
+            "keys": list(told.keys or ()),
+            "devices": [_plain(row) for row in told.devices],
+            "reserved": {uid: [list(share) for share in told.reserved[uid]] for uid in sorted(told.reserved)},
+        }
+    )
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "uuid": row.uuid,
+        "index": row.name,
+        "model": row.model,
+        "memory": row.memory,
+        "cores": row.cores,
+        "healthy": not row.why,
+        "why": row.why,
+        "others": {"memory": row.others_memory, "cores": row.others_cores, "whole": row.others_whole},
+    }
+
+
+def read(text: str) -> Told:
+    """What the annotation's value tells; ValueError says in a few words why it tells nothing."""
+    try:
+        data = json.loads(text)
+        if data["v"] != VERSION:
+            raise WrongVersion(f"version {data['v']!r:.20}, and {VERSION} is known here")
+        rows = tuple(_row(row) for row in data["devices"][:_MOST_DEVICES])
+        reserved = {str(uid): _shares(shares) for uid, shares in (data.get("reserved") or {}).items()}
+        keys = None if data.get("keys") is None else tuple(map(str, data["keys"]))
+        return Told(str(data.get("driver") or ""), str(data.get("placement") or ""), rows, reserved, keys)
+    except WrongVersion:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}"[:120]) from error
+
+
+class WrongVersion(ValueError):
+    """It is of a plugin that is newer, or no plugin's."""
+
+
+def _row(row: Mapping[str, Any]) -> Row:
+    others = row.get("others") or {}
+    return Row(
+        str(row["uuid"]),
+        str(row["index"]),
+        str(row.get("model") or ""),
+        _number(row["memory"], _MOST_BYTES),
+        _number(row["cores"], _MOST_PERCENT),
+        "" if row["healthy"] else str(row.get("why") or "not healthy")[:80],
+        _number(others.get("memory"), _MOST_BYTES),
+        _number(others.get("cores"), _MOST_PERCENT),
+        bool(others.get("whole")),
+    )
+
+
+def _shares(shares: Iterable[Iterable[Any]]) -> Shares:
+    return tuple(
+        (
+            str(uuid),
+            None if memory is None else _number(memory, _MOST_BYTES),
+            None if cores is None else _number(cores, _MOST_PERCENT),
+        )
+        for uuid, memory, cores in shares
+    )
+
+
+def _number(value: Any, most: int) -> int:
+    """0 for None."""
+    found = int(value or 0)
+    if not 0 <= found <= most:
+        raise ValueError("a number that is none of a device's")
+    return found
