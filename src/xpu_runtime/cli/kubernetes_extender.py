@@ -113,8 +113,9 @@ def extender(
         # end.
         identity = f"{socket.gethostname()}_{url}"
         leadership = Leadership(api, namespace or where.namespace, lease, identity, url, _log)
-    service = Extender(api, resources, Keys(keys_file, _log), policy, _log, leadership, certificate)
     end = threading.Event()
+    keys = Keys(keys_file, _log)
+    service = Extender(api, resources, keys, policy, _log, leadership, certificate, end.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     ports = service.start(address, status)
@@ -123,6 +124,8 @@ def extender(
         _log("without --tls-cert whoever reaches the port can have pods bound, and nobody knows who answers")
     end.wait()
     service.stop()
+    if service.failed is not None:
+        raise service.failed
     _log("stopped")
 
 

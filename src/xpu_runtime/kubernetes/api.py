@@ -33,8 +33,6 @@ T = TypeVar("T")
 _JSON = "application/json"
 #: How a patch is to be understood.
 MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 
 #: Seconds for a connection, and for an answer.
 CONNECT_S, ANSWER_S = 5.0, 15.0
@@ -133,10 +131,16 @@ class Api:
                     raise
 
     def watch(
-        self, path: str, version: str, seconds: int = _WATCH_S, **query: Any
+        self,
+        path: str,
+        version: str,
+        seconds: int = _WATCH_S,
+        begun: Callable[[], None] = lambda: None,
+        **query: Any,
     ) -> Generator[dict[str, Any], None, None]:
         """The events after `version`, as the API tells them (type and object), until the server ends it,
-        after `seconds`. ApiError; with status 410 where it does not know that version any more."""
+        after `seconds`; `begun` is called when it has begun to. ApiError; with status 410 where it does not
+        know that version any more."""
         query = {
             **query,
             "watch": "true",
@@ -151,6 +155,7 @@ class Api:
             connection.request("GET", _url(self.access, path, query), headers=headers)
             response = connection.getresponse()
             _check(response, response.read(_LONGEST_EVENT) if response.status >= 400 else b"")
+            begun()
             while line := response.readline(_LONGEST_EVENT + 1):
                 if len(line) > _LONGEST_EVENT:
                     raise ApiError(f"an event of {path} is longer than {_LONGEST_EVENT >> 20} MiB")
@@ -183,8 +188,8 @@ class Api:
                 if not version:
                     objects, version = self.list(path, keep, **query)
                     yield Change("listed", tuple(objects))
-                problem("")
-                for event in self.watch(path, version, _WATCH_S + random.randrange(60), **query):  # noqa: S311
+                seconds = _WATCH_S + random.randrange(60)  # noqa: S311
+                for event in self.watch(path, version, seconds, lambda: problem(""), **query):
                     pause = _FIRST_PAUSE_S
                     thing = event.get("object") or {}
                     version = str((thing.get("metadata") or {}).get("resourceVersion") or version)

@@ -64,7 +64,7 @@ def write(told: Told) -> str:
             "v": VERSION,
             "driver": told.driver,
             "placement": told.placement,
-            "keys": list(told.keys or ()),
+            "keys": None if told.keys is None else list(told.keys),
             "devices": [_plain(row) for row in told.devices],
             "reserved": {uid: [list(share) for share in told.reserved[uid]] for uid in sorted(told.reserved)},
         }

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.kubernetes_api import ApiServer
+from support.stand_in_kubelet import until
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.access import Access
@@ -156,7 +157,20 @@ def test_all_is_listed_again_when_the_server_has_forgotten_what_was_missed(
     api_server.forget()
     api_server.up()
     assert follower.next() == ("listed", ("p001",))
-    assert follower.problems[-1] == ""
+    until(lambda: follower.problems[-1] == "", "it is followed again")
+
+
+def test_what_can_be_listed_and_not_watched_is_not_well(
+    follow: Callable[..., Follower], api_server: ApiServer
+) -> None:
+    def refuse(*_: str) -> tuple[int, dict[str, Any]] | None:
+        watches = "watch=true" in api_server.requests[-1][1]
+        return (403, {"kind": "Status", "code": 403, "message": "no watch"}) if watches else None
+
+    api_server.fault = refuse
+    follower = follow()
+    until(lambda: len(follower.problems) > 1, "it has tried again")
+    assert all("no watch" in each for each in follower.problems)
 
 
 def test_a_server_that_refuses_everything_is_not_asked_without_end(

@@ -24,6 +24,7 @@ from xpu_runtime.cli.kubernetes_extender import extender
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.extender import keys as keys_module
 from xpu_runtime.kubernetes.extender import server as server_module
+from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.keys import Keys
 from xpu_runtime.kubernetes.extender.server import Certificate, Server
 from xpu_runtime.kubernetes.resources import Resources
@@ -153,6 +154,16 @@ def test_without_keys_it_does_not_start(kubeconfig: Path, tmp_path: Path) -> Non
     options = ["--kubeconfig", str(kubeconfig), "--keys", str(tmp_path / "none"), "--no-leader-election"]
     result = CliRunner().invoke(extender, options)
     assert "the keys of assignments" in str(result.exception)
+
+
+def test_it_ends_with_an_error_where_it_cannot_go_on(
+    kubeconfig: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "set_node", lambda *_: 1 / 0)
+    where = ["--listen", "127.0.0.1:0", "--status-listen", "", "--no-leader-election"]
+    result = CliRunner().invoke(extender, ["--kubeconfig", str(kubeconfig), "--keys", str(keys), *where])
+    assert isinstance(result.exception, XpuError)
+    assert "xpu's extender has failed: " in str(result.exception)
 
 
 def test_an_address_that_is_taken_is_said(kubeconfig: Path, keys: Path) -> None:

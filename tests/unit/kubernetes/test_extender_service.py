@@ -8,7 +8,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,8 +18,9 @@ from support import REPOSITORY
 from support.kubernetes_objects import GIB, Json, device, node, pod
 from support.scheduling_api import ApiServer, Refused
 from xpu_runtime.kubernetes.api import Api, ApiError
-from xpu_runtime.kubernetes.extender import in_flight
+from xpu_runtime.kubernetes.extender import following, in_flight
 from xpu_runtime.kubernetes.extender.binding import ASSUMED_S, BIND_S
+from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership, Times
 from xpu_runtime.kubernetes.extender.server import Certificate
 from xpu_runtime.kubernetes.extender.service import Extender
@@ -50,16 +51,19 @@ class Replica:
         leadership: Leadership | Alone | None = None,
         certificate: Certificate | None = None,
         client: ssl.SSLContext | None = None,
+        asks: Api | None = None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self.said: list[str] = []
         self.extender = Extender(
-            api.client(),
+            asks or api.client(),
             Resources(),
             lambda: KEYS,
             "binpack",
             self.said.append,
             leadership or Alone(),
             certificate,
+            end,
         )
         self.port, self.status_port = self.extender.start(LOOPBACK, LOOPBACK)
         self.client = client
@@ -466,6 +470,24 @@ class CutOff(Api):
         return super()._ask(*args, **kwargs)
 
 
+class Behind(Api):
+    """A client whose watch of pods brings nothing while `held` is set, and breaks off where `broken` is."""
+
+    def __init__(self, api: ApiServer) -> None:
+        super().__init__(api.client().access)
+        self.held, self.broken = threading.Event(), threading.Event()
+
+    def watch(self, *args: Any, **kwargs: Any) -> Generator[Json, None, None]:
+        if self.broken.is_set():
+            raise ApiError("the watch is refused")
+        for event in super().watch(*args, **kwargs):
+            while self.held.is_set():
+                time.sleep(0.005)
+            if self.broken.is_set():
+                raise ApiError("the watch broke off")
+            yield event
+
+
 class Electing:
     """Makes replicas that elect a leader; the URL of each is known before its port."""
 
@@ -473,12 +495,12 @@ class Electing:
         self.api, self.replicas, self.tls = api, replicas, tls
         self.leaderships: list[Leadership] = []
 
-    def make(self, identity: str, cut_off: threading.Event | None = None) -> Replica:
+    def make(self, identity: str, cut_off: threading.Event | None = None, asks: Api | None = None) -> Replica:
         client = trusting(certificate="client.crt", key="client.key") if self.tls else None
         api = CutOff(self.api, cut_off or threading.Event())
         one = Leadership(api, "kube-system", "xpu-extender", identity, "", print, QUICK)
         self.leaderships.append(one)
-        found = self.replicas(one, certificate() if self.tls else None, client, wait=False)
+        found = self.replicas(one, certificate() if self.tls else None, client, asks, wait=False)
         one._url = f"{'https' if self.tls else 'http'}://127.0.0.1:{found.port}"
         until(lambda: found.is_ready, "a replica is ready")
         return found
@@ -555,6 +577,58 @@ def test_a_leader_that_cannot_renew_stops_before_another_takes_over(
     until(lambda: electing.leaderships[0].leader_url, "the first knows who leads")
     assert first.bind(asking) == ""  # by the second
     assert "bound" in second.status("/metrics")[1]
+
+
+def test_who_takes_over_knows_what_was_bound_though_its_watch_is_behind(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    pods = [pod("p", mem=10), pod("q", mem=10)]
+    create(api, node("n1"), *pods)
+    electing, behind = Electing(api, replicas), Behind(api)
+    first = electing.make("first")
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    second = electing.make("second", asks=behind)
+    behind.held.set()
+    assert first.bind(pods[0]) == ""
+    first.extender.stop()
+    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    assert "6 GiB free, 10 GiB asked" in second.bind(pods[1])
+    behind.held.clear()
+
+
+def test_who_does_not_know_what_happens_is_not_ready_and_lets_another_lead(
+    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = pod("p", mem=4)
+    create(api, node("n1"), asking)
+    electing, behind = Electing(api, replicas), Behind(api)
+    first = electing.make("first", asks=behind)
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    second = electing.make("second")
+    assert not electing.leaderships[1].is_leading
+    monkeypatch.setattr(following, "BLIND_S", 0.1)
+    behind.broken.set()
+    create(api, pod("other"))  # an event, with which its watch breaks off
+    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    status, words = first.status("/readyz")
+    assert status == 503
+    assert "pods: the watch" in words
+    assert second.bind(asking) == ""
+    behind.broken.clear()
+    until(lambda: first.is_ready, "the first knows again what happens")
+
+
+def test_a_watch_that_cannot_go_on_ends_the_replica(
+    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    create(api, node("n1"))
+    one = replicas(end=ended.set)
+    monkeypatch.setattr(Cluster, "set_node", lambda *_: 1 / 0)
+    create(api, node("n2"))
+    assert ended.wait(PATIENCE_S)
+    assert "division by zero" in str(one.extender.failed)
+    assert one.status("/readyz")[0] == 503
 
 
 class Losing(Alone):

@@ -26,7 +26,7 @@ from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, resources_of
 from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
 from xpu_runtime.kubernetes.device_plugin.server import Served, pool
-from xpu_runtime.messages import line_of
+from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.value import Value
 
 #: Seconds between two looks at the kubelet's folder, and at what is to be reserved.
@@ -68,8 +68,8 @@ class Plugin:
         self._last = load()
         self._told = ""
         self._api_problem = "not asked yet" if api is not None else ""
-        self._failed: XpuError | None = None
         self._stop = threading.Event()
+        self._lives = Lives("the device plugin", self._stop.set)
         self._settle = threading.Event()
         resources = resources_of(self._last)
         self._accounts = Accounts()
@@ -117,7 +117,7 @@ class Plugin:
         if self._reports is not None:
             lives.append(self._reports.run)
         for life in lives:
-            threading.Thread(target=self._live, args=(life,), name=life.__name__, daemon=True).start()
+            self._lives.start(life, life.__name__)
         looks = 0
         try:
             while not self._stop.is_set():
@@ -135,8 +135,8 @@ class Plugin:
             if server is not None:
                 server.shutdown()
                 server.server_close()
-        if self._failed is not None:
-            raise self._failed
+        if self._lives.failed is not None:
+            raise self._lives.failed
 
     def stop(self) -> None:
         """Can be called by a signal's handler."""
@@ -151,18 +151,6 @@ class Plugin:
         if time.monotonic() - self._looking.looked_at > _HANGS_S:
             return "what is offered has not been looked at for too long"
         return ""
-
-    def _live(self, life: Callable[[], None]) -> None:
-        """A thread's life. What it cannot go on with ends the plugin, and whoever started that starts it
-        again; a fault of ours does too."""
-        try:
-            life()
-        except XpuError as error:
-            self._failed = self._failed or error
-        except Exception as error:
-            self._failed = self._failed or XpuError(f"the device plugin has failed: {line_of(error)}")
-        finally:
-            self._stop.set()
 
     def _look(self) -> None:
         self._looking.run(self._stop)

@@ -13,11 +13,15 @@ from typing import Any
 
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.lives import Lives
 
 #: Pods that have ended hold nothing; a watch tells of one that ends as of one that is deleted.
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 #: Seconds that a pod that is being bound may be missing in a list.
 _NEWER_S = 60.0
+#: Seconds for which it may be unknown what has happened since: an API server that is started again takes as
+#: long.
+BLIND_S = 10.0
 
 
 class Following:
@@ -33,11 +37,13 @@ class Following:
         self._listed = {"nodes": threading.Event(), "pods": threading.Event()}
         #: What is wrong with either at the moment; "": nothing.
         self.problems = {"nodes": "not read yet", "pods": "not read yet"}
+        #: Since when (time.monotonic) there has been something wrong with one.
+        self._blind_since: dict[str, float] = {}
 
-    def start(self) -> None:
+    def start(self, lives: Lives) -> None:
         """Begins to follow."""
-        for target in (self._nodes, self._pods):
-            threading.Thread(target=target, name=target.__name__, daemon=True).start()
+        lives.start(self._nodes, "nodes")
+        lives.start(self._pods, "pods")
 
     def stop(self) -> None:
         """Ends with the next event."""
@@ -47,6 +53,17 @@ class Following:
     def is_complete(self) -> bool:
         """Whether all nodes and pods were read once: before that the state is none to decide by."""
         return all(event.is_set() for event in self._listed.values())
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the state is one to decide by: complete, and not cut off from what happens for long."""
+        now = time.monotonic()
+        return self.is_complete and all(now - since < BLIND_S for since in list(self._blind_since.values()))
+
+    def read_pods(self) -> None:
+        """Reads what pods there are now, besides following them: what another replica has bound may be on its
+        way still. ApiError."""
+        self._api.list("/api/v1/pods", self._pod_as_read, fieldSelector=_LIVE)
 
     def wait(self, seconds: float) -> bool:
         """Waits until it is complete, `seconds` at most; whether it is."""
@@ -83,12 +100,19 @@ class Following:
     def _pod(self, pod: Mapping[str, Any]) -> str | None:
         return self._cluster.set_pod(pod)
 
+    def _pod_as_read(self, pod: Mapping[str, Any]) -> None:
+        self._cluster.set_pod(pod, is_read=True)
+
     def _told(self, kind: str) -> Callable[[str], None]:
         said = ""
 
         def problem(text: str) -> None:
             nonlocal said
             self.problems[kind] = text
+            if text:
+                self._blind_since.setdefault(kind, time.monotonic())
+            else:
+                self._blind_since.pop(kind, None)
             if text and text != said:
                 self._log(f"{kind} cannot be followed: {text}; it is tried again")
             elif said and not text:

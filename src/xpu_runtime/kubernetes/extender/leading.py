@@ -3,12 +3,14 @@ elects.
 
 A replica that cannot renew stops deciding ten seconds after the last renewal that it knows of, and another
 takes over fifteen after it has seen the Lease change last, by its own clock: clocks are never compared. A
-bind that was begun in time has its end in between (binding.BIND_S). Who takes over waits for a moment, so
-that the watch brings what the other has bound. What a leader does is not known here.
+bind that was begun in time has its end in between (binding.BIND_S). Who takes over reads what the other has
+bound before it decides, as its watch may be behind, or broken. One that does not know enough to decide takes
+no Lease, and lets its own go. What a leader does is not known here.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -17,12 +19,15 @@ from typing import Any
 from urllib.parse import quote
 
 from xpu_runtime.kubernetes.api import Api, ApiError
+from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.value import Value
 
 #: The leader's URL, for the replicas that do not lead.
 URL = "yoyoworks.com/xpu-extender"
 #: Seconds for each request.
 _REQUEST_S = 3.0
+#: Seconds between two looks, at the start, at whether enough is known.
+_LOOK_S = 0.1
 
 
 class Times(Value):
@@ -34,7 +39,7 @@ class Times(Value):
     renew: float = 10.0
     #: Between two tries.
     retry: float = 2.0
-    #: Before who takes over decides.
+    #: Before who takes over reads what was decided.
     wait: float = 1.0
 
 
@@ -59,25 +64,30 @@ class Leadership:
         self._log = log
         self._times = times
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
         #: Between which times of time.monotonic it leads.
         self._since, self._until = 0.0, 0.0
+        #: Changes with each Lease that is got, or lost.
+        self._term = 0
         #: The holder as it was seen last, and when that was seen first.
         self._seen: tuple[str, str] = ("", "")
         self._seen_at = time.monotonic()
         self._leader_url = ""
         self._problem = ""
 
-    def start(self) -> None:
-        """Begins."""
-        self._thread.start()
+    def start(self, lives: Lives, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
+        """Begins. `may_lead`: whether enough is known to decide by; `read` reads what another has decided
+        (ApiError)."""
+        self._threads.append(lives.start(functools.partial(self._run, lives, may_lead, read), "lease"))
 
     def stop(self) -> None:
         """Gives the Lease back, so that another need not wait. What was begun as a leader must have ended."""
         self._stop.set()
-        self._thread.join(_REQUEST_S)
-        was_leading, self._until = self.is_leading, 0.0
-        if was_leading:
+        for thread in self._threads:
+            thread.join(_REQUEST_S)
+        was_ours, self._until = time.monotonic() < self._until, 0.0
+        if was_ours:
             try:
                 lease = self._api.get(f"{self._path}/{self._name}", seconds=_REQUEST_S)
                 if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
@@ -95,60 +105,97 @@ class Leadership:
         """Where the leader is reached, where it is another; "": not known."""
         return self._leader_url
 
-    def _run(self) -> None:
+    def _run(self, lives: Lives, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
+        while not may_lead() and not self._stop.wait(_LOOK_S):
+            pass
         while not self._stop.is_set():
             try:
-                self._try()
-                self._problem = ""
+                if self._try(may_lead()):
+                    # In a thread of its own: all pods may take longer to read than the Lease may wait.
+                    lives.start(functools.partial(self._begin, self._term, read), "lease begins")
             except ApiError as error:
-                if str(error) != self._problem:
-                    self._log(f"the lease {self._name} cannot be had: {error}; it is tried again")
-                self._problem = str(error)
+                self._tell(f"the lease {self._name} cannot be had: {error}; it is tried again")
             self._stop.wait(self._times.retry)
 
-    def _try(self) -> None:
+    def _begin(self, term: int, read: Callable[[], object]) -> None:
+        """Reads what was decided, and decides from then on."""
+        self._stop.wait(self._times.wait)
+        said = ""
+        while not self._stop.is_set() and term == self._term:
+            try:
+                read()
+            except ApiError as error:
+                if str(error) != said:
+                    self._log(f"what was bound before cannot be read: {error}; it is tried again")
+                said = str(error)
+                self._stop.wait(self._times.retry)
+                continue
+            with self._lock:
+                if term == self._term:
+                    self._since = time.monotonic()
+            self._log(f"this replica leads now ({self._identity})")
+            return
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._problem:
+            self._log(problem)
+        self._problem = problem
+
+    def _try(self, may_lead: bool) -> bool:
+        """Whether it has the Lease now, and had it not before. ApiError."""
         began = time.monotonic()
         try:
             lease = self._api.get(f"{self._path}/{self._name}", seconds=_REQUEST_S)
         except ApiError as error:
             if error.status != 404:
                 raise
+            if not may_lead:
+                return False
             self._api.post(self._path, self._lease({}, self._identity), seconds=_REQUEST_S)
-            self._leads(began, is_new=True)
-            return
+            return self._leads(began, is_new=True)
         spec = lease.get("spec") or {}
         holder = str(spec.get("holderIdentity") or "")
         seen = holder, str(spec.get("renewTime"))
         if seen != self._seen:
             self._seen, self._seen_at = seen, time.monotonic()
-        if holder == self._identity:
+        is_ours = holder == self._identity
+        lasts_s = float(spec.get("leaseDurationSeconds") or self._times.lease)
+        is_free = not holder or began - self._seen_at >= lasts_s
+        if (is_ours or is_free) and not may_lead:
+            self._tell("what happens in the cluster is not known: this replica does not lead")
+            return False
+        if is_ours:
             self._put(lease, self._identity)
             # Of a process before this one, where it has not led yet.
-            self._leads(began, is_new=not self._until)
-        elif not holder or began - self._seen_at >= float(
-            spec.get("leaseDurationSeconds") or self._times.lease
-        ):
+            return self._leads(began, is_new=not self._until)
+        if is_free:
             try:
                 self._put(lease, self._identity)
             except ApiError as error:
                 if error.status == 409:
-                    return  # another was faster
+                    return False  # another was faster
                 raise
-            self._leads(began, is_new=True)
-        else:
-            if self._until:
-                self._log(f"{holder} leads now")
+            return self._leads(began, is_new=True)
+        if self._until:
+            self._log(f"{holder} leads now")
+        with self._lock:
             self._since = self._until = 0.0
-            annotations = (lease.get("metadata") or {}).get("annotations") or {}
-            self._leader_url = str(annotations.get(URL) or "")
+            self._term += 1
+        annotations = (lease.get("metadata") or {}).get("annotations") or {}
+        self._leader_url = str(annotations.get(URL) or "")
+        self._problem = ""
+        return False
 
-    def _leads(self, began: float, *, is_new: bool) -> None:
-        """The Lease is ours, by requests that were begun at that time."""
+    def _leads(self, began: float, *, is_new: bool) -> bool:
+        """The Lease is ours, by requests that were begun at that time; `is_new`, as is returned: it was not
+        before."""
         if is_new:
-            self._since = began + self._times.wait
-            self._log(f"this replica leads now ({self._identity})")
-        self._leader_url = ""
+            with self._lock:
+                self._since = float("inf")
+                self._term += 1
+        self._leader_url = self._problem = ""
         self._until = began + self._times.renew
+        return is_new
 
     def _put(self, lease: dict[str, Any], holder: str) -> None:
         """ApiError with status 409 where the Lease has changed meanwhile."""
@@ -178,7 +225,7 @@ class Alone:
     is_leading = True
     leader_url = ""
 
-    def start(self) -> None:
+    def start(self, lives: Lives, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
         """Nothing to begin."""
 
     def stop(self) -> None:

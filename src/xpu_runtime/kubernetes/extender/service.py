@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.extender.binding import Binder
 from xpu_runtime.kubernetes.extender.cluster import Cluster
@@ -24,6 +25,7 @@ from xpu_runtime.kubernetes.extender.metrics import CONTENT_TYPE, Metrics
 from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
 from xpu_runtime.kubernetes.extender.server import Certificate, Server
 from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, without_percent
+from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.kubernetes.resources import Resources
 
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
@@ -48,7 +50,9 @@ class Extender:
         log: Callable[[str], None],
         leadership: Leadership | Alone,
         certificate: Certificate | None = None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
+        """`end` is called when it cannot go on: it is to be stopped then, and `failed` says why."""
         self._log = log
         self._leadership = leadership
         self._cluster = Cluster(resources, keys, policy, time.monotonic)
@@ -72,6 +76,7 @@ class Extender:
         self._certificate = certificate
         self._servers: list[Server] = []
         self._ended = threading.Event()
+        self._lives = Lives("xpu's extender", end)
         #: The leader that could not be asked last, and why.
         self._unreachable = "", ""
 
@@ -80,9 +85,9 @@ class Extender:
         self._servers.append(Server(listen, self._answer, self._log, self._certificate))
         if status is not None:
             self._servers.append(Server(status, self._page, self._log))
-        self._following.start()
-        self._leadership.start()
-        threading.Thread(target=self._expire, name="expire", daemon=True).start()
+        self._following.start(self._lives)
+        self._leadership.start(self._lives, lambda: self._following.is_well, self._following.read_pods)
+        self._lives.start(self._expire, "expire")
         for server in self._servers:
             server.start()
         return [server.port for server in self._servers]
@@ -98,7 +103,12 @@ class Extender:
     @property
     def is_ready(self) -> bool:
         """Whether it can answer, by itself or by the replica that leads."""
-        return self._following.is_complete and self._knows_leader
+        return self.failed is None and self._following.is_well and self._knows_leader
+
+    @property
+    def failed(self) -> XpuError | None:
+        """Why it cannot go on; None: it can."""
+        return self._lives.failed
 
     @property
     def _knows_leader(self) -> bool:
@@ -168,6 +178,7 @@ class Extender:
         if path == "/readyz":
             problems = [f"{kind}: {text}" for kind, text in self._following.problems.items() if text]
             problems += [] if self._knows_leader else ["no replica is known to lead"]
+            problems += [str(self.failed)] if self.failed is not None else []
             words = "\n".join(problems or ["ok"])
             return 200 if self.is_ready else 503, TEXT, f"{words}\n".encode()
         return 404, TEXT, b"there are /metrics, /healthz and /readyz\n"
