@@ -560,6 +560,26 @@ def test_an_assignment_that_proves_nothing_is_refused_and_the_pod_says_why(
     assert not reservations()
 
 
+def test_a_pod_that_was_signed_with_a_key_which_comes_later_starts_when_it_is_there(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    plugin.keys.write_text(f"old {'ab' * 32}\n")
+    plugin.configure(placement="extender")
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    pod(plugin.api, "a", {MEMORY: "4"}, uid="u-a", annotations=assigned("u-a", devices()[0], 4))
+    until(lambda: events(plugin.api, "a"), "the pod says why it waits")
+    assert "which this node does not have (it has old)" in events(plugin.api, "a")[0][1]
+    kubelet.allocate("a", MEMORY, 4)
+    with pytest.raises(grpc.RpcError):
+        kubelet.pre_start("a", MEMORY)
+
+    plugin.keys.write_text(f"{plugin.keys.read_text()}{KEY[0]} {KEY[1].hex()}\n")
+
+    kubelet.pre_start("a", MEMORY)
+    assert set(reservations()) == {"a"}
+
+
 def test_limits_that_make_no_sense_are_refused_with_what_to_do(plugin: Plugin, kubelet: Kubelet) -> None:
     plugin.start()
     pod(plugin.api, "a", {CORES: "30"})
