@@ -16,11 +16,13 @@ from xpu_runtime.ledger.placement import Candidate
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.limits import choose as limits
 from xpu_runtime.limits import enforce
 from xpu_runtime.request.assignment import Demand, Share
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 from xpu_runtime.value import Value
+from xpu_runtime.vendors import inventory as node
 from xpu_runtime.vendors.inventory import Inventory
 
 TYPE_CHECKING = False
@@ -53,13 +55,34 @@ def reserve(inventory: Inventory, config: Config, reservation: Reservation) -> R
     The same again changes nothing; a later one (`made`) takes an earlier one's place, and is refused if it is
     the earlier. A device that is drained, reserved or not healthy is no reason: a start tells that.
     """
+    # Before the ledger is locked: the backends look at files.
+    unheld = _not_held(inventory, config, reservation)
 
     def choose(uses: dict[str, Use], now: Reservation | None, _: PodLedger) -> Reservation | Refusal:
         stale = why_stale(reservation, now)
+        if stale is None and now != reservation and unheld is not None:
+            return unheld
         return stale or why_not(inventory, config, reservation, uses) or reservation
 
     chosen = _reserve(inventory, reservation.uid, choose)
     return chosen if isinstance(chosen, Refusal) else None
+
+
+def _not_held(inventory: Inventory, config: Config, reservation: Reservation) -> Refusal | None:
+    """Why a device cannot hold what is asked of it, as the container's start would tell."""
+    for group in (reservation.sidecars, reservation.containers, reservation.init):
+        for name, shares in group.items():
+            for share in shares:
+                device = node.find(inventory, share.device_uuid)
+                if device is None:
+                    continue  # `why_not` tells that
+                memory = () if share.memory_bytes is None else (Memory(share.memory_bytes),)
+                request = Request(memory=memory, cores=share.cores, decided=True)
+                _, reason = limits.holding(inventory, device, request, config)
+                if reason is not None:
+                    text = f"container {name} of {reservation.label} is assigned a part of {device.label}"
+                    return Refusal("not-eligible", f"{text}: {reason}")
+    return None
 
 
 def place_for_pod(inventory: Inventory, config: Config, pod: Pod) -> Reservation | Refusal:

@@ -190,6 +190,8 @@ def test_four_cards_of_15_gib_are_60_units_of_memory_and_400_percent_of_cores(
         (str(number), 15 * GIB, 100) for number in range(4)
     ]
     assert all(each["healthy"] and not each["why"] for each in told["devices"])
+    held = {(each["vendor"], each["memory_strength"], each["cores_strength"]) for each in told["devices"]}
+    assert held == {("nvidia", "hard", "soft")}
     labels = api_server.objects[NODE_PATH]["metadata"]["labels"]
     assert {name.partition("xpu.")[2]: value for name, value in labels.items()} == {
         "vendor": "nvidia",

@@ -94,6 +94,17 @@ def test_a_device_that_is_not_there_is_told(run_dir: Path) -> None:
     assert told == "pod default/pod-a is assigned 'GPU-7777', which is not on this node; it has 0 (GPU-0)"
 
 
+def test_what_a_device_cannot_hold_is_not_reserved(run_dir: Path) -> None:
+    memory_alone = DEFAULTS.replace(enforcement_allow_unenforced=("memory",))
+    told = refused(reserve(node(16), memory_alone, reservation("a", c=(share(0, 4, 30),))))
+    assert told.startswith("container c of pod default/pod-a is assigned a part of GPU 0: ")
+    assert told.endswith("enforcement.allow_unenforced does not list cores")
+    for fine in (share(0, 4), share(0, 4, 100), share(0, None)):
+        assert reserve(node(16), memory_alone, reservation("a", made=2.0, c=(fine,))) is None
+        with PodLedger() as ledger:
+            ledger.unreserve(["a"])
+
+
 def test_a_whole_device_is_one_container_s(run_dir: Path) -> None:
     inventory = node(16, 16)
     two = reservation("a", c=(share(0, None),), d=(share(0, 1),))

@@ -19,6 +19,9 @@ VERSION = 1
 #: Devices of a node, bytes of one and percent of its cores; more are nothing that our plugin writes.
 _MOST_DEVICES, _MOST_BYTES, _MOST_PERCENT = 256, 1 << 50, 100_000
 
+#: A strength: nothing holds such a limit, and it may not go unheld.
+NONE = "none"
+
 #: Of each device that a pod has something of: its UUID, bytes (None: all of it), percent of its cores (None:
 #: no cap).
 Shares = tuple[tuple[str, "int | None", "int | None"], ...]
@@ -40,6 +43,11 @@ class Row(NamedTuple):
     others_memory: int
     others_cores: int
     others_whole: bool
+    #: "" in annotations of plugins that did not tell it, as are the strengths.
+    vendor: str = ""
+    #: How strongly a limit of memory, and one of cores, is held there; NONE: a container with one is refused.
+    memory_strength: str = ""
+    cores_strength: str = ""
 
 
 class Told(NamedTuple):
@@ -81,6 +89,9 @@ def _plain(row: Row) -> dict[str, Any]:
         "healthy": not row.why,
         "why": row.why,
         "others": {"memory": row.others_memory, "cores": row.others_cores, "whole": row.others_whole},
+        "vendor": row.vendor,
+        "memory_strength": row.memory_strength,
+        "cores_strength": row.cores_strength,
     }
 
 
@@ -116,6 +127,7 @@ def _row(row: Mapping[str, Any]) -> Row:
         _number(others.get("memory"), _MOST_BYTES),
         _number(others.get("cores"), _MOST_PERCENT),
         bool(others.get("whole")),
+        *(str(row.get(name) or "")[:20] for name in ("vendor", "memory_strength", "cores_strength")),
     )
 
 

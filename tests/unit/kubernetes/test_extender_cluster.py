@@ -156,6 +156,13 @@ def test_of_a_pod_whose_assignment_proves_nothing_its_limits_count_no_more_and_n
     assert of.counts()["unverified"] == 1
 
 
+def test_such_a_pod_counts_on_a_device_that_holds_what_it_asks_for() -> None:
+    said = [device("n1", 0, cores_strength="none"), device("n1", 1, cores_strength="soft")]
+    of = cluster(node("n1", said))
+    of.set_pod(pod("p", mem=10, cores=40, bound="n1"))
+    assert free(of) == [16, 6]
+
+
 def test_an_assignment_of_another_pod_or_another_node_proves_nothing() -> None:
     of = cluster(node("n1"), node("n2"))
     large = bound(of, pod("large", mem=10))

@@ -246,6 +246,51 @@ def test_binpack_prefers_the_fuller_node_and_spread_the_emptier() -> None:
     assert scores(policy="spread") == [10 - each for each in scores()]
 
 
+def two_vendors() -> Verbs:
+    """Of a node with two cards of a vendor whose cores nothing caps, and two of another."""
+    amd: Json = {"vendor": "amd", "memory_strength": "soft", "cores_strength": "none"}
+    nvidia: Json = {"vendor": "nvidia", "memory_strength": "hard", "cores_strength": "soft"}
+    return verbs(node("n1", [device("n1", n, **(amd if n < 2 else nvidia)) for n in range(4)]))
+
+
+def test_a_device_that_cannot_hold_what_is_asked_is_not_given() -> None:
+    of = two_vendors()
+    taken(of, "n1", mem=13, cores=10)
+    taken(of, "n1", mem=14, cores=10)
+    assert of.filter({"Pod": pod("p", mem=4), "NodeNames": ["n1"]})["NodeNames"] == ["n1"]
+    assert of.filter({"Pod": pod("p", mem=4, cores=100), "NodeNames": ["n1"]})["NodeNames"] == ["n1"]
+    assert why(of, pod("p", mem=4, cores=10)) == {
+        "n1": "node n1: GPUs 0, 1 cannot hold a cap on cores (amd), "
+        "GPU 2 3 GiB and 90 percent of its cores free (nvidia), "
+        "GPU 3 2 GiB and 90 percent of its cores free (nvidia), "
+        "4 GiB and 10 percent of its cores asked; the nearest request that fits now: "
+        "yoyoworks.com/xpu-mem: 3, yoyoworks.com/xpu-cores: 10"
+    }
+
+
+def test_a_container_has_devices_of_one_vendor() -> None:
+    of = two_vendors()
+    taken(of, "n1", mem=10)
+    taken(of, "n1", mem=10, cores=10)
+    two = {"yoyoworks.com/xpu-count": "2"}
+    assert of.filter({"Pod": pod("p", mem=12, annotations=two), "NodeNames": ["n1"]})["NodeNames"] == ["n1"]
+    assert why(of, pod("p", mem=16, annotations=two))["n1"].endswith(
+        "8 GiB on each of 2 GPUs asked, of one vendor; the nearest request that fits now: "
+        'yoyoworks.com/xpu-mem: 12, annotation yoyoworks.com/xpu-count: "2"'
+    )
+    assert why(of, pod("p", whole=2))["n1"].startswith(
+        "node n1: GPU 0 in use (amd), GPU 1 unused (amd), GPU 2 in use (nvidia), GPU 3 unused (nvidia)"
+    )
+
+
+def test_a_node_whose_devices_never_hold_what_is_asked_is_not_tried_again_for_nothing() -> None:
+    of = verbs(node("n1", [device("n1", 0, memory_strength="none", cores_strength="none")]))
+    found = of.filter({"Pod": pod("p", mem=1, cores=10), "NodeNames": ["n1"]})
+    reason = "node n1: GPU 0 cannot hold a memory limit and a cap on cores, "
+    assert found["FailedAndUnresolvableNodes"]["n1"].startswith(reason)
+    assert of.filter({"Pod": pod("p", whole=1), "NodeNames": ["n1"]})["NodeNames"] == ["n1"]
+
+
 def test_a_bind_that_finds_no_place_says_what_there_is() -> None:
     of = verbs(node("n1", 1))
     taken(of, "n1", mem=14)

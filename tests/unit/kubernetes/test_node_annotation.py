@@ -21,6 +21,9 @@ rows = st.builds(
     st.integers(0, 80 * GIB),
     st.integers(0, 100),
     st.booleans(),
+    st.sampled_from(["", "nvidia"]),
+    st.sampled_from(["", "none", "hard"]),
+    st.sampled_from(["", "none", "unenforced"]),
 )
 shares = st.tuples(st.just("GPU-a"), st.none() | st.integers(0, 80 * GIB), st.none() | st.integers(0, 100))
 told = st.builds(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xpu_runtime.kubernetes.extender.placement import Effort, Places, PodShape, holding
+from xpu_runtime.kubernetes.extender.placement import Effort, Kinds, Places, PodShape, holding
 from xpu_runtime.kubernetes.extender.placement import place as place_within
 from xpu_runtime.kubernetes.resources import Demand, PodDemand
 
@@ -18,9 +18,14 @@ GIB = 1 << 30
 
 
 def place(
-    totals: Sequence[int], memory: Sequence[int], cores: Sequence[int], pod: PodShape, binpack: bool
+    totals: Sequence[int],
+    memory: Sequence[int],
+    cores: Sequence[int],
+    pod: PodShape,
+    binpack: bool,
+    kinds: Kinds | None = None,
 ) -> Places | None:
-    return place_within(totals, memory, cores, pod, binpack, Effort())
+    return place_within(totals, memory, cores, pod, binpack, Effort(), kinds)
 
 
 def shape(*containers: Demand, init: Sequence[Demand] = (), sidecars: Sequence[Demand] = ()) -> PodShape:
@@ -116,10 +121,13 @@ demands = st.one_of(
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
+def nodes(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], Kinds | None]:
     totals = draw(st.lists(sizes, min_size=1, max_size=3))
     memory = [draw(st.integers(-1, total)) for total in totals]
-    return totals, memory, [draw(st.sampled_from([0, 25, 50, 100])) for _ in totals]
+    vendors = [draw(st.sampled_from(["nvidia", "amd"])) for _ in totals]
+    holds = [(draw(st.booleans()), draw(st.booleans())) for _ in totals]
+    kinds = draw(st.sampled_from([None, Kinds(vendors, holds)]))
+    return totals, memory, [draw(st.sampled_from([0, 25, 50, 100])) for _ in totals], kinds
 
 
 pods = st.builds(
@@ -156,6 +164,20 @@ def fits(totals: list[int], memory: list[int], cores: list[int], pod: PodShape, 
     return True
 
 
+def of_kinds(pod: PodShape, *holds: tuple[bool, bool]) -> Places | None:
+    """On empty devices of 16 GiB that hold these limits."""
+    totals = [16 * GIB] * len(holds)
+    return place(totals, totals, [100] * len(holds), pod, False, Kinds(["nvidia"] * len(holds), holds))
+
+
+def test_each_container_has_a_device_that_holds_its_limits_and_others_leave_it_that() -> None:
+    capped = mem(8, 50)
+    assert of_kinds(shape(capped, init=[capped]), (True, False), (True, True)) == (((1,),), ((1,),), ())
+    assert of_kinds(shape(capped, init=[capped]), (True, True), (True, False)) == (((0,),), ((0,),), ())
+    assert of_kinds(shape(mem(10), capped), (True, True), (True, False)) == (((1,), (0,)), (), ())
+    assert of_kinds(shape(mem(10), capped, init=[capped]), (True, True), (True, False)) is not None
+
+
 def test_four_times_as_many_init_containers_take_about_four_times_as_long() -> None:
     def calls(number: int) -> int:
         """Of Python's functions, as time is not the same twice."""
@@ -175,17 +197,32 @@ def test_four_times_as_many_init_containers_take_about_four_times_as_long() -> N
     assert calls(200) < 5 * calls(50)
 
 
+def holds(kinds: Kinds | None, pod: PodShape, places: Places) -> bool:
+    """Whether each container has devices of one vendor that hold what it asks for."""
+    if kinds is None:
+        return True
+    shapes = (*pod.containers, *pod.init, *pod.sidecars)
+    for shape, chosen in zip(shapes, itertools.chain(*places)):
+        if len({kinds.vendors[position] for position in chosen}) > 1:
+            return False
+        if any(must and not kinds.holds[p][n] for p in chosen for n, must in enumerate(shape.limits)):
+            return False
+    return True
+
+
 @settings(max_examples=400, deadline=None)
 @given(nodes(), pods, st.booleans())
 def test_a_place_is_found_whenever_there_is_one_and_nothing_is_given_twice(
-    node: tuple[list[int], list[int], list[int]], pod: PodShape, binpack: bool
+    node: tuple[list[int], list[int], list[int], Kinds | None], pod: PodShape, binpack: bool
 ) -> None:
-    totals, memory, cores = node
-    found = place(totals, memory, cores, pod, binpack)
+    totals, memory, cores, kinds = node
+    found = place(totals, memory, cores, pod, binpack, kinds)
     if found is None:
-        assert not any(fits(totals, memory, cores, pod, places) for places in all_places(len(totals), pod))
+        for places in all_places(len(totals), pod):
+            assert not (fits(totals, memory, cores, pod, places) and holds(kinds, pod, places))
         return
     assert fits(totals, memory, cores, pod, found)
+    assert holds(kinds, pod, found)
     for shapes, chosen in zip((pod.containers, pod.init, pod.sidecars), found):
         assert [len(set(positions)) for positions in chosen] == [each.count for each in shapes]
     for position, (amount, percent) in holding(totals, pod, found).items():

@@ -97,9 +97,14 @@ class Looking:
             self.cards = cards(self.inventory, self._driver.problem, config, self.taken)
             self._offer()
             value = node.annotation(
-                self.inventory, self.cards, config.kubernetes_placement, self.taken.reservations,
+                self.inventory,
+                self.cards,
+                config.kubernetes_placement,
+                self.taken.reservations,
+                self._strengths,
+                config.enforcement_allow_unenforced,
                 key_ids(config.kubernetes_keys),
-            )  # fmt: skip
+            )
             self._write_node(node.patch(value, node.labels(self.inventory, self._strengths)))
         self.looked_at = time.monotonic()
 

@@ -3,13 +3,15 @@ extender and `xpu kubernetes status`. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.device_plugin.offer import Card
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares, Told
+from xpu_runtime.ledger.grants import CORES, MEMORY
 from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.limits.choose import UNENFORCED
 from xpu_runtime.vendors.inventory import Device, Inventory
 
 LABEL = "yoyoworks.com/xpu."
@@ -26,11 +28,17 @@ def annotation(
     cards: Sequence[Card],
     placement: str,
     reservations: Mapping[str, Reservation],
+    strengths: Sequence[tuple[str, str]] = (),
+    unenforced: Collection[str] = (),
     keys: Iterable[str] = (),
 ) -> str:
-    """The annotation's value. `cards`: of the inventory's devices, in their order; `reservations`: by the
-    pods' UIDs; `keys`: ids of the keys that the node verifies with."""
-    devices = tuple(_row(device, card) for device, card in zip(inventory.devices, cards))
+    """The annotation's value. `cards`, and `strengths` as for `labels` (none: not known): of the inventory's
+    devices, in their order; `reservations`: by the pods' UIDs; `unenforced`: the kinds of limits that may go
+    unheld; `keys`: ids of the keys that the node verifies with."""
+    known: Sequence[tuple[str, str] | None] = strengths or [None] * len(inventory.devices)
+    devices = tuple(
+        _row(device, card, held, unenforced) for device, card, held in zip(inventory.devices, cards, known)
+    )
     versions = dict.fromkeys(driver.version for driver in inventory.drivers if driver.version)
     reserved = {uid: _shares(each) for uid, each in reservations.items()}
     return node_annotation.write(Told(", ".join(versions), placement, devices, reserved, tuple(keys)))
@@ -43,8 +51,13 @@ def _shares(reservation: Reservation) -> Shares:
     )
 
 
-def _row(device: Device, card: Card) -> Row:
+def _row(device: Device, card: Card, held: tuple[str, str] | None, unenforced: Collection[str]) -> Row:
     others = card.others
+    memory, cores = (
+        (_strength(each, kind in unenforced) for each, kind in zip(held, (MEMORY, CORES)))
+        if held is not None
+        else ("", "")
+    )
     return Row(
         device.uuid,
         device.index,
@@ -55,7 +68,16 @@ def _row(device: Device, card: Card) -> Row:
         others.memory_bytes,
         others.cores,
         others.exclusive,
+        device.vendor,
+        memory,
+        cores,
     )
+
+
+def _strength(held: str, may_go_unheld: bool) -> str:
+    if held in ("", UNENFORCED):
+        return UNENFORCED if may_go_unheld else node_annotation.NONE
+    return held
 
 
 def labels(inventory: Inventory, strengths: Iterable[tuple[str, str]]) -> dict[str, str | None]:

@@ -138,7 +138,7 @@ def guessed(
 ) -> Held:
     """Where a pod of which only its limits are known would be placed now; where it does not fit, all that is
     free of the emptiest devices."""
-    places = placement.place(has.totals, memory, cores, shape, False, effort)
+    places = placement.place(has.totals, memory, cores, shape, False, effort, has.kinds)
     if places is not None:
         return held_by_places(has, shape, places)
     emptiest = sorted(range(len(memory)), key=lambda position: -memory[position])

@@ -261,13 +261,14 @@ class Cluster:
             self._forget(pod.uid)
             self._count(node)
             binpack = self._binpack(pod.shape, node)
+            has, effort = node.devices, placement.Effort()
             places = placement.place(
-                node.devices.totals, node.memory, node.cores, pod.shape, binpack, placement.Effort()
+                has.totals, node.memory, node.cores, pod.shape, binpack, effort, has.kinds
             )
             if places is None:
                 return None
-            held = accounting.held_by_places(node.devices, pod.shape, places)
-            assigned = accounting.assignment(pod.uid, name, node.devices, pod.demand, places)
+            held = accounting.held_by_places(has, pod.shape, places)
+            assigned = accounting.assignment(pod.uid, name, has, pod.demand, places)
             assumed = Assumed(pod.uid, name, held, assigned, until)
             self._assumed[pod.uid] = assumed
             self._pods.setdefault(pod.uid, pod)

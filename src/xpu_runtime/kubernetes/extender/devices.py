@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from xpu_runtime.kubernetes import node_annotation
-from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares
+from xpu_runtime.kubernetes.extender.placement import Kinds
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, Row, Shares
 
 #: Labels of a node that say how its devices are filled: ours wins over ACK's.
 PLACEMENT_LABELS = ("yoyoworks.com/xpu.placement", "ack.node.gpu.placement")
@@ -23,7 +24,7 @@ class NodeDevices:
     """A node's devices, in its order; `memory` and `cores` are what pods can have, -1 bytes where they
     cannot."""
 
-    __slots__ = ("cores", "indexes", "memory", "reserved", "totals", "uuids", "why", "why_not")
+    __slots__ = ("cores", "indexes", "kinds", "memory", "reserved", "totals", "uuids", "why", "why_not")
 
     def __init__(self, why_not: str = "") -> None:
         #: Why no pod can be placed here; "": pods can.
@@ -33,6 +34,8 @@ class NodeDevices:
         self.totals: tuple[int, ...] = ()
         self.memory: tuple[int, ...] = ()
         self.cores: tuple[int, ...] = ()
+        #: How its devices differ; None: they are of one vendor, and all hold every limit.
+        self.kinds: Kinds | None = None
         #: By position what is wrong with a device.
         self.why: Mapping[int, str] = {}
         #: By UID what the node's ledger has reserved for pods whose annotation does not tell it.
@@ -70,9 +73,16 @@ def _devices(rows: Sequence[Row], reserved: Mapping[str, Shares]) -> NodeDevices
     found.totals = _shared(tuple(row.memory for row in rows))
     found.memory = _shared(tuple(map(_memory, rows)))
     found.cores = _shared(tuple(row.cores - row.others_cores for row in rows))
+    found.kinds = _kinds(rows)
     found.why = {position: row.why for position, row in enumerate(rows) if row.why}
     found.reserved = {uid: _held(shares) for uid, shares in reserved.items()}
     return found
+
+
+def _kinds(rows: Sequence[Row]) -> Kinds | None:
+    holds = [(row.memory_strength != NONE, row.cores_strength != NONE) for row in rows]
+    vendors = [row.vendor for row in rows]
+    return None if len(set(vendors)) == 1 and all(map(all, holds)) else Kinds(vendors, holds)
 
 
 def _memory(row: Row) -> int:

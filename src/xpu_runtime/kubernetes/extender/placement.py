@@ -40,19 +40,55 @@ class Shape:
     """A container's demand: `count` devices, of each `cores` percent and `memory` bytes or `percent` of
     it."""
 
-    __slots__ = ("cores", "count", "memory", "percent")
+    __slots__ = ("cores", "count", "limits", "memory", "percent")
 
     def __init__(self, demand: Demand) -> None:
         self.count = demand.count
         self.cores = demand.cores or 0
         self.memory = demand.memory_bytes
         self.percent = 100 if demand.is_whole else demand.memory_percent or 0
+        #: Whether its devices must hold a limit of memory, and one of cores: 100 percent are none.
+        self.limits = limits_of(demand)
 
     def on(self, total: int) -> int:
         """Bytes that it takes of a device with `total`, as Demand.memory_on has it."""
         if self.memory is not None:
             return self.memory
         return total if self.percent == 100 else max(total * self.percent // 100 // MIB, 1) * MIB
+
+
+def limits_of(demand: Demand) -> tuple[bool, bool]:
+    """Whether a device must hold a limit of memory for that, and one of cores."""
+    return not demand.is_whole, 0 < (demand.cores or 0) < 100
+
+
+class Kinds:
+    """How the devices of a node differ that are not all alike: a container's are of one vendor, and hold the
+    limits that it asks for."""
+
+    __slots__ = ("_groups", "holds", "of", "vendors")
+
+    def __init__(self, vendors: Sequence[str], holds: Sequence[tuple[bool, bool]]) -> None:
+        """Of each device; `holds`: whether limits of memory, and of cores, can be held there."""
+        self.vendors, self.holds = tuple(vendors), tuple(holds)
+        every = list(dict.fromkeys(zip(self.vendors, self.holds)))
+        #: By position a number, the same for those that are alike.
+        self.of = tuple(every.index(each) for each in zip(self.vendors, self.holds))
+        self._groups: dict[tuple[bool, bool], tuple[tuple[int, ...], ...]] = {}
+
+    def groups(self, limits: tuple[bool, bool]) -> tuple[tuple[int, ...], ...]:
+        """The positions of each vendor's devices that hold such limits."""
+        if limits not in self._groups:
+            able = [
+                position
+                for position, holds in enumerate(self.holds)
+                if all(can or not must for can, must in zip(holds, limits))
+            ]
+            self._groups[limits] = tuple(
+                tuple(position for position in able if self.vendors[position] == vendor)
+                for vendor in dict.fromkeys(self.vendors[position] for position in able)
+            )
+        return self._groups[limits]
 
 
 class PodShape:
@@ -78,13 +114,20 @@ class PodShape:
 
 
 def choose(
-    totals: Sequence[int], memory: Sequence[int], cores: Sequence[int], shape: Shape, binpack: bool
+    totals: Sequence[int],
+    memory: Sequence[int],
+    cores: Sequence[int],
+    shape: Shape,
+    binpack: bool,
+    kinds: Kinds | None = None,
 ) -> tuple[int, ...] | None:
     """Positions of the devices for one container, ascending; None where too few have so much free.
 
     `totals` and `memory` are each device's bytes and those that are free (-1: it may not be used), `cores`
     its free percent. binpack takes the fullest that fits, else the emptiest is taken.
     """
+    if kinds is not None:
+        return _of_one_kind(totals, memory, cores, shape, binpack, kinds)
     wanted = shape.cores
     amount = shape.memory
     if shape.count == 1 and amount is not None:
@@ -109,6 +152,23 @@ def choose(
     return tuple(sorted(fitting[: shape.count]))
 
 
+def _of_one_kind(
+    totals: Sequence[int],
+    memory: Sequence[int],
+    cores: Sequence[int],
+    shape: Shape,
+    binpack: bool,
+    kinds: Kinds,
+) -> tuple[int, ...] | None:
+    """As `choose`; of the first vendor that has a place."""
+    for group in kinds.groups(shape.limits):
+        part, free, percent = ([all_[position] for position in group] for all_ in (totals, memory, cores))
+        chosen = choose(part, free, percent, shape, binpack)
+        if chosen is not None:
+            return tuple(group[number] for number in chosen)
+    return None
+
+
 def place(
     totals: Sequence[int],
     memory: Sequence[int],
@@ -116,31 +176,38 @@ def place(
     pod: PodShape,
     binpack: bool,
     effort: Effort,
+    kinds: Kinds | None = None,
 ) -> Places | None:
-    """Where each of the pod's containers goes; None where there is no place, or none within `effort`."""
+    """Where each of the pod's containers goes; None where there is no place, or none within `effort`.
+    `kinds`: where the devices are not all alike."""
     if pod.only is not None:
-        chosen = choose(totals, memory, cores, pod.only, binpack)
+        chosen = choose(totals, memory, cores, pod.only, binpack, kinds)
         return None if chosen is None else ((chosen,), (), ())
     effort.left -= len(pod.order) + len(pod.init)
     if effort.left < 0:
         return None
-    found = None if pod.init else _first_choices(totals, memory, cores, pod, binpack)
+    found = None if pod.init else _first_choices(totals, memory, cores, pod, binpack, kinds)
     if found is not None:
         return found
     everything = (*pod.sidecars, *pod.containers, *pod.init)
-    if any(choose(totals, memory, cores, shape, binpack) is None for shape in everything):
+    if any(choose(totals, memory, cores, shape, binpack, kinds) is None for shape in everything):
         return None
-    return _Search(totals, memory, cores, pod, binpack, effort).run()
+    return _Search(totals, memory, cores, pod, binpack, effort, kinds).run()
 
 
 def _first_choices(
-    totals: Sequence[int], memory: Sequence[int], cores: Sequence[int], pod: PodShape, binpack: bool
+    totals: Sequence[int],
+    memory: Sequence[int],
+    cores: Sequence[int],
+    pod: PodShape,
+    binpack: bool,
+    kinds: Kinds | None,
 ) -> Places | None:
     """Each container where the policy has it, one after the other: most often that is a place for all."""
     left, percent = list(memory), list(cores)
     found: dict[tuple[bool, int], tuple[int, ...]] = {}
     for is_sidecar, number, shape in pod.order:
-        chosen = choose(totals, left, percent, shape, binpack)
+        chosen = choose(totals, left, percent, shape, binpack, kinds)
         if chosen is None:
             return None
         for position in chosen:
@@ -227,8 +294,12 @@ class _Search:
         pod: PodShape,
         binpack: bool,
         effort: Effort,
+        kinds: Kinds | None,
     ) -> None:
         self._totals = totals
+        self._all = (tuple(range(len(totals))),)
+        self._kinds = kinds
+        self._kind_of = kinds.of if kinds is not None else (0,) * len(totals)
         self._memory, self._cores = list(memory), list(cores)
         self._pod = pod
         self._binpack = binpack
@@ -252,14 +323,14 @@ class _Search:
         if step == len(self._pod.sidecars):
             self._effort.left -= len(self._pod.init)
             if not all(
-                choose(self._totals, self._memory, self._cores, shape, self._binpack)
+                choose(self._totals, self._memory, self._cores, shape, self._binpack, self._kinds)
                 for shape in self._pod.init
             ):
                 return False
             self._beside_sidecars = list(self._memory), list(self._cores)
         if step == len(self._pod.order):
             return True
-        state = (step, tuple(sorted(zip(self._totals, self._memory, self._cores))))
+        state = (step, tuple(sorted(zip(self._totals, self._memory, self._cores, self._kind_of))))
         if state in self._dead:
             return False
         is_sidecar, number, shape = self._pod.order[step]
@@ -284,13 +355,20 @@ class _Search:
     def _possible(self, shape: Shape) -> Iterator[tuple[int, ...]]:
         """The sets of devices that can serve `shape` now, those that the policy prefers first; of sets whose
         devices are in the same states one."""
-        alike: dict[tuple[int, int, int], list[int]] = {}
-        for position, free in enumerate(self._memory):
-            total, percent = self._totals[position], self._cores[position]
-            if free >= shape.on(total) and percent >= shape.cores:
-                alike.setdefault((free, percent, total), []).append(position)
-        groups = [alike[state] for state in sorted(alike, reverse=not self._binpack)]
-        return (tuple(sorted(each)) for each in _sets(groups, shape.count))
+        for group in self._groups(shape):
+            alike: dict[tuple[int, int, int, int], list[int]] = {}
+            for position in group:
+                total, free, percent = self._totals[position], self._memory[position], self._cores[position]
+                if free >= shape.on(total) and percent >= shape.cores:
+                    state = (free, percent, total, self._kind_of[position])
+                    alike.setdefault(state, []).append(position)
+            groups = [alike[state] for state in sorted(alike, reverse=not self._binpack)]
+            for each in _sets(groups, shape.count):
+                yield tuple(sorted(each))
+
+    def _groups(self, shape: Shape) -> tuple[tuple[int, ...], ...]:
+        """The positions of the devices of which all that serve `shape` must be."""
+        return self._all if self._kinds is None else self._kinds.groups(shape.limits)
 
     def _init(self, containers: Chosen, sidecars: Chosen) -> Chosen:
         """Devices for the init containers: where they add least to what the pod holds anyhow."""
@@ -301,14 +379,18 @@ class _Search:
         sign = 1 if self._binpack else -1
         self._effort.left -= _STEPS_OF_INIT * len(self._pod.init)
         for shape in self._pod.init:
-            fitting = []
-            for position, free in enumerate(memory):
-                amount = shape.on(self._totals[position])
-                if free >= amount and cores[position] >= shape.cores:
-                    side, has = beside.get(position, (0, 0)), held.get(position, (0, 0))
-                    more = max(side[0] + amount - has[0], 0), max(side[1] + shape.cores - has[1], 0)
-                    fitting.append((more, sign * free, position))
-            chosen = tuple(sorted(position for _, _, position in sorted(fitting)[: shape.count]))
+            ways = []
+            for group in self._groups(shape):
+                fitting = []
+                for position in group:
+                    free, amount = memory[position], shape.on(self._totals[position])
+                    if free >= amount and cores[position] >= shape.cores:
+                        side, has = beside.get(position, (0, 0)), held.get(position, (0, 0))
+                        more = max(side[0] + amount - has[0], 0), max(side[1] + shape.cores - has[1], 0)
+                        fitting.append((more, sign * free, position))
+                if len(fitting) >= shape.count:
+                    ways.append(sorted(fitting)[: shape.count])
+            chosen = tuple(sorted(position for _, _, position in min(ways)))
             _hold_at_first(self._totals, held, beside, shape, chosen)
             places.append(chosen)
         return tuple(places)

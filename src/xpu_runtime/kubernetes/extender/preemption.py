@@ -43,4 +43,5 @@ def _fits(crew: Crew, shape: PodShape, staying: list[Held]) -> bool:
     memory, cores = list(has.memory), list(has.cores)
     for held in staying:
         accounting.take(has, memory, cores, held)
-    return placement.place(has.totals, memory, cores, shape, crew.binpack, placement.Effort()) is not None
+    effort = placement.Effort()
+    return placement.place(has.totals, memory, cores, shape, crew.binpack, effort, has.kinds) is not None

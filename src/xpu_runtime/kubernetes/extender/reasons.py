@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.devices import NodeDevices
 from xpu_runtime.kubernetes.extender.objects import Figures
+from xpu_runtime.kubernetes.extender.placement import limits_of
 from xpu_runtime.kubernetes.resources import Demand, PodDemand, Resources
 from xpu_runtime.ledger.refusal import spans
 from xpu_runtime.request.units import show, show_exactly
@@ -22,6 +24,7 @@ _MOST_NODES = 8
 _MOST_SHOWN = 8
 #: Nodes that are looked at for what would fit.
 _LOOKED_AT = 32
+_LIMITS = "a memory limit", "a cap on cores"
 
 
 class Reasons:
@@ -38,6 +41,10 @@ class Reasons:
         #: What the only container that asks wants; None: several ask.
         self._only = everything[0][1] if len(everything) == 1 else None
         self._asked = asked_by(everything)
+        limits = [limits_of(each) for _, each in everything]
+        self._is_spread = any(each.count > 1 for _, each in everything)
+        #: Whether a container asks for a limit of memory, and one of cores.
+        self._limits = any(memory for memory, _ in limits), any(cores for _, cores in limits)
 
     def of(self, full: Sequence[str], never: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
         """By its name why each node that is full now, and each where it never fits, does not serve."""
@@ -53,8 +60,9 @@ class Reasons:
         return found, impossible
 
     def _of_node(self, node: Figures, is_free: bool) -> str:
-        nearest = self._nearest([node])
-        return f"node {node.name}: {self._devices(node, is_free)}, {self._asked} asked{self._fits(nearest)}"
+        fits = self._fits(self._nearest([node]))
+        of_one = ", of one vendor" if self._is_spread and _has_vendors(node.devices) else ""
+        return f"node {node.name}: {self._devices(node, is_free)}, {self._asked} asked{of_one}{fits}"
 
     def _of_many(self, names: Sequence[str], is_free: bool) -> str:
         if not names:
@@ -78,13 +86,22 @@ class Reasons:
         memory, cores = (node.memory, node.cores) if is_free else (has.memory, has.cores)
         groups: dict[str, list[str]] = {}
         for position, index in enumerate(has.indexes):
-            text = has.why.get(position) or self._figure(
-                has.totals[position], memory[position], cores[position], is_free
-            )
+            text = has.why.get(position) or self._lacks(has, position)
+            text = text or self._figure(has.totals[position], memory[position], cores[position], is_free)
+            if has.kinds is not None and _has_vendors(has):
+                text += f" ({has.kinds.vendors[position]})"
             groups.setdefault(text, []).append(index)
         shown = [_devices(indexes, text) for text, indexes in list(groups.items())[:_MOST_SHOWN]]
         left = sum(len(indexes) for indexes in list(groups.values())[_MOST_SHOWN:])
         return ", ".join(shown + ([f"{left} more"] if left else []))
+
+    def _lacks(self, has: NodeDevices, position: int) -> str:
+        """Which of the limits that are asked for the device cannot hold; "": none."""
+        if has.kinds is None:
+            return ""
+        asked = zip(_LIMITS, self._limits, has.kinds.holds[position])
+        lacks = [words for words, is_asked, can in asked if is_asked and not can]
+        return f"cannot hold {' and '.join(lacks)}" if lacks else ""
 
     def _figure(self, total: int, memory: int, cores: int, is_free: bool) -> str:
         free = " free" if is_free else " for pods"
@@ -112,14 +129,29 @@ class Reasons:
         return node, demand
 
 
+def _has_vendors(has: NodeDevices) -> bool:
+    return has.kinds is not None and len(set(has.kinds.vendors)) > 1
+
+
 def nearest(demand: Demand, node: Figures, unit: int) -> tuple[tuple[int, float], Demand] | None:
     """What is nearest to `demand` of what fits on the node, and how near it is (more is nearer): as many
     devices with less of each, else fewer devices."""
-    free = [
-        (memory, cores, total)
-        for memory, cores, total in zip(node.memory, node.cores, node.devices.totals)
-        if memory > 0
-    ]
+    kinds, has = node.devices.kinds, node.devices
+    # All of the cores are no cap, and what would fit may be less than all of them.
+    limits = not demand.is_whole, bool(demand.cores)
+    groups: Iterable[Sequence[int]] = (range(len(has.totals)),) if kinds is None else kinds.groups(limits)
+    found = []
+    for group in groups:
+        rows = ((node.memory[position], node.cores[position], has.totals[position]) for position in group)
+        best = _nearest_of([row for row in rows if row[0] > 0], demand, unit)
+        found += [] if best is None else [best]
+    return max(found, key=lambda each: each[0], default=None)
+
+
+def _nearest_of(
+    free: list[tuple[int, int, int]], demand: Demand, unit: int
+) -> tuple[tuple[int, float], Demand] | None:
+    """Of devices of one kind: the bytes and percent that are free of each, and its bytes."""
     if demand.is_whole:
         count = min(sum(memory == total for memory, _, total in free), demand.count)
         return ((count, 1.0), demand.replace(count=count)) if count else None

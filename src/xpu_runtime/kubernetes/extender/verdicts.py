@@ -63,10 +63,10 @@ def judge(node: Node, shape: PodShape, binpack: bool, effort: placement.Effort) 
     has = node.devices
     if has.why_not:
         return NEVER
-    places = placement.place(has.totals, node.memory, node.cores, shape, binpack, effort)
+    places = placement.place(has.totals, node.memory, node.cores, shape, binpack, effort, has.kinds)
     if places is None:
         # Whether it would fit without the pods that are there: kube-scheduler may end some for it.
-        fits = placement.place(has.totals, has.memory, has.cores, shape, binpack, effort)
+        fits = placement.place(has.totals, has.memory, has.cores, shape, binpack, effort, has.kinds)
         return NEVER if fits is None and effort.left >= 0 else FULL
     score = accounting.fullness(has.totals, node.memory, shape, places)
     return FITS + round(score if binpack else accounting.HIGHEST - score)

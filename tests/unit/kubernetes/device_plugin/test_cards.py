@@ -130,7 +130,7 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "uid-2": Reservation("uid-2", "default", "whole", 0.0, {"one": (Share("GPU-b", None, None),)}),
     }
     seen = cards(inventory, "", DEFAULTS, taken)
-    value = described.annotation(inventory, seen, "extender", reserved, ["new", "old"])
+    value = described.annotation(inventory, seen, "extender", reserved, keys=["new", "old"])
     first, second = json.loads(value)["devices"]
     assert first == {
         "uuid": "GPU-a",
@@ -141,6 +141,9 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "healthy": True,
         "why": "",
         "others": {"memory": 4 * GIB, "cores": 20, "whole": False},
+        "vendor": "nvidia",
+        "memory_strength": "",
+        "cores_strength": "",
     }
     assert (second["healthy"], second["why"]) == (False, "GPU is lost")
     assert json.loads(value) | {"devices": []} == {
@@ -151,6 +154,23 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "devices": [],
         "reserved": {"uid-1": [["GPU-a", 5 * GIB, 30]], "uid-2": [["GPU-b", None, None]]},
     }
+
+
+@pytest.mark.parametrize(
+    ("unenforced", "told"),
+    [
+        ((), [("hard", "none"), ("none", "none")]),
+        (("cores",), [("hard", "unenforced"), ("none", "unenforced")]),
+    ],
+)
+def test_the_annotation_says_which_limits_a_device_holds_or_may_leave_unheld(
+    state: Path, unenforced: tuple[str, ...], told: list[tuple[str, str]]
+) -> None:
+    inventory, strengths = node(NVIDIA, ONE, TWO), [("hard", ""), ("unenforced", "")]
+    there = cards(inventory, "", DEFAULTS, Taken())
+    value = described.annotation(inventory, there, "extender", {}, strengths, unenforced)
+    found = json.loads(value)["devices"]
+    assert [(each["memory_strength"], each["cores_strength"]) for each in found] == told
 
 
 def test_labels_are_valid_and_those_that_say_nothing_are_removed() -> None:
