@@ -56,7 +56,8 @@ struct xpu_quota_limit {
 
 /* adjusted = number of the agent's round << 32 | share, 0 to XPU_WHOLE (0: nothing is launched); all 0: no
  * agent has been here. A share counts only while the number goes on (XPU_AGENT_LOST_MS): an agent that was
- * killed leaves the container with its cap. More than the cap is for a process that has seen the number change. */
+ * killed leaves the container with its cap. More than the cap is for a process that has seen the number
+ * change. */
 enum { XPU_ADJUSTED_ROUND_SHIFT = 32, XPU_AGENT_LOST_MS = 500 };
 
 enum xpu_sched {
