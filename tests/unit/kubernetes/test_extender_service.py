@@ -405,7 +405,7 @@ def test_metrics_tell_what_was_asked_and_what_the_cluster_has(
     asking = pod("p", mem=4)
     create(api, node("n1", 2), {"metadata": {"name": "bare"}}, asking)
     one = replicas()
-    one.fits(asking)
+    one.fits(asking, "n1", "bare")  # one of them does
     one.fits(pod("q", mem=17))
     one.ask("filter", b"{")
     assert one.bind(asking) == ""
