@@ -71,11 +71,6 @@ class DriverLook:
             self._received, self._given_up = bytearray(), False
         return False
 
-    def fileno(self) -> int | None:
-        """Readable when there is something for `step`; None: nothing was asked."""
-        process = self._process
-        return None if process is None or process.stdout is None else process.stdout.fileno()
-
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
