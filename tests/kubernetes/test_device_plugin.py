@@ -173,6 +173,7 @@ def test_four_cards_of_15_gib_are_60_units_of_memory_and_400_percent_of_cores(
 ) -> None:
     plugin.configure(aliases=["aliyun.com/gpu", "nvidia.com/mps"])
     plugin.start()
+    assert until(lambda: described(api_server), "the node is described")["memory_unit"] == GIB
     expected = {
         MEMORY: 60,
         CORES: 400,

@@ -14,7 +14,7 @@ from xpu_runtime.cli.table import Column
 from xpu_runtime.kubernetes import access, keys_in_use, report
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.report import Card, Node
-from xpu_runtime.request.units import show
+from xpu_runtime.request.units import show, show_exactly
 
 #: Pods that have ended hold nothing.
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -120,13 +120,14 @@ def _columns(rows: list[tuple[Node, Card]]) -> list[Column]:
 
 
 def fits(card: Card) -> str:
-    """The most that one container can ask of the card, in GiB as most resources are; `-`: nothing."""
+    """The most that one container can ask of the card, in whole units of its node; `-`: nothing."""
     if card.is_unused:
         return "whole"
-    gib = card.free_memory >> 30
-    if not gib:
+    memory = card.free_memory // card.unit * card.unit
+    if not memory:
         return "-"
-    return f"{gib}G, {card.free_cores}%" if card.free_cores else f"{gib}G without a cap"
+    shown = show_exactly(memory)
+    return f"{shown}, {card.free_cores}%" if card.free_cores else f"{shown} without a cap"
 
 
 def _others(card: Card) -> str:

@@ -60,6 +60,8 @@ class Told(NamedTuple):
     #: By UID what is reserved for pods, so that a scheduler counts what is so, whatever a pod's author has
     #: made of its assignment since.
     reserved: Mapping[str, Shares]
+    #: Bytes of one unit of memory there.
+    memory_unit: int = 1 << 30
     #: Ids of the keys that it verifies assignments with; None: it does not tell. So it can be seen when a new
     #: key may sign, and which nodes still have one that was stolen.
     keys: tuple[str, ...] | None = None
@@ -72,6 +74,7 @@ def write(told: Told) -> str:
             "v": VERSION,
             "driver": told.driver,
             "placement": told.placement,
+            "memory_unit": told.memory_unit,
             "keys": None if told.keys is None else list(told.keys),
             "devices": [_plain(row) for row in told.devices],
             "reserved": {uid: [list(share) for share in told.reserved[uid]] for uid in sorted(told.reserved)},
@@ -103,8 +106,11 @@ def read(text: str) -> Told:
             raise WrongVersion(f"version {data['v']!r:.20}, and {VERSION} is known here")
         rows = tuple(_row(row) for row in data["devices"][:_MOST_DEVICES])
         reserved = {str(uid): _shares(shares) for uid, shares in (data.get("reserved") or {}).items()}
+        # Of plugins that did not tell it: what is configured where nobody says otherwise.
+        unit = _number(data.get("memory_unit"), _MOST_BYTES) or 1 << 30
         keys = None if data.get("keys") is None else tuple(map(str, data["keys"]))
-        return Told(str(data.get("driver") or ""), str(data.get("placement") or ""), rows, reserved, keys)
+        words = (str(data.get(name) or "") for name in ("driver", "placement"))
+        return Told(*words, rows, reserved, unit, keys)
     except WrongVersion:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

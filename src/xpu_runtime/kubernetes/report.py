@@ -41,6 +41,8 @@ class Card(Value):
     others_cores: int
     #: Why no new pod gets anything of it; "": they do.
     why: str
+    #: Bytes of one unit of memory on its node.
+    unit: int = 1 << 30
 
     @property
     def is_unused(self) -> bool:
@@ -94,18 +96,18 @@ def _node(name: str, text: str, pods: list[Pod]) -> Node:
     except ValueError as error:
         return Node(name, problem=f"its annotation {ANNOTATION} cannot be read ({error})")
     held = _held_by_pods(told.reserved, name, pods)
-    cards = tuple(_card(row, held.get(row.uuid, [])) for row in told.devices)
+    cards = tuple(_card(row, held.get(row.uuid, []), told.memory_unit) for row in told.devices)
     return Node(name, told.driver, told.placement, cards)
 
 
-def _card(row: Row, held: list[tuple[int | None, int]]) -> Card:
+def _card(row: Row, held: list[tuple[int | None, int]], unit: int) -> Card:
     total = row.memory
     others_memory = total if row.others_whole else row.others_memory
     memory = total - others_memory - sum(total if amount is None else amount for amount, _ in held)
     cores = row.cores - row.others_cores - sum(percent for _, percent in held)
     return Card(
         row.name, row.uuid, row.model, total, max(memory, 0), max(cores, 0),
-        len(held), others_memory, row.others_cores, row.why,
+        len(held), others_memory, row.others_cores, row.why, unit,
     )  # fmt: skip
 
 

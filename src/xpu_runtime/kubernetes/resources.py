@@ -116,6 +116,16 @@ class Resources(Value):
         """All resources: what a node offers, and what the scheduler is to send us pods for."""
         return (SHARES, WHOLE, *(name for pair in self.pairs for name in pair))
 
+    def kind(self, name: str) -> str:
+        """Which of WHOLE, SHARES, MEMORY and CORES a resource is, by whichever of its names; ValueError where
+        it is none of `names`."""
+        if name in (WHOLE, SHARES):
+            return name
+        for memory, cores in self.pairs:
+            if name in (memory, cores):
+                return MEMORY if name == memory else CORES
+        raise ValueError(f"{name} is no resource that is known here")
+
     def of_pod(self, pod: Mapping[str, Any]) -> PodDemand:
         """What `pod` (a Pod of the API, version v1) asks for; DemandError."""
         spec = pod.get("spec") or {}

@@ -32,6 +32,7 @@ told = st.builds(
     st.sampled_from(["extender", "node"]),
     st.lists(rows, max_size=3).map(tuple),
     st.dictionaries(st.sampled_from(["u1", "u2"]), st.tuples(shares)),
+    st.sampled_from([1 << 20, 1 << 30]),
 )
 
 

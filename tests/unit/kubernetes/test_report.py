@@ -120,6 +120,19 @@ def test_the_largest_request_that_fits() -> None:
     assert (found.cards[3].why, found.cards[3].is_unused) == ("Xid 79", False)
 
 
+def test_the_largest_request_is_in_units_of_its_node() -> None:
+    pods = [
+        pod(a=(Share("GPU-0", 14 * GIB + GIB // 2, 30),), b=(Share("GPU-1", 4 * GIB + GIB // 4 + 1, 30),)),
+        pod("u2", a=(Share("GPU-2", 15 * GIB - 1, 30),)),
+    ]
+
+    (small,) = report.nodes([node("n1", {}, {}, {}, memory_unit=256 << 20)], pods)
+    (large,) = report.nodes([node("n1", {}, {}, {})], pods)
+
+    assert [fits(card) for card in small.cards] == ["512M, 70%", "10.5G, 70%", "-"]
+    assert [fits(card) for card in large.cards] == ["-", "10G, 70%", "-"]
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"v": 2}', '{"v": 1, "devices": [{}]}', '{"v": 1, "devices": 3}']
 )

@@ -30,18 +30,20 @@ def annotation(
     reservations: Mapping[str, Reservation],
     strengths: Sequence[tuple[str, str]] = (),
     unenforced: Collection[str] = (),
+    memory_unit: int = 1 << 30,
     keys: Iterable[str] = (),
 ) -> str:
     """The annotation's value. `cards`, and `strengths` as for `labels` (none: not known): of the inventory's
     devices, in their order; `reservations`: by the pods' UIDs; `unenforced`: the kinds of limits that may go
-    unheld; `keys`: ids of the keys that the node verifies with."""
+    unheld; `memory_unit` in bytes; `keys`: ids of the keys that the node verifies with."""
     known: Sequence[tuple[str, str] | None] = strengths or [None] * len(inventory.devices)
     devices = tuple(
         _row(device, card, held, unenforced) for device, card, held in zip(inventory.devices, cards, known)
     )
     versions = dict.fromkeys(driver.version for driver in inventory.drivers if driver.version)
     reserved = {uid: _shares(each) for uid, each in reservations.items()}
-    return node_annotation.write(Told(", ".join(versions), placement, devices, reserved, tuple(keys)))
+    told = Told(", ".join(versions), placement, devices, reserved, memory_unit, tuple(keys))
+    return node_annotation.write(told)
 
 
 def _shares(reservation: Reservation) -> Shares:

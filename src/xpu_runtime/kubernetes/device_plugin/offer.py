@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.device_plugin.v1beta1 import MOST_BYTES, UNHEALTHY
-from xpu_runtime.kubernetes.resources import SHARES, WHOLE, Resources
+from xpu_runtime.kubernetes.resources import MEMORY, SHARES, WHOLE, Resources
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.request.units import show_exactly
 from xpu_runtime.value import Value
@@ -60,25 +60,23 @@ def units(resource: str, memory_bytes: int, resources: Resources) -> int:
     """How many units of `resource` a device with so much memory has; none where that is not known (0)."""
     if not memory_bytes:
         return 0
-    if resource == WHOLE:
+    kind = resources.kind(resource)
+    if kind == WHOLE:
         return 1
-    return memory_bytes // resources.memory_unit if _is_memory(resource, resources) else 100
-
-
-def _is_memory(resource: str, resources: Resources) -> bool:
-    return any(resource == memory for memory, _ in resources.pairs)
+    return memory_bytes // resources.memory_unit if kind == MEMORY else 100
 
 
 def free_units(resource: str, card: Card, use: Use, resources: Resources) -> int:
     """How many units of `resource` are left of a card of which `use` is taken."""
-    if resource == WHOLE:
+    kind = resources.kind(resource)
+    if kind == WHOLE:
         return int(not use.slices)
     if use.exclusive or not card.memory_bytes:
         return 0
     memory, cores = max(card.memory_bytes - use.memory_bytes, 0), max(100 - use.cores, 0)
-    if resource == SHARES:
+    if kind == SHARES:
         return min(memory * 100 // card.memory_bytes, cores)
-    return memory // resources.memory_unit if _is_memory(resource, resources) else cores
+    return memory // resources.memory_unit if kind == MEMORY else cores
 
 
 @functools.cache
@@ -178,6 +176,11 @@ def check_size(cards: Sequence[Card], resources: Resources) -> None:
     """ConfigError where the list of a resource is too long for the kubelet: it would then have none of it."""
     for resource in resources.names:
         size = _size(resource, cards, resources)
+        if size > MOST_BYTES and resources.kind(resource) != MEMORY:
+            what = f"the list of {resource} for {len(cards)} devices has {size >> 20} MiB"
+            raise ConfigError(
+                f"{what}, and the kubelet takes {MOST_BYTES >> 20} MiB", "have fewer MIG devices on this node"
+            )
         if size > MOST_BYTES:
             raise ConfigError(
                 f"kubernetes.memory_unit: {show_exactly(resources.memory_unit)}: the list of {resource} has "
@@ -199,7 +202,7 @@ def _size(resource: str, cards: Sequence[Card], resources: Resources) -> int:
 
 
 def _unit_that_fits(resource: str, cards: Sequence[Card], resources: Resources) -> int:
-    """The smallest power of two times the unit of the configuration."""
+    """The smallest power of two times the unit of the configuration; `resource` is memory."""
     while _size(resource, cards, resources) > MOST_BYTES:
         resources = resources.replace(memory_unit=2 * resources.memory_unit)
     return resources.memory_unit

@@ -150,6 +150,7 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "v": 1,
         "driver": "580.82.07",
         "placement": "extender",
+        "memory_unit": 1 << 30,
         "keys": ["new", "old"],
         "devices": [],
         "reserved": {"uid-1": [["GPU-a", 5 * GIB, 30]], "uid-2": [["GPU-b", None, None]]},

@@ -209,6 +209,19 @@ def test_a_list_that_is_too_long_is_refused_with_the_unit_that_fits() -> None:
     offer.check_size(cards, RESOURCES.replace(memory_unit=16 << 20))
 
 
+def test_a_list_that_no_unit_makes_shorter_is_refused_as_well() -> None:
+    cards = [card(n, 1) for n in range(1_000)]
+    with pytest.raises(ConfigError, match=r"xpu-shares for 1000 devices has 5 MiB.* fewer MIG devices"):
+        offer.check_size(cards, RESOURCES)
+
+
+def test_a_resource_that_is_not_known_is_no_percentage_of_cores() -> None:
+    with pytest.raises(ValueError, match=r"example\.com/other is no resource"):
+        offer.units("example.com/other", GIB, RESOURCES)
+    with pytest.raises(ValueError, match=r"example\.com/other is no resource"):
+        offer.free_units("example.com/other", card(0, 1), Use(), RESOURCES)
+
+
 def test_no_id_is_longer_than_the_kubelet_takes() -> None:
     mig = Card("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/13/15", 80 * GIB)
     assert max(map(len, ids_of(CORES, mig, RESOURCES))) <= LONGEST_ID
