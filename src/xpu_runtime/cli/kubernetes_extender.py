@@ -31,7 +31,7 @@ _KEYS = "/etc/xpu/kubernetes/keys"
     "--listen", default="0.0.0.0:8443", show_default=True, metavar="ADDRESS:PORT", help="For kube-scheduler."
 )
 @click.option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate, and what issued it.")
-@click.option("--tls-key", metavar="FILE", help="Its key. Both are read again when they change.")
+@click.option("--tls-key", metavar="FILE", help="Its key.")
 @click.option("--client-ca", metavar="FILE", help="Answer only clients with a certificate of this authority.")
 @click.option(
     "--status-listen",
@@ -95,7 +95,8 @@ def extender(
     """Tell kube-scheduler which nodes have a place for a pod on their devices, and bind pods to them.
 
     Runs until it is stopped. What it decides is signed into an annotation of the pod, which the nodes check.
-    Several replicas may run: one leads, and the others pass on to it what they are asked.
+    Several replicas may run: one leads, and the others pass on to it what they are asked. Keys, certificate
+    and authority are read again when their files change.
 
     \b
     Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -225,5 +226,41 @@ def test_a_renewed_certificate_is_served_without_a_restart(
         assert subject() == ((("commonName", "client"),),)
         files[1].write_text("broken")
         assert subject() == ((("commonName", "client"),),)
+    finally:
+        server.stop(1)
+
+
+def test_another_authority_of_clients_counts_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_CERTIFICATE_S", 0)
+    authority = tmp_path / "ca.crt"
+    client = ssl.create_default_context(cafile=str(PEM / "ca.crt"))
+    client.load_cert_chain(str(PEM / "client.crt"), str(PEM / "client.key"))
+
+    def trust(name: str) -> None:
+        shutil.copy(PEM / name, tmp_path / "new")
+        (tmp_path / "new").rename(authority)
+
+    def is_answered() -> bool:
+        connection = http.client.HTTPSConnection("localhost", server.port, timeout=20, context=client)
+        try:
+            connection.request("POST", "/filter", b"{}")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    trust("server.crt")  # which has issued nothing
+    certificate = Certificate(str(PEM / "server.crt"), str(PEM / "server.key"), str(authority))
+    server = Server(("127.0.0.1", 0), lambda *asked: (200, "text/plain", b""), print, certificate)
+    server.start()
+    try:
+        assert not is_answered()
+        trust("ca.crt")
+        assert is_answered()
+        trust("server.crt")
+        assert not is_answered()
     finally:
         server.stop(1)

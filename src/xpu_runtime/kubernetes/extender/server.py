@@ -42,40 +42,46 @@ _CERTIFICATE_S = 10.0
 
 
 class Certificate:
-    """A server's certificate and key in files, which may be replaced while it runs."""
+    """A server's certificate and key, and its clients' authority, in files, which may be replaced while it
+    runs."""
 
     def __init__(self, certificate: str, key: str, client_ca: str | None) -> None:
         """`client_ca`: clients must show a certificate of this authority. ConfigError where one cannot be
         used."""
         self.files = certificate, key
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._client_ca = client_ca
         self._stamp: object = None
         self._looked_at = 0.0
         try:
-            self._load()
-            if client_ca:
-                self.context.load_verify_locations(client_ca)
-                self.context.verify_mode = ssl.CERT_REQUIRED
+            self.context = self._load()
         except (OSError, ssl.SSLError) as error:
             where = ", ".join(filter(None, (*self.files, client_ca)))
             why = error.strerror or error
             raise ConfigError(f"TLS: {where}: {why}", "give a certificate and its key") from None
 
     def renewed(self) -> ssl.SSLContext:
-        """The context, with the certificate that the files have now."""
+        """A context with what the files have now."""
         if time.monotonic() - self._looked_at >= _CERTIFICATE_S:
-            # The old one serves until both files are of the new one.
+            # The old one serves until all files are of the new one.
             with contextlib.suppress(OSError, ssl.SSLError):
-                self._load()
+                self.context = self._load()
         return self.context
 
-    def _load(self) -> None:
+    def _load(self) -> ssl.SSLContext:
+        """A new one where a file has changed: of one that is there an authority cannot be taken back."""
         self._looked_at = time.monotonic()
-        stamp = [(os.stat(path).st_mtime_ns, os.stat(path).st_ino) for path in self.files]
-        if stamp != self._stamp:
-            self.context.load_cert_chain(*self.files, password="")
-            self._stamp = stamp
+        stats = map(os.stat, filter(None, (*self.files, self._client_ca)))
+        stamp = [(found.st_mtime_ns, found.st_ino) for found in stats]
+        if stamp == self._stamp:
+            return self.context
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(*self.files, password="")
+        if self._client_ca:
+            context.load_verify_locations(self._client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        self._stamp = stamp
+        return context
 
 
 class Server(ThreadingMixIn, HTTPServer):
