@@ -109,8 +109,8 @@ def read(text: str) -> Told:
         # Of plugins that did not tell it: what is configured where nobody says otherwise.
         unit = _number(data.get("memory_unit"), _MOST_BYTES) or 1 << 30
         keys = None if data.get("keys") is None else tuple(map(str, data["keys"]))
-        words = (str(data.get(name) or "") for name in ("driver", "placement"))
-        return Told(*words, rows, reserved, unit, keys)
+        driver, placement = (str(data.get(name) or "") for name in ("driver", "placement"))
+        return Told(driver, placement, rows, reserved, unit, keys)
     except WrongVersion:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

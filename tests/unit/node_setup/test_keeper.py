@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,9 @@ def test_keys_are_passed_on_until_the_node_has_them_and_the_pod_ends(tmp_path: P
         [sys.executable, "-c", _KEEP, keys], stdout=subprocess.PIPE, text=True, env=environ
     ) as process:
         assert process.stdout is not None
+        # Then lines are empty.
+        end = threading.Timer(20, process.kill)
+        end.start()
         # The first ones too: they may be others than those that the installation has read.
         told = [process.stdout.readline()]
         for content, times in (("second", 2), ("third", 1)):
@@ -140,9 +144,10 @@ def test_keys_are_passed_on_until_the_node_has_them_and_the_pod_ends(tmp_path: P
             # Again, where the node could not be written.
             told += [process.stdout.readline() for _ in range(times)]
         process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "ended\n"
-    assert process.returncode == 0
+        last = process.stdout.readline()
+        end.cancel()
     assert told == ["first\n", "second\n", "second\n", "third\n"]
+    assert (last, process.returncode) == ("ended\n", 0)
 
 
 def test_the_keeper_is_told_whether_the_node_has_the_keys(
