@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xpu_runtime.kubernetes.extender.placement import Effort, Kinds, Places, PodShape, holding
 from xpu_runtime.kubernetes.extender.placement import place as place_within
-from xpu_runtime.kubernetes.resources import Demand, PodDemand
+from xpu_runtime.kubernetes.resources import MOST_CONTAINERS, Demand, PodDemand
 
 GIB = 1 << 30
 
@@ -162,6 +162,13 @@ def fits(totals: list[int], memory: list[int], cores: list[int], pod: PodShape, 
             if sum(shape.cores for shape in here) > cores[device]:
                 return False
     return True
+
+
+def test_as_many_containers_as_may_ask_are_placed_on_as_many_devices_as_a_node_may_have() -> None:
+    number = MOST_CONTAINERS
+    pod = shape(*(mem(9) for _ in range(number - 1)), init=[mem(1)])
+    found = placed([16 - n / 100 for n in range(number)], pod)  # no two of them are alike
+    assert found is not None and len(set(found[0])) == number - 1
 
 
 def of_kinds(pod: PodShape, *holds: tuple[bool, bool]) -> Places | None:

@@ -162,6 +162,8 @@ def _of_one_kind(
 ) -> tuple[int, ...] | None:
     """As `choose`; of the first vendor that has a place."""
     for group in kinds.groups(shape.limits):
+        if len(group) == len(totals):
+            return choose(totals, memory, cores, shape, binpack)
         part, free, percent = ([all_[position] for position in group] for all_ in (totals, memory, cores))
         chosen = choose(part, free, percent, shape, binpack)
         if chosen is not None:
