@@ -197,8 +197,10 @@ class Kubelet:
         self, pod: str, resource: str, number: int, container: str = "main", namespace: str = "default"
     ) -> dict[str, str]:
         """Admits a container, as the kubelet does; the variables that it gets. AssertionError: not enough."""
+        # Resources are registered one after the other.
+        listed = until(lambda: self.devices.get(resource), f"{resource} is listed")
         taken = {each for ids in self.given.values() for each in ids}
-        free = [each for each, health in self.devices[resource].items() if health == "Healthy"]
+        free = [each for each, health in listed.items() if health == "Healthy"]
         free = [each for each in free if each not in taken]
         assert len(free) >= number, f"UnexpectedAdmissionError: {len(free)} of {resource}, {number} requested"
         endpoint = self.endpoint(resource)
