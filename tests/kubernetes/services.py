@@ -37,7 +37,10 @@ class DevicePlugin:
         self._cluster = cluster
         self._placement = placement
         # Its own pods may know what it is called; nobody waits 15 s here for the next look at the cards.
-        self.daemon = cluster.xpu("plugin", self._is_registered, "device-plugin", "--health-every=1")
+        self.daemon = cluster.xpu(
+            "plugin", self._is_registered, "device-plugin", "--health-every=1",
+            f"--containerd-config={cluster.folder}/containerd.toml",
+        )  # fmt: skip
 
     def start(self) -> None:
         self._cluster.node.configure(

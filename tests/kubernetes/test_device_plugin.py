@@ -22,6 +22,7 @@ from typing import Any
 import grpc
 import pytest
 
+from support.containerd_files import configured
 from support.kubernetes_api import ApiServer, Object
 from support.stand_in_kubelet import Kubelet, until
 from xpu_runtime.config.defaults import Config
@@ -51,6 +52,8 @@ class Plugin:
         self.log_file = folder / "log"
         self.config = folder / "config.yaml"
         self.environ["XPU_CONFIG"] = str(self.config)
+        #: Not there, until a test writes it.
+        self.containerd = folder / "containerd.toml"
         self.kubelet, self.api = kubelet, api
         self._kubeconfig = folder / "kubeconfig"
         self.keys = folder / "keys"
@@ -70,7 +73,8 @@ class Plugin:
     def command(self, *options: str) -> list[str]:
         where = ("--plugins", str(self.kubelet.plugins), "--pod-resources", str(self.kubelet.pod_resources))
         how = ("--node-name", NODE, "--kubeconfig", str(self._kubeconfig), "--health-every", "1")
-        return [sys.executable, "-c", _MAIN, "kubernetes", "device-plugin", *where, *how, *options]
+        engine = ("--containerd-config", str(self.containerd))
+        return [sys.executable, "-c", _MAIN, "kubernetes", "device-plugin", *where, *how, *engine, *options]
 
     def start(self, *options: str) -> None:
         with self.log_file.open("ab") as log:
@@ -109,10 +113,19 @@ def plugin(
 
 
 def pod(
-    api: ApiServer, name: str, limits: Object, *, bound: bool = True, init: Object | None = None, **meta: Any
+    api: ApiServer,
+    name: str,
+    limits: Object,
+    *,
+    bound: bool = True,
+    init: Object | None = None,
+    runtime_class: str | None = "xpu",
+    **meta: Any,
 ) -> Object:
     """A pod with one container, on our node."""
     spec: Object = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    if runtime_class is not None:
+        spec["runtimeClassName"] = runtime_class
     if init is not None:
         spec["initContainers"] = [{"name": "init", "resources": {"limits": init}}]
     if bound:
@@ -594,6 +607,57 @@ def test_limits_that_make_no_sense_are_refused_with_what_to_do(plugin: Plugin, k
             "memory: yoyoworks.com/xpu-mem",
         )
     ]
+
+
+# Pods without the RuntimeClass
+
+
+def test_a_pod_without_a_runtime_class_is_refused_and_holds_nothing(plugin: Plugin, kubelet: Kubelet) -> None:
+    plugin.containerd.write_text(configured("version = 2\n"))
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    pod(plugin.api, "a", {MEMORY: "4"}, runtime_class=None)
+    kubelet.allocate("a", MEMORY, 4)
+    with pytest.raises(grpc.RpcError) as refused:
+        kubelet.pre_start("a", MEMORY)
+    assert isinstance(refused.value, grpc.Call)
+    why = (
+        "the pod asks for yoyoworks.com/xpu-mem and has no runtimeClassName: this node's default runtime is "
+        "not ours, and starts it without a GPU: add runtimeClassName: xpu"
+    )
+    assert refused.value.details() == f"refused: {why}"
+    until(lambda: events(plugin.api, "a"), "the pod says why")
+    assert events(plugin.api, "a") == [("XPURefused", why)]
+    assert reservations() == {}
+    # With a class it is a matter of that class.
+    pod(plugin.api, "b", {MEMORY: "4"}, runtime_class="gpu")
+    until(reservations, "it is reserved")
+
+
+def test_where_ours_is_the_default_runtime_no_pod_needs_a_class(plugin: Plugin, kubelet: Kubelet) -> None:
+    plugin.containerd.write_text(configured("version = 2\n", True))
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    pod(plugin.api, "a", {MEMORY: "4"}, runtime_class=None)
+    kubelet.allocate("a", MEMORY, 4)
+    kubelet.pre_start("a", MEMORY)
+    until(lambda: events(plugin.api, "a"), "the pod says what it has")
+    assert [reason for reason, _ in events(plugin.api, "a")] == ["XPUReserved"]
+
+
+def test_where_the_default_runtime_is_not_known_a_pod_without_a_class_starts_with_a_warning(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    pod(plugin.api, "a", {MEMORY: "4"}, runtime_class=None)
+    kubelet.allocate("a", MEMORY, 4)
+    kubelet.pre_start("a", MEMORY)
+    until(lambda: len(events(plugin.api, "a")) == 2, "the pod says both")
+    assert dict(events(plugin.api, "a"))["XPUNoRuntimeClass"] == (
+        "the pod asks for yoyoworks.com/xpu-mem and has no runtimeClassName: unless this node's default "
+        "runtime is ours, it runs without a GPU: add runtimeClassName: xpu"
+    )
 
 
 # What can be away

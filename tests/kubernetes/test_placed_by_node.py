@@ -84,6 +84,23 @@ def test_who_asks_by_a_variable_alone_is_refused_and_told_of_limits(
     assert cluster.node.json("ps") == []
 
 
+def test_a_pod_without_the_runtime_class_is_refused_and_told_which_line_it_lacks(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    pods.create(pod("classless", container(limits={MEMORY: 4}), runtimeClassName=None))
+    pods.wait_for_reason("classless", "XPURefused: the pod asks for yoyoworks.com/xpu-mem and has no runtime")
+    assert "add runtimeClassName: xpu" in pods.reasons("classless")
+
+    def waiting() -> dict[str, Any]:
+        (status,) = pods.api.pod("classless")["status"].get("containerStatuses") or [{}]
+        found: dict[str, Any] = status.get("state", {}).get("waiting", {})
+        return found
+
+    until(lambda: "add runtimeClassName: xpu" in waiting().get("message", ""), "its status says it, too")
+    assert "XPUReserved" not in pods.reasons("classless")
+    assert cluster.node.json("ps") == []
+
+
 def test_a_variable_besides_limits_cannot_change_the_amount(plugin: DevicePlugin, pods: Pods) -> None:
     pods.create(pod("sly", container(env={"XPU_MEM": "14G"}, limits={MEMORY: 1})))
     assert "XPU_MEM" in refusal(pods, "sly")

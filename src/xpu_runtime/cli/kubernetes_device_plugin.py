@@ -62,6 +62,14 @@ if TYPE_CHECKING:
     help="Until devices whose driver does not answer are unhealthy.",
 )
 @click.option("--metrics", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there.")
+@click.option(
+    "--containerd-config",
+    envvar="CONTAINERD_CONFIG",
+    default="/etc/containerd/config.toml",
+    show_default=True,
+    metavar="FILE",
+    help="Says which runtime starts pods without a RuntimeClass; or $CONTAINERD_CONFIG.",
+)
 def device_plugin(
     node_name: str | None,
     kubeconfig: str | None,
@@ -70,6 +78,7 @@ def device_plugin(
     health_every: float,
     health_timeout: float,
     metrics: str | None,
+    containerd_config: str,
 ) -> None:
     """Offer this node's devices to the kubelet, and reserve what its pods are given.
 
@@ -102,13 +111,27 @@ def device_plugin(
             # Before there are threads, which inherit it: one of them waits for signals. A handler would
             # interrupt the main one, perhaps while that has the very lock which the handler needs.
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-            plugin = Plugin(settings, api, _log)
+            plugin = Plugin(settings, api, _log, lambda: _is_default(containerd_config))
             threading.Thread(target=_end_on_signal, args=(plugin,), daemon=True).start()
             _log(f"xpu device plugin {version.VERSION} runs for the node {settings.node_name}")
             plugin.run()
             _log("the device plugin was stopped: pods keep what they have")
     except TimeoutError:
         raise XpuError(f"another device plugin runs on this node: it holds {path}", "end it") from None
+
+
+def _is_default(path: str) -> bool | None:
+    """Whether our runtime starts a pod without a RuntimeClass; None: that cannot be told from the file."""
+    # Only where there is such a pod: a parser of TOML is much of what the plugin may take of memory.
+    from xpu_runtime import textfile, third_party
+
+    third_party.enable()
+    from xpu_runtime.engines import containerd
+
+    try:
+        return containerd.is_default(textfile.read(path))
+    except ConfigError:
+        return None
 
 
 def _end_on_signal(plugin: Plugin) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.containerd_files import CRI, DOCUMENTS, NAMES, PROGRAM, configured, cri, file_of, unconfigured
+from xpu_runtime import textfile
 from xpu_runtime.engines import containerd
 from xpu_runtime.errors import ConfigError
 
@@ -31,6 +32,35 @@ def test_configure_adds_the_runtime_once_and_unconfigure_brings_the_old_bytes_ba
     assert configured(after, default) == after
     assert unconfigured(after) == before
     assert unconfigured(before) == before
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_it_can_be_told_whether_ours_is_the_default_runtime(name: str, tmp_path: Path) -> None:
+    def is_default(text: str) -> bool | None:
+        path = tmp_path / "config.toml"
+        path.write_text(text)
+        return containerd.is_default(textfile.read(str(path)))
+
+    before = DOCUMENTS[name]
+    assert is_default(before) is None
+    assert is_default(configured(before)) is False
+    assert is_default(configured(before, True)) is True
+
+
+def test_a_default_runtime_of_another_name_is_ours_by_its_program_also_in_an_imported_file(
+    tmp_path: Path,
+) -> None:
+    table = '[plugins."io.containerd.cri.v1.runtime".containerd'
+    config = tmp_path / "config.toml"
+    config.write_text(f'version = 3\nimports = ["conf.d/*.toml"]\n{table}]\ndefault_runtime_name = "gpu"\n')
+    assert containerd.is_default(textfile.read(str(config))) is None
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / "gpu.toml").write_text(
+        f'version = 3\n{table}.runtimes.gpu.options]\nBinaryName = "/opt/xpu/bin/xpu-container-runtime"\n'
+    )
+    assert containerd.is_default(textfile.read(str(config))) is True
+    config.write_text(config.read_text().replace('"gpu"', '"runc"'))
+    assert containerd.is_default(textfile.read(str(config))) is False
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

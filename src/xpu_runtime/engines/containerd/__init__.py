@@ -16,6 +16,7 @@ import glob
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import tomlkit
@@ -34,6 +35,8 @@ AFTER_CONFIGURE = AFTER_UNCONFIGURE = "systemctl restart containerd"
 #: The annotations that ask for an XPU must reach the runtime; containerd passes only those named here.
 _ANNOTATIONS = "yoyoworks.com/*"
 _RUNTIME_TYPE = "io.containerd.runc.v2"
+#: Which program makes a runtime ours, also under another name.
+_PROGRAM = "xpu-container-runtime"
 
 #: By version of the file. 4 moved only the server's own settings.
 _PLUGINS = {
@@ -112,6 +115,32 @@ def sources(file: TextFile) -> list[str]:
     for pattern in imports if isinstance(imports, list) else []:
         found += sorted(glob.glob(os.path.join(os.path.dirname(file.target), str(pattern))))
     return found
+
+
+def is_default(file: TextFile) -> bool | None:
+    """Whether we start what names no runtime, as config.toml and all that it imports say together; None where
+    none of them has our runtime: then it is another containerd's file, or no containerd starts the node's
+    containers. ConfigError."""
+    ours: set[str] = set()
+    defaults: set[str] = set()
+    for path in sources(file):
+        for name, value in _settings(data(textfile.read(path))):
+            if name == blocks.DEFAULT and isinstance(value, str):
+                defaults.add(value)
+            options = value.get("options") if isinstance(value, dict) else None
+            program = options.get("BinaryName") if isinstance(options, dict) else None
+            if isinstance(program, str) and (name == RUNTIME_NAME or os.path.basename(program) == _PROGRAM):
+                ours.add(name)
+    # Which of several defaults counts depends on containerd's version: one that is ours will do.
+    return bool(ours & defaults) if ours else None
+
+
+def _settings(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each key with its value, at whatever depth: the tables' names depend on the file's version."""
+    for name, value in table.items():
+        yield name, value
+        if isinstance(value, dict):
+            yield from _settings(value)
 
 
 def unconfigure(file: TextFile) -> tuple[Edit, ...]:

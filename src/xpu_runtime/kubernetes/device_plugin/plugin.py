@@ -60,8 +60,15 @@ class Settings(Value):
 class Plugin:
     """Made once; `run` is its life."""
 
-    def __init__(self, settings: Settings, api: Api | None, log: Callable[[str], None]) -> None:
-        """`api` None: without a cluster, for trials: nothing is known of pods then. ConfigError."""
+    def __init__(
+        self,
+        settings: Settings,
+        api: Api | None,
+        log: Callable[[str], None],
+        is_default: Callable[[], bool | None] = lambda: None,
+    ) -> None:
+        """`api` None: without a cluster, for trials: nothing is known of pods then. `is_default`: whether our
+        runtime starts a pod that names no RuntimeClass; None: not known. ConfigError."""
         self._settings = settings
         self._api = api
         self._log = log
@@ -81,6 +88,7 @@ class Plugin:
             self._accounts,
             self._config,
             lambda: self._looking.inventory,
+            is_default,
             self._tell,
         )
         self._reports = Reports(api, settings.node_name, log) if api is not None else None

@@ -39,6 +39,8 @@ class PodOnNode(Value):
     is_over: bool
     #: The annotation with the scheduler's signature, as it is; "": it has none.
     assignment: str
+    #: The name of its RuntimeClass; "": it has none, and the node's default runtime starts it.
+    runtime_class: str
     demand: PodDemand
     #: Why what it asks for makes no sense; "": it does.
     problem: str
@@ -71,6 +73,7 @@ class PodOnNode(Value):
             _MIRROR in annotations,
             (item.get("status") or {}).get("phase") in ("Succeeded", "Failed"),
             str(annotations.get(ANNOTATION) or ""),
+            str(spec.get("runtimeClassName") or ""),
             demand,
             problem,
             _at_one_time(spec, by_container, known.names),

@@ -16,6 +16,7 @@ from typing import Any
 
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import DeviceError, XpuError
+from xpu_runtime.kubernetes import resources as names
 from xpu_runtime.kubernetes.api import Api, ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
@@ -72,13 +73,16 @@ class Pods:
         accounts: Accounts,
         config: Callable[[], Config],
         inventory: Callable[[], Inventory | None],
+        is_default: Callable[[], bool | None],
         tell: Callable[[Told], None],
     ) -> None:
+        """`is_default`: whether our runtime starts a pod that names no RuntimeClass; None: not known."""
         self._node = node_name
         self._resources = resources
         self._accounts = accounts
         self._config = config
         self._inventory = inventory
+        self._is_default = is_default
         self._tell = tell
         self._lock = threading.Lock()
         self._states: dict[str, _State] = {}
@@ -195,6 +199,8 @@ class Pods:
             inventory = self._inventory()
             if is_first and inventory is not None:
                 self._tell(Told(pod, "XPUReserved", shares_text(found, inventory), False))
+                if not pod.runtime_class and self._is_default() is None:
+                    self._tell(Told(pod, "XPUNoRuntimeClass", str(_no_class(pod, is_sure=False)), True))
             return True
         if refusal and news:
             self._tell(Told(pod, "XPURefused", refusal, True))
@@ -204,6 +210,10 @@ class Pods:
         """Reserves what the pod is to have; XpuError, or a Refusal, where it gets nothing."""
         if pod.problem:
             raise XpuError(pod.problem)
+        # Another runtime would start it as if it had asked for nothing: it would run, see no GPU, and keep
+        # from others what it holds. Of a class that it names only the API knows which runtime that is.
+        if not pod.runtime_class and self._is_default() is False:
+            raise _no_class(pod, is_sure=True)
         inventory, config = self._inventory(), self._config()
         if inventory is None:
             raise DeviceError("the drivers have not told yet which devices this node has", "see `xpu doctor`")
@@ -257,7 +267,8 @@ class Pods:
 
     def ensure_all(self, listed: Callable[[], Iterable[PodOnNode]], until: float) -> None:
         """The same for all pods of the node, for who does not know which one it is that starts. A pod that is
-        refused is no error: its container is refused by the hook. XpuError where it cannot be told."""
+        refused is no error: its container is refused by the hook (but for one without our RuntimeClass, whose
+        event says so). XpuError where it cannot be told."""
         while True:
             try:
                 for pod in listed():
@@ -333,6 +344,17 @@ class Pods:
                     each = -(-units // max(len(shares), 1))
                     return tuple((share.device_uuid, each) for share in shares)
         return ()
+
+
+def _no_class(pod: PodOnNode, *, is_sure: bool) -> XpuError:
+    """`is_sure`: our runtime does not start it, as far as is known."""
+    comes = (
+        "this node's default runtime is not ours, and starts it without a GPU"
+        if is_sure
+        else "unless this node's default runtime is ours, it runs without a GPU"
+    )
+    what = f"the pod asks for {next(iter(pod.units), names.WHOLE)} and has no runtimeClassName: {comes}"
+    return XpuError(what, "add runtimeClassName: xpu")
 
 
 def _check(assigned: assignment.Assignment, pod: PodOnNode, node: str) -> None:

@@ -114,7 +114,7 @@ def pods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pods:
     """With no device on the node: nothing can be reserved."""
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
     told: list[Told] = []
-    return Pods("n1", KNOWN, Accounts(), lambda: DEFAULTS, lambda: None, told.append)
+    return Pods("n1", KNOWN, Accounts(), lambda: DEFAULTS, lambda: None, lambda: None, told.append)
 
 
 def listed(*found: PodOnNode) -> Change[PodOnNode]:
