@@ -40,18 +40,21 @@ def status(
 
     Takes nodes and pods from the API, with the rights of your kubeconfig (to list both). OTHERS is what
     containers have that are no pods (docker's). FITS is the most that one container can ask of the card:
-    memory, and percent of its time; `whole` where nobody has any of it. What pods have is by their
+    memory, and percent of its time; `whole` where nobody has any of it; or why no pod gets anything: what is
+    wrong with the card, `cordoned`, `not ready`, or `plugin gone`. What pods have is by their
     annotations, whose signatures are not checked here.
 
     \b
     --json prints one object; memory is in bytes, cores in percent:
-      nodes   a list of {name, driver, placement, problem, cards}
+      nodes   a list of {name, driver, placement, problem, why, cards}
+        problem   why nothing is known of its cards, else null
+        why       why no new pod gets anything of them, else null
       cards   of a node, a list of
         index, uuid, model, memory_bytes
         free_memory_bytes, free_cores, pods
         others_memory_bytes, others_cores   what is no pod's
         whole   whether a container can have all of the card
-        why     why no new pod gets anything of it, else null
+        why     why no new pod gets anything of it, the node's or the card's reason, else null
 
     --keys shows each key of assignments by its id: how many nodes have it, how many pods were placed with it,
     and which nodes lack it. A new key may sign when no node lacks it, an old one may go when no pod has it.
@@ -113,10 +116,15 @@ def _columns(rows: list[tuple[Node, Card]]) -> list[Column]:
         Column("PLACED BY", [node.placement for node, _ in rows]),
         Column("PODS", [str(card.pods) for card in cards], is_number=True),
         Column("OTHERS", [_others(card) for card in cards]),
-        Column("MEMORY FREE", [f"{show(card.free_memory)}/{show(card.memory)}" for card in cards]),
-        Column("CORES FREE", [table.percent(card.free_cores) for card in cards], is_number=True),
+        Column("MEMORY FREE", [_free_memory(card) for card in cards]),
+        Column("CORES FREE", ["-" if card.why else f"{card.free_cores}%" for card in cards], is_number=True),
         Column("FITS", [card.why or fits(card) for card in cards], least=12),
     ]
+
+
+def _free_memory(card: Card) -> str:
+    """What nobody has is not free where nobody gets it."""
+    return f"{'-' if card.why else show(card.free_memory)}/{show(card.memory)}"
 
 
 def fits(card: Card) -> str:
@@ -142,6 +150,7 @@ def _plain(node: Node) -> dict[str, Any]:
         "driver": node.driver or None,
         "placement": node.placement or None,
         "problem": node.problem or None,
+        "why": node.why or None,
         "cards": [
             {
                 "index": card.index,

@@ -15,9 +15,12 @@ from typing import Any
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares
+from xpu_runtime.kubernetes.resources import PREFIX, whole_number
 from xpu_runtime.request.assignment import ANNOTATION as ASSIGNMENT
 from xpu_runtime.value import Value
 
+#: The label of a node that has the runtime (node_setup/keeper.py).
+INSTALLED = "yoyoworks.com/xpu.runtime"
 #: Lists of containers in an assignment: which are there at one time.
 _TOGETHER, _BEFORE, _BESIDE = "containers", "init", "sidecars"
 
@@ -39,7 +42,7 @@ class Card(Value):
     #: What others than pods have.
     others_memory: int
     others_cores: int
-    #: Why no new pod gets anything of it; "": they do.
+    #: Why no new pod gets anything of it, or of its node; "": they do.
     why: str
     #: Bytes of one unit of memory on its node.
     unit: int = 1 << 30
@@ -51,13 +54,15 @@ class Card(Value):
 
 
 class Node(Value):
-    """A node that our device plugin runs on; `problem` is why nothing is known of its cards."""
+    """A node that our device plugin runs on; `problem` is why nothing is known of its cards, `why` why no new
+    pod gets anything of them; "": they do."""
 
     name: str
     driver: str = ""
     placement: str = ""
     cards: tuple[Card, ...] = ()
     problem: str = ""
+    why: str = ""
 
 
 class Pod(Value):
@@ -77,7 +82,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
 
 
 def nodes(found: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Node]:
-    """The nodes (the API's) that have our annotation, by their names."""
+    """The nodes (the API's) that have our annotation, or our runtime and not yet that, by their names."""
     by_node: dict[str, list[Pod]] = {}
     for pod in pods:
         by_node.setdefault(pod.node, []).append(pod)
@@ -85,29 +90,57 @@ def nodes(found: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Node]
     for data in found:
         metadata = data["metadata"]
         text = (metadata.get("annotations") or {}).get(ANNOTATION)
+        name = str(metadata["name"])
         if text is not None:
-            rows.append(_node(str(metadata["name"]), str(text), by_node.get(str(metadata["name"]), [])))
+            rows.append(_node(name, data, str(text), by_node.get(name, [])))
+        elif (metadata.get("labels") or {}).get(INSTALLED) == "true":
+            rows.append(Node(name, problem="it has the runtime, and its device plugin has said nothing yet"))
     return sorted(rows, key=lambda node: node.name)
 
 
-def _node(name: str, text: str, pods: list[Pod]) -> Node:
+def _node(name: str, data: Mapping[str, Any], text: str, pods: list[Pod]) -> Node:
     try:
         told = node_annotation.read(text)
     except ValueError as error:
         return Node(name, problem=f"its annotation {ANNOTATION} cannot be read ({error})")
     held = _held_by_pods(told.reserved, name, pods)
-    cards = tuple(_card(row, held.get(row.uuid, []), told.memory_unit) for row in told.devices)
-    return Node(name, told.driver, told.placement, cards)
+    why = _why_no_pod(data, told.devices)
+    cards = tuple(
+        _card(row, held.get(row.uuid, []), row.why or why, told.memory_unit) for row in told.devices
+    )
+    return Node(name, told.driver, told.placement, cards, why=why)
 
 
-def _card(row: Row, held: list[tuple[int | None, int]], unit: int) -> Card:
+def _why_no_pod(data: Mapping[str, Any], rows: Iterable[Row]) -> str:
+    """Why no pod comes to a node, whatever its cards have; "": pods do, or the API does not tell."""
+    status = data.get("status") or {}
+    ready = [each.get("status") for each in status.get("conditions") or () if each.get("type") == "Ready"]
+    if ready and ready[0] != "True":
+        return "not ready"
+    if (data.get("spec") or {}).get("unschedulable"):
+        return "cordoned"
+    if "allocatable" not in status or _has_ours(status["allocatable"]):
+        return ""
+    # The annotation stays when its writer goes, and for some minutes what the kubelet has counted. A plugin
+    # that is there has nothing to offer where all cards have faults, or are docker's.
+    is_offered = any(
+        not (row.why or row.others_whole or row.others_memory or row.others_cores) for row in rows
+    )
+    return "plugin gone" if is_offered or not _has_ours(status.get("capacity") or {}) else ""
+
+
+def _has_ours(amounts: Mapping[str, Any]) -> bool:
+    return any(whole_number(amount) for name, amount in amounts.items() if name.startswith(PREFIX))
+
+
+def _card(row: Row, held: list[tuple[int | None, int]], why: str, unit: int) -> Card:
     total = row.memory
     others_memory = total if row.others_whole else row.others_memory
     memory = total - others_memory - sum(total if amount is None else amount for amount, _ in held)
     cores = row.cores - row.others_cores - sum(percent for _, percent in held)
     return Card(
         row.name, row.uuid, row.model, total, max(memory, 0), max(cores, 0),
-        len(held), others_memory, row.others_cores, row.why, unit,
+        len(held), others_memory, row.others_cores, why, unit,
     )  # fmt: skip
 
 

@@ -145,6 +145,60 @@ def test_a_node_whose_annotation_cannot_be_read_is_shown_with_the_reason(text: s
     assert "cannot be read" in found[0].problem
 
 
+OFFERED = {"yoyoworks.com/xpu": "2", "yoyoworks.com/xpu-mem": "30"}
+NOTHING = dict.fromkeys(OFFERED, "0")
+
+
+def _ready(word: str) -> dict[str, Any]:
+    return {"conditions": [{"type": "Ready", "status": word}], "allocatable": OFFERED, "capacity": OFFERED}
+
+
+@pytest.mark.parametrize(
+    ("why", "more"),
+    [
+        ("", {"status": _ready("True")}),
+        ("cordoned", {"spec": {"unschedulable": True}, "status": _ready("True")}),
+        ("not ready", {"status": _ready("False")}),
+        ("not ready", {"spec": {"unschedulable": True}, "status": _ready("Unknown")}),
+        ("plugin gone", {"status": {"allocatable": NOTHING, "capacity": OFFERED}}),
+        ("plugin gone", {"status": {"allocatable": {"cpu": "4"}, "capacity": {"cpu": "4"}}}),
+    ],
+)
+def test_no_card_is_free_where_no_pod_comes_to_its_node(why: str, more: dict[str, Any]) -> None:
+    (found,) = report.nodes([{**node(), **more}], [])
+
+    assert (found.why, [card.why for card in found.cards]) == (why, [why, why])
+    assert [card.is_unused for card in found.cards] == [not why, not why]
+
+
+def test_a_plugin_that_has_nothing_to_offer_is_not_gone_and_a_cards_fault_comes_first() -> None:
+    ill = {"healthy": False, "why": "Xid 79"}
+    dockers = {"others": {"memory": 0, "cores": 0, "whole": True}}
+    status = {"allocatable": NOTHING, "capacity": OFFERED}
+
+    there, cordoned = report.nodes(
+        [
+            {**node("n1", ill, dockers), "status": status},
+            {**node("n2", ill), "spec": {"unschedulable": True}},
+        ],
+        [],
+    )
+
+    assert [card.why for card in there.cards] == ["Xid 79", ""]
+    assert [card.why for card in cordoned.cards] == ["Xid 79"]
+
+
+def test_a_node_with_the_runtime_whose_plugin_has_said_nothing_is_named() -> None:
+    labels = {"yoyoworks.com/xpu.runtime": "true"}
+
+    (found,) = report.nodes(
+        [{"metadata": {"name": "n1", "labels": labels}}, {"metadata": {"name": "n2"}}], []
+    )
+
+    assert (found.name, found.cards) == ("n1", ())
+    assert found.problem == "it has the runtime, and its device plugin has said nothing yet"
+
+
 def test_nodes_without_our_plugin_are_left_out_and_said_so_by_name() -> None:
     found = report.nodes([{"metadata": {"name": "n0"}}, node()], [])
 

@@ -50,7 +50,7 @@ def test_a_row_for_each_card_with_what_fits_there(answers: Answers, kubeconfig: 
     head, first, second = (line.split() for line in done.stdout.splitlines())
     assert head[:3] == ["NODE", "CARD", "MODEL"]
     assert first[:2] + first[-5:] == ["n1", "0", "10%", "9G/15G", "60%", "9G,", "60%"]
-    assert second[:2] + second[-2:] == ["n1", "1", "Xid", "79"]
+    assert second[:2] + second[-4:] == ["n1", "1", "-/15G", "-", "Xid", "79"]
 
 
 def test_json_has_the_same_for_scripts(answers: Answers, kubeconfig: Path) -> None:
@@ -70,6 +70,25 @@ def test_json_has_the_same_for_scripts(answers: Answers, kubeconfig: Path) -> No
     assert first["free_memory_bytes"] == 13 * GIB
     assert (first["free_cores"], first["others_memory_bytes"], first["whole"]) == (90, 2 * GIB, False)
     assert (second["free_memory_bytes"], second["why"]) == (0, "Xid 79")
+
+
+def test_where_no_pod_comes_it_is_said_of_each_card_and_a_silent_node_gets_a_line(
+    answers: Answers, kubeconfig: Path
+) -> None:
+    silent = {"metadata": {"name": "n2", "labels": {"yoyoworks.com/xpu.runtime": "true"}}}
+    cordoned = {**_node("n1"), "spec": {"unschedulable": True}}
+    answers.answers["GET", "/api/v1/nodes"] = _list(cordoned, silent)
+    answers.answers["GET", "/api/v1/pods"] = _list()
+
+    done = _run(kubeconfig, "status")
+    both = json.loads(_run(kubeconfig, "status", "--json").stdout)["nodes"]
+
+    _, first, second = (line.split() for line in done.stdout.splitlines())
+    assert (first[-3:], second[-4:]) == (["-/15G", "-", "cordoned"], ["-/15G", "-", "Xid", "79"])
+    says = "it has the runtime, and its device plugin has said nothing yet"
+    assert done.stderr == f"xpu: node n2: {says}\n"
+    assert [(each["why"], each["problem"]) for each in both] == [("cordoned", None), (None, says)]
+    assert [card["why"] for card in both[0]["cards"]] == ["cordoned", "Xid 79"]
 
 
 def test_where_nothing_is_known_it_says_so(answers: Answers, kubeconfig: Path) -> None:
