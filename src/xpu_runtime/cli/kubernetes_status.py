@@ -5,11 +5,13 @@ What the figures are made of is kubernetes/report.py's to know.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import click
 
 from xpu_runtime.cli import table
+from xpu_runtime.cli.screen import Line
 from xpu_runtime.cli.table import Column
 from xpu_runtime.kubernetes import access, keys_in_use, report
 from xpu_runtime.kubernetes.api import Api
@@ -18,7 +20,7 @@ from xpu_runtime.request.units import show, show_exactly
 
 #: Pods that have ended hold nothing.
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
-_LEFT_OUT = ("DRIVER", "PLACED BY", "MODEL", "OTHERS", "PODS")
+_LEFT_OUT = ("DRIVER", "PLACED BY", "OTHERS", "MODEL", "PODS")
 
 
 @click.command(short_help="Show what is free in the cluster, card by card.")
@@ -82,7 +84,7 @@ def status(
         return
     rows = [(node, card) for node in found for card in node.cards]
     if rows:
-        table.print_lines(table.lines(_columns(rows), _LEFT_OUT, table.width_of_window(wide)))
+        table.print_lines(_table(rows, table.width_of_window(wide)))
     for node in found:
         if node.problem or not node.cards:
             click.echo(f"xpu: node {node.name}: {node.problem or 'no GPUs'}", err=True)
@@ -104,6 +106,33 @@ def _show_keys(keys: list[keys_in_use.Key], as_json: bool, wide: bool) -> None:
         Column("MISSING ON", [", ".join(each.missing) or "-" for each in keys], least=12),
     ]
     table.print_lines(table.lines(columns, (), table.width_of_window(wide)))
+
+
+def _table(rows: list[tuple[Node, Card]], width: int | None) -> list[Line]:
+    """Names of machines are long, and tell apart what is there: what all of them end in goes first, then the
+    columns of _LEFT_OUT, and only then what is in the middle of a name."""
+    columns = _columns(rows)
+    names = columns[0].cells
+    if width is None or table.width_of(columns) <= width:
+        return table.lines(columns, _LEFT_OUT, width)
+    end = _common_end(set(names))
+    names = [name[: len(name) - len(end)] for name in names]
+    always = [each for each in columns[1:] if each.head not in _LEFT_OUT]
+    room = width - sum(each.narrowest + len(table.GAP) for each in always)
+    columns[0] = columns[0].replace(cells=names, least=max(8, min(max(map(len, names)), room)))
+    found = table.lines(columns, _LEFT_OUT, width)
+    return found + (table.wrapped(f"All nodes' names end in {end}", width, style="dim") if end else [])
+
+
+def _common_end(names: Collection[str]) -> str:
+    """`.example.com` where all names end in it; "" where they have nothing in common, or are addresses."""
+    parts = [name.split(".")[1:] for name in names]
+    end: list[str] = []
+    for labels in zip(*map(reversed, parts)):
+        if len(set(labels)) > 1:
+            break
+        end.insert(0, labels[0])
+    return f".{'.'.join(end)}" if end and not end[-1].isdigit() else ""
 
 
 def _columns(rows: list[tuple[Node, Card]]) -> list[Column]:

@@ -25,7 +25,7 @@ wide_option = click.option(
     "--wide", is_flag=True, help="Leave out and cut nothing, however narrow the window."
 )
 
-_GAP = "  "
+GAP = "  "
 _CUT = ".."
 #: Narrower than this no table makes sense.
 _NARROWEST = 20
@@ -60,11 +60,16 @@ def width_of_window(wide: bool) -> int | None:
     return None if wide or not screen.is_terminal() else max(screen.size().columns, _NARROWEST)
 
 
+def width_of(columns: Sequence[Column]) -> int:
+    """Of a table in which nothing is cut."""
+    return sum(each.width + len(GAP) for each in columns) - len(GAP)
+
+
 def lines(columns: Sequence[Column], left_out: Sequence[str], width: int | None) -> list[Line]:
     """The columns as lines of styled text, two spaces apart. `left_out`: heads in the order in which they go
     where `width` has no room."""
     shown, missing = _fitting([_printable(each) for each in columns], left_out, width)
-    over = 0 if width is None else sum(each.width + len(_GAP) for each in shown) - len(_GAP) - width
+    over = 0 if width is None else width_of(shown) - width
     widths = []
     for each in shown:
         less = max(0, min(over, each.width - each.narrowest))
@@ -95,7 +100,7 @@ def _fitting(
     missing: list[str] = []
     for head in left_out:
         at = next((at for at, each in enumerate(columns) if each.head == head), None)
-        if width is None or sum(each.narrowest + len(_GAP) for each in columns) - len(_GAP) <= width:
+        if width is None or sum(each.narrowest + len(GAP) for each in columns) - len(GAP) <= width:
             break
         if at is not None:
             short = columns[at].short
@@ -120,7 +125,7 @@ def _filled(column: Column, text: str, width: int) -> str:
 def _line(cells: list[tuple[str, str]]) -> Line:
     line: Line = []
     for text, style in cells:
-        line += [*([(_GAP, "")] if line else []), (text, style)]
+        line += [*([(GAP, "")] if line else []), (text, style)]
     text, style = line[-1]
     return [*line[:-1], (text.rstrip(), style)]
 

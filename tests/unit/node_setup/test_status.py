@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
+from xpu_runtime.cli import table
 from xpu_runtime.cli.kubernetes import kubernetes
 
 from .conftest import Answers
@@ -70,6 +72,50 @@ def test_json_has_the_same_for_scripts(answers: Answers, kubeconfig: Path) -> No
     assert first["free_memory_bytes"] == 13 * GIB
     assert (first["free_cores"], first["others_memory_bytes"], first["whole"]) == (90, 2 * GIB, False)
     assert (second["free_memory_bytes"], second["why"]) == (0, "Xid 79")
+
+
+def _at_80_columns(
+    names: list[str], answers: Answers, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    cards = [
+        {"uuid": f"GPU-{at}", "index": str(at), "model": "NVIDIA A100-SXM4-80GB", "memory": 80 * GIB,
+         "cores": 100, "healthy": True, "why": "", "others": {"memory": 2 * GIB, "cores": 10}}
+        for at in range(8)
+    ]  # fmt: skip
+    answers.answers["GET", "/api/v1/nodes"] = _list(*(_node(name, devices=cards) for name in names))
+    answers.answers["GET", "/api/v1/pods"] = _list()
+    monkeypatch.setattr(table, "width_of_window", lambda wide: None if wide else 80)
+    return str(_run(kubeconfig, "status").stdout).splitlines()
+
+
+def test_at_80_columns_long_names_are_whole_but_for_what_all_of_them_end_in(
+    answers: Answers, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"gpu-worker-eu-west-1a-0{at}.internal.example.com" for at in range(3)]
+
+    shown = _at_80_columns(names, answers, kubeconfig, monkeypatch)
+
+    assert all(len(line) <= 80 for line in shown)
+    assert shown[0].split("  ")[0] == "NODE" and "MODEL" not in shown[0] and "OTHERS" not in shown[0]
+    assert [line.split()[0] for line in shown[1:25]] == [
+        f"gpu-worker-eu-west-1a-0{at // 8}" for at in range(24)
+    ]
+    assert "78G/80G" in shown[1] and shown[1].endswith("78G, 90%")
+    assert shown[-1] == "All nodes' names end in .internal.example.com"
+
+
+def test_names_that_have_nothing_in_common_are_cut_after_all_that_can_be_left_out(
+    answers: Answers, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{each}-with-a-name-that-is-longer-than-the-rest.example.{each}" for each in ("one", "another")]
+
+    shown = _at_80_columns(names, answers, kubeconfig, monkeypatch)
+
+    assert all(len(line) <= 80 for line in shown)
+    assert "PODS" not in shown[0] and "end in" not in shown[-1]
+    first, last = shown[1].split()[0], shown[-2].split()[0]
+    assert last.startswith("one-with-a") and last.endswith(".example.one") and ".." in last
+    assert first.startswith("another-w") and first.endswith(".example.another")
 
 
 def test_where_no_pod_comes_it_is_said_of_each_card_and_a_silent_node_gets_a_line(
