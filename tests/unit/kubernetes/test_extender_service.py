@@ -169,6 +169,29 @@ def test_a_pod_is_bound_with_its_signed_assignment_by_one_request(
     assert api.asked == [("POST", "/api/v1/namespaces/default/pods/p/binding")]
 
 
+def test_a_right_that_was_lost_is_one_line_of_the_log_though_watches_begin_again_and_again(
+    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, begun = api.events, []
+
+    def refused(kind: str, query: dict[str, str]) -> Iterator[Json]:
+        if kind != "nodes":
+            yield from events(kind, query)
+            return
+        begun.append(kind)
+        yield {"type": "ERROR", "object": {"kind": "Status", "code": 403, "message": "nodes is forbidden"}}
+
+    monkeypatch.setattr(api, "events", refused)
+    create(api, node("n1"))
+    one = replicas(wait=False)
+    until(lambda: len(begun) > 3, "it was tried three times")
+
+    why = "the API server refuses: nodes is forbidden (403)"
+    assert [each for each in one.said if "nodes" in each] == [
+        f"nodes cannot be followed: {why}; it is tried again"
+    ]
+
+
 def test_fifty_binds_at_once_give_nothing_twice(api: ApiServer, replicas: Callable[..., Replica]) -> None:
     pods = [pod(f"p{index}", mem=5, cores=30) for index in range(50)]
     create(api, node("n1", 2), node("n2", 2), *pods)

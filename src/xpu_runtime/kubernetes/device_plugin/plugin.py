@@ -27,6 +27,7 @@ from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
 from xpu_runtime.kubernetes.device_plugin.server import Served, pool
 from xpu_runtime.kubernetes.lives import Lives
+from xpu_runtime.kubernetes.outages import Outages
 from xpu_runtime.value import Value
 
 #: Seconds between two looks at the kubelet's folder, and at what is to be reserved.
@@ -75,6 +76,7 @@ class Plugin:
         self._last = load()
         self._told = ""
         self._api_problem = "not asked yet" if api is not None else ""
+        self._outages = Outages(log, lambda: log("the API server answers"), self._api_problem)
         self._stop = threading.Event()
         self._lives = Lives("the device plugin", self._stop.set)
         self._settle = threading.Event()
@@ -172,9 +174,8 @@ class Plugin:
             self._looking.wake()
 
     def _api_told(self, problem: str) -> None:
-        if problem != self._api_problem:
-            self._log(problem or "the API server answers")
-            self._api_problem = problem
+        self._api_problem = problem
+        self._outages.told(problem)
 
     def _settle_pods(self) -> None:
         seen: tuple[int, ...] = ()

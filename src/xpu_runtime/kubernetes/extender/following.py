@@ -14,6 +14,7 @@ from typing import Any
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.lives import Lives
+from xpu_runtime.kubernetes.outages import Outages
 
 #: Pods that have ended hold nothing; a watch tells of one that ends as of one that is deleted.
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -104,19 +105,17 @@ class Following:
         self._cluster.set_pod(pod, is_read=True)
 
     def _told(self, kind: str) -> Callable[[str], None]:
-        said = ""
+        outages = Outages(
+            lambda why: self._log(f"{kind} cannot be followed: {why}; it is tried again"),
+            lambda: self._log(f"{kind} are followed again"),
+        )
 
         def problem(text: str) -> None:
-            nonlocal said
             self.problems[kind] = text
             if text:
                 self._blind_since.setdefault(kind, time.monotonic())
             else:
                 self._blind_since.pop(kind, None)
-            if text and text != said:
-                self._log(f"{kind} cannot be followed: {text}; it is tried again")
-            elif said and not text:
-                self._log(f"{kind} are followed again")
-            said = text
+            outages.told(text)
 
         return problem
