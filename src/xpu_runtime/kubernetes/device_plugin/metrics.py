@@ -27,8 +27,8 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Figures(Value):
     """What there is to tell at one moment."""
 
-    #: By resource: IDs, healthy ones, and those that pods have (None: not known).
-    resources: Mapping[str, tuple[int, int, int | None]] = {}
+    #: By resource and state: IDs. Those that pods have are counted besides ("given"), where that is known.
+    resources: Mapping[str, Mapping[str, int]] = {}
     #: By what has become of them: pods that ask for devices.
     pods: Mapping[str, int] = {}
     #: By UUID: whether a device is healthy, and whether pods get any of it.
@@ -81,11 +81,8 @@ class Metrics:
             lasted[("call", call), ("", "_count")] = number
         yield from _family("call_seconds", "summary", "How long they took.", lasted)
         ids: dict[_Labels, float] = {}
-        for resource, (total, healthy, given) in now.resources.items():
-            states = {"healthy": healthy, "unhealthy": total - healthy, "given": given}
-            ids.update(
-                {(("resource", resource), ("state", s)): n for s, n in states.items() if n is not None}
-            )
+        for resource, states in now.resources.items():
+            ids.update({(("resource", resource), ("state", state)): n for state, n in states.items()})
         yield from _family("ids", "gauge", "IDs that the kubelet is told of.", ids)
         yield from _family("pods", "gauge", "Pods of this node that ask for devices.", _by("state", now.pods))
         yield from _family(

@@ -133,6 +133,19 @@ def offered(
     return Offer(tuple(each for card in cards for each in ids[card.uuid]), frozenset(healthy))
 
 
+def by_state(offer: Offer, cards: Sequence[Card]) -> dict[str, int]:
+    """How many IDs may be had (or have been given), are of a card with a fault, are of one that is
+    drained or reserved, and are taken elsewhere: by who is no pod, or by pods through other resources."""
+    faulty = {card.uuid for card in cards if card.fault}
+    withheld = {card.uuid for card in cards if card.withheld and not card.fault}
+    rest = Counter(card_of(each) for each in offer.ids if each not in offer.healthy)
+    found = {
+        "unhealthy": sum(number for uuid, number in rest.items() if uuid in faulty),
+        "withheld": sum(number for uuid, number in rest.items() if uuid in withheld),
+    }
+    return {"healthy": len(offer.healthy), **found, "elsewhere": sum(rest.values()) - sum(found.values())}
+
+
 def _without_others(resource: str, card: Card, total: int, resources: Resources) -> int:
     taken = total - free_units(resource, card, card.others, resources)
     return max(total - taken, 0)

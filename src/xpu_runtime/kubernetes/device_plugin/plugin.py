@@ -22,6 +22,7 @@ from xpu_runtime.kubernetes.device_plugin.calls import KubeletCalls
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
 from xpu_runtime.kubernetes.device_plugin.given import Given
 from xpu_runtime.kubernetes.device_plugin.looking import Looking
+from xpu_runtime.kubernetes.device_plugin.offer import by_state
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, resources_of
 from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
@@ -225,7 +226,8 @@ class Plugin:
         resources = {}
         for name, offer in list(self._looking.offers.items()):
             ids = given.ids(name)
-            resources[name] = len(offer.ids), len(offer.healthy), None if ids is None else len(ids)
+            resources[name] = by_state(offer, self._looking.cards)
+            resources[name].update({} if ids is None else {"given": len(ids)})
         return metrics.Figures(
             resources,
             self._pods.counts(),

@@ -54,6 +54,17 @@ def test_units_that_are_left_of_a_card(use: Use, expected: tuple[int, ...]) -> N
     assert had("aliyun.com/gpu-core.percentage", [card(0, use=use)]) == expected[1]
 
 
+def test_ids_that_cannot_be_had_are_counted_by_what_their_card_is() -> None:
+    lost, drained = card(1, fault="Xid 79"), card(2, withheld="drained")
+    # docker has 4 GiB, and a pod all of another card through `xpu`.
+    shared, whole = card(3, use=taken(4), others=taken(4)), card(4, use=taken(15, whole=True))
+    cards = [lost, drained, shared, whole, card(5)]
+
+    found = offer.by_state(offered(MEMORY, cards, RESOURCES, (), NOBODY), cards)
+
+    assert found == {"healthy": 11 + 15, "unhealthy": 15, "withheld": 15, "elsewhere": 4 + 15}
+
+
 def test_a_card_that_has_less_than_a_unit_over_offers_whole_units() -> None:
     assert len(ids_of(MEMORY, card(0).replace(memory_bytes=15 * GIB + 5), RESOURCES)) == 15
 

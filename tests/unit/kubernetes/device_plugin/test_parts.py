@@ -178,7 +178,7 @@ def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
 
 def test_the_page_is_prometheus_text() -> None:
     figures = Figures(
-        {MEMORY: (60, 56, 4), 'odd"\\\n': (1, 1, None)},
+        {MEMORY: {"healthy": 56, "unhealthy": 4, "given": 4}, 'odd"\\\n': {"healthy": 1}},
         {"reserved": 2},
         {"GPU-a": (True, False)},
         registrations=4,
