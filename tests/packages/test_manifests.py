@@ -308,7 +308,7 @@ def test_what_the_plugin_says_of_pods_is_in_the_page() -> None:
     source = "".join(each.read_text() for each in (REPOSITORY / "src/xpu_runtime/kubernetes").rglob("*.py"))
     reasons = set(re.findall(r'"(XPU[A-Z][a-z]\w*)"', source))
 
-    assert reasons == {"XPUReserved", "XPURefused"}
+    assert reasons == {"XPUReserved", "XPURefused", "XPUNoRuntimeClass"}
     assert [each for each in reasons if f"`{each}" not in page] == []
 
 
