@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from xpu_runtime.config.defaults import Config
 
 
-#: What the amounts of the nearest request are called.
-_WORDS = {"XPU_MEM": "memory", "XPU_CORES": "cores", "XPU_COUNT": "devices"}
-
-
 class Pod(Value):
     """A pod, and what its containers ask for, by their names; `init` and `sidecars` as in Reservation."""
 
@@ -47,6 +43,13 @@ class Pod(Value):
     sidecars: dict[str, Demand] = {}
     #: binpack or spread; None: the configuration's.
     policy: str | None = None
+
+
+class RefusedContainer(Refusal):
+    """Why a pod gets nothing: this one of its containers has no place. The nearest request is of variables,
+    as anywhere: how a pod asks is not known here."""
+
+    container: str = ""
 
 
 def reserve(inventory: Inventory, config: Config, reservation: Reservation) -> Refusal | None:
@@ -187,9 +190,10 @@ def _size(demand: Demand) -> tuple[bool, int, int, int, int]:
 
 
 def _of_container(name: str, refusal: Refusal) -> Refusal:
-    """The refusal in words of a pod's author, who has no variables for amounts."""
-    nearest = refusal.nearest and {_WORDS[key]: value for key, value in refusal.nearest.items()}
-    return refusal.replace(message=f"container {name}: {refusal.message}", nearest=nearest)
+    message = f"container {name}: {refusal.message}"
+    return RefusedContainer(
+        refusal.code, message, refusal.devices, refusal.nearest, refusal.is_full, container=name
+    )
 
 
 def _shares(slices: tuple[Slice, ...]) -> tuple[Share, ...]:

@@ -460,7 +460,7 @@ def test_a_pod_has_its_place_in_the_ledger_before_its_container_starts(
     ((share,),) = reservation.containers.values()
     assert (share.memory_bytes, share.cores) == (4 * GIB, 30)
     until(lambda: events(plugin.api, "a"), "the pod says what it has")
-    assert events(plugin.api, "a") == [("XPUReserved", "main: 4G of GPU 0 and 30% of its cores")]
+    assert events(plugin.api, "a") == [("XPUReserved", "main: 4 GiB of GPU 0 and 30% of its cores")]
     # What pods have is no less for other pods: the scheduler subtracts it.
     until(lambda: kubelet.healthy(WHOLE) == 3, "the card is no whole one any more")
     assert (kubelet.healthy(MEMORY), kubelet.healthy(CORES)) == (60, 400)
@@ -506,6 +506,7 @@ def test_what_does_not_fit_is_refused_with_figures_and_reserved_when_it_does(
     ((reason, message),) = events(plugin.api, "a")
     assert reason == "XPURefused"
     assert "container main: no device has 10G of memory free (GPU 0-3: 5G free, 10G requested)" in message
+    assert message.endswith("; the nearest request that fits now: yoyoworks.com/xpu-mem: 5")
     # The kubelet must not fail the pod for good: it may start once there is room.
     until(lambda: kubelet.healthy(MEMORY) == 20, "the rest is not offered")
     kubelet.allocate("a", MEMORY, 10)
@@ -544,7 +545,12 @@ def test_an_assignment_says_which_card_it_is(plugin: Plugin, kubelet: Kubelet) -
 @pytest.mark.parametrize(
     ("case", "problem"),
     [
-        ("missing", "the pod has no assignment, and this node gives devices by assignments alone"),
+        (
+            "missing",
+            "the pod has no assignment, and this node gives devices by assignments alone "
+            "(kubernetes.placement: extender): is kube-scheduler told of the extender? (docs/kubernetes.md, "
+            "The scheduler)",
+        ),
         ("forged", "yoyoworks.com/xpu-assignment is forged or damaged: its signature is wrong"),
         ("copied", "yoyoworks.com/xpu-assignment is of another pod (u-b)"),
         ("elsewhere", "yoyoworks.com/xpu-assignment is for the node n2, not n1"),

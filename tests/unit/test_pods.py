@@ -134,7 +134,7 @@ def test_a_pod_is_placed_whole_as_docker_s_containers_are(run_dir: Path) -> None
         place_for_pod(inventory, CONFIG, Pod("x", "default", "x", {"a": demand(1), "b": demand(9)}))
     )
     assert told.startswith("container b: no device has 9G of memory free (GPU 0: 5G free, 9G requested (11G")
-    assert told.endswith("the nearest request that fits now: memory=7G")
+    assert told.endswith("the nearest request that fits now: XPU_MEM=7G")
     with PodLedger() as ledger:
         assert {each.uid for each in ledger.reservations()} == {"u", "v", "w"}
 

@@ -92,6 +92,11 @@ class PodDemand(Value):
     #: What the pod's annotation says: a key of POLICIES; None: nothing.
     policy: str | None = None
 
+    def of(self, container: str) -> Demand | None:
+        """What that container asks for; None: nothing."""
+        everything = (*self.containers, *self.init, *self.sidecars)
+        return next((demand for name, demand in everything if name == container), None)
+
     @property
     def is_empty(self) -> bool:
         """Whether no container asks for anything."""
@@ -272,6 +277,11 @@ def whole_number(value: Any) -> int | None:
     else:
         divisor *= 10**-power
     return None if number % divisor or number // divisor > _LARGEST else number // divisor
+
+
+def gib(text: str) -> str:
+    """`3G`, as units.py has it, in the way of Kubernetes' users: `3 GiB`."""
+    return f"{text[:-1]} bytes" if text[-1] == "B" else f"{text[:-1]} {text[-1]}iB"
 
 
 def _of(container: str, what: str) -> str:

@@ -62,17 +62,20 @@ class Refusal(Value):
             "nearest": self.nearest,
         }
 
-    def line(self, spelling: dict[str, str] | None = None) -> str:
+    def line(self, spelling: dict[str, str] | None = None, nearest: str = "") -> str:
         """All of it in one line for people; `spelling` has what replaces `XPU_MEM=` and the like for a
-        command that takes options instead of variables."""
+        command that takes options instead of variables, `nearest` replaces the nearest request as a whole."""
         groups = _by_reason(self.devices)
         parts = [f"GPU {spans(group)}: {reason}" for reason, group in groups[:_SHOWN]]
         if len(groups) > _SHOWN:
             parts.append(f"and {sum(len(group) for _, group in groups[_SHOWN:])} more")
         text = f"{self.message} ({'; '.join(parts)})" if parts else self.message
         if self.nearest:
-            text += "; the nearest request that fits now: " + " ".join(
-                (spelling or {}).get(name, f"{name}=") + value for name, value in self.nearest.items()
+            text += "; the nearest request that fits now: " + (
+                nearest
+                or " ".join(
+                    (spelling or {}).get(name, f"{name}=") + value for name, value in self.nearest.items()
+                )
             )
         elif self.is_full:
             text += "; nothing smaller fits now either: see `xpu ps` for who holds what"

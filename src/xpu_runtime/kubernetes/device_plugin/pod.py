@@ -7,9 +7,10 @@ from typing import Any
 
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.kubernetes import resources as names
-from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources, whole_number
+from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources, gib, whole_number
+from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation
-from xpu_runtime.pods import Pod
+from xpu_runtime.pods import Pod, RefusedContainer
 from xpu_runtime.request.assignment import ANNOTATION, Demand, Share
 from xpu_runtime.request.units import parse_memory, show_exactly
 from xpu_runtime.value import Value
@@ -122,8 +123,29 @@ def placed_by_node(pod: PodOnNode) -> Pod:
     return Pod(pod.uid, pod.namespace, pod.name, *groups, policy=asked.policy)
 
 
+def refusal_text(refusal: Refusal, pod: PodOnNode, known: Resources, inventory: Inventory | None) -> str:
+    """The refusal in words of a pod's author, who says amounts as limits."""
+    found = refusal.nearest
+    if not isinstance(refusal, RefusedContainer) or not found or inventory is None:
+        return refusal.line()
+    memory, cores = parse_memory(found.get("XPU_MEM", "0B")).bytes or 0, int(found.get("XPU_CORES", 0))
+    count = int(found.get("XPU_COUNT", 1))
+    asked = pod.demand.of(refusal.container)
+    if asked is not None and asked.memory_percent is not None:
+        # Of a smaller device the same percentage is less.
+        percent = memory * 100 // max(device.memory_bytes for device in inventory.devices)
+        percent = min(percent, cores or 100)
+        nearest = names.Demand(count, None, percent, percent) if percent else None
+    else:
+        memory = memory // known.memory_unit * known.memory_unit
+        nearest = names.Demand(count, memory, cores or None) if memory else None
+    if nearest is None:  # less than one unit
+        return refusal.replace(nearest=None).line()
+    return refusal.line(nearest=known.as_limits(nearest, pod.by_container[refusal.container]))
+
+
 def shares_text(reservation: Reservation, inventory: Inventory) -> str:
-    """What is reserved, for an event: "main: GPU 0: 4G, 30% of its cores"."""
+    """What is reserved, for an event: "main: 4 GiB of GPU 0 and 30% of its cores"."""
     groups = (reservation.init, reservation.sidecars, reservation.containers)
     return "; ".join(
         f"{name}: {', '.join(_share(share, inventory) for share in shares)}"
@@ -135,5 +157,5 @@ def shares_text(reservation: Reservation, inventory: Inventory) -> str:
 def _share(share: Share, inventory: Inventory) -> str:
     device = node.find(inventory, share.device_uuid)
     label = device.label if device is not None else share.device_uuid
-    memory = "all of it" if share.memory_bytes is None else show_exactly(share.memory_bytes)
+    memory = "all of it" if share.memory_bytes is None else gib(show_exactly(share.memory_bytes, "G"))
     return f"{memory} of {label}" + ("" if share.cores is None else f" and {share.cores}% of its cores")

@@ -20,7 +20,7 @@ from xpu_runtime.kubernetes import resources as names
 from xpu_runtime.kubernetes.api import Api, ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
-from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, placed_by_node, shares_text
+from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, placed_by_node, refusal_text, shares_text
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation, of_assignment
@@ -184,7 +184,9 @@ class Pods:
         pod = state.pod
         try:
             found = self._decide(pod)
-            refusal = found.line() if isinstance(found, Refusal) else ""
+            refusal = ""
+            if isinstance(found, Refusal):
+                refusal = refusal_text(found, pod, self._resources, self._inventory())
         except LedgerError:
             raise
         except (XpuError, OSError) as error:  # such as of a file that says what can hold a limit
@@ -227,7 +229,8 @@ class Pods:
             raise XpuError(
                 "the pod has no assignment, and this node gives devices by assignments alone "
                 "(kubernetes.placement: extender)",
-                "let a scheduler place it that asks the XPU extender: leave out nodeName, see schedulerName",
+                "is kube-scheduler told of the extender? (docs/kubernetes.md, The scheduler) Where it is, "
+                "leave out nodeName, and see schedulerName",
             )
         with self._accounts.turn(_LEDGER_S):
             return place_for_pod(inventory, config, placed_by_node(pod))

@@ -14,7 +14,7 @@ from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.devices import NodeDevices
 from xpu_runtime.kubernetes.extender.objects import Figures
 from xpu_runtime.kubernetes.extender.placement import limits_of
-from xpu_runtime.kubernetes.resources import Demand, PodDemand, Resources
+from xpu_runtime.kubernetes.resources import Demand, PodDemand, Resources, gib
 from xpu_runtime.ledger.refusal import spans
 from xpu_runtime.request.units import show, show_exactly
 
@@ -212,11 +212,6 @@ def _asked(demand: Demand) -> str:
         each = gib(show_exactly(demand.memory_bytes, "G"))
         each += f" and {demand.cores} percent of its cores" if demand.cores else ""
     return f"{each} on each of {demand.count} GPUs" if demand.count > 1 else each
-
-
-def gib(text: str) -> str:
-    """`3G`, as units.py has it, in the way of Kubernetes' users: `3 GiB`."""
-    return f"{text[:-1]} bytes" if text[-1] == "B" else f"{text[:-1]} {text[-1]}iB"
 
 
 def _devices(indexes: list[str], text: str) -> str:

@@ -14,10 +14,17 @@ from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.kubernetes.api import Change
 from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
-from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, placed_by_node, resources_of, shares_text
+from xpu_runtime.kubernetes.device_plugin.pod import (
+    PodOnNode,
+    placed_by_node,
+    refusal_text,
+    resources_of,
+    shares_text,
+)
 from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
 from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, Resources
 from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.pods import RefusedContainer
 from xpu_runtime.request.assignment import Share
 from xpu_runtime.vendors.inventory import Device
 
@@ -103,7 +110,46 @@ def test_what_is_reserved_in_words() -> None:
     reservation = Reservation(
         "u", "ns", "p", 0.0, {"main": (Share("GPU-a", 4 * GIB, 30), Share("GPU-b", None, None))}
     )
-    assert shares_text(reservation, inventory) == "main: 4G of GPU 3 and 30% of its cores, all of it of GPU-b"
+    assert (
+        shares_text(reservation, inventory) == "main: 4 GiB of GPU 3 and 30% of its cores, all of it of GPU-b"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "variables", "limits"),
+    [
+        (
+            container("main", mem="9", cores="30"),
+            None,
+            {"XPU_MEM": "7680M", "XPU_CORES": "20"},
+            "yoyoworks.com/xpu-mem: 7, yoyoworks.com/xpu-cores: 20",
+        ),
+        (
+            container("main", mem="16"),
+            "2",
+            {"XPU_MEM": "7G", "XPU_COUNT": "2"},
+            'yoyoworks.com/xpu-mem: 14, annotation yoyoworks.com/xpu-count: "2"',
+        ),
+        (
+            container("main", shares="60"),
+            None,
+            {"XPU_MEM": "7G", "XPU_CORES": "50"},
+            "yoyoworks.com/xpu-shares: 46",
+        ),
+        (container("main", mem="9"), None, {"XPU_MEM": "900M"}, None),
+    ],
+)
+def test_the_nearest_request_is_said_as_limits(
+    asked: dict[str, Any], count: str | None, variables: dict[str, str], limits: str | None
+) -> None:
+    annotations = {} if count is None else {"yoyoworks.com/xpu-count": count}
+    inventory = node(nvidia("1"), Device("0", "GPU-a", "T4", 15 * GIB, (), "nvidia"))
+    refusal = RefusedContainer("not-enough-memory", "no", (), variables, True, container="main")
+
+    text = refusal_text(refusal, kept(pod(asked, annotations=annotations)), KNOWN, inventory)
+
+    nothing = "nothing smaller fits now either: see `xpu ps` for who holds what"
+    assert text == (f"no; the nearest request that fits now: {limits}" if limits else f"no; {nothing}")
 
 
 # What becomes of them
