@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ VALUES = {
     "without-extender": ["extender.enabled=false", "kubernetes.placement=node"],
     "second-scheduler": ["scheduler.enabled=true"],
 }
+#: What the manifests call our image until somebody says where it is: no registry answers to that name.
+NOWHERE = "registry.invalid/xpu-kubernetes"
 #: A kind that came after the oldest release, and the first that has it.
 NEW = {("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"): 30,
        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"): 30}  # fmt: skip
@@ -70,12 +73,14 @@ def _documents(text: str) -> list[Document]:
 
 
 def kustomized(folder: str | Path) -> list[Document]:
+    """`folder`: of MANIFESTS, or with its whole path."""
     return _documents(_run("kubectl", "kustomize", str(MANIFESTS / folder)))
 
 
 def rendered(*values: str, hooks: bool = False, release: str = RELEASES[-1]) -> list[Document]:
     sets = [word for value in values for word in ("--set", value)]
-    options = ["--kube-version", release] + ([] if hooks else ["--no-hooks"])
+    options = ["--kube-version", release, "--set", f"image.repository={NOWHERE}"]
+    options += [] if hooks else ["--no-hooks"]
     return _documents(
         _run("helm", "template", "xpu", str(MANIFESTS / "chart"), "-n", "xpu-system", *options, *sets)
     )
@@ -203,13 +208,91 @@ def test_the_chart_refuses_values_that_make_no_sense(values: list[str], reason: 
     sets = [word for value in values for word in ("--set", value)]
 
     done = subprocess.run(
-        [TOOLS / "bin" / "helm", "template", "xpu", MANIFESTS / "chart", *sets],
+        [
+            TOOLS / "bin" / "helm",
+            "template",
+            "xpu",
+            MANIFESTS / "chart",
+            "--set",
+            f"image.repository={NOWHERE}",
+            *sets,
+        ],
         capture_output=True,
         text=True,
     )
 
     assert done.returncode != 0
     assert reason in done.stderr
+
+
+def _images(documents: list[Document]) -> set[str]:
+    return {
+        container["image"]
+        for each in documents
+        if each["kind"] in ("DaemonSet", "Deployment", "Job")
+        for spec in [each["spec"]["template"]["spec"]]
+        for container in [*spec.get("initContainers", ()), *spec["containers"]]
+    }
+
+
+_SCHEDULERS = "registry.k8s.io/kube-scheduler"
+
+
+def _ours(documents: list[Document]) -> set[str]:
+    return {each for each in _images(documents) if not each.startswith(f"{_SCHEDULERS}:")}
+
+
+def test_no_stranger_s_image_is_run_where_nobody_has_said_where_ours_is() -> None:
+    for folder in [*OVERLAYS.values(), "uninstall"]:
+        assert _ours(kustomized(folder)) == {f"{NOWHERE}:{version.VERSION}"}, folder
+    # By one who takes the parts, too.
+    for folder in ("base", "base/extender"):
+        assert _ours(kustomized(folder)) == {NOWHERE}, folder
+
+    done = subprocess.run(
+        [TOOLS / "bin" / "helm", "template", "xpu", MANIFESTS / "chart"], capture_output=True, text=True
+    )
+
+    assert done.returncode != 0
+    assert "--set image.repository=REGISTRY/xpu-kubernetes" in done.stderr
+
+
+def _commands_of_the_page(beginning: str) -> str:
+    """The lines of docs/kubernetes.md that a reader copies, from the one that begins so, up to the first
+    that asks a cluster."""
+    lines = (REPOSITORY / "docs/kubernetes.md").read_text().splitlines()
+    first = next(n for n, line in enumerate(lines) if line.strip().startswith(beginning))
+    found: list[str] = []
+    for line in lines[first:]:
+        if "kubectl" in line:
+            break
+        found.append(line)
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    return "\n".join(line[indent:] for line in found)
+
+
+@pytest.mark.parametrize("folder", OVERLAYS.values())
+def test_the_page_s_kustomization_says_once_where_the_image_is(folder: str, tmp_path: Path) -> None:
+    shutil.copytree(MANIFESTS, tmp_path / "packaging/kubernetes")
+
+    def run(commands: str) -> None:
+        text = commands.replace("REGISTRY", "registry.example.com:5000/gpus")
+        subprocess.run(["sh", "-euc", text], cwd=tmp_path, check=True)
+
+    run(_commands_of_the_page("mkdir my-cluster &&"))
+    file = tmp_path / "my-cluster/kustomization.yaml"
+    file.write_text(
+        file.read_text().replace("[../packaging/kubernetes]", f"[../packaging/kubernetes/{folder}]")
+    )
+    run(_commands_of_the_page("mkdir my-cluster/uninstall"))
+
+    for found in (tmp_path / "my-cluster", tmp_path / "my-cluster/uninstall"):
+        image = f"registry.example.com:5000/gpus/xpu-kubernetes:{version.VERSION}"
+        assert _ours(kustomized(found)) == {image}
+    whole = {_key(each) for each in kustomized(tmp_path / "my-cluster")}
+    assert whole == {_key(each) for each in kustomized(folder)}
+    left = {_key(each) for each in kustomized(tmp_path / "my-cluster/uninstall")}
+    assert left == {_key(each) for each in kustomized("uninstall")}
 
 
 def test_helm_finds_nothing_to_say_about_the_chart() -> None:
@@ -318,7 +401,7 @@ def test_versions_are_ours() -> None:
         image["newTag"]
         for file in MANIFESTS.rglob("kustomization.yaml")
         for image in yaml.safe_load(file.read_text()).get("images", [])
-        if image["name"] == "xpu-kubernetes"
+        if image["name"] == NOWHERE
     }
 
     assert {chart["version"], chart["appVersion"]} | images == {version.VERSION}
@@ -520,8 +603,8 @@ def test_the_secrets_are_ones_that_both_ends_take(tmp_path: Path) -> None:
     [
         (["keys"], ["xpu-keys"]),
         (["certificates"], ["xpu-extender-tls", "xpu-scheduler-tls"]),
-        (["gpus", "certificates"], ["xpu-extender-tls", "xpu-scheduler-tls"]),
-        (["gpus"], ["xpu-keys", "xpu-extender-tls", "xpu-scheduler-tls"]),
+        (["-n", "gpus", "certificates"], ["xpu-extender-tls", "xpu-scheduler-tls"]),
+        (["-n", "gpus"], ["xpu-keys", "xpu-extender-tls", "xpu-scheduler-tls"]),
     ],
 )
 def test_certificates_are_made_anew_without_the_keys_that_pods_were_signed_with(
@@ -547,10 +630,23 @@ def test_one_more_key_is_a_line_for_those_that_are_there(tmp_path: Path) -> None
     keys.write_text(f"old {'ab' * 32}\n{done.stdout}")
 
     assert len(read_keys(str(keys))) == 2
-    # A word that is not known makes nothing.
-    wrong = subprocess.run([MANIFESTS / "make-secrets", "gpus", "key"], capture_output=True, text=True)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "usage: make-secrets" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["key"], ["--help-me"], ["gpus"], ["keys", "line"], ["-n"], ["-n", "--help"], ["-n", "Gpus"]]
+)
+def test_secrets_are_made_for_no_word_that_is_not_known(words: list[str]) -> None:
+    done = subprocess.run([MANIFESTS / "make-secrets", *words], capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: make-secrets" in done.stderr
+
+
+def test_who_asks_what_make_secrets_does_gets_no_secret() -> None:
+    done = subprocess.run([MANIFESTS / "make-secrets", "--help"], capture_output=True, text=True, check=True)
+
+    assert "make-secrets [-n NAMESPACE]" in done.stdout
+    assert "kind: Secret" not in done.stdout
 
 
 def _shakes_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool:
