@@ -178,7 +178,10 @@ def _normal(document: Document) -> Document:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_the_chart_says_the_same_as_kustomize(name: str) -> None:
     by_kustomize = {_key(each): _normal(each) for each in kustomized(OVERLAYS[name])}
-    by_helm = {_key(each): _normal(each) for each in rendered(*VALUES[name])}
+    # kustomize does not know the cluster's version: its scheduler is of the one that is written there.
+    component = yaml.safe_load((MANIFESTS / "components/scheduler/kustomization.yaml").read_text())
+    (scheduler,) = component["images"]
+    by_helm = {_key(each): _normal(each) for each in rendered(*VALUES[name], release=scheduler["newTag"])}
 
     # helm makes the namespace itself (--create-namespace).
     del by_kustomize[("Namespace", "", "xpu-system")]
@@ -361,12 +364,99 @@ def test_where_a_quota_is_wanted_for_critical_pods_each_namespace_of_ours_can_ha
     assert "ResourceQuota" not in {each["kind"] for each in rendered()}
 
 
+@pytest.mark.parametrize(
+    "of_cluster, tag",
+    [
+        ("v1.31.4", "v1.31.4"),
+        ("v1.31.4-eks-7f9249a", "v1.31.4"),
+        ("v1.30.5+k3s1", "v1.30.5"),
+        ("v1.29.1-gke.1589000", "v1.29.1"),
+    ],
+)
+def test_a_second_scheduler_is_of_the_cluster_s_version(of_cluster: str, tag: str) -> None:
+    found = _images(rendered("scheduler.enabled=true", release=of_cluster))
+    chosen = _images(rendered("scheduler.enabled=true", "scheduler.tag=v1.30.9", release=of_cluster))
+
+    assert {each for each in found if each.startswith(_SCHEDULERS)} == {f"{_SCHEDULERS}:{tag}"}
+    assert {each for each in chosen if each.startswith(_SCHEDULERS)} == {f"{_SCHEDULERS}:v1.30.9"}
+
+
+def test_what_runs_our_image_goes_where_it_can_run(everything: list[tuple[str, Document]]) -> None:
+    seen = set()
+    for name, spec in _pod_specs(everything):
+        if any(NOWHERE in each["image"] for each in spec["containers"]):
+            # image.py makes it for no other.
+            selector = spec["nodeSelector"]
+            assert (selector["kubernetes.io/os"], selector["kubernetes.io/arch"]) == ("linux", "amd64"), name
+            seen.add(name)
+
+    assert seen == {"xpu-node", "xpu-extender", "xpu-uninstall"}
+
+
+def _daemonset(documents: list[Document]) -> Document:
+    found: Document = next(
+        each for each in documents if _key(each) == ("DaemonSet", "xpu-system", "xpu-node")
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        # node-feature-discovery, by class and vendor, and as NVIDIA's operator has it configured.
+        "feature.node.kubernetes.io/pci-0300_10de.present=true",
+        "feature.node.kubernetes.io/pci-0302_10de.present=true",
+        "feature.node.kubernetes.io/pci-10de.present=true",
+        "feature.node.kubernetes.io/pci-0380_1002.present=true",
+        "feature.node.kubernetes.io/pci-1200_1002.present=true",
+        # NVIDIA's feature discovery; AMD's operator and node labeller.
+        "nvidia.com/gpu.present=true",
+        "feature.node.kubernetes.io/amd-gpu=true",
+        "amd.com/gpu.device-id=74a1",
+        "cloud.google.com/gke-accelerator=nvidia-l4",
+        "kubernetes.azure.com/accelerator=nvidia",
+    ],
+)
+def test_a_node_gets_the_runtime_by_each_label_that_says_it_has_a_gpu(label: str) -> None:
+    spec = _daemonset(kustomized("."))["spec"]["template"]["spec"]
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    name, _, value = label.partition("=")
+
+    assert _is_chosen(terms, {name: value})
+    assert not _is_chosen(terms, {name: value, "yoyoworks.com/xpu": "disabled"})
+    assert not _is_chosen(terms, {})
+
+
+def _is_chosen(terms: Document, labels: dict[str, str]) -> bool:
+    """As the scheduler goes by a node selector (kubernetes.io, "Assigning Pods to Nodes")."""
+
+    def holds(expression: Document) -> bool:
+        value = labels.get(expression["key"])
+        holding = {
+            "In": value in expression.get("values", ()),
+            "NotIn": value not in expression.get("values", ()),
+            "Exists": value is not None,
+        }
+        return holding[expression["operator"]]
+
+    return any(all(map(holds, term["matchExpressions"])) for term in terms["nodeSelectorTerms"])
+
+
+@pytest.mark.parametrize(
+    "values", [[], ["node.tolerations[0].key=gpus", "node.tolerations[0].operator=Exists"]]
+)
+def test_pods_that_ask_may_go_where_the_runtime_is(values: list[str]) -> None:
+    for documents in (rendered(*values), kustomized(".")):
+        (runtime_class,) = (each for each in documents if each["kind"] == "RuntimeClass")
+        of_node = _daemonset(documents)["spec"]["template"]["spec"]["tolerations"]
+        assert runtime_class["scheduling"]["tolerations"] == of_node
+
+
 def test_what_is_left_on_nodes_is_looked_for_by_both_labels() -> None:
     (daemonset,) = (each for each in kustomized("uninstall") if each["kind"] == "DaemonSet")
     spec = daemonset["spec"]["template"]["spec"]
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
 
-    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
     assert terms["nodeSelectorTerms"] == [
         {"matchExpressions": [{"key": keeper.LABEL, "operator": "In", "values": ["true"]}]},
         {"matchExpressions": [{"key": keeper.REMOVAL, "operator": "In", "values": ["pending"]}]},
