@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,19 @@ def test_a_replica_that_does_not_lead_passes_on_and_takes_over_without_a_pod_tha
     memory, _ = given(pods.wait_until_bound(8))
     assert list(memory.values()) == [16 * GIB] * 2
     assert not any("FailedScheduling" in pods.reasons(f"after-{number}") for number in range(4))
+
+
+def test_its_account_may_show_the_cluster_s_state(
+    cluster: Cluster, extender: Extender, simulated: SimulatedNodes
+) -> None:
+    (node,) = simulated.create(1, (16, 16))
+
+    # By `kubectl exec` in its pod, that is.
+    kubeconfig = f"--kubeconfig={cluster.folder}/extender.kubeconfig"
+    done = cluster.node.xpu("kubernetes", "status", node, kubeconfig, "--json")
+
+    (found,) = json.loads(done.stdout)["nodes"]
+    assert [card["free_memory_bytes"] for card in found["cards"]] == [16 * GIB] * 2
 
 
 def test_what_an_author_writes_into_his_pod_frees_nothing(

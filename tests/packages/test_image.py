@@ -9,12 +9,15 @@ import os
 import subprocess
 import tarfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.kubernetes_api import ApiServer
 from support.packages import make_image
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Told, write
 
 _MIB = 1 << 20
 #: All our modules, and what they import from the extra, by the image's own Python.
@@ -86,7 +89,39 @@ def test_all_of_ours_runs_in_it_as_nobody_on_a_root_that_is_read_only(
     assert "device-plugin" in done.stdout
 
 
-def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def test_the_cluster_s_state_can_be_asked_for_in_it(
+    blobs: dict[str, bytes], api_server: ApiServer, tmp_path: Path
+) -> None:
+    (tmp_path / "root").mkdir()
+    (docker,) = json.loads(blobs["manifest.json"])
+    subprocess.run(["tar", "-C", tmp_path / "root", "-xz"], input=blobs[docker["Layers"][0]], check=True)
+    (entrypoint,) = json.loads(blobs[docker["Config"]])["config"]["Entrypoint"]
+    told = Told("615.00", "extender", (), {})
+    api_server.put("/api/v1/nodes/n1", {"metadata": {"annotations": {ANNOTATION: write(told)}}})
+    cluster = {"name": "c", "cluster": {"server": api_server.url}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    user = {"name": "u", "user": {"token": "any"}}
+    kubeconfig = {"clusters": [cluster], "contexts": [context], "users": [user], "current-context": "c"}
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
+
+    done = _run(
+        tmp_path,
+        *(entrypoint, "kubernetes", "status", "--kubeconfig=/kubeconfig", "--json"),
+        mounts={"/kubeconfig": tmp_path / "kubeconfig"},
+        on_host_network=True,
+    )
+
+    assert entrypoint == "/opt/xpu/bin/xpu"  # what the page has in kubectl exec
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [each["name"] for each in json.loads(done.stdout)["nodes"]] == ["n1"]
+
+
+def _run(
+    folder: Path,
+    *command: str,
+    mounts: Mapping[str, Path] | None = None,
+    on_host_network: bool = False,
+) -> subprocess.CompletedProcess[str]:
     """Runs a command in folder/root, by runc, as the extender's container is: no rights, nothing to write
     to."""
     (folder / "config.json").unlink(missing_ok=True)
@@ -95,6 +130,13 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     user = {"uid": 65532, "gid": 65532}
     spec["process"] |= {"terminal": False, "args": list(command), "user": user, "capabilities": {}}
     spec["root"] = {"path": "root", "readonly": True}
+    for inside, file in (mounts or {}).items():
+        (folder / "root" / inside.lstrip("/")).touch()
+        mount = {"destination": inside, "source": str(file), "type": "bind", "options": ["bind", "ro"]}
+        spec["mounts"].append(mount)
+    if on_host_network:
+        namespaces = spec["linux"]["namespaces"]
+        spec["linux"]["namespaces"] = [each for each in namespaces if each["type"] != "network"]
     name = f"xpu-image-{uuid.uuid4().hex[:8]}"
     spec["linux"]["cgroupsPath"] = f"/{name}"
     (folder / "config.json").write_text(json.dumps(spec))

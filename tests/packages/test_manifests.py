@@ -195,12 +195,15 @@ def test_the_chart_says_the_same_as_kustomize(name: str) -> None:
     "values, reason",
     [
         (["kubernetes.placement=cluster"], "placement"),
-        (["kubernetes.memoryUnit=1GB"], "memoryUnit"),
-        (["kubernetes.memoryUnit=1G"], "memoryUnit"),
+        (["kubernetes.memoryUnit=1GB"], "such as 1GiB or 256MiB"),
+        (["kubernetes.memoryUnit=1G"], "such as 1GiB or 256MiB"),
         (["kubernetes.aliases={aliyun}"], "aliases"),
-        (["extender.enabled=false"], "placement"),
-        (["kubernetes.placement=node"], "extender/enabled"),
-        (["extender.enabled=false", "kubernetes.placement=node", "scheduler.enabled=true"], "scheduler"),
+        (["extender.enabled=false"], "set kubernetes.placement=node, too"),
+        (["kubernetes.placement=node"], "set extender.enabled=false, too"),
+        (
+            ["extender.enabled=false", "kubernetes.placement=node", "scheduler.enabled=true"],
+            "asks the extender",
+        ),
         (["extender.replica=3"], "replica"),
         (["extender.replicas=0"], "replicas"),
         (["node.containerd.config=config.toml"], "config"),
@@ -310,8 +313,11 @@ def test_values_are_what_nodes_take() -> None:
     values = json.loads((MANIFESTS / "chart/values.schema.json").read_text())
     chart = values["properties"]["kubernetes"]["properties"]
 
-    # helm's expressions (Go's) have no look-ahead, and $ is the text's end there anyway.
-    assert chart["memoryUnit"]["pattern"] == ours["memory_unit"]["pattern"].replace(r"(?!\n)", "")
+    # Where the chart says it in words of its own. helm's expressions (Go's) have no look-ahead, and $ is the
+    # text's end there anyway.
+    checks = (MANIFESTS / "chart/templates/_names.tpl").read_text()
+    (pattern,) = re.findall(r'regexMatch "(.*?)" \$k\.memoryUnit', checks)
+    assert pattern == ours["memory_unit"]["pattern"].replace(r"(?!\n)", "")
     assert chart["memoryUnit"]["maxLength"] == ours["memory_unit"]["maxLength"]
     assert chart["aliases"]["items"]["enum"] == ours["aliases"]["items"]["enum"] == list(ALIASES)
     assert sorted(chart["placement"]["enum"]) == sorted(ours["placement"]["enum"])
@@ -461,6 +467,30 @@ def test_what_is_left_on_nodes_is_looked_for_by_both_labels() -> None:
         {"matchExpressions": [{"key": keeper.LABEL, "operator": "In", "values": ["true"]}]},
         {"matchExpressions": [{"key": keeper.REMOVAL, "operator": "In", "values": ["pending"]}]},
     ]
+
+
+@pytest.mark.parametrize(
+    "values, said, not_said",
+    [
+        (VALUES["default"], "serverName: xpu-extender.gpus.svc", "schedulerName"),
+        (
+            VALUES["default"],
+            "kubectl -n gpus exec deploy/xpu-extender -- /opt/xpu/bin/xpu kubernetes status",
+            "docker",
+        ),
+        (VALUES["second-scheduler"], "schedulerName: xpu-scheduler", "urlPrefix"),
+        (VALUES["without-extender"], f"{NOWHERE}:{version.VERSION} kubernetes status", "xpu-extender"),
+    ],
+)
+def test_who_has_installed_is_told_what_comes_next(values: list[str], said: str, not_said: str) -> None:
+    sets = [word for value in (f"image.repository={NOWHERE}", *values) for word in ("--set", value)]
+
+    notes = _run(
+        "helm", "install", "xpu", str(MANIFESTS / "chart"), "-n", "gpus", "--dry-run=client", *sets
+    ).partition("NOTES:")[2]
+
+    assert said in notes
+    assert not_said not in notes
 
 
 def test_helm_waits_as_long_as_nodes_may_take() -> None:

@@ -1,3 +1,20 @@
+{{/* What the schema would refuse in words that do not say what to write. */}}
+{{- define "xpu.check" -}}
+{{- $k := .Values.kubernetes }}
+{{- if not (regexMatch "^[1-9][0-9]{0,5}(MiB|GiB)$" $k.memoryUnit) }}
+{{- fail (printf "kubernetes.memoryUnit=%s: write a whole number of MiB or GiB, such as 1GiB or 256MiB" $k.memoryUnit) }}
+{{- end }}
+{{- if and (not .Values.extender.enabled) (ne $k.placement "node") }}
+{{- fail "extender.enabled=false: then nobody signs what pods are given: set kubernetes.placement=node, too, and each node chooses the cards" }}
+{{- end }}
+{{- if and .Values.extender.enabled (eq $k.placement "node") }}
+{{- fail "kubernetes.placement=node: then each node chooses the cards, and the extender none: set extender.enabled=false, too" }}
+{{- end }}
+{{- if and .Values.scheduler.enabled (not .Values.extender.enabled) }}
+{{- fail "scheduler.enabled=true: that scheduler asks the extender, which extender.enabled=false leaves out: set one of them otherwise" }}
+{{- end }}
+{{- end }}
+
 {{- define "xpu.labels" -}}
 app.kubernetes.io/name: xpu
 app.kubernetes.io/instance: {{ .Release.Name }}
