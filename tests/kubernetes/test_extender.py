@@ -70,6 +70,27 @@ def test_its_account_may_show_the_cluster_s_state(
     assert [card["free_memory_bytes"] for card in found["cards"]] == [16 * GIB] * 2
 
 
+def test_a_scheduler_that_does_not_count_our_resources_has_the_extender_s_figures_always(
+    cluster: Cluster, extender: Extender, simulated: SimulatedNodes, pods: Pods
+) -> None:
+    (node,) = simulated.create(1, (16, 16))
+    pods.create(pod("counted", container(limits={MEMORY: 33}), **on(node)))
+    # No node has that much in sum: nobody else is asked.
+    assert "GiB" not in pods.wait_for_reason("counted", f"Insufficient {MEMORY}")
+    (found,) = manifests.scheduler_extenders(cluster.secrets, extender.port)
+    for each in found["managedResources"]:
+        each["ignoredByScheduler"] = True
+
+    cluster.restart_scheduler(extenders=[found])
+    try:
+        pods.create(pod("not-counted", container(limits={MEMORY: 33}), **on(node)))
+        reasons = pods.wait_for_reason("not-counted", "33 GiB asked")
+    finally:
+        ask(cluster, extender)
+
+    assert "16 GiB" in reasons and "Insufficient" not in reasons
+
+
 def test_what_an_author_writes_into_his_pod_frees_nothing(
     extender: Extender, simulated: SimulatedNodes, pods: Pods
 ) -> None:

@@ -27,6 +27,8 @@ from xpu_runtime import version
 from xpu_runtime.cli.kubernetes import kubernetes
 from xpu_runtime.config.compile import load_schema, read_config
 from xpu_runtime.kubernetes import configuration
+from xpu_runtime.kubernetes.device_plugin.node import LABELS
+from xpu_runtime.kubernetes.device_plugin.offer import units
 from xpu_runtime.kubernetes.resources import ALIASES, Resources
 from xpu_runtime.node_setup import keeper, pod, section
 from xpu_runtime.request.assignment import read_keys
@@ -513,6 +515,28 @@ def test_what_the_plugin_says_of_pods_is_in_the_page() -> None:
 
     assert reasons == {"XPUReserved", "XPURefused", "XPUNoRuntimeClass"}
     assert [each for each in reasons if f"`{each}" not in page] == []
+
+
+def test_the_page_has_each_label_that_a_node_gets() -> None:
+    page = (REPOSITORY / "docs/kubernetes.md").read_text()
+
+    given = [
+        *(f"xpu.{name}" for name in LABELS),
+        keeper.LABEL.partition("/")[2],
+        keeper.REMOVAL.partition("/")[2],
+    ]
+
+    assert [name for name in given if f"`{name}`" not in page] == []
+
+
+def test_what_the_page_expects_a_node_to_offer_is_what_it_offers() -> None:
+    page = (REPOSITORY / "docs/kubernetes.md").read_text()
+    (mib,) = re.findall(r"^    gpu-1 .* (\d+)M/\1M ", page, re.MULTILINE)
+    resources = Resources()
+
+    offered = {name: str(units(name, int(mib) << 20, resources)) for name in sorted(resources.names)}
+
+    assert json.dumps(offered, separators=(",", ":"))[1:] in page
 
 
 def test_versions_are_ours() -> None:
