@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from xpu_runtime.errors import XpuError, did_you_mean
+from xpu_runtime.request.assignment import ANNOTATION
+from xpu_runtime.request.parse import ANNOTATION_PREFIX, VARIABLES
 from xpu_runtime.request.units import MIB
 from xpu_runtime.value import Value
 
@@ -31,6 +33,11 @@ ALIASES = {
 #: Annotations of a pod that say how its amounts are to be placed.
 COUNT, POLICY = PREFIX + "-count", PREFIX + "-policy"
 POLICIES = ("binpack", "spread")
+#: All that a pod may have; which of them say amounts, and are refused at its start, is request/pod.py's.
+_ANNOTATIONS = (
+    ANNOTATION,
+    *(ANNOTATION_PREFIX + name[len("XPU_") :].lower().replace("_", "-") for name in VARIABLES),
+)
 
 #: More devices than any node has; a count is an author's word and bounds loops.
 _MOST_DEVICES = 1024
@@ -148,6 +155,16 @@ class Resources(Value):
         asked = PodDemand(tuple(found["containers"]), tuple(found["init"]), tuple(found["sidecars"]))
         # Who asks for nothing may write whatever annotation he likes.
         return asked if asked.is_empty else asked.replace(policy=_policy(annotations.get(POLICY)))
+
+    @staticmethod
+    def check_annotations(pod: Mapping[str, Any]) -> None:
+        """DemandError where a pod that asks has an annotation of ours that there is not: its start would be
+        refused for it. For one that has no place yet: one that has counts, whatever its author writes."""
+        for key in (pod.get("metadata") or {}).get("annotations") or {}:
+            if key.startswith(ANNOTATION_PREFIX) and key not in _ANNOTATIONS:
+                known = ", ".join(_ANNOTATIONS)
+                hint = did_you_mean(key, _ANNOTATIONS, f"known are {known}")
+                raise DemandError(f"the pod's annotation {key[:80]} is unknown", hint)
 
     def of_limits(self, container: str, limits: Mapping[str, Any], count: str | None = None) -> Demand | None:
         """What `container` asks for with `limits` and the pod's annotation COUNT; None: nothing.

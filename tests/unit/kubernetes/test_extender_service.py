@@ -192,6 +192,18 @@ def test_a_right_that_was_lost_is_one_line_of_the_log_though_watches_begin_again
     ]
 
 
+def test_a_misspelt_label_of_nodes_is_said_once(api: ApiServer, replicas: Callable[..., Replica]) -> None:
+    wrong, right = ({"yoyoworks.com/xpu.placement": value} for value in ("spraed", "spread"))
+    create(api, node("n1", labels=wrong), node("n2", labels=wrong), node("n3", labels=right))
+    one = replicas()
+    create(api, node("n1", 2, labels=wrong))
+    until(lambda: one.fits(pod("p", whole=2)) == ["n1"], "the change is seen")
+    assert [each for each in one.said if "label" in each] == [
+        "node n1: label yoyoworks.com/xpu.placement=spraed is unknown, and counts for nothing: did you mean "
+        "spread?"
+    ]
+
+
 def test_fifty_binds_at_once_give_nothing_twice(api: ApiServer, replicas: Callable[..., Replica]) -> None:
     pods = [pod(f"p{index}", mem=5, cores=30) for index in range(50)]
     create(api, node("n1", 2), node("n2", 2), *pods)

@@ -92,9 +92,31 @@ def test_devices_with_equal_figures_are_told_together_and_mig_devices_by_their_n
     sick = device("n1", 6, healthy=False, why="Xid 79")
     of = verbs(node("n1", [*alike, mig, sick]))
     assert why(of, pod("p", mem=20)) == {
-        "n1": "node n1: GPUs 0-4 each 16 GiB for pods, MIG device 5:0 5 GiB for pods, "
+        "n1": "node n1: GPUs 0-4 each have 16 GiB, MIG device 5:0 has 5 GiB, "
         "GPU 6 Xid 79, 20 GiB asked; the nearest request that fits now: yoyoworks.com/xpu-mem: 16"
     }
+
+
+def test_devices_that_docker_has_something_of_are_said_to_be_partly_used_by_no_pods() -> None:
+    others = {"memory": 4 * GIB, "cores": 10, "whole": False}
+    of = verbs(node("n1", [device("n1", index, others=others) for index in range(4)]))
+    assert why(of, pod("p", whole=1)) == {
+        "n1": "node n1: GPUs 0-3 are partly used by containers that are no pods, 1 whole GPU asked"
+    }
+    assert why(of, pod("p", mem=15))["n1"].startswith("node n1: GPUs 0-3 each have 12 GiB for pods, 15 GiB")
+
+
+def test_an_annotation_that_there_is_not_is_refused_of_a_pod_that_asks_with_what_was_meant() -> None:
+    of = verbs(node("n1", 2))
+    misspelt = {"yoyoworks.com/xpu-polcy": "spread"}
+    assert why(of, pod("p", mem=4, annotations=misspelt)) == {
+        "n1": "the pod's annotation yoyoworks.com/xpu-polcy is unknown: did you mean "
+        "yoyoworks.com/xpu-policy?"
+    }
+    known = {"yoyoworks.com/xpu-policy": "spread", "yoyoworks.com/xpu-sched": "burst", "xpu.example/x": "y"}
+    asks, asks_nothing = pod("p", mem=4, annotations=known), pod("p", annotations=misspelt)
+    for each in (asks, asks_nothing):
+        assert of.filter({"Pod": each, "NodeNames": ["n1"]})["NodeNames"] == ["n1"]
 
 
 def test_what_would_never_fit_is_told_apart_from_what_does_not_fit_now() -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from xpu_runtime.errors import did_you_mean
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.extender.placement import Kinds
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, Row, Shares
+from xpu_runtime.kubernetes.resources import POLICIES
 
 #: Labels of a node that say how its devices are filled: ours wins over ACK's.
 PLACEMENT_LABELS = ("yoyoworks.com/xpu.placement", "ack.node.gpu.placement")
@@ -62,7 +64,16 @@ def read(text: str | None) -> NodeDevices:
 def policy(labels: Mapping[str, str]) -> str | None:
     """How the node's labels want its devices to be filled; None where they do not say."""
     found = next((labels[name] for name in PLACEMENT_LABELS if name in labels), None)
-    return found if found in ("binpack", "spread") else None
+    return found if found in POLICIES else None
+
+
+def unknown_policy(labels: Mapping[str, str]) -> str:
+    """What is wrong with the label that says it, which counts for nothing then; "": nothing."""
+    name = next((name for name in PLACEMENT_LABELS if name in labels), None)
+    if name is None or labels[name] in POLICIES:
+        return ""
+    hint = did_you_mean(labels[name], POLICIES, f"it takes {' and '.join(POLICIES)}")
+    return f"label {name}={labels[name]} is unknown, and counts for nothing: {hint}"
 
 
 def _devices(rows: Sequence[Row], reserved: Mapping[str, Shares]) -> NodeDevices:

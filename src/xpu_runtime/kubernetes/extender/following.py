@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.extender import devices
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.kubernetes.outages import Outages
@@ -23,6 +24,8 @@ _NEWER_S = 60.0
 #: Seconds for which it may be unknown what has happened since: an API server that is started again takes as
 #: long.
 BLIND_S = 10.0
+#: Wrong labels of nodes that are said.
+_MOST_LABELS = 100
 
 
 class Following:
@@ -38,6 +41,8 @@ class Following:
         self._listed = {"nodes": threading.Event(), "pods": threading.Event()}
         #: What is wrong with either at the moment; "": nothing.
         self.problems = {"nodes": "not read yet", "pods": "not read yet"}
+        #: What was said of nodes' labels.
+        self._labels: set[str] = set()
         #: Since when (time.monotonic) there has been something wrong with one.
         self._blind_since: dict[str, float] = {}
 
@@ -74,9 +79,9 @@ class Following:
     def _nodes(self) -> None:
         def keep(node: Mapping[str, Any]) -> str:
             metadata = node["metadata"]
-            self._cluster.set_node(
-                metadata["name"], metadata.get("annotations") or {}, metadata.get("labels") or {}
-            )
+            labels = metadata.get("labels") or {}
+            self._cluster.set_node(metadata["name"], metadata.get("annotations") or {}, labels)
+            self._tell_label(metadata["name"], labels)
             return str(metadata["name"])
 
         follow = self._nodes_api.follow("/api/v1/nodes", keep, self._stop, self._told("nodes"))
@@ -86,6 +91,13 @@ class Following:
                 self._listed["nodes"].set()
             elif change.kind == "deleted":
                 self._cluster.remove_node(change.objects[0])
+
+    def _tell_label(self, node: str, labels: Mapping[str, str]) -> None:
+        """Once for all nodes: a label is mostly written for a pool of them."""
+        problem = devices.unknown_policy(labels)
+        if problem and problem not in self._labels and len(self._labels) < _MOST_LABELS:
+            self._labels.add(problem)
+            self._log(f"node {node}: {problem}")
 
     def _pods(self) -> None:
         follow = self._api.follow(

@@ -81,7 +81,8 @@ class Reasons:
         return f"; the nearest request that fits now: {words}"
 
     def _devices(self, node: Figures, is_free: bool) -> str:
-        """`GPU 0 3 GiB free, GPU 1 2 GiB free`: what is free now, else what pods can have at most."""
+        """`GPU 0 3 GiB free, GPU 1 2 GiB free`: what is free now; else what pods can have at most: `GPU 0 has
+        15 GiB`."""
         has = node.devices
         memory, cores = (node.memory, node.cores) if is_free else (has.memory, has.cores)
         groups: dict[str, list[str]] = {}
@@ -104,15 +105,19 @@ class Reasons:
         return f"cannot hold {' and '.join(lacks)}" if lacks else ""
 
     def _figure(self, total: int, memory: int, cores: int, is_free: bool) -> str:
-        free = " free" if is_free else " for pods"
         only = self._only
         if only is not None and only.is_whole:
-            return "unused" if memory == total else "in use" if is_free else "not for pods alone"
+            others = f"is {'partly' if memory else 'all'} used by containers that are no pods"
+            return "unused" if memory == total else "in use" if is_free else others
         if only is not None and only.memory_bytes is None:
-            return f"{_shares(memory, cores, total)} shares{free}"
-        amount = gib(show(max(memory, 0), "G"))
-        with_cores = only is None or only.cores is not None
-        return f"{amount}{f' and {max(cores, 0)} percent of its cores' if with_cores else ''}{free}"
+            amount = f"{_shares(memory, cores, total)} shares"
+        else:
+            amount = gib(show(max(memory, 0), "G"))
+            with_cores = only is None or only.cores is not None
+            amount += f" and {max(cores, 0)} percent of its cores" if with_cores else ""
+        # Of the rest others have something, or it would be all that there is.
+        most = "" if memory == total else " for pods"
+        return f"{amount} free" if is_free else f"has {amount}{most}"
 
     def _nearest(self, nodes: Iterable[Figures]) -> tuple[Figures, Demand] | None:
         """The request nearest to this one that fits on one of the nodes now, and that node."""
@@ -215,11 +220,13 @@ def _asked(demand: Demand) -> str:
 
 
 def _devices(indexes: list[str], text: str) -> str:
-    """`GPU 0 3 GiB free`, `GPUs 1-4 each 2 GiB free`."""
+    """`GPU 0 3 GiB free`, `GPUs 1-4 each 2 GiB free`, `GPUs 1-4 each have 15 GiB`."""
     kind = "MIG device" if ":" in indexes[0] else "GPU"
     if len(indexes) == 1:
         return f"{kind} {indexes[0]} {text}"
-    return f"{kind}s {spans(indexes)} {'each ' if text[0].isdigit() else ''}{text}"
+    verb, _, rest = text.partition(" ")
+    words = {"has": f"each have {rest}", "is": f"are {rest}"}.get(verb, text)
+    return f"{kind}s {spans(indexes)} {'each ' if text[0].isdigit() else ''}{words}"
 
 
 def _shares(memory: int, cores: int, total: int) -> int:
