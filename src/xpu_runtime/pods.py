@@ -92,8 +92,8 @@ def place_for_pod(inventory: Inventory, config: Config, pod: Pod) -> Reservation
     """Chooses devices for a pod's containers as for docker's, and reserves them. All of its containers get
     theirs, or none.
 
-    A pod that has a reservation keeps it. Where the ledger was lost since, containers that run keep their
-    devices if these still have what is asked for.
+    A pod that has a reservation keeps it; of two that say they have one UID the second gets none. Where the
+    ledger was lost since, containers that run keep their devices if these still have what is asked for.
     """
     demands = {*pod.sidecars.values(), *pod.containers.values(), *pod.init.values()}
     # Before the ledger is locked: the backends look at files, and starts wait for the lock.
@@ -105,6 +105,8 @@ def place_for_pod(inventory: Inventory, config: Config, pod: Pod) -> Reservation
     known = {demand: each for demand, each in choices.items() if not isinstance(each, Refusal)}
 
     def choose(uses: dict[str, Use], now: Reservation | None, ledger: PodLedger) -> Reservation | Refusal:
+        if now is not None and now.key != (pod.uid, pod.namespace, pod.name):
+            return Refusal("wrong-assignment", f"its UID, {pod.uid}, is that of {now.label} on this node")
         return now or _Placing(pod, requests, known, config, ledger.devices_of(pod.uid)).all(uses)
 
     return _reserve(inventory, pod.uid, choose)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -67,11 +70,36 @@ def test_each_of_a_pods_containers_has_its_own_amounts(
     assert "nvidia" not in pods.log("several", "none")
 
 
+def said_by_node(cluster: Cluster) -> dict[str, str]:
+    """The node's."""
+    found: dict[str, str] = cluster.api.node(NODE)["metadata"]["annotations"]
+    return found
+
+
 def refusal(pods: Pods, name: str) -> str:
     """Why a pod's container was not started, as `kubectl describe` shows it."""
     found = pods.wait(name, "Failed")
     (status,) = found["status"]["containerStatuses"]
     return str(status["state"]["terminated"]["message"])
+
+
+def test_no_pod_has_another_one_ask_for_it_as_if_it_were_static(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    waits = container("sleep", "4", name="waits")
+    pods.create(pod("thief", container(env={"XPU_CAPABILITIES": "compute"}), initContainers=[waits]))
+    uid = pods.api.pod("thief")["metadata"]["uid"]
+    reserved: set[str] = set()
+    # kubelet deletes them as soon as it has seen them.
+    for number in itertools.count():
+        if pods.phase("thief") != "Pending":
+            break
+        asks, mirror = container(limits={MEMORY: 15}), {"kubernetes.io/config.mirror": uid}
+        pods.create(pod(f"mirror-{number}", asks, annotations=mirror, nodeName=NODE))
+        time.sleep(0.5)
+        reserved.update(json.loads(said_by_node(cluster)["yoyoworks.com/xpu-devices"])["reserved"])
+    assert "nothing is reserved on this node for container main of pod" in refusal(pods, "thief")
+    assert uid not in reserved
 
 
 @pytest.mark.parametrize("variable", ["XPU_MEM", "XPU_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from support.inventories import nvidia
 from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.ledger.claims import Place, place_of, resolved
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.linux import proc
 from xpu_runtime.pods import Pod, place_for_pod, reserve
-from xpu_runtime.request.assignment import Demand, Share
+from xpu_runtime.request.assignment import AssignmentError, Demand, Share
+from xpu_runtime.request.claim import Claim, PodContainer
+from xpu_runtime.request.request import Request
 from xpu_runtime.vendors.inventory import Device, Inventory
 
 GIB = 1 << 30
@@ -168,6 +171,26 @@ def test_after_a_lost_ledger_what_runs_keeps_its_device(run_dir: Path) -> None:
     assert found.of("b") == (share(1, 4),)
     with PodLedger() as ledger:
         assert sum(use.memory_bytes for use in ledger.uses().values()) == 6 * GIB
+
+
+def test_what_is_reserved_is_for_the_pod_of_that_uid_and_name_alone(run_dir: Path) -> None:
+    inventory = node(16)
+    placed(place_for_pod(inventory, CONFIG, pod("a", c=demand(4))))
+    namesake = pod("a", c=demand(1)).replace(name="forger")
+    assert refused(place_for_pod(inventory, CONFIG, namesake)) == (
+        "its UID, a, is that of pod default/pod-a on this node"
+    )
+
+    def asks(name: str) -> Request:
+        return Request(claim=Claim(PodContainer("a", "default", name, "c"), None))
+
+    with PodLedger() as ledger:
+        request = resolved(asks("pod-a"), ledger)
+        assert isinstance(place_of(request, inventory, CONFIG, ledger), Place)
+        with pytest.raises(AssignmentError, match="nothing is reserved on this node for container c of pod"):
+            resolved(asks("forger"), ledger)
+        stranger = request.replace(claim=asks("forger").claim)
+        assert isinstance(place_of(stranger, inventory, CONFIG, ledger), Refusal)
 
 
 def test_init_containers_use_what_the_pod_has_anyway(run_dir: Path) -> None:

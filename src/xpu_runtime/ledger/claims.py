@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.config.defaults import Config
     from xpu_runtime.ledger.pod_ledger import PodLedger
+    from xpu_runtime.request.claim import Claim
 
 
 def resolved(request: Request, ledger: PodLedger) -> Request:
@@ -27,11 +28,19 @@ def resolved(request: Request, ledger: PodLedger) -> Request:
     where nothing is."""
     claim = request.claim
     assert claim is not None
-    reserved = ledger.reservation(claim.of.uid)
+    reserved = _reserved(claim, ledger)
     shares = reserved.of(claim.of.container) if reserved is not None else ()
     if not shares:
         raise pod.not_reserved(claim.of)
     return pod.complete(request, shares)
+
+
+def _reserved(claim: Claim, ledger: PodLedger) -> Reservation | None:
+    """What is reserved for the claimant's pod. The UID of a static pod comes from an annotation that anybody
+    may write; who the container is of, the engine says."""
+    found = ledger.reservation(claim.of.uid)
+    of = claim.of
+    return found if found is not None and found.key == (of.uid, of.namespace, of.pod) else None
 
 
 class Place(Value):
@@ -46,7 +55,7 @@ def place_of(request: Request, inventory: Inventory, config: Config, ledger: Pod
     """The place of a container whose request is `resolved`; within the transaction of its grant."""
     claim = request.claim
     assert claim is not None
-    now, wanted = ledger.reservation(claim.of.uid), None
+    now, wanted = _reserved(claim, ledger), None
     if claim.assignment is not None:
         wanted = of_assignment(claim.assignment, claim.of.namespace, claim.of.pod)
         if now == wanted:

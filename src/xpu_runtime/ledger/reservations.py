@@ -62,6 +62,11 @@ class Reservation(Value):
     sidecars: Shares = {}
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """Which pod it is: UID, namespace and name."""
+        return self.uid, self.namespace, self.pod
+
+    @property
     def label(self) -> str:
         """How messages name the pod."""
         return f"pod {self.namespace}/{self.pod}"

@@ -64,10 +64,11 @@ class Accounts:
                     )
             return Taken(ledger.uses(), others, {each.uid: each for each in ledger.reservations()})
 
-    def is_reserved(self, uid: str, seconds: float) -> bool:
-        """Whether the pod has a reservation; LedgerError."""
+    def is_reserved(self, key: tuple[str, str, str], seconds: float) -> bool:
+        """Whether the pod with this Reservation.key has one; LedgerError."""
         with self.turn(seconds), PodLedger() as ledger:
-            return ledger.reservation(uid) is not None
+            found = ledger.reservation(key[0])
+            return found is not None and found.key == key
 
     def unreserve(self, uids: list[str], seconds: float) -> list[Reservation]:
         """Ends what is reserved for these pods, and returns it; LedgerError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ from xpu_runtime.vendors.inventory import Inventory
 
 #: The UID that the kubelet gave a pod of its own folder (static pods); the API's object of it has another.
 _MIRROR = "kubernetes.io/config.mirror"
+#: That UID is an MD5 (kubernetes, pkg/kubelet/config/common.go, applyDefaults). Anybody can write the
+#: annotation, and the UIDs of the API have dashes: with those it names a pod of somebody else.
+_HASH = re.compile(r"[0-9a-f]{32}")
 
 
 def resources_of(config: Config) -> Resources:
@@ -29,13 +33,12 @@ def resources_of(config: Config) -> Resources:
 class PodOnNode(Value):
     """A pod that asks for devices."""
 
+    #: What the kubelet and the engine call it by. Of a static pod it is what its annotation says.
     uid: str
     namespace: str
     name: str
     node: str
     created: str
-    #: The object stands for a static pod, and the UID is what its annotation says: anybody can write that.
-    is_mirror: bool
     #: Its containers have ended for good.
     is_over: bool
     #: The annotation with the scheduler's signature, as it is; "": it has none.
@@ -49,11 +52,17 @@ class PodOnNode(Value):
     units: Mapping[str, int]
     by_container: Mapping[str, Mapping[str, int]]
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it is known by, as Reservation.key: two objects may say that they are one static pod."""
+        return self.uid, self.namespace, self.name
+
     @classmethod
     def of(cls, item: Mapping[str, Any], known: Resources) -> PodOnNode | None:
         """None for a pod that asks for no device."""
         metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
         annotations = metadata.get("annotations") or {}
+        mirrored = str(annotations.get(_MIRROR))
         demand, problem = PodDemand(), ""
         try:
             demand = known.of_pod(item)
@@ -66,12 +75,11 @@ class PodOnNode(Value):
             for each in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
         }
         return cls(
-            str(annotations.get(_MIRROR) or metadata.get("uid")),
+            mirrored if _HASH.fullmatch(mirrored) else str(metadata.get("uid")),
             str(metadata.get("namespace")),
             str(metadata.get("name")),
             str(spec.get("nodeName") or ""),
             str(metadata.get("creationTimestamp")),
-            _MIRROR in annotations,
             (item.get("status") or {}).get("phase") in ("Succeeded", "Failed"),
             str(annotations.get(ANNOTATION) or ""),
             str(spec.get("runtimeClassName") or ""),

@@ -40,6 +40,9 @@ _UNKNOWN_S = 30.0
 #: A pod is remembered which is gone: longer than any request that may have read it before.
 _GONE_S = 60.0
 
+#: PodOnNode.key.
+_Key = tuple[str, str, str]
+
 
 class Told(Value):
     """What an event on a pod is to say."""
@@ -85,13 +88,13 @@ class Pods:
         self._is_default = is_default
         self._tell = tell
         self._lock = threading.Lock()
-        self._states: dict[str, _State] = {}
+        self._states: dict[_Key, _State] = {}
         #: Whether the API server has told which pods there are.
         self.is_listed = False
         #: Since when (time.monotonic) pods have been in the ledger that nobody has told of.
-        self._unknown: dict[str, float] = {}
+        self._unknown: dict[_Key, float] = {}
         #: Pods that are gone, and until when (time.monotonic) that is remembered.
-        self._gone_until: dict[str, float] = {}
+        self._gone_until: dict[_Key, float] = {}
 
     # What the API tells
 
@@ -99,40 +102,37 @@ class Pods:
         """Takes in what the watch tells."""
         with self._lock:
             if change.kind == "listed":
-                named = {pod.uid for pod in change.objects}
-                self._remember_gone(uid for uid in self._states if uid not in named)
-                self._states = {uid: each for uid, each in self._states.items() if uid in named}
+                named = {pod.key for pod in change.objects}
+                self._remember_gone(key for key in self._states if key not in named)
+                self._states = {key: each for key, each in self._states.items() if key in named}
                 self.is_listed = True
             for pod in change.objects:
                 self._put(pod, is_gone=change.kind == "deleted")
 
     def _put(self, pod: PodOnNode, is_gone: bool) -> None:
-        known = self._states.get(pod.uid)
-        if known is not None and pod.is_mirror and not known.pod.is_mirror:
-            return  # somebody says that he is another pod
         if is_gone or pod.is_over:
-            self._states.pop(pod.uid, None)
-            self._remember_gone([pod.uid])
+            self._states.pop(pod.key, None)
+            self._remember_gone([pod.key])
             # Seen to have ended: nothing needs to be waited for.
-            self._unknown[pod.uid] = float("-inf")
+            self._unknown[pod.key] = float("-inf")
             return
-        self._gone_until.pop(pod.uid, None)
-        if pod.uid in self._states:
-            self._states[pod.uid].pod = pod
+        self._gone_until.pop(pod.key, None)
+        if pod.key in self._states:
+            self._states[pod.key].pod = pod
         else:
-            self._states[pod.uid] = _State(pod)
-            self._unknown.pop(pod.uid, None)
+            self._states[pod.key] = _State(pod)
+            self._unknown.pop(pod.key, None)
 
     def _put_read(self, pod: PodOnNode) -> None:
         """A pod that was read by a request of its own."""
         with self._lock:
-            if time.monotonic() >= self._gone_until.get(pod.uid, 0.0):
+            if time.monotonic() >= self._gone_until.get(pod.key, 0.0):
                 self._put(pod, is_gone=False)
 
-    def _remember_gone(self, uids: Iterable[str]) -> None:
+    def _remember_gone(self, keys: Iterable[_Key]) -> None:
         now = time.monotonic()
-        self._gone_until = {uid: until for uid, until in self._gone_until.items() if until > now}
-        self._gone_until.update(dict.fromkeys(uids, now + _GONE_S))
+        self._gone_until = {key: until for key, until in self._gone_until.items() if until > now}
+        self._gone_until.update(dict.fromkeys(keys, now + _GONE_S))
 
     # What is reserved
 
@@ -141,15 +141,16 @@ class Pods:
         was changed. LedgerError where the ledger cannot be used now."""
         gone = self._gone(reservations)
         if gone:
-            self._accounts.unreserve(gone, _LEDGER_S)
+            self._accounts.unreserve([uid for uid, _, _ in gone], _LEDGER_S)
             with self._lock:
-                for uid in gone:
-                    self._unknown.pop(uid, None)
+                for key in gone:
+                    self._unknown.pop(key, None)
         now, changed = time.monotonic(), bool(gone)
         with self._lock:
             due = []
-            for uid, state in self._states.items():
-                state.reservation = reservations.get(uid)
+            for key, state in self._states.items():
+                there = reservations.get(state.pod.uid)
+                state.reservation = there if there is not None and there.key == key else None
                 state.is_told |= state.reservation is not None
                 if state.reservation is None and now >= state.again_at:
                     due.append(state)
@@ -169,15 +170,15 @@ class Pods:
             for state in self._states.values():
                 state.again_at = 0.0
 
-    def _gone(self, reservations: Mapping[str, Reservation]) -> list[str]:
+    def _gone(self, reservations: Mapping[str, Reservation]) -> list[_Key]:
         """The pods that have a reservation, and are not on this node any more."""
         now = time.monotonic()
         with self._lock:
             if not self.is_listed:
                 return []
-            unknown = [uid for uid in reservations if uid not in self._states]
-            self._unknown = {uid: self._unknown.get(uid, now) for uid in unknown}
-            return [uid for uid in unknown if now - self._unknown[uid] >= _UNKNOWN_S]
+            unknown = [each.key for each in reservations.values() if each.key not in self._states]
+            self._unknown = {key: self._unknown.get(key, now) for key in unknown}
+            return [key for key in unknown if now - self._unknown[key] >= _UNKNOWN_S]
 
     def _reserve(self, state: _State) -> bool:
         """Whether the pod has a reservation now that it had not. LedgerError."""
@@ -246,7 +247,7 @@ class Pods:
             wait_s = max(min(until - time.monotonic(), _LEDGER_S), 0.1)
             try:
                 if state is not None:
-                    if self._accounts.is_reserved(state.pod.uid, wait_s) or self._reserve(state):
+                    if self._accounts.is_reserved(state.pod.key, wait_s) or self._reserve(state):
                         return
                     raise XpuError(f"refused: {state.refused}")
                 # Reserved before this plugin was started; the hook looks at the UID.

@@ -167,8 +167,8 @@ def listed(*found: PodOnNode) -> Change[PodOnNode]:
     return Change("listed", found)
 
 
-def reserved(uid: str) -> dict[str, Reservation]:
-    return {uid: Reservation(uid, "ns", "p", 0.0, {"main": (Share("GPU-a", GIB, None),)})}
+def reserved(uid: str, name: str = "p") -> dict[str, Reservation]:
+    return {uid: Reservation(uid, "ns", name, 0.0, {"main": (Share("GPU-a", GIB, None),)})}
 
 
 @pytest.fixture
@@ -206,18 +206,41 @@ def test_a_pod_that_nobody_has_told_of_loses_it_only_after_a_while(
     assert unreserved == ["u9"]
 
 
-def test_who_says_that_he_is_another_pod_neither_replaces_nor_ends_it(
+#: The UID of a static pod, and what the API's object of it says.
+STATIC = "0123456789abcdef0123456789abcdef"
+MIRROR: Any = {"annotations": {"kubernetes.io/config.mirror": STATIC}}
+
+
+def test_the_uid_of_a_static_pod_is_the_kubelets_and_no_annotation_makes_it_that_of_another() -> None:
+    assert kept(pod(container("main", mem="1"), **MIRROR)).uid == STATIC
+    for said in ("6f1c3e0e-5e0b-4a7e-9d8b-0a2f6f3d2c11", STATIC[1:], STATIC + "\n", ""):
+        forger: Any = {"annotations": {"kubernetes.io/config.mirror": said}}
+        assert kept(pod(container("main", mem="1"), **forger)).uid == "u1"
+
+
+def test_who_says_that_he_is_another_static_pod_neither_replaces_nor_ends_it(
     pods: Pods, unreserved: list[str]
 ) -> None:
-    mirror: Any = {"annotations": {"kubernetes.io/config.mirror": "u1"}}
-    forger = kept(pod(container("main", mem="9"), uid="u2", name="forger", **mirror))
-    assert forger.uid == "u1"
-    pods.take(listed(kept(pod(container("main", mem="1")))))
+    forger = kept(pod(container("main", mem="9"), uid="u2", name="forger", **MIRROR))
+    pods.take(listed(kept(pod(container("main", mem="1"), **MIRROR))))
     pods.take(Change("changed", (forger,)))
+    pods.settle(reserved(STATIC))
+    assert pods.counts()["reserved"] == 1
     pods.take(Change("deleted", (forger,)))
-    pods.settle(reserved("u1"))
+    pods.settle(reserved(STATIC))
     assert unreserved == []
     assert set(pods.asking()) == {("ns", "p")}
+
+
+def test_what_a_forger_had_reserved_for_him_goes_with_him(pods: Pods, unreserved: list[str]) -> None:
+    forger = kept(pod(container("main", mem="9"), uid="u2", name="p", **MIRROR))
+    real = kept(pod(container("main", mem="1"), name="real", **MIRROR))
+    pods.take(listed(forger, real))
+    pods.settle(reserved(STATIC))
+    pods.take(Change("deleted", (forger,)))
+    pods.settle(reserved(STATIC))
+    assert unreserved == [STATIC]
+    assert set(pods.asking()) == {("ns", "real")}
 
 
 def test_what_is_read_late_does_not_revive_a_pod_that_is_gone(pods: Pods) -> None:
@@ -244,7 +267,7 @@ def test_what_waits_is_what_the_kubelet_has_not_given(pods: Pods) -> None:
             kept(pod(container("main", mem="2"), uid="u3", name="c", phase="x")),
         )
     )
-    pods.settle(reserved("u1"))
+    pods.settle(reserved("u1", "a"))
     assert pods.waiting(MEMORY, {("ns", "c"): 2}) == Waiting(7, 3)
     assert pods.waiting(CORES, {}) == Waiting()
     assert pods.counts() == {"reserved": 1, "refused": 2, "waiting": 0}
@@ -260,7 +283,7 @@ def test_the_oldest_pod_that_asks_for_as_much_is_thought_of(pods: Pods) -> None:
     shares: dict[str, tuple[Share, ...]] = {
         "main": (Share("GPU-x", 2 * GIB, None), Share("GPU-y", 2 * GIB, None))
     }
-    pods.settle({**reserved("u1"), "u2": Reservation("u2", "ns", "b", 0.0, shares)})
+    pods.settle({**reserved("u1", "a"), "u2": Reservation("u2", "ns", "b", 0.0, shares)})
     assert pods.thought_of(MEMORY, 4, {}) == (("GPU-x", 2), ("GPU-y", 2))
     assert pods.thought_of(MEMORY, 4, {("ns", "b"): 4}) == (("GPU-a", 4),)
     assert pods.thought_of(MEMORY, 5, {}) == ()
