@@ -666,6 +666,17 @@ def test_where_the_default_runtime_is_not_known_a_pod_without_a_class_starts_wit
     )
 
 
+def test_one_pod_that_asks_for_more_than_can_be_told_ends_nothing_for_the_others(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    plugin.start()
+    pod(plugin.api, "huge", {MEMORY: "9E"})
+    until(lambda: events(plugin.api, "huge"), "the pod says why")
+    assert "no device has a tenth of that" in events(plugin.api, "huge")[0][1]
+    pod(plugin.api, "a", {MEMORY: "4"})
+    until(lambda: set(reservations()) == {"a"}, "the other pod is reserved")
+
+
 # What can be away
 
 

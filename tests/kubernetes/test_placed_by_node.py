@@ -71,7 +71,7 @@ def test_each_of_a_pods_containers_has_its_own_amounts(
 
 
 def said_by_node(cluster: Cluster) -> dict[str, str]:
-    """The node's."""
+    """The annotations of the node."""
     found: dict[str, str] = cluster.api.node(NODE)["metadata"]["annotations"]
     return found
 

@@ -14,7 +14,7 @@ from typing import Any
 from xpu_runtime.errors import XpuError, did_you_mean
 from xpu_runtime.request.assignment import ANNOTATION
 from xpu_runtime.request.parse import ANNOTATION_PREFIX, VARIABLES
-from xpu_runtime.request.units import MIB
+from xpu_runtime.request.units import MIB, show
 from xpu_runtime.value import Value
 
 PREFIX = "yoyoworks.com/xpu"
@@ -41,6 +41,8 @@ _ANNOTATIONS = (
 
 #: More devices than any node has; a count is an author's word and bounds loops.
 _MOST_DEVICES = 1024
+#: Bytes that no device has. An amount is an author's word, too, and what is shown and added up has bounds.
+_TOO_LARGE = 1 << 50
 #: Containers of a pod that ask. Whoever looks for their places does so for all together, a call within a call
 #: for each: an author must not choose how deep that is.
 MOST_CONTAINERS = 256
@@ -205,6 +207,9 @@ class Resources(Value):
         if memory not in asked:
             raise DemandError(_of(container, f"{cores} without {memory}"), f"say how much memory: {memory}")
         each = _each(container, memory, asked[memory], count)
+        if each * self.memory_unit >= _TOO_LARGE:
+            what = f"{asked[memory]} of {memory} ({show(self.memory_unit)} each)"
+            raise DemandError(_of(container, what), "no device has a tenth of that")
         percent = _each(container, cores, asked[cores], count) if cores in asked else None
         _at_most_one_device(container, cores, percent or 0, count)
         return Demand(count or 1, each * self.memory_unit, percent)

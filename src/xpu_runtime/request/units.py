@@ -136,7 +136,14 @@ def show(amount: int, unit: str = "", decimals: int = 1) -> str:
 def show_exactly(amount: int, unit: str = "") -> str:
     """Requested bytes, with as many decimals as necessary: `1.25G`."""
     texts = [show(amount, unit, decimals) for decimals in range(4)]
-    return next((text for text in texts if parse_memory(text).bytes == amount), texts[1])
+    return next((text for text in texts if _shown(text) == amount), texts[1])
+
+
+def _shown(text: str) -> int:
+    """Bytes of what `show` has written. An amount of any size can be shown, and not all are parsed."""
+    whole, _, fraction = text[:-1].partition(".")
+    amount: int = (int(whole + fraction) << _SHIFTS[text[-1]]) // 10 ** len(fraction)
+    return amount
 
 
 def show_apart(amount: int, requested: int, unit: str = "") -> tuple[str, str]:

@@ -156,6 +156,12 @@ def test_init_containers_and_sidecars_are_told_apart() -> None:
             "container main asks for 2000 of yoyoworks.com/xpu: no node has so many devices",
         ),
         (
+            {"yoyoworks.com/xpu-mem": "9E"},
+            None,
+            "container main asks for 9000000000000000000 of yoyoworks.com/xpu-mem (1G each): no device has a "
+            "tenth of that",
+        ),
+        (
             {"yoyoworks.com/xpu-mem": "1.5"},
             None,
             "container main asks for '1.5' of yoyoworks.com/xpu-mem: give a whole number",

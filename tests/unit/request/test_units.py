@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpu_runtime.request.units import MIB, Memory, as_variable, parse_memory, show, show_apart
+from xpu_runtime.request.units import MIB, Memory, as_variable, parse_memory, show, show_apart, show_exactly
 
 GIB = 1 << 30
 
@@ -100,6 +100,11 @@ def test_a_share_is_whole_mebibytes_and_no_more_than_its_part(percent: int, devi
 )
 def test_an_amount_is_shown_in_the_unit_that_was_asked_for(amount: int, unit: str, text: str) -> None:
     assert show(amount, unit) == text
+
+
+def test_an_amount_of_any_size_is_shown() -> None:
+    assert show_apart(15 * GIB, 9 * 10**18 * GIB) == ("15G", f"{9 * 10**18}G")
+    assert show_exactly(1 << 90, "M") == f"{1 << 70}M"
 
 
 @pytest.mark.parametrize(

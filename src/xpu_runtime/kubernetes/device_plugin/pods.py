@@ -25,6 +25,7 @@ from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation, of_assignment
 from xpu_runtime.ledger.waiting import LedgerError
+from xpu_runtime.messages import line_of
 from xpu_runtime.pods import place_for_pod, reserve
 from xpu_runtime.request import assignment
 from xpu_runtime.request.assignment import AssignmentError
@@ -192,6 +193,8 @@ class Pods:
             raise
         except (XpuError, OSError) as error:  # such as of a file that says what can hold a limit
             found, refusal = None, str(error)
+        except Exception as error:  # one pod must not end the plugin for all others
+            found, refusal = None, line_of(error)
         with self._lock:
             state.again_at = time.monotonic() + _AGAIN_S
             news = refusal != state.refused

@@ -243,6 +243,16 @@ def test_what_a_forger_had_reserved_for_him_goes_with_him(pods: Pods, unreserved
     assert set(pods.asking()) == {("ns", "real")}
 
 
+def test_a_pod_that_we_fail_on_is_refused_and_no_other(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Told] = []
+    monkeypatch.setattr(pods, "_decide", lambda pod: 1 // 0)
+    monkeypatch.setattr(pods, "_tell", told.append)
+    pods.take(listed(kept(pod(container("main", mem="1")))))
+    pods.settle({})
+    assert [each.reason for each in told] == ["XPURefused"]
+    assert "internal error in test_pod.py" in told[0].message and "ZeroDivisionError" in told[0].message
+
+
 def test_what_is_read_late_does_not_revive_a_pod_that_is_gone(pods: Pods) -> None:
     one, other = (
         kept(pod(container("main", mem="1"))),
