@@ -176,17 +176,15 @@ def test_who_asks_for_nothing_runs_untouched(node: Node, bundles: Bundles, mode:
         pod.container("proxy"),
         pod.container("main", "sandbox", assignment="forged"),
     ):
-        bundle = bundles("NVIDIA_VISIBLE_DEVICES=void", args=["ls", "/dev"], change=change)
+        bundle = bundles("NVIDIA_VISIBLE_DEVICES=all", args=["ls", "/dev"], change=change)
         spec = (bundle / "config.json").read_bytes()
         done = node.run(bundle)
         assert done.returncode == 0, done.stderr
         assert "nvidia" not in done.stdout
         assert (bundle / "config.json").read_bytes() == spec
     assert node.grants() == [] and reservations(node) == []
-    told = refused(
-        node, bundles("NVIDIA_VISIBLE_DEVICES=all", change=pod.container("proxy", assignment=text))
-    )
-    assert "NVIDIA_VISIBLE_DEVICES asks for devices, and container proxy of pod default/web was" in told
+    told = refused(node, bundles("XPU_CAPABILITIES=compute", change=pod.container("proxy", assignment=text)))
+    assert "XPU_CAPABILITIES asks for devices, and container proxy of pod default/web was" in told
 
 
 @MODES

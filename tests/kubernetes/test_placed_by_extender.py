@@ -100,9 +100,29 @@ def test_a_pod_past_the_scheduler_has_no_assignment_and_gets_nothing(
 def test_a_pod_without_limits_that_asks_by_a_variable_gets_nothing(
     assigned: DevicePlugin, cluster: Cluster, pods: Pods
 ) -> None:
-    pods.create(pod("sly", container(env={"NVIDIA_VISIBLE_DEVICES": "all"})))
+    pods.create(pod("sly", container(env={"XPU_VISIBLE_DEVICES": "all"})))
     is_refused(pods, "sly", "resources.limits")
     assert granted(cluster) == {}
+
+
+def test_what_an_image_for_cuda_sets_asks_for_nothing(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    image, lists = {"NVIDIA_VISIBLE_DEVICES": "all"}, ("sh", "-c", "ls /dev; exec sleep 1000")
+    main = container(env=image, limits={MEMORY: 4})
+    beside = container(*lists, name="beside", env=image)
+    first = container("true", name="first", env=image)
+    pods.create(pod("web", main, beside, initContainers=[first]))
+    pods.create(pod("none", container(*lists, env=image)))
+
+    def seen(name: str, its: str) -> str:
+        pods.wait(name, "Running")
+        until(lambda: "null" in pods.log(name, its), "it has listed its devices")
+        return pods.log(name, its)
+
+    assert "nvidia" not in seen("web", "beside") + seen("none", "main")
+    (entry,) = cluster.node.json("ps")
+    assert entry["memory_bytes"] == 4 * GIB
 
 
 def test_fifty_pods_at_once_run_each_with_its_own_and_nothing_is_given_twice(

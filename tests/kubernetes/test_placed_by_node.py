@@ -102,7 +102,7 @@ def test_no_pod_has_another_one_ask_for_it_as_if_it_were_static(
     assert uid not in reserved
 
 
-@pytest.mark.parametrize("variable", ["XPU_MEM", "XPU_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
+@pytest.mark.parametrize("variable", ["XPU_MEM", "XPU_VISIBLE_DEVICES"])
 def test_who_asks_by_a_variable_alone_is_refused_and_told_of_limits(
     plugin: DevicePlugin, cluster: Cluster, pods: Pods, variable: str
 ) -> None:

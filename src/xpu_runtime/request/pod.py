@@ -17,7 +17,6 @@ from xpu_runtime.request.parse import (
     ALLOCATED,
     AMOUNTS,
     FOR_PROGRAMS,
-    Spelling,
     is_annotation,
     refuse,
     variable_of,
@@ -67,17 +66,16 @@ def is_plain(environment: dict[str, str], annotations: dict[str, str], config: C
 
 
 def claim(
-    environment: dict[str, str], annotations: dict[str, str], aliases: dict[str, Spelling], config: Config
+    environment: dict[str, str], annotations: dict[str, str], config: Config
 ) -> tuple[bool, Claim | None]:
     """Whether a pod's container asks by its pod's assignment, and what it claims then (None: nothing).
 
-    `aliases` is what NVIDIA's variables ask for, by ours. RequestError where it asks for what it was not
-    assigned, or its assignment proves nothing.
+    RequestError where it asks for what it was not assigned, or its assignment proves nothing.
     """
     if is_plain(environment, annotations, config):
         return False, None
     container = who(annotations)
-    asked = _asked(environment, annotations, aliases)
+    asked = _asked(environment, annotations)
     if container is None:
         if asked or ANNOTATION in annotations:
             raise RequestError(
@@ -95,7 +93,7 @@ def claim(
             refuse(_amounts(environment, annotations))
             if asked:
                 raise AssignmentError(
-                    f"{asked[0]} asks for devices, and {container.label} was assigned none", _todo(asked)
+                    f"{asked[0]} asks for devices, and {container.label} was assigned none", _TODO
                 )
             return True, None
     elif not asked:
@@ -107,19 +105,11 @@ def claim(
     return True, Claim(container, assigned, about_cores)
 
 
-def _todo(asked: list[str]) -> str:
-    if all(name.startswith(("NVIDIA_", "CUDA_")) for name in asked):
-        return f"{_TODO}; or set NVIDIA_VISIBLE_DEVICES=none, if it needs none"
-    return _TODO
-
-
-def _asked(
-    environment: dict[str, str], annotations: dict[str, str], aliases: dict[str, Spelling]
-) -> list[str]:
+def _asked(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:
     """What of a container asks for devices. An annotation holds for each container of the pod, so that one
-    which says only how a slice is held asks for none."""
+    which says only how a slice is held asks for none. NVIDIA's variables ask for none either: images for CUDA
+    set them, and a sidecar or init container of such an image is to run without devices."""
     found = [name for name in environment if name.startswith("XPU_") and name not in FOR_PROGRAMS]
-    found += [each.name for name, each in aliases.items() if name in AMOUNTS and each.value != "none"]
     return found + [key for key, name in of_containers(annotations).items() if name in AMOUNTS]
 
 

@@ -58,7 +58,7 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
     if kind:
         from xpu_runtime.request import assignment, pod
 
-        by_pod, claim = pod.claim(environment, annotations, _selection_by_alias(environment), config)
+        by_pod, claim = pod.claim(environment, annotations, config)
         if by_pod:
             return None if claim is None else _of_pod(spec, environment, annotations, claim, config)
         annotations.pop(assignment.ANNOTATION, None)
