@@ -1,26 +1,19 @@
 """Prometheus metrics of the plugin, and whether it is well, over HTTP.
 
-Counters are kept here; everything else is asked for at each scrape. An answer goes out at once (no Nagle),
-and a client that is slow is left after some seconds. The text is written here ("Text-based format"
-on prometheus.io): prometheus_client would take 3 MB of the plugin's 40.
+Counters are kept here; everything else is asked for at each scrape. The text is written here ("Text-based
+format" on prometheus.io): prometheus_client would take 3 MB of the plugin's 40.
 """
 
 from __future__ import annotations
 
-import http.server
 import ipaddress
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.kubernetes.pages import TEXT, Pages
 from xpu_runtime.value import Value
 
-#: Seconds for a client's request and for taking the answer; and how many clients at a time.
-_CLIENT_S = 5.0
-_MOST_CLIENTS = 16
-_Page = Callable[[], tuple[int, bytes]]
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -126,79 +119,26 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = _MOST_CLIENTS
-
-    def __init__(
-        self, address: tuple[str, int], pages: Mapping[str, Callable[[], tuple[int, bytes]]]
-    ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self.pages = pages
-        self._clients = threading.BoundedSemaphore(_MOST_CLIENTS)
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        # http.server's own looks the host's name up, which can take long.
-        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._clients.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._clients.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # a client that went away
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: _Server
-    timeout = _CLIENT_S
-    disable_nagle_algorithm = True
-    #: Headers and body in one segment.
-    wbufsize = -1
-    server_version, sys_version = "xpu", ""
-
-    def do_GET(self) -> None:
-        page = self.server.pages.get(self.path.partition("?")[0])
-        status, content = page() if page is not None else (404, b"there is /metrics and /healthz\n")
-        self.send_response(status)
-        self.send_header("Content-Type", _TYPE)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-def serve(listen: str, metrics: Metrics, problem: Callable[[], str]) -> _Server:
-    """Serves /metrics and /healthz on `listen`, ADDRESS:PORT, in threads, until `shutdown`; `problem` says
-    why it is not well ("": it is). ConfigError where nothing can listen there."""
+def serve(listen: str, metrics: Metrics, problem: Callable[[], str]) -> Pages:
+    """Serves /metrics and /healthz on `listen`, ADDRESS:PORT, in threads, until `stop`; `problem` says why it
+    is not well ("": it is). ConfigError where nothing can listen there."""
     address, _, port = listen.rpartition(":")
     address = address.strip("[]")
 
-    def health() -> tuple[int, bytes]:
-        why = problem()
-        return (503, f"{why}\n".encode()) if why else (200, b"ok\n")
+    def page(path: str) -> tuple[int, str, bytes]:
+        if path == "/metrics":
+            return 200, _TYPE, metrics.page()
+        if path == "/healthz":
+            why = problem()
+            return (503, TEXT, f"{why}\n".encode()) if why else (200, TEXT, b"ok\n")
+        return 404, TEXT, b"there is /metrics and /healthz\n"
 
     try:
         ipaddress.ip_address(address)
-        server = _Server(
-            (address, int(port)), {"/metrics": lambda: (200, metrics.page()), "/healthz": health}
-        )
+        server = Pages((address, int(port)), page)
     except (ValueError, OverflowError):
         raise ConfigError(f"{listen!r} is no ADDRESS:PORT", "such as 0.0.0.0:9402") from None
-    except OSError as error:
-        raise ConfigError(f"metrics cannot be served on {listen}: {error.strerror}") from None
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    except ConfigError as error:
+        raise ConfigError(f"metrics cannot be served on {error}") from None
+    server.start()
     return server

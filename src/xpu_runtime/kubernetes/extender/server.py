@@ -1,40 +1,38 @@
-"""HTTP and HTTPS for the extender: bytes in, bytes out, each with an end.
+"""HTTP and HTTPS for the extender's verbs: bytes in, bytes out, each with an end.
 
-By the standard library's server, one thread a connection: kube-scheduler has a few, and keeps them. Two of
-its defaults are traps: it sends head and body apart without TCP_NODELAY, which costs 40 ms an answer (Nagle's
-algorithm and delayed ACKs), and has a backlog of 5, beyond which a connection takes a second. What is asked
-is not known here.
+By the standard library's server, one thread a connection: kube-scheduler has a few, and keeps them. Any pod
+can open connections that never show a certificate: these have places of their own, for some seconds. Two of
+the library's defaults are traps: it sends head and body apart without TCP_NODELAY, which costs 40 ms an
+answer (Nagle's algorithm and delayed ACKs), and has a backlog of 5, beyond which a connection takes a second.
+What is asked is not known here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from socketserver import ThreadingMixIn
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.kubernetes.connections import Listener, Places
 
 #: What answers a request: (path, body, whether another replica has passed it on) -> (status, type, body).
 Answer = Callable[[str, bytes, bool], "tuple[int, str, bytes]"]
 
 #: The header of a request that another replica passes on.
 PASSED_ON = "X-Xpu-Passed-On"
-#: Seconds for TLS' handshake and for a request's body.
-_HANDSHAKE_S, _BODY_S = 5.0, 10.0
+#: Seconds for TLS' handshake, for the whole of a request, and for taking the answer.
+_HANDSHAKE_S, _REQUEST_S, _ANSWER_S = 5.0, 10.0, 10.0
 #: Seconds that a connection may lie idle. Go's client gives one up after 90: it must not use one at the
 #: moment at which it is closed here, as it does not repeat a POST.
 _IDLE_S = 150.0
-_MOST_CONNECTIONS = 256
-#: Seconds after which a server that is to stop looks whether it is.
-_POLL_S = 0.1
+#: Connections with a handshake under way, and all others.
+_MOST_STRANGERS, _MOST_CONNECTIONS = 128, 256
 #: Of a request. 10,000 names are 300 kB; 10,000 whole nodes would be 100 MB: nodeCacheCapable spares that.
 _LONGEST_BODY = 64 << 20
 #: Seconds between two looks at whether the certificate is a new one.
@@ -84,12 +82,8 @@ class Certificate:
         return context
 
 
-class Server(ThreadingMixIn, HTTPServer):
-    """Listens at once; serves from `start` to `stop`."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
+class Server(Listener):
+    """Serves the verbs; `stop` ends that."""
 
     def __init__(
         self,
@@ -99,28 +93,18 @@ class Server(ThreadingMixIn, HTTPServer):
         certificate: Certificate | None = None,
     ) -> None:
         """ConfigError where that address cannot be had."""
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.answer = answer
         self.log = log
         self.is_stopping = False
+        self.connections = Places(_MOST_CONNECTIONS)
+        self._strangers = Places(_MOST_STRANGERS)
         self._certificate = certificate
-        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._busy = 0
         self._changed = threading.Condition()
-        try:
-            super().__init__(address, _Handler)
-        except OSError as error:
-            raise ConfigError(f"{address[0]}:{address[1]}: {error.strerror or error}") from None
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.server_address[1])
-
-    def start(self) -> None:
-        """Begins to serve."""
-        serve = functools.partial(self.serve_forever, poll_interval=_POLL_S)
-        threading.Thread(target=serve, name=f"port {self.port}", daemon=True).start()
+        if certificate is None:
+            super().__init__(address, _Handler, self.connections, _IDLE_S)
+        else:
+            super().__init__(address, _Handler, self._strangers, _HANDSHAKE_S)
 
     def stop(self, seconds: float) -> None:
         """Takes no more connections, and waits for what is being answered, `seconds` at most."""
@@ -142,37 +126,40 @@ class Server(ThreadingMixIn, HTTPServer):
                 self._busy -= 1
                 self._changed.notify_all()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Of more connections than can be served, the rest are closed at once."""
-        if not self._connections.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
+    def service_actions(self) -> None:
+        """After each poll and each new connection."""
+        self._strangers.end_late()
+        self.connections.end_late()
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """A connection's whole life."""
+    def get_request(self) -> tuple[Any, Any]:
+        """A new connection; nothing is read of it yet."""
+        request, address = super().get_request()
+        if self._certificate is None:
+            return request, address
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.release()
+            context = self._certificate.renewed()
+            return context.wrap_socket(request, server_side=True, do_handshake_on_connect=False), address
+        except (OSError, ValueError) as error:  # it is gone again
+            request.close()
+            raise OSError(str(error)) from None
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """The handshake is made in the connection's own thread, where it holds up nobody else."""
         if self._certificate is None:
-            _Handler(request, client_address, self)
+            super().finish_request(request, client_address)
             return
-        request.settimeout(_HANDSHAKE_S)
         try:
-            wrapped = self._certificate.renewed().wrap_socket(request, server_side=True)
+            request.do_handshake()
+            is_taken = self.connections.enter(request, _IDLE_S)
         except (OSError, ValueError):
             return  # who speaks no TLS, or shows no certificate
-        try:
-            _Handler(wrapped, client_address, self)
         finally:
-            self.shutdown_request(wrapped)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke off is no event."""
+            self._strangers.leave(request)
+        if is_taken:
+            try:
+                _Handler(request, client_address, self)
+            finally:
+                self.connections.leave(request)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -182,10 +169,19 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     #: Head and body in one piece.
     wbufsize = -1
-    timeout = _IDLE_S
+
+    def handle_one_request(self) -> None:
+        """Waits for a request and answers it; the connection stays."""
+        self.server.connections.wait(self.connection, _IDLE_S)
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        """Reads the head, of which the first line is there."""
+        self.server.connections.wait(self.connection, _REQUEST_S)
+        return super().parse_request()
 
     def do_GET(self) -> None:
-        """The status pages; probes and Prometheus."""
+        """Nothing is to be had by that; it is said what is."""
         self._answer(b"")
 
     def do_POST(self) -> None:
@@ -196,15 +192,14 @@ class _Handler(BaseHTTPRequestHandler):
             status = 413 if length else 411
             self._send(status, "text/plain; charset=utf-8", b"a body of at most 64 MiB with Content-Length\n")
             return
-        self.connection.settimeout(_BODY_S)
         body = self.rfile.read(int(length))
-        self.connection.settimeout(_IDLE_S)
         if len(body) < int(length):
             self.close_connection = True
             return
         self._answer(body)
 
     def _answer(self, body: bytes) -> None:
+        self.server.connections.work(self.connection)
         with self.server.busy():
             self._send(*self.server.answer(self.path.partition("?")[0], body, PASSED_ON in self.headers))
 
@@ -215,6 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.close_connection or self.server.is_stopping:
             self.send_header("Connection", "close")
         self.end_headers()
+        self.server.connections.wait(self.connection, _ANSWER_S)
         self.wfile.write(content)
         self.wfile.flush()
 

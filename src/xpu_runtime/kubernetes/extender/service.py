@@ -26,9 +26,10 @@ from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, Passin
 from xpu_runtime.kubernetes.extender.server import Certificate, Server
 from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, without_percent
 from xpu_runtime.kubernetes.lives import Lives
+from xpu_runtime.kubernetes.pages import TEXT, Pages
 from xpu_runtime.kubernetes.resources import Resources
 
-JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+JSON = "application/json"
 #: Seconds that requests under way have when it is to end; a Pod has 30 by default.
 _END_S = 15.0
 _EXPIRE_S = 1.0
@@ -83,6 +84,7 @@ class Extender:
         self._passing_on = PassingOn(certificate.files if certificate else None)
         self._certificate = certificate
         self._servers: list[Server] = []
+        self._pages: list[Pages] = []
         self._ended = threading.Event()
         self._lives = Lives("xpu's extender", end)
         #: The leader that could not be asked last, and why.
@@ -92,19 +94,22 @@ class Extender:
         """Serves kube-scheduler at `listen` and probes and Prometheus at `status`; the ports. ConfigError."""
         self._servers.append(Server(listen, self._answer, self._log, self._certificate))
         if status is not None:
-            self._servers.append(Server(status, self._page, self._log))
+            self._pages.append(Pages(status, self._page))
         self._following.start(self._lives)
         self._leadership.start(self._lives, lambda: self._following.is_well, self._following.read_pods)
         self._lives.start(self._expire, "expire")
-        for server in self._servers:
-            server.start()
-        return [server.port for server in self._servers]
+        listeners = [*self._servers, *self._pages]
+        for listener in listeners:
+            listener.start()
+        return [listener.port for listener in listeners]
 
     def stop(self) -> None:
         """Ends in order: what was asked is answered, and then another replica may lead."""
         self._ended.set()
         for server in self._servers:
             server.stop(_END_S)
+        for pages in self._pages:
+            pages.stop()
         self._leadership.stop()
         self._following.stop()
 
@@ -177,7 +182,7 @@ class Extender:
             return "error", refused(f"xpu's extender failed: {why}"[:1000])
         return "refused" if _is_refused(value) else "ok", value
 
-    def _page(self, path: str, body: bytes, is_passed_on: bool) -> tuple[int, str, bytes]:
+    def _page(self, path: str) -> tuple[int, str, bytes]:
         if path == "/metrics":
             return 200, CONTENT_TYPE, self._metrics.text()
         if path == "/healthz":

@@ -226,8 +226,7 @@ def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPa
     finally:
         for each in silent:
             each.close()
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 @pytest.mark.parametrize(
