@@ -163,6 +163,34 @@ def test_such_a_pod_counts_on_a_device_that_holds_what_it_asks_for() -> None:
     assert free(of) == [16, 6]
 
 
+@pytest.mark.parametrize(
+    "greedy",
+    [
+        pod("p", mem=5, annotations={"yoyoworks.com/xpu-count": "5"}, bound="n1"),
+        pod("p", whole=5, bound="n1"),
+        pod("p", mem=17, bound="n1"),
+        pod("p", container("a", mem=1), container("b", mem=17), bound="n1"),
+    ],
+)
+def test_such_a_pod_that_can_be_on_no_device_of_its_node_holds_nothing(greedy: Json) -> None:
+    of = cluster(node("n1", 4))
+    of.set_pod(greedy)
+    assert free(of) == [16, 16, 16, 16]
+
+
+def test_such_a_pod_that_has_no_place_holds_what_it_asks_for_and_no_whole_devices() -> None:
+    of = cluster(node("n1", 4))
+    for name in ("a", "b"):
+        of.set_pod(bound(of, pod(name, mem=14)))
+    asking = pod("p", mem=15, cores=60, annotations={"yoyoworks.com/xpu-count": "3"}, bound="n1")
+    of.set_pod(asking)
+    assert sorted(free(of)) == [0, 2, 11, 11]
+    assert sorted(of.figures(["n1"])[0].cores) == [80, 80, 80, 100]
+    of.remove_pod(asking["metadata"]["uid"])
+    of.set_pod(pod("q", container("c", mem=9), container("d", mem=9), container("e", mem=9), bound="n1"))
+    assert sorted(free(of)) == [0, 2, 2, 7]
+
+
 def test_an_assignment_of_another_pod_or_another_node_proves_nothing() -> None:
     of = cluster(node("n1"), node("n2"))
     large = bound(of, pod("large", mem=10))

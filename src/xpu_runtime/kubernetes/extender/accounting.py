@@ -136,14 +136,38 @@ def guessed(
     shape: PodShape,
     effort: placement.Effort,
 ) -> Held:
-    """Where a pod of which only its limits are known would be placed now; where it does not fit, all that is
-    free of the emptiest devices."""
+    """Where a pod of which only its limits are known would be placed now; where it does not fit, what it asks
+    for of the emptiest devices. Nothing where it would not fit on the empty node: then it cannot be there,
+    and its author asks for what takes all devices from others."""
     places = placement.place(has.totals, memory, cores, shape, False, effort, has.kinds)
-    if places is not None:
-        return held_by_places(has, shape, places)
-    emptiest = sorted(range(len(memory)), key=lambda position: -memory[position])
-    count = max(each.count for part in (shape.containers, shape.init, shape.sidecars) for each in part)
-    return tuple((has.uuids[position], None, 0) for position in emptiest[:count])
+    if places is None:
+        places = _emptiest(has, memory, shape)
+    return () if places is None else held_by_places(has, shape, places)
+
+
+def _emptiest(has: NodeDevices, memory: Sequence[int], shape: PodShape) -> placement.Places | None:
+    """For each container devices that are large enough, whatever is free of them, the emptiest first; None
+    where there are too few."""
+    left = list(memory)
+    chosen: tuple[list[tuple[int, ...]], ...] = ([], [], [])
+    for part, found in zip((shape.containers, shape.init, shape.sidecars), chosen):
+        for each in part:
+            ways = []
+            for group in (range(len(left)),) if has.kinds is None else has.kinds.groups(each.limits):
+                able = [
+                    position for position in group if each.on(has.totals[position]) <= has.totals[position]
+                ]
+                if len(able) >= each.count:
+                    ways.append(sorted(able, key=lambda position: -left[position])[: each.count])
+            if not ways:
+                return None
+            positions = max(ways, key=lambda way: sum(left[position] for position in way))
+            found.append(tuple(positions))
+            if part is not shape.init:  # these run one after the other, before the others
+                for position in positions:
+                    left[position] -= each.on(has.totals[position])
+    containers, init, sidecars = map(tuple, chosen)
+    return containers, init, sidecars
 
 
 def fullness(
