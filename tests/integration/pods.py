@@ -91,14 +91,15 @@ def reservations(node: Node) -> list[Reservation]:
 
 
 def reserve(node: Node, reservation: Reservation) -> None:
-    """What the device plugin does, in a process of the node's own."""
-    from xpu_runtime import pods
+    """What the installed device plugin does."""
+    from xpu_runtime import paths, pods
     from xpu_runtime.config.load import load
     from xpu_runtime.vendors import discovery
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XPU_RUN_DIR", str(node.run_dir))
         patch.setenv("XPU_CONFIG", str(node.config))
+        patch.setattr(paths, "NATIVE_DIR", str(node.prefix / "lib" / "xpu-container-runtime" / "native"))
         config = load()
         refusal = pods.reserve(discovery.load(config), config, reservation)
     assert refusal is None, refusal.line()
