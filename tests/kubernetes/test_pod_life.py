@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from support import GIB
 
 from .api import NAMESPACE
-from .cluster import IMAGE, Cluster
+from .cluster import IMAGE, NODE, Cluster
 from .conftest import Pods
 from .daemons import until
 from .objects import container, pod
@@ -100,6 +101,28 @@ def test_a_pod_deleted_by_force_leaves_its_place_to_the_next(
     pods.create(pod("next", container(limits={MEMORY: 15})))
     pods.wait("next", "Running")
     assert len({row["device_uuid"] for row in running(cluster)}) == 4
+
+
+def test_what_runs_although_its_pod_has_failed_is_nobody_elses(
+    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    # The first process of a container ignores SIGTERM: it runs as long as its pod lets it.
+    end: dict[str, Any] = {"activeDeadlineSeconds": 5, "terminationGracePeriodSeconds": 12}
+    pods.create(pod("late", container(limits={MEMORY: 15}), **end))
+    uid = pods.wait("late", "Failed")["metadata"]["uid"]
+    (row,) = running(cluster)
+
+    def told() -> dict[str, Any]:
+        annotations = cluster.api.node(NODE)["metadata"]["annotations"]
+        found: dict[str, Any] = json.loads(annotations["yoyoworks.com/xpu-devices"])
+        return found
+
+    until(lambda: uid not in told()["reserved"], "nothing is reserved for it")
+    (device,) = (each for each in told()["devices"] if each["uuid"] == row["device_uuid"])
+    assert device["others"]["memory"] == 15 * GIB
+    pods.create(pod("next", container(limits={MEMORY: 15})))
+    pods.wait("next", "Running")
+    assert len({each["device_uuid"] for each in running(cluster)}) == 2
 
 
 def test_an_ephemeral_container_has_no_device_and_takes_nothing(

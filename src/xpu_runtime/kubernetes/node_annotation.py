@@ -39,7 +39,8 @@ class Row(NamedTuple):
     cores: int
     #: Why pods get nothing of it; "": they do.
     why: str
-    #: What those have who are no pods; `others_whole`: they have all of it.
+    #: What those have who are in nobody's `reserved`: no pods, or containers that run on although the API's
+    #: object of their pod is over or gone. `others_whole`: they have all of it.
     others_memory: int
     others_cores: int
     others_whole: bool

@@ -22,8 +22,8 @@ from xpu_runtime.value import Value
 
 
 class Taken(Value):
-    """What everybody has, by the device's UUID; what those have who are no pods; and what is reserved, by the
-    pod's UID."""
+    """What everybody has, by the device's UUID; what those have for whom nothing is reserved (who are no
+    pods, or run on although their pod is over); and what is reserved, by the pod's UID."""
 
     uses: Mapping[str, Use] = {}
     others: Mapping[str, Use] = {}
@@ -52,9 +52,12 @@ class Accounts:
         """LedgerError where it cannot be read."""
         with self.turn(seconds), PodLedger() as ledger:
             of_pods = ledger.pods_of_grants()
+            grants = ledger.grants()
+            reservations = {each.uid: each for each in ledger.reservations()}
             others: dict[str, Use] = {}
-            for grant in ledger.grants():
-                for slice_ in () if grant.id in of_pods else grant.slices:
+            for grant in grants:
+                uid, _ = of_pods.get(grant.id, ("", ""))
+                for slice_ in () if uid in reservations else grant.slices:
                     now = others.get(slice_.device_uuid, Use())
                     others[slice_.device_uuid] = now.replace(
                         memory_bytes=now.memory_bytes + slice_.memory_bytes,
@@ -62,7 +65,7 @@ class Accounts:
                         slices=now.slices + 1,
                         exclusive=now.exclusive or not slice_.limited,
                     )
-            return Taken(ledger.uses(), others, {each.uid: each for each in ledger.reservations()})
+            return Taken(ledger.uses(), others, reservations)
 
     def is_reserved(self, key: tuple[str, str, str], seconds: float) -> bool:
         """Whether the pod with this Reservation.key has one; LedgerError."""
