@@ -65,6 +65,8 @@ class _State:
         self.refused = ""
         self.is_told = False
         self.again_at = 0.0
+        #: The watch has told of it, and it was not only read (`ensure`).
+        self.is_watched = False
 
 
 class Pods:
@@ -104,11 +106,17 @@ class Pods:
         with self._lock:
             if change.kind == "listed":
                 named = {pod.key for pod in change.objects}
-                self._remember_gone(key for key in self._states if key not in named)
+                missing = [key for key in self._states if key not in named]
+                self._remember_gone(missing)
+                # Deleted while we were not told of it: whatever the watch has told of is older than this
+                # list, so that nothing needs to be waited for. One that was only read may be newer.
+                self._unknown.update((key, float("-inf")) for key in missing if self._states[key].is_watched)
                 self._states = {key: each for key, each in self._states.items() if key in named}
                 self.is_listed = True
             for pod in change.objects:
                 self._put(pod, is_gone=change.kind == "deleted")
+                if pod.key in self._states:
+                    self._states[pod.key].is_watched = True
 
     def _put(self, pod: PodOnNode, is_gone: bool) -> None:
         if is_gone or pod.is_over:

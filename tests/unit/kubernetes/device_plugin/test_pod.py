@@ -195,6 +195,22 @@ def test_a_pod_that_is_gone_loses_its_reservation_at_once(pods: Pods, unreserved
     assert unreserved == ["u1"]
 
 
+def test_a_pod_that_is_gone_when_the_server_is_back_loses_it_at_once(
+    pods: Pods, unreserved: list[str]
+) -> None:
+    here = kept(pod(container("main", mem="1")))
+    just_read = kept(pod(container("main", mem="1"), uid="u2", name="q"))
+    pods.take(listed())
+    pods.take(Change("changed", (here,)))
+    pods.ensure_all(lambda: [just_read], time.monotonic() + 20)
+    both = {**reserved("u1"), **reserved("u2", "q")}
+    pods.settle(both)
+    assert unreserved == []
+    pods.take(listed())
+    pods.settle(both)
+    assert unreserved == ["u1"]  # the other one may be newer than the list
+
+
 def test_a_pod_that_nobody_has_told_of_loses_it_only_after_a_while(
     pods: Pods, unreserved: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
