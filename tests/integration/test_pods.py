@@ -167,6 +167,24 @@ def test_an_author_s_amounts_are_refused(node: Node, bundles: Bundles, variable:
 
 
 @MODES
+def test_an_author_exchanges_no_hard_limit_for_a_soft_one(node: Node, bundles: Bundles, mode: str) -> None:
+    uuid, _ = cluster(node, more=f"mode: {mode}")
+    pod = Pod("web")
+    text = signed(pod.assignment(main=(share(uuid),)))
+    told = refused(node, bundles("XPU_ENFORCE=library", change=pod.container(assignment=text)))
+    assert "XPU_ENFORCE=library would leave memory soft, which driver holds hard, and policy." in told
+    assert node.grants() == []
+    node.start(bundles("XPU_ENFORCE=driver", args=SLEEP, change=pod.container(assignment=text)))
+    docker = bundles("XPU_ENFORCE=library", "XPU_MEM=1G", args=SLEEP)
+    node.start(docker)  # is not concerned
+    cluster(node, more=f"mode: {mode}\npolicy: {{pods_may_weaken_limits: true}}")
+    other = Pod("other")
+    text = signed(other.assignment(main=(share(uuid),)))
+    soft = bundles("XPU_ENFORCE=library", args=SLEEP, change=other.container(assignment=text))
+    assert node.start(soft) in {each.container_id for each in node.grants()}
+
+
+@MODES
 def test_who_asks_for_nothing_runs_untouched(node: Node, bundles: Bundles, mode: str) -> None:
     uuid, _ = cluster(node, more=f"mode: {mode}")
     pod = Pod("web")

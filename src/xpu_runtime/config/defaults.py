@@ -31,6 +31,7 @@ class Config(Value):
     defaults_memory: str | None = None
     defaults_cores: int | None = None
     policy_accept_env_when_unprivileged: bool = True
+    policy_pods_may_weaken_limits: bool = False
     policy_max_memory: str | None = None
     policy_max_cores: int | None = None
     policy_max_priority: str | None = None

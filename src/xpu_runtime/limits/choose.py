@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Holding, Slice
 from xpu_runtime.limits import registry
-from xpu_runtime.limits.backend import HARD, Backend, Offer
+from xpu_runtime.limits.backend import HARD, SOFT, Backend, Offer
 from xpu_runtime.request.request import Request
 from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: The strength of a limit that is booked and held by nothing.
 UNENFORCED = "unenforced"
 
+#: From the weakest.
+_STRENGTHS = (UNENFORCED, SOFT, HARD)
 #: What a kind of limit is called in a sentence on what holds none.
 _LIMIT_OF = {MEMORY: "hold a memory limit", CORES: "hold a cap on cores"}
 
@@ -41,6 +43,8 @@ def holding(
         pair, reason = (
             _for_kind(kind, inventory, device, request, config) if asked else (_unasked(kind, device), "")
         )
+        if asked and not reason and request.claim is not None and request.enforce not in ("auto", HARD):
+            reason = _weaker(kind, pair, inventory, device, request, config)
         pairs.append(pair)
         if reason and reason not in reasons:  # one for both is said once
             reasons.append(reason)
@@ -112,6 +116,25 @@ def _for_kind(
     if kind in config.enforcement_allow_unenforced:
         return (registry.NONE, UNENFORCED), ""
     return (None, None), f"{reason}, and enforcement.allow_unenforced does not list {kind}"
+
+
+def _weaker(
+    kind: str, named: _Pair, inventory: Inventory, device: Device, request: Request, config: Config
+) -> str:
+    """Why a pod's container may not name what holds its limit; "": it may.
+
+    The node's labels, and its annotation for the scheduler, promise how strongly limits are held there, and
+    the amounts were given by that: an author must not exchange a hard limit for a soft one.
+    """
+    if config.policy_pods_may_weaken_limits:
+        return ""
+    (backend, strength), _ = _for_kind(kind, inventory, device, request.replace(enforce="auto"), config)
+    if strength not in _STRENGTHS or _STRENGTHS.index(strength) <= _STRENGTHS.index(named[1] or UNENFORCED):
+        return ""
+    return (
+        f"XPU_ENFORCE={request.enforce} would leave {kind} {named[1]}, which {backend} holds {strength}, and "
+        "policy.pods_may_weaken_limits is false"
+    )
 
 
 def _best(

@@ -13,6 +13,7 @@ from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import RequestError
 from xpu_runtime.ledger.grants import Holding
 from xpu_runtime.limits import choose
+from xpu_runtime.request.claim import Claim, PodContainer
 from xpu_runtime.vendors.inventory import Device, Inventory, Library, Node
 
 GPU = Device("0", "GPU-0", "Tesla T4", 15 << 30, (Node("/dev/nvidia0", 195, 0),), "nvidia")
@@ -181,3 +182,25 @@ def test_a_whole_mig_device_is_held_by_the_hardware_and_a_part_of_it_by_nothing(
     _, reason = outcome({"XPU_MEM": "1G"}, device=MIG)
     assert reason is not None
     assert "MIG" in reason
+
+
+def test_a_pods_container_names_nothing_weaker_than_what_auto_takes(interposers: None) -> None:
+    claim = Claim(PodContainer("uid", "default", "web", "main"), None)
+
+    def of_pod(enforce: str, found: Inventory, **policy: bool) -> tuple[Holding, str | None]:
+        asked = parse({"XPU_MEM": "1G", "XPU_CORES": "30", "XPU_ENFORCE": enforce}).replace(claim=claim)
+        return choose.holding(found, GPU, asked, ALL_UNHELD.replace(**policy))
+
+    assert of_pod("library", R615)[1] == (
+        "XPU_ENFORCE=library would leave memory soft, which driver holds hard, and "
+        "policy.pods_may_weaken_limits is false"
+    )
+    told = of_pod("none", R580)[1] or ""
+    assert "leave memory unenforced, which library holds soft" in told
+    assert "leave cores unenforced, which library holds soft" in told
+    for enforce, found in [("auto", R615), ("driver", R615), ("library", R580)]:
+        assert of_pod(enforce, found)[1] is None
+    soft = Holding(*SOFTLY, *SOFTLY)
+    assert of_pod("library", R615, policy_pods_may_weaken_limits=True) == (soft, None)
+    # Others are as they were.
+    assert outcome({"XPU_MEM": "1G", "XPU_CORES": "30", "XPU_ENFORCE": "library"}) == (soft, None)
