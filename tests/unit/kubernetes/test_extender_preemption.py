@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.kubernetes_objects import Json, container, node, pod
+from support.kubernetes_objects import GIB, Json, container, device, node, pod
 from unit.kubernetes.test_extender_cluster import bound, cluster, verdict
 from unit.kubernetes.test_extender_verbs import NoBinder
+from xpu_runtime.kubernetes.extender import preemption
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.in_flight import InFlight
 from xpu_runtime.kubernetes.extender.verbs import Verbs
@@ -17,11 +22,11 @@ from xpu_runtime.kubernetes.extender.verdicts import FULL
 from xpu_runtime.kubernetes.resources import Resources
 
 
-def there(of: Cluster, name: str, priority: int, **amounts: Any) -> str:
-    """A pod with that priority is bound to n1; its UID."""
+def there(of: Cluster, name: str, priority: int, to: str = "n1", **amounts: Any) -> str:
+    """A pod with that priority is bound to that node; its UID."""
     asking = pod(name, **amounts)
     asking["spec"]["priority"] = priority
-    of.set_pod(bound(of, asking))
+    of.set_pod(bound(of, asking, to))
     uid: str = asking["metadata"]["uid"]
     return uid
 
@@ -72,6 +77,40 @@ def test_a_node_that_no_victims_make_large_enough_is_not_offered() -> None:
     assert ending(of, pod("high", mem=17), 10, [low]) is None
     of.remove_node("n1")
     assert ending(of, pod("high", mem=1), 10, [low]) is None
+
+
+def test_no_pod_can_make_the_question_of_who_ends_take_longer_than_kube_scheduler_waits() -> None:
+    names = [f"n{number}" for number in range(10)]
+    of = cluster(*(node(name, [device(name, index, 80 * GIB) for index in range(8)]) for name in names))
+    for name, number in itertools.product(names, range(100)):
+        there(of, f"{name}-{number}", 0, name, mem=5)
+    asking = pod("high", *(container(f"c{number}", mem=26 + number % 2) for number in range(23)))
+    asking["spec"]["priority"] = 10
+    proposed: Json = {name: {"Pods": []} for name in names}
+    began = time.monotonic()
+    answer = Verbs(of, Resources(), NoBinder(), InFlight()).preempt(
+        {"Pod": asking, "NodeNameToMetaVictims": proposed}
+    )
+    assert time.monotonic() - began < 5
+    # Those that were looked at before have a place then.
+    assert answer["NodeNameToMetaVictims"]
+    for name, found in answer["NodeNameToMetaVictims"].items():
+        for each in found["Pods"]:
+            of.remove_pod(each["UID"])
+        assert verdict(of, asking, name) < FULL
+
+
+@pytest.mark.parametrize(("looks", "number"), [(0, None), (1, None), (2, 3), (5, 1)])
+def test_when_the_time_is_over_all_of_a_lower_priority_end_or_the_node_is_not_offered(
+    looks: int, number: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = cluster(node("n1", 3))
+    pods = [there(of, f"p{number}", 0, mem=10) for number in range(3)]
+    times = itertools.chain([0.0] * (1 + looks), itertools.repeat(60.0))
+    monkeypatch.setattr(preemption, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    found = ending(of, pod("high", mem=10), 10, [])
+    assert (None if found is None else len(found)) == number
+    assert set(found or ()) <= set(pods)
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,36 +12,59 @@ which they have found victims (kubernetes#135486). Knows no API.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 from xpu_runtime.kubernetes.extender import accounting, placement
-from xpu_runtime.kubernetes.extender.devices import Held
 from xpu_runtime.kubernetes.extender.objects import Crew
 from xpu_runtime.kubernetes.extender.placement import PodShape
 
+#: Seconds for a question: kube-scheduler waits for 10 (httpTimeout), and binds nothing meanwhile.
+_MOST_S = 5.0
 
-def victims(crew: Crew, shape: PodShape, priority: int, chosen: Collection[str]) -> list[str] | None:
+
+class Patience:
+    """What one question of many nodes may take: steps of placement, and time."""
+
+    def __init__(self) -> None:
+        self.effort = placement.Effort()
+        self._until = time.monotonic() + _MOST_S
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing more is found out."""
+        return self.effort.left < 0 or time.monotonic() >= self._until
+
+
+def victims(
+    crew: Crew, shape: PodShape, priority: int, chosen: Collection[str], patience: Patience
+) -> list[str] | None:
     """The UIDs of the pods that must end, those `chosen` by kube-scheduler among them; None where that is not
+    enough. Where no patience is left: all of a lower priority, or None where it was not seen that they are
     enough."""
     lower = [
         each for each in crew.members if each[0] in chosen or (each[1] is not None and each[1] < priority)
     ]
-    staying = [each[2] for each in crew.members if each not in lower]
-    if not _fits(crew, shape, staying):
+    uids = {each[0] for each in lower}
+    free = list(crew.devices.memory), list(crew.devices.cores)
+    for member in crew.members:
+        if member[0] not in uids:
+            accounting.take(crew.devices, *free, member[2])
+    if not _fits(crew, shape, free, patience):
         return None
-    ending = [uid for uid in chosen if uid not in {each[0] for each in lower}]
+    ending = [uid for uid in chosen if uid not in uids]
     for uid, _, held in sorted(lower, key=lambda each: (-(each[1] or 0), each[0])):
-        if uid not in chosen and _fits(crew, shape, [*staying, held]):
-            staying.append(held)
+        left = list(free[0]), list(free[1])
+        accounting.take(crew.devices, *left, held)
+        if uid not in chosen and _fits(crew, shape, left, patience):
+            free = left
         else:
             ending.append(uid)
     return ending
 
 
-def _fits(crew: Crew, shape: PodShape, staying: list[Held]) -> bool:
+def _fits(crew: Crew, shape: PodShape, free: tuple[list[int], list[int]], patience: Patience) -> bool:
+    if patience.is_spent:
+        return False
     has = crew.devices
-    memory, cores = list(has.memory), list(has.cores)
-    for held in staying:
-        accounting.take(has, memory, cores, held)
-    effort = placement.Effort()
-    return placement.place(has.totals, memory, cores, shape, crew.binpack, effort, has.kinds) is not None
+    return placement.place(has.totals, *free, shape, crew.binpack, patience.effort, has.kinds) is not None

@@ -89,14 +89,15 @@ class Verbs:
         if not isinstance(pod, dict) or not isinstance(proposed, dict):
             raise WrongRequest("preempt takes Pod and NodeNameToMetaVictims or NodeNameToVictims")
         _, shape = self._cluster.shape(self._resources.of_pod(pod))
-        found = {}
+        found, patience = {}, preemption.Patience()
         for name, theirs in proposed.items():
             chosen = [_uid(each) for each in _field(theirs, "Pods") or ()]
-            crew = self._cluster.crew(name, shape)
-            ending = preemption.victims(crew, shape, _priority(pod), chosen) if crew is not None else None
-            if (
-                ending
-            ):  # one without victims would have passed the filter; kube-scheduler refuses such an answer
+            crew = None if patience.is_spent else self._cluster.crew(name, shape)
+            if crew is None:
+                continue
+            ending = preemption.victims(crew, shape, _priority(pod), chosen, patience)
+            # One without victims would have passed the filter; kube-scheduler refuses such an answer.
+            if ending:
                 violations = _field(theirs, "NumPDBViolations") or 0
                 found[name] = {"Pods": [{"UID": uid} for uid in ending], "NumPDBViolations": violations}
         return {"NodeNameToMetaVictims": found}
