@@ -3,13 +3,18 @@ themselves."""
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from support.kubernetes_objects import GIB, Json, container, device, node, pod
-from xpu_runtime.kubernetes.extender import accounting
+from xpu_runtime.kubernetes.extender import accounting, placement
+from xpu_runtime.kubernetes.extender import cluster as cluster_module
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.objects import Assumed, Decided
 from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
@@ -384,6 +389,42 @@ def test_the_place_of_init_containers_is_part_of_what_a_question_may_take() -> N
     assert 100 < found_out < len(names)
     of.judge(shape, names)
     assert found_out < sum(map(bool, known))
+
+
+def test_a_place_that_was_found_with_the_last_of_the_effort_is_known_when_scores_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = cluster(node("n1"))
+    asking = pod("p", mem=1)
+    asking["spec"]["initContainers"] = [container("first", mem=2)]
+    monkeypatch.setattr(placement, "MOST_STEPS", 14)  # it takes 16
+    assert verdict(of, asking) < FULL
+    monkeypatch.setattr(placement, "place", lambda *_: pytest.fail("it was looked for again"))
+    assert verdict(of, asking) < FULL
+
+
+def test_a_question_of_many_nodes_lets_others_go_on_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"n{number}" for number in range(60)]
+    of = cluster(*(node(name) for name in names))
+    _, shape = of.shape(Resources().of_pod(pod("p", mem=1)))
+    began, judged = threading.Event(), []
+
+    def slowly(*_: object) -> int:
+        began.set()
+        time.sleep(0.005)
+        judged.append(FITS)
+        return FITS
+
+    def told() -> int:
+        began.wait()
+        of.remove_pod("some pod's UID")
+        return len(judged)
+
+    monkeypatch.setattr(cluster_module, "judge", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(told)
+        assert of.judge(shape, names) == [FITS] * len(names)
+        assert other.result() < len(names)
 
 
 def test_a_pod_of_more_containers_than_can_be_placed_harms_no_other() -> None:

@@ -18,14 +18,15 @@ from __future__ import annotations
 import heapq
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from xpu_runtime.kubernetes.extender import accounting, devices, placement
 from xpu_runtime.kubernetes.extender.devices import Held
 from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, Figures, Node, Pod
 from xpu_runtime.kubernetes.extender.placement import PodShape
-from xpu_runtime.kubernetes.extender.verdicts import NEVER, UNKNOWN, Verdicts, judge
+from xpu_runtime.kubernetes.extender.verdicts import FULL, NEVER, UNKNOWN, Verdicts, judge
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION
 from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources
 from xpu_runtime.request import assignment
@@ -34,6 +35,8 @@ from xpu_runtime.request import assignment
 _MOST_SHARED = 4096
 #: Seconds that a pod is remembered which is gone: longer than any request that may have read it before.
 _GONE_S = 60.0
+#: Seconds for which a question of many nodes keeps watches and binds waiting, and those until it goes on.
+_LOCKED_S, _PAUSE_S = 0.02, 0.0005
 
 
 class Cluster:
@@ -166,24 +169,38 @@ class Cluster:
 
     def judge(self, shape: PodShape, names: Iterable[str]) -> list[int]:
         """For each of the nodes, what it is for that demand: a score and FITS, FULL or NEVER."""
+        found: list[int] = []
+        rest, effort = iter(names), placement.Effort()
+        while not self._judge_some(shape, rest, effort, found):
+            # A lock that is taken again at once is not had by those that wait for it.
+            time.sleep(_PAUSE_S)
+        return found
+
+    def _judge_some(
+        self, shape: PodShape, names: Iterator[str], effort: placement.Effort, found: list[int]
+    ) -> bool:
+        """Goes on with that for as long as others may be kept waiting; whether it was for all names."""
         with self._lock:
+            until = time.monotonic() + _LOCKED_S
             verdicts = self._verdicts.of(shape)
-            effort = placement.Effort()
             nodes = self._nodes
-            found = []
             for name in names:
                 node = nodes.get(name)
                 if node is None:
                     found.append(NEVER)
                     continue
                 verdict = verdicts[node.number]
-                if not verdict:
-                    self._count(node)
-                    verdict = judge(node, shape, self._binpack(shape, node), effort)
-                    # Found out without an end of the effort: then it holds until the node changes.
-                    verdicts[node.number] = verdict if effort.left >= 0 else UNKNOWN
+                if verdict:
+                    found.append(verdict)
+                    continue
+                self._count(node)
+                verdict = judge(node, shape, self._binpack(shape, node), effort)
+                # That there is no place is known only where the effort was enough to see it.
+                verdicts[node.number] = verdict if verdict < FULL or effort.left >= 0 else UNKNOWN
                 found.append(verdict)
-            return found
+                if time.monotonic() >= until:
+                    return False
+            return True
 
     def yielding(self, names: Iterable[str], priority: int) -> set[str]:
         """Those of the nodes that have pods of a lower priority: kube-scheduler may end these for another."""
