@@ -208,8 +208,8 @@ class Extender:
         is_frozen = False
         while not self._ended.wait(_EXPIRE_S):
             if not is_frozen and self._following.is_complete:
-                # What was read of the cluster stays. A collection that looks at all of it again holds a filter up
-                # for a tenth of a second with 10,000 nodes. Without cycles it is freed as ever.
+                # What was read of the cluster stays, and is freed without cycles. A collection that looks at
+                # it all again holds up a filter for a tenth of a second with 10,000 nodes.
                 gc.collect()
                 gc.freeze()
                 is_frozen = True
