@@ -1,7 +1,7 @@
 """What becomes of a pod's slices as its containers come and go: the ledger is what runs, at each step.
 
-Sidecars (init containers that are restarted always) are newer than this kubelet: test_device_plugin.py has
-them.
+Sidecars (init containers that are restarted always) are newer than this kubelet: unit tests alone have them
+(tests/unit/kubernetes/device_plugin/test_pod.py).
 """
 
 from __future__ import annotations
