@@ -1,6 +1,8 @@
-"""The fixtures that tests in several folders share: pytest reads such a list only at the top of the tree."""
+"""What all tests share. pytest reads lists of fixtures only at the top of the tree."""
 
 import pytest
+
+from xpu_runtime.ledger import waiting
 
 pytest.register_assert_rewrite("support")
 pytest_plugins = [
@@ -14,3 +16,11 @@ pytest_plugins = [
     "support.packages",
     "support.parallel",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _no_wait_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of the product has one limit for all its waits for the ledger. Here many tests share a
+    process: the limit that one of them has set, or used up, must not be the next one's."""
+    monkeypatch.setattr(waiting, "_left", None)
+    monkeypatch.setattr(waiting, "_allowed", 0.0)

@@ -47,9 +47,14 @@ class Pod:
         self.uid = uid or f"uid-of-{name}"
 
     def assignment(
-        self, node: str = NODE, made: float = 0.0, init: Shares | None = None, **containers: tuple[Share, ...]
+        self,
+        node: str = NODE,
+        made: float = 0.0,
+        init: Shares | None = None,
+        sidecars: Shares | None = None,
+        **containers: tuple[Share, ...],
     ) -> Assignment:
-        return Assignment(self.uid, node, made or time.time(), containers, init or {})
+        return Assignment(self.uid, node, made or time.time(), containers, init or {}, sidecars or {})
 
     def container(
         self, name: str = "main", kind: str = "container", **annotations: str

@@ -286,6 +286,68 @@ def test_init_containers_then_the_others_have_their_place_whoever_waits(
 
 
 @MODES
+@pytest.mark.parametrize("by", ["scheduler", "node"])
+def test_a_sidecar_runs_beside_init_containers_and_all_others_and_restarts_at_any_time(
+    node: Node, bundles: Bundles, mode: str, by: str
+) -> None:
+    """In the order of a kubelet: the sidecar, an init container beside it, then the others; who waits has
+    its place. The scheduler's signature says what each has, or the node has reserved it itself."""
+    uuid = cluster(node, "1xT4", more=f"mode: {mode}")[0]
+    pod = Pod("web")
+    assigned = pod.assignment(
+        init={"prepare": (share(uuid, 10, 50),)},
+        sidecars={"proxy": (share(uuid, 4, 20),)},
+        main=(share(uuid, 8, 40),),
+    )
+    annotations = {"assignment": signed(assigned)} if by == "scheduler" else {}
+    if by == "node":
+        reserve(node, of_assignment(assigned, "default", "web"))
+    began: dict[str, str] = {}
+
+    def start(name: str) -> None:
+        change = pod.container(name, **annotations)
+        began[name] = node.start(bundles(ALLOCATED, args=SLEEP, change=change))
+
+    def end(name: str) -> None:
+        node.remove(began.pop(name))
+
+    amounts = {"prepare": (10, 50), "proxy": (4, 20), "main": (8, 40)}
+
+    def the_ledger_is_what_runs() -> bool:
+        names = {container_id: name for name, container_id in began.items()}
+        running = {
+            names[each.container_id]: ((each.slices[0].memory_bytes or 0) // GIB, each.slices[0].cores)
+            for each in node.grants()
+        }
+        # The larger of the sidecar with the init container, and with the other one.
+        return running == {name: amounts[name] for name in began} and granted(node) == {uuid: (14, 70)}
+
+    start("proxy")
+    assert the_ledger_is_what_runs()
+    assert "1G free, 2G requested" in refused(node, bundles("XPU_MEM=2G"))
+    start("prepare")
+    assert the_ledger_is_what_runs()
+    end("proxy")
+    assert the_ledger_is_what_runs()
+    start("proxy")  # a restart, while the init container runs
+    assert the_ledger_is_what_runs()
+    end("prepare")
+    start("main")
+    assert the_ledger_is_what_runs()
+    end("proxy")
+    assert "1G free, 2G requested" in refused(node, bundles("XPU_MEM=2G"))
+    start("proxy")
+    assert the_ledger_is_what_runs()
+    end("main")  # kubelet ends sidecars last
+    assert the_ledger_is_what_runs()
+    end("proxy")
+    assert the_ledger_is_what_runs()
+    unreserve(node, pod.uid)
+    assert node.grants() == [] and granted(node) == {uuid: (0, 0)}
+    assert_fine(node, "ledger")
+
+
+@MODES
 def test_a_container_that_dies_without_notice_finds_its_place_again(
     node: Node, bundles: Bundles, mode: str
 ) -> None:

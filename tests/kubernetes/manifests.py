@@ -29,6 +29,7 @@ _PLACES = {
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "Lease": "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
     "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
 }
 #: The label that the RuntimeClass looks for, and what sets a node up gives it.

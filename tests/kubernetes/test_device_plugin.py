@@ -118,16 +118,22 @@ def pod(
     limits: Object,
     *,
     bound: bool = True,
+    sidecar: Object | None = None,
     init: Object | None = None,
     runtime_class: str | None = "xpu",
     **meta: Any,
 ) -> Object:
-    """A pod with one container, on our node."""
+    """A pod with one container, on our node; a sidecar and an init container, where they are to have some."""
     spec: Object = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
     if runtime_class is not None:
         spec["runtimeClassName"] = runtime_class
-    if init is not None:
-        spec["initContainers"] = [{"name": "init", "resources": {"limits": init}}]
+    before: list[Object] = [
+        {"name": name, "resources": {"limits": amounts}, **more}
+        for name, amounts, more in (("side", sidecar, {"restartPolicy": "Always"}), ("init", init, {}))
+        if amounts is not None
+    ]
+    if before:
+        spec["initContainers"] = before
     if bound:
         spec["nodeName"] = NODE
     body = {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
@@ -468,6 +474,31 @@ def test_a_pod_has_its_place_in_the_ledger_before_its_container_starts(
     kubelet.remove("a")
     until(lambda: not reservations(), "it is free again")
     until(lambda: kubelet.healthy(WHOLE) == 4, "the card is whole again")
+
+
+def test_a_sidecar_has_its_place_beside_init_containers_and_all_others(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    """It stands in API objects from 1.28 on, which the real kubelet of the tests beside this one drops."""
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    pod(plugin.api, "a", {MEMORY: "6"}, sidecar={MEMORY: "5", CORES: "20"}, init={MEMORY: "10"})
+    for name, amount in (("side", 5), ("init", 10), ("main", 6)):
+        kubelet.allocate("a", MEMORY, amount, container=name)
+    kubelet.allocate("a", CORES, 20, container="side")
+    kubelet.pre_start("a", CORES, container="side")
+    (reservation,) = reservations().values()
+    assert [list(each) for each in (reservation.init, reservation.sidecars, reservation.containers)] == [
+        ["init"], ["side"], ["main"],
+    ]  # fmt: skip
+    # The sidecar with the init container, all on one card: the larger, and no more.
+    assert [use.memory_bytes // GIB for use in uses().values()] == [15]
+    until(lambda: events(plugin.api, "a"), "the pod says what it has")
+    assert "side: 5 GiB of GPU 0 and 20% of its cores" in events(plugin.api, "a")[0][1]
+    path = "/api/v1/namespaces/default/pods/a"
+    plugin.api.put(path, {**plugin.api.objects[path], "status": {"phase": "Succeeded"}})
+    until(lambda: not reservations(), "it is free again")
+    assert uses() == {}
 
 
 def test_a_pod_that_has_ended_has_nothing_reserved(plugin: Plugin, kubelet: Kubelet) -> None:

@@ -336,14 +336,7 @@ def test_pods_on_a_node_change_no_other_node_where_the_api_can_hold_them_to_it()
     assert _POLICY in map(_key, rendered("nodeRestriction.enabled=true", release="1.28"))
     for folder in OVERLAYS.values():
         documents = {_key(each): each for each in kustomized(folder)}
-        spec = documents[_POLICY]["spec"]
-        (condition,) = spec["matchConditions"]
-        # Whatever the namespace is that kustomize or helm is told.
-        pattern = re.search(r'\.matches\("(.*)"\)', condition["expression"])
-        assert pattern is not None
-        for account, is_ours in (("xpu-system:xpu-node", 1), ("gpus:xpu-node", 1), ("gpus:xpu-node-2", 0)):
-            found = re.search(pattern[1], f"system:serviceaccount:{account}")
-            assert bool(found) == bool(is_ours), account
+        assert _POLICY in documents  # what it says: test_node_restriction.py
         binding = documents["ValidatingAdmissionPolicyBinding", "", "xpu-node-own-node"]["spec"]
         assert binding == {"policyName": "xpu-node-own-node", "validationActions": ["Deny"]}
 
@@ -583,6 +576,8 @@ def test_roles_name_what_they_allow(everything: list[tuple[str, Document]]) -> N
             words = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
             assert "*" not in words, document["metadata"]["name"]
             assert "secrets" not in rule["resources"]
+            if "leases" in rule["resources"] and document["metadata"]["name"] == "xpu-extender":
+                assert rule["resourceNames"] == ["xpu-extender"]
 
 
 def _scheduler_configurations() -> Iterator[tuple[str, Document]]:

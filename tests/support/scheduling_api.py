@@ -57,6 +57,7 @@ class ApiServer:
         self.asked: list[tuple[str, str]] = []
         self.is_ending = False
         server = self
+        self.set("leases", "xpu-extender", {})  # as the manifests make it
 
         class Handler(_Handler):
             api = server
@@ -137,17 +138,13 @@ class ApiServer:
         self.after_binding(name)
         return {"kind": "Status", "status": "Success"}
 
-    def put(self, kind: str, name: str, thing: Json, *, is_new: bool) -> Json:
+    def put(self, kind: str, name: str, thing: Json) -> Json:
         with self.changed:
             known = self.kinds[kind].by_name.get(name)
-            if is_new and known is not None:
-                raise Refused(409, f'{kind} "{name}" already exists')
+            if known is None:
+                raise Refused(404, f'{kind} "{name}" not found')
             version = thing["metadata"].get("resourceVersion")
-            if (
-                not is_new
-                and known is not None
-                and version not in (None, known["metadata"]["resourceVersion"])
-            ):
+            if version not in (None, known["metadata"]["resourceVersion"]):
                 raise Refused(409, "the object has been modified")
             return self.set(kind, name, thing)
 
@@ -223,11 +220,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.asked.append((self.command, path))
         if words[-1] == "binding":
             return self.api.bind(words[-2], body)
-        if self.command == "POST":
-            return self.api.put(words[-1], body["metadata"]["name"], body, is_new=True)
         kind, name = words[-2:]
         if self.command == "PUT":
-            return self.api.put(kind, name, body, is_new=False)
+            return self.api.put(kind, name, body)
         with self.api.changed:
             if name not in self.api.kinds[kind].by_name:
                 raise Refused(404, f'{kind} "{name}" not found')

@@ -67,11 +67,6 @@ class FakeSamples:
         self.answer = opener()
 
 
-@pytest.fixture(autouse=True)
-def _no_wait_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_left", None)  # which a look sets
-
-
 @pytest.fixture
 def node(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     monkeypatch.setattr(comparison, "Samples", FakeSamples)

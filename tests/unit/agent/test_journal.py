@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.agent import journal
-from xpu_runtime.ledger import events, waiting
+from xpu_runtime.ledger import events
 from xpu_runtime.ledger.events import Part
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
@@ -23,7 +23,6 @@ def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
     """What listens in its place."""
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
     monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "socket"))
-    monkeypatch.setattr(waiting, "_left", None)  # which a look sets
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "socket"))
         listener.setblocking(False)

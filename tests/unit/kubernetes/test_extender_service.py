@@ -526,8 +526,15 @@ class Behind(Api):
 class Electing:
     """Makes replicas that elect a leader; the URL of each is known before its port."""
 
-    def __init__(self, api: ApiServer, replicas: Callable[..., Replica], *, tls: bool = False) -> None:
-        self.api, self.replicas, self.tls = api, replicas, tls
+    def __init__(
+        self,
+        api: ApiServer,
+        replicas: Callable[..., Replica],
+        *,
+        tls: bool = False,
+        until_ready: bool = True,
+    ) -> None:
+        self.api, self.replicas, self.tls, self.until_ready = api, replicas, tls, until_ready
         self.leaderships: list[Leadership] = []
 
     def make(self, identity: str, cut_off: threading.Event | None = None, asks: Api | None = None) -> Replica:
@@ -537,7 +544,7 @@ class Electing:
         self.leaderships.append(one)
         found = self.replicas(one, certificate() if self.tls else None, client, asks, wait=False)
         one._url = f"{'https' if self.tls else 'http'}://127.0.0.1:{found.port}"
-        until(lambda: found.is_ready, "a replica is ready")
+        until(lambda: found.is_ready or not self.until_ready, "a replica is ready")
         return found
 
 
@@ -574,6 +581,29 @@ def test_a_leader_that_ends_gives_the_lease_back_and_another_goes_on(
     assert api.kinds["leases"].by_name["xpu-extender"]["spec"]["holderIdentity"] == ""
     until(lambda: electing.leaderships[1].is_leading, "the second leads")
     assert "asked" in second.bind(pods[1])
+
+
+def test_a_lease_that_is_gone_is_told_with_what_to_do_and_taken_when_it_is_there_again(
+    api: ApiServer, replicas: Callable[..., Replica], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking = pod("p", mem=4)
+    create(api, node("n1"), asking)
+    api.delete("leases", "xpu-extender")
+    electing = Electing(api, replicas, until_ready=False)
+    one = electing.make("first")
+    said = ""
+
+    def is_told() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "apply the manifests again, it is one of them" in said
+
+    until(is_told, "it says what to do")
+    assert not electing.leaderships[0].is_leading
+    assert ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases") not in api.asked
+    api.set("leases", "xpu-extender", {})
+    until(lambda: electing.leaderships[0].is_leading, "it leads")
+    assert one.bind(asking) == ""
 
 
 def test_one_that_is_started_again_in_the_place_of_a_leader_that_was_killed_leads_at_once(

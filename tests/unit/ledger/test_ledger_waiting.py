@@ -25,11 +25,6 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "ledger.db")
 
 
-@pytest.fixture(autouse=True)
-def _no_wait_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_left", None)
-
-
 @pytest.fixture
 def ledger(path: str) -> Iterator[Ledger]:
     with Ledger(path) as opened:

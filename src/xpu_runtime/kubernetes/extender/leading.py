@@ -58,8 +58,9 @@ class Leadership:
     ) -> None:
         """`identity` is that of no other process that runs; `url` is where other replicas reach this one."""
         self._api = api
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
-        self._namespace, self._name = namespace, name
+        words = (quote(each, safe="") for each in (namespace, name))
+        self._path = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}".format(*words)
+        self._name = name
         self._identity, self._url = identity, url
         self._log = log
         self._times = times
@@ -89,7 +90,7 @@ class Leadership:
         was_ours, self._until = time.monotonic() < self._until, 0.0
         if was_ours:
             try:
-                lease = self._api.get(f"{self._path}/{self._name}", seconds=_REQUEST_S)
+                lease = self._api.get(self._path, seconds=_REQUEST_S)
                 if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
                     self._put(lease, "")
             except ApiError as error:
@@ -114,7 +115,13 @@ class Leadership:
                     # In a thread of its own: all pods may take longer to read than the Lease may wait.
                     lives.start(functools.partial(self._begin, self._term, read), "lease begins")
             except ApiError as error:
-                self._tell(f"the lease {self._name} cannot be had: {error}; it is tried again")
+                # Nobody here may make it: that would be a right to make any Lease of the namespace.
+                todo = (
+                    "apply the manifests again, it is one of them"
+                    if error.status == 404
+                    else "it is tried again"
+                )
+                self._tell(f"the lease {self._name} cannot be had: {error}; {todo}")
             self._stop.wait(self._times.retry)
 
     def _begin(self, term: int, read: Callable[[], object]) -> None:
@@ -144,15 +151,7 @@ class Leadership:
     def _try(self, may_lead: bool) -> bool:
         """Whether it has the Lease now, and had it not before. ApiError."""
         began = time.monotonic()
-        try:
-            lease = self._api.get(f"{self._path}/{self._name}", seconds=_REQUEST_S)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            if not may_lead:
-                return False
-            self._api.post(self._path, self._lease({}, self._identity), seconds=_REQUEST_S)
-            return self._leads(began, is_new=True)
+        lease = self._api.get(self._path, seconds=_REQUEST_S)
         spec = lease.get("spec") or {}
         holder = str(spec.get("holderIdentity") or "")
         seen = holder, str(spec.get("renewTime"))
@@ -199,17 +198,15 @@ class Leadership:
 
     def _put(self, lease: dict[str, Any], holder: str) -> None:
         """ApiError with status 409 where the Lease has changed meanwhile."""
-        path = f"{self._path}/{self._name}"
-        self._api.put(path, self._lease(lease, holder), seconds=_REQUEST_S)
+        self._api.put(self._path, self._lease(lease, holder), seconds=_REQUEST_S)
 
     def _lease(self, old: dict[str, Any], holder: str) -> dict[str, Any]:
-        spec, metadata = dict(old.get("spec") or {}), dict(old.get("metadata") or {})
+        spec, metadata = dict(old.get("spec") or {}), dict(old["metadata"])
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if spec.get("holderIdentity") != holder:
-            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + bool(old)
+            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + ("renewTime" in spec)
             spec["acquireTime"] = now
         spec.update(holderIdentity=holder, leaseDurationSeconds=self._times.lease, renewTime=now)
-        metadata.update(name=self._name, namespace=self._namespace)
         metadata["annotations"] = {**(metadata.get("annotations") or {}), URL: self._url if holder else ""}
         return {
             "apiVersion": "coordination.k8s.io/v1",

@@ -1,0 +1,69 @@
+"""The admission policy by which xpu-node's pods change only the node that they are on: its CEL is evaluated.
+
+No API server here is new enough for admission policies; cel-python evaluates the same language. That
+kustomize and helm make the same policy, and that the API takes it, is test_manifests' to show.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import celpy
+import pytest
+import yaml
+from celpy.adapter import json_to_cel
+from celpy.evaluation import CELEvalError
+
+from support import REPOSITORY
+
+POLICY = REPOSITORY / "packaging/kubernetes/components/node-restriction/policy.yaml"
+#: Where an API server says which node the pod with a token is on; since 1.30 (KEP-4193).
+ON_NODE = "authentication.kubernetes.io/node-name"
+
+
+def is_allowed(changed: str, username: str, extra: dict[str, list[str]] | None) -> bool:
+    """What an API server answers to a change of the node with that name: all conditions decide whether the
+    policy is asked, and all validations must agree; an error of either denies (failurePolicy: Fail)."""
+    spec = next(yaml.safe_load_all(POLICY.read_text()))["spec"]
+    user: dict[str, Any] = {"username": username, **({} if extra is None else {"extra": extra})}
+    variables = {
+        "request": json_to_cel({"userInfo": user}),
+        "object": json_to_cel({"metadata": {"name": changed}}),
+    }
+    environment = celpy.Environment()
+
+    def holds(expression: str) -> bool:
+        return bool(environment.program(environment.compile(expression)).evaluate(variables))
+
+    try:
+        if not all(holds(each["expression"]) for each in spec["matchConditions"]):
+            return True
+        return all(holds(each["expression"]) for each in spec["validations"])
+    except CELEvalError:
+        return False
+
+
+@pytest.mark.parametrize("namespace", ["xpu-system", "gpu"])
+def test_who_is_on_a_node_changes_that_one_alone(namespace: str) -> None:
+    ours = f"system:serviceaccount:{namespace}:xpu-node"
+    assert is_allowed("n1", ours, {ON_NODE: ["n1"], "authentication.kubernetes.io/pod-name": ["xpu-node-x"]})
+    assert not is_allowed("n2", ours, {ON_NODE: ["n1"]})
+
+
+@pytest.mark.parametrize("extra", [None, {}, {ON_NODE: []}, {ON_NODE: ["n1", "n2"]}])
+def test_a_token_that_names_no_node_changes_none(extra: dict[str, list[str]] | None) -> None:
+    """As those from before 1.30, or those that somebody made by hand without a pod."""
+    assert not is_allowed("n1", "system:serviceaccount:xpu-system:xpu-node", extra)
+
+
+@pytest.mark.parametrize(
+    "username",
+    [
+        "system:node:n1",
+        "kubernetes-admin",
+        "system:serviceaccount:xpu-system:xpu-extender",
+        "system:serviceaccount:xpu-system:xpu-node-2",
+    ],
+)
+def test_nobody_else_is_concerned(username: str) -> None:
+    assert is_allowed("n2", username, None)
