@@ -7,8 +7,6 @@ key, and decides nothing by it. Where a node says itself what a pod holds, that 
 
 from __future__ import annotations
 
-import binascii
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,16 +14,12 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares
 from xpu_runtime.kubernetes.resources import PREFIX, whole_number
-from xpu_runtime.request.assignment import ANNOTATION as ASSIGNMENT
+from xpu_runtime.request import assignment
+from xpu_runtime.request.amounts import Amount, at_one_time
 from xpu_runtime.value import Value
 
 #: The label of a node that has the runtime (node_setup/keeper.py).
 INSTALLED = "yoyoworks.com/xpu.runtime"
-#: Lists of containers in an assignment: which are there at one time.
-_TOGETHER, _BEFORE, _BESIDE = "containers", "init", "sidecars"
-
-#: Of each device by its UUID: bytes (None: the whole of it), and percent of its cores.
-_Held = dict[str, "tuple[int | None, int]"]
 
 
 class Card(Value):
@@ -77,7 +71,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     """The API's pod, where it is bound and says what it was assigned."""
     metadata = data.get("metadata") or {}
     node = str((data.get("spec") or {}).get("nodeName") or "")
-    text = (metadata.get("annotations") or {}).get(ASSIGNMENT)
+    text = (metadata.get("annotations") or {}).get(assignment.ANNOTATION)
     return Pod(str(metadata.get("uid")), node, str(text)) if node and text else None
 
 
@@ -133,68 +127,43 @@ def _has_ours(amounts: Mapping[str, Any]) -> bool:
     return any(whole_number(amount) for name, amount in amounts.items() if name.startswith(PREFIX))
 
 
-def _card(row: Row, held: list[tuple[int | None, int]], why: str, unit: int) -> Card:
+def _card(row: Row, held: list[Amount], why: str, unit: int) -> Card:
     total = row.memory
     others_memory = total if row.others_whole else row.others_memory
-    memory = total - others_memory - sum(total if amount is None else amount for amount, _ in held)
-    cores = row.cores - row.others_cores - sum(percent for _, percent in held)
+    memory = total - others_memory - sum(total if each.whole else each.memory_bytes for each in held)
+    cores = row.cores - row.others_cores - sum(each.cores for each in held)
     return Card(
         row.name, row.uuid, row.model, total, max(memory, 0), max(cores, 0),
         len(held), others_memory, row.others_cores, why, unit,
     )  # fmt: skip
 
 
-def _held_by_pods(
-    reserved: Mapping[str, Shares], node: str, pods: list[Pod]
-) -> dict[str, list[tuple[int | None, int]]]:
+def _held_by_pods(reserved: Mapping[str, Shares], node: str, pods: list[Pod]) -> dict[str, list[Amount]]:
     """By a device's UUID what each pod holds of it."""
-    by_pod: dict[str, _Held] = {}
-    for uid, shares in reserved.items():
-        by_pod[uid] = _sum([shares])
+    # Of a pod's reservation the node tells its own sum.
+    by_pod = {
+        uid: {device: Amount(memory or 0, cores or 0, memory is None) for device, memory, cores in shares}
+        for uid, shares in reserved.items()
+    }
     for pod in pods:
         if pod.uid not in by_pod:
             by_pod[pod.uid] = _held(pod, node)
-    found: dict[str, list[tuple[int | None, int]]] = {}
+    found: dict[str, list[Amount]] = {}
     for held in by_pod.values():
-        for uuid, amounts in held.items():
-            found.setdefault(uuid, []).append(amounts)
+        for uuid, amount in held.items():
+            found.setdefault(uuid, []).append(amount)
     return found
 
 
-def _held(pod: Pod, node: str) -> _Held:
-    """What a pod holds by its annotation: of what its containers have at one time the most; nothing where
-    that is of another pod or node, or none."""
+def _held(pod: Pod, node: str) -> dict[str, Amount]:
+    """What a pod holds by its annotation; nothing where that is of another pod or node, or none."""
     try:
-        payload = json.loads(binascii.a2b_base64(_padded(pod.assignment.split(".")[2])))
-        if (payload["uid"], payload["node"]) != (pod.uid, node):
-            return {}
-        beside = list((payload.get(_BESIDE) or {}).values())
-        times = [[*(payload.get(_TOGETHER) or {}).values(), *beside]]
-        times += [[shares, *beside] for shares in (payload.get(_BEFORE) or {}).values()]
-        most: _Held = {}
-        for time in times:
-            for uuid, (amount, percent) in _sum(time).items():
-                before = most.get(uuid, (0, 0))
-                whole = amount is None or before[0] is None
-                most[uuid] = (None if whole else max(before[0] or 0, amount or 0), max(before[1], percent))
-        return most
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        told = assignment.read_unproven(pod.assignment)
+    except assignment.AssignmentError:
         return {}
-
-
-def _sum(lists: Iterable[Iterable[Iterable[Any]]]) -> _Held:
-    found: _Held = {}
-    for shares in lists:
-        for uuid, memory, cores in shares:
-            amount, percent = found.get(str(uuid), (0, 0))
-            whole = amount is None or memory is None
-            found[str(uuid)] = (None if whole else (amount or 0) + int(memory), percent + int(cores or 0))
-    return found
-
-
-def _padded(text: str) -> bytes:
-    """base64url without padding, as base64 with it."""
-    return (text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4)).encode("ascii")
+    if (told.uid, told.node) != (pod.uid, node):
+        return {}
+    return at_one_time(told.containers, told.init, told.sidecars)
 
 
 def named(found: list[Node], names: Iterable[str]) -> list[Node]:

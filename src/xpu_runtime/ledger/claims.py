@@ -8,8 +8,9 @@ from __future__ import annotations
 from xpu_runtime.ledger.grants import Holding, Use
 from xpu_runtime.ledger.placement import Candidate, place
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.reservations import Amount, Reservation, of_assignment
+from xpu_runtime.ledger.reservations import Reservation, of_assignment
 from xpu_runtime.request import pod
+from xpu_runtime.request.amounts import Amount
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 from xpu_runtime.value import Value

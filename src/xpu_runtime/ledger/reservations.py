@@ -13,6 +13,7 @@ from xpu_runtime import jsonlite
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.sqlite import rows_if_any
+from xpu_runtime.request.amounts import Amount, at_one_time
 from xpu_runtime.request.assignment import Assignment, Share, of_plain, plain
 from xpu_runtime.value import Value
 
@@ -79,33 +80,8 @@ class Reservation(Value):
         return ()
 
     def amounts(self) -> dict[str, Amount]:
-        """What the pod can have of each device at one time, by UUID.
-
-        That is the larger of all containers with the sidecars, and of each init container with them.
-        """
-        found = _sum([*self.sidecars.values(), *self.containers.values()])
-        for shares in self.init.values():
-            for uuid, each in _sum([shares, *self.sidecars.values()]).items():
-                found[uuid] = found[uuid].larger(each) if uuid in found else each
-        return found
-
-
-class Amount(Value):
-    """Of one device: bytes, percent of its cores, and whether a container has all of it."""
-
-    memory_bytes: int = 0
-    cores: int = 0
-    whole: bool = False
-    #: One has all of it, and another one has a share at the same time.
-    clash: bool = False
-
-    def larger(self, other: Amount) -> Amount:
-        return Amount(
-            max(self.memory_bytes, other.memory_bytes),
-            max(self.cores, other.cores),
-            self.whole or other.whole,
-            self.clash or other.clash,
-        )
+        """What the pod can have of each device at one time, by UUID."""
+        return at_one_time(self.containers, self.init, self.sidecars)
 
 
 def of_assignment(assignment: Assignment, namespace: str, pod: str) -> Reservation:
@@ -119,19 +95,6 @@ def of_assignment(assignment: Assignment, namespace: str, pod: str) -> Reservati
         assignment.init,
         assignment.sidecars,
     )
-
-
-def _sum(shares: Iterable[tuple[Share, ...]]) -> dict[str, Amount]:
-    found: dict[str, Amount] = {}
-    for each in (share for group in shares for share in group):
-        now = found.get(each.device_uuid, Amount())
-        found[each.device_uuid] = Amount(
-            now.memory_bytes + (each.memory_bytes or 0),
-            now.cores + (each.cores or 0),
-            now.whole or each.memory_bytes is None,
-            now != Amount() and (now.whole or each.memory_bytes is None),
-        )
-    return found
 
 
 def every(db: Any, uid: str | None = None) -> list[Reservation]:

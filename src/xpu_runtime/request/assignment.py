@@ -130,10 +130,16 @@ def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
     expected = _to_text(_hmac(key, f"{version}.{key_id}.{payload}".encode("ascii")))
     if not _is_same(expected.encode("ascii"), mac.encode("ascii")):
         raise AssignmentError(f"{ANNOTATION} is forged or damaged: its signature is wrong", _TODO)
-    try:
-        return _checked(jsonlite.loads(_to_bytes(payload).decode()))
-    except ValueError as error:
-        raise AssignmentError(f"{ANNOTATION} cannot be read ({error})", _TODO) from None
+    return _of_payload(payload)
+
+
+def read_unproven(text: str) -> Assignment:
+    """What an annotation says, whoever wrote it: nothing may be decided by it. AssignmentError where it says
+    nothing."""
+    parts = text.split(".")
+    if len(parts) != 4:
+        raise AssignmentError(f"{ANNOTATION} is none: it is not {_VERSION}.KEYID.PAYLOAD.MAC", _TODO)
+    return _of_payload(parts[2])
 
 
 _TODO = "only the scheduler extender writes it: delete the pod, and create it again without it"
@@ -224,6 +230,13 @@ def _shares(name: str, rows: Any) -> tuple[Share, ...]:
     if len({(share.memory_bytes is None, share.cores) for share in shares}) > 1:
         raise ValueError(f"the shares of container {name[:63]!r} differ in their kind or cores")
     return tuple(shares)
+
+
+def _of_payload(text: str) -> Assignment:
+    try:
+        return _checked(jsonlite.loads(_to_bytes(text).decode()))
+    except ValueError as error:
+        raise AssignmentError(f"{ANNOTATION} cannot be read ({error})", _TODO) from None
 
 
 def _checked(payload: Any) -> Assignment:

@@ -16,9 +16,10 @@ from xpu_runtime.ledger.events import RESERVED, UNRESERVED, Part
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.reservations import Amount, Reservation, Unused
+from xpu_runtime.ledger.reservations import Reservation, Unused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import proc
+from xpu_runtime.request.amounts import Amount
 from xpu_runtime.request.assignment import Share
 
 GIB = 1 << 30

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from xpu_runtime.kubernetes.extender import placement
 from xpu_runtime.kubernetes.extender.devices import Held, NodeDevices
 from xpu_runtime.kubernetes.extender.objects import Assumed, Node, Pod
 from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.resources import Demand, PodDemand
+from xpu_runtime.request.amounts import at_one_time
 from xpu_runtime.request.assignment import Assignment, Share
 
 #: kube-scheduler's scores of extenders (MaxExtenderPriority).
@@ -51,25 +52,11 @@ def assignment(
 def held_by(found: Assignment) -> Held:
     """What a pod holds of each device by its assignment: of what its containers have at one time the most."""
 
-    def total(groups: Iterable[Iterable[Share]]) -> dict[str, tuple[int | None, int]]:
-        sums: dict[str, tuple[int | None, int]] = {}
-        for share in (share for shares in groups for share in shares):
-            amount, percent = sums.get(share.device_uuid, (0, 0))
-            is_whole = amount is None or share.memory_bytes is None
-            sums[share.device_uuid] = (
-                None if is_whole else (amount or 0) + (share.memory_bytes or 0),
-                percent + (share.cores or 0),
-            )
-        return sums
-
-    side = list(found.sidecars.values())
-    most: dict[str, tuple[int | None, int]] = {}
-    for groups in ([*found.containers.values(), *side], *([shares, *side] for shares in found.init.values())):
-        for uuid, (amount, percent) in total(groups).items():
-            before = most.get(uuid, (0, 0))
-            is_whole = amount is None or before[0] is None
-            most[uuid] = (None if is_whole else max(before[0] or 0, amount or 0), max(before[1], percent))
-    return tuple((sys.intern(uuid), amount, percent) for uuid, (amount, percent) in most.items())
+    most = at_one_time(found.containers, found.init, found.sidecars)
+    return tuple(
+        (sys.intern(uuid), None if each.whole else each.memory_bytes, each.cores)
+        for uuid, each in most.items()
+    )
 
 
 def count(node: Node, pods: Mapping[str, Pod], assumed: Mapping[str, Assumed]) -> None:
