@@ -20,7 +20,13 @@ from .api import Api
 
 NAMESPACE = "xpu-system"
 _MANIFESTS = REPOSITORY / "packaging" / "kubernetes"
-_FILES = ("namespace.yaml", "node-access.yaml", "extender/access.yaml", "runtimeclass.yaml")
+_FILES = (
+    "namespace.yaml",
+    "node-access.yaml",
+    "extender/access.yaml",
+    "extender/lease.yaml",
+    "runtimeclass.yaml",
+)
 #: Where the API has what; {} is the namespace.
 _PLACES = {
     "Namespace": "/api/v1/namespaces",

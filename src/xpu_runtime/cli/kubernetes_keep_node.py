@@ -27,4 +27,4 @@ def keep_node(init: int, keys: str, daemonset: str) -> None:
     keeper.keep(keys, lambda content: pod.write_keys(init, content))
     api = pod.cluster()
     if api is not None and keeper.is_removed(api, os.environ.get("POD_NAMESPACE", "xpu-system"), daemonset):
-        pod.uninstall(init, api)
+        pod.uninstall(init, api, pod.uid())

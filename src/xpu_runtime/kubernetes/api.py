@@ -274,6 +274,8 @@ class Api:
             while self._idle:
                 since, connection = self._idle.pop()
                 if idle and now - since < _IDLE_S and not _has_ended(connection):
+                    # It has the limit of the request before this one still.
+                    connection.sock.settimeout(max(until - now, 0.1))
                     return connection, True
                 connection.close()
         return self._connect(max(until - now, 0.1)), False

@@ -13,11 +13,13 @@ from typing import Any
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares
-from xpu_runtime.kubernetes.resources import PREFIX, whole_number
+from xpu_runtime.kubernetes.resources import ALIASES, PREFIX, Resources, whole_number
 from xpu_runtime.request import assignment
 from xpu_runtime.request.amounts import Amount, at_one_time
 from xpu_runtime.value import Value
 
+#: By all of their names.
+_EVERY = Resources(aliases=tuple(ALIASES))
 #: The label of a node that has the runtime (node_setup/keeper.py).
 INSTALLED = "yoyoworks.com/xpu.runtime"
 
@@ -68,11 +70,22 @@ class Pod(Value):
 
 
 def pod_of(data: Mapping[str, Any]) -> Pod | None:
-    """The API's pod, where it is bound and says what it was assigned."""
+    """The API's pod, where it is bound, asks, and says what it was assigned."""
     metadata = data.get("metadata") or {}
     node = str((data.get("spec") or {}).get("nodeName") or "")
     text = (metadata.get("annotations") or {}).get(assignment.ANNOTATION)
-    return Pod(str(metadata.get("uid")), node, str(text)) if node and text else None
+    return Pod(str(metadata.get("uid")), node, str(text)) if node and text and _asks(data) else None
+
+
+def _asks(pod: Mapping[str, Any]) -> bool:
+    """Whether it asks for anything of ours, in any cluster: the annotation of one that does not is no
+    scheduler's."""
+    spec = pod.get("spec") or {}
+    return any(
+        name in _EVERY.names
+        for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+        for name in (container.get("resources") or {}).get("limits") or {}
+    )
 
 
 def nodes(found: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Node]:

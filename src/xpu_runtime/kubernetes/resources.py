@@ -39,6 +39,8 @@ _ANNOTATIONS = (
     *(ANNOTATION_PREFIX + name[len("XPU_") :].lower().replace("_", "-") for name in VARIABLES),
 )
 
+#: Characters of what an author wrote that messages show.
+_LONGEST_SHOWN = 80
 #: More devices than any node has; a count is an author's word and bounds loops.
 _MOST_DEVICES = 1024
 #: Bytes that no device has. An amount is an author's word, too, and what is shown and added up has bounds.
@@ -261,10 +263,12 @@ def _count(container: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and 0 < len(text) < 5):
-        raise DemandError(f"the pod's annotation {COUNT}={text!r} is not a number of devices", 'such as "2"')
+        raise DemandError(
+            f"the pod's annotation {COUNT}={_short(text)} is not a number of devices", 'such as "2"'
+        )
     if not 1 <= int(text) <= _MOST_DEVICES:
         raise DemandError(
-            f"the pod's annotation {COUNT}={text!r}", f"give a number from 1 to {_MOST_DEVICES}"
+            f"the pod's annotation {COUNT}={_short(text)}", f"give a number from 1 to {_MOST_DEVICES}"
         )
     return int(text)
 
@@ -273,14 +277,20 @@ def _policy(text: str | None) -> str | None:
     if text is None or text in POLICIES:
         return text
     hint = did_you_mean(str(text), POLICIES, " or ".join(POLICIES))
-    raise DemandError(f"the pod's annotation {POLICY}={text!r} is unknown", hint)
+    raise DemandError(f"the pod's annotation {POLICY}={_short(text)} is unknown", hint)
+
+
+def _short(value: Any) -> str:
+    """An author's word for a message, which is told once for each node: as it is, or its beginning."""
+    shown = repr(value)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
 
 
 def _amount(container: str, name: str, value: Any) -> int:
     """A quantity of an extended resource as a number."""
     number = whole_number(value)
     if number is None:
-        raise DemandError(_of(container, f"{value!r} of {name}"), "give a whole number")
+        raise DemandError(_of(container, f"{_short(value)} of {name}"), "give a whole number")
     return number
 
 

@@ -3,13 +3,16 @@ all.
 
 A pod ends when it is updated, restarted, or its DaemonSet is removed; only the last is a reason to take the
 runtime from the node. So the API is asked at the end. Whoever may not see the DaemonSet any more has lost
-his rights because they are removed with it; where the API does not answer, nothing is taken away, and
-packaging/kubernetes/uninstall is there for that. What is taken away is setup.py's to know.
+his rights because they are removed with it. Whose token is taken no more may be in the same case, or may
+have been deleted by force, as a token ends with its pod's object: then another pod comes in its place, which
+installs the runtime, and what it has installed is left alone. Where the API does not answer, nothing is
+taken away, and packaging/kubernetes/uninstall is there for that. What is taken away is setup.py's to know.
 """
 
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 
 from xpu_runtime.errors import XpuError
@@ -26,6 +29,9 @@ _THEIRS = (_OURS, "yoyoworks.com/xpu.placement")
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 #: Seconds between two looks at the keys; the kubelet renews a Secret's files within a minute or so.
 _PAUSE_S = 10.0
+#: Seconds in which a pod that comes in the place of one that was deleted by force has begun to install; well
+#: within the pods' terminationGracePeriodSeconds.
+_REPLACED_S = 20.0
 
 
 def keep(keys: str, write: Callable[[bytes], bool]) -> None:
@@ -58,8 +64,12 @@ def is_removed(api: Api, namespace: str, daemonset: str) -> bool:
     except ApiError as error:
         if error.status == 404:
             return True
-        if error.status in (401, 403):
+        if error.status == 403:
             say(f"the rights to see DaemonSet {daemonset} are gone: it is taken for removed")
+            return True
+        if error.status == 401:
+            say(f"DaemonSet {daemonset} was removed, or this pod by force: one in its place is waited for")
+            time.sleep(_REPLACED_S)
             return True
         say(
             f"whether DaemonSet {daemonset} was removed is not known, so nothing is taken away: {error}",

@@ -32,7 +32,7 @@ def install(init: int, configuration: str, keys: str, containerd_config: str, co
     from xpu_runtime.kubernetes.configuration import section
 
     values = {**section(configuration), "node_name": node_name()}
-    settings = setup.Settings(values, keeper.read(keys), containerd_config, containerd_unit)
+    settings = setup.Settings(values, keeper.read(keys), containerd_config, containerd_unit, uid())
     source = os.open(tree.PREFIX, os.O_PATH | os.O_DIRECTORY)
     if host.there(init, lambda: setup.install(f"/proc/self/fd/{source}", settings)):
         raise ConfigError("the runtime is not installed on the node", "see the line above")
@@ -53,9 +53,12 @@ def _write_keys(content: bytes) -> None:
         host.say("the node has the Secret's new keys")
 
 
-def uninstall(init: int, api: Api | None) -> None:
-    """Takes the runtime from the node, and what was said of it in the cluster. ConfigError."""
-    status = host.there(init, setup.uninstall)
+def uninstall(init: int, api: Api | None, installer: str = "") -> None:
+    """Takes the runtime from the node, and what was said of it in the cluster; nothing where another pod than
+    that of the UID `installer`, if one is given, has installed it since. ConfigError."""
+    status = host.there(init, lambda: setup.uninstall(installer))
+    if status == setup.KEPT:
+        return
     if status not in (0, setup.PENDING):
         raise ConfigError("the runtime was not taken from the node", "see the line above")
     if api is not None:
@@ -66,6 +69,11 @@ def cluster() -> Api | None:
     """The API of the cluster that this is a pod of; None where it is none."""
     variables = ("KUBERNETES_SERVICE_HOST", "KUBECONFIG")
     return Api(access.find(), "xpu-node") if any(map(os.environ.get, variables)) else None
+
+
+def uid() -> str:
+    """This pod's UID, by POD_UID of its environment; "": it is not known."""
+    return os.environ.get("POD_UID", "")
 
 
 def node_name() -> str:

@@ -9,10 +9,11 @@ take away.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from xpu_runtime import paths, textfile, version
@@ -37,8 +38,12 @@ _CALLERS = "callers"
 #: Of what `xpu runtime` says after a change.
 _TOLD_TO_RESTART = "For the change to take effect"
 _SMALL = 64 << 10
-#: What `uninstall` returns where containers still call the tree, and nothing removes it after them.
-PENDING = 3
+#: What `uninstall` returns where containers still call the tree, and nothing removes it after them; and where
+#: another pod has installed since, so that nothing was taken away.
+PENDING, KEPT = 3, 4
+#: Locked by who changes the node, as it is there on each and nobody else locks it. A pod that was deleted by
+#: force may still uninstall while the one in its place installs.
+_LOCKED = "/etc"
 
 
 class Settings(Value):
@@ -49,13 +54,31 @@ class Settings(Value):
     keys: bytes | None
     containerd_config: str
     unit: str
+    #: The UID of the pod that installs; "": it is not known.
+    pod: str = ""
 
 
 def install(source: str, settings: Settings) -> None:
     """Puts the tree from `source` on the node, configures it, and tells containerd. ConfigError, OSError."""
+    with _lock():
+        _install(source, settings)
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    """One at a time; who is killed lets go of it."""
+    folder = os.open(_LOCKED, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _install(source: str, settings: Settings) -> None:
     programs = _PACKAGE if _has_package() else _OURS
     first = {"made_state": not os.path.exists(paths.DEFAULT_RUN_DIR)}
-    _write_done({**first, **(_done() or {}), "programs": programs})
+    _write_done({**first, **(_done() or {}), "programs": programs, "pod": settings.pod, "removing": False})
     if tree.copy(source, tree.PREFIX):
         say(f"{tree.PREFIX}: version {version.VERSION} is there now")
     rest.cancel()
@@ -83,15 +106,26 @@ def _check_keys(path: str) -> None:
     read_keys(path)
 
 
-def uninstall() -> int:
-    """Takes from the node what `install` has put there; 0. Where containers still call the runtime the tree
-    stays for them, and a timer of the node's removes it when they have ended; PENDING where there can be no
-    timer, and this has to be done again. ConfigError, OSError."""
+def uninstall(pod: str = "") -> int:
+    """Takes from the node what `install` has put there; 0. KEPT where that was another pod than `pod`, if one
+    is given. Where containers still call the runtime the tree stays for them, and a timer of the node's
+    removes it when they have ended; PENDING where there can be no timer, and this has to be done again.
+    ConfigError, OSError."""
+    with _lock():
+        return _uninstall(pod)
+
+
+def _uninstall(pod: str) -> int:
     done = _done()
+    installer = (done or {}).get("pod")
+    if pod and installer and installer != pod:
+        say("another pod has installed the runtime since: nothing is taken away")
+        return KEPT
     if done is None and not os.path.isdir(tree.PREFIX):
         say("nothing is installed here")
         return 0
-    done = done or {}
+    done = {**(done or {}), "removing": True}
+    _write_done(done)
     if done.get("configured"):
         path = str(done.get("containerd_config") or containerd.DEFAULT_PATH)
         xpu = os.path.join(str(done.get("programs") or _OURS), "xpu")
@@ -100,11 +134,17 @@ def uninstall() -> int:
     _remove_section()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(KEYS)
-    return finish()
+    return _finish()
 
 
 def finish() -> int:
     """The last part of `uninstall`, which the node's timer repeats; what that returns."""
+    with _lock():
+        # What was installed meanwhile stays.
+        return _finish() if (_done() or {}).get("removing") else 0
+
+
+def _finish() -> int:
     done = _done() or {}
     if done.get("programs") != _PACKAGE:
         callers = _callers()

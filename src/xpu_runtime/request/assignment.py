@@ -30,6 +30,8 @@ _MOST_KEYS_BYTES = 64 << 10
 _LEAST_KEY_BYTES = 32
 _BLOCK = 64  # of SHA-256 (FIPS 180-4)
 _LONGEST_KEY_ID = 63
+#: In seconds since the epoch: the year 5138.
+_LATEST = 10**11
 #: What SQLite holds.
 _MOST_BYTES = (1 << 63) - 1
 
@@ -247,7 +249,7 @@ def _checked(payload: Any) -> Assignment:
         uid, node, made = payload.get("uid"), payload.get("node"), payload.get("made")
         if not isinstance(uid, str) or not uid or not isinstance(node, str) or not node:
             raise ValueError("it names no pod or no node")
-        if not isinstance(made, (int, float)) or isinstance(made, bool):
+        if not isinstance(made, (int, float)) or isinstance(made, bool) or not 0 <= made < _LATEST:
             raise ValueError("it does not say when it was made")
         groups = [of_plain(payload.get(name, {})) for name in ("containers", "init", "sidecars")]
     except ValueError as error:

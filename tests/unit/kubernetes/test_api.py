@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import queue
 import socket
@@ -191,6 +192,35 @@ def test_a_server_that_does_not_answer_is_left_in_time() -> None:
         with pytest.raises(ApiError, match=r"no answer in time|timed out|took too long"):
             api.get("/api/v1/nodes/n1", seconds=0.3)
         assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("before, seconds", [(30.0, 0.3), (0.3, 2.0)])
+def test_a_connection_that_is_used_again_has_the_limit_of_this_request(before: float, seconds: float) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        api = Api(Access(f"http://127.0.0.1:{slow.getsockname()[1]}"))
+
+        def serve() -> None:
+            connection, _ = slow.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+                connection.recv(1 << 16)
+                time.sleep(0.8)
+                with contextlib.suppress(OSError):
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert api.get("/api", seconds=before) == {}
+        began = time.monotonic()
+        if seconds > 0.8:
+            assert api.post("/api", {}, seconds=seconds) == {}
+        else:
+            with pytest.raises(ApiError):
+                api.post("/api", {}, seconds=seconds)
+            assert time.monotonic() - began < 0.8
+        thread.join()
 
 
 def test_a_connection_that_the_server_has_closed_meanwhile_is_not_used(

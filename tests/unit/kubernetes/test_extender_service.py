@@ -24,6 +24,7 @@ from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership, Times
 from xpu_runtime.kubernetes.extender.server import Certificate
 from xpu_runtime.kubernetes.extender.service import Extender
+from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.request.assignment import ANNOTATION, Assignment, read
 
@@ -351,6 +352,33 @@ def test_a_replica_that_starts_knows_all_that_was_given(
     until(lambda: 'pods{state="bound"} 6.0' in second.status("/metrics")[1], "an ended pod counts no more")
 
 
+@pytest.mark.parametrize("is_placed", [True, False])
+@pytest.mark.parametrize("is_listed_again", [True, False])
+def test_a_pod_that_its_author_makes_nonsense_of_holds_what_it_got_until_it_is_gone(
+    api: ApiServer, replicas: Callable[..., Replica], is_placed: bool, is_listed_again: bool
+) -> None:
+    """Deleted by force, it has no last phase."""
+    other, made = pod("q", mem=4), pod("p", whole=1)
+    create(api, node("n1"), node("n2"), made)
+    one = replicas()
+    if is_placed:
+        assert one.bind(made) == ""
+    else:  # past the scheduler
+        api.set("pods", "p", {**made, "spec": {**made["spec"], "nodeName": "n1"}})
+    until(lambda: one.fits(other) == [], "it holds the card")
+    bound = api.pod("p")
+    nonsense = {**bound["metadata"], "annotations": {"yoyoworks.com/xpu-count": "x"}}
+    api.set("pods", "p", {**bound, "metadata": nonsense})
+    if is_listed_again:
+        api.forget()
+    later = pod("later", whole=1)
+    api.set("pods", "later", {**later, "spec": {**later["spec"], "nodeName": "n2"}})
+    until(lambda: one.fits(other, "n2") == [], "what came later is known")
+    assert one.fits(other) == []
+    api.delete("pods", "p")
+    until(lambda: one.fits(other) == ["n1"], "the card is free")
+
+
 def test_a_watch_that_has_lost_its_place_in_history_reads_all_again(
     api: ApiServer, replicas: Callable[..., Replica]
 ) -> None:
@@ -604,6 +632,34 @@ def test_a_lease_that_is_gone_is_told_with_what_to_do_and_taken_when_it_is_there
     api.set("leases", "xpu-extender", {})
     until(lambda: electing.leaderships[0].is_leading, "it leads")
     assert one.bind(asking) == ""
+
+
+class LosesAnAnswer(Api):
+    """A client whose first change of the Lease while `loses` is set is carried out, and not answered."""
+
+    loses = False
+
+    def put(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().put(*args, **kwargs)
+        if self.loses:
+            self.loses = False
+            raise ApiError("the answer was lost")
+        return found
+
+
+def test_who_gets_the_lease_again_without_an_answer_reads_what_another_has_bound(api: ApiServer) -> None:
+    client, read = LosesAnAnswer(api.client().access), list[int]()
+    one = Leadership(client, "kube-system", "xpu-extender", "one", "", print, QUICK)
+    one.start(Lives("it", lambda: None), lambda: True, lambda: read.append(1))
+    until(lambda: one.is_leading, "it leads")
+    # Another leads, binds, and ends in order, between two looks: as if nobody had.
+    with api.changed:
+        client.loses = True
+        api.kinds["leases"].by_name["xpu-extender"]["spec"]["holderIdentity"] = ""
+        one._until = time.monotonic() - 1
+    until(lambda: not client.loses and one.is_leading, "it leads again")
+    one.stop()
+    assert len(read) == 2
 
 
 def test_one_that_is_started_again_in_the_place_of_a_leader_that_was_killed_leads_at_once(

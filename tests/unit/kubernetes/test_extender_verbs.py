@@ -3,6 +3,7 @@ fits."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -117,6 +118,15 @@ def test_an_annotation_that_there_is_not_is_refused_of_a_pod_that_asks_with_what
     asks, asks_nothing = pod("p", mem=4, annotations=known), pod("p", annotations=misspelt)
     for each in (asks, asks_nothing):
         assert of.filter({"Pod": each, "NodeNames": ["n1"]})["NodeNames"] == ["n1"]
+
+
+@pytest.mark.parametrize("name", ["count", "policy"])
+def test_of_what_an_author_wrote_the_answer_has_a_beginning_for_each_node(name: str) -> None:
+    of = verbs(*(node(f"n{number}") for number in range(100)))
+    asking = pod("p", mem=4, annotations={f"yoyoworks.com/xpu-{name}": "%" * 100_000})
+    answer = of.filter({"Pod": asking, "NodeNames": [f"n{number}" for number in range(100)]})
+    assert answer["NodeNames"] == []
+    assert len(json.dumps(answer)) < 250_000
 
 
 def test_what_would_never_fit_is_told_apart_from_what_does_not_fit_now() -> None:

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -35,7 +36,7 @@ def pod(uid: str = "u1", on: str = "n1", **containers: tuple[Share, ...]) -> rep
     text = sign(Assignment(uid, on, 1.0, **groups), "k1", KEY)
     data = {
         "metadata": {"uid": uid, "annotations": {"yoyoworks.com/xpu-assignment": text}},
-        "spec": {"nodeName": on},
+        "spec": {"nodeName": on, "containers": [{"resources": {"limits": {"aliyun.com/gpu-mem": "1"}}}]},
     }
     found = report.pod_of(data)
     assert found is not None
@@ -91,6 +92,23 @@ def test_what_is_no_assignment_holds_nothing(text: str) -> None:
     (found,) = report.nodes([node()], [report.Pod("u1", "n1", text)])
 
     assert free(found) == [(15, 100), (15, 100)]
+
+
+@pytest.mark.parametrize("made", [10**400, -1, True, "1"])
+def test_a_time_that_is_none_spoils_no_other_rows(made: object) -> None:
+    payload = {"uid": "u1", "node": "n1", "made": made, "containers": {"c": [["GPU-0", 1, 1]]}}
+    text = base64.urlsafe_b64encode(json.dumps(payload).encode()).decode().rstrip("=")
+    (found,) = report.nodes([node()], [report.Pod("u1", "n1", f"v1.k.{text}.m")])
+
+    assert free(found) == [(15, 100), (15, 100)]
+
+
+def test_a_pod_that_asks_for_nothing_has_no_assignment() -> None:
+    data = {
+        "metadata": {"uid": "u1", "annotations": {"yoyoworks.com/xpu-assignment": "v1.k.e30.m"}},
+        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"cpu": 1}}}, {}]},
+    }
+    assert report.pod_of(data) is None
 
 
 def test_an_assignment_of_another_pod_holds_nothing_here() -> None:

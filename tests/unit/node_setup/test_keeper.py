@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ _NODE = "/api/v1/nodes/n1"
         (200, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
         (404, {"reason": "NotFound"}, True),
         # The role is gone already, or the service account is: kubectl delete -k, helm uninstall without
-        # hooks.
+        # hooks. Or the pod was deleted by force: test_what_another_pod_has_installed_...
         (403, {"reason": "Forbidden"}, True),
         (401, {"reason": "Unauthorized"}, True),
         (500, {"reason": "InternalError"}, False),
@@ -38,8 +39,9 @@ _NODE = "/api/v1/nodes/n1"
     ],
 )
 def test_a_pod_tells_removal_from_update_and_takes_nothing_away_in_doubt(
-    answers: Answers, api: Api, status: int, body: Any, removed: bool
+    answers: Answers, api: Api, monkeypatch: pytest.MonkeyPatch, status: int, body: Any, removed: bool
 ) -> None:
+    monkeypatch.setattr(keeper, "_REPLACED_S", 0.0)
     answers.answers["GET", _DAEMONSET] = status, body
 
     assert keeper.is_removed(api, "xpu-system", "xpu-node") is removed
@@ -84,7 +86,7 @@ def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_not
     answers.answers["PATCH", _NODE] = 200, {}
     monkeypatch.setenv("NODE_NAME", "n1")
     monkeypatch.setattr(setup, "_callers", lambda: ["container 4711"])
-    monkeypatch.setattr(setup, "uninstall", setup.finish)
+    monkeypatch.setattr(setup, "uninstall", lambda _: setup._finish())
     monkeypatch.setattr(setup, "_done", dict)
     monkeypatch.setattr(rest, "_has_systemd", lambda: has_systemd)
     monkeypatch.setattr(rest, "_FOLDER", str(tmp_path))
@@ -97,6 +99,67 @@ def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_not
     pending = {} if has_systemd else {"yoyoworks.com/xpu.removal": "pending"}
     assert body == {"metadata": {"labels": {**gone, **pending}, "annotations": {}}}
     assert (tmp_path / "xpu-node-removal.timer").exists() is has_systemd
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What an installation by the pod `two` has written down; the lock is the folder that it is in."""
+    record = tmp_path / "installed.json"
+    record.write_text('{"pod": "two", "configured": false}')
+    monkeypatch.setattr(setup, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(setup, "_DONE", str(record))
+    monkeypatch.setattr(setup, "_LOCKED", str(tmp_path))
+    monkeypatch.setattr(setup, "_finish", lambda: 0)
+    monkeypatch.setattr(setup, "_remove_section", lambda: None)
+    monkeypatch.setattr(setup, "KEYS", str(tmp_path / "keys"))
+    return record
+
+
+@pytest.mark.parametrize("installer, is_kept", [("one", True), ("two", False), ("", False)])
+def test_what_another_pod_has_installed_since_is_left_alone(
+    installed: Path,
+    answers: Answers,
+    api: Api,
+    monkeypatch: pytest.MonkeyPatch,
+    installer: str,
+    is_kept: bool,
+) -> None:
+    """Of a pod that was deleted by force nobody can say whether its DaemonSet was removed."""
+    monkeypatch.setenv("NODE_NAME", "n1")
+    answers.answers["GET", _NODE] = 200, {"metadata": {"labels": {keeper.LABEL: "true"}}}
+    answers.answers["PATCH", _NODE] = 200, {}
+
+    pod.uninstall(os.getpid(), api, installer)
+
+    assert (answers.asked == []) is is_kept
+    assert ("removing" in json.loads(installed.read_text())) is not is_kept
+
+
+def test_who_uninstalls_waits_for_who_installs(installed: Path) -> None:
+    removing = threading.Thread(target=setup.uninstall, args=("one",))
+    with setup._lock():
+        removing.start()
+        removing.join(0.2)
+        assert removing.is_alive()
+    removing.join(20)
+    assert not removing.is_alive()
+
+
+def test_a_timer_that_comes_late_finishes_nothing_that_was_installed_anew(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[int] = []
+
+    def finish() -> int:
+        finished.append(1)
+        return 0
+
+    monkeypatch.setattr(setup, "_finish", finish)
+    setup.finish()
+    assert finished == []
+    setup.uninstall()
+    setup.finish()
+    assert finished == [1, 1]
 
 
 def test_a_node_whose_labels_may_not_be_changed_any_more_is_no_failure(

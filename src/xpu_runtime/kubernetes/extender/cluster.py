@@ -93,7 +93,7 @@ class Cluster:
                 self._remove_node(name)
 
     def set_pod(self, data: Mapping[str, Any], *, is_read: bool = False) -> str | None:
-        """A pod is there, or has changed: the API's object. Its UID, where it is one that counts.
+        """A pod is there, or has changed: the API's object. Its UID, where it is one that counts, or did.
 
         `is_read`: it comes from a request of its own, and not from the watch.
         """
@@ -111,7 +111,8 @@ class Cluster:
                 return known.uid
         pod = self.pod(data)
         if pod is None:
-            return None
+            # Its author may have made nonsense of it since: it holds what it got, and its end must be told.
+            return uid if known is not None else None
         pod.stamp, pod.node = stamp, sys.intern(node)
         if node:
             pod.held = self._verified(uid, node, text)

@@ -116,11 +116,9 @@ class Leadership:
                     lives.start(functools.partial(self._begin, self._term, read), "lease begins")
             except ApiError as error:
                 # Nobody here may make it: that would be a right to make any Lease of the namespace.
-                todo = (
-                    "apply the manifests again, it is one of them"
-                    if error.status == 404
-                    else "it is tried again"
-                )
+                todo = "it is tried again"
+                if error.status == 404:
+                    todo = "apply the manifests again, it is one of them (Argo CD leaves Leases out)"
                 self._tell(f"the lease {self._name} cannot be had: {error}; {todo}")
             self._stop.wait(self._times.retry)
 
@@ -165,8 +163,9 @@ class Leadership:
             return False
         if is_ours:
             self._put(lease, self._identity)
-            # Of a process before this one, where it has not led yet.
-            return self._leads(began, is_new=not self._until)
+            # Of a process before this one, where it has not led yet; or got by a request whose answer was
+            # lost, after another has led.
+            return self._leads(began, is_new=began >= self._until)
         if is_free:
             try:
                 self._put(lease, self._identity)
