@@ -1,10 +1,14 @@
 """What all tests share. pytest reads lists of fixtures only at the top of the tree."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from xpu_runtime.ledger import waiting
 
 pytest.register_assert_rewrite("support")
+# Hypothesis' limits of time are for a machine that does nothing else.
+settings.register_profile("xpu", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("xpu")
 pytest_plugins = [
     "support.bundles",
     "support.kubernetes_api",

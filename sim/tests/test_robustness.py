@@ -153,7 +153,7 @@ MESSAGE = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(messages=st.lists(MESSAGE, max_size=30))
 def test_no_message_brings_the_driver_down(sanitized_sim: SimState, messages: list[bytes]) -> None:
     with connect(sanitized_sim) as connection:
@@ -190,7 +190,7 @@ def descriptors(kinds: list[str], own: socket.socket, folder: Path) -> list[int]
     return made
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     messages=st.lists(
         st.tuples(
@@ -299,7 +299,7 @@ COMMANDS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(commands=st.lists(COMMANDS, max_size=30), head=st.just(None) | U64)
 def test_no_command_brings_the_driver_down(
     sanitized_sim: SimState, commands: list[bytes], head: int | None

@@ -109,6 +109,7 @@ def test_utilisation_is_a_sample_that_is_late(up: Up, process: Start) -> None:
     root = up("1xT4").root
     one, observer = process(root), process(root)
     one.start()
+    observer.nvml("nvmlDeviceGetUtilizationRates")  # NVML is there
     one.launch("busy_3600s")
     assert observer.nvml("nvmlDeviceGetUtilizationRates")["gpu"] < 100, (
         "no whole sample of it can be seen yet"

@@ -84,7 +84,7 @@ def play(here: Account, processes: list[Process], model: Model, step: tuple[obje
             model.limit = limit
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(steps, max_size=30))
 def test_any_sequence(account: Make, sequence: list[tuple[object, ...]]) -> None:
     here = account(LIMIT)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support import GIB
+from support import GIB, timing
 from xpu_runtime.limits import folders, pages, usage_page
 
 from .conftest import Node
@@ -166,8 +166,7 @@ def test_ps_shows_what_a_container_gets_and_says_where_it_cannot(node: Node, bun
     thread = threading.Thread(target=use)
     thread.start()
     try:
-        (entry,) = node.json("ps")
-        assert entry["cores_got_percent"] == pytest.approx(25, abs=10)
+        timing.within(15, 35, lambda: node.json("ps")[0]["cores_got_percent"])
         shown = node.xpu("ps").stdout.splitlines()
         assert "GOT" in shown[0]
         assert re.search(r" 30%    \d\d%  ", shown[1])

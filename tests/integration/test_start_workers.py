@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import shutil
 import signal
@@ -145,11 +146,14 @@ def test_nothing_grows_from_start_to_start(served: Node, bundles: Bundles) -> No
 
     for _ in range(6):
         start()
-    before, pids = open_files(), workers_of(served)
+    before, pids = open_files(), workers_of(served)  # a worker may have files of its last call open still
     for _ in range(12):
         start()
     assert workers_of(served) == pids
-    until(lambda: open_files() == before, "a worker has closed what it had open for the last call")
+    until(
+        lambda: all(map(operator.le, open_files(), before)),
+        "a worker has closed what it had open for the last call",
+    )
 
 
 # Without them.
@@ -328,7 +332,7 @@ def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
     with subprocess.Popen(
         [
             *("strace", "-qq", "-o", str(trace), "-e", "trace=flock"),
-            *("-e", "inject=flock:delay_enter=2s:when=1"),
+            *("-e", "inject=flock:delay_enter=6s:when=1"),
             *(word for pid in pids for word in ("-p", str(pid))),
         ]
     ) as tracer:
@@ -336,7 +340,7 @@ def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
         caller = subprocess.Popen(
             node.command("run", "--bundle", bundle, bundle.name), env=node.environ, stderr=subprocess.DEVNULL
         )
-        time.sleep(1)
+        time.sleep(3)
         caller.kill()
         caller.wait()
         until(lambda: kinds() == ["granted", "released", "failed"], "the call has ended")

@@ -250,7 +250,7 @@ DEMANDS = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(DEMANDS, DEMANDS, DEMANDS), min_size=1, max_size=5))
 def test_no_device_is_ever_reserved_beyond_what_it_has(
     tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[dict[str, Demand], ...]]

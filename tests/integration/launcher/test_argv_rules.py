@@ -64,7 +64,10 @@ def parse(argv_dump: Path) -> Iterator[Parse]:
     stdout.close()
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@settings(max_examples=2000, suppress_health_check=_SUPPRESSED)
 @given(words=LINES)
 def test_of_any_line_the_shim_knows_places_and_what_creates_has_one_id(
     parse: Parse, words: list[str]
@@ -76,7 +79,7 @@ def test_of_any_line_the_shim_knows_places_and_what_creates_has_one_id(
         assert offset == 0 or words[index][:offset].lstrip("-") in (f"{name}=", "b=", "f="), name
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2000, suppress_health_check=_SUPPRESSED)
 @given(words=LINES)
 def test_another_bundle_takes_the_place_of_the_line_s_and_nothing_else_changes(
     parse: Parse, words: list[str]
@@ -156,7 +159,7 @@ OF_CREATE = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     before=st.lists(
         st.sampled_from(["--debug", "-debug=1", "--criu=x", "--rootless", "true", "--log-format", "text"]),
@@ -202,7 +205,7 @@ def what_crun_read(words: list[str], cwd: Path) -> Path | None:
     return next((cwd / bundle for reason, bundle in told.items() if reason in done.stderr), None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     before=st.lists(
         st.sampled_from(["--debug", "--cgroup-manager=disabled", "--log-format=text"]), max_size=2

@@ -85,7 +85,7 @@ def test_letters_behind_escapes_do_not_hide_a_variable(echoing: Launcher, folder
         assert went_to(echoing, "create", "--bundle", folder, "x") == "shim"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     at=st.one_of(
         st.integers(0, 200),

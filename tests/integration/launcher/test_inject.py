@@ -338,8 +338,7 @@ VALUES = st.recursive(
 
 @settings(
     max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     before=st.dictionaries(st.text(max_size=6), VALUES, max_size=3),

@@ -89,7 +89,7 @@ def test_what_somebody_else_has_waited_for_has_ended(tmp_path: Path) -> None:
     told: list[str] = []
     process = beside.Beside("what is tried", 0, lambda: None, "s", told.append)
     process.look()
-    os.waitpid(-1, 0)
+    os.waitpid(process._child, 0)
     process.look()
     assert told[0].startswith("what is tried has ended")
     process.close()
@@ -104,6 +104,6 @@ def test_what_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
 
     process = beside.Beside("what is tried", 0, fail, "s", say)
     process.look()
-    os.waitpid(-1, 0)
+    os.waitpid(process._child, 0)
     assert "what is tried has failed: ValueError('of no use')" in capfd.readouterr().err
     process.close()

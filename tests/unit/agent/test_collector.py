@@ -114,6 +114,7 @@ def test_it_is_ended_when_nobody_asks_and_when_it_is_old(
     monkeypatch.setattr(collector, "_IDLE_S", 0.1)
     assert scraper.ask() == first
     scraper.until_ended()
+    monkeypatch.setattr(collector, "_IDLE_S", 300.0)
     second = scraper.ask()
     monkeypatch.setattr(collector, "_OLDEST_S", 0.0)
     assert second != first and scraper.ask() == second
@@ -195,7 +196,7 @@ def test_a_page_that_cannot_be_made_fails_nobody_who_asks_for_another(start: Sta
 
 
 def test_where_it_hangs_all_that_wait_are_told_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Collector, "longest_s", 0.3)
+    monkeypatch.setattr(Collector, "longest_s", 2.0)
     asked: list[bytes] = []
 
     def counted(collector: Collector, question: bytes) -> int | None:

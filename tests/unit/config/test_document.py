@@ -182,7 +182,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Pat
 
 
 @given(st.binary(max_size=200) | st.text("abmode: [],{}&*!|>\n-?\"'#%@\t0.9", max_size=80).map(str.encode))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_bytes_at_all_make_the_reader_fail_in_another_way(
     tmp_path_factory: pytest.TempPathFactory, raw: bytes
 ) -> None:

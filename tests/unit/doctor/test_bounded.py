@@ -39,11 +39,11 @@ def big() -> Iterator[bytes]:
 
 def test_each_call_has_its_answer_and_none_waits_for_another() -> None:
     started = time.monotonic()
-    answers = bounded.together([hangs, dies, fails, big, lambda: iter(())], 0.5)
-    assert time.monotonic() - started < 3
+    answers = bounded.together([hangs, dies, fails, big, lambda: iter(())], 3)
+    assert time.monotonic() - started < 20
     assert [answer.values for answer in answers] == [(1,), (2,), (3,), (bytes(3 << 20),), ()]
     assert [answer.error for answer in answers] == [
-        "it did not end within 0 s", "its process died", "it is broken", "", "",
+        "it did not end within 3 s", "its process died", "it is broken", "", "",
     ]  # fmt: skip
     assert [answer.hung for answer in answers] == [True, False, False, False, False]
     assert answers[2].todo == "mend it"
@@ -55,7 +55,7 @@ def test_what_a_call_has_started_ends_with_it(tmp_path: Path) -> None:
         yield child.pid
         child.wait()
 
-    (answer,) = bounded.together([starts], 0.5)
+    (answer,) = bounded.together([starts], 3)
     deadline = time.monotonic() + 10
     while Path(f"/proc/{answer.values[0]}").exists() and time.monotonic() < deadline:
         if Path(f"/proc/{answer.values[0]}/stat").read_text().rpartition(") ")[2][0] == "Z":

@@ -265,7 +265,7 @@ def toml_files(draw: st.DrawFn) -> str:
 
 
 @given(toml_files(), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_for_any_file_unconfigure_undoes_configure_and_configure_is_idempotent(
     text: str, default: bool
 ) -> None:

@@ -142,7 +142,7 @@ def json_files(draw: st.DrawFn) -> str:
 
 
 @given(json_files(), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_for_any_file_unconfigure_undoes_configure_and_configure_is_idempotent(
     text: str, default: bool
 ) -> None:

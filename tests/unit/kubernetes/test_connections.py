@@ -118,9 +118,9 @@ def test_of_headers_without_an_end_little_is_read(port: int) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests and handshakes have a moment."""
-    monkeypatch.setattr(pages, "_REQUEST_S", 0.3)
-    monkeypatch.setattr(server, "_REQUEST_S", 0.3)
-    monkeypatch.setattr(server, "_HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(pages, "_REQUEST_S", 2.0)
+    monkeypatch.setattr(server, "_REQUEST_S", 2.0)
+    monkeypatch.setattr(server, "_HANDSHAKE_S", 2.0)
 
 
 def test_a_request_that_comes_byte_by_byte_is_ended(impatient: None, port: int) -> None:

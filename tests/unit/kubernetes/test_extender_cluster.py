@@ -592,5 +592,5 @@ class Life(RuleBasedStateMachine):
                 assert (figures.memory[index], figures.cores[index]) == (16 * GIB - used, 100 - cores)
 
 
-Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 test_devices_are_never_given_twice_whatever_happens_in_which_order = Life.TestCase

@@ -113,7 +113,7 @@ def test_when_the_time_is_over_all_of_a_lower_priority_end_or_the_node_is_not_of
     assert set(found or ()) <= set(pods)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), max_size=6),
     st.integers(1, 12),

@@ -31,7 +31,7 @@ from xpu_runtime.request.assignment import ANNOTATION, Assignment, read
 KEYS = {"k": bytes(range(32))}
 LOOPBACK = ("127.0.0.1", 0)
 PEM = REPOSITORY / "tests/support/certificates"
-QUICK = Times(lease=1, renew=0.7, retry=0.1, wait=0.05)
+QUICK = Times(lease=3, renew=2, retry=0.1, wait=0.05)
 PATIENCE_S = 20.0
 
 

@@ -347,7 +347,7 @@ demands = st.one_of(
 devices_now = st.lists(st.tuples(st.integers(0, 16), st.integers(0, 100)), min_size=1, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(demands, devices_now)
 def test_what_is_offered_instead_would_fit_and_is_no_more_than_was_asked_for(
     demand: Demand, devices: list[tuple[int, int]]

@@ -217,7 +217,7 @@ def holds(kinds: Kinds | None, pod: PodShape, places: Places) -> bool:
     return True
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(nodes(), pods, st.booleans())
 def test_a_place_is_found_whenever_there_is_one_and_nothing_is_given_twice(
     node: tuple[list[int], list[int], list[int], Kinds | None], pod: PodShape, binpack: bool

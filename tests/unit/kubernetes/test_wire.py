@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.stand_in_kubelet import PLUGIN, RESOURCES
@@ -82,7 +82,6 @@ MESSAGES = st.one_of(
 KINDS = dict(PAIRS)
 
 
-@settings(deadline=None)
 @given(MESSAGES)
 def test_a_message_is_the_one_that_protobuf_reads_and_the_other_way_round(ours: Message) -> None:
     theirs = theirs_of(ours, KINDS[type(ours)])
@@ -110,7 +109,6 @@ def test_fields_that_are_not_known_are_skipped() -> None:
     assert v1beta1.Device.decoded(b"\x0a\x01a" + more) == v1beta1.Device("a")
 
 
-@settings(deadline=None)
 @given(st.sampled_from([ours for ours, _ in PAIRS]), st.binary(max_size=64))
 def test_bytes_that_are_no_message_are_refused_and_do_no_more(ours: type[Message], data: bytes) -> None:
     try:

@@ -285,7 +285,7 @@ def test_a_pod_s_container_grows_into_its_own_reservation_and_no_other(ledger: P
 AMOUNTS = st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 4), st.integers(1, 20))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(AMOUNTS, max_size=8), st.lists(AMOUNTS, max_size=8))
 def test_each_pod_holds_the_larger_of_what_is_reserved_and_what_runs(
     tmp_path_factory: pytest.TempPathFactory,

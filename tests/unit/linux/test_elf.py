@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xpu_runtime.linux import elf
@@ -83,7 +83,6 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("elf") / "file"
 
 
-@settings(deadline=None)
 @given(cut=st.integers(0, 1 << 14))
 def test_a_library_cut_off_anywhere_does_no_harm(small_library: Path, scratch: Path, cut: int) -> None:
     whole = small_library.read_bytes()
@@ -91,7 +90,6 @@ def test_a_library_cut_off_anywhere_does_no_harm(small_library: Path, scratch: P
     assert elf_soname(scratch) in ("", "libsmall.so.1")
 
 
-@settings(deadline=None)
 @given(at=st.integers(0, 400), word=st.binary(min_size=8, max_size=8))
 def test_a_library_with_hostile_headers_does_no_harm(
     small_library: Path, scratch: Path, at: int, word: bytes
@@ -102,7 +100,6 @@ def test_a_library_with_hostile_headers_does_no_harm(
     elf_search_path(scratch)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_garbage_behind_the_magic_does_no_harm(rest: bytes) -> None:
     descriptor = os.memfd_create("garbage")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xpu_runtime.linux import ldcache
@@ -237,7 +237,6 @@ entry_values = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(entry_values))
 def test_what_is_built_is_read_back(entries: list[Entry]) -> None:
     data = ldcache.build(entries)
@@ -245,7 +244,6 @@ def test_what_is_built_is_read_back(entries: list[Entry]) -> None:
     assert len(ldcache.parse(data)) == len(set(entries))
 
 
-@settings(deadline=None)
 @given(st.lists(sonames, max_size=30))
 def test_names_are_in_the_loaders_descending_order(names: list[str]) -> None:
     built = [e.soname.encode() for e in ldcache.parse(ldcache.build([Entry(n, "/x", OURS) for n in names]))]
@@ -284,7 +282,6 @@ def test_a_cache_cut_off_anywhere_is_an_error_or_loses_extensions_only() -> None
     assert outcomes == {"refused", "without"}
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, len(WITH_HWCAPS) // 4 - 1),
     st.sampled_from([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 48]) | st.integers(0, 2**32 - 1),
@@ -298,7 +295,6 @@ def test_a_cache_with_any_word_changed_is_read_or_refused(word: int, value: int)
         pass
 
 
-@settings(deadline=None)
 @given(st.sampled_from([b"", b"ld.so-1.7.0\0", b"glibc-ld.so.cache1.1"]), st.binary(max_size=200))
 def test_garbage_is_read_or_refused(magic: bytes, rest: bytes) -> None:
     try:

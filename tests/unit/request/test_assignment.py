@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xpu_runtime.request import assignment
@@ -84,7 +84,6 @@ def test_a_container_s_shares_are_found_by_its_name_whatever_its_kind() -> None:
     assert ASSIGNED.of("other") == ()
 
 
-@settings(deadline=None)
 @given(st.integers(0, len(sign(ASSIGNED, "k1", KEY)) - 1), st.characters(min_codepoint=33, max_codepoint=126))
 def test_no_character_can_be_changed(place: int, character: str) -> None:
     text = sign(ASSIGNED, "k1", KEY)
@@ -165,7 +164,6 @@ def test_what_makes_no_sense_is_not_signed() -> None:
         sign(ASSIGNED, "k.1", KEY)
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=0, max_size=200), st.binary(min_size=0, max_size=300))
 def test_the_signature_is_hmac_sha256(key: bytes, message: bytes) -> None:
     assert assignment._hmac(key, message) == hmac.new(key, message, hashlib.sha256).digest()

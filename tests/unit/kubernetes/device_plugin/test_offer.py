@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xpu_runtime.errors import ConfigError
@@ -127,7 +127,6 @@ CARDS = st.lists(
 ).map(lambda some: [card(n, use=u, fault=f, withheld=w) for n, (u, f, w) in enumerate(some)])
 
 
-@settings(deadline=None)
 @given(CARDS, st.sampled_from(RESOURCES.names), st.data())
 def test_as_many_are_healthy_as_there_are_units_and_nothing_of_a_pods_is_taken(
     cards: list[Card], resource: str, data: st.DataObject
@@ -184,7 +183,6 @@ def test_the_cards_of_the_pod_that_it_is_thought_to_be_come_first() -> None:
     assert len(preferred([*some(0, 3), *some(1, 1)], (), 4, (), first)) == 4
 
 
-@settings(deadline=None)
 @given(
     st.sets(st.sampled_from([*some(0, 15), *some(1, 15), *some(2, 15)]), min_size=1),
     st.data(),
@@ -203,7 +201,6 @@ def test_advice_is_of_what_is_available_and_of_the_right_number(
 # The list's size
 
 
-@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(1, 200), st.sampled_from([1 << 20, 1 << 28, 1 << 30]))
 def test_the_size_is_that_of_the_message(number: int, gib: int, unit: int) -> None:
     known = RESOURCES.replace(memory_unit=unit)
