@@ -220,6 +220,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.asked.append((self.command, path))
         if words[-1] == "binding":
             return self.api.bind(words[-2], body)
+        if self.command == "POST":
+            if words[-1] == "leases":
+                raise Refused(403, "nobody may make one")
+            return self.api.set(words[-1], body["metadata"]["name"], body)
         kind, name = words[-2:]
         if self.command == "PUT":
             return self.api.put(kind, name, body)
