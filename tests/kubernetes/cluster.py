@@ -63,6 +63,8 @@ class Cluster:
         self.folder = Path("/run", f"xpu-k-{secrets.token_hex(4)}")
         self.name = self.folder.name
         self.folder.mkdir()
+        #: The kubelet's own folder of pods.
+        self.static_pods = self.folder / "static"
         self.node = Node(prefix, self.folder)
         self.programs = parts.prepare()
         self.node.environ["PATH"] = f"{self.programs}:{os.environ['PATH']}"
@@ -197,6 +199,8 @@ class Cluster:
             "eventRecordQPS": 1000,
             "eventBurst": 2000,
             "maxPods": 250,
+            "staticPodPath": str(self.static_pods),
+            "fileCheckFrequency": "1s",
         }
         (self.folder / "kubelet.json").write_text(json.dumps(config))
 
@@ -238,6 +242,7 @@ runtime_type = "io.containerd.runc.v2"
         for name, each in self._apis.items():
             each.kubeconfig(self.folder / f"{name}.kubeconfig")
         self.secrets = self.folder / "secrets"
+        self.static_pods.mkdir()
         manifests.make_secrets(self.secrets)
         manifests.make_configuration(self.secrets / "configuration")
         self._configure_containerd()

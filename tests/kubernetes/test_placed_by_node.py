@@ -13,6 +13,7 @@ import pytest
 
 from support import GIB
 
+from .api import NAMESPACE
 from .cluster import NODE, Cluster
 from .conftest import Pods
 from .daemons import until
@@ -81,6 +82,25 @@ def refusal(pods: Pods, name: str) -> str:
     found = pods.wait(name, "Failed")
     (status,) = found["status"]["containerStatuses"]
     return str(status["state"]["terminated"]["message"])
+
+
+def test_a_pod_of_kubelets_own_folder_has_its_amounts_under_the_uid_that_kubelet_gave_it(
+    plugin: DevicePlugin, cluster: Cluster, pods: Pods
+) -> None:
+    static = pod("static", container(limits={MEMORY: 5, CORES: 40}))
+    static["metadata"]["namespace"] = NAMESPACE
+    file = cluster.static_pods / "static.json"
+    file.write_text(json.dumps(static))
+    try:
+        until(lambda: [row["pid"] for row in cluster.node.json("ps") if row["pid"]], "it runs")
+        (row,) = cluster.node.json("ps")
+        assert (row["memory_bytes"], row["cores"]) == (5 * GIB, 40)
+        # The API's object of it has a UID of its own.
+        mirror = pods.api.pod(f"static-{NODE}")["metadata"]
+        assert mirror["annotations"]["kubernetes.io/config.mirror"] != mirror["uid"]
+    finally:
+        file.unlink()
+    until(lambda: cluster.node.json("ps") == [], "it is gone with its file")
 
 
 def test_no_pod_has_another_one_ask_for_it_as_if_it_were_static(
