@@ -300,7 +300,7 @@ def test_a_cleaner_that_is_stopped_holds_up_nobody_for_long(account: Make) -> No
     victim.kill()
     started = time.monotonic()
     assert process.charge(MIB)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 0.1
     os.close(cleaner)
 
 
