@@ -57,7 +57,15 @@ _MAIN = "from xpu_runtime.cli.main import main; main()"
 
 
 class Cluster:
-    """The folder, the node and the parts. `start` it; `close` says what was left behind."""
+    """The folder, the node and the parts. `start` it; `close` says what was left behind.
+
+    The runtime on the node is the tests' own; `install` puts what else the manifests have into the cluster.
+    """
+
+    #: The API server's: both need a controller manager, which makes service accounts, and takes a new node's
+    #: taint away.
+    _ADMISSION = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
+    _FEATURES = ("EphemeralContainers",)
 
     def __init__(self, prefix: Path) -> None:
         self.folder = Path("/run", f"xpu-k-{secrets.token_hex(4)}")
@@ -69,6 +77,8 @@ class Cluster:
         self.programs = parts.prepare()
         self.node.environ["PATH"] = f"{self.programs}:{os.environ['PATH']}"
         self.containerd_socket = f"{self.folder}/containerd.sock"
+        #: As the node sees it.
+        self.containerd_config = f"{self.folder}/containerd.toml"
         self._stack = ExitStack()
         self._tokens = {name: secrets.token_hex(16) for name in _USERS}
         self._etcd_port, port = free_port(), free_port()
@@ -111,17 +121,16 @@ class Cluster:
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={self.folder}/api/sa.key",
             f"--service-account-signing-key-file={self.folder}/api/sa.key",
-            # Both need the controller manager: it makes service accounts, and takes a new node's taint away.
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-            "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
-            "--enable-priority-and-fairness=false", "--feature-gates=EphemeralContainers=true",
+            *self._ADMISSION, "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+            "--enable-priority-and-fairness=false",
+            f"--feature-gates={','.join(f'{name}=true' for name in self._FEATURES)}",
             "--max-requests-inflight=0", "--max-mutating-requests-inflight=0",
         )  # fmt: skip
 
     def _containerd(self) -> Daemon:
         return self.daemon(
             "containerd", lambda: self.ctr("version", check=False).returncode == 0,
-            self.programs / "containerd", f"--config={self.folder}/containerd.toml",
+            self.programs / "containerd", f"--config={self.containerd_config}",
             f"--address={self.containerd_socket}", f"--root={self.folder}/c-root",
             f"--state={self.folder}/c-state",
         )  # fmt: skip
@@ -204,8 +213,7 @@ class Cluster:
         }
         (self.folder / "kubelet.json").write_text(json.dumps(config))
 
-    def _configure_containerd(self) -> None:
-        path = self.folder / "containerd.toml"
+    def _configure_containerd(self, path: Path) -> None:
         network = self.folder / "cni"
         network.mkdir()
         # A node is ready only with a network. No pod uses it, so nobody looks for the program.
@@ -226,7 +234,6 @@ conf_dir = "{network}"
 runtime_type = "io.containerd.runc.v2"
 """
         )
-        self.node.xpu("runtime", "configure", "containerd", "--config", path)
 
     # Its life.
 
@@ -243,9 +250,10 @@ runtime_type = "io.containerd.runc.v2"
             each.kubeconfig(self.folder / f"{name}.kubeconfig")
         self.secrets = self.folder / "secrets"
         self.static_pods.mkdir()
-        manifests.make_secrets(self.secrets)
+        self.secrets_text = manifests.make_secrets(self.secrets)
         manifests.make_configuration(self.secrets / "configuration")
-        self._configure_containerd()
+        self._configure_containerd(self.folder / "containerd.toml")
+        self._tell_containerd()
         self._configure_kubelet()
         self.configure_scheduler()
         self.etcd.start()
@@ -253,10 +261,17 @@ runtime_type = "io.containerd.runc.v2"
         self.containerd.start()
         self._import_images()
         self.apiserver.wait()
-        manifests.install(self.api)
         self.scheduler.launch()
         self.kubelet.start()
         self.scheduler.wait()
+
+    def _tell_containerd(self) -> None:
+        """Of the runtime, before it is started."""
+        self.node.xpu("runtime", "configure", "containerd", "--config", self.containerd_config)
+
+    def install(self) -> None:
+        """What of the manifests has its place here."""
+        manifests.install(self.api)
         self.api.patch_node(NODE, {"metadata": {"labels": manifests.INSTALLED}})
 
     def _mounts(self) -> str:

@@ -30,6 +30,7 @@ def cluster(installed: Path) -> Iterator[Cluster]:
     found = Cluster(installed)
     try:
         found.start()
+        found.install()
         yield found
     finally:
         left = found.close()

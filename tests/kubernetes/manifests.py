@@ -19,7 +19,7 @@ from support import REPOSITORY
 from .api import Api
 
 NAMESPACE = "xpu-system"
-_MANIFESTS = REPOSITORY / "packaging" / "kubernetes"
+FOLDER = REPOSITORY / "packaging" / "kubernetes"
 _FILES = (
     "namespace.yaml",
     "node-access.yaml",
@@ -45,24 +45,25 @@ INSTALLED = {"yoyoworks.com/xpu.runtime": "true"}
 def install(api: Api) -> None:
     """Creates what is in _FILES, in the namespace that kustomize puts it in."""
     for name in _FILES:
-        for thing in yaml.safe_load_all((_MANIFESTS / "base" / name).read_text()):
+        for thing in yaml.safe_load_all((FOLDER / "base" / name).read_text()):
             api.create(_PLACES[thing["kind"]].format(NAMESPACE), thing)
 
 
-def make_secrets(folder: Path) -> None:
-    """Writes each secret into a folder of its name, as a pod would have it mounted."""
-    made = subprocess.run([_MANIFESTS / "make-secrets"], check=True, capture_output=True, text=True)
+def make_secrets(folder: Path) -> str:
+    """Writes each secret into a folder of its name, as a pod would have it mounted; what kubectl is given."""
+    made = subprocess.run([FOLDER / "make-secrets"], check=True, capture_output=True, text=True)
     for secret in yaml.safe_load_all(made.stdout):
         place = folder / secret["metadata"]["name"]
         place.mkdir(parents=True)
         for name, data in secret["data"].items():
             (place / name).write_bytes(base64.b64decode(data))
             (place / name).chmod(0o600)
+    return made.stdout
 
 
 def make_configuration(folder: Path) -> None:
     """Writes the configuration of the overlay with aliases, as a pod would have it mounted."""
-    found = yaml.safe_load((_MANIFESTS / "overlays/aliyun/configuration.yaml").read_text())
+    found = yaml.safe_load((FOLDER / "overlays/aliyun/configuration.yaml").read_text())
     folder.mkdir()
     for name, text in found["data"].items():
         (folder / name).write_text(text)
@@ -72,7 +73,7 @@ def extender_arguments(secrets: Path, listen: int, status: int) -> list[str]:
     """The words after `xpu kubernetes extender`, with ports of the loopback device."""
     (deployment,) = (
         each
-        for each in yaml.safe_load_all((_MANIFESTS / "base/extender/deployment.yaml").read_text())
+        for each in yaml.safe_load_all((FOLDER / "base/extender/deployment.yaml").read_text())
         if each["kind"] == "Deployment"
     )
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -105,6 +106,6 @@ def scheduler_extenders(secrets: Path, port: int) -> list[dict[str, Any]]:
 
 
 def _scheduler() -> dict[str, Any]:
-    text = (_MANIFESTS / "scheduler/kube-scheduler-aliyun.yaml").read_text()
+    text = (FOLDER / "scheduler/kube-scheduler-aliyun.yaml").read_text()
     found: dict[str, Any] = yaml.safe_load(text)
     return found

@@ -1,8 +1,8 @@
 """The programs that the tests' cluster is made of; all are Debian 12's, on any release.
 
 etcd, containerd and its shim are unpacked from Debian's packages; nothing is installed on the machine.
-kube-apiserver, kube-scheduler and kubelet are in no package: they are built from Debian's source package of
-Kubernetes 1.20 with Debian's Go, both unpacked below build/kubernetes too, and gone when the build ends.
+Kubernetes' own are in no package: they are built from Debian's source package of Kubernetes 1.20 with
+Debian's Go, both unpacked below build/kubernetes too, and gone when the build ends.
 `make test` begins that beside lint and tests (python3 -m kubernetes.parts says what each step costs); whoever
 needs the programs waits for it.
 """
@@ -36,7 +36,7 @@ _TOOLS = ("golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2
 _GO = "usr/lib/go-1.19"
 _SOURCE = "kubernetes"
 _VERSION = "v1.20.2"
-_BUILT = ("kube-apiserver", "kube-scheduler", "kubelet")
+_BUILT = ("kube-apiserver", "kube-scheduler", "kubelet", "kube-controller-manager")
 #: Clouds' own volumes and the docker that kubelet once drove itself are half of what there is to compile.
 _TAGS = "providerless,dockerless"
 _PACKAGE = "k8s.io/kubernetes"

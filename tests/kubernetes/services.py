@@ -39,7 +39,7 @@ class DevicePlugin:
         # Its own pods may know what it is called; nobody waits 15 s here for the next look at the cards.
         self.daemon = cluster.xpu(
             "plugin", self._is_registered, "device-plugin", "--health-every=1",
-            f"--containerd-config={cluster.folder}/containerd.toml",
+            f"--containerd-config={cluster.containerd_config}",
         )  # fmt: skip
 
     def start(self) -> None:

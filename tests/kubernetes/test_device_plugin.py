@@ -484,7 +484,7 @@ def test_a_sidecar_has_its_place_beside_init_containers_and_all_others(
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     pod(plugin.api, "a", {MEMORY: "6"}, sidecar={MEMORY: "5", CORES: "20"}, init={MEMORY: "10"})
     for name, amount in (("side", 5), ("init", 10), ("main", 6)):
-        kubelet.allocate("a", MEMORY, amount, container=name)
+        kubelet.allocate("a", MEMORY, amount, container=name, is_init=name == "init")
     kubelet.allocate("a", CORES, 20, container="side")
     kubelet.pre_start("a", CORES, container="side")
     (reservation,) = reservations().values()
@@ -499,6 +499,47 @@ def test_a_sidecar_has_its_place_beside_init_containers_and_all_others(
     plugin.api.put(path, {**plugin.api.objects[path], "status": {"phase": "Succeeded"}})
     until(lambda: not reservations(), "it is free again")
     assert uses() == {}
+
+
+def test_what_an_init_container_has_beyond_the_others_is_no_less_for_other_pods(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    pod(plugin.api, "a", {MEMORY: "4"}, init={MEMORY: "10"})
+    kubelet.allocate("a", MEMORY, 10, container="init", is_init=True)
+    kubelet.allocate("a", MEMORY, 4)
+    kubelet.pre_start("a", MEMORY, container="init")
+    until(lambda: kubelet.healthy(SHARES) < 400, "the plugin knows what is reserved")
+    # Another ten are docker's; the scheduler takes off the ten that the pod has at one time.
+    taken_by_docker(devices()[3], 10)
+    until(lambda: kubelet.healthy(MEMORY) == 50, "what docker has is not offered")
+    for number in range(2):
+        pod(plugin.api, f"p{number}", {MEMORY: "15"})
+        kubelet.allocate(f"p{number}", MEMORY, 15)
+        kubelet.pre_start(f"p{number}", MEMORY)
+    assert kubelet.healthy(MEMORY) == 50
+
+
+def test_an_init_container_of_a_reserved_pod_starts_while_the_api_server_is_away(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    pod(plugin.api, "a", {MEMORY: "4"}, init={MEMORY: "10"})
+    pod(plugin.api, "b", {}, init={MEMORY: "2"})
+    kubelet.allocate("a", MEMORY, 10, container="init", is_init=True)
+    kubelet.allocate("a", MEMORY, 4)
+    kubelet.allocate("b", MEMORY, 2, container="init", is_init=True)
+    until(lambda: len(reservations()) == 2, "both are reserved")
+
+    plugin.api.down()
+
+    began = time.monotonic()
+    kubelet.pre_start("a", MEMORY, container="init")
+    # The kubelet tells nobody of an init container alone: whose it is cannot be known.
+    kubelet.pre_start("b", MEMORY, container="init")
+    assert time.monotonic() - began < 15  # and not the 25 of one that waits
 
 
 def test_a_pod_that_has_ended_has_nothing_reserved(plugin: Plugin, kubelet: Kubelet) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from typing import Any
 
 from support import GIB
@@ -52,6 +53,20 @@ def wait_for_row(cluster: Cluster, pods: Pods, name: str, container_name: str, o
     )
 
 
+def assert_all_is_offered(cluster: Cluster) -> None:
+    """For as long as it takes the plugin to look and the kubelet to say."""
+    deadline = time.monotonic() + 4
+    while time.monotonic() < deadline:
+        assert cluster.api.node(NODE)["status"]["allocatable"][MEMORY] == "60"
+        time.sleep(0.2)
+
+
+def reserved_on(cluster: Cluster, name: str) -> bool:
+    """Whether the node says that something is reserved for the pod."""
+    told = json.loads(cluster.api.node(NODE)["metadata"]["annotations"]["yoyoworks.com/xpu-devices"])
+    return cluster.api.pod(name)["metadata"]["uid"] in told["reserved"]
+
+
 def test_init_containers_have_their_own_amounts_one_after_the_other(
     assigned: DevicePlugin, cluster: Cluster, pods: Pods
 ) -> None:
@@ -63,6 +78,9 @@ def test_init_containers_have_their_own_amounts_one_after_the_other(
     for name, amount, cores in (("first", 10, 50), ("second", 2, None)):
         # A container of before may have ended a moment ago.
         wait_for_row(cluster, pods, "steps", name)
+        # The scheduler takes off what the pod has at one time: to the others nothing is less.
+        until(lambda: reserved_on(cluster, "steps"), "it is reserved")
+        assert_all_is_offered(cluster)
         (row,) = running(cluster)
         assert (row["memory_bytes"], row["cores"]) == (amount * GIB, cores)
         os.kill(row["pid"], signal.SIGUSR1)

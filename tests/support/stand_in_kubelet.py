@@ -2,8 +2,9 @@
 
 Its registration server, the client that it is to plugins, and PodResources; tests/kubernetes has a real
 kubelet besides. As the real one (pkg/kubelet/cm/devicemanager of 1.20 to 1.36) it
-removes all sockets when it starts, takes only healthy IDs that nobody has, calls without naming the pod, and
-marks a resource's devices unhealthy when the stream of the endpoint that was registered last ends.
+removes all sockets when it starts, takes only healthy IDs that nobody has, calls without naming the pod,
+gives a regular container the IDs of its pod's init containers first and tells PodResources nothing of these,
+and marks a resource's devices unhealthy when the stream of the endpoint that was registered last ends.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class Kubelet:
         self.history: list[tuple[str, dict[str, str]]] = []
         #: By (namespace, pod, container, resource).
         self.given: dict[tuple[str, str, str, str], list[str]] = {}
+        #: Those of `given` that are of init containers which end.
+        self.of_init: set[tuple[str, str, str, str]] = set()
         self.registered: list[str] = []
         self._endpoints: dict[str, Endpoint] = {}
         self._lock = threading.RLock()
@@ -171,7 +174,10 @@ class Kubelet:
     def _list(self, request: Any, context: grpc.ServicerContext) -> Any:
         answer = RESOURCES.ListPodResourcesResponse()
         with self._lock:
-            for (namespace, pod, container, resource), ids in self.given.items():
+            for key, ids in self.given.items():
+                if key in self.of_init:
+                    continue
+                namespace, pod, container, resource = key
                 one = answer.pod_resources.add(name=pod, namespace=namespace)
                 holder = one.containers.add(name=container, cpu_ids=[1, 2])
                 devices = holder.devices.add(resource_name=resource, device_ids=ids)
@@ -194,23 +200,40 @@ class Kubelet:
         return found
 
     def allocate(
-        self, pod: str, resource: str, number: int, container: str = "main", namespace: str = "default"
+        self,
+        pod: str,
+        resource: str,
+        number: int,
+        container: str = "main",
+        namespace: str = "default",
+        is_init: bool = False,
     ) -> dict[str, str]:
         """Admits a container, as the kubelet does; the variables that it gets. AssertionError: not enough."""
+        key = namespace, pod, container, resource
+        again = [
+            each
+            for other in self.of_init
+            if (other[:2], other[3]) == (key[:2], resource)
+            for each in self.given[other]
+        ][:number]
         # Resources are registered one after the other.
         listed = until(lambda: self.devices.get(resource), f"{resource} is listed")
         taken = {each for ids in self.given.values() for each in ids}
         free = [each for each, health in listed.items() if health == "Healthy"]
         free = [each for each in free if each not in taken]
+        number -= len(again)
         assert len(free) >= number, f"UnexpectedAdmissionError: {len(free)} of {resource}, {number} requested"
         endpoint = self.endpoint(resource)
-        asked = [{"available_deviceIDs": free, "allocation_size": number}]
-        chosen = endpoint.call("GetPreferredAllocation", container_requests=asked).container_responses[0]
-        ids = list(chosen.deviceIDs)
-        assert len(set(ids)) == number and set(ids) <= set(free)
+        ids = again
+        if number:
+            asked = [{"available_deviceIDs": free, "allocation_size": number}]
+            chosen = endpoint.call("GetPreferredAllocation", container_requests=asked).container_responses[0]
+            assert len(set(chosen.deviceIDs)) == number and set(chosen.deviceIDs) <= set(free)
+            ids = [*again, *chosen.deviceIDs]
         answer = endpoint.call("Allocate", container_requests=[{"devices_ids": ids}])
         with self._lock:
-            self.given[namespace, pod, container, resource] = ids
+            self.given[key] = ids
+            self.of_init |= {key} if is_init else set()
         return dict(answer.container_responses[0].envs)
 
     def pre_start(self, pod: str, resource: str, container: str = "main", namespace: str = "default") -> None:

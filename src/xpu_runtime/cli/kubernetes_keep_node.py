@@ -17,8 +17,8 @@ from xpu_runtime.node_setup import keeper, pod
 def keep_node(init: int, keys: str, daemonset: str) -> None:
     """Keep the node's keys in step with the Secret, until SIGTERM.
 
-    Then, if the DaemonSet was removed, and not only updated or restarted, take the runtime from the node, as
-    `xpu kubernetes uninstall-node` does.
+    Then, if the DaemonSet was removed, or the node is labelled yoyoworks.com/xpu=disabled, and the pod was
+    not only updated or restarted, take the runtime from the node, as `xpu kubernetes uninstall-node` does.
 
     \b
     Example:
@@ -26,5 +26,6 @@ def keep_node(init: int, keys: str, daemonset: str) -> None:
     """
     keeper.keep(keys, lambda content: pod.write_keys(init, content))
     api = pod.cluster()
-    if api is not None and keeper.is_removed(api, os.environ.get("POD_NAMESPACE", "xpu-system"), daemonset):
+    namespace = os.environ.get("POD_NAMESPACE", "xpu-system")
+    if api is not None and keeper.is_removed(api, namespace, daemonset, pod.node_name()):
         pod.uninstall(init, api, pod.uid())

@@ -36,6 +36,8 @@ MERGE = "application/merge-patch+json"
 
 #: Seconds for a connection, and for an answer.
 CONNECT_S, ANSWER_S = 5.0, 15.0
+#: Seconds that are left to one that is late, as a limit of 0 is none.
+_LEAST_S = 0.1
 #: Seconds of a watch, after which the server ends it; with a part by chance, so that nodes that were started
 #: at once do not come back at once.
 _WATCH_S = 300
@@ -107,11 +109,17 @@ class Api:
     # Many objects
 
     def list(
-        self, path: str, keep: Callable[[dict[str, Any]], T | None], page: int = _PAGE, **query: Any
+        self,
+        path: str,
+        keep: Callable[[dict[str, Any]], T | None],
+        page: int = _PAGE,
+        seconds: float = ANSWER_S,
+        **query: Any,
     ) -> tuple[list[T], str]:
         """What `keep` makes of each object (None: nothing) and the version of the whole list; ApiError.
 
-        It is read in pages. Where the server has forgotten the list meanwhile (410), it is begun anew.
+        It is read in pages, each of which may take `seconds`. Where the server has forgotten the list
+        meanwhile (410), it is begun anew.
         """
         while True:
             found: list[T] = []
@@ -120,7 +128,7 @@ class Api:
                 while True:
                     asked = {"limit": page, **query, **more}
                     accept = self._accept("PartialObjectMetadataList")
-                    answer = self._ask("GET", path, asked, None, "", ANSWER_S, accept)
+                    answer = self._ask("GET", path, asked, None, "", seconds, accept)
                     found += [kept for each in answer.get("items") or () if (kept := keep(each)) is not None]
                     metadata = answer.get("metadata") or {}
                     if not metadata.get("continue"):
@@ -174,23 +182,31 @@ class Api:
         keep: Callable[[dict[str, Any]], T | None],
         stop: threading.Event,
         problem: Callable[[str], None],
+        longest_pause_s: float = _LONGEST_PAUSE_S,
         **query: Any,
     ) -> Iterator[Change[T]]:
         """All objects, and then each change, until `stop` is set, whatever happens to the server.
 
         A watch that ends is taken up where it was; where the server does not know that version any more, all
         is listed again. `problem` is told, as one line, what went wrong (and "" when it is well again).
-        What `keep` makes None of is left out of lists, and of changes.
+        What `keep` makes None of is left out of lists, and of changes. Between two tries are
+        `longest_pause_s` seconds at most.
         """
         version, pause = "", _FIRST_PAUSE_S
+
+        def begun() -> None:
+            nonlocal pause
+            # Here, not at the first event, which may be far away: what fails next is a new fault.
+            pause = _FIRST_PAUSE_S
+            problem("")
+
         while not stop.is_set():
             try:
                 if not version:
                     objects, version = self.list(path, keep, **query)
                     yield Change("listed", tuple(objects))
                 seconds = _WATCH_S + random.randrange(60)  # noqa: S311
-                for event in self.watch(path, version, seconds, lambda: problem(""), **query):
-                    pause = _FIRST_PAUSE_S
+                for event in self.watch(path, version, seconds, begun, **query):
                     thing = event.get("object") or {}
                     version = str((thing.get("metadata") or {}).get("resourceVersion") or version)
                     kept = None if event.get("type") == "BOOKMARK" else keep(thing)
@@ -207,7 +223,7 @@ class Api:
                     problem(str(error))
                 asked = error.retry_after if isinstance(error, ApiError) else 0.0
                 stop.wait(max(min(asked, _LONGEST_PAUSE_S), pause * random.uniform(0.5, 1)))  # noqa: S311
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                pause = min(2 * pause, longest_pause_s)
 
     # HTTP
 
@@ -230,6 +246,8 @@ class Api:
             headers = self._headers(content_type, anew, accept)
             connection, was_idle = self._take(until, idle)
             try:
+                # What connecting has left of it; one that was used before has that request's limit still.
+                connection.sock.settimeout(max(until - time.monotonic(), _LEAST_S))
                 connection.request(method, url, data, headers)
                 response = connection.getresponse()
                 content = _read_all(response, connection, until)
@@ -274,11 +292,9 @@ class Api:
             while self._idle:
                 since, connection = self._idle.pop()
                 if idle and now - since < _IDLE_S and not _has_ended(connection):
-                    # It has the limit of the request before this one still.
-                    connection.sock.settimeout(max(until - now, 0.1))
                     return connection, True
                 connection.close()
-        return self._connect(max(until - now, 0.1)), False
+        return self._connect(max(until - now, _LEAST_S)), False
 
     def _give(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         """Keeps a connection for the next request, where the server does."""
@@ -289,7 +305,7 @@ class Api:
             self._idle.append((time.monotonic(), connection))
 
     def _connect(self, seconds: float) -> http.client.HTTPConnection:
-        """Connected; `seconds` is how long a single read may take. ApiError."""
+        """Connected, within `seconds`, which a single read may take as well. ApiError."""
         access = self.access
         if access.context is None:
             connection = http.client.HTTPConnection(access.host, access.port, timeout=min(seconds, CONNECT_S))
@@ -313,8 +329,11 @@ class _Https(http.client.HTTPSConnection):
         self._access = access
 
     def connect(self) -> None:
+        assert self._access.context is not None and self.timeout is not None
+        until = time.monotonic() + self.timeout
         http.client.HTTPConnection.connect(self)
-        assert self._access.context is not None
+        # The limit is for both, connection and handshake.
+        self.sock.settimeout(max(until - time.monotonic(), _LEAST_S))
         self.sock = self._access.context.wrap_socket(self.sock, server_hostname=self._access.server_name)
 
 

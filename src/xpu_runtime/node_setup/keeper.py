@@ -1,8 +1,8 @@
 """What runs beside the device plugin as long as the DaemonSet's pod does: keys in step, and the end of it
 all.
 
-A pod ends when it is updated, restarted, or its DaemonSet is removed; only the last is a reason to take the
-runtime from the node. So the API is asked at the end. Whoever may not see the DaemonSet any more has lost
+A pod ends when it is updated, restarted, or its DaemonSet is removed, or when somebody keeps it off its node;
+only the last two are reasons to take the runtime from the node. So the API is asked at the end. Whoever may not see the DaemonSet any more has lost
 his rights because they are removed with it. Whose token is taken no more may be in the same case, or may
 have been deleted by force, as a token ends with its pod's object: then another pod comes in its place, which
 installs the runtime, and what it has installed is left alone. Where the API does not answer, nothing is
@@ -57,8 +57,9 @@ def read(path: str) -> bytes | None:
         return None
 
 
-def is_removed(api: Api, namespace: str, daemonset: str) -> bool:
-    """Whether the DaemonSet was removed, or is being so; says why where that cannot be known."""
+def is_removed(api: Api, namespace: str, daemonset: str, node: str) -> bool:
+    """Whether the DaemonSet was removed, or is being so, or is kept off the node by its label; says why where
+    that cannot be known."""
     try:
         found = api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{daemonset}")
     except ApiError as error:
@@ -76,7 +77,16 @@ def is_removed(api: Api, namespace: str, daemonset: str) -> bool:
             error=True,
         )
         return False
-    return bool(found["metadata"].get("deletionTimestamp"))
+    return bool(found["metadata"].get("deletionTimestamp")) or _is_disabled(api, node)
+
+
+def _is_disabled(api: Api, node: str) -> bool:
+    try:
+        labels = api.get(f"/api/v1/nodes/{node}")["metadata"].get("labels") or {}
+    except ApiError as error:
+        say(f"whether node {node} is labelled {_OURS}=disabled is not known: {error}", error=True)
+        return False
+    return bool(labels.get(_OURS) == "disabled")
 
 
 def label(api: Api, node: str) -> None:

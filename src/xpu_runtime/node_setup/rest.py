@@ -42,7 +42,9 @@ def schedule(prefix: str) -> bool:
     if not _has_systemd():
         say("the node has no systemd: apply packaging/kubernetes/uninstall when they have ended", error=True)
         return False
-    if os.path.exists(_path("timer")):
+    # Not by its file, which may be all that one who was killed has come to.
+    with contextlib.suppress(ConfigError):
+        run("systemctl", "is-active", "--quiet", f"{_NAME}.timer")
         return True
     files.write_atomic(_path("service"), _SERVICE.format(prefix=prefix).encode())
     files.write_atomic(_path("timer"), _TIMER.encode())

@@ -198,7 +198,8 @@ def _is_key_id(text: str) -> bool:
 
 
 def plain(group: Mapping[str, tuple[Share, ...]]) -> dict[str, Any]:
-    """The JSON form of containers' shares."""
+    """The JSON form of containers' shares; what a node has reserved is kept so as well, also of a version
+    before (ledger/reservations.py)."""
     return {
         name: [[share.device_uuid, share.memory_bytes, share.cores] for share in shares]
         for name, shares in group.items()

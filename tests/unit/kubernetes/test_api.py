@@ -185,6 +185,38 @@ def test_a_server_that_refuses_everything_is_not_asked_without_end(
     assert time.monotonic() - began > 0.25 + 0.5 + 1
 
 
+class Waits(threading.Event):
+    """Is never set, and waits for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        return False
+
+
+def test_what_fails_after_a_watch_has_begun_is_tried_as_soon_as_a_first_fault(api: Api) -> None:
+    begins = iter([False] * 6 + [True, False])
+
+    def watch(*args: Any, **_: Any) -> Iterator[dict[str, Any]]:
+        if next(begins):
+            args[3]()
+        raise ApiError("away")
+        yield {}
+
+    api.list = lambda *_, **__: ([], "1")  # type: ignore[method-assign]
+    api.watch = watch  # type: ignore[method-assign, assignment]
+    waits = Waits()
+    with pytest.raises(RuntimeError):  # of the iterator's end
+        for _ in api.follow(PODS, name, waits, lambda _: None, longest_pause_s=5.0):
+            pass
+    # The pauses double up to the longest; each is at least half of what it may be.
+    assert 2.5 <= waits.seconds[5] <= 5.0
+    assert waits.seconds[6] <= 0.5
+
+
 def test_a_server_that_does_not_answer_is_left_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         api = Api(Access(f"http://127.0.0.1:{silent.getsockname()[1]}"))
@@ -297,6 +329,32 @@ def tls(api_server: ApiServer, certificates: Path) -> ApiServer:
     context.verify_mode = ssl.CERT_REQUIRED
     api_server._server.socket = context.wrap_socket(api_server._server.socket, server_side=True)
     return api_server
+
+
+def test_connecting_and_the_answer_have_one_limit_together(certificates: Path, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+
+        def serve() -> None:
+            connection, _ = slow.accept()
+            time.sleep(0.6)
+            with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True) as tls:
+                tls.recv(1 << 16)
+                time.sleep(0.6)
+                tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        cluster = {
+            "server": f"https://127.0.0.1:{slow.getsockname()[1]}",
+            "tls-server-name": "api.test",
+            "certificate-authority": str(certificates / "ca.crt"),
+        }
+        # Each of the two takes less than that.
+        with pytest.raises(ApiError, match=r"no answer in time|timed out|took too long"):
+            Api(access.find(kubeconfig(tmp_path, cluster, {"token": "t"}))).post("/api", {}, seconds=0.9)
+        thread.join()
 
 
 def kubeconfig(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> str:

@@ -239,6 +239,28 @@ def test_a_question_waits_for_the_bind_of_the_pod_before(
     assert one.fits(pod("other", mem=1)) == ["n1"]  # the bind of the one before does not come
 
 
+def test_a_question_is_not_kept_waiting_by_ever_new_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_flight, "MOST_S", 0.1)
+    found, enough = in_flight.InFlight(), threading.Event()
+
+    def begin() -> None:
+        number = 0
+        while not enough.wait(0.01):
+            number += 1
+            found.begin(str(number))
+
+    others, asks = threading.Thread(target=begin), threading.Thread(target=found.wait, args=("p",))
+    found.begin("0")
+    others.start()
+    asks.start()
+    asks.join(PATIENCE_S)
+    is_done = not asks.is_alive()
+    enough.set()
+    others.join()
+    asks.join()
+    assert is_done
+
+
 def test_a_bind_that_is_repeated_is_done_once(api: ApiServer, replicas: Callable[..., Replica]) -> None:
     asking = pod("p", mem=4)
     create(api, node("n1"), asking)

@@ -16,7 +16,7 @@ from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.in_flight import InFlight
 from xpu_runtime.kubernetes.extender.objects import Figures
 from xpu_runtime.kubernetes.extender.reasons import nearest
-from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest
+from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, encoded
 from xpu_runtime.kubernetes.extender.verdicts import FULL
 from xpu_runtime.kubernetes.resources import Demand, PodDemand, Resources
 
@@ -64,6 +64,20 @@ def taken(of: Verbs, name: str, **amounts: Any) -> None:
     made = of._cluster.pod(pod("taken", **amounts))
     assert made is not None
     assert of._cluster.assume(made, name, 60) is not None
+
+
+_TEXTS = st.dictionaries(st.text(), st.text())
+
+
+@given(_TEXTS, _TEXTS, st.lists(st.text()), st.booleans())
+def test_what_is_sent_is_the_json_of_the_answer(
+    failed: dict[str, str], never: dict[str, str], names: list[str], is_whole: bool
+) -> None:
+    answer = {"FailedNodes": failed, "FailedAndUnresolvableNodes": never}
+    answer.update({"NodeNames": names, "Error": ""} if is_whole else {})
+
+    assert json.loads(encoded(answer)) == answer
+    assert json.loads(encoded([answer, names])) == [answer, names]
 
 
 def test_the_issues_own_example_reads_as_it_says() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support import REPOSITORY
+from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.node_setup import keeper, pod, rest, setup
 
@@ -43,14 +44,33 @@ def test_a_pod_tells_removal_from_update_and_takes_nothing_away_in_doubt(
 ) -> None:
     monkeypatch.setattr(keeper, "_REPLACED_S", 0.0)
     answers.answers["GET", _DAEMONSET] = status, body
+    answers.answers["GET", _NODE] = 200, {"metadata": {"labels": {"yoyoworks.com/xpu": "enabled"}}}
 
-    assert keeper.is_removed(api, "xpu-system", "xpu-node") is removed
+    assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is removed
+
+
+@pytest.mark.parametrize(
+    "node, removed",
+    [
+        ((200, {"metadata": {"labels": {"yoyoworks.com/xpu": "disabled"}}}), True),
+        # One that has lost its label may be known by another tomorrow.
+        ((200, {"metadata": {}}), False),
+        ((503, {"reason": "ServiceUnavailable"}), False),
+    ],
+)
+def test_a_node_that_somebody_keeps_us_off_loses_the_runtime(
+    answers: Answers, api: Api, node: tuple[int, Any], removed: bool
+) -> None:
+    answers.answers["GET", _DAEMONSET] = 200, {"metadata": {"name": "xpu-node"}}
+    answers.answers["GET", _NODE] = node
+
+    assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is removed
 
 
 def test_an_api_that_cannot_be_reached_takes_nothing_away(api: Api, answers: Answers) -> None:
     answers.server_close()
 
-    assert keeper.is_removed(api, "xpu-system", "xpu-node") is False
+    assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is False
 
 
 def test_the_node_is_labelled_and_loses_what_we_said_of_it_and_nothing_else(
@@ -90,7 +110,7 @@ def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_not
     monkeypatch.setattr(setup, "_done", dict)
     monkeypatch.setattr(rest, "_has_systemd", lambda: has_systemd)
     monkeypatch.setattr(rest, "_FOLDER", str(tmp_path))
-    monkeypatch.setattr(rest, "run", lambda *words: "")
+    monkeypatch.setattr(rest, "run", Systemctl().run)
 
     pod.uninstall(os.getpid(), api)
 
@@ -99,6 +119,40 @@ def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_not
     pending = {} if has_systemd else {"yoyoworks.com/xpu.removal": "pending"}
     assert body == {"metadata": {"labels": {**gone, **pending}, "annotations": {}}}
     assert (tmp_path / "xpu-node-removal.timer").exists() is has_systemd
+
+
+class Systemctl:
+    """Of the timer, as a node has it; killed before `dies_before`."""
+
+    def __init__(self, dies_before: str = "") -> None:
+        self.is_active = False
+        self.dies_before = dies_before
+
+    def run(self, program: str, verb: str, *_: str) -> str:
+        assert program == "systemctl"
+        if verb == self.dies_before:
+            raise KeyboardInterrupt
+        if verb == "is-active" and not self.is_active:
+            raise ConfigError("inactive")
+        self.is_active = (self.is_active or verb == "enable") and verb != "disable"
+        return ""
+
+
+@pytest.mark.parametrize("dies_before", ["daemon-reload", "enable"])
+def test_a_removal_that_was_cut_short_is_scheduled_when_it_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_before: str
+) -> None:
+    systemctl = Systemctl(dies_before)
+    monkeypatch.setattr(rest, "_has_systemd", lambda: True)
+    monkeypatch.setattr(rest, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(rest, "run", systemctl.run)
+    with pytest.raises(KeyboardInterrupt):
+        rest.schedule("/opt/xpu")
+
+    systemctl.dies_before = ""
+
+    assert rest.schedule("/opt/xpu") is True
+    assert systemctl.is_active
 
 
 @pytest.fixture

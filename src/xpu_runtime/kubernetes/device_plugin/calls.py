@@ -42,11 +42,11 @@ class KubeletCalls:
         pods: Pods,
         given: Given,
         api: Api | None,
-        listed: Callable[[], Iterable[PodOnNode]],
+        listed: Callable[[float], Iterable[PodOnNode]],
         changed: Callable[[], None],
     ) -> None:
-        """`listed`: the pods of this node, as the API server has them now. `changed` is called when the
-        kubelet has given IDs to somebody."""
+        """`listed`: the pods of this node, as the API server has them now, asked for at most so many seconds;
+        ApiError. `changed` is called when the kubelet has given IDs to somebody."""
         self._pods = pods
         self._given = given
         self._api = api

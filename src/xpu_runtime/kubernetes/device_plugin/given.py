@@ -1,4 +1,8 @@
-"""Which IDs the kubelet has given to whom, as its PodResources tell it."""
+"""Which IDs the kubelet has given to whom, as its PodResources tell it.
+
+It tells of regular containers, and from 1.29 on of sidecars, but never of init containers that end
+(pkg/kubelet/apis/podresources). Those share their IDs with the regular ones, which are allocated after them.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +36,10 @@ class GivenNow(Value):
         return {pod: len(ids) for pod, ids in self.by_resource.get(resource, {}).items()}
 
     def owner(self, resource: str, ids: Iterable[str]) -> PodName | None:
-        """The pod that has all these IDs; None: none does."""
+        """The pod that has some of these IDs, as they are one pod's; None: none does, as far as is told."""
         wanted = frozenset(ids)
-        for pod, some in self.by_resource.get(resource, {}).items():
-            if wanted and wanted <= some:
-                return pod
-        return None
+        found = [pod for pod, some in self.by_resource.get(resource, {}).items() if wanted & some]
+        return found[0] if len(found) == 1 else None
 
 
 class Given:

@@ -142,11 +142,9 @@ class Looking:
             self._tell("ledger", str(error))
 
     def _look_at_kubelet(self) -> None:
-        waits = any(
-            self._pods.waiting(each, self._given.last.by_pod(each)).units for each in self._resources.names
-        )
+        have = {pod for each in self._resources.names for pod in self._given.last.by_pod(each)}
         now = time.monotonic()
-        if not waits and now - self._asked_at < _KUBELET_S:
+        if not self._pods.are_new(have) and now - self._asked_at < _KUBELET_S:
             return
         self._asked_at = now
         try:

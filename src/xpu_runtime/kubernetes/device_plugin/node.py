@@ -15,7 +15,8 @@ from xpu_runtime.limits.choose import UNENFORCED
 from xpu_runtime.vendors.inventory import Device, Inventory
 
 LABEL = "yoyoworks.com/xpu."
-#: All that are written; one that says nothing (any more) is removed.
+#: All that are written; one that says nothing (any more) is removed. A name that is taken out here stays on
+#: nodes until the runtime goes from them.
 LABELS = (
     "vendor", "product", "count", "memory", "driver", "cuda", "mig", "memory-strength", "cores-strength",
 )  # fmt: skip

@@ -199,10 +199,10 @@ class Plugin:
                     self._log(problem)
                 self._stop.wait(_SETTLE_S)
 
-    def _listed(self) -> list[PodOnNode]:
+    def _listed(self, seconds: float) -> list[PodOnNode]:
         assert self._api is not None
         selector = f"spec.nodeName={self._settings.node_name}"
-        pods, _ = self._api.list(_PODS, self._pods.keep, fieldSelector=selector)
+        pods, _ = self._api.list(_PODS, self._pods.keep, seconds=seconds, fieldSelector=selector)
         return pods
 
     def _tell(self, told: Told) -> None:

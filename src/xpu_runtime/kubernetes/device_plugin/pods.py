@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from xpu_runtime.config.defaults import Config
@@ -38,6 +38,8 @@ _LEDGER_S = 15.0
 _AGAIN_S = 10.0
 #: A reservation of a pod that the watch has not told of: the hook may have entered it, and be ahead of it.
 _UNKNOWN_S = 30.0
+#: A pod that is known for longer has its IDs, or is given them in a call of the kubelet that wakes us.
+_NEW_S = 60.0
 #: A pod is remembered which is gone: longer than any request that may have read it before.
 _GONE_S = 60.0
 
@@ -65,6 +67,7 @@ class _State:
         self.refused = ""
         self.is_told = False
         self.again_at = 0.0
+        self.known_since = time.monotonic()
         #: The watch has told of it, and it was not only read (`ensure`).
         self.is_watched = False
 
@@ -145,12 +148,13 @@ class Pods:
 
     # What is reserved
 
-    def settle(self, reservations: Mapping[str, Reservation]) -> bool:
-        """Reserves what is due, and ends what is over. `reservations`: what the ledger has. Whether anything
-        was changed. LedgerError where the ledger cannot be used now."""
+    def settle(self, reservations: Mapping[str, Reservation], until: float | None = None) -> bool:
+        """Reserves what is due, and ends what is over. `reservations`: what the ledger has; `until`
+        (time.monotonic): when nothing is waited for any more. Whether anything was changed. LedgerError where
+        the ledger cannot be used now."""
         gone = self._gone(reservations)
         if gone:
-            self._accounts.unreserve([uid for uid, _, _ in gone], _LEDGER_S)
+            self._accounts.unreserve([uid for uid, _, _ in gone], _left(until))
             with self._lock:
                 for key in gone:
                     self._unknown.pop(key, None)
@@ -164,7 +168,7 @@ class Pods:
                 if state.reservation is None and now >= state.again_at:
                     due.append(state)
         for state in due:
-            changed |= self._reserve(state)
+            changed |= self._reserve(state, until)
         return changed
 
     def is_due(self) -> bool:
@@ -189,11 +193,11 @@ class Pods:
             self._unknown = {key: self._unknown.get(key, now) for key in unknown}
             return [key for key in unknown if now - self._unknown[key] >= _UNKNOWN_S]
 
-    def _reserve(self, state: _State) -> bool:
+    def _reserve(self, state: _State, until: float | None) -> bool:
         """Whether the pod has a reservation now that it had not. LedgerError."""
         pod = state.pod
         try:
-            found = self._decide(pod)
+            found = self._decide(pod, until)
             refusal = ""
             if isinstance(found, Refusal):
                 refusal = refusal_text(found, pod, self._resources, self._inventory())
@@ -220,7 +224,7 @@ class Pods:
             self._tell(Told(pod, "XPURefused", refusal, True))
         return False
 
-    def _decide(self, pod: PodOnNode) -> Reservation | Refusal:
+    def _decide(self, pod: PodOnNode, until: float | None) -> Reservation | Refusal:
         """Reserves what the pod is to have; XpuError, or a Refusal, where it gets nothing."""
         if pod.problem:
             raise XpuError(pod.problem)
@@ -235,7 +239,7 @@ class Pods:
             assigned = assignment.read(pod.assignment, assignment.read_keys(config.kubernetes_keys))
             _check(assigned, pod, self._node)
             reservation = of_assignment(assigned, pod.namespace, pod.name)
-            with self._accounts.turn(_LEDGER_S):
+            with self._accounts.turn(_left(until)):
                 return reserve(inventory, config, reservation) or reservation
         if config.kubernetes_placement != "node":
             raise XpuError(
@@ -244,7 +248,7 @@ class Pods:
                 "is kube-scheduler told of the extender? (docs/kubernetes.md, The scheduler) Where it is, "
                 "leave out nodeName, and see schedulerName",
             )
-        with self._accounts.turn(_LEDGER_S):
+        with self._accounts.turn(_left(until)):
             return place_for_pod(inventory, config, placed_by_node(pod))
 
     # What starts
@@ -255,14 +259,13 @@ class Pods:
         problem, pause = f"pod {namespace}/{name} is not known at the API server yet", 0.1
         while True:
             state = self._named(namespace, name)
-            wait_s = max(min(until - time.monotonic(), _LEDGER_S), 0.1)
             try:
                 if state is not None:
-                    if self._accounts.is_reserved(state.pod.key, wait_s) or self._reserve(state):
+                    if self._accounts.is_reserved(state.pod.key, _left(until)) or self._reserve(state, until):
                         return
                     raise XpuError(f"refused: {state.refused}")
                 # Reserved before this plugin was started; the hook looks at the UID.
-                reservations = self._accounts.read(wait_s).reservations.values()
+                reservations = self._accounts.read(_left(until)).reservations.values()
                 if any((each.namespace, each.pod) == (namespace, name) for each in reservations):
                     return
             except LedgerError as error:
@@ -280,21 +283,33 @@ class Pods:
             time.sleep(min(pause, max(until - time.monotonic(), 0)))
             pause = min(2 * pause, 2.0)
 
-    def ensure_all(self, listed: Callable[[], Iterable[PodOnNode]], until: float) -> None:
-        """The same for all pods of the node, for who does not know which one it is that starts. A pod that is
-        refused is no error: its container is refused by the hook (but for one without our RuntimeClass, whose
-        event says so). XpuError where it cannot be told."""
+    def ensure_all(self, listed: Callable[[float], Iterable[PodOnNode]], until: float) -> None:
+        """The same for all pods of the node, for who does not know which one it is that starts; `listed` is
+        told for how many seconds it may ask. A pod that is refused is no error: its container is refused by
+        the hook (but for one without our RuntimeClass, whose event says so). XpuError where it cannot be
+        told."""
         while True:
             try:
-                for pod in listed():
+                for pod in self._listed(listed, until):
                     self._put_read(pod)
                 self.look_again()
-                self.settle(self._accounts.read(_LEDGER_S).reservations)
+                self.settle(self._accounts.read(_left(until)).reservations, until)
                 return
             except XpuError:
                 if time.monotonic() >= until:
                     raise
             time.sleep(0.25)
+
+    def _listed(self, listed: Callable[[float], Iterable[PodOnNode]], until: float) -> Iterable[PodOnNode]:
+        """None where the API server does not answer, and all that are known have their reservations: what is
+        known stays as it is, and the hook refuses one that is not."""
+        try:
+            return listed(_left(until))
+        except ApiError:
+            with self._lock:
+                if not self.is_listed or any(each.reservation is None for each in self._states.values()):
+                    raise
+            return ()
 
     def _named(self, namespace: str, name: str) -> _State | None:
         with self._lock:
@@ -324,16 +339,26 @@ class Pods:
             return {(each.pod.namespace, each.pod.name): each.pod for each in self._states.values()}
 
     def waiting(self, resource: str, given: Mapping[tuple[str, str], int]) -> Waiting:
-        """What pods ask of a resource beyond what the kubelet has given them (`given`, by namespace and
-        name)."""
+        """What pods ask of a resource beyond what the kubelet says that it has given them (`given`, by
+        namespace and name). What an init container has beyond the others is never said: the pod has it for
+        as long as it lives, and so do kube-scheduler and the ledger count it."""
         units = not_reserved = 0
         with self._lock:
             for state in self._states.values():
                 asked = state.pod.units.get(resource, 0)
-                if asked and (state.pod.namespace, state.pod.name) not in given:
-                    units += asked
-                    not_reserved += 0 if state.reservation is not None else asked
+                lacks = max(asked - given.get((state.pod.namespace, state.pod.name), 0), 0)
+                units += lacks
+                not_reserved += 0 if state.reservation is not None else lacks
         return Waiting(units, not_reserved)
+
+    def are_new(self, given: Collection[tuple[str, str]]) -> bool:
+        """Whether a pod has come of late that has none of the kubelet's IDs (`given`: those that have)."""
+        since = time.monotonic() - _NEW_S
+        with self._lock:
+            return any(
+                state.known_since >= since and (state.pod.namespace, state.pod.name) not in given
+                for state in self._states.values()
+            )
 
     def counts(self) -> dict[str, int]:
         """How many pods have a reservation, and how many were refused or are waiting for one."""
@@ -359,6 +384,11 @@ class Pods:
                     each = -(-units // max(len(shares), 1))
                     return tuple((share.device_uuid, each) for share in shares)
         return ()
+
+
+def _left(until: float | None) -> float:
+    """Seconds that a turn with the ledger, or an answer, may take."""
+    return _LEDGER_S if until is None else max(min(until - time.monotonic(), _LEDGER_S), 0.1)
 
 
 def _no_class(pod: PodOnNode, *, is_sure: bool) -> XpuError:

@@ -94,6 +94,7 @@ class Reports:
             self._api.patch(f"/api/v1/nodes/{self._node}", patch, MERGE, seconds=_ANSWER_S)
         except ApiError as error:
             self._not_before = time.monotonic() + _AGAIN_S
+            self._written = None  # or a refresh would count as done
             self._tell(f"node {self._node} cannot be labelled: {error}")
             return
         self._written = patch

@@ -37,7 +37,7 @@ _MOST_CALLS = 64
 #: Seconds for calls that are under way when a server ends.
 _GRACE_S = 1.0
 
-#: By name of the call: how often, how often with an error, and how long in all (seconds).
+#: Told of each call: its name, what came of it (`ok`, ...), and its seconds.
 Observe = Callable[[str, str, float], None]
 
 

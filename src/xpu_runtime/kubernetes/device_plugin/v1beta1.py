@@ -2,7 +2,7 @@
 
 Fields and numbers are those of k8s.io/kubelet/pkg/apis, deviceplugin/v1beta1/api.proto and
 podresources/v1/api.proto; what is not used here is left out, and skipped where the kubelet sends it. A test
-compares them with what protoc makes of tests/kubernetes/*.proto. Nothing of gRPC is known here.
+compares them with what protoc makes of tests/support/*.proto. Nothing of gRPC is known here.
 """
 
 from __future__ import annotations

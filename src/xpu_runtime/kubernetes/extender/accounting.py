@@ -69,6 +69,7 @@ def count(node: Node, pods: Mapping[str, Pod], assumed: Mapping[str, Assumed]) -
         memory, cores = list(has.memory), list(has.cores)
         holdings(node, pods, assumed, memory, cores)
         node.memory, node.cores = memory, cores
+    node.most = max(node.memory, default=-1)
     bound = (pods[uid] for uid in node.pods if uid in pods)
     node.lowest = min((pod.priority for pod in bound if pod.node), default=None)
     # Last: a node whose pods could not be counted must not pass for one without any.

@@ -38,6 +38,9 @@ _GONE_S = 60.0
 #: Seconds for which a question of many nodes keeps watches and binds waiting, and those until it goes on.
 _LOCKED_S, _PAUSE_S = 0.02, 0.0005
 
+#: Why nothing is placed on a node that the API has not told of.
+_UNKNOWN_NODE = "not known here (yet)"
+
 
 class Cluster:
     """The cluster's state."""
@@ -215,6 +218,16 @@ class Cluster:
                         found.add(name)
             return found
 
+    def why_not(self, names: Iterable[str]) -> dict[str, str]:
+        """Of those of the nodes on which no pod can be placed: why."""
+        with self._lock:
+            nodes = self._nodes
+            return {
+                name: nodes[name].devices.why_not if name in nodes else _UNKNOWN_NODE
+                for name in names
+                if name not in nodes or nodes[name].devices.why_not
+            }
+
     def figures(self, names: Iterable[str]) -> list[Figures]:
         """What is free on each of the nodes."""
         with self._lock:
@@ -222,7 +235,7 @@ class Cluster:
             for name in names:
                 node = self._nodes.get(name)
                 if node is None or node.devices.why_not:
-                    found.append(Figures(name, node.devices.why_not if node else "not known here (yet)"))
+                    found.append(Figures(name, node.devices.why_not if node else _UNKNOWN_NODE))
                     continue
                 self._count(node)
                 found.append(Figures(name, "", node.devices, node.memory, node.cores))
@@ -237,7 +250,7 @@ class Cluster:
                 if node is None or node.devices.why_not:
                     return -1
                 self._count(node)
-                return max(node.memory)
+                return node.most
 
             return heapq.nlargest(count, names, key=most)
 

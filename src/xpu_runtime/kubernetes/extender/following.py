@@ -24,6 +24,9 @@ _NEWER_S = 60.0
 #: Seconds for which it may be unknown what has happened since: an API server that is started again takes as
 #: long.
 BLIND_S = 10.0
+#: Seconds between two tries while the API server is away: when it answers again nobody is to be blind for
+#: longer. There are two of us, not one on each node.
+_LONGEST_PAUSE_S = 5.0
 #: Wrong labels of nodes that are said.
 _MOST_LABELS = 100
 
@@ -84,7 +87,9 @@ class Following:
             self._tell_label(metadata["name"], labels)
             return str(metadata["name"])
 
-        follow = self._nodes_api.follow("/api/v1/nodes", keep, self._stop, self._told("nodes"))
+        follow = self._nodes_api.follow(
+            "/api/v1/nodes", keep, self._stop, self._told("nodes"), _LONGEST_PAUSE_S
+        )
         for change in follow:
             if change.kind == "listed":
                 self._cluster.keep_nodes(set(change.objects))
@@ -101,7 +106,12 @@ class Following:
 
     def _pods(self) -> None:
         follow = self._api.follow(
-            "/api/v1/pods", self._pod, self._stop, self._told("pods"), fieldSelector=_LIVE
+            "/api/v1/pods",
+            self._pod,
+            self._stop,
+            self._told("pods"),
+            _LONGEST_PAUSE_S,
+            fieldSelector=_LIVE,
         )
         for change in follow:
             if change.kind == "listed":

@@ -39,9 +39,11 @@ class InFlight:
         """Before something is said of the pod: until there is no other that may be bound next."""
         with self._changed:
             self._until.pop(uid, None)
+            # With two schedulers there may always be one.
+            latest = time.monotonic() + MOST_S
             while True:
                 now = time.monotonic()
                 self._until = {each: until for each, until in self._until.items() if until > now}
-                if not self._until:
+                if not self._until or now >= latest:
                     return
-                self._changed.wait(min(self._until.values()) - now)
+                self._changed.wait(min(latest, *self._until.values()) - now)

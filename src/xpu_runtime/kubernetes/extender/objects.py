@@ -74,7 +74,9 @@ class Crew(Value):
 class Node:
     """A node, with what counts there."""
 
-    __slots__ = ("cores", "devices", "is_stale", "lowest", "memory", "number", "pods", "policy", "stamp")
+    __slots__ = (
+        "cores", "devices", "is_stale", "lowest", "memory", "most", "number", "pods", "policy", "stamp",
+    )  # fmt: skip
 
     def __init__(self, number: int) -> None:
         #: Its place in what is remembered of demands.
@@ -86,6 +88,8 @@ class Node:
         self.pods: set[str] = set()
         self.memory: Sequence[int] = ()
         self.cores: Sequence[int] = ()
+        #: The most that is free of one device.
+        self.most = -1
         #: The lowest priority of the pods that are bound here; None: there are none.
         self.lowest: int | None = None
         #: Whether this and the above must be counted again.

@@ -48,18 +48,21 @@ class Reasons:
 
     def of(self, full: Sequence[str], never: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
         """By its name why each node that is full now, and each where it never fits, does not serve."""
-        figures = {each.name: each for each in self._cluster.figures(never)}
-        small = [name for name in never if not figures[name].why_not]
-        impossible = {name: figures[name].why_not for name in never if figures[name].why_not}
+        impossible = self._cluster.why_not(never)
+        small = [name for name in never if name not in impossible] if impossible else never
         if len(full) + len(small) <= _MOST_NODES:
             found = {each.name: self._of_node(each, True) for each in self._cluster.figures(full)}
-            impossible.update({name: self._of_node(figures[name], False) for name in small})
+            impossible.update(
+                {each.name: self._of_node(each, False) for each in self._cluster.figures(small)}
+            )
         else:
             found = dict.fromkeys(full, self._of_many(full, True))
             impossible.update(dict.fromkeys(small, self._of_many(small, False)))
         return found, impossible
 
     def _of_node(self, node: Figures, is_free: bool) -> str:
+        if node.why_not:
+            return node.why_not  # since it was judged
         fits = self._fits(self._nearest([node]))
         of_one = ", of one vendor" if self._is_spread and _has_vendors(node.devices) else ""
         return f"node {node.name}: {self._devices(node, is_free)}, {self._asked} asked{of_one}{fits}"

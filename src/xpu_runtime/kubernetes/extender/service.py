@@ -25,7 +25,7 @@ from xpu_runtime.kubernetes.extender.leading import Alone, Leadership
 from xpu_runtime.kubernetes.extender.metrics import CONTENT_TYPE, Metrics
 from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
 from xpu_runtime.kubernetes.extender.server import Certificate, Server
-from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, without_percent
+from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, encoded, without_percent
 from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.kubernetes.pages import TEXT, Pages
 from xpu_runtime.kubernetes.resources import Resources
@@ -142,7 +142,7 @@ class Extender:
             if path != "/bind" or time.monotonic() - began >= _PATIENCE_S or self._ended.wait(_LOOK_S):
                 break
         result, value = self._decide(path, *verb, body)
-        content = json.dumps(value, separators=(",", ":")).encode()
+        content = encoded(value)
         self._metrics.asked(path[1:], result, time.monotonic() - began)
         return 200, JSON, content
 

@@ -107,9 +107,11 @@ def test_a_driver_that_fails_is_told_and_asked_again(
 # What the kubelet has given
 
 
-def test_the_owner_of_ids_is_the_pod_that_has_all_of_them() -> None:
+def test_the_owner_of_ids_is_the_pod_that_has_some_of_them() -> None:
     given = GivenNow(True, {MEMORY: {("ns", "a"): frozenset({"x", "y"}), ("ns", "b"): frozenset({"z"})}})
     assert given.owner(MEMORY, ["x"]) == ("ns", "a")
+    # Of an init container the kubelet tells those alone that a regular one has, too.
+    assert given.owner(MEMORY, ["x", "i"]) == ("ns", "a")
     assert given.owner(MEMORY, ["x", "z"]) is None
     assert given.owner(MEMORY, []) is None
     assert given.owner("other", ["x"]) is None
@@ -171,6 +173,30 @@ def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
     assert len(reports._events) <= 200
     api_server.up()
     until(lambda: labels(api_server).get("a") == "1", "it is written")
+
+
+def test_a_refresh_that_failed_is_tried_again_soon(
+    reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "xpu_runtime.kubernetes.device_plugin.reports"
+    for name, seconds in (("_AGAIN_S", 0.05), ("_APART_S", 0.05), ("_REFRESH_S", 0.3)):
+        monkeypatch.setattr(f"{module}.{name}", seconds)
+    reports.write_node({"metadata": {"labels": {"a": "1"}}})
+    until(lambda: labels(api_server).get("a") == "1", "it is written")
+
+    failed = []
+
+    def fail_once(*_: str) -> tuple[int, dict[str, Any]] | None:
+        if failed:
+            return None
+        monkeypatch.setattr(f"{module}._REFRESH_S", 600.0)
+        api_server.put("/api/v1/nodes/n1", {"metadata": {"labels": {}}})
+        failed.append(True)
+        return 503, {"kind": "Status", "code": 503}
+
+    api_server.fault = fail_once
+    until(lambda: failed, "somebody has removed the label, and the refresh fails")
+    until(lambda: labels(api_server).get("a") == "1", "it is written again")
 
 
 # Metrics

@@ -11,7 +11,7 @@ import pytest
 
 from support.inventories import node, nvidia
 from xpu_runtime.config.defaults import DEFAULTS
-from xpu_runtime.kubernetes.api import Change
+from xpu_runtime.kubernetes.api import ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
 from xpu_runtime.kubernetes.device_plugin.pod import (
@@ -202,7 +202,7 @@ def test_a_pod_that_is_gone_when_the_server_is_back_loses_it_at_once(
     just_read = kept(pod(container("main", mem="1"), uid="u2", name="q"))
     pods.take(listed())
     pods.take(Change("changed", (here,)))
-    pods.ensure_all(lambda: [just_read], time.monotonic() + 20)
+    pods.ensure_all(lambda _: [just_read], time.monotonic() + 20)
     both = {**reserved("u1"), **reserved("u2", "q")}
     pods.settle(both)
     assert unreserved == []
@@ -261,7 +261,7 @@ def test_what_a_forger_had_reserved_for_him_goes_with_him(pods: Pods, unreserved
 
 def test_a_pod_that_we_fail_on_is_refused_and_no_other(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Told] = []
-    monkeypatch.setattr(pods, "_decide", lambda pod: 1 // 0)
+    monkeypatch.setattr(pods, "_decide", lambda *_: 1 // 0)
     monkeypatch.setattr(pods, "_tell", told.append)
     pods.take(listed(kept(pod(container("main", mem="1")))))
     pods.settle({})
@@ -277,12 +277,28 @@ def test_what_is_read_late_does_not_revive_a_pod_that_is_gone(pods: Pods) -> Non
     pods.take(listed(one, other))
     pods.take(Change("deleted", (one,)))
     pods.take(listed())  # and of the other it was not told that it was deleted
-    pods.ensure_all(lambda: [one, other], time.monotonic() + 20)
+    pods.ensure_all(lambda _: [one, other], time.monotonic() + 20)
     assert pods.asking() == {}
     # The watch is right, whatever it has told before.
     pods.take(Change("changed", (one,)))
-    pods.ensure_all(lambda: [one], time.monotonic() + 20)
+    pods.ensure_all(lambda _: [one], time.monotonic() + 20)
     assert set(pods.asking()) == {("ns", "p")}
+
+
+def test_while_the_api_server_is_away_who_is_known_starts_and_nobody_else(pods: Pods) -> None:
+    def away(seconds: float) -> list[PodOnNode]:
+        raise ApiError("away")
+
+    # What there is has not been told yet.
+    with pytest.raises(ApiError):
+        pods.ensure_all(away, time.monotonic())
+    pods.take(listed(kept(pod(container("main", mem="1")))))
+    with pytest.raises(ApiError):
+        pods.ensure_all(away, time.monotonic())
+
+    pods.settle(reserved("u1"))
+
+    pods.ensure_all(away, time.monotonic())
 
 
 def test_what_waits_is_what_the_kubelet_has_not_given(pods: Pods) -> None:
@@ -295,6 +311,8 @@ def test_what_waits_is_what_the_kubelet_has_not_given(pods: Pods) -> None:
     )
     pods.settle(reserved("u1", "a"))
     assert pods.waiting(MEMORY, {("ns", "c"): 2}) == Waiting(7, 3)
+    # What an init container has beyond the others the kubelet does not tell.
+    assert pods.waiting(MEMORY, {("ns", "a"): 1, ("ns", "b"): 2, ("ns", "c"): 2}) == Waiting(4, 1)
     assert pods.waiting(CORES, {}) == Waiting()
     assert pods.counts() == {"reserved": 1, "refused": 2, "waiting": 0}
 
