@@ -64,10 +64,11 @@ class Cluster:
 
     #: The API server's: both need a controller manager, which makes service accounts, and takes a new node's
     #: taint away.
-    _ADMISSION = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
-    _FEATURES = ("EphemeralContainers",)
+    _ADMISSION: tuple[str, ...] = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
+    _FEATURES: tuple[str, ...] = ("EphemeralContainers",)
 
-    def __init__(self, prefix: Path) -> None:
+    def __init__(self, prefix: Path, containerd_config: str = "") -> None:
+        """`containerd_config`: where that is, as the node sees it; by default below the folder."""
         self.folder = Path("/run", f"xpu-k-{secrets.token_hex(4)}")
         self.name = self.folder.name
         self.folder.mkdir()
@@ -77,8 +78,7 @@ class Cluster:
         self.programs = parts.prepare()
         self.node.environ["PATH"] = f"{self.programs}:{os.environ['PATH']}"
         self.containerd_socket = f"{self.folder}/containerd.sock"
-        #: As the node sees it.
-        self.containerd_config = f"{self.folder}/containerd.toml"
+        self.containerd_config = containerd_config or f"{self.folder}/containerd.toml"
         self._stack = ExitStack()
         self._tokens = {name: secrets.token_hex(16) for name in _USERS}
         self._etcd_port, port = free_port(), free_port()

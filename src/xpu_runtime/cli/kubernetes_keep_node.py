@@ -3,8 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from xpu_runtime.node_setup import keeper, pod
@@ -26,6 +24,5 @@ def keep_node(init: int, keys: str, daemonset: str) -> None:
     """
     keeper.keep(keys, lambda content: pod.write_keys(init, content))
     api = pod.cluster()
-    namespace = os.environ.get("POD_NAMESPACE", "xpu-system")
-    if api is not None and keeper.is_removed(api, namespace, daemonset, pod.node_name()):
+    if api is not None and keeper.is_removed(api, pod.namespace(), daemonset, pod.node_name()):
         pod.uninstall(init, api, pod.uid())

@@ -2,11 +2,12 @@
 all.
 
 A pod ends when it is updated, restarted, or its DaemonSet is removed, or when somebody keeps it off its node;
-only the last two are reasons to take the runtime from the node. So the API is asked at the end. Whoever may not see the DaemonSet any more has lost
-his rights because they are removed with it. Whose token is taken no more may be in the same case, or may
-have been deleted by force, as a token ends with its pod's object: then another pod comes in its place, which
-installs the runtime, and what it has installed is left alone. Where the API does not answer, nothing is
-taken away, and packaging/kubernetes/uninstall is there for that. What is taken away is setup.py's to know.
+only the last two are reasons to take the runtime from the node. So the API is asked at the end. Whoever may
+not see the DaemonSet any more has lost his rights because they are removed with it. Whose token is taken no
+more may be in the same case, or may have been deleted by force, as a token ends with its pod's object: then
+another pod comes in its place, which installs the runtime, and what it has installed is left alone. Where the
+API does not answer, nothing is taken away, and packaging/kubernetes/uninstall is there for that. What is
+taken away is setup.py's to know.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from xpu_runtime.errors import XpuError
+from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.node_setup.host import say
 
@@ -87,6 +88,21 @@ def _is_disabled(api: Api, node: str) -> bool:
         say(f"whether node {node} is labelled {_OURS}=disabled is not known: {error}", error=True)
         return False
     return bool(labels.get(_OURS) == "disabled")
+
+
+def check_pod(api: Api, namespace: str, node: str, uid: str) -> None:
+    """ConfigError where the pod of that UID is not on the node any more; ApiError.
+
+    A kubelet before 1.22 may start an init container again of a pod that was deleted by force, after that of
+    the pod in its place: it would pass for who has installed last. Its token may still be taken for 10 s.
+    """
+    pods, _ = api.list(
+        f"/api/v1/namespaces/{namespace}/pods",
+        lambda found: str(found["metadata"].get("uid")),
+        fieldSelector=f"spec.nodeName={node}",
+    )
+    if uid not in pods:
+        raise ConfigError("this pod was deleted", "nothing: the one in its place installs the runtime")
 
 
 def label(api: Api, node: str) -> None:

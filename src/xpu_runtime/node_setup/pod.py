@@ -31,12 +31,15 @@ def install(init: int, configuration: str, keys: str, containerd_config: str, co
     """Puts the runtime on the node, and says so in the cluster. ConfigError, ApiError."""
     from xpu_runtime.kubernetes.configuration import section
 
+    api = cluster()
+    if api is not None and uid():
+        keeper.check_pod(api, namespace(), node_name(), uid())
     values = {**section(configuration), "node_name": node_name()}
     settings = setup.Settings(values, keeper.read(keys), containerd_config, containerd_unit, uid())
     source = os.open(tree.PREFIX, os.O_PATH | os.O_DIRECTORY)
     if host.there(init, lambda: setup.install(f"/proc/self/fd/{source}", settings)):
         raise ConfigError("the runtime is not installed on the node", "see the line above")
-    if (api := cluster()) is not None:
+    if api is not None:
         keeper.label(api, node_name())
 
 
@@ -74,6 +77,11 @@ def cluster() -> Api | None:
 def uid() -> str:
     """This pod's UID, by POD_UID of its environment; "": it is not known."""
     return os.environ.get("POD_UID", "")
+
+
+def namespace() -> str:
+    """The DaemonSet's, by POD_NAMESPACE of the pod's environment."""
+    return os.environ.get("POD_NAMESPACE", "xpu-system")
 
 
 def node_name() -> str:

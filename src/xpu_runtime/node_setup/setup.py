@@ -20,7 +20,8 @@ from xpu_runtime import paths, textfile, version
 from xpu_runtime.config.compile import read_config
 from xpu_runtime.doctor import engine
 from xpu_runtime.engines import containerd
-from xpu_runtime.errors import ConfigError
+from xpu_runtime.errors import ConfigError, XpuError
+from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.linux import files, proc
 from xpu_runtime.node_setup import rest, section, tree
 from xpu_runtime.node_setup.host import run, say
@@ -134,7 +135,20 @@ def _uninstall(pod: str) -> int:
     _remove_section()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(KEYS)
+    _end_reservations()
     return _finish()
+
+
+def _end_reservations() -> None:
+    """Of pods: without the device plugin nobody would end them, and they would be taken from docker's
+    containers until the next boot. What a container has that runs is its grant."""
+    if not os.path.exists(paths.in_run_dir("ledger.db")):
+        return
+    try:
+        with PodLedger() as ledger:
+            ledger.unreserve([each.uid for each in ledger.reservations()])
+    except XpuError as error:
+        say(f"what is reserved for pods stays so until the next boot: {error}", error=True)
 
 
 def finish() -> int:

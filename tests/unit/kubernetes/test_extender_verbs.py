@@ -73,7 +73,7 @@ _TEXTS = st.dictionaries(st.text(), st.text())
 def test_what_is_sent_is_the_json_of_the_answer(
     failed: dict[str, str], never: dict[str, str], names: list[str], is_whole: bool
 ) -> None:
-    answer = {"FailedNodes": failed, "FailedAndUnresolvableNodes": never}
+    answer: dict[str, Any] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": never}
     answer.update({"NodeNames": names, "Error": ""} if is_whole else {})
 
     assert json.loads(encoded(answer)) == answer

@@ -16,7 +16,10 @@ import pytest
 from support import REPOSITORY
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.ledger.pod_ledger import PodLedger
+from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.node_setup import keeper, pod, rest, setup
+from xpu_runtime.request.assignment import Share
 
 from .conftest import Answers
 
@@ -71,6 +74,38 @@ def test_an_api_that_cannot_be_reached_takes_nothing_away(api: Api, answers: Ans
     answers.server_close()
 
     assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is False
+
+
+def test_a_pod_that_was_deleted_does_not_install_after_the_one_in_its_place(
+    answers: Answers, api: Api
+) -> None:
+    path = "/api/v1/namespaces/xpu-system/pods"
+    answers.answers["GET", path] = 200, {"items": [{"metadata": {"uid": "one"}}]}
+
+    keeper.check_pod(api, "xpu-system", "n1", "one")
+    with pytest.raises(ConfigError, match="this pod was deleted"):
+        keeper.check_pod(api, "xpu-system", "n1", "two")
+
+
+def test_what_was_reserved_for_pods_ends_with_the_runtime(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+    setup._end_reservations()
+    # Where there is no ledger none is made.
+    assert list(tmp_path.iterdir()) == []
+    share = Share("GPU-a", 1 << 30, None)
+    reservation = Reservation("u1", "ns", "p", 0.0, {"main": (share,)})
+    with PodLedger() as ledger:
+        ledger.reserve("u1", lambda *_: reservation, {"GPU-a": "0"})
+
+    setup._end_reservations()
+
+    with PodLedger() as ledger:
+        assert ledger.reservations() == []
+    (tmp_path / "ledger.db").write_bytes(b"none of ours" * 1000)
+    setup._end_reservations()
+    assert "stays so until the next boot" in capfd.readouterr().err
 
 
 def test_the_node_is_labelled_and_loses_what_we_said_of_it_and_nothing_else(

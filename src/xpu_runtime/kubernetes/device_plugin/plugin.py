@@ -168,8 +168,10 @@ class Plugin:
 
     def _watch(self) -> None:
         assert self._api is not None
-        query = {"fieldSelector": f"spec.nodeName={self._settings.node_name}"}
-        for change in self._api.follow(_PODS, self._pods.keep, self._stop, self._api_told, **query):
+        selector = f"spec.nodeName={self._settings.node_name}"
+        for change in self._api.follow(
+            _PODS, self._pods.keep, self._stop, self._api_told, fieldSelector=selector
+        ):
             self._pods.take(change)
             self._settle.set()
             self._looking.wake()

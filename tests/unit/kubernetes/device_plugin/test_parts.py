@@ -184,7 +184,7 @@ def test_a_refresh_that_failed_is_tried_again_soon(
     reports.write_node({"metadata": {"labels": {"a": "1"}}})
     until(lambda: labels(api_server).get("a") == "1", "it is written")
 
-    failed = []
+    failed: list[bool] = []
 
     def fail_once(*_: str) -> tuple[int, dict[str, Any]] | None:
         if failed:

@@ -1,0 +1,152 @@
+"""A cluster that is installed from the manifests, as docs/kubernetes.md says: by kubectl, with the
+controllers that make pods of what it applies.
+
+The node is whole: what a DaemonSet's pod changes in /etc, /opt and /run is the cluster's own. What a cluster
+has and this one has not is said to the manifests by a patch: a network of pods (they are in the machine's),
+and addresses of services.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from support import REPOSITORY
+from xpu_runtime import version
+
+from . import manifests
+from .cluster import Cluster
+from .daemons import PATIENCE, answers, free_port
+
+TOOLS = REPOSITORY / "build" / "kubernetes-tools" / "bin"
+IMAGE = f"docker.io/library/xpu-kubernetes:{version.VERSION}"
+_CONTROLLERS = (
+    "daemonset", "deployment", "replicaset", "job", "garbagecollector", "namespace", "serviceaccount",
+    "serviceaccount-token", "root-ca-cert-publisher", "endpoint", "disruption",
+)  # fmt: skip
+#: Kinds that came with 1.30.
+_NEWER = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+_VIEW = """mkdir -p {own}/etc {own}/work {own}/opt {own}/run/{name}
+mount -t overlay -o lowerdir=/etc,upperdir={own}/etc,workdir={own}/work etc /etc
+mount --bind {own}/opt /opt
+mount --bind {folder} {own}/run/{name}
+mount --rbind {own}/run /run
+mkdir -p /run/containerd
+"""
+
+
+class InstalledCluster(Cluster):
+    """Without the runtime until `apply`."""
+
+    # A pod's token ends with the pod, as it does since 1.21.
+    _FEATURES = (*Cluster._FEATURES, "BoundServiceAccountTokenVolume", "RootCAConfigMap")
+    _ADMISSION = ("--disable-admission-plugins=TaintNodesByCondition",)
+
+    def __init__(self, prefix: Path, image: Path) -> None:
+        super().__init__(prefix, "/etc/containerd/config.toml")
+        self._image = image
+        self._own = self.folder / "own"
+        # Where the node's own programs look, which have no such variables.
+        self.node.environ.update(XPU_RUN_DIR="/run/xpu", XPU_CONFIG="/etc/xpu/config.yaml")
+        self.controllers = self._controllers()
+        self.extender_port = free_port()
+        #: Pods share the machine's.
+        self.ports = {"8443": self.extender_port, "9402": free_port(), "9403": free_port()}
+
+    def _controllers(self) -> Any:
+        self._controllers_port = free_port()
+        return self.daemon(
+            "kube-controller-manager", lambda: answers(f"http://127.0.0.1:{self._controllers_port}/healthz"),
+            self.programs / "kube-controller-manager", f"--kubeconfig={self.folder}/admin.kubeconfig",
+            f"--controllers={','.join(_CONTROLLERS)}", "--leader-elect=false", "--secure-port=0",
+            f"--port={self._controllers_port}", "--address=127.0.0.1",
+            f"--service-account-private-key-file={self.folder}/api/sa.key",
+            f"--root-ca-file={self.folder}/api/apiserver.crt", "--kube-api-qps=1000", "--kube-api-burst=2000",
+        )  # fmt: skip
+
+    @property
+    def init(self) -> int:
+        """A process in the node's mount namespace: its first, to the DaemonSet's pods."""
+        return int(self.node.view[self.node.view.index("--target") + 1])
+
+    # Its life.
+
+    def _mounts(self) -> str:
+        # Before there is a mount on it: the folder is bound as it is then.
+        own = _VIEW.format(own=self._own, folder=self.folder, name=self.name)
+        return f"{own}{super()._mounts()}"
+
+    def _configure_containerd(self, path: Path) -> None:
+        super()._configure_containerd(path)
+        place = self._own / "etc/containerd"
+        place.mkdir(parents=True)
+        path.rename(place / "config.toml")
+
+    def _tell_containerd(self) -> None:
+        """Nothing: that is the DaemonSet's to do."""
+
+    def _import_images(self) -> None:
+        super()._import_images()
+        self.ctr("image", "import", str(self._image))
+
+    def prepare(self) -> None:
+        """The namespace and the Secrets, which are as they were where they were removed."""
+        self.kubectl("apply", "-f", str(manifests.FOLDER / "base/namespace.yaml"))
+        self.kubectl("create", "-f", "-", text=self.secrets_text)
+
+    def manifests(self, folder: str = ".") -> str:
+        """What kustomize makes of that folder of packaging/kubernetes, with what is this cluster's."""
+        found = yaml.safe_load_all(self.kubectl("kustomize", str(manifests.FOLDER / folder)))
+        text: str = yaml.safe_dump_all(self.changed(each) for each in found if each["kind"] not in _NEWER)
+        return text
+
+    def changed(self, thing: dict[str, Any]) -> dict[str, Any]:
+        """With what is this cluster's."""
+        if thing["kind"] == "PodDisruptionBudget":
+            thing["apiVersion"] = "policy/v1beta1"
+        if thing["kind"] not in ("DaemonSet", "Deployment", "Job"):
+            return thing
+        text = json.dumps(thing)
+        for theirs, ours in self.ports.items():
+            text = text.replace(theirs, str(ours))
+        found: dict[str, Any] = json.loads(text)
+        if "replicas" in found["spec"]:
+            found["spec"]["replicas"] = 1
+        spec = found["spec"]["template"]["spec"]
+        spec["hostNetwork"] = True
+        for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+            container["image"] = IMAGE
+            env = {each["name"]: each for each in container.get("env", ())}
+            env["KUBERNETES_SERVICE_HOST"] = {"value": "127.0.0.1"}
+            env["KUBERNETES_SERVICE_PORT"] = {"value": str(self._port)}
+            if "CONTAINERD_UNIT" in env:
+                env["CONTAINERD_UNIT"]["value"] = ""  # nobody but the test starts it again
+            container["env"] = [{**each, "name": name} for name, each in env.items()]
+            command = container["command"]
+            if container["securityContext"].get("privileged"):
+                command[3:3] = ["--init", str(self.init)]
+        return found
+
+    def close(self) -> list[str]:
+        # The API server waits for who watches it.
+        self.controllers.stop()
+        return super().close()
+
+    def kubectl(self, *words: str, text: str = "", check: bool = True) -> str:
+        """What it says."""
+        done = subprocess.run(
+            [TOOLS / "kubectl", f"--kubeconfig={self.folder}/admin.kubeconfig", *words],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=3 * PATIENCE,
+            env={**os.environ, "HOME": str(self.folder)},
+        )
+        if check and done.returncode:
+            raise AssertionError(f"kubectl {' '.join(words)}: {done.stdout}{done.stderr}")
+        return done.stdout + done.stderr

@@ -1,0 +1,228 @@
+"""docs/kubernetes.md's Install and Uninstall, carried out by a cluster's own controllers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from . import manifests
+from .cluster import NODE
+from .conftest import Pods
+from .daemons import until
+from .installation import TOOLS, InstalledCluster
+from .objects import container, pod
+
+LABEL, REMOVAL = "yoyoworks.com/xpu.runtime", "yoyoworks.com/xpu.removal"
+#: What one T4 after the other, four of them, are offered as; a card of 15 GiB.
+_OFFERED = {
+    "yoyoworks.com/xpu": "4", "yoyoworks.com/xpu-shares": "400", "yoyoworks.com/xpu-mem": "60",
+    "yoyoworks.com/xpu-cores": "400",
+}  # fmt: skip
+_SLICE = {"yoyoworks.com/xpu-mem": 4, "yoyoworks.com/xpu-cores": 30}
+_CONFIG = "/etc/containerd/config.toml"
+#: The waits of kubectl.
+_PATIENCE = "--timeout=120s"
+
+
+class Installation:
+    """What is applied, and what the cluster and its node look like then."""
+
+    def __init__(self, cluster: InstalledCluster) -> None:
+        self.cluster = cluster
+        self.api = cluster.api
+        self.pods = Pods(cluster)
+        self.before = self.text(_CONFIG)
+
+    def apply(self) -> None:
+        """As the page says, until the node offers slices."""
+        self.cluster.kubectl("apply", "-f", "-", text=self.cluster.manifests())
+        self.cluster.kubectl("label", "node", NODE, "--overwrite", "yoyoworks.com/xpu=enabled")
+        self.wait(lambda: "/opt/xpu" in self.text(_CONFIG), "containerd's configuration names the runtime")
+        self.wait(lambda: self.labels().get(LABEL) == "true", "the cluster knows that it is there")
+        # A unit of systemd's is restarted by the pod.
+        self.restart_containerd()
+        for name in ("deployment/xpu-extender", "daemonset/xpu-node"):
+            self.kubectl("rollout", "status", name, _PATIENCE)
+        self.wait(lambda: self.offered() == _OFFERED, "the node offers its slices")
+
+    def restart_containerd(self) -> None:
+        self.cluster.containerd.stop()
+        self.cluster.containerd.start()
+
+    def kubectl(self, *words: str, text: str = "") -> str:
+        return self.cluster.kubectl("--namespace", manifests.NAMESPACE, *words, text=text)
+
+    def labels(self) -> dict[str, str]:
+        """Those of ours that the node has, but for the one that a person gives it."""
+        found = self.api.node(NODE)["metadata"]["labels"]
+        return {name: found[name] for name in found if name.startswith("yoyoworks.com/xpu.")}
+
+    def offered(self) -> dict[str, str]:
+        """The node's resources with names of ours."""
+        found = self.api.node(NODE)["status"]["allocatable"]
+        return {name: value for name, value in found.items() if name.startswith("yoyoworks.com/")}
+
+    def on_node(self, path: str) -> Path:
+        return Path(f"/proc/{self.cluster.init}/root{path}")
+
+    def text(self, path: str) -> str:
+        return self.on_node(path).read_text()
+
+    def pod(self) -> dict[str, Any]:
+        """The DaemonSet's on the node, as far as it is not being removed; {}: none."""
+        path = f"/api/v1/namespaces/{manifests.NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=node"
+        pods = self.api.call("GET", path)["items"]
+        return next((each for each in pods if "deletionTimestamp" not in each["metadata"]), {})
+
+    def is_ready(self) -> bool:
+        statuses = self.pod().get("status", {}).get("containerStatuses", ())
+        return bool(statuses) and all(each["ready"] for each in statuses)
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        until(condition, what, 120, self.explain)
+
+    def explain(self) -> str:
+        found = self.pod()
+        names = ("install", "device-plugin", "keeper")
+        logs = [f"{name}: {self.cluster.log_of(found, name)}" for name in names if found]
+        return "\n".join([json.dumps(found.get("status"), indent=1), *logs])
+
+    def end_pod(self, *options: str) -> None:
+        """By `kubectl delete pod`; until its containers have ended and another one is ready."""
+        old = self.pod()
+        containers = [each["containerID"].split("//")[1] for each in old["status"]["containerStatuses"]]
+        self.kubectl("delete", "pod", old["metadata"]["name"], *options)
+        before = None, old["metadata"]["uid"]
+        self.wait(lambda: self.pod().get("metadata", {}).get("uid") not in before, "there is another pod")
+        self.wait(self.is_ready, "the next pod is ready")
+
+        def have_ended() -> bool:
+            running = self.cluster.ctr("task", "ls", "--quiet").stdout.split()
+            return not set(containers) & set(running)
+
+        self.wait(have_ended, "the containers of the one before have ended")
+
+    def delete_rest(self) -> None:
+        """All that was applied and is there still."""
+        words = ("delete", "-f", "-", "--ignore-not-found", _PATIENCE)
+        self.cluster.kubectl(*words, text=self.cluster.manifests())
+
+    def uninstall(self) -> None:
+        """By the folder of that name, which finds what is left on nodes."""
+        text = self.cluster.manifests("uninstall")
+        self.cluster.kubectl("apply", "-f", "-", text=text)
+        status = ("rollout", "status", "daemonset/xpu-uninstall", _PATIENCE)
+        self.cluster.kubectl("--namespace", "xpu-uninstall", *status)
+        self.assert_is_gone()
+        self.cluster.kubectl("delete", "-f", "-", _PATIENCE, text=text)
+
+    def assert_is_there(self) -> None:
+        assert "/opt/xpu/bin/xpu-container-runtime" in self.text(_CONFIG)
+        assert self.on_node("/opt/xpu/bin/xpu").exists()
+        assert self.on_node("/etc/xpu/kubernetes/keys").exists()
+        assert self.labels()[LABEL] == "true"
+
+    def assert_is_gone(self) -> None:
+        assert self.text(_CONFIG) == self.before
+        assert self.labels() == {}
+        annotations = self.api.node(NODE)["metadata"].get("annotations", {})
+        assert [name for name in annotations if "xpu" in name] == []
+        for path in ("/opt/xpu", "/etc/xpu"):
+            assert not self.on_node(path).exists(), path
+
+    def run_slice(self, name: str) -> None:
+        """A container that has the slice it asked for, and ends."""
+        self.pods.create(pod(name, container("cuda-probe", "info", limits=_SLICE)))
+        self.pods.wait(name, "Succeeded")
+        assert "of 4096 MiB" in self.pods.log(name)
+
+
+@pytest.fixture(scope="module")
+def whole(installed: Path, kubernetes_image: Path) -> Iterator[InstalledCluster]:
+    """A cluster with controllers, and a node without the runtime."""
+    found = InstalledCluster(installed, kubernetes_image)
+    try:
+        found.start()
+        found.controllers.start()
+        port = found.ports["8443"]
+        found.restart_scheduler(extenders=manifests.scheduler_extenders(found.secrets, port))
+        yield found
+    finally:
+        left = found.close()
+    assert left == []
+
+
+@pytest.fixture
+def installation(whole: InstalledCluster) -> Iterator[Installation]:
+    """The namespace, the Secrets and the rest, with a slice that has run."""
+    whole.prepare()
+    found = Installation(whole)
+    found.apply()
+    found.run_slice("first")
+    yield found
+    found.pods.delete_all()
+
+
+def test_the_runtime_stays_as_long_as_the_daemonset_does(installation: Installation) -> None:
+    installation.pods.create(pod("slice", container(limits=_SLICE)))
+    installation.pods.wait("slice", "Running")
+    before = installation.cluster.node.json("ps")
+
+    installation.end_pod()
+    installation.assert_is_there()
+    installation.end_pod("--force", "--grace-period=0")
+    installation.assert_is_there()
+
+    assert installation.cluster.node.json("ps") == before
+    installation.run_slice("second")
+    # Each node is as it was when kubectl comes back, but for what a container calls that runs.
+    installation.kubectl("delete", "daemonset", "xpu-node", "--cascade=foreground", _PATIENCE)
+    assert installation.text(_CONFIG) == installation.before
+    assert installation.labels() == {REMOVAL: "pending"}
+    assert not installation.on_node("/etc/xpu/kubernetes/keys").exists()
+    (row,) = installation.cluster.node.json("ps")
+    assert row["pid"] == before[0]["pid"]
+    installation.wait(lambda: set(installation.offered().values()) == {"0"}, "the node offers nothing")
+    installation.delete_rest()
+
+    installation.restart_containerd()
+    installation.pods.delete_all()
+    installation.wait(lambda: installation.cluster.node.json("ps") == [], "its container has ended")
+    installation.uninstall()
+
+
+def test_the_runtime_goes_when_everything_is_deleted_at_once(installation: Installation) -> None:
+    text = installation.cluster.manifests()
+    installation.cluster.kubectl("delete", "-f", "-", _PATIENCE, text=text)
+    installation.wait(lambda: not installation.on_node("/opt/xpu").exists(), "the runtime is gone")
+    assert installation.text(_CONFIG) == installation.before
+    # The right to change the node went with the rest.
+    assert installation.labels()[LABEL] == "true"
+    installation.uninstall()
+
+
+def test_helms_hook_waits_until_the_runtime_is_gone(installation: Installation) -> None:
+    chart = str(manifests.FOLDER / "chart")
+    helm: list[str | Path] = [TOOLS / "helm", "template", "xpu", chart, "--namespace", manifests.NAMESPACE]
+    helm += ["--set", "image.repository=xpu-kubernetes"]
+    done = subprocess.run(helm, capture_output=True, text=True, check=True)
+    hooks = [
+        each
+        for each in yaml.safe_load_all(done.stdout)
+        if each and "pre-delete" in each["metadata"].get("annotations", {}).get("helm.sh/hook", "")
+    ]
+    assert [each["kind"] for each in hooks].count("Job") == 1
+    text = yaml.safe_dump_all(installation.cluster.changed(each) for each in hooks)
+
+    installation.kubectl("apply", "-f", "-", text=text)
+    installation.kubectl("wait", "--for=condition=complete", "job/xpu-uninstall", _PATIENCE)
+
+    installation.assert_is_gone()
+    installation.kubectl("delete", "-f", "-", _PATIENCE, text=text)
+    installation.delete_rest()
