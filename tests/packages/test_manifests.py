@@ -292,7 +292,7 @@ def test_the_page_s_kustomization_says_once_where_the_image_is(folder: str, tmp_
     file.write_text(
         file.read_text().replace("[../packaging/kubernetes]", f"[../packaging/kubernetes/{folder}]")
     )
-    run(_commands_of_the_page("mkdir my-cluster/uninstall"))
+    run(_commands_of_the_page("mkdir -p my-cluster/uninstall"))
 
     for found in (tmp_path / "my-cluster", tmp_path / "my-cluster/uninstall"):
         image = f"registry.example.com:5000/gpus/xpu-kubernetes:{version.VERSION}"
