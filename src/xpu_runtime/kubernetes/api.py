@@ -222,7 +222,7 @@ class Api:
                 else:
                     problem(str(error))
                 asked = error.retry_after if isinstance(error, ApiError) else 0.0
-                stop.wait(max(min(asked, _LONGEST_PAUSE_S), pause * random.uniform(0.5, 1)))  # noqa: S311
+                stop.wait(max(min(asked, longest_pause_s), pause * random.uniform(0.5, 1)))  # noqa: S311
                 pause = min(2 * pause, longest_pause_s)
 
     # HTTP
@@ -237,7 +237,8 @@ class Api:
         seconds: float,
         accept: str = _JSON,
     ) -> Any:
-        """The object in the answer, after `seconds` at the latest; ApiError."""
+        """The object in the answer; ApiError. After `seconds` at the latest, unless a server lets it trickle: the
+        limit is looked at between reads."""
         until = time.monotonic() + seconds
         url = _url(self.access, path, query)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.kubernetes.api import Api, ApiError
@@ -25,6 +26,8 @@ LABEL = "yoyoworks.com/xpu.runtime"
 #: `pending` where a part of the runtime stays: packaging/kubernetes/uninstall looks for it.
 REMOVAL = "yoyoworks.com/xpu.removal"
 _OURS = "yoyoworks.com/xpu"
+#: What that says on a node that we are kept off, and where a DaemonSet has what nodes must be.
+_DISABLED, _REQUIRED = "disabled", "requiredDuringSchedulingIgnoredDuringExecution"
 #: Labels that are people's own words to us.
 _THEIRS = (_OURS, "yoyoworks.com/xpu.placement")
 _ENDS = (signal.SIGTERM, signal.SIGINT)
@@ -33,6 +36,8 @@ _PAUSE_S = 10.0
 #: Seconds in which a pod that comes in the place of one that was deleted by force has begun to install; well
 #: within the pods' terminationGracePeriodSeconds.
 _REPLACED_S = 20.0
+#: Seconds that the one in its place asks before it installs.
+_ASK_S = 5.0
 
 
 def keep(keys: str, write: Callable[[bytes], bool]) -> None:
@@ -78,31 +83,57 @@ def is_removed(api: Api, namespace: str, daemonset: str, node: str) -> bool:
             error=True,
         )
         return False
-    return bool(found["metadata"].get("deletionTimestamp")) or _is_disabled(api, node)
+    if found["metadata"].get("deletionTimestamp"):
+        return True
+    return _leaves_disabled_out(found) and _is_disabled(api, node)
+
+
+def _leaves_disabled_out(daemonset: Mapping[str, Any]) -> bool:
+    """Whether the DaemonSet's affinity keeps it off nodes with that label: it may be another than ours, and a
+    pod that ends is then only updated or restarted."""
+    found: Any = daemonset
+    for name in ("spec", "template", "spec", "affinity", "nodeAffinity", _REQUIRED):
+        found = found.get(name) or {}
+    terms = found.get("nodeSelectorTerms") or ()
+    return bool(terms) and all(any(map(_excludes, term.get("matchExpressions") or ())) for term in terms)
+
+
+def _excludes(expression: Mapping[str, Any]) -> bool:
+    is_named = _DISABLED in (expression.get("values") or ())
+    return expression.get("key") == _OURS and expression.get("operator") == ("NotIn" if is_named else "In")
 
 
 def _is_disabled(api: Api, node: str) -> bool:
     try:
         labels = api.get(f"/api/v1/nodes/{node}")["metadata"].get("labels") or {}
     except ApiError as error:
-        say(f"whether node {node} is labelled {_OURS}=disabled is not known: {error}", error=True)
+        say(f"whether node {node} is labelled {_OURS}={_DISABLED} is not known: {error}", error=True)
         return False
-    return bool(labels.get(_OURS) == "disabled")
+    return bool(labels.get(_OURS) == _DISABLED)
 
 
 def check_pod(api: Api, namespace: str, node: str, uid: str) -> None:
-    """ConfigError where the pod of that UID is not on the node any more; ApiError.
+    """ConfigError where the pod of that UID is not on the node any more; where that is not known, it is said.
 
     A kubelet before 1.22 may start an init container again of a pod that was deleted by force, after that of
     the pod in its place: it would pass for who has installed last. Its token may still be taken for 10 s.
     """
-    pods, _ = api.list(
-        f"/api/v1/namespaces/{namespace}/pods",
-        lambda found: str(found["metadata"].get("uid")),
-        fieldSelector=f"spec.nodeName={node}",
-    )
+    deleted = ConfigError("this pod was deleted", "nothing: the one in its place installs the runtime")
+    try:
+        pods, _ = api.list(
+            f"/api/v1/namespaces/{namespace}/pods",
+            lambda found: str(found["metadata"].get("uid")),
+            seconds=_ASK_S,
+            fieldSelector=f"spec.nodeName={node}",
+        )
+    except ApiError as error:
+        if error.status == 401:
+            raise deleted from None
+        # The one in its place must not wait: the pod that was deleted may be about to take the runtime away.
+        say(f"whether this pod was deleted is not known: {error}", error=True)
+        return
     if uid not in pods:
-        raise ConfigError("this pod was deleted", "nothing: the one in its place installs the runtime")
+        raise deleted
 
 
 def label(api: Api, node: str) -> None:

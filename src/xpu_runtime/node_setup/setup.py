@@ -132,6 +132,8 @@ def _uninstall(pod: str) -> int:
         xpu = os.path.join(str(done.get("programs") or _OURS), "xpu")
         said = run(xpu, "runtime", "unconfigure", "containerd", "--config", path)
         _restart(str(done.get("unit", "")), path, said)
+        # The program may be gone when this is repeated.
+        _write_done({**done, "configured": False})
     _remove_section()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(KEYS)

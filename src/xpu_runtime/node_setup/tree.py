@@ -58,7 +58,13 @@ def remove(prefix: str) -> None:
     """Removes the tree, and what a copy that was cut short has left. OSError."""
     if os.path.realpath(prefix).count("/") < 2:
         raise ConfigError(f"{prefix} is no folder of an installation")
-    for folder in (prefix, f"{prefix}.new", f"{prefix}.old"):
+    old = f"{prefix}.old"
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(old)
+    # In one step: half a tree would pass for the whole of its image.
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(prefix, old)
+    for folder in (old, f"{prefix}.new"):
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support import REPOSITORY
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.reservations import Reservation
-from xpu_runtime.node_setup import keeper, pod, rest, setup
+from xpu_runtime.node_setup import keeper, pod, rest, setup, tree
 from xpu_runtime.request.assignment import Share
 
 from .conftest import Answers
@@ -64,10 +65,23 @@ def test_a_pod_tells_removal_from_update_and_takes_nothing_away_in_doubt(
 def test_a_node_that_somebody_keeps_us_off_loses_the_runtime(
     answers: Answers, api: Api, node: tuple[int, Any], removed: bool
 ) -> None:
-    answers.answers["GET", _DAEMONSET] = 200, {"metadata": {"name": "xpu-node"}}
+    (daemonset,) = yaml.safe_load_all((REPOSITORY / "packaging/kubernetes/base/node.yaml").read_text())
+    answers.answers["GET", _DAEMONSET] = 200, daemonset
     answers.answers["GET", _NODE] = node
 
     assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is removed
+
+
+def test_a_pod_that_somebodys_own_affinity_has_there_is_only_restarted(answers: Answers, api: Api) -> None:
+    expression = {"key": "gpu", "operator": "In", "values": ["yes"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    for spec in ({"affinity": affinity}, {}):
+        daemonset = {"metadata": {"name": "xpu-node"}, "spec": {"template": {"spec": spec}}}
+        answers.answers["GET", _DAEMONSET] = 200, daemonset
+        answers.answers["GET", _NODE] = 200, {"metadata": {"labels": {"yoyoworks.com/xpu": "disabled"}}}
+
+        assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is False
 
 
 def test_an_api_that_cannot_be_reached_takes_nothing_away(api: Api, answers: Answers) -> None:
@@ -85,6 +99,12 @@ def test_a_pod_that_was_deleted_does_not_install_after_the_one_in_its_place(
     keeper.check_pod(api, "xpu-system", "n1", "one")
     with pytest.raises(ConfigError, match="this pod was deleted"):
         keeper.check_pod(api, "xpu-system", "n1", "two")
+    answers.answers["GET", path] = 401, {"reason": "Unauthorized"}
+    with pytest.raises(ConfigError, match="this pod was deleted"):
+        keeper.check_pod(api, "xpu-system", "n1", "one")
+    # The old pod waits for it, and not for long.
+    answers.answers["GET", path] = 503, {"reason": "ServiceUnavailable"}
+    keeper.check_pod(api, "xpu-system", "n1", "one")
 
 
 def test_what_was_reserved_for_pods_ends_with_the_runtime(
@@ -222,6 +242,30 @@ def test_what_another_pod_has_installed_since_is_left_alone(
 
     assert (answers.asked == []) is is_kept
     assert ("removing" in json.loads(installed.read_text())) is not is_kept
+
+
+def test_a_removal_that_was_killed_half_way_can_be_repeated_and_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, prefix = tmp_path / "source", tmp_path / "opt/xpu"
+    (source / "bin").mkdir(parents=True)
+    (source / tree.STAMP).write_text("{}")
+    assert tree.copy(str(source), str(prefix)) is True
+
+    def dies(path: str) -> None:
+        if Path(path).exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", dies)
+        with pytest.raises(KeyboardInterrupt):
+            tree.remove(str(prefix))
+
+    # What is left does not pass for an installation.
+    assert not prefix.exists()
+    assert tree.copy(str(source), str(prefix)) is True
+    tree.remove(str(prefix))
+    assert list((tmp_path / "opt").iterdir()) == []
 
 
 def test_who_uninstalls_waits_for_who_installs(installed: Path) -> None:
