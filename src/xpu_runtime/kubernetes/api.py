@@ -237,8 +237,8 @@ class Api:
         seconds: float,
         accept: str = _JSON,
     ) -> Any:
-        """The object in the answer; ApiError. After `seconds` at the latest, unless a server lets it trickle: the
-        limit is looked at between reads."""
+        """The object in the answer, after `seconds` at the latest, unless a server lets it trickle (the limit
+        is looked at between reads); ApiError."""
         until = time.monotonic() + seconds
         url = _url(self.access, path, query)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
