@@ -86,6 +86,15 @@ def main(words: list[str]) -> int:
         end.setblocking(False)
     signal.set_wakeup_fd(wake.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        return _keep(listening, agent, count, ended)
+    finally:
+        # The sockets are closed here, and workers that end later are still told of.
+        signal.set_wakeup_fd(-1)
+
+
+def _keep(listening: socket.socket, agent: int, count: int, ended: socket.socket) -> int:
+    """Has so many workers, until the agent has ended, or we have been installed anew."""
     here = Installation()
     workers: list[_Worker] = []
     while True:

@@ -178,6 +178,7 @@ def test_it_ends_with_the_agent_however_that_ends(node: Node, start_agent: Serve
         assert len(agents) >= 3
         service.end(number)
         until(lambda: not [each for each in processes_of(node) if "xpu" in each], "all have ended")
+        assert "Exception" not in service.log
 
 
 def _answers(path: str) -> bool:
