@@ -52,7 +52,7 @@ PACKAGING_PACKAGES := build-essential debhelper dpkg-dev fakeroot rpm
 CROSS_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 ENGINE_PACKAGES := busybox-static containerd=containerd dockerd=docker.io "docker=docker-cli|docker.io" runc=runc
 KUBERNETES_PACKAGES := dpkg-dev openssl util-linux
-TEST_PACKAGES   := bpftool crun e2fsprogs mmdebstrap procps qemu-system-x86 strace util-linux \
+TEST_PACKAGES   := bpftool chromium crun e2fsprogs mmdebstrap procps prometheus qemu-system-x86 strace util-linux \
 	lintian rpmlint "qemu-user-static|qemu-user" $(PACKAGING_PACKAGES) $(CROSS_PACKAGES) patchelf \
 	$(KUBERNETES_PACKAGES)
 

@@ -33,6 +33,10 @@ def answer(address: str | int, request: str = GET.format("localhost")) -> tuple[
     return int(head.split()[1]), head, body
 
 
+def asked(address: str | int, path: str, host: str = "localhost") -> tuple[int, str, str]:
+    return answer(address, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+
+
 def on_socket(node: Node) -> str:
     path = str(node.run_dir / "metrics.sock")
     until(lambda: listens(path), "it listens")

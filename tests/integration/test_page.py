@@ -19,17 +19,13 @@ import pytest
 from support import GIB, timing
 from support.sharing_time import Make, Serve, until
 
-from .asking import answer, free_port, listens, on_socket, sim_driver
+from .asking import answer, asked, free_port, listens, on_socket, sim_driver
 from .conftest import Node
 from .refusals import refused
 
 Bundles = Callable[..., Path]
 SLEEP = ["sleep", "1000"]
 PATHS = ("/", "/data.json", "/history.json")
-
-
-def asked(address: str | int, path: str, host: str = "localhost") -> tuple[int, str, str]:
-    return answer(address, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")
 
 
 def shown(address: str | int) -> Any:
