@@ -237,8 +237,8 @@ newer-headers: $(BUILD)/venv.stamp
 
 bench: packages-engine root
 	@$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
-	@$(PYTHON) bench/container_start.py $(ROOT)
-	@$(PYTHON) bench/docker_run.py $(ROOT)
+	@unshare -m $(PYTHON) bench/container_start.py $(ROOT)
+	@unshare -m $(PYTHON) bench/docker_run.py $(ROOT)
 	@$(PYTHON) bench/interposers.py $(ROOT)
 
 # How well limits on compute hold: docs/testing.md. SHARE has more options, say SHARE="--quick --law tokens".
@@ -265,7 +265,7 @@ bench-package: packages-engine root deb
 	@rm -rf $(BUILD)/unpacked
 	@for package in dist/*_$$(dpkg --print-architecture).deb; do dpkg-deb --extract $$package $(BUILD)/unpacked || exit; done
 	@$(PYTHON) -IS $(BUILD)/unpacked/usr/lib/$(NAME)/precompile.py
-	@$(PYTHON) bench/installations.py install=$(ROOT) package=$(BUILD)/unpacked/usr
+	@unshare -m $(PYTHON) bench/installations.py install=$(ROOT) package=$(BUILD)/unpacked/usr
 
 clean:
 	@rm -rf $(BUILD)

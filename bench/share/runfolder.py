@@ -85,7 +85,7 @@ def processes(folder: Path) -> list[int]:
 
 
 def mounted_below(folder: Path) -> list[str]:
-    return [each.point for each in mountinfo.read().values() if each.point.startswith(f"{folder}/")]
+    return [each.point for each in mountinfo.read() if each.point.startswith(f"{folder}/")]
 
 
 def _cgroups(folder: Path) -> Iterator[Path]:

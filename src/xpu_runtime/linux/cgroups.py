@@ -33,28 +33,29 @@ class Hierarchy(Value):
     mountpoint: str
 
 
-def mounted() -> list[Hierarchy]:
-    """The hierarchies that are visible in this mount namespace: one mount may cover another (proc(5))."""
+def mounted(of: tuple[str, ...] | None = None) -> list[Hierarchy]:
+    """The hierarchies that are visible in this mount namespace: one mount may cover another (proc(5)).
+
+    `of`: only those with one of these controllers (_V2: the v2 hierarchy).
+    """
     found = []
-    for each in mountinfo.read("cgroup").values():
+    for each in mountinfo.read("cgroup2" if of == (_V2,) else "cgroup"):
+        # The list also has a v1 mount's other options (rw, xattr), which are no controller's name.
+        controllers = tuple(each.options.split(",")) if each.kind == "cgroup" else ()
+        if of is not None and not set(of).intersection(controllers or (_V2,)):
+            continue
         if _device(each.point) == each.device:
-            # The list also has a v1 mount's other options (rw, xattr), which are no controller's name.
-            controllers = tuple(each.options.split(",")) if each.kind == "cgroup" else ()
             found.append(Hierarchy(1 if controllers else 2, controllers, each.root, each.point))
     return found
 
 
 def v2_mountpoint() -> str | None:
     """Where cgroup v2 is mounted, on a hybrid host too; None where it is not."""
-    return next((each.mountpoint for each in mounted() if each.version == 2), None)
-
-
-def paths(pid: int) -> dict[str, str]:
-    """The absolute folder of `pid` for each v1 controller, and for _V2; ProcessLookupError if it is gone."""
-    return _paths(pid, mounted())
+    return next((each.mountpoint for each in mounted((_V2,))), None)
 
 
 def _paths(pid: int, hierarchies: list[Hierarchy]) -> dict[str, str]:
+    """The absolute folder of `pid` for each v1 controller, and for _V2; ProcessLookupError if it is gone."""
     found = {}
     for controllers, path in _memberships(pid):
         for controller in controllers or (_V2,):
@@ -69,7 +70,7 @@ def _paths(pid: int, hierarchies: list[Hierarchy]) -> dict[str, str]:
 def v2_folder(pid: int, not_of: int | None = None) -> str | None:
     """The absolute folder of `pid` in the v2 hierarchy; None where that is not mounted, or where the process
     `not_of` is in the same."""
-    hierarchies = [each for each in mounted() if each.version == 2]
+    hierarchies = mounted((_V2,))
     folder = _paths(pid, hierarchies).get(_V2)
     if not_of is not None and folder == _paths(not_of, hierarchies).get(_V2):
         return None
@@ -79,17 +80,17 @@ def v2_folder(pid: int, not_of: int | None = None) -> str | None:
 def devices_folder_v1(pid: int) -> str | None:
     """The absolute folder of `pid` in the v1 devices hierarchy; None where that is not mounted.
     ProcessLookupError also for a process that is ending."""
-    return _paths_while_it_runs(pid).get("devices")
+    return _paths_while_it_runs(pid, ("devices",)).get("devices")
 
 
-def _paths_while_it_runs(pid: int) -> dict[str, str]:
-    """As `paths`; ProcessLookupError also for a process that is ending.
+def _paths_while_it_runs(pid: int, of: tuple[str, ...]) -> dict[str, str]:
+    """As `_paths`, of these hierarchies; ProcessLookupError also for a process that is ending.
 
     In v1 hierarchies the kernel says of such a process, a zombie too, that it is in the root cgroup
     (proc_cgroup_show). A rule that was taken back from a container killed meanwhile would be taken from
     every process of the machine, and devices.list of the root does not even show it.
     """
-    found = paths(pid)
+    found = _paths(pid, mounted(of))
     if proc.is_ending(pid):  # asked afterwards: what does not end now did not while its cgroups were read
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}")
     return found
@@ -144,7 +145,7 @@ def allow_devices(pid: int, rules: list[DeviceRule]) -> Allowed:
     On v1 by devices.allow; on v2 by replacing each device program that is attached to the cgroup. Doing it
     again changes nothing. ApplyError where it cannot be done, ProcessLookupError for a process that ends.
     """
-    folders = _paths_while_it_runs(pid)
+    folders = _paths_while_it_runs(pid, ("devices", _V2))
     if "devices" in folders:
         return Allowed(1, folders["devices"], tuple(_change_v1(folders["devices"], rules, True)))
     folder = folders.get(_V2)

@@ -25,23 +25,36 @@ class MountEntry(Value):
     shared: bool
 
 
-def read(kind: str = "") -> dict[int, MountEntry]:
-    """All mounts by their ids; with `kind`, only those of file systems whose type begins with it.
+def read(kind: str = "") -> list[MountEntry]:
+    """All mounts; with `kind`, only those of file systems whose type begins with it.
 
     A node may have thousands of mounts, and parsing one takes 10 µs.
     """
-    found = {}
     # No field has a space in it: they are escaped.
     wanted = f" - {kind}".encode("ascii")
-    for line in _lines():
-        if wanted not in line:
-            continue
-        front, _, back = line.decode("utf-8", "surrogateescape").partition(" - ")
-        number, _, device, root, point, _, *tags = front.split(" ")
-        system, _, options = back.split(" ", 2)
-        shared = any(tag.startswith("shared:") for tag in tags)
-        found[int(number)] = MountEntry(device, system, options, _unescaped(root), _unescaped(point), shared)
-    return found
+    return [_parsed(line) for line in _lines() if wanted in line]
+
+
+class Table:
+    """The mounts as they are when it is made, by their ids (syscalls.mount_id)."""
+
+    def __init__(self) -> None:
+        self._lines = {int(line.partition(b" ")[0]): line for line in _lines()}
+        #: Few are asked for of the many that there may be, and those again and again.
+        self._parsed: dict[int, MountEntry] = {}
+
+    def get(self, number: int) -> MountEntry | None:
+        if number not in self._parsed and number in self._lines:
+            self._parsed[number] = _parsed(self._lines[number])
+        return self._parsed.get(number)
+
+
+def _parsed(line: bytes) -> MountEntry:
+    front, _, back = line.decode("utf-8", "surrogateescape").partition(" - ")
+    _, _, device, root, point, _, *tags = front.split(" ")
+    kind, _, options = back.split(" ", 2)
+    shared = any(tag.startswith("shared:") for tag in tags)
+    return MountEntry(device, kind, options, _unescaped(root), _unescaped(point), shared)
 
 
 def devices() -> frozenset[str]:

@@ -45,9 +45,16 @@ def this_process() -> Caller:
     return Caller(pid, start_time(pid) or 0, dict(os.environ), folder, began)
 
 
+_boot_id = ""
+
+
 def boot_id() -> str:
-    """The kernel's random id of this boot, 36 characters."""
-    return _read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+    """The kernel's random id of this boot, 36 characters. Read once: no process outlives a boot, and a start
+    asks seven times."""
+    global _boot_id
+    if not _boot_id:
+        _boot_id = _read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+    return _boot_id
 
 
 def pid_namespace(pid: int | None = None) -> int:

@@ -40,20 +40,18 @@ class RootMounts:
         self._folder = root
         self._root = syscalls.mount_id(root)
         self._host_devices = host_devices
-        self._known: dict[int, MountEntry] = {}
+        self._table: mountinfo.Table | None = None
         self._attached: set[int] = set()
 
     def attached(self, fd: int) -> None:
         """Records that the mount of `fd` was attached by us."""
         self._attached.add(syscalls.mount_id(fd))
 
-    def of(self, fd: int) -> MountEntry:
-        """The mount that `fd` lies on; OSError if it is no longer in the mount namespace."""
-        return self._entry(syscalls.mount_id(fd))
-
     def is_own(self, fd: int) -> bool:
         """Whether the mount that `fd` lies on is the container's own."""
-        number = syscalls.mount_id(fd)
+        return self._is_own(syscalls.mount_id(fd))
+
+    def _is_own(self, number: int) -> bool:
         if number == self._root or number in self._attached:
             return True
         if self._host_devices is None:
@@ -65,13 +63,14 @@ class RootMounts:
     def place(self, fd: int) -> str:
         """The mountpoint of the mount that `fd` lies on, as a path in the container."""
         top = os.readlink(f"/proc/self/fd/{self._folder}").rstrip("/")
-        point = self.of(fd).point
+        point = self._entry(syscalls.mount_id(fd)).point
         return point[len(top) :] if point.startswith(f"{top}/") else "/"
 
     def refuse_to_make(self, folder: int) -> None:
         """OSError (EXDEV, ELOOP) if no file may be made in the folder."""
-        self.refuse_kernel_files(folder)
-        if not self.is_own(folder):
+        number = syscalls.mount_id(folder)
+        self._refuse_kernel_files(number)
+        if not self._is_own(number):
             raise OSError(
                 errno.EXDEV,
                 f"it lies on the volume at {self.place(folder)}, and nothing is written into a volume",
@@ -79,8 +78,9 @@ class RootMounts:
 
     def refuse_to_mount(self, target: int) -> None:
         """OSError (EXDEV, ELOOP) if the file or folder must not be mounted on."""
-        self.refuse_kernel_files(target)
-        if self.of(target).shared:
+        number = syscalls.mount_id(target)
+        self._refuse_kernel_files(number)
+        if self._entry(number).shared:
             raise OSError(
                 errno.EXDEV,
                 f"it lies on the shared mount at {self.place(target)}, and what is mounted there would "
@@ -89,13 +89,18 @@ class RootMounts:
 
     def refuse_kernel_files(self, fd: int) -> None:
         """OSError (ELOOP) if `fd` lies on a file system that is an interface of the kernel."""
-        if self.of(fd).kind in _KERNEL_FILE_SYSTEMS:
+        self._refuse_kernel_files(syscalls.mount_id(fd))
+
+    def _refuse_kernel_files(self, number: int) -> None:
+        if self._entry(number).kind in _KERNEL_FILE_SYSTEMS:
             raise OSError(errno.ELOOP, "it leads into a file system of the kernel, such as /proc")
 
     def _entry(self, number: int) -> MountEntry:
-        if number not in self._known:
-            self._known = mountinfo.read()
-        try:
-            return self._known[number]
-        except KeyError:
-            raise OSError(errno.ELOOP, "it lies on a mount that is gone") from None
+        """OSError (ELOOP) if the mount is no longer in the mount namespace."""
+        entry = None if self._table is None else self._table.get(number)
+        if entry is None:  # it is newer
+            self._table = mountinfo.Table()
+            entry = self._table.get(number)
+        if entry is None:
+            raise OSError(errno.ELOOP, "it lies on a mount that is gone")
+        return entry

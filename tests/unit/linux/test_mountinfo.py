@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +20,11 @@ def test_mounts_of_one_kind_are_told_by_their_type_and_not_by_their_names(
         own_mount_namespace()
         syscalls.mount("none", str(place), "tmpfs", 0)
         every = mountinfo.read()
-        assert str(place) in [entry.point for entry in every.values()]
-        cgroups = {number: entry for number, entry in every.items() if entry.kind in ("cgroup", "cgroup2")}
+        (made,) = (entry for entry in every if entry.point == str(place))
+        fd = os.open(place, os.O_PATH)
+        assert mountinfo.Table().get(syscalls.mount_id(fd)) == made
+        os.close(fd)
+        cgroups = [entry for entry in every if entry.kind in ("cgroup", "cgroup2")]
         assert cgroups
         assert mountinfo.read("cgroup") == cgroups
 
@@ -28,4 +32,8 @@ def test_mounts_of_one_kind_are_told_by_their_type_and_not_by_their_names(
 
 
 def test_devices_are_those_of_all_mounts() -> None:
-    assert mountinfo.devices() == {entry.device for entry in mountinfo.read().values()}
+    assert mountinfo.devices() == {entry.device for entry in mountinfo.read()}
+
+
+def test_a_mount_that_is_not_there_is_not_found() -> None:
+    assert mountinfo.Table().get(0) is None

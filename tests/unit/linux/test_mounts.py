@@ -55,6 +55,29 @@ def options(path: Path, pid: int | str = "self") -> set[str]:
     return set()
 
 
+def test_what_comes_after_a_folders_mount_is_made_in_it(
+    container: int, inside: Path, host: Path, in_child: Callable[..., None]
+) -> None:
+    """Not in the folder below it, in which something was made before."""
+    (host / "own.conf").touch()
+    folder, file = mounts.clone(str(host)), mounts.clone(str(host / "run"))
+
+    def hook() -> None:
+        mounts.enter_mount_namespace(container)
+        with Root(str(inside)) as root:
+            os.close(root.make_file("/etc/own/before"))
+            mounts.attach(folder, root, "/etc/own", nodev=True, read_only=False)
+            mounts.attach(file, root, "/etc/own/own.conf", nodev=True)
+            assert (inside / "etc/own/own.conf").read_text().startswith("#!/bin/sh")
+            os.close(root.make_file("/etc/own/after"))
+
+    in_child(hook)
+    os.close(folder)
+    os.close(file)
+    assert sorted(os.listdir(inside / "etc/own")) == ["before"]
+    assert (host / "after").exists()
+
+
 def test_a_file_of_the_host_appears_in_the_container_only(
     container: int, inside: Path, host: Path, in_child: Callable[..., None]
 ) -> None:
