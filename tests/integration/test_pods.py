@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from support.sharing_time import Serve
+from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
+from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.reservations import of_assignment
+from xpu_runtime.linux import proc
 
 from .conftest import Node
 from .findings import assert_fine, found
@@ -624,3 +627,46 @@ def test_of_pods_that_start_at_once_each_gets_its_own_and_none_too_much(node: No
     done = [start.wait(60) for start in starts]
     assert done.count(0) == len(node.grants()) == len(reservations(node)) == 7
     assert granted(node) == {uuid: (14, 35)}
+
+
+@MODES
+def test_a_life_that_was_never_started_gives_its_place_to_the_next(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    """containerd was restarted between its creation and its start, and has forgotten it."""
+    uuid, _ = cluster(node, more=f"mode: {mode}")
+    pod = Pod("web")
+    change = pod.container(assignment=signed(pod.assignment(main=(share(uuid, 15),))))
+    first, second = (bundles(ALLOCATED, args=SLEEP, change=change) for _ in range(2))
+    with (first / "output").open("wb") as output:
+        words = node.command("create", "--bundle", first, first.name)
+        subprocess.run(words, env=node.environ, stdout=output, stderr=output, timeout=60, check=True)
+    (forgotten,) = node.grants()
+    assert proc.awaits_start(forgotten.pid)
+    node.start(second)
+    assert [grant.container_id for grant in node.grants()] == [second.name]
+    assert granted(node)[uuid] == (15, 30)
+    assert not proc.is_alive(forgotten.pid, forgotten.start_time)
+    assert_fine(node, "ledger")
+    # One that runs is left alone, whatever is asked for in its name.
+    third = bundles(ALLOCATED, args=SLEEP, change=change)
+    assert "0M free, 15G requested" in refused(node, third)
+    assert [grant.container_id for grant in node.grants()] == [second.name]
+
+
+def test_what_a_pods_containers_have_beyond_its_reservation_is_not_offered(
+    node: Node, bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid, _ = cluster(node)
+    pod = Pod("web")
+    text = signed(pod.assignment(main=(share(uuid),)))
+    container = node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container(assignment=text)))
+    monkeypatch.setenv("XPU_RUN_DIR", str(node.run_dir))
+
+    def others() -> tuple[int, int]:
+        use = Accounts().read(5).others.get(uuid, Use())
+        return use.memory_bytes // GIB, use.cores
+
+    assert others() == (0, 0)
+    node.xpu("set", container, "--mem", "6G", "--cores", "50")
+    assert others() == (2, 20)

@@ -28,6 +28,8 @@ _S = 1_000_000_000
 _ASK_NS, _ASK_IDLE_NS = _S, 3 * _S
 #: Which process is of which container is remembered so long: process ids are used again.
 _OWNERS_NS = 10 * _S
+#: Without a slice the driver is kept open so long: one container often follows another.
+_LET_GO_NS = 10 * _S
 #: Of the ledger's lock: rounds wait meanwhile.
 _LEDGER_S = 0.2
 #: Seconds that a sample counts for at most: the driver may have been slow.
@@ -59,12 +61,20 @@ class Comparison:
             self._samples.ask()
             self._events.write()
 
+    def rest(self, now: int) -> None:
+        """Instead of `ask` while there is no slice: after a while the driver is let go of, so that it can be
+        unloaded and the device reset."""
+        self._events.write()
+        if now - self._ask_at > _LET_GO_NS:
+            self._samples.close()
+
     def forget(self) -> None:
         """Grants have come or gone."""
         self._grants = {}
         self._owners = {}
 
     def close(self) -> None:
+        self._events.write()
         self._samples.close()
 
     def take(self, cards: Collection[Card], grants: Collection[str]) -> None:

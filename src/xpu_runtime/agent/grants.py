@@ -121,7 +121,11 @@ class OpenGrants:
 
     def _not_opened(self, folder: str, error: OSError | ValueError) -> None:
         if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR):
-            return  # no pages (yet): its limits are held by something else
+            # Its limits are held by something else; or a start has not made its pages yet, which does not
+            # change the folder of all.
+            if not folders.is_complete(folder):
+                self._stamp = -1
+            return
         self._stamp = -1
         if isinstance(error, BlockingIOError) and folder not in self._past_leases:
             self._past_leases[folder] = _PastLeases(folder)

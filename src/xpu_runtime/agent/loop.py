@@ -124,6 +124,8 @@ class Agent:
             self._next_number()
         if cards:
             self._comparison.ask(now)
+        else:
+            self._comparison.rest(now)
         return due
 
     def _next_number(self) -> None:

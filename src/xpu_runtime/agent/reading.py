@@ -29,8 +29,9 @@ SOCKET = "read.sock"
 #: Answers at a time; who comes then waits.
 _MOST = 4
 _QUEUE = 16
-#: Seconds that a client may take to say what it wants, that a command may take, and all of it.
-_CLIENT_S, _COMMAND_S, _ALL_S = 2.0, 30.0, 60
+#: Seconds that a client may take to say what it wants, that a command may take, and all of it. `top --once`
+#: takes its interval (60 s at most) and what the driver takes to answer twice.
+_CLIENT_S, _COMMAND_S, _ALL_S = 2.0, 90.0, 120
 #: Seconds until another client is taken, where one could not be.
 _AGAIN_S = 1.0
 _LONGEST_REQUEST = 1 << 16

@@ -106,6 +106,7 @@ class Live:
         else:
             self._samples = samples.Samples(self._source, lambda _: None)
         self._names = names
+        self._naming = registry.naming_processes(self._inventory)
         self._before: dict[tuple[int, int], tuple[int, Compute]] = {}
         #: The driver has answered.
         self._is_open = False
@@ -190,10 +191,19 @@ class Live:
         told = self._samples.wait(seconds)
         if not self._is_of_some_time(told):
             return None
-        while told and any(map(_lacks_samples, told.values())) and (left := until - time.monotonic()) > 0:
+        while told and self._lacks_samples(told) and (left := until - time.monotonic()) > 0:
             time.sleep(min(0.1, left))
-            told = self._samples.wait(max(0.0, until - time.monotonic())) or told
+            later = self._samples.wait(max(0.0, until - time.monotonic()))
+            # A sample is told once: what one device told before another had any counts still.
+            for uuid, busy in (later or {}).items():
+                if not _sum(busy):
+                    busy.update(_processes(told.get(uuid, {})))
+            told = later or told
         return told
+
+    def _lacks_samples(self, told: samples.Utilization) -> bool:
+        """Whether a device is busy of which the driver will tell who is at work on it, and has not yet."""
+        return any(_lacks_samples(busy) for uuid, busy in told.items() if uuid in self._naming)
 
     def _is_of_some_time(self, told: samples.Utilization | None) -> bool:
         """The first answer is of the time since the driver was opened, which is none."""
@@ -205,7 +215,7 @@ class Live:
         now = time.monotonic()
         for uuid, busy in (told or {}).items():
             if _lacks_samples(busy) and now - self._sampled.get(uuid, (0.0, {}))[0] < _SAMPLE_S:
-                busy.update((pid, was) for pid, was in self._sampled[uuid][1].items() if pid != WHOLE)
+                busy.update(_processes(self._sampled[uuid][1]))
             elif not _lacks_samples(busy):
                 self._sampled[uuid] = now, busy
         return told
@@ -268,8 +278,12 @@ def _lacks_samples(busy: dict[int, float]) -> bool:
     return busy.get(WHOLE, 0.0) > 0 and not _sum(busy)
 
 
+def _processes(busy: dict[int, float]) -> dict[int, float]:
+    return {pid: each for pid, each in busy.items() if pid != WHOLE}
+
+
 def _sum(busy: dict[int, float]) -> float:
-    return sum(each for pid, each in busy.items() if pid != WHOLE)
+    return sum(_processes(busy).values())
 
 
 def _damage(grant: Grant) -> str:

@@ -51,7 +51,7 @@ MOST_CONTAINERS = 256
 #: Kubernetes' quantities (apimachinery, resource.Quantity): the API server writes 1000 as 1k. Extended
 #: resources are whole numbers; 1.5Ki is one.
 _QUANTITY = re.compile(
-    r"\+?(\d{1,30})(?:\.(\d{0,30}))?(?:([kMGTPE]|[KMGTPE]i|[num])|[eE](\+?-?\d{1,3}))?", re.ASCII
+    r"\+?(\d{1,30})(?:\.(\d{0,30}))?(?:([kMGTPE]|[KMGTPE]i|[num])|[eE]([+-]?\d{1,3}))?", re.ASCII
 )
 _SUFFIXES = {letter: 1000**power for power, letter in enumerate("kMGTPE", 1)}
 _SUFFIXES.update({f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)})

@@ -278,6 +278,8 @@ class Ledger:
                     survivors.forget(grant)
                     self._delete([grant], events.REAPED)
                     dead.append(grant)
+            if of_pod is not None:
+                dead += self._end_unstarted(wanted, of_pod)
             slices = choose(self.uses())
             if slices is None:
                 more = self._remove_dead(thorough=True)
@@ -295,6 +297,25 @@ class Ledger:
 
                 belongs(self._db, granted, *of_pod)
             return granted, dead
+
+    def _end_unstarted(self, wanted: Grant, of_pod: tuple[str, str]) -> list[Grant]:
+        """Ends and removes earlier lives of a pod's container that were created and never started.
+
+        Where containerd is restarted between the two, it forgets the container, whose process waits for ever
+        with the slice. The kubelet runs one life of a container at a time: the next one needs the place.
+        """
+        from xpu_runtime.ledger.reservations import pods_of_grants
+
+        numbers = [number for number, of in pods_of_grants(self._db).items() if of == of_pod]
+        found = []
+        for number in numbers:
+            for grant in self._load("WHERE id = ?", (number,)):
+                if grant.container_id != wanted.container_id and proc.awaits_start(grant.pid):
+                    proc.kill(grant.pid, grant.start_time)
+                    survivors.forget(grant)
+                    found.append(grant)
+        self._delete(found, events.REAPED)
+        return found
 
     def _insert(self, grant: Grant) -> Grant:
         now = grant.replace(created=time.time())

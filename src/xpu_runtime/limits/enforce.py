@@ -34,7 +34,7 @@ def prepare(grant: Grant, request: Request, *, anew: bool = False) -> None:
         return
     from xpu_runtime.limits import folders
 
-    if not anew and folders.is_complete(grant):
+    if not anew and folders.is_complete(folders.of(grant)):
         return  # the hook is called twice
     folders.create(grant, size)
     try:

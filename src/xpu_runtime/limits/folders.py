@@ -54,9 +54,9 @@ def create(grant: Grant, size: int) -> None:
         raise ApplyError(f"cannot make the folder {place}: {error.strerror}") from error
 
 
-def is_complete(grant: Grant) -> bool:
-    """Whether all that belongs into the folder is there."""
-    return os.path.exists(os.path.join(of(grant), _COMPLETE))
+def is_complete(place: str) -> bool:
+    """Whether all that belongs into a grant's folder is there."""
+    return os.path.exists(os.path.join(place, _COMPLETE))
 
 
 def complete(grant: Grant) -> None:

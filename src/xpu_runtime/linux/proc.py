@@ -91,6 +91,29 @@ def name(pid: int) -> str:
     return printable(text)
 
 
+def awaits_start(pid: int) -> bool:
+    """Whether the process is a container's that was created and not started: runc waits in it, and no program
+    of the container has run. By its name, so that a container can say so of itself."""
+    return name(pid) == "runc:[2:INIT]"
+
+
+def kill(pid: int, started: int) -> None:
+    """SIGKILL for the process `pid` that started at `started`; no error where it has ended."""
+    import signal  # a start rarely kills anything, and the enums of signals take a millisecond
+
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if is_alive(pid, started):  # looked at while `fd` has it: no other process gets the signal
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(fd)
+
+
 def printable(text: str) -> str:
     """What a process calls itself, with `?` for each letter that is not printable ASCII."""
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)

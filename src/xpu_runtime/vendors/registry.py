@@ -146,6 +146,12 @@ def utilization(
     return together
 
 
+def naming_processes(inventory: Inventory) -> frozenset[str]:
+    """The devices, by UUID, whose drivers tell what single processes use of their time."""
+    asked = [theirs for vendor, _, theirs in _to_ask(inventory) if vendor.names_processes]
+    return frozenset(device.uuid for theirs in asked for device in theirs)
+
+
 class _Source:
     """One vendor's part of that."""
 

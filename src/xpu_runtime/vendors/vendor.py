@@ -48,6 +48,8 @@ class Vendor:
     name: str
     #: Whose devices have the lower indexes, and what a request gets that does not say from whom.
     order: int
+    #: Whether `utilization` tells of single processes.
+    names_processes = True
 
     def discover(self, root: str) -> Discovered:
         """What there is below the driver root `root`; `Device.index` counts from 0 in each vendor.

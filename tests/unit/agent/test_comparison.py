@@ -45,7 +45,7 @@ class Node:
         self._folder = folder
         self.busy = 0.0
         self.now = 0
-        self._comparison = Comparison(lambda: self.utilization, lambda _: None)
+        self.comparison = Comparison(lambda: self.utilization, lambda _: None)
 
     def utilization(self) -> Utilization:
         return {UUID: {os.getpid(): self.busy}}
@@ -54,7 +54,13 @@ class Node:
         """The driver answers so often, once a second."""
         for _ in range(seconds):
             self.now += 10**9
-            self._comparison.take([self._card], [self._folder])
+            self.comparison.take([self._card], [self._folder])
+
+    def is_asked(self) -> bool:
+        """Whether the driver is kept open."""
+        samples: object = self.comparison._samples
+        assert isinstance(samples, FakeSamples)
+        return samples.is_open
 
     def close(self) -> None:
         self._pages.close()
@@ -65,6 +71,13 @@ class FakeSamples:
 
     def __init__(self, opener: Callable[[], Callable[[], Utilization]], _: object) -> None:
         self.answer = opener()
+        self.is_open = False
+
+    def ask(self) -> None:
+        self.is_open = True
+
+    def close(self) -> None:
+        self.is_open = False
 
 
 @pytest.fixture
@@ -108,6 +121,24 @@ def test_a_ledger_that_is_locked_delays_no_round_and_the_event_is_written_when_i
     node.look(1)
     (held,) = held_and_unheld()
     assert began <= held.time <= time.time()
+
+
+def test_without_slices_the_driver_is_let_go_of_after_a_while_and_events_are_written(
+    node: Node, run_dir: Path
+) -> None:
+    node.look(1)
+    node.busy = 1.0
+    node.comparison.ask(node.now)
+    with files.Lock(str(run_dir / "ledger.db.lock")):
+        node.look(20)
+    node.comparison.rest(node.now)
+    (held,) = held_and_unheld()
+    assert held.kind == "held"
+    node.comparison.ask(node.now)
+    node.comparison.rest(node.now + 10**9)
+    assert node.is_asked()
+    node.comparison.rest(node.now + 60 * 10**9)
+    assert not node.is_asked()
 
 
 def test_no_more_wait_than_there_is_room_for(run_dir: Path) -> None:

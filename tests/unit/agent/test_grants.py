@@ -12,7 +12,7 @@ import pytest
 from support.sharing_time import until
 from xpu_runtime import paths
 from xpu_runtime.agent.grants import OpenGrants
-from xpu_runtime.limits import pages
+from xpu_runtime.limits import folders, pages
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 
@@ -42,6 +42,41 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made.mkdir(parents=True)
     pages.create(str(made), "c1", (pages.Entry(UUID, None, cores=30),))
     return made
+
+
+def test_pages_that_a_start_makes_late_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of all grants' folders does not change then."""
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+    made = Path(paths.in_run_dir(paths.GRANT_FOLDERS, "1-1"))
+    made.mkdir(parents=True)
+    os.utime(made.parent, (0, 0))  # long ago
+    grants = OpenGrants(print)
+    assert not grants.refresh()
+    pages.create(str(made), "c1", (pages.Entry(UUID, None, cores=30),))
+    assert grants.refresh() and [Path(each).name for each in grants.by_folder] == ["1-1"]
+    assert not grants.refresh()
+    grants.close()
+
+
+def test_a_folder_that_is_complete_without_pages_is_not_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+    made = Path(paths.in_run_dir(paths.GRANT_FOLDERS, "1-1"))
+    made.mkdir(parents=True)
+    (made / "complete").touch()
+    os.utime(made.parent, (0, 0))
+    grants = OpenGrants(print)
+    looks: list[str] = []
+
+    def left() -> list[str]:
+        looks.append(str(made))
+        return [str(made)]
+
+    monkeypatch.setattr(folders, "left", left)
+    for _ in range(3):
+        assert not grants.refresh()
+    assert len(looks) == 1
 
 
 def test_a_lease_that_is_taken_again_and_again_keeps_nobody_out(folder: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 from xpu_runtime import paths
 from xpu_runtime.ledger import waiting
@@ -20,14 +21,38 @@ from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.ledger.waiting import LedgerBusy
 from xpu_runtime.value import Value
 
+K = TypeVar("K")
+
 
 class Taken(Value):
     """What everybody has, by the device's UUID; what those have for whom nothing is reserved (who are no
-    pods, or run on although their pod is over); and what is reserved, by the pod's UID."""
+    pods, or run on although their pod is over), and what pods have beyond what is reserved for them; and
+    what is reserved, by the pod's UID."""
 
     uses: Mapping[str, Use] = {}
     others: Mapping[str, Use] = {}
     reservations: Mapping[str, Reservation] = {}
+
+
+def _add(uses: dict[K, Use], key: K, more: Use) -> None:
+    now = uses.get(key, Use())
+    uses[key] = now.replace(
+        memory_bytes=now.memory_bytes + more.memory_bytes,
+        cores=now.cores + more.cores,
+        slices=now.slices + more.slices,
+        exclusive=now.exclusive or more.exclusive,
+    )
+
+
+def _beyond(use: Use, reservation: Reservation, uuid: str) -> Use:
+    """What a pod's containers have of a device beyond what is reserved for the pod, as after `xpu set`."""
+    reserved = reservation.amounts().get(uuid)
+    if reserved is None:
+        return use
+    if reserved.whole:
+        return Use()
+    memory, cores = use.memory_bytes - reserved.memory_bytes, use.cores - reserved.cores
+    return Use(max(memory, 0), max(cores, 0), 0, use.exclusive)
 
 
 class Accounts:
@@ -54,17 +79,15 @@ class Accounts:
             of_pods = ledger.pods_of_grants()
             grants = ledger.grants()
             reservations = {each.uid: each for each in ledger.reservations()}
-            others: dict[str, Use] = {}
+            held: dict[tuple[str, str], Use] = {}
             for grant in grants:
                 uid, _ = of_pods.get(grant.id, ("", ""))
-                for slice_ in () if uid in reservations else grant.slices:
-                    now = others.get(slice_.device_uuid, Use())
-                    others[slice_.device_uuid] = now.replace(
-                        memory_bytes=now.memory_bytes + slice_.memory_bytes,
-                        cores=now.cores + (slice_.cores or 0),
-                        slices=now.slices + 1,
-                        exclusive=now.exclusive or not slice_.limited,
-                    )
+                for slice_ in grant.slices:
+                    use = Use(slice_.memory_bytes, slice_.cores or 0, 1, not slice_.limited)
+                    _add(held, (uid if uid in reservations else "", slice_.device_uuid), use)
+            others: dict[str, Use] = {}
+            for (uid, uuid), use in held.items():
+                _add(others, uuid, _beyond(use, reservations[uid], uuid) if uid else use)
             return Taken(ledger.uses(), others, reservations)
 
     def is_reserved(self, key: tuple[str, str, str], seconds: float) -> bool:

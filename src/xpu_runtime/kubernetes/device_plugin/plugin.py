@@ -194,7 +194,8 @@ class Plugin:
                 continue
             try:
                 self._pods.settle(self._accounts.read(_SETTLE_S).reservations)
-                seen, settled_at, problem = self._accounts.stamp(), now, ""
+                # The stamp of before it was read: what others write meanwhile is seen the next time.
+                seen, settled_at, problem = stamp, now, ""
             except (XpuError, OSError) as error:
                 if str(error) != problem:
                     problem = str(error)

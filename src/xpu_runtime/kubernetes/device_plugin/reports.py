@@ -1,7 +1,7 @@
 """What the API server is told: events on pods, and the Node's labels and annotation; in a thread of its own.
 
 So that nothing else waits for an API server that is slow or away. Of what was to be written to the node only
-the last is kept; events are dropped where too many wait.
+the last is kept. An event waits until the API server takes it; where too many wait, the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from xpu_runtime.kubernetes.device_plugin.pods import Told
 
 _COMPONENT = "xpu-device-plugin"
 _MOST_EVENTS = 200
+#: HTTP statuses that another try may not have: no answer, and too many requests.
+_PASSING = (0, 429)
 #: Seconds: for an answer; between two changes of the node; until what failed is tried again; and until the
 #: node is written again though nothing has changed, as somebody may have edited it.
-_ANSWER_S, _APART_S, _AGAIN_S, _REFRESH_S = 10.0, 2.0, 5.0, 600.0
+_ANSWER_S, _APART_S, _AGAIN_S, _REFRESH_S = 10.0, 2.0, 5.0, 60.0
 
 
 class Reports:
@@ -34,6 +36,7 @@ class Reports:
         self._patch: dict[str, Any] | None = None
         self._written: dict[str, Any] | None = None
         self._not_before = 0.0
+        self._events_not_before = 0.0
         self._problem = ""
         self._stopped = False
 
@@ -57,11 +60,12 @@ class Reports:
         """Until `stop`."""
         while True:
             with self._wake:
-                while not (self._stopped or self._events or self._is_due()):
-                    self._wake.wait(self._until_due())
+                while not (self._stopped or self._until_event() == 0 or self._is_due()):
+                    waits = [each for each in (self._until_due(), self._until_event()) if each is not None]
+                    self._wake.wait(min(waits, default=None))
                 if self._stopped:
                     return
-                told = self._events.popleft() if self._events else None
+                told = self._events.popleft() if self._until_event() == 0 else None
                 patch = self._patch if self._is_due() else None
             if told is not None:
                 self._post(told)
@@ -70,6 +74,10 @@ class Reports:
 
     def _is_due(self) -> bool:
         return self._patch is not None and self._until_due() == 0
+
+    def _until_event(self) -> float | None:
+        """Seconds until an event is to be written; None: there is none."""
+        return max(self._events_not_before - time.monotonic(), 0.0) if self._events else None
 
     def _until_due(self) -> float | None:
         """Seconds until the node is to be written; None: it is not to be."""
@@ -88,6 +96,11 @@ class Reports:
             self._api.post(path, body, seconds=_ANSWER_S)
         except ApiError as error:
             self._tell(f"an event on pod {told.pod.namespace}/{told.pod.name} cannot be written: {error}")
+            if error.status in _PASSING or error.status >= 500:
+                with self._wake:
+                    if len(self._events) < _MOST_EVENTS:
+                        self._events.appendleft(told)
+                self._events_not_before = time.monotonic() + _AGAIN_S
 
     def _write(self, patch: dict[str, Any]) -> None:
         try:

@@ -175,6 +175,31 @@ def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
     until(lambda: labels(api_server).get("a") == "1", "it is written")
 
 
+@pytest.mark.parametrize(("status", "posts"), [(503, 2), (429, 2), (404, 1)])
+def test_an_event_that_could_not_be_written_is_written_later(
+    reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch, status: int, posts: int
+) -> None:
+    """But for one that the API server refuses: its pod's namespace may be gone."""
+    monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.reports._AGAIN_S", 0.05)
+    failed: list[str] = []
+
+    def fail_once(method: str, path: str) -> tuple[int, dict[str, Any]] | None:
+        if method != "POST" or failed:
+            return None
+        failed.append(path)
+        return status, {"kind": "Status", "code": status}
+
+    api_server.fault = fail_once
+    assert POD is not None
+    reports.tell(Told(POD, "XPURefused", "first", True))
+    reports.tell(Told(POD, "XPURefused", "second", True))
+
+    def posted() -> int:
+        return sum(method == "POST" for method, _ in api_server.requests)
+
+    until(lambda: posted() == posts + 1, "each was posted")
+
+
 def test_a_refresh_that_failed_is_tried_again_soon(
     reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,44 @@
+"""What a reading waits for: each of a driver's samples is told once, and some drivers tell of no process."""
+
+from __future__ import annotations
+
+import pytest
+
+from xpu_runtime.agent.samples import Utilization
+from xpu_runtime.cli.live import Live
+from xpu_runtime.vendors.vendor import WHOLE
+
+
+class Answers:
+    """In the place of the process that asks the drivers."""
+
+    def __init__(self, *answers: Utilization) -> None:
+        self.left = list(answers)
+
+    def wait(self, _: float) -> Utilization | None:
+        return self.left.pop(0)
+
+
+def live(answers: Answers, naming: set[str]) -> Live:
+    """After its first reading, on a node where the drivers of the devices `naming` tell of processes."""
+    found = Live.__new__(Live)
+    found._samples = answers  # type: ignore[assignment]
+    found._naming = frozenset(naming)
+    found._is_open = True
+    return found
+
+
+def test_who_is_at_work_on_a_card_that_names_nobody_is_not_waited_for() -> None:
+    answers = Answers({"nvidia": {WHOLE: 0.5, 7: 0.5}, "amd": {WHOLE: 0.5}}, {})
+    assert live(answers, {"nvidia"})._waited_for(60) == {"nvidia": {WHOLE: 0.5, 7: 0.5}, "amd": {WHOLE: 0.5}}
+    assert answers.left == [{}]
+
+
+def test_what_was_told_of_one_card_counts_while_another_is_waited_for() -> None:
+    answers = Answers(
+        {"first": {WHOLE: 0.5, 7: 0.5}, "second": {WHOLE: 0.9}},
+        {"first": {WHOLE: 0.4}, "second": {WHOLE: 0.9}},
+        {"first": {WHOLE: 0.3}, "second": {WHOLE: 0.8, 8: 0.8}},
+    )
+    found = live(answers, {"first", "second"})._waited_for(60)
+    assert found == {"first": {WHOLE: pytest.approx(0.3), 7: 0.5}, "second": {WHOLE: 0.8, 8: 0.8}}
