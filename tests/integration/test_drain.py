@@ -142,3 +142,13 @@ def test_what_cannot_be_done_says_why_and_changes_nothing(node: Node, bundles: B
     (state / "drained" / ".left-by-a-kill").write_text("")
     assert states(node) == {0: (None, 0), 1: ("", 0)}
     assert node.run(bundles("XPU_MEM=1G", args=["true"])).returncode == 0
+
+
+def test_several_at_once_are_each_taken_once_and_all_or_none(node: Node) -> None:
+    node.sim("2xT4")
+    assert node.xpu("drain", "0", "0").stdout.count("is drained") == 1
+    done = node.xpu("undrain", "0", "1", check=False)
+    assert done.returncode == 1 and "1 is not drained" in done.stderr
+    assert node.json("devices")[0]["drained"] is not None
+    assert node.xpu("undrain", "0", "0").returncode == 0
+    assert node.json("devices")[0]["drained"] is None

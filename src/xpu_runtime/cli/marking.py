@@ -27,7 +27,7 @@ def mark(selectors: tuple[str, ...], write: Callable[[str], None], kind: str, te
     what. DeviceError, with nothing written, where a selector names no device."""
     config = load()
     inventory = discovery.load(config)
-    uuids = [_uuid(inventory, selector) for selector in selectors]
+    uuids = list(dict.fromkeys(_uuid(inventory, selector) for selector in selectors))
     for uuid in uuids:
         write(uuid)
     # Starts are decided with the ledger locked: after this, by what was written here.
@@ -61,13 +61,18 @@ def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said:
         if not all(selector in known for selector in selectors):
             raise
         inventory = None
+    marked = {}
     for selector in selectors:
         uuid = selector if inventory is None or selector in known else _uuid(inventory, selector)
-        if not marks.remove(mark, uuid):
+        if uuid not in known:
             if inventory is not None and (gpu := _parent(inventory, uuid)) in known:
                 command = "undrain" if mark == marks.DRAINED else "unreserve"
                 raise DeviceError(f"{selector} {missing}, its GPU is", f"xpu {command} {gpu}")
             raise DeviceError(f"{selector} {missing}", "see `xpu devices`")
+        marked[uuid] = selector
+    for uuid, selector in marked.items():
+        if not marks.remove(mark, uuid):
+            raise DeviceError(f"{selector} {missing} any more", "see `xpu devices`")
         with Ledger() as ledger:
             ledger.note(kind, "", [_part(inventory, uuid)])
         click.echo(f"{uuid} is {said}")

@@ -10,7 +10,7 @@ import json
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpu_runtime import version
@@ -113,7 +113,7 @@ class _Latest:
 def _sample(reading: Reading | None) -> dict[str, Any]:
     """None: there are no slices. Lists, not objects: there are many."""
     cards = reading.cards[:_MOST_DEVICES] if reading else ()
-    rows = [(card, row) for card in cards for row in card.rows][:_MOST_SLICES]
+    rows = [(card, row) for card, most in zip(cards, _room(cards)) for row in card.rows[:most]]
     return {
         "time": round(time.time(), 1),
         # UUID, percent of its time in use.
@@ -132,14 +132,13 @@ def _devices(
     sensors = registry.sensors(reading.inventory, problems)
     told: marks.Marks | None = _tried(marks.read, problems)
     known = {device.uuid: device for device in reading.inventory.devices}
-    found, left = [], _MOST_SLICES
-    for card in reading.cards[:_MOST_DEVICES]:
+    found = []
+    cards = reading.cards[:_MOST_DEVICES]
+    for card, most in zip(cards, _room(cards)):
         device = known.get(card.uuid)
         drained = told.why_drained(device) if told and device else None
         reserved = told.reservation(device) if told and device else None
         of_it = sensors.get(card.uuid, Sensors())
-        rows = card.rows[:left]
-        left -= len(rows)
         found.append(
             {
                 "index": card.index,
@@ -154,10 +153,25 @@ def _devices(
                 "memory_reported_bytes": of_it.memory_used_bytes,
                 "temperature_celsius": of_it.temperature_celsius,
                 "power_watts": _rounded(of_it.power_watts),
-                "slices": [_slice(row, name_of(row.grant)) for row in rows],
+                # Of all slices, whether or not they are listed.
+                "slices_total": len(card.rows),
+                "memory_asked_bytes": sum(row.memory_limit for row in card.rows),
+                "memory_used_bytes": card.memory,
+                "cores_asked": sum(row.asked or 0 for row in card.rows),
+                "slices": [_slice(row, name_of(row.grant)) for row in card.rows[:most]],
             }
         )
     return found
+
+
+def _room(cards: Sequence[Card]) -> list[int]:
+    """How many slices of each are listed: all of those that have few, and as many of each of the others."""
+    room, left = [0] * len(cards), _MOST_SLICES
+    by_count = sorted(range(len(cards)), key=lambda number: len(cards[number].rows))
+    for done, number in enumerate(by_count):
+        room[number] = min(len(cards[number].rows), left // (len(cards) - done))
+        left -= room[number]
+    return room
 
 
 def _slice(row: Row, name: str | None) -> dict[str, Any]:
