@@ -229,3 +229,22 @@ def test_what_the_driver_counts_for_the_server_of_mps_is_not_compared(
     until(lambda: service.status()["devices"][0]["compared"], "the driver has answered", 30)
     (told,) = service.status()["devices"][0]["slices"]
     assert (told["container_id"], told["compared"]) == (container, False)
+
+
+def test_an_agent_whose_run_folder_was_removed_ends_and_takes_nothing_from_the_next(
+    node: Node, start_agent: Serve
+) -> None:
+    node.sim("1xT4")
+    first = start_agent()
+    for each in node.run_dir.iterdir():
+        if each.name != "sim" and not each.is_dir():
+            each.unlink()
+    second = start_agent()
+    assert first.process.wait(20) == 1
+    assert "is not the file that this agent locked" in first.log
+    until(lambda: (node.run_dir / "start.sock").exists(), "the second one's start workers take calls")
+    time.sleep(1.5)
+    assert second.process.poll() is None
+    for name in ("agent.sock", "start.sock", "metrics.sock"):
+        assert (node.run_dir / name).exists(), name
+    assert node.json("top", "--interval", "0.1")["agent_runs"] is True

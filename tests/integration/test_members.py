@@ -15,7 +15,7 @@ import pytest
 
 from support.sharing_time import Serve, children_of, until
 
-from .conftest import Node
+from .conftest import Node, processes_of
 from .terminal import Terminal
 
 Bundles = Callable[..., Path]
@@ -202,3 +202,23 @@ def test_without_the_group_all_is_roots(node: Node, start_agent: Serve) -> None:
         assert not (node.run_dir / "read.sock").exists()
         (line,) = as_user(node, "ps").stderr.splitlines()
         assert line.endswith(": slices are root's to see and change: sudo xpu ps")
+
+
+@pytest.mark.usefixtures("with_group")
+def test_what_a_member_asked_for_ends_with_the_agent(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    agent = start_agent()
+    socket_of(node)
+    words = [*node.view, *user(GROUP), node.prefix / "bin" / "xpu", "top", "--once", "--interval", "60"]
+    asking = subprocess.Popen(words, env=node.environ, cwd="/", stdout=subprocess.DEVNULL)
+
+    def at_work() -> bool:
+        # The member's own, and at least that which the agent runs for it.
+        return sum("top --once --interval 60" in each for each in processes_of(node)) > 1
+
+    until(at_work, "it is at it")
+    agent.end(signal.SIGTERM)
+    until(lambda: not at_work(), "it has ended")
+    asking.kill()
+    asking.wait()
+

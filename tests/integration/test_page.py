@@ -186,6 +186,7 @@ def test_a_node_without_devices_and_one_that_cannot_be_read_have_a_page(
     node.configure("mode: wrong")
     found = shown(path)
     assert found["devices"] == [] and any("mode" in each for each in found["problems"])
+    assert found["agent_runs"] is True
 
 
 def test_the_page_is_there_while_the_driver_hangs_and_says_so(node: Node, start_agent: Serve) -> None:

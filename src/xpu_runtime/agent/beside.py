@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from xpu_runtime import paths
+from xpu_runtime.agent.status import remove
 from xpu_runtime.linux.child import end_with, keep_only
 
 #: Seconds until what has ended, or could not be started, is tried again.
@@ -57,15 +57,17 @@ class Beside:
         if self._child == 0:
             self._live(agent)
 
-    def close(self) -> None:
+    def close(self, ours: bool = True) -> None:
+        """`ours`: as of Door.close."""
         if not self._child:
             return
         try:
             os.kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
-            os.unlink(paths.in_run_dir(self._socket))
         except OSError:
             pass  # gone already
+        if ours:
+            remove(self._socket)
         self._child = 0
 
     def _live(self, agent: int) -> NoReturn:

@@ -51,7 +51,10 @@ class Agent:
         opener: Callable[[], Callable[[], Utilization]],
         beside: Sequence[Beside],
         log: Callable[[str], None],
+        has_lock: Callable[[], bool],
     ) -> None:
+        """`has_lock`: whether the lock is still that of the run folder, which may be made anew."""
+        self._has_lock = has_lock
         self._door = Door()
         self._workers = StartWorkers(log)
         self._beside = beside
@@ -85,14 +88,16 @@ class Agent:
         self._stopped = True
 
     def close(self) -> None:
+        # Where the run folder was removed, what is there now is another agent's.
+        ours = self._has_lock()
         for card in self._cards.values():
             for each in card.slices:
                 each.free()
         self._comparison.close()
-        self._door.close()
-        self._workers.close()
+        self._door.close(ours)
+        self._workers.close(ours)
         for process in self._beside:
-            process.close()
+            process.close(ours)
         self._grants.close()
 
     def step(self, now: int) -> int:
@@ -100,6 +105,9 @@ class Agent:
         cards = self._cards.values()
         if now - self._found_at >= (_NEW_NS if any(card.busy for card in cards) else _SLOW_NS):
             self._found_at = now
+            if not self._has_lock():
+                self.stop()
+                return now
             self._workers.look()
             for process in self._beside:
                 process.look()

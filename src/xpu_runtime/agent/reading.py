@@ -174,6 +174,7 @@ def _run(request: bytes) -> tuple[int, bytes, bytes]:
     if not is_answered(words):
         return 1, b"", b"xpu: this is for root alone\n"
     program = os.path.join(os.path.dirname(paths.HOOK), "xpu")
+    own = os.getpid()
     try:
         done = subprocess.run(
             [program, *words],
@@ -182,6 +183,7 @@ def _run(request: bytes) -> tuple[int, bytes, bytes]:
             timeout=_COMMAND_S,
             cwd="/",
             check=False,
+            preexec_fn=lambda: end_with(own),  # this process has one thread
         )
     except subprocess.TimeoutExpired:
         told = f"xpu: {words[0]} took more than {_COMMAND_S:.0f} s: does the driver answer?\n"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from xpu_runtime import paths
-from xpu_runtime.agent.status import listen
+from xpu_runtime.agent.status import listen, remove
 
 #: As in native/launcher/agent.c.
 SOCKET = "start.sock"
@@ -68,22 +68,20 @@ class StartWorkers:
                 words, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", start_new_session=True
             )
 
-    def close(self) -> None:
-        """Waits for a call that is under way, not for long: it ends by itself."""
+    def close(self, ours: bool = True) -> None:
+        """Waits for a call that is under way, not for long: it ends by itself. `ours`: as of Door.close."""
         process = self._process
-        self._forget()
+        self._forget(ours)
         if process is not None:
             try:
                 process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 pass
 
-    def _forget(self) -> None:
+    def _forget(self, ours: bool = True) -> None:
         self._process = None
-        try:
-            os.unlink(paths.in_run_dir(SOCKET))
-        except OSError:
-            pass
+        if ours:
+            remove(SOCKET)
         if self._ours is not None:
             self._ours.close()
             self._ours = None

@@ -69,12 +69,19 @@ def listen(name: str, kind: int, queue: int) -> socket.socket:
     return listening
 
 
+def remove(name: str) -> None:
+    """Removes a socket from the run folder; no error where there is none."""
+    try:
+        os.unlink(paths.in_run_dir(name))
+    except OSError:
+        pass
+
+
 class Door:
     """The listening end, in a poll loop of the agent's own."""
 
     def __init__(self) -> None:
         """As `listen`."""
-        self._path = paths.in_run_dir(SOCKET)
         self._listening = listen(SOCKET, socket.SOCK_STREAM, _MOST_CLIENTS)
         self._clients: dict[socket.socket, float] = {}
 
@@ -98,14 +105,13 @@ class Door:
             elif not line or len(line) == _LONGEST_LINE or now - since > _WAIT_S:
                 self._drop(client)
 
-    def close(self) -> None:
+    def close(self, ours: bool = True) -> None:
+        """`ours`: the socket in the run folder is, and is removed."""
         for client in list(self._clients):
             self._drop(client)
         self._listening.close()
-        try:
-            os.unlink(self._path)
-        except OSError:
-            pass
+        if ours:
+            remove(SOCKET)
 
     def _accept(self) -> None:
         while len(self._clients) < _MOST_CLIENTS:

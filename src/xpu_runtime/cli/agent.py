@@ -51,14 +51,19 @@ def agent() -> None:
     os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
     path = paths.in_run_dir(_LOCK)
     try:
-        with files.Lock(path, wait_s=0):
+        with files.Lock(path, wait_s=0) as lock:
             config = _config()
             beside = metrics_service(config, _figures, _log), reading_service(_log)
-            service = Agent(_open_driver, [each for each in beside if each is not None], _log)
+            service = Agent(_open_driver, [each for each in beside if each is not None], _log, lock.is_held)
             _log(f"xpu agent {version.VERSION} runs")
             if config.metrics_listen:
                 _log(f"its page is http://{config.metrics_listen}/")
             service.run()
+            if not lock.is_held():
+                raise XpuError(
+                    f"{path} is not the file that this agent locked: the run folder was removed or made anew",
+                    "start it again: systemctl restart xpu-agent",
+                )
             _log("the agent was stopped: every container has its cap")
     except TimeoutError:
         raise XpuError(

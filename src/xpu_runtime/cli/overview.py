@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpu_runtime import version
+from xpu_runtime.agent import status
 from xpu_runtime.cli.live import Card, Reading, Row
 from xpu_runtime.cli.metrics import Figures
 from xpu_runtime.cli.names import Names
@@ -69,7 +70,7 @@ class Overview:
             "node": _text(socket.gethostname()),
             "version": version.VERSION,
             "time": round(time.time(), 1),
-            "agent_runs": None if reading is None else reading.agent,
+            "agent_runs": status.ask() is not None if reading is None else reading.agent,
             "problems": [_text(each, _LONGEST_REASON) for each in problems[:10]],
             "devices": devices,
             "not_shown": _not_shown(reading, devices),

@@ -194,6 +194,10 @@ class Lock:
             ) from None
         return self
 
+    def is_held(self) -> bool:
+        """Whether it still keeps others out: the file that is locked is the one at the path."""
+        return self._fd >= 0 and _is_at(self._fd, self._path)
+
     def _take(self, until: float) -> bool:
         """Locks the file at the path; False if there is another file at the path by then."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
