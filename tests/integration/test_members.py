@@ -221,4 +221,3 @@ def test_what_a_member_asked_for_ends_with_the_agent(node: Node, start_agent: Se
     until(lambda: not at_work(), "it has ended")
     asking.kill()
     asking.wait()
-
