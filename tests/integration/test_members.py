@@ -209,7 +209,8 @@ def test_what_a_member_asked_for_ends_with_the_agent(node: Node, start_agent: Se
     node.sim("1xT4")
     agent = start_agent()
     socket_of(node)
-    words = [*node.view, *user(GROUP), node.prefix / "bin" / "xpu", "top", "--once", "--interval", "60"]
+    program = str(node.prefix / "bin" / "xpu")
+    words = [*node.view, *user(GROUP), program, "top", "--once", "--interval", "60"]
     asking = subprocess.Popen(words, env=node.environ, cwd="/", stdout=subprocess.DEVNULL)
 
     def at_work() -> bool:
