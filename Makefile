@@ -73,6 +73,9 @@ packages-packaging: packages-build
 	@packaging/install-packages $(PACKAGING_PACKAGES) $(if $(filter-out amd64 x86_64,$(ARCH)),$(CROSS_PACKAGES))
 packages-engine: packages-build
 	@packaging/install-packages $(ENGINE_PACKAGES)
+# The benchmarks of starts have a disk of their own.
+packages-bench: packages-engine
+	@packaging/install-packages e2fsprogs mount util-linux
 packages-test: packages-engine
 	@packaging/install-packages $(TEST_PACKAGES)
 packages-kubernetes: packages-engine
@@ -235,7 +238,7 @@ test-kubernetes: packages-kubernetes $(BUILD)/venv.stamp root
 newer-headers: $(BUILD)/venv.stamp
 	@$(VENV)/bin/python packaging/newer_headers.py $(VENV)/bin/pip
 
-bench: packages-engine root
+bench: packages-bench root
 	@$(PYTHON) bench/passthrough.py $(ROOT)/bin/$(NAME)
 	@unshare -m $(PYTHON) bench/container_start.py $(ROOT)
 	@unshare -m $(PYTHON) bench/docker_run.py $(ROOT)
@@ -256,12 +259,12 @@ bench-agent: packages-engine root
 	@$(PYTHON) bench/agent.py $(ROOT)
 
 .PHONY: soak
-soak: packages-engine root
-	@exec $(PYTHON) bench/soak.py $(ROOT) $(SOAK)
+soak: packages-bench root
+	@exec unshare -m $(PYTHON) bench/soak.py $(ROOT) $(SOAK)
 
 # The same start with what the package installs, made ready as its configuration does, beside what make install does.
 .PHONY: bench-package
-bench-package: packages-engine root deb
+bench-package: packages-bench root deb
 	@rm -rf $(BUILD)/unpacked
 	@for package in dist/*_$$(dpkg --print-architecture).deb; do dpkg-deb --extract $$package $(BUILD)/unpacked || exit; done
 	@$(PYTHON) -IS $(BUILD)/unpacked/usr/lib/$(NAME)/precompile.py

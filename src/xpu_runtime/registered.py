@@ -13,18 +13,11 @@ import os
 NO_BACKEND = ("auto", "hard", "none")
 
 
-#: Of each folder: when it was last changed (ns), and what was in it then. A start asks five times.
-_read: dict[str, tuple[int, tuple[str, ...]]] = {}
-
-
 def names(folder: str) -> tuple[str, ...]:
     """The modules and packages in `folder` (such as "limits/backends"), in the order of their names."""
     top = os.path.join(os.path.dirname(__file__), folder)
-    changed = os.stat(top).st_mtime_ns
-    if top not in _read or _read[top][0] != changed:
-        modules = {name.removesuffix(".py") for name in os.listdir(top) if _is_module(top, name)}
-        _read[top] = changed, tuple(sorted(modules))
-    return _read[top][1]
+    modules = {name.removesuffix(".py") for name in os.listdir(top) if _is_module(top, name)}
+    return tuple(sorted(modules))
 
 
 def _is_module(folder: str, name: str) -> bool:

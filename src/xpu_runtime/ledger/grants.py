@@ -105,6 +105,16 @@ class Use(Value):
     #: The pod, as NAMESPACE/NAME, that the whole device is reserved for, where no container has it.
     holder_pod: str = ""
 
+    def plus(self, more: Use) -> Use:
+        """With what others have been granted besides."""
+        return self.replace(
+            memory_bytes=self.memory_bytes + more.memory_bytes,
+            cores=self.cores + more.cores,
+            slices=self.slices + more.slices,
+            exclusive=self.exclusive or more.exclusive,
+            holder=more.holder or self.holder,
+        )
+
     def booked(self, device_bytes: int) -> int:
         """The bytes that are granted or reserved of a device that has so many."""
         return device_bytes if self.holder_pod else self.memory_bytes

@@ -261,14 +261,7 @@ def beside_own(db: Any, uses: Mapping[str, Use], uid: str) -> dict[str, Use]:
     what the pod's other containers have."""
     found = add(db, uses, uid)
     for uuid, own in running(db, uid).items():
-        now = found.get(uuid, Use())
-        found[uuid] = now.replace(
-            memory_bytes=now.memory_bytes + own.memory_bytes,
-            cores=now.cores + own.cores,
-            slices=now.slices + own.slices,
-            exclusive=now.exclusive or own.exclusive,
-            holder=own.holder or now.holder,
-        )
+        found[uuid] = found.get(uuid, Use()).plus(own)
     return found
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
 
 from xpu_runtime import paths
 from xpu_runtime.ledger import waiting
@@ -20,8 +19,6 @@ from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.ledger.waiting import LedgerBusy
 from xpu_runtime.value import Value
-
-K = TypeVar("K")
 
 
 class Taken(Value):
@@ -32,16 +29,6 @@ class Taken(Value):
     uses: Mapping[str, Use] = {}
     others: Mapping[str, Use] = {}
     reservations: Mapping[str, Reservation] = {}
-
-
-def _add(uses: dict[K, Use], key: K, more: Use) -> None:
-    now = uses.get(key, Use())
-    uses[key] = now.replace(
-        memory_bytes=now.memory_bytes + more.memory_bytes,
-        cores=now.cores + more.cores,
-        slices=now.slices + more.slices,
-        exclusive=now.exclusive or more.exclusive,
-    )
 
 
 def _beyond(use: Use, reservation: Reservation, uuid: str) -> Use:
@@ -84,10 +71,12 @@ class Accounts:
                 uid, _ = of_pods.get(grant.id, ("", ""))
                 for slice_ in grant.slices:
                     use = Use(slice_.memory_bytes, slice_.cores or 0, 1, not slice_.limited)
-                    _add(held, (uid if uid in reservations else "", slice_.device_uuid), use)
+                    key = uid if uid in reservations else "", slice_.device_uuid
+                    held[key] = held.get(key, Use()).plus(use)
             others: dict[str, Use] = {}
             for (uid, uuid), use in held.items():
-                _add(others, uuid, _beyond(use, reservations[uid], uuid) if uid else use)
+                more = _beyond(use, reservations[uid], uuid) if uid else use
+                others[uuid] = others.get(uuid, Use()).plus(more)
             return Taken(ledger.uses(), others, reservations)
 
     def is_reserved(self, key: tuple[str, str, str], seconds: float) -> bool:
