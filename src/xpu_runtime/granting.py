@@ -303,8 +303,7 @@ def impose(
                     f"grant {granted.id} was released while the container was being created",
                     "start the container again",
                 )
-            if not _is_kept_for(bound):
-                ledger.leave_end_to_hook(bound)
+            ledger.leave_end_to_hook(bound, can_be=not _is_kept_for(bound))
     except BaseException:
         survivors.forget(bound)
         enforce.clear(inventory, [bound])

@@ -84,11 +84,12 @@ def _asking_spec(bundle: str) -> Spec | None:
     return spec if source.asks(spec) else None
 
 
-def stop(state: State, number: int | None, log: Log) -> list[Grant]:
+def stop(state: State, number: int | None, log: Log, has_another: bool = False) -> bool:
     """Gives back what the container of `state` held; nothing is no error.
 
-    Where the ledger cannot be had in time, or read at all, the container ends all the same, and its slices
-    are left for the next start to reap.
+    Where the ledger cannot be had in time, or not be read or written at all, the container ends all the same,
+    and its slices are left for the next start to reap. With `has_another` somebody else tries then, and it
+    returns False.
     """
     if _MAYBE_OURS in state.bundle:
         from xpu_runtime.oci import own_bundle
@@ -97,18 +98,20 @@ def stop(state: State, number: int | None, log: Log) -> list[Grant]:
         state = state.replace(bundle=own_bundle.engines(bundle))
         own_bundle.remove(bundle)
     if not os.path.exists(paths.in_run_dir("ledger.db")):
-        return []
+        return True
     from xpu_runtime.ledger import waiting
 
     waiting.allow(waiting.STOP_S)
     try:
-        return _give_back(state, number)
+        _give_back(state, number)
     except waiting.LedgerError as error:
+        if has_another:
+            return False
         warn(log, f"{error}; until then container {state.id} keeps its slices")
-        return []
+    return True
 
 
-def _give_back(state: State, number: int | None) -> list[Grant]:
+def _give_back(state: State, number: int | None) -> None:
     from xpu_runtime.ledger.store import Ledger
 
     with Ledger() as ledger:
@@ -124,7 +127,6 @@ def _give_back(state: State, number: int | None) -> list[Grant]:
         from xpu_runtime.limits import per_device
 
         per_device.end_unused(grants)
-    return grants
 
 
 def _is_of(grant: Grant, state: State, number: int | None) -> bool:
@@ -158,9 +160,10 @@ def _release_with_limits(grants: list[Grant]) -> None:
     granting.release(config, grants)
 
 
-def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None = None) -> int:
+def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None = None) -> int | None:
     """One call, in a process that `caller` waits for, or its own: a stage and options, and what gives the
-    container's state. Returns the exit status."""
+    container's state. Returns the exit status; None where the caller is to enter the container's end by
+    itself, for which the hook in C needs no space on the disk (ledger/ends.py)."""
     log = Log()
     state = None
     try:
@@ -169,7 +172,8 @@ def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None
         state = oci_state.parse(given())
         number = int(options["--grant"]) if "--grant" in options else None
         if stage == STOPPED:
-            stop(state, number, log)
+            if not stop(state, number, log, has_another=caller is not None):
+                return None
         else:
             start(state, number, log, caller or proc.this_process())
     except BaseException as error:  # the low-level runtime shows stderr, and stops the container
@@ -187,7 +191,7 @@ def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None
 
 def main(arguments: list[str]) -> int:
     """The entry point: a stage and options; the container's state on stdin. Returns the exit status."""
-    return call(arguments, lambda: sys.stdin.buffer.read(oci_state.MAX_BYTES))
+    return call(arguments, lambda: sys.stdin.buffer.read(oci_state.MAX_BYTES)) or 0
 
 
 def command() -> int:

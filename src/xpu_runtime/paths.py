@@ -55,5 +55,9 @@ def in_run_dir(*names: str) -> str:
     return os.path.join(run_dir(), *names)
 
 
+#: Set by the agent for what it runs for a member of the group: "COLUMNS" or "COLUMNS coloured", as
+#: the terminal is that shows it.
+TERMINAL_VARIABLE = "XPU_TERMINAL"
+
 #: The hook that the shim writes into specs: <prefix>/bin beside <prefix>/lib/xpu-container-runtime.
 HOOK = os.path.join(os.path.dirname(os.path.dirname(LIB)), "bin", "xpu-container-runtime-hook")

@@ -324,10 +324,11 @@ def _caller(words: list[str], pid: int, uid: int, here: Installation) -> Caller 
 
 def _call(kind: str, words: list[str], caller: Caller) -> tuple[int, list[str]] | None:
     """Does it. Returns the exit status, and the program to become with its arguments, if any; None where
-    nothing was done, and the caller may see more than this process."""
+    nothing was done, and the caller may be able to."""
     waiting.allow(waiting.START_S)
     if kind == "hook":
-        return hook.call(words[:-1], lambda: os.fsencode(words[-1]), caller), []
+        status = hook.call(words[:-1], lambda: os.fsencode(words[-1]), caller)
+        return None if status is None else (status, [])
     done = shim.call(words, caller)
     if done is None:
         return 1, []

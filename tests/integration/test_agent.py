@@ -107,6 +107,20 @@ def test_a_killed_agent_loses_nothing_and_the_next_goes_on(capped: Make, start_a
             until(lambda: one.round > number and one.share == 40, "the next agent goes on")
 
 
+def test_an_agent_that_hangs_is_a_problem_for_the_doctor(
+    capped: Make, start_agent: Serve, node: Node
+) -> None:
+    service = start_agent()
+    capped(30, "burst")
+    service.process.send_signal(signal.SIGSTOP)
+    try:
+        (finding,) = agent_findings(node)
+    finally:
+        service.process.send_signal(signal.SIGCONT)
+    assert finding["state"] == "problem" and "does not answer on" in finding["text"]
+    assert f"(process {service.process.pid} (" in finding["text"]
+
+
 def test_a_second_agent_is_refused_and_changes_nothing(capped: Make, start_agent: Serve, node: Node) -> None:
     one = capped(40, "burst")
     service = start_agent()

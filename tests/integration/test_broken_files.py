@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.sharing_time import Serve, until, workers_of
+
 from .conftest import Node
 from .inside import tree
 from .refusals import log_entries, refused
@@ -239,6 +241,34 @@ def test_on_a_full_run_folder_nothing_is_booked_and_the_reason_is_told(
     node.xpu("gc")
     assert node.grants() == []
     assert node.run(bundle).returncode == 0
+
+
+def test_on_a_full_run_folder_an_end_by_a_start_worker_is_entered_all_the_same(
+    node: Node,
+    bundles: Bundles,
+    small_disk: Callable[[Path, int], Callable[[], None]],
+    start_agent: Serve,
+) -> None:
+    fill = small_disk(node.run_dir, 16384)
+    node.sim("1xT4")
+    start_agent()
+    until(lambda: len(workers_of(node)) >= 3, "the start workers are there")
+    container = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    fill()
+    assert doctor_says(node, "no container with a slice can start") == "problem"
+    node.remove(container)
+    assert [each.name for each in node.run_dir.glob("ended/*")]
+    (node.run_dir / "filler").unlink()
+    told = [json.loads(line) for line in node.xpu("events", "--json").stdout.splitlines()]
+    assert [each["event"] for each in told] == ["granted", "released"]
+    assert node.grants() == []
+
+
+def doctor_says(node: Node, text: str) -> str:
+    """The state of the finding that has this text."""
+    done = json.loads(node.xpu("doctor", "--json", check=False).stdout)
+    (found,) = [each["state"] for each in done["findings"] if text in each["text"]]
+    return str(found)
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])

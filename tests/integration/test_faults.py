@@ -132,7 +132,9 @@ def test_a_shim_killed_at_any_instant_leaves_nothing_behind(
         (bundle / "config.json").write_bytes(pristine)
         return subprocess.run(command, env=node.environ, stdout=subprocess.DEVNULL, timeout=60).returncode
 
-    assert (attempt(), attempt()) == (0, 0)  # the second finds all caches made
+    assert attempt() == 0
+    node.xpu("gc")  # as below: the first has left its end to be taken in
+    assert attempt() == 0  # finds all caches made
     kills = instants(trace)
     assert len(kills) > 1
     for kill in kills if mode == "hook" else kills[::4]:

@@ -102,14 +102,27 @@ def test_a_member_changes_nothing_and_reads_no_file_by_root(
         done = as_user(node, *words)
         assert done.returncode and len(done.stderr.splitlines()[-1:]) == 1, words
         # By hand, past what the command itself would ask.
-        assert json.loads(said(path, json.dumps(words).encode()).partition(b"\n")[0])[:2] == [1, 0]
+        assert json.loads(said(path, asked(*words)).partition(b"\n")[0])[:2] == [1, 0]
     wrong: list[object] = [["ps", "--json", "x"], ["inspect"], ["inspect", "--", container]]
     for each in [*wrong, ["ps", "-qh"], [], "ps", [1]]:
-        assert json.loads(said(path, json.dumps(each).encode()).partition(b"\n")[0])[:2] == [1, 0]
-    for content in (b"", b"\xff" * 100, b"[" * 60_000, b"x" * 70_000, b'["ps", "--format", "\\u0000"]'):
+        request = json.dumps({**WHOLE, "words": each}).encode()
+        assert json.loads(said(path, request).partition(b"\n")[0])[:2] == [1, 0]
+    for each in (True, 0, -1, 10**9, "80", 1.5, [80]):
+        request = json.dumps({"words": ["ps", "-q"], "columns": each, "coloured": each}).encode()
+        assert said(path, request).endswith(f"{container}\n".encode())
+    assert b"no words were understood" in said(path, b"[" * 60_000)
+    for content in (b"", b"\xff" * 100, b"x" * 70_000, asked("ps", "--format", "\0")):
         said(path, content)
     assert node.grants() == before and not (node.folder / "written").exists()
     assert as_user(node, "ps", "-q").stdout == f"{container}\n"  # it answers on
+
+
+#: As a request is for no terminal.
+WHOLE = {"columns": None, "coloured": False}
+
+
+def asked(*words: str) -> bytes:
+    return json.dumps({"words": words, **WHOLE}).encode()
 
 
 def said(path: Path, content: bytes) -> bytes:
@@ -177,6 +190,75 @@ def test_members_who_say_nothing_or_many_things_stop_nobody_for_long(node: Node,
     many = [subprocess.Popen(words, env=node.environ, stdout=subprocess.PIPE, cwd="/") for _ in range(12)]
     told = {each.communicate(timeout=60)[0] for each in many}
     assert told == {node.xpu("devices", "-q").stdout.encode()}
+
+
+@pytest.mark.usefixtures("with_group")
+def test_one_member_does_not_shut_out_another(node: Node, start_agent: Serve) -> None:
+    """Not with more commands than are answered at a time, nor by asking slowly."""
+    node.sim("1xT4")
+    start_agent()
+    path = socket_of(node)
+    program = str(node.prefix / "bin" / "xpu")
+    words = [*node.view, *user(GROUP), program, "top", "--once", "--interval", "60"]
+    long = [subprocess.Popen(words, env=node.environ, cwd="/", stdout=subprocess.DEVNULL) for _ in range(12)]
+    slow = [subprocess.Popen(DRIP + [str(path)], cwd="/") for _ in range(4)]
+    try:
+        until(lambda: sum("--interval 60" in each for each in processes_of(node)) >= 14, "all ask")
+        other = [*node.view, "setpriv", "--reuid=65533", "--regid=65534", f"--groups={GROUP}"]
+        done = subprocess.run(
+            [*other, program, "devices", "-q"], env=node.environ, capture_output=True, cwd="/", timeout=20
+        )
+        assert done.stdout == node.xpu("devices", "-q").stdout.encode()
+    finally:
+        for each in (*long, *slow):
+            each.kill()
+            each.wait()
+
+
+#: A byte each second, as another member.
+DRIP = [
+    *("setpriv", "--reuid=65532", "--regid=65534", f"--groups={GROUP}", "/usr/bin/python3", "-c"),
+    "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+    "try:\n while True: s.send(b' '); time.sleep(1)\n"
+    "except OSError: pass",
+]
+
+
+@pytest.mark.usefixtures("with_group")
+def test_who_asks_too_much_at_once_is_told_so(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    start_agent()
+    path = socket_of(node)
+    script = (
+        "import socket, sys; opened = [socket.socket(socket.AF_UNIX) for _ in range(40)]\n"
+        "for each in opened: each.settimeout(1); each.connect(sys.argv[1])\n"
+        "print(opened[-1].recv(1000).decode())"
+    )
+    words = [*user(GROUP), "/usr/bin/python3", "-c", script, str(path)]
+    told = subprocess.run(words, capture_output=True, text=True, cwd="/", timeout=60).stdout
+    assert "xpu: 32 commands of user 65534 wait for the agent already: wait for them" in told
+
+
+@pytest.mark.usefixtures("with_group")
+def test_a_member_has_a_table_as_wide_as_the_terminal_and_its_colours(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
+    node.sim("1xT4")
+    node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
+    start_agent()
+    socket_of(node)
+
+    def shown(columns: int, **environ: str) -> str:
+        before = [*node.view, *user(GROUP)]
+        with Terminal(node, columns, 24, ["ps"], environ, before=before) as terminal:
+            assert terminal.ended() == 0
+            return terminal.read()
+
+    for columns in (80, 120):
+        with Terminal(node, columns, 24, ["ps"], before=node.view) as terminal:
+            assert terminal.ended() == 0
+            assert shown(columns) == terminal.read()
+    assert "\x1b[" in shown(80) and "\x1b[" not in shown(80, NO_COLOR="1")
 
 
 @pytest.mark.usefixtures("with_group")

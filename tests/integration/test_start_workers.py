@@ -79,6 +79,26 @@ def test_a_start_by_workers_gives_what_any_other_gives(
     assert node.grants() == []
 
 
+def test_sockets_that_somebody_has_removed_come_back(node: Node, copy: Path, start_agent: Serve) -> None:
+    with_card(node, "1xT4")
+    start_agent()
+    workers_are_there(node)
+    names = ("agent.sock", "start.sock", "metrics.sock")
+    until(lambda: all((node.run_dir / name).is_socket() for name in names), "all are there")
+    time.sleep(1.5)  # the agent has looked at them
+    for name in names:
+        (node.run_dir / name).unlink()
+    until(lambda: all((node.run_dir / name).is_socket() for name in names), "they are there again", 30)
+    workers_are_there(node)
+    assert node.json("top")["agent_runs"]
+    assert "xpu_up 1.0" in scraped(node.run_dir / "metrics.sock")
+
+
+def scraped(path: Path) -> str:
+    words = ["curl", "-sS", "--unix-socket", str(path), "http://localhost/metrics"]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 @BOTH
 def test_refusals_are_the_same_to_the_letter(
     node: Node, bundles: Bundles, start_agent: Serve, mode: str

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from xpu_runtime.agent.status import remove
+from xpu_runtime.agent.status import inode, remove
 from xpu_runtime.linux.child import end_with, keep_only
 
 #: Seconds until what has ended, or could not be started, is tried again.
@@ -33,15 +33,23 @@ class Beside:
         self._socket = socket
         self._log = log
         self._child = 0
+        self._inode = 0
         self._not_before = 0.0
 
     def look(self) -> None:
-        """Starts the process where there is none: at first, and when it has ended. Never waits."""
+        """Starts the process where there is none: at first, when it has ended, and once it is killed because
+        nobody finds its socket any more. Never waits."""
         now = time.monotonic()
         if self._child and not _has_ended(self._child):
+            found = inode(self._socket)
+            if not self._inode:
+                self._inode = found  # which it makes once it has begun
+            elif found != self._inode:
+                os.kill(self._child, signal.SIGKILL)
             return
         if self._child:
             self._child, self._not_before = 0, now + AGAIN_S
+            self._inode = 0
             self._log(f"{self._what} has ended, and is started again in {AGAIN_S:.0f} s")
         if now < self._not_before:
             return

@@ -108,6 +108,7 @@ class Agent:
             if not self._has_lock():
                 self.stop()
                 return now
+            self._door.look()
             self._workers.look()
             for process in self._beside:
                 process.look()

@@ -1,9 +1,9 @@
 """Answers for the group `xpu`: the agent runs the commands that only show something, for who is not root.
 
 The ledger itself is nobody's to open but root's: who can open a file can lock it, and so keep containers from
-starting. A member of the group sends a command's words to a socket, and gets what the command prints. Words
-are taken only as they are listed here: nothing that names a file, changes anything or does not end by itself.
-Where the node has no such group there is no socket.
+starting. A member of the group sends a command's words to a socket, and gets what the command prints, made
+for the member's terminal. Words are taken only as they are listed here: nothing that names a file, changes
+anything or does not end by itself. Where the node has no such group there is no socket.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import grp
 import json
 import os
+import select
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -21,20 +23,26 @@ from typing import Any, NoReturn
 from xpu_runtime import paths
 from xpu_runtime.agent.beside import Beside
 from xpu_runtime.agent.status import listen
+from xpu_runtime.errors import XpuError
 from xpu_runtime.linux.child import end_with
 from xpu_runtime.value import Value
 
 GROUP = "xpu"
 SOCKET = "read.sock"
-#: Answers at a time; who comes then waits.
-_MOST = 4
-_QUEUE = 16
+#: Answers at a time, in all and for one user, so that none shuts out the others; and how many of a user's
+#: may wait for that.
+_MOST, _MOST_OF_ONE, _MOST_WAITING = 8, 2, 32
+#: Clients that wait to be seen, which takes a moment.
+_QUEUE = 128
 #: Seconds that a client may take to say what it wants, that a command may take, and all of it. `top --once`
 #: takes its interval (60 s at most) and what the driver takes to answer twice.
 _CLIENT_S, _COMMAND_S, _ALL_S = 2.0, 90.0, 120
-#: Seconds until another client is taken, where one could not be.
-_AGAIN_S = 1.0
+#: Seconds until another client is taken, where one could not be; and those that a client tries to get into
+#: the queue, and how often.
+_AGAIN_S, _CONNECT_S, _CONNECT_AGAIN_S = 1.0, 10.0, 0.05
 _LONGEST_REQUEST = 1 << 16
+_COLUMNS = range(1, 10_000)
+_UCRED = struct.Struct("3i")
 #: Behind what runs beside it: shares are written, and containers start, first.
 _NICE = 5
 
@@ -89,19 +97,36 @@ def is_answered(words: list[str]) -> bool:
     return arguments == known.arguments
 
 
-def ask(words: list[str]) -> tuple[int, bytes, bytes] | None:
-    """Exit status, stdout and stderr of `xpu` with these words; None where nobody answers this process."""
+def ask(words: list[str], columns: int | None, coloured: bool) -> tuple[int, bytes, bytes] | None:
+    """Exit status, stdout and stderr of `xpu` with these words, made for a terminal of so many columns (None:
+    for none) that takes colours or not; None where nobody answers this process.
+    XpuError where the agent is too busy."""
+    request = {"words": words, "columns": columns, "coloured": coloured}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(2 * _ALL_S)
         try:
-            connection.connect(paths.in_run_dir(SOCKET))
-            connection.sendall(json.dumps(words).encode() + b"\n")
+            _connect(connection)
+            connection.settimeout(2 * _ALL_S)
+            connection.sendall(json.dumps(request).encode() + b"\n")
             with connection.makefile("rb") as answer:
                 status, out, err = json.loads(answer.readline(256))
                 texts = answer.read(out), answer.read(err)
         except (OSError, ValueError, TypeError):
             return None
     return (status, *texts) if [out, err] == [len(text) for text in texts] else None
+
+
+def _connect(connection: socket.socket) -> None:
+    """OSError, XpuError. A full queue refuses a socket with a time-out at once (EAGAIN of connect(2))."""
+    connection.settimeout(_CLIENT_S)
+    last = time.monotonic() + _CONNECT_S
+    while True:
+        try:
+            return connection.connect(paths.in_run_dir(SOCKET))
+        except BlockingIOError:
+            if time.monotonic() > last:
+                what = f"the agent has not taken what was asked for on {paths.in_run_dir(SOCKET)}"
+                raise XpuError(f"{what} in {_CONNECT_S:.0f} s", "see `xpu doctor`, as root") from None
+            time.sleep(_CONNECT_AGAIN_S)
 
 
 def reading_service(log: Callable[[str], None]) -> Beside | None:
@@ -119,30 +144,82 @@ def _serve(group: int) -> NoReturn:
     listening = listen(SOCKET, socket.SOCK_STREAM, _QUEUE)
     os.chown(path, -1, group)
     os.chmod(path, 0o660)
-    listening.setblocking(True)
-    children: set[int] = set()
-    while True:
+    Clients(listening).serve()
+
+
+class Clients:
+    """Who asks, in the process that listens: each waits for a place, and has a process of its own then."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        #: In the order in which they came, with their users.
+        self._waiting: list[tuple[socket.socket, int]] = []
+        #: By the reading end of a pipe that closes when the process ends: its id and its user.
+        self._served: dict[int, tuple[int, int]] = {}
+
+    def serve(self) -> NoReturn:
+        while True:
+            try:
+                self._step()
+            except OSError:  # no process or descriptor is left on the machine
+                time.sleep(_AGAIN_S)
+
+    def _step(self) -> None:
+        poll = select.poll()
+        for fd in (self._listening.fileno(), *self._served):
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll()]
+        for fd in ready:
+            if fd in self._served:
+                os.waitpid(self._served.pop(fd)[0], 0)
+                os.close(fd)
+        if self._listening.fileno() in ready:
+            self._take()
+        while (place := self._next()) is not None:
+            self._start(*self._waiting[place])
+            self._waiting.pop(place)[0].close()
+
+    def _take(self) -> None:
+        """Lets a client wait; or tells it that too many of its user's do."""
         try:
-            children.add(_take(listening))
-        except OSError:  # no process or descriptor is left on the machine
-            time.sleep(_AGAIN_S)
-        while children:
-            ended, _ = os.waitpid(-1, os.WNOHANG if len(children) < _MOST else 0)
-            if not ended:
-                break
-            children.discard(ended)
+            connection, _ = self._listening.accept()
+        except BlockingIOError:
+            return  # it has gone again
+        uid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
+        if sum(each == uid for _, each in self._waiting) < _MOST_WAITING:
+            self._waiting.append((connection, uid))
+            return
+        with connection:
+            connection.setblocking(False)
+            text = f"xpu: {_MOST_WAITING} commands of user {uid} wait for the agent already: wait for them\n"
+            connection.send(_answer_of(1, b"", text.encode()))
 
+    def _next(self) -> int | None:
+        """The place of the client who is next: the first of those whose user is served least."""
+        served = [uid for _, uid in self._served.values()]
+        count = [served.count(uid) for _, uid in self._waiting]
+        if len(served) >= _MOST or not count or min(count) >= _MOST_OF_ONE:
+            return None
+        return count.index(min(count))
 
-def _take(listening: socket.socket) -> int:
-    """Waits for a client, and starts its process. OSError."""
-    own = os.getpid()
-    connection, _ = listening.accept()
-    with connection:
-        child = os.fork()
+    def _start(self, connection: socket.socket, uid: int) -> None:
+        own = os.getpid()
+        ended, held = os.pipe()
+        try:
+            child = os.fork()
+        except OSError:
+            os.close(ended)
+            raise
+        finally:
+            if os.getpid() == own:
+                os.close(held)
         if child == 0:
-            listening.close()
+            self._listening.close()
+            for other, _ in self._waiting:
+                if other is not connection:
+                    other.close()
             _answer(connection, own)
-    return child
+        self._served[ended] = child, uid
 
 
 def _answer(connection: socket.socket, parent: int) -> NoReturn:
@@ -150,29 +227,43 @@ def _answer(connection: socket.socket, parent: int) -> NoReturn:
     try:
         end_with(parent)
         signal.alarm(_ALL_S)
-        connection.settimeout(_CLIENT_S)
-        request = b""
-        while not request.endswith(b"\n") and len(request) < _LONGEST_REQUEST:
-            piece = connection.recv(_LONGEST_REQUEST)
-            if not piece:
-                break
-            request += piece
-        status, out, err = _run(request)
+        status, out, err = _run(_request(connection))
         connection.settimeout(_COMMAND_S)
-        connection.sendall(json.dumps([status, len(out), len(err)]).encode() + b"\n" + out + err)
+        connection.sendall(_answer_of(status, out, err))
     finally:
         os._exit(0)
 
 
+def _request(connection: socket.socket) -> bytes:
+    """What the client wants; TimeoutError where it has not said so within _CLIENT_S."""
+    last = time.monotonic() + _CLIENT_S
+    request = b""
+    while not request.endswith(b"\n") and len(request) < _LONGEST_REQUEST:
+        connection.settimeout(max(0.001, last - time.monotonic()))
+        piece = connection.recv(_LONGEST_REQUEST)
+        if not piece:
+            break
+        request += piece
+    return request
+
+
+def _answer_of(status: int, out: bytes, err: bytes) -> bytes:
+    return json.dumps([status, len(out), len(err)]).encode() + b"\n" + out + err
+
+
 def _run(request: bytes) -> tuple[int, bytes, bytes]:
     try:
-        words: Any = json.loads(request)
-    except ValueError:
-        words = None
+        asked: Any = json.loads(request)
+        words, columns, coloured = (asked[name] for name in ("words", "columns", "coloured"))
+    except (ValueError, TypeError, LookupError, RecursionError):
+        words = columns = coloured = None
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return 1, b"", b"xpu: no words were understood\n"
     if not is_answered(words):
         return 1, b"", b"xpu: this is for root alone\n"
+    environ = dict(os.environ)
+    if isinstance(columns, int) and columns in _COLUMNS:
+        environ[paths.TERMINAL_VARIABLE] = f"{columns} coloured" if coloured is True else f"{columns}"
     program = os.path.join(os.path.dirname(paths.HOOK), "xpu")
     own = os.getpid()
     try:
@@ -182,6 +273,7 @@ def _run(request: bytes) -> tuple[int, bytes, bytes]:
             capture_output=True,
             timeout=_COMMAND_S,
             cwd="/",
+            env=environ,
             check=False,
             preexec_fn=lambda: end_with(own),  # this process has one thread
         )

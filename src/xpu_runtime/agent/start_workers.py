@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from xpu_runtime import paths
-from xpu_runtime.agent.status import listen, remove
+from xpu_runtime.agent.status import inode, listen, remove
 
 #: As in native/launcher/agent.c.
 SOCKET = "start.sock"
@@ -35,15 +35,20 @@ class StartWorkers:
         self._log = log
         self._program = os.path.join(paths.LIB, "worker.py")
         self._count = max(_FEWEST, min(_MOST, len(os.sched_getaffinity(0))))
+        self._inode = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._ours: socket.socket | None = None
         self._not_before = self._started = 0.0
         self._pause = _AGAIN_S
 
     def look(self) -> None:
-        """Starts them where there are none: at first, and when they have ended."""
+        """Starts them where there are none: at first, and when they have ended, as they do too where their
+        socket was removed. Never waits."""
         if self._process is not None:
             if self._process.poll() is None:
+                if self._ours is not None and inode(SOCKET) != self._inode:
+                    self._ours.close()
+                    self._ours = None
                 return
             self._log(f"the start workers have ended ({self._process.returncode}): others take their place")
             self._forget()
@@ -62,6 +67,7 @@ class StartWorkers:
     def _start(self) -> None:
         self._ours, theirs = socket.socketpair()
         with theirs, listen(SOCKET, socket.SOCK_SEQPACKET, _QUEUE) as listening:
+            self._inode = inode(SOCKET)
             fds = (listening.fileno(), theirs.fileno())
             words = [sys.executable, "-I", "-S", self._program, *map(str, fds), str(self._count)]
             self._process = subprocess.Popen(

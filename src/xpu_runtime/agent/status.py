@@ -17,6 +17,8 @@ from xpu_runtime import paths
 from xpu_runtime.errors import XpuError
 
 SOCKET = "agent.sock"
+#: The file whose lock the one agent of a run folder holds.
+LOCK = "agent.lock"
 #: Seconds that a client waits for the agent, and the agent for a client's line.
 _WAIT_S = 2.0
 #: sun_path of unix(7), and the 0 at its end.
@@ -69,6 +71,14 @@ def listen(name: str, kind: int, queue: int) -> socket.socket:
     return listening
 
 
+def inode(name: str) -> int:
+    """Of the socket of that name in the run folder; 0 where there is none."""
+    try:
+        return os.stat(paths.in_run_dir(name), follow_symlinks=False).st_ino
+    except OSError:
+        return 0
+
+
 def remove(name: str) -> None:
     """Removes a socket from the run folder; no error where there is none."""
     try:
@@ -82,8 +92,23 @@ class Door:
 
     def __init__(self) -> None:
         """As `listen`."""
-        self._listening = listen(SOCKET, socket.SOCK_STREAM, _MOST_CLIENTS)
         self._clients: dict[socket.socket, float] = {}
+        self._listen()
+
+    def _listen(self) -> None:
+        self._listening = listen(SOCKET, socket.SOCK_STREAM, _MOST_CLIENTS)
+        self._inode = inode(SOCKET)
+
+    def look(self) -> None:
+        """Makes the socket anew where somebody has removed it, if that can be; never waits."""
+        if inode(SOCKET) == self._inode:
+            return
+        before = self._listening
+        try:
+            self._listen()
+        except OSError:
+            return  # as where the disk is full: at the next look
+        before.close()
 
     def filenos(self) -> list[int]:
         """What to poll for reading."""

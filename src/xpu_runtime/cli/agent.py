@@ -18,13 +18,12 @@ from xpu_runtime.agent.history import SAMPLE
 from xpu_runtime.agent.loop import Agent
 from xpu_runtime.agent.metrics_service import DATA, METRICS, metrics_service
 from xpu_runtime.agent.reading import reading_service
+from xpu_runtime.agent.status import LOCK
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.linux import files
 from xpu_runtime.vendors import discovery, registry
-
-_LOCK = "agent.lock"
 
 
 @click.command(short_help="Share out devices' time, and make starts quicker.")
@@ -49,7 +48,7 @@ def agent() -> None:
     if os.geteuid():
         raise XpuError("the agent writes the pages of limits", "run it as root")
     os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
-    path = paths.in_run_dir(_LOCK)
+    path = paths.in_run_dir(LOCK)
     try:
         with files.Lock(path, wait_s=0) as lock:
             config = _config()

@@ -12,11 +12,15 @@ from typing import NoReturn
 
 from xpu_runtime import paths
 from xpu_runtime.agent import reading
+from xpu_runtime.cli import screen
 
 
 def show(words: list[str]) -> None:
     """Prints what the agent answers, and ends the process; returns where it does not answer."""
-    answer = reading.ask(words) if reading.is_answered(words) else None
+    if not reading.is_answered(words):
+        return
+    columns = screen.size().columns if screen.is_terminal() else None
+    answer = reading.ask(words, columns, screen.coloured())
     if answer is not None:
         _print_and_end(*answer)
 

@@ -6,6 +6,7 @@ the cursor are put back whatever happens. Knows nothing of what is drawn.
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import signal
@@ -13,9 +14,12 @@ import socket
 import sys
 import termios
 import tty
+import unicodedata
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import NamedTuple
+
+from xpu_runtime import paths
 
 STYLES = {
     "": "",
@@ -40,25 +44,35 @@ class Size(NamedTuple):
     rows: int
 
 
+def _members() -> tuple[int, bool] | None:
+    """Columns of the terminal of the member of the group for whom the agent runs this process, and whether it
+    takes colours; None: of nobody."""
+    columns, _, coloured = os.environ.get(paths.TERMINAL_VARIABLE, "").partition(" ")
+    return (int(columns), bool(coloured)) if columns.isdecimal() else None
+
+
 def size() -> Size:
     """The window's, and not what COLUMNS says: a shell exports that once, and windows change."""
-    columns, rows = os.get_terminal_size(1)
+    members = _members()
+    columns, rows = (members[0], 0) if members else os.get_terminal_size(1)
     return Size(columns or 100, rows or 30)  # a serial line says 0
 
 
 def is_terminal() -> bool:
-    """Whether stdout is one."""
-    return sys.stdout.isatty()
+    """Whether stdout is one, or is shown on one."""
+    return _members() is not None or sys.stdout.isatty()
 
 
 def can_watch() -> bool:
     """Whether a Screen can be had: keys come from a terminal, too."""
-    return is_terminal() and sys.stdin.isatty()
+    return sys.stdout.isatty() and sys.stdin.isatty()
 
 
 def coloured() -> bool:
     """Whether stdout takes colours: a terminal, and nobody has said no (no-color.org)."""
-    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    if (members := _members()) is not None:
+        return members[1]
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def can_draw() -> bool:
@@ -70,13 +84,32 @@ def can_draw() -> bool:
     return True
 
 
+def columns_of(text: str) -> int:
+    """How many columns of a terminal the text takes: a letter of East Asia two, a combining accent none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(letter: str) -> int:
+    if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def fitting(text: str, width: int) -> str:
+    """As much of the text's beginning as has room in so many columns."""
+    if text.isascii():
+        return text[: max(0, width)]
+    ends = itertools.accumulate(map(_columns, text))
+    return text[: sum(1 for _ in itertools.takewhile(lambda end: end <= width, ends))]
+
+
 def text_of(line: Line, width: int | None, colours: bool) -> str:
-    """The line, cut to `width` characters."""
-    left = sum(len(text) for text, _ in line) if width is None else width
+    """The line, cut to `width` columns."""
+    left = sum(columns_of(text) for text, _ in line) if width is None else width
     parts = []
     for text, style in line:
-        shown = printable(text[: max(0, left)])
-        left -= len(shown)
+        shown = fitting(printable(text), left)
+        left = left - columns_of(shown) if len(shown) == len(text) else 0
         code = STYLES[style]
         parts.append(f"\x1b[{code}m{shown}\x1b[0m" if code and colours and shown else shown)
     return "".join(parts) if colours else "".join(parts).rstrip()

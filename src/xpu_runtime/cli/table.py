@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from xpu_runtime.cli import screen
-from xpu_runtime.cli.screen import Line, printable
+from xpu_runtime.cli.screen import Line, columns_of, fitting, printable
 from xpu_runtime.errors import XpuError
 from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
@@ -27,6 +27,8 @@ wide_option = click.option(
 
 GAP = "  "
 _CUT = ".."
+#: No text to print has it.
+_FILLER = "\0"
 #: Narrower than this no table makes sense.
 _NARROWEST = 20
 
@@ -48,7 +50,7 @@ class Column(Value):
 
     @property
     def width(self) -> int:
-        return max(len(self.head), *map(len, self.cells)) if self.cells else len(self.head)
+        return max(map(columns_of, (self.head, *self.cells)))
 
     @property
     def narrowest(self) -> int:
@@ -111,15 +113,16 @@ def _fitting(
 
 def cut(text: str, width: int, keeps_end: bool) -> str:
     """The text, or what fits of it: its beginning, or with `keeps_end` its two ends."""
-    if len(text) <= width:
+    if columns_of(text) <= width:
         return text
     kept = width - len(_CUT)
-    end = kept * 2 // 3 if keeps_end else 0
-    return text[: kept - end] + _CUT + text[len(text) - end :]
+    end = fitting(text[::-1], kept * 2 // 3 if keeps_end else 0)[::-1]
+    return fitting(text, kept - columns_of(end)) + _CUT + end
 
 
 def _filled(column: Column, text: str, width: int) -> str:
-    return text.rjust(width) if column.is_number else text.ljust(width)
+    filling = " " * (width - columns_of(text))
+    return filling + text if column.is_number else text + filling
 
 
 def _line(cells: list[tuple[str, str]]) -> Line:
@@ -142,11 +145,15 @@ def wrapped(text: str, width: int | None, *, hang: int = 0, style: str = "", wor
 
 
 def _folded(text: str, width: int, hang: int) -> list[str]:
+    if columns_of(text) != len(text):
+        # textwrap counts letters: a wide one is two for it, of which the second may begin a line.
+        text = "".join(each + _FILLER * (columns_of(each) - 1) for each in text)
+        width -= 1
     first, rest = text[:hang], text[hang:]
     found = textwrap.wrap(
         rest, width, initial_indent=first, subsequent_indent=" " * hang, break_on_hyphens=False
     )
-    return found or [first]
+    return [each.replace(_FILLER, "") for each in found or [first]]
 
 
 #: Seconds between two looks of --watch.
@@ -177,7 +184,7 @@ def print_lines(found: Sequence[Line]) -> None:
     """On stdout, in colours where it takes them."""
     colours = screen.coloured()
     for line in found:
-        click.echo(screen.text_of(line, None, colours).rstrip())
+        click.echo(screen.text_of(line, None, colours).rstrip(), color=colours)
 
 
 def print_json(value: Any) -> None:

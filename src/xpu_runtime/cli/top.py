@@ -13,7 +13,7 @@ import click
 from xpu_runtime.cli import live, screen
 from xpu_runtime.cli.live import Reading
 from xpu_runtime.cli.names import Names
-from xpu_runtime.cli.table import print_json
+from xpu_runtime.cli.table import print_json, print_lines
 from xpu_runtime.cli.top_page import ORDERS, key_of, lines, page
 from xpu_runtime.errors import XpuError
 
@@ -77,8 +77,7 @@ def top(once: bool, as_json: bool, interval: float) -> None:
             print_json(_plain(reading))
         else:
             width = screen.size().columns if screen.is_terminal() else None
-            for line in lines(reading, ORDERS[0], width, bars=screen.can_draw()):
-                click.echo(screen.text_of(line, None, screen.coloured()))
+            print_lines(lines(reading, ORDERS[0], width, bars=screen.can_draw()))
         return
     _watch(interval)
 

@@ -27,6 +27,7 @@ class Change(Transaction):
         super().__init__(db, path, own.inode, most)
         self._own = own
         self._taken: list[str] = []
+        self._removed: list[Grant] = []
 
     def __enter__(self) -> None:
         super().__enter__()
@@ -47,18 +48,20 @@ class Change(Transaction):
             for grant in layout.load(self._db, "WHERE id = ?", (name.partition("-")[0],)):
                 # Whatever was entered, the slices of a process that lives are its own.
                 if grant.name == name and not proc.is_alive(grant.pid, grant.start_time):
-                    remove(self._db, self._path, [grant], events.RELEASED, ends.time_of(when, grant))
+                    self.remove([grant], events.RELEASED, ends.time_of(when, grant))
         return [name for name, _ in entered]
 
     def __exit__(self, kind: object, *_: object) -> None:
         super().__exit__(kind)
         if kind is None:
             ends.take_in(self._path, self._taken)
+            # Not before: where the disk is full the hook in C enters the end by its note.
+            for grant in self._removed:
+                ends.forget(grant, self._path)
 
-
-def remove(db: Any, path: str, grants: Iterable[Grant], kind: str, when: float | None = None) -> None:
-    """Removes grants that are there, each with an event of that kind, which happened now or at `when`."""
-    for grant in grants:
-        if layout.delete(db, grant.id):
-            events.record(db, kind, grant.container_id, grant.slices, when=when)
-            ends.forget(grant, path)
+    def remove(self, grants: Iterable[Grant], kind: str, when: float | None = None) -> None:
+        """Removes grants that are there, each with an event of that kind, which happened now or at `when`."""
+        for grant in grants:
+            if layout.delete(self._db, grant.id):
+                events.record(self._db, kind, grant.container_id, grant.slices, when=when)
+                self._removed.append(grant)

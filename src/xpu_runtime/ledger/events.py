@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MOST = 10_000
 TRIMMED_EVERY = 64
 _LONGEST_TEXT = 8000
+#: runc takes no longer one.
+_LONGEST_ID = 1024
 
 _TABLE = """CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, kind TEXT NOT NULL,
@@ -123,7 +125,7 @@ def record(
         text = text[: _LONGEST_TEXT - 1] + "…"
     cursor = db.execute(
         "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?, ?, ?, ?, ?)",
-        (time.time() if when is None else when, kind, container_id, devices, text),
+        (time.time() if when is None else when, kind, container_id[:_LONGEST_ID], devices, text),
     )
     if code:
         db.execute(_TOTALS)

@@ -15,7 +15,8 @@ import os
 import time
 
 from xpu_runtime import paths
-from xpu_runtime.ledger import change, ends, events, layout, survivors, waiting
+from xpu_runtime.ledger import ends, events, layout, survivors, waiting
+from xpu_runtime.ledger.change import Change
 from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError, Transaction
@@ -155,15 +156,16 @@ class Ledger:
     def _plain_transaction(self) -> Transaction:
         return Transaction(self._db, self.path, self._own.inode)
 
-    def _transaction(self) -> Transaction:
-        return change.Change(self._db, self.path, self._own)
+    def _transaction(self) -> Change:
+        self._change = Change(self._db, self.path, self._own)
+        return self._change
 
     def _catch_up(self) -> None:
         """Takes in the ends that were entered elsewhere, before something is read. Where that cannot be just
         now, as on a full disk, what is read has them not yet."""
         if not self._db.in_transaction and ends.are_entered(self.path):
             try:
-                with change.Change(self._db, self.path, self._own, _TAKE_IN_S):
+                with Change(self._db, self.path, self._own, _TAKE_IN_S):
                     pass
             except (LedgerError, OSError, sqlite.Error):
                 pass
@@ -398,13 +400,16 @@ class Ledger:
             ends.sweep(self.path, layout.containers(self._db))
             return dead
 
-    def leave_end_to_hook(self, grant: Grant) -> None:
-        """Has the end of the container entered without Python: nothing but a row is left of the grant once
-        its cgroup and its folder are gone."""
-        ends.note(grant, self.path, self._own.pid_namespace)
+    def leave_end_to_hook(self, grant: Grant, can_be: bool = True) -> None:
+        """Has the end of the container entered without Python, where that can be: nothing but a row is left
+        of the grant once its cgroup and its folder are gone."""
+        if can_be:
+            ends.note(grant, self.path, self._own.pid_namespace)
+        else:
+            ends.forget(grant, self.path)  # what a process left that was killed while it removed a grant
 
     def _delete(self, grants: list[Grant], kind: str) -> None:
-        change.remove(self._db, self.path, grants, kind)
+        self._change.remove(grants, kind)
 
     def _remove_dead(self, *, thorough: bool) -> list[Grant]:
         """Removes the grants whose process has ended and whose cgroup is empty.

@@ -38,6 +38,10 @@ def parse(data: bytes) -> State:
     pid = value.get("pid", 0)
     if not isinstance(identity, str) or not identity:
         raise SpecError("the container state on standard input has no id")
+    try:
+        identity.encode()
+    except UnicodeEncodeError as error:
+        raise SpecError(f"the container state on standard input has no id but {identity!r}") from error
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         raise SpecError(f"the state of container {identity} has no absolute bundle path")
     if not _can_be_a_path(bundle):

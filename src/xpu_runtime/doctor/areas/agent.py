@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
-from xpu_runtime import finding
+from xpu_runtime import finding, paths
 from xpu_runtime.agent import status
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import survivors
 from xpu_runtime.limits import sharing
+from xpu_runtime.linux import holders
 
 ORDER = 95
 _CHECK = "agent"
@@ -19,6 +21,13 @@ _CHECK = "agent"
 def look(machine: Machine) -> Iterator[Finding]:
     running = status.ask()
     if running is None:
+        lock = paths.in_run_dir(status.LOCK)
+        holding = holders.of(lock) if os.path.exists(lock) else []
+        if holding:
+            text = f"xpu agent runs ({listed([str(each) for each in holding])}) and does not answer on "
+            text += f"{paths.in_run_dir(status.SOCKET)}: it hangs, or that socket is not its own"
+            yield finding.problem(_CHECK, text, "see its log; to start it anew: systemctl restart xpu-agent")
+            return
         grants = [grant for grant in machine.grants or () if sharing.depends_on_others(grant)]
         needing = [grant for grant in grants if survivors.has_processes(grant)]
         if needing:

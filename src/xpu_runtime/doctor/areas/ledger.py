@@ -19,6 +19,8 @@ from xpu_runtime.linux import files, proc
 ORDER = 80
 _CHECK = "ledger"
 _WAIT_S = 3.0
+#: Bytes and files: some tens of starts, with what an agent that lends time keeps.
+_LITTLE, _FEW_FILES = 1 << 20, 256
 #: Seconds that no start takes, not even behind a hundred others.
 _LONG_PENDING_S = 300
 
@@ -35,6 +37,7 @@ def look(machine: Machine) -> Iterator[Finding]:
     if not os.access(path, os.R_OK | os.W_OK):
         yield finding.unknown(_CHECK, f"{path} can be read by root only", "run it as root")
         return
+    yield from _space(paths.run_dir())
     waiting.allow(_WAIT_S)
     yield from _locked(path)
     try:
@@ -54,6 +57,21 @@ def look(machine: Machine) -> Iterator[Finding]:
         yield finding.warning(_CHECK, text, "run it on the host itself (in a pod: hostPID: true)")
         return
     yield from of_grants(path, grants, pods)
+
+
+def _space(folder: str) -> Iterator[Finding]:
+    """Whether a start has room for what it writes there."""
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    todo = f"free space on the file system of {folder} (`df {folder}`, `df -i {folder}`)"
+    # A file system may count no inodes: it has what it needs then (statvfs(3) gives 0 for both).
+    if not free or (found.f_files and not found.f_favail):
+        what = "space" if not free else "inodes"
+        text = f"the file system of {folder} has no {what} left: no container with a slice can start"
+        yield finding.problem(_CHECK, text, todo)
+    elif free < _LITTLE or (found.f_files and found.f_favail < _FEW_FILES):
+        text = f"the file system of {folder} has {free >> 10} KiB and {found.f_favail} inodes left"
+        yield finding.warning(_CHECK, f"{text}: starts will be refused when it is full", todo)
 
 
 def _locked(path: str) -> Iterator[Finding]:
