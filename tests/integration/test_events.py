@@ -115,7 +115,7 @@ def test_drained_and_undrained_and_what_is_of_a_device(node: Node, bundles: Bund
     assert events(node, "--device", uuids[1][:12])[0]["reason"] == "fan"
     assert kinds(node, "--since", "0s") == [] and len(kinds(node, "--since", "1h")) == 3
     told = node.xpu("events").stdout
-    assert f"granted     {container[:12]}" in told and "GPU 0: 4G" in told and "; fan" in told
+    assert f"granted         {container[:12]}" in told and "GPU 0: 4G" in told and "; fan" in told
     for wrong in ("1", "x", "-1h", "1 h", "9999999999d"):
         done = node.xpu("events", "--since", wrong, check=False)
         assert done.returncode == 2 and "90s, 30m, 1h or 2d" in done.stderr

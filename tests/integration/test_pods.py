@@ -464,7 +464,8 @@ def test_what_is_reserved_is_to_be_seen(node: Node, bundles: Bundles) -> None:
     for name, value in (("memory_granted_bytes", 6 * GIB), ("memory_reserved_bytes", 2 * GIB)):
         lines = [line for line in metrics.splitlines() if line.startswith(f"xpu_device_{name}{{")]
         assert [float(line.split()[-1]) for line in lines if first in line] == [value]
-    assert events(node, "reserved") == ["for pod default/web"]
+    assert events(node, "reserved") == []  # no operator's mark
+    assert events(node, "pod-reserved") == ["for pod default/web"]
     told = node.xpu("events", "--device", "0").stdout
     assert "GPU 0: 6G, 30% of the cores; GPU 1: 4G, 30% of the cores; for pod default/web" in told
     (grant,) = node.json("inspect", running)["grants"]
@@ -484,7 +485,7 @@ def test_what_is_reserved_is_to_be_seen(node: Node, bundles: Bundles) -> None:
     assert "1 pod with a reservation" in json.dumps(node.json("doctor"))
     assert node.xpu("release", "--pod", "default/other", check=False).returncode == 1
     assert node.xpu("release", "--pod", "default/web").stdout == "pod default/web: released\n"
-    assert events(node, "unreserved") == ["was for pod default/web"]
+    assert events(node, "pod-unreserved") == ["was for pod default/web"]
     assert granted(node) == {first: (4, 30), second: (4, 30)}
 
 

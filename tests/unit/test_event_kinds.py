@@ -7,7 +7,7 @@ import re
 from support import REPOSITORY
 from xpu_runtime.agent import journal
 from xpu_runtime.cli import events as command
-from xpu_runtime.ledger.events import KINDS
+from xpu_runtime.ledger.events import KINDS, POD_RESERVED
 
 
 def text_of(path: str) -> str:
@@ -21,7 +21,7 @@ def found(pattern: str, text: str) -> str:
 
 
 def listed(text: str) -> list[str]:
-    return re.findall("[a-z]+", text)
+    return re.findall("[a-z-]+", text)
 
 
 def test_the_commands_help_has_all() -> None:
@@ -37,13 +37,18 @@ def test_the_metrics_page_has_all() -> None:
 
 def test_the_page_for_browsers_has_a_mark_for_each_and_a_tone_for_no_other() -> None:
     page = text_of("src/xpu_runtime/agent/page.html")
-    assert set(re.findall(r"(\w+): \"", found(r"const MARKS = \{(.*?)\}", page))) == set(KINDS)
-    assert set(re.findall(r"(\w+): \"", found(r"const TONES = \{(.*?)\}", page))) < set(KINDS)
+    assert set(re.findall(r"([\w-]+)\"?: \"", found(r"const MARKS = \{(.*?)\}", page))) == set(KINDS)
+    assert set(re.findall(r"([\w-]+)\"?: \"", found(r"const TONES = \{(.*?)\}", page))) < set(KINDS)
+
+
+def test_on_the_page_what_an_operator_keeps_back_stands_out_and_what_a_pod_gets_does_not() -> None:
+    toned = found(r"const TONES = \{(.*?)\}", text_of("src/xpu_runtime/agent/page.html"))
+    assert 'reserved: "warn"' in toned and POD_RESERVED not in toned
 
 
 def test_the_operations_page_has_all_but_ends_of_what_it_has_and_the_warnings_of_the_journal() -> None:
     page = text_of("docs/operations.md")
     told = listed(found(r"xpu events --since 1h +# ([^\n]*?); --follow", page))
-    assert set(told) == {kind for kind in KINDS if not kind.startswith("un")}
+    assert set(told) == {kind for kind in KINDS if not kind.startswith(("un", "pod-un"))}
     warnings = found(r"`XPU_CORES`\. ([^.]*) are warnings", page).lower().replace(" and ", " ")
     assert set(listed(warnings)) == set(journal._WARNED_OF)

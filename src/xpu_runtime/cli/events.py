@@ -16,13 +16,15 @@ from xpu_runtime.cli import completion
 from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory, percent, timestamp
-from xpu_runtime.ledger.events import Event, Part
+from xpu_runtime.ledger.events import KINDS, Event, Part
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Between two looks of --follow.
 _FOLLOW_S = 0.5
+#: Of the kind, in a line.
+_WIDTH = max(map(len, KINDS))
 
 
 def _age(context: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -55,11 +57,12 @@ def events(
     since: float | None, container: str | None, device: str | None, as_json: bool, follow: bool
 ) -> None:
     """List what has happened: granted, refused, failed, resized, released, reaped, drained,
-    undrained, reserved, unreserved, held, unheld.
+    undrained, reserved, unreserved, pod-reserved, pod-unreserved, held, unheld.
 
     The last 10,000, in the run folder, which begins empty after a reboot. A refused or failed container has
     its whole reason; reaped is a slice whose container died without notice; held is one that `xpu agent`
-    holds more strictly, as it used more than its cap, until unheld. Names are those of containers that have a
+    holds more strictly, as it used more than its cap, until unheld; reserved is a device, by `xpu reserve`,
+    and pod-reserved what a Kubernetes pod has of this node. Names are those of containers that have a
     slice, or that docker has still; of others only the id is known.
 
     \b
@@ -101,7 +104,7 @@ def _is_wanted(event: Event, container: str | None, device: str | None, names: N
 
 def _line(event: Event, name: str | None) -> str:
     what = "; ".join(filter(None, [*map(_of, event.devices), event.text]))
-    words = [timestamp(event.time), event.kind.ljust(10), event.container_id[:12].ljust(12)]
+    words = [timestamp(event.time), event.kind.ljust(_WIDTH), event.container_id[:12].ljust(12)]
     return printable("  ".join([*words, *([f"({name})"] if name else []), what]).rstrip())
 
 

@@ -58,12 +58,16 @@ GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED = (
     "reaped",
 )
 DRAINED, UNDRAINED = "drained", "undrained"
+#: By an operator, with a mark (`xpu reserve`).
 RESERVED, UNRESERVED = "reserved", "unreserved"
+#: For a pod, and no longer: what it has of this node, whichever of its containers runs. An earlier version
+#: wrote these with the kinds of marks; such rows have a text that says "pod".
+POD_RESERVED, POD_UNRESERVED = "pod-reserved", "pod-unreserved"
 #: More strictly, by the agent, and no longer.
 HELD, UNHELD = "held", "unheld"
 KINDS = (
     *(GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED),
-    *(DRAINED, UNDRAINED, RESERVED, UNRESERVED, HELD, UNHELD),
+    *(DRAINED, UNDRAINED, RESERVED, UNRESERVED, POD_RESERVED, POD_UNRESERVED, HELD, UNHELD),
 )
 
 

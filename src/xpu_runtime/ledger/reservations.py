@@ -129,7 +129,7 @@ def enter(db: Any, reservation: Reservation, indexes: Mapping[str, str]) -> None
                 amount.whole,
             ),
         )
-    events.record(db, events.RESERVED, "", _parts(db, reservation.uid), f"for {reservation.label}")
+    events.record(db, events.POD_RESERVED, "", _parts(db, reservation.uid), f"for {reservation.label}")
 
 
 def _forget(db: Any, uid: str) -> None:
@@ -143,7 +143,7 @@ def remove(db: Any, uids: Iterable[str]) -> list[Reservation]:
     for reservation in removed:
         parts = _parts(db, reservation.uid)
         _forget(db, reservation.uid)
-        events.record(db, events.UNRESERVED, "", parts, f"was for {reservation.label}")
+        events.record(db, events.POD_UNRESERVED, "", parts, f"was for {reservation.label}")
     return removed
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xpu_runtime.ledger import survivors
-from xpu_runtime.ledger.events import RESERVED, UNRESERVED, Part
+from xpu_runtime.ledger.events import POD_RESERVED, POD_UNRESERVED, Part
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
@@ -88,7 +88,7 @@ def test_a_reservation_is_read_back_as_it_was_made(ledger: PodLedger) -> None:
         assert another.reservations() == [another.reservation("u1")] == [wanted]
     assert wanted.of("i") == (share(1),) and wanted.of("nobody") == ()
     (event,) = ledger.history()
-    assert (event.kind, event.text) == (RESERVED, "for pod default/web")
+    assert (event.kind, event.text) == (POD_RESERVED, "for pod default/web")
     parts = (
         Part("GPU-0", "0", 5 * GIB, 35),
         Part("GPU-1", "1", 4 * GIB, 30),
@@ -98,8 +98,8 @@ def test_a_reservation_is_read_back_as_it_was_made(ledger: PodLedger) -> None:
     assert ledger.unreserve(["u1", "u2", "u1"]) == [wanted]
     assert ledger.reservations() == [] and ledger.uses() == {}
     assert [(each.kind, each.devices) for each in ledger.history()] == [
-        (RESERVED, parts),
-        (UNRESERVED, parts),
+        (POD_RESERVED, parts),
+        (POD_UNRESERVED, parts),
     ]
 
 
@@ -217,7 +217,7 @@ def test_the_same_again_is_no_event_and_a_later_one_takes_its_place(ledger: PodL
     enter(ledger, reservation(a=share(4)), reservation(a=share(4)))
     enter(ledger, reservation(made=2.5, a=share(2, None, 1)))
     assert ledger.uses() == {"GPU-1": Use(2 * GIB, 0, 1, reserved_memory=2 * GIB)}
-    assert [each.kind for each in ledger.history()] == [RESERVED, RESERVED]
+    assert [each.kind for each in ledger.history()] == [POD_RESERVED, POD_RESERVED]
 
 
 def test_a_grant_and_its_pod_s_reservation_are_entered_together_or_not_at_all(ledger: PodLedger) -> None:
