@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.device_plugin.v1beta1 import MOST_BYTES, UNHEALTHY
-from xpu_runtime.kubernetes.resources import MEMORY, SHARES, WHOLE, Resources
+from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, WHOLE, Resources
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.request.units import show_exactly
 from xpu_runtime.value import Value
@@ -63,7 +63,11 @@ def units(resource: str, memory_bytes: int, resources: Resources) -> int:
     kind = resources.kind(resource)
     if kind == WHOLE:
         return 1
-    return memory_bytes // resources.memory_unit if kind == MEMORY else 100
+    if kind == MEMORY:
+        return memory_bytes // resources.memory_unit
+    if kind in (SHARES, CORES):
+        return 100
+    raise _not_counted(kind)
 
 
 def free_units(resource: str, card: Card, use: Use, resources: Resources) -> int:
@@ -76,7 +80,16 @@ def free_units(resource: str, card: Card, use: Use, resources: Resources) -> int
     memory, cores = max(card.memory_bytes - use.memory_bytes, 0), max(100 - use.cores, 0)
     if kind == SHARES:
         return min(memory * 100 // card.memory_bytes, cores)
-    return memory // resources.memory_unit if kind == MEMORY else cores
+    if kind == MEMORY:
+        return memory // resources.memory_unit
+    if kind == CORES:
+        return cores
+    raise _not_counted(kind)
+
+
+def _not_counted(kind: str) -> NotImplementedError:
+    """Of a kind that is new: nothing is offered at all, rather than a number that means something else."""
+    return NotImplementedError(f"{kind}: its units cannot be counted yet")
 
 
 @functools.cache

@@ -54,6 +54,18 @@ def test_units_that_are_left_of_a_card(use: Use, expected: tuple[int, ...]) -> N
     assert had("aliyun.com/gpu-core.percentage", [card(0, use=use)]) == expected[1]
 
 
+def test_a_new_kind_of_resource_is_not_counted_as_another() -> None:
+    class Newer(Resources):
+        def kind(self, name: str) -> str:
+            return "links"
+
+    for use in (Use(), taken(4)):
+        with pytest.raises(NotImplementedError, match="links: its units cannot be counted"):
+            offer.free_units("yoyoworks.com/xpu-links", card(0), use, Newer())
+    with pytest.raises(NotImplementedError, match="links: its units cannot be counted"):
+        offer.units("yoyoworks.com/xpu-links", GIB, Newer())
+
+
 def test_ids_that_cannot_be_had_are_counted_by_what_their_card_is() -> None:
     lost, drained = card(1, fault="Xid 79"), card(2, withheld="drained")
     # docker has 4 GiB, and a pod all of another card through `xpu`.
