@@ -31,6 +31,7 @@ from xpu_runtime.start import (  # noqa: F401 - imported once, before the fork, 
     spec_mode,
     spec_mode_hook,
 )
+from xpu_runtime.vendors import discovery
 
 #: As in native/launcher/agent.c.
 _PROTOCOL = "xpu-start-1"
@@ -301,9 +302,8 @@ def _serve(
     except OSError:
         pass  # without CAP_NET_ADMIN; what has no room there is an error for the caller
     _send(connection, answer)
-    # In other namespaces it must not answer anybody again; and the driver's binding keeps the library that it
-    # has found, until the process ends.
-    return done is not None and done[0] == 0 and here.is_at_home() and "pynvml" not in sys.modules
+    # In other namespaces it must not answer anybody again; and what drivers were asked by stays loaded.
+    return done is not None and done[0] == 0 and here.is_at_home() and not discovery.has_asked()
 
 
 def _caller(words: list[str], pid: int, uid: int, here: Installation) -> Caller | None:

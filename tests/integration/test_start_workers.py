@@ -133,6 +133,20 @@ def test_a_refusal_ends_the_worker_and_another_takes_its_place(served: Node, bun
     assert served.run(bundles("XPU_MEM=1G")).returncode == 0
 
 
+def test_a_worker_that_has_asked_the_driver_ends_and_another_takes_its_place(
+    served: Node, bundles: Bundles
+) -> None:
+    with_card(served, "1xT4")
+    before = workers_of(served)
+    (served.run_dir / "inventory.json").unlink()
+    assert served.run(bundles("XPU_MEM=1G")).returncode == 0
+    until(lambda: len(set(workers_of(served)) - set(before)) == 1, "another is there")
+    workers_are_there(served)
+    warm = workers_of(served)
+    assert served.run(bundles("XPU_MEM=1G")).returncode == 0
+    assert workers_of(served) == warm
+
+
 def test_many_at_once_get_what_there_is_and_no_more(served: Node, bundles: Bundles) -> None:
     with_card(served, "1xT4")
     folders = [bundles("XPU_MEM=1G", args=["sleep", "1000"]) for _ in range(24)]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 2
 _MAX_BYTES = 16 << 20
+_has_asked = False
 
 
 def driver_root(config: Config) -> tuple[str, bool]:
@@ -83,8 +84,10 @@ def refresh(root: str, is_simulated: bool) -> Inventory:
     driver's nodes) sees that too, from the same files, and what it kept would refuse every start. Nor where a
     driver is there and did not answer: it may answer the next start.
     """
+    global _has_asked
     from xpu_runtime.vendors import registry  # a driver's own library alone costs more than a warm start
 
+    _has_asked = True
     inventory = registry.discover(root, is_simulated)
     if inventory.problems or not inventory.devices:
         try:
@@ -104,6 +107,12 @@ def refresh(root: str, is_simulated: bool) -> Inventory:
     except OSError:
         pass  # the next start asks again
     return inventory
+
+
+def has_asked() -> bool:
+    """Whether this process has asked drivers: what a vendor's module has loaded for that (a library, a
+    binding that keeps it) stays as it is until the process ends, whatever is installed meanwhile."""
+    return _has_asked
 
 
 def _cache_path() -> str:
