@@ -11,11 +11,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from xpu_runtime import third_party, version
-from xpu_runtime.cli.live import Card, Reading, Row
-from xpu_runtime.errors import XpuError
+from xpu_runtime.cli.device_state import DeviceState, states
+from xpu_runtime.cli.live import Reading, Row
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.grants import MEMORY, Slice, Use
 from xpu_runtime.limits import pages
@@ -23,9 +23,6 @@ from xpu_runtime.limits.pages import Compute
 from xpu_runtime.linux import proc
 from xpu_runtime.request.quotas import Quota
 from xpu_runtime.value import Value
-from xpu_runtime.vendors import marks, registry
-from xpu_runtime.vendors.inventory import Device
-from xpu_runtime.vendors.vendor import Sensors
 
 third_party.enable()
 from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
@@ -57,21 +54,8 @@ CODES = (
 )
 
 
-class _OfDevice(Value):
-    """What is known of a device, for the table below."""
-
-    card: Card
-    #: None: it is not on this node any more, and still has slices.
-    device: Device | None
-    slices: int
-    sensors: Sensors
-    #: None: that cannot be told.
-    drained: bool | None
-    reserved: bool | None
-
-
 class _OfSlice(Value):
-    """The same of a slice."""
+    """What is known of a slice, for the table below."""
 
     row: Row
     slice: Slice
@@ -79,14 +63,18 @@ class _OfSlice(Value):
 
 
 _Quota = tuple[str, str, Callable[[Quota, Use], Optional[float]]]
-_Device = tuple[str, str, Callable[[_OfDevice], Optional[float]]]
+_Device = tuple[str, str, Callable[[DeviceState], Optional[float]]]
 _Slice = tuple[str, str, Callable[[_OfSlice], Optional[float]]]
 
 _DEVICES: tuple[_Device, ...] = (
     ("healthy", "0: the device has a fault.", lambda of: of.device is not None and of.device.fault is None),
-    ("drained", "1: it gets no new slices until it is undrained.", lambda of: of.drained),
-    ("reserved", "1: it is given only to those that name its reservation.", lambda of: of.reserved),
-    ("slices", "Slices that are granted of it.", lambda of: of.slices),
+    ("drained", "1: it gets no new slices until it is undrained.", lambda of: _is_marked(of, of.why_drained)),
+    (
+        "reserved",
+        "1: it is given only to those that name its reservation.",
+        lambda of: _is_marked(of, of.reservation),
+    ),
+    ("slices", "Slices that are granted of it.", lambda of: len(of.card.rows)),
     ("memory_bytes", "Memory that it has.", lambda of: of.device.memory_bytes if of.device else None),
     (
         "memory_granted_bytes",
@@ -278,7 +266,7 @@ def _of_quotas(quotas: Sequence[tuple[Quota, Use]]) -> Iterator[Metric]:
 
 
 def _of_reading(reading: Reading | None, problems: list[str], counted: Counted) -> Iterator[Metric]:
-    devices = [] if reading is None else _devices(reading, problems)
+    devices = [] if reading is None else states(reading, problems)
     info = InfoMetricFamily("xpu_device", "What a device is.", labels=["uuid", "index"])
     for of in devices:
         driver = reading.inventory.driver(of.device.vendor) if reading and of.device else None
@@ -330,31 +318,9 @@ def _age_s(row: Row) -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - proc.seconds(row.grant.start_time))
 
 
-def _devices(reading: Reading, problems: list[str]) -> list[_OfDevice]:
-    sensors = registry.sensors(reading.inventory, problems)
-    told: marks.Marks | None = _tried(marks.read, problems)
-    known = {device.uuid: device for device in reading.inventory.devices}
-    found = []
-    for card in reading.cards:
-        device = known.get(card.uuid)
-        is_drained = is_reserved = None
-        if device is not None and told is not None:
-            is_drained, is_reserved = (
-                told.why_drained(device) is not None,
-                told.reservation(device) is not None,
-            )
-        of_it = sensors.get(card.uuid, Sensors())
-        found.append(_OfDevice(card, device, len(card.rows), of_it, is_drained, is_reserved))
-    return found
-
-
-def _tried(read: Callable[[], Any], problems: list[str]) -> Any:
-    """None where it cannot be read: all else is worth telling."""
-    try:
-        return read()
-    except XpuError as error:
-        problems.append(str(error))
-        return None
+def _is_marked(of: DeviceState, mark: object) -> bool | None:
+    """None where it is not known."""
+    return None if of.marks is None else mark is not None
 
 
 def _slices(reading: Reading) -> list[tuple[list[str], _OfSlice]]:

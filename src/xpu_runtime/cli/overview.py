@@ -15,6 +15,7 @@ from typing import Any
 
 from xpu_runtime import version
 from xpu_runtime.agent import status
+from xpu_runtime.cli.device_state import states
 from xpu_runtime.cli.live import Card, Reading, Row
 from xpu_runtime.cli.metrics import Figures
 from xpu_runtime.cli.names import Names
@@ -24,8 +25,7 @@ from xpu_runtime.ledger import events
 from xpu_runtime.ledger.events import Event, Totals
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.vendors import marks, registry
-from xpu_runtime.vendors.vendor import Sensors
+from xpu_runtime.vendors import marks
 
 _MOST_DEVICES, _MOST_SLICES, _MOST_EVENTS = 64, 256, 50
 #: Characters, of a name or id, and of a reason.
@@ -130,16 +130,9 @@ def _sample(reading: Reading | None) -> dict[str, Any]:
 def _devices(
     reading: Reading, name_of: Callable[[Grant], str | None], problems: list[str]
 ) -> list[dict[str, Any]]:
-    sensors = registry.sensors(reading.inventory, problems)
-    told: marks.Marks | None = _tried(marks.read, problems)
-    known = {device.uuid: device for device in reading.inventory.devices}
     found = []
-    cards = reading.cards[:_MOST_DEVICES]
-    for card, most in zip(cards, _room(cards)):
-        device = known.get(card.uuid)
-        drained = told.why_drained(device) if told and device else None
-        reserved = told.reservation(device) if told and device else None
-        of_it = sensors.get(card.uuid, Sensors())
+    for of, most in zip(states(reading, problems), _room(reading.cards[:_MOST_DEVICES])):
+        card, device, drained, reserved = of.card, of.device, of.why_drained, of.reservation
         found.append(
             {
                 "index": card.index,
@@ -151,9 +144,9 @@ def _devices(
                 "reserved": None if reserved is None else _text(marks.as_reserved(reserved), 300),
                 "busy_percent": _rounded(card.busy),
                 "memory_bytes": card.memory_total,
-                "memory_reported_bytes": of_it.memory_used_bytes,
-                "temperature_celsius": of_it.temperature_celsius,
-                "power_watts": _rounded(of_it.power_watts),
+                "memory_reported_bytes": of.sensors.memory_used_bytes,
+                "temperature_celsius": of.sensors.temperature_celsius,
+                "power_watts": _rounded(of.sensors.power_watts),
                 # Of all slices, whether or not they are listed.
                 "slices_total": len(card.rows),
                 "memory_asked_bytes": sum(row.memory_limit for row in card.rows),
@@ -236,15 +229,6 @@ def _not_shown(reading: Reading | None, devices: list[dict[str, Any]]) -> dict[s
 def _key(row: Row) -> str:
     """What names a slice, as long as the ledger's file is there."""
     return f"{row.grant.id}.{row.position}"
-
-
-def _tried(read: Callable[[], Any], problems: list[str]) -> Any:
-    """None where it cannot be read: all else is worth showing."""
-    try:
-        return read()
-    except XpuError as error:
-        problems.append(str(error))
-        return None
 
 
 def _text(words: str, longest: int = _LONGEST) -> str:
