@@ -99,5 +99,5 @@ class Beside:
 def _has_ended(child: int) -> bool:
     try:
         return os.waitpid(child, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # whoever waits for any child has seen its end
+    except ChildProcessError:  # the kernel keeps no end where SIGCHLD is ignored, as an agent can inherit
         return True

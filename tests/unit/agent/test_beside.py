@@ -84,15 +84,17 @@ def test_where_no_process_can_be_started_it_is_tried_again(
     process.close()
 
 
-def test_what_somebody_else_has_waited_for_has_ended(tmp_path: Path) -> None:
-    """The process that asks the driver is waited for by waiting for any."""
+def test_where_nobody_keeps_a_childs_end_it_is_seen_all_the_same(tmp_path: Path) -> None:
+    """As with an agent that was started with SIGCHLD ignored."""
     told: list[str] = []
-    process = beside.Beside("what is tried", 0, lambda: None, "s", told.append)
-    process.look()
-    os.waitpid(process._child, 0)
-    process.look()
-    assert told[0].startswith("what is tried has ended")
-    process.close()
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        process = beside.Beside("what is tried", 0, lambda: None, "s", told.append)
+        process.look()
+        _end_of(process, told, "what is tried has ended")
+        process.close()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_what_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:

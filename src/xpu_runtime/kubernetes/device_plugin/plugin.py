@@ -35,10 +35,10 @@ from xpu_runtime.value import Value
 _KUBELET_S, _SETTLE_S = 1.0, 1.0
 #: And until that is done though nothing has changed: pods that nobody tells of lose what they have.
 _SETTLE_ANYWAY_S = 10.0
-#: A thread that has not come round for so many seconds hangs.
+#: A thread that has not come round for so many seconds hangs. Of those that look again each second: the pods'
+#: watch and the reports wait for as long as nothing happens, and an end is set to each of their questions.
 _HANGS_S = 120.0
 _PODS = "/api/v1/pods"
-
 
 #: Looks between two times that unused memory is given back.
 _TRIM_EVERY = 300
@@ -81,6 +81,8 @@ class Plugin:
         self._stop = threading.Event()
         self._lives = Lives("the device plugin", self._stop.set)
         self._settle = threading.Event()
+        #: When the kubelet's folder, and what is reserved, was looked at last (time.monotonic).
+        self._registered_at = self._settled_at = time.monotonic()
         resources = resources_of(self._last)
         self._accounts = Accounts()
         self._driver = DriverLook(settings.health_s, settings.health_timeout_s)
@@ -135,6 +137,7 @@ class Plugin:
                 # Not before it is known what to offer: the kubelet would think that the devices are gone.
                 if self._looking.inventory is not None:
                     self._registrations.look()
+                self._registered_at = time.monotonic()
                 self._stop.wait(_KUBELET_S)
                 looks += 1
                 if looks % _TRIM_EVERY == 3:
@@ -159,9 +162,14 @@ class Plugin:
 
     def problem(self) -> str:
         """Why it is not well; "": it is."""
-        if time.monotonic() - self._looking.looked_at > _HANGS_S:
-            return "what is offered has not been looked at for too long"
-        return ""
+        since = time.monotonic() - _HANGS_S
+        rounds = {
+            "what is offered": self._looking.looked_at,
+            "what is reserved": self._settled_at,
+            "the kubelet's folder": self._registered_at,
+        }
+        hang = [what for what, looked_at in rounds.items() if looked_at < since]
+        return f"not looked at for too long: {', '.join(hang)}" if hang else ""
 
     def _look(self) -> None:
         self._looking.run(self._stop)
@@ -182,20 +190,21 @@ class Plugin:
 
     def _settle_pods(self) -> None:
         seen: tuple[int, ...] = ()
-        settled_at, problem = float("-inf"), ""
+        done_at, problem = float("-inf"), ""
         while not self._stop.is_set():
+            self._settled_at = time.monotonic()
             was_told = self._settle.wait(_SETTLE_S)
             self._settle.clear()
             stamp, now = self._accounts.stamp(), time.monotonic()
             if stamp != seen:
                 self._pods.look_again()  # somebody may have given back what they need
-            is_time = now - settled_at >= _SETTLE_ANYWAY_S
+            is_time = now - done_at >= _SETTLE_ANYWAY_S
             if not (was_told or is_time or stamp != seen or self._pods.is_due()):
                 continue
             try:
                 self._pods.settle(self._accounts.read(_SETTLE_S).reservations)
                 # The stamp of before it was read: what others write meanwhile is seen the next time.
-                seen, settled_at, problem = stamp, now, ""
+                seen, done_at, problem = stamp, now, ""
             except (XpuError, OSError) as error:
                 if str(error) != problem:
                     problem = str(error)

@@ -1,0 +1,48 @@
+"""The plugin as a whole: a thread of it that hangs is told of by its page, and ended by who asks that."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from support.stand_in_kubelet import until
+from xpu_runtime.kubernetes.device_plugin import looking, plugin
+from xpu_runtime.kubernetes.device_plugin.plugin import Plugin, Settings
+
+
+@pytest.mark.parametrize(
+    ("part", "call", "what"),
+    [
+        ("_looking", "look", "what is offered"),
+        ("_pods", "settle", "what is reserved"),
+        ("_registrations", "look", "the kubelet's folder"),
+    ],
+)
+def test_a_thread_that_hangs_is_told_of(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, call: str, what: str
+) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "config.yaml").write_text(f"driver: {{root: {tmp_path}/root}}\n")
+    monkeypatch.setenv("XPU_CONFIG", str(tmp_path / "config.yaml"))
+    for module, seconds in ((looking, "_LOOK_S"), (plugin, "_SETTLE_S"), (plugin, "_KUBELET_S")):
+        monkeypatch.setattr(module, seconds, 0.01)
+    monkeypatch.setattr(plugin, "_HANGS_S", 3.0)
+    monkeypatch.setattr(plugin, "_keep_small", lambda: None)
+    interval = sys.getswitchinterval()
+    one = Plugin(Settings("n1", str(tmp_path), str(tmp_path / "none.sock")), None, lambda _: None)
+    goes_on = threading.Event()
+    monkeypatch.setattr(getattr(one, part), call, lambda *_: goes_on.wait())
+    life = threading.Thread(target=one.run)
+    life.start()
+    try:
+        assert one.problem() == ""
+        until(lambda: one.problem() == f"not looked at for too long: {what}", "it is told")
+    finally:
+        goes_on.set()
+        one.stop()
+        life.join(30)
+        sys.setswitchinterval(interval)
+    assert not life.is_alive()
