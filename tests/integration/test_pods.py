@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.sharing_time import Serve
-from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.reservations import of_assignment
 from xpu_runtime.linux import proc

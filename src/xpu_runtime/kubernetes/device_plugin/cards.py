@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import ConfigError
-from xpu_runtime.kubernetes.device_plugin.accounts import Taken
 from xpu_runtime.kubernetes.device_plugin.offer import Card
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import Taken
 from xpu_runtime.ledger.grants import CORES, Use
 from xpu_runtime.limits import choose
 from xpu_runtime.vendors import inventory as node

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.device_plugin import node
-from xpu_runtime.kubernetes.device_plugin.accounts import Accounts, Taken
 from xpu_runtime.kubernetes.device_plugin.cards import cards, strengths, with_known
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
 from xpu_runtime.kubernetes.device_plugin.given import Given
@@ -21,6 +20,7 @@ from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
 from xpu_runtime.kubernetes.device_plugin.offer import Card, Offer, check_size, offered
 from xpu_runtime.kubernetes.device_plugin.pods import Pods
 from xpu_runtime.kubernetes.device_plugin.server import Served
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts, Taken
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.request.assignment import AssignmentError, read_keys
 from xpu_runtime.vendors.inventory import Inventory

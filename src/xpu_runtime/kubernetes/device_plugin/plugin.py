@@ -17,7 +17,6 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin import kubelet, metrics
-from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
 from xpu_runtime.kubernetes.device_plugin.calls import KubeletCalls
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
 from xpu_runtime.kubernetes.device_plugin.given import Given
@@ -27,6 +26,7 @@ from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, resources_of
 from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
 from xpu_runtime.kubernetes.device_plugin.server import Served, pool
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts
 from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.kubernetes.outages import Outages
 from xpu_runtime.value import Value

@@ -18,9 +18,9 @@ from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import DeviceError, XpuError
 from xpu_runtime.kubernetes import resources as names
 from xpu_runtime.kubernetes.api import Api, ApiError, Change
-from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, placed_by_node, refusal_text, shares_text
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation, of_assignment

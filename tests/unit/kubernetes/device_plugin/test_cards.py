@@ -10,8 +10,8 @@ import pytest
 from support.inventories import node, nvidia
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.kubernetes.device_plugin import node as described
-from xpu_runtime.kubernetes.device_plugin.accounts import Taken
 from xpu_runtime.kubernetes.device_plugin.cards import cards, with_known
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import Taken
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.request.assignment import Share

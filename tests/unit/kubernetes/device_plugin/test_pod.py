@@ -12,7 +12,6 @@ import pytest
 from support.inventories import node, nvidia
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.kubernetes.api import ApiError, Change
-from xpu_runtime.kubernetes.device_plugin.accounts import Accounts
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
 from xpu_runtime.kubernetes.device_plugin.pod import (
     PodOnNode,
@@ -22,6 +21,7 @@ from xpu_runtime.kubernetes.device_plugin.pod import (
     shares_text,
 )
 from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts
 from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, Resources
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.pods import RefusedContainer
