@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.sharing_time import Serve
-from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.reservations import of_assignment
 from xpu_runtime.linux import proc
@@ -665,7 +665,7 @@ def test_what_a_pods_containers_have_beyond_its_reservation_is_not_offered(
     monkeypatch.setenv("XPU_RUN_DIR", str(node.run_dir))
 
     def others() -> tuple[int, int]:
-        use = Accounts().read(5).others.get(uuid, Use())
+        use = SharedLedger().read(5).others.get(uuid, Use())
         return use.memory_bytes // GIB, use.cores
 
     assert others() == (0, 0)

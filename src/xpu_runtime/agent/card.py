@@ -41,9 +41,9 @@ class Watched:
     __slots__ = (
         "_highest",
         "_terms",
-        "account",
         "adjusted",
         "container",
+        "debt",
         "demand",
         "folder",
         "governed",
@@ -63,7 +63,7 @@ class Watched:
         self._terms = page.terms()
         used, waits = unpack(self.seen) if len(self.seen) == _WHOLE_LOOK else (0, 0)
         self.demand = Demand(page.cap, *page.policy, used, waits, now)
-        self.account = crosscheck.Account()
+        self.debt = crosscheck.Debt()
         #: Whether the driver's samples tell it apart from others.
         self.sampled = True
         #: Not read before this time.
@@ -78,7 +78,7 @@ class Watched:
     @property
     def told(self) -> bool:
         """Whether its page is to have a share."""
-        return self.governed or self.account.held
+        return self.governed or self.debt.held
 
     def reread(self) -> bool:
         """Takes over what `xpu set` has changed; whether that is anything."""
@@ -112,9 +112,9 @@ class Watched:
 
     def write(self, number: int) -> None:
         """Writes its share, or what it is held to if that is less, with the number of the agent's round."""
-        if self.account.held:
+        if self.debt.held:
             # Whatever others leave: it is to come to its cap, by the driver's samples.
-            self.share = min(self.share, self.account.share(self.demand.cap))
+            self.share = min(self.share, self.debt.share(self.demand.cap))
         elif not self.governed:
             self.free()
             return
@@ -159,7 +159,7 @@ class Card:
             if not self.busy:
                 # No round decides while nobody is at work: what is told of the slices are their caps.
                 for each in self.slices:
-                    if not each.account.held:
+                    if not each.debt.held:
                         each.free()
 
     def arrange(self) -> None:
@@ -182,7 +182,7 @@ class Card:
         self._look(now, round_ns)
         if self.busy:
             return self._decide(now, number, round_ns)
-        if was or any(each.account.held for each in self.slices):
+        if was or any(each.debt.held for each in self.slices):
             self._rest(number)
             return True
         return False
@@ -252,7 +252,7 @@ class Card:
         self._borrowing = False
         for each in self.slices:
             each.set_share(each.demand.cap)
-            if each.account.held:
+            if each.debt.held:
                 each.write(number)
             else:
                 each.free()

@@ -116,18 +116,18 @@ class Comparison:
             )
 
     def _compare(self, card: Card, each: Watched, seconds: float, utilization: float | None) -> None:
-        account, was = each.account, each.account.held
-        account.check(seconds, utilization, each.highest_share() / WHOLE, each.demand.cap / WHOLE)
-        if account.held == was:
+        debt, was = each.debt, each.debt.held
+        debt.check(seconds, utilization, each.highest_share() / WHOLE, each.demand.cap / WHOLE)
+        if debt.held == was:
             return
         card.arrange()
         name, cap = each.container[:12], each.demand.cap / WHOLE
-        if account.held:
+        if debt.held:
             self._log(
                 f"container {name} is held more strictly on {card.name}: the driver counts "
                 f"{utilization or 0:.0%} of the device for it, {cap:.0%} is its cap"
             )
-            used = f"used {account.owed:.0f} s more of the device's time than it may, by the driver's count"
+            used = f"used {debt.owed:.0f} s more of the device's time than it may, by the driver's count"
             self._add_event(events.HELD, card, each, used)
         else:
             self._log(f"container {name} is held as usual again on {card.name}")

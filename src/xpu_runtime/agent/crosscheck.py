@@ -32,7 +32,7 @@ _PROBATION_S = 10.0
 _LATE_CHECKS = 4
 
 
-class Account:
+class Debt:
     """What one slice owes."""
 
     __slots__ = ("_allowed", "_clean_s", "held", "owed")

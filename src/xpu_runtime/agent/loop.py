@@ -206,10 +206,10 @@ class Agent:
 
 def _slice_status(each: Watched, compared: bool | None) -> dict[str, Any]:
     """Shares in percent; `compared`: whether the driver's samples are of its device."""
-    account, demand = each.account, each.demand
+    debt, demand = each.debt, each.demand
     cap = demand.cap * 100 / WHOLE
     strict = None
-    if account.held:
+    if debt.held:
         strict = f"the driver counted more than its cap of {cap:.0f}% for it"
     return {
         "container_id": each.container,
@@ -220,5 +220,5 @@ def _slice_status(each: Watched, compared: bool | None) -> dict[str, Any]:
         "share": each.share * 100 / WHOLE if demand.cap else None,
         "compared": compared and each.sampled,
         "held_strictly": strict,
-        "owed_seconds": round(account.owed, 1),
+        "owed_seconds": round(debt.owed, 1),
     }

@@ -18,7 +18,7 @@ from xpu_runtime.agent.beside import AGAIN_S, Beside
 from xpu_runtime.agent.collector import Collector, Make
 from xpu_runtime.agent.history import History
 from xpu_runtime.agent.page import Page
-from xpu_runtime.agent.scrapes import Listener, Made, Pages, Server, local_hosts, response
+from xpu_runtime.agent.scrapes import FromCollector, Listener, Pages, Server, local_hosts, response
 from xpu_runtime.config.defaults import Config
 
 SOCKET = "metrics.sock"
@@ -58,9 +58,9 @@ def _serve(config: Config, make: Make, log: Callable[[str], None]) -> NoReturn:
 
 
 def _pages(history: History, log: Callable[[str], None]) -> Pages:
-    found: dict[str, Made | Callable[[], bytes]] = {
-        "/metrics": Made(METRICS, _METRICS_TYPE),
-        "/data.json": Made(DATA, _JSON, history.taken),
+    found: dict[str, FromCollector | Callable[[], bytes]] = {
+        "/metrics": FromCollector(METRICS, _METRICS_TYPE),
+        "/data.json": FromCollector(DATA, _JSON, history.taken),
         "/history.json": lambda: response("200 OK", _JSON, history.json()),
     }
     try:

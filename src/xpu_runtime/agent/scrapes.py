@@ -30,7 +30,7 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _TEXT = "text/plain; charset=utf-8"
 
 
-class Made(Value):
+class FromCollector(Value):
     """What the collector makes when it is asked `question`."""
 
     question: bytes
@@ -40,7 +40,7 @@ class Made(Value):
 
 
 #: By its path, what there is: made by the collector, or a whole answer that is at hand.
-Pages = Mapping[str, Union[Made, Callable[[], bytes]]]
+Pages = Mapping[str, Union[FromCollector, Callable[[], bytes]]]
 
 
 class Listener(Value):
@@ -162,12 +162,12 @@ class Server:
                 self._requested(client)
 
     def _requested(self, client: _Client) -> None:
-        refusal, path, client.head_only = judged(client.received, client.listener.hosts, self._pages)
+        refusal, path, client.head_only = checked_request(client.received, client.listener.hosts, self._pages)
         if refusal:
             self._answer(client, refusal)
             return
         page = self._pages[path]
-        if not isinstance(page, Made):
+        if not isinstance(page, FromCollector):
             self._answer(client, page())
             return
         made_at, content = self._fresh.get(path, (-_FRESH_S, b""))
@@ -185,7 +185,7 @@ class Server:
             return
         waiting = sorted((client for client in self._clients if client.waits), key=lambda each: each.until)
         page = self._pages[waiting[0].waits] if waiting else None
-        if isinstance(page, Made):
+        if isinstance(page, FromCollector):
             self._asked, question = waiting[0].waits, page.question
         elif self._history.due is not None and time.monotonic() >= self._history.due:
             self._asked, question = "", SAMPLE
@@ -228,7 +228,7 @@ class Server:
 
     def _result(self, path: str, content: bytes, error: str) -> bytes:
         page = self._pages[path]
-        if error or not isinstance(page, Made):
+        if error or not isinstance(page, FromCollector):
             return _plain("503 Service Unavailable", error)
         return response("200 OK", page.content_type, page.taken(content) if page.taken else content)
 
@@ -265,7 +265,9 @@ class Server:
             )
 
 
-def judged(head: bytes, hosts: tuple[str, ...] | None, pages: Iterable[str]) -> tuple[bytes, str, bool]:
+def checked_request(
+    head: bytes, hosts: tuple[str, ...] | None, pages: Iterable[str]
+) -> tuple[bytes, str, bool]:
     """The answer to a request that gets none of `pages`, b"" for one that does; which; whether only its head
     is wanted."""
     line, *fields = head.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")

@@ -14,7 +14,7 @@ import pytest
 from xpu_runtime.agent import collector, scrapes
 from xpu_runtime.agent.collector import Collector
 from xpu_runtime.agent.history import SAMPLE, History
-from xpu_runtime.agent.scrapes import Listener, Made, Server
+from xpu_runtime.agent.scrapes import FromCollector, Listener, Server
 from xpu_runtime.errors import XpuError
 
 PAGES = ("metrics", "data")
@@ -31,7 +31,9 @@ class Scraper:
         self._listening.setblocking(False)
         self.collector = Collector(make)
         self._server = Server(
-            self.collector, {f"/{name}": Made(name.encode(), "text/plain") for name in PAGES}, history
+            self.collector,
+            {f"/{name}": FromCollector(name.encode(), "text/plain") for name in PAGES},
+            history,
         )
         self._server.listen(Listener(self._listening))
 

@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 import pytest
 
-from xpu_runtime.agent.crosscheck import Account, by_slice
+from xpu_runtime.agent.crosscheck import Debt, by_slice
 from xpu_runtime.limits.compute import WHOLE
 
 CAP = 3000
 
 
-def ran(account: Account, seconds: int, use: Callable[[int], float], late: int = 1) -> list[float]:
+def ran(debt: Debt, seconds: int, use: Callable[[int], float], late: int = 1) -> list[float]:
     """What a slice uses each second that is told its share, with samples that are `late` seconds old."""
     told = [0.0] * late
     used = []
     for _ in range(seconds):
-        share = account.share(CAP) if account.held else CAP
+        share = debt.share(CAP) if debt.held else CAP
         used.append(use(share))
         told.append(round(used[-1], 2))
-        account.check(1.0, told[-1 - late], share / WHOLE, CAP / WHOLE)
+        debt.check(1.0, told[-1 - late], share / WHOLE, CAP / WHOLE)
     return used
 
 
@@ -35,8 +35,8 @@ def ran(account: Account, seconds: int, use: Callable[[int], float], late: int =
     ],
 )
 def test_a_slice_that_lies_gains_nothing(use: Callable[[int], float], late: int) -> None:
-    used = ran(account := Account(), 400, use, late)
-    assert account.held
+    used = ran(debt := Debt(), 400, use, late)
+    assert debt.held
     # Late samples make it swing, and a held slice has no credit for what it did not use.
     assert 0.25 < sum(used) / len(used) < 0.32
 
@@ -45,8 +45,8 @@ def test_a_slice_that_lies_gains_nothing(use: Callable[[int], float], late: int)
 def test_an_honest_slice_is_never_held(late: int) -> None:
     # The driver's samples jump by some percents around what it may use.
     samples = iter([0.26, 0.34] * 200)
-    ran(account := Account(), 400, lambda share: next(samples), late)
-    assert not account.held
+    ran(debt := Debt(), 400, lambda share: next(samples), late)
+    assert not debt.held
 
 
 def samples_of(begins: list[float], length: float, seed: int) -> list[tuple[float, float | None]]:
@@ -74,40 +74,40 @@ def test_a_load_of_long_kernels_that_keeps_its_cap_is_never_held(length: float, 
     # Two kernels go before the first has been measured, and are paid for then.
     begins = [0.0, length, *(length / cap * paid for paid in range(2, int(200 * cap / length)))]
     for seed in range(10):
-        account = Account()
+        debt = Debt()
         for seconds, used in samples_of(begins, length, seed):
-            account.check(seconds, used, cap, cap)
-            assert not account.held
+            debt.check(seconds, used, cap, cap)
+            assert not debt.held
 
 
 def test_one_that_has_stopped_lying_is_let_go() -> None:
-    account = Account()
-    ran(account, 30, lambda share: 1.0 if share else 0.0)
-    assert account.held
-    ran(account, 200, lambda share: share / WHOLE * 0.9)
-    assert not account.held
+    debt = Debt()
+    ran(debt, 30, lambda share: 1.0 if share else 0.0)
+    assert debt.held
+    ran(debt, 200, lambda share: share / WHOLE * 0.9)
+    assert not debt.held
 
 
 def test_no_sample_accuses_nobody_and_gives_back_time_to_the_held() -> None:
-    account = Account()
+    debt = Debt()
     for _ in range(100):
-        account.check(1.0, None, 0.3, 0.3)
-    assert not account.held
+        debt.check(1.0, None, 0.3, 0.3)
+    assert not debt.held
     for _ in range(10):
-        account.check(1.0, 1.0, 0.3, 0.3)
-    assert account.held
-    owed = account.owed
-    account.check(1.0, None, 0.3, 0.3)
-    assert account.owed < owed
+        debt.check(1.0, 1.0, 0.3, 0.3)
+    assert debt.held
+    owed = debt.owed
+    debt.check(1.0, None, 0.3, 0.3)
+    assert debt.owed < owed
 
 
 def test_use_of_a_share_that_was_taken_back_a_moment_ago_is_allowed() -> None:
-    account = Account()
+    debt = Debt()
     for _ in range(10):
-        account.check(1.0, 1.0, 1.0, 0.3)
+        debt.check(1.0, 1.0, 1.0, 0.3)
     for _ in range(2):
-        account.check(1.0, 1.0, 0.3, 0.3)
-    assert account.owed == 0
+        debt.check(1.0, 1.0, 0.3, 0.3)
+    assert debt.owed == 0
 
 
 def test_the_samples_of_a_containers_processes_are_added_up() -> None:
@@ -117,13 +117,13 @@ def test_the_samples_of_a_containers_processes_are_added_up() -> None:
 
 
 def test_many_processes_whose_samples_are_rounded_up_are_no_liars() -> None:
-    account = Account()
+    debt = Debt()
     samples, owners = dict.fromkeys(range(40), 0.01), dict.fromkeys(range(40), 0)  # each has used 0.6 %
     for _ in range(1000):
         found = by_slice(samples, owners, {0})
         assert found is not None
-        account.check(1.0, found[0], 0.25, 0.25)
-        assert account.owed == 0
+        debt.check(1.0, found[0], 0.25, 0.25)
+        assert debt.owed == 0
 
 
 def test_many_processes_whose_samples_are_rounded_up_are_evidence_beside_others() -> None:

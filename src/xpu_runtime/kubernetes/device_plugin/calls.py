@@ -57,7 +57,7 @@ class KubeletCalls:
         given = self._given.last
         answers = []
         for each in request.containers:
-            first = self._pods.thought_of(resource, each.size, given.by_pod(resource))
+            first = self._pods.likely_devices(resource, each.size, given.by_pod(resource))
             ids = preferred(each.available, each.must_include, each.size, given.ids(resource) or (), first)
             answers.append(ContainerPreferredAllocationResponse(ids))
         return PreferredAllocationResponse(tuple(answers))

@@ -20,7 +20,7 @@ from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
 from xpu_runtime.kubernetes.device_plugin.offer import Card, Offer, check_size, offered
 from xpu_runtime.kubernetes.device_plugin.pods import Pods
 from xpu_runtime.kubernetes.device_plugin.server import Served
-from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts, Taken
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger, Taken
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.request.assignment import AssignmentError, read_keys
 from xpu_runtime.vendors.inventory import Inventory
@@ -38,7 +38,7 @@ class Looking:
         self,
         resources: Resources,
         config: Callable[[], Config],
-        accounts: Accounts,
+        ledger: SharedLedger,
         driver: DriverLook,
         given: Given,
         pods: Pods,
@@ -48,7 +48,7 @@ class Looking:
     ) -> None:
         self._resources = resources
         self._config = config
-        self._accounts = accounts
+        self._ledger = ledger
         self._driver = driver
         self._given = given
         self._pods = pods
@@ -129,11 +129,11 @@ class Looking:
         self._pods.look_again()
 
     def _look_at_ledger(self) -> None:
-        stamp = self._accounts.stamp()
+        stamp = self._ledger.stamp()
         if stamp == self._seen and stamp:
             return
         try:
-            self.taken = self._accounts.read(_LEDGER_S)
+            self.taken = self._ledger.read(_LEDGER_S)
             self._seen = stamp
             self.ledger_answers = True
             self._tell("ledger", "")

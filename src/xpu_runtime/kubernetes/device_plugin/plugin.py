@@ -23,18 +23,18 @@ from xpu_runtime.kubernetes.device_plugin.given import Given
 from xpu_runtime.kubernetes.device_plugin.looking import Looking
 from xpu_runtime.kubernetes.device_plugin.offer import by_state
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, resources_of
-from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
+from xpu_runtime.kubernetes.device_plugin.pods import PodEvent, Pods
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
 from xpu_runtime.kubernetes.device_plugin.server import Served, pool
-from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.kubernetes.outages import Outages
 from xpu_runtime.value import Value
 
 #: Seconds between two looks at the kubelet's folder, and at what is to be reserved.
-_KUBELET_S, _SETTLE_S = 1.0, 1.0
+_KUBELET_S, _RECONCILE_S = 1.0, 1.0
 #: And until that is done though nothing has changed: pods that nobody tells of lose what they have.
-_SETTLE_ANYWAY_S = 10.0
+_RECONCILE_ANYWAY_S = 10.0
 #: A thread that has not come round for so many seconds hangs. Of those that look again each second: the pods'
 #: watch and the reports wait for as long as nothing happens, and an end is set to each of their questions.
 _HANGS_S = 120.0
@@ -80,17 +80,17 @@ class Plugin:
         self._outages = Outages(log, lambda: log("the API server answers"), self._api_problem)
         self._stop = threading.Event()
         self._lives = Lives("the device plugin", self._stop.set)
-        self._settle = threading.Event()
+        self._is_due = threading.Event()
         #: When the kubelet's folder, and what is reserved, was looked at last (time.monotonic).
-        self._registered_at = self._settled_at = time.monotonic()
+        self._registered_at = self._reconciled_at = time.monotonic()
         resources = resources_of(self._last)
-        self._accounts = Accounts()
+        self._ledger = SharedLedger()
         self._driver = DriverLook(settings.health_s, settings.health_timeout_s)
         self._given = Given(settings.pod_resources, resources.names)
         self._pods = Pods(
             settings.node_name,
             resources,
-            self._accounts,
+            self._ledger,
             self._config,
             lambda: self._looking.inventory,
             is_default,
@@ -101,7 +101,7 @@ class Plugin:
         self._looking = Looking(
             resources,
             self._config,
-            self._accounts,
+            self._ledger,
             self._driver,
             self._given,
             self._pods,
@@ -124,7 +124,7 @@ class Plugin:
         kubelet.sweep(self._settings.plugins)
         _keep_small()
         sys.setswitchinterval(_SWITCH_S)
-        lives = [self._look, self._settle_pods]
+        lives = [self._look, self._reconcile_pods]
         if self._api is not None:
             lives.append(self._watch)
         if self._reports is not None:
@@ -155,7 +155,7 @@ class Plugin:
     def stop(self) -> None:
         """Can be called by a signal's handler."""
         self._stop.set()
-        self._settle.set()
+        self._is_due.set()
         self._looking.wake()
         if self._reports is not None:
             self._reports.stop()
@@ -165,7 +165,7 @@ class Plugin:
         since = time.monotonic() - _HANGS_S
         rounds = {
             "what is offered": self._looking.looked_at,
-            "what is reserved": self._settled_at,
+            "what is reserved": self._reconciled_at,
             "the kubelet's folder": self._registered_at,
         }
         hang = [what for what, looked_at in rounds.items() if looked_at < since]
@@ -181,35 +181,35 @@ class Plugin:
             _PODS, self._pods.keep, self._stop, self._api_told, fieldSelector=selector
         ):
             self._pods.take(change)
-            self._settle.set()
+            self._is_due.set()
             self._looking.wake()
 
     def _api_told(self, problem: str) -> None:
         self._api_problem = problem
         self._outages.told(problem)
 
-    def _settle_pods(self) -> None:
+    def _reconcile_pods(self) -> None:
         seen: tuple[int, ...] = ()
         done_at, problem = float("-inf"), ""
         while not self._stop.is_set():
-            self._settled_at = time.monotonic()
-            was_told = self._settle.wait(_SETTLE_S)
-            self._settle.clear()
-            stamp, now = self._accounts.stamp(), time.monotonic()
+            self._reconciled_at = time.monotonic()
+            was_told = self._is_due.wait(_RECONCILE_S)
+            self._is_due.clear()
+            stamp, now = self._ledger.stamp(), time.monotonic()
             if stamp != seen:
                 self._pods.look_again()  # somebody may have given back what they need
-            is_time = now - done_at >= _SETTLE_ANYWAY_S
+            is_time = now - done_at >= _RECONCILE_ANYWAY_S
             if not (was_told or is_time or stamp != seen or self._pods.is_due()):
                 continue
             try:
-                self._pods.settle(self._accounts.read(_SETTLE_S).reservations)
+                self._pods.reconcile(self._ledger.read(_RECONCILE_S).reservations)
                 # The stamp of before it was read: what others write meanwhile is seen the next time.
                 seen, done_at, problem = stamp, now, ""
             except (XpuError, OSError) as error:
                 if str(error) != problem:
                     problem = str(error)
                     self._log(problem)
-                self._stop.wait(_SETTLE_S)
+                self._stop.wait(_RECONCILE_S)
 
     def _listed(self, seconds: float) -> list[PodOnNode]:
         assert self._api is not None
@@ -217,7 +217,7 @@ class Plugin:
         pods, _ = self._api.list(_PODS, self._pods.keep, seconds=seconds, fieldSelector=selector)
         return pods
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: PodEvent) -> None:
         self._log(f"pod {told.pod.namespace}/{told.pod.name}: {told.message}")
         if self._reports is not None:
             self._reports.tell(told)

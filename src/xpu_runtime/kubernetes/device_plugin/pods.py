@@ -20,7 +20,7 @@ from xpu_runtime.kubernetes import resources as names
 from xpu_runtime.kubernetes.api import Api, ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, placed_by_node, refusal_text, shares_text
-from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation, of_assignment
@@ -47,8 +47,8 @@ _GONE_S = 60.0
 _Key = tuple[str, str, str]
 
 
-class Told(Value):
-    """What an event on a pod is to say."""
+class PodEvent(Value):
+    """What a Kubernetes event on a pod is to say."""
 
     pod: PodOnNode
     reason: str
@@ -73,22 +73,22 @@ class _State:
 
 
 class Pods:
-    """Thread-safe. What is reserved is decided in `settle` and `ensure`, by any thread."""
+    """Thread-safe. What is reserved is decided in `reconcile` and `ensure`, by any thread."""
 
     def __init__(
         self,
         node_name: str,
         resources: Resources,
-        accounts: Accounts,
+        ledger: SharedLedger,
         config: Callable[[], Config],
         inventory: Callable[[], Inventory | None],
         is_default: Callable[[], bool | None],
-        tell: Callable[[Told], None],
+        tell: Callable[[PodEvent], None],
     ) -> None:
         """`is_default`: whether our runtime starts a pod that names no RuntimeClass; None: not known."""
         self._node = node_name
         self._resources = resources
-        self._accounts = accounts
+        self._ledger = ledger
         self._config = config
         self._inventory = inventory
         self._is_default = is_default
@@ -148,13 +148,13 @@ class Pods:
 
     # What is reserved
 
-    def settle(self, reservations: Mapping[str, Reservation], until: float | None = None) -> bool:
+    def reconcile(self, reservations: Mapping[str, Reservation], until: float | None = None) -> bool:
         """Reserves what is due, and ends what is over. `reservations`: what the ledger has; `until`
         (time.monotonic): when nothing is waited for any more. Whether anything was changed. LedgerError where
         the ledger cannot be used now."""
         gone = self._gone(reservations)
         if gone:
-            self._accounts.unreserve([uid for uid, _, _ in gone], _left(until))
+            self._ledger.unreserve([uid for uid, _, _ in gone], _left(until))
             with self._lock:
                 for key in gone:
                     self._unknown.pop(key, None)
@@ -172,13 +172,13 @@ class Pods:
         return changed
 
     def is_due(self) -> bool:
-        """Whether there is somebody whom `settle` would try."""
+        """Whether there is somebody whom `reconcile` would try."""
         now = time.monotonic()
         with self._lock:
             return any(each.reservation is None and now >= each.again_at for each in self._states.values())
 
     def look_again(self) -> None:
-        """What was refused may fit now: it is tried when `settle` is called next."""
+        """What was refused may fit now: it is tried when `reconcile` is called next."""
         with self._lock:
             for state in self._states.values():
                 state.again_at = 0.0
@@ -216,12 +216,12 @@ class Pods:
         if isinstance(found, Reservation):
             inventory = self._inventory()
             if is_first and inventory is not None:
-                self._tell(Told(pod, "XPUReserved", shares_text(found, inventory), False))
+                self._tell(PodEvent(pod, "XPUReserved", shares_text(found, inventory), False))
                 if not pod.runtime_class and self._is_default() is None:
-                    self._tell(Told(pod, "XPUNoRuntimeClass", str(_no_class(pod, is_sure=False)), True))
+                    self._tell(PodEvent(pod, "XPUNoRuntimeClass", str(_no_class(pod, is_sure=False)), True))
             return True
         if refusal and news:
-            self._tell(Told(pod, "XPURefused", refusal, True))
+            self._tell(PodEvent(pod, "XPURefused", refusal, True))
         return False
 
     def _decide(self, pod: PodOnNode, until: float | None) -> Reservation | Refusal:
@@ -239,7 +239,7 @@ class Pods:
             assigned = assignment.read(pod.assignment, assignment.read_keys(config.kubernetes_keys))
             _check(assigned, pod, self._node)
             reservation = of_assignment(assigned, pod.namespace, pod.name)
-            with self._accounts.turn(_left(until)):
+            with self._ledger.turn(_left(until)):
                 return reserve(inventory, config, reservation) or reservation
         if config.kubernetes_placement != "node":
             raise XpuError(
@@ -248,7 +248,7 @@ class Pods:
                 "is kube-scheduler told of the extender? (docs/kubernetes.md, The scheduler) Where it is, "
                 "leave out nodeName, and see schedulerName",
             )
-        with self._accounts.turn(_left(until)):
+        with self._ledger.turn(_left(until)):
             return place_for_pod(inventory, config, placed_by_node(pod))
 
     # What starts
@@ -261,11 +261,11 @@ class Pods:
             state = self._named(namespace, name)
             try:
                 if state is not None:
-                    if self._accounts.is_reserved(state.pod.key, _left(until)) or self._reserve(state, until):
+                    if self._ledger.is_reserved(state.pod.key, _left(until)) or self._reserve(state, until):
                         return
                     raise XpuError(f"refused: {state.refused}")
                 # Reserved before this plugin was started; the hook looks at the UID.
-                reservations = self._accounts.read(_left(until)).reservations.values()
+                reservations = self._ledger.read(_left(until)).reservations.values()
                 if any((each.namespace, each.pod) == (namespace, name) for each in reservations):
                     return
             except LedgerError as error:
@@ -293,7 +293,7 @@ class Pods:
                 for pod in self._listed(listed, until):
                     self._put_read(pod)
                 self.look_again()
-                self.settle(self._accounts.read(_left(until)).reservations, until)
+                self.reconcile(self._ledger.read(_left(until)).reservations, until)
                 return
             except XpuError:
                 if time.monotonic() >= until:
@@ -368,7 +368,7 @@ class Pods:
         refused = sum(bool(each.refused) and each.reservation is None for each in states)
         return {"reserved": reserved, "refused": refused, "waiting": len(states) - reserved - refused}
 
-    def thought_of(
+    def likely_devices(
         self, resource: str, units: int, given: Mapping[tuple[str, str], int]
     ) -> tuple[tuple[str, int], ...]:
         """The devices of the oldest pod that has a container which asks for so many units, and that has not

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xpu_runtime.kubernetes.api import MERGE, Api, ApiError, event
-from xpu_runtime.kubernetes.device_plugin.pods import Told
+from xpu_runtime.kubernetes.device_plugin.pods import PodEvent
 
 _COMPONENT = "xpu-device-plugin"
 _MOST_EVENTS = 200
@@ -32,7 +32,7 @@ class Reports:
         self._node = node
         self._log = log
         self._wake = threading.Condition()
-        self._events: deque[Told] = deque(maxlen=_MOST_EVENTS)
+        self._events: deque[PodEvent] = deque(maxlen=_MOST_EVENTS)
         self._patch: dict[str, Any] | None = None
         self._written: dict[str, Any] | None = None
         self._not_before = 0.0
@@ -40,9 +40,9 @@ class Reports:
         self._problem = ""
         self._stopped = False
 
-    def tell(self, told: Told) -> None:
+    def tell(self, event: PodEvent) -> None:
         with self._wake:
-            self._events.append(told)
+            self._events.append(event)
             self._wake.notify()
 
     def write_node(self, patch: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class Reports:
             return max(self._not_before - _APART_S + _REFRESH_S - time.monotonic(), 0.01)
         return max(self._not_before - time.monotonic(), 0.0)
 
-    def _post(self, told: Told) -> None:
+    def _post(self, told: PodEvent) -> None:
         pod = {"namespace": told.pod.namespace, "name": told.pod.name, "uid": told.pod.uid}
         path, body = event(
             pod, told.reason, told.message, warning=told.warning, component=_COMPONENT, node=self._node

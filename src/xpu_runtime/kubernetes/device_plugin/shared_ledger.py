@@ -42,7 +42,7 @@ def _beyond(use: Use, reservation: Reservation, uuid: str) -> Use:
     return Use(max(memory, 0), max(cores, 0), 0, use.exclusive)
 
 
-class Accounts:
+class SharedLedger:
     """The ledger, shared by threads."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
 from xpu_runtime.kubernetes.device_plugin.given import GivenNow
 from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
-from xpu_runtime.kubernetes.device_plugin.pods import Told
+from xpu_runtime.kubernetes.device_plugin.pods import PodEvent
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
 from xpu_runtime.kubernetes.resources import MEMORY, Resources
 
@@ -169,7 +169,7 @@ def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
     reports.write_node({"metadata": {"labels": {"a": "1"}}})
     assert POD is not None
     for number in range(1000):
-        reports.tell(Told(POD, "XPURefused", str(number), True))
+        reports.tell(PodEvent(POD, "XPURefused", str(number), True))
     assert len(reports._events) <= 200
     api_server.up()
     until(lambda: labels(api_server).get("a") == "1", "it is written")
@@ -191,8 +191,8 @@ def test_an_event_that_could_not_be_written_is_written_later(
 
     api_server.fault = fail_once
     assert POD is not None
-    reports.tell(Told(POD, "XPURefused", "first", True))
-    reports.tell(Told(POD, "XPURefused", "second", True))
+    reports.tell(PodEvent(POD, "XPURefused", "first", True))
+    reports.tell(PodEvent(POD, "XPURefused", "second", True))
 
     def posted() -> int:
         return sum(method == "POST" for method, _ in api_server.requests)

@@ -20,8 +20,8 @@ from xpu_runtime.kubernetes.device_plugin.pod import (
     resources_of,
     shares_text,
 )
-from xpu_runtime.kubernetes.device_plugin.pods import Pods, Told
-from xpu_runtime.kubernetes.device_plugin.shared_ledger import Accounts
+from xpu_runtime.kubernetes.device_plugin.pods import PodEvent, Pods
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, Resources
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.pods import RefusedContainer
@@ -159,8 +159,8 @@ def test_the_nearest_request_is_said_as_limits(
 def pods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pods:
     """With no device on the node: nothing can be reserved."""
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
-    told: list[Told] = []
-    return Pods("n1", KNOWN, Accounts(), lambda: DEFAULTS, lambda: None, lambda: None, told.append)
+    told: list[PodEvent] = []
+    return Pods("n1", KNOWN, SharedLedger(), lambda: DEFAULTS, lambda: None, lambda: None, told.append)
 
 
 def listed(*found: PodOnNode) -> Change[PodOnNode]:
@@ -176,22 +176,22 @@ def unreserved(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The UIDs of which the reservation was ended."""
     found: list[str] = []
     end: Callable[[list[str], float], None] = lambda uids, _: found.extend(uids)  # noqa: E731
-    monkeypatch.setattr(pods._accounts, "unreserve", end)
+    monkeypatch.setattr(pods._ledger, "unreserve", end)
     return found
 
 
 def test_before_the_server_has_told_nothing_is_ended(pods: Pods, unreserved: list[str]) -> None:
-    pods.settle(reserved("u1"))
+    pods.reconcile(reserved("u1"))
     assert unreserved == []
 
 
 def test_a_pod_that_is_gone_loses_its_reservation_at_once(pods: Pods, unreserved: list[str]) -> None:
     here = kept(pod(container("main", mem="1")))
     pods.take(listed(here))
-    pods.settle(reserved("u1"))
+    pods.reconcile(reserved("u1"))
     assert unreserved == []
     pods.take(Change("deleted", (here,)))
-    pods.settle(reserved("u1"))
+    pods.reconcile(reserved("u1"))
     assert unreserved == ["u1"]
 
 
@@ -204,10 +204,10 @@ def test_a_pod_that_is_gone_when_the_server_is_back_loses_it_at_once(
     pods.take(Change("changed", (here,)))
     pods.ensure_all(lambda _: [just_read], time.monotonic() + 20)
     both = {**reserved("u1"), **reserved("u2", "q")}
-    pods.settle(both)
+    pods.reconcile(both)
     assert unreserved == []
     pods.take(listed())
-    pods.settle(both)
+    pods.reconcile(both)
     assert unreserved == ["u1"]  # the other one may be newer than the list
 
 
@@ -215,10 +215,10 @@ def test_a_pod_that_nobody_has_told_of_loses_it_only_after_a_while(
     pods: Pods, unreserved: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pods.take(listed())
-    pods.settle(reserved("u9"))
+    pods.reconcile(reserved("u9"))
     assert unreserved == []
     monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.pods._UNKNOWN_S", 0.0)
-    pods.settle(reserved("u9"))
+    pods.reconcile(reserved("u9"))
     assert unreserved == ["u9"]
 
 
@@ -240,10 +240,10 @@ def test_who_says_that_he_is_another_static_pod_neither_replaces_nor_ends_it(
     forger = kept(pod(container("main", mem="9"), uid="u2", name="forger", **MIRROR))
     pods.take(listed(kept(pod(container("main", mem="1"), **MIRROR))))
     pods.take(Change("changed", (forger,)))
-    pods.settle(reserved(STATIC))
+    pods.reconcile(reserved(STATIC))
     assert pods.counts()["reserved"] == 1
     pods.take(Change("deleted", (forger,)))
-    pods.settle(reserved(STATIC))
+    pods.reconcile(reserved(STATIC))
     assert unreserved == []
     assert set(pods.asking()) == {("ns", "p")}
 
@@ -252,19 +252,19 @@ def test_what_a_forger_had_reserved_for_him_goes_with_him(pods: Pods, unreserved
     forger = kept(pod(container("main", mem="9"), uid="u2", name="p", **MIRROR))
     real = kept(pod(container("main", mem="1"), name="real", **MIRROR))
     pods.take(listed(forger, real))
-    pods.settle(reserved(STATIC))
+    pods.reconcile(reserved(STATIC))
     pods.take(Change("deleted", (forger,)))
-    pods.settle(reserved(STATIC))
+    pods.reconcile(reserved(STATIC))
     assert unreserved == [STATIC]
     assert set(pods.asking()) == {("ns", "real")}
 
 
 def test_a_pod_that_we_fail_on_is_refused_and_no_other(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Told] = []
+    told: list[PodEvent] = []
     monkeypatch.setattr(pods, "_decide", lambda *_: 1 // 0)
     monkeypatch.setattr(pods, "_tell", told.append)
     pods.take(listed(kept(pod(container("main", mem="1")))))
-    pods.settle({})
+    pods.reconcile({})
     assert [each.reason for each in told] == ["XPURefused"]
     assert "internal error in test_pod.py" in told[0].message and "ZeroDivisionError" in told[0].message
 
@@ -296,7 +296,7 @@ def test_while_the_api_server_is_away_who_is_known_starts_and_nobody_else(pods: 
     with pytest.raises(ApiError):
         pods.ensure_all(away, time.monotonic())
 
-    pods.settle(reserved("u1"))
+    pods.reconcile(reserved("u1"))
 
     pods.ensure_all(away, time.monotonic())
 
@@ -309,7 +309,7 @@ def test_what_waits_is_what_the_kubelet_has_not_given(pods: Pods) -> None:
             kept(pod(container("main", mem="2"), uid="u3", name="c", phase="x")),
         )
     )
-    pods.settle(reserved("u1", "a"))
+    pods.reconcile(reserved("u1", "a"))
     assert pods.waiting(MEMORY, {("ns", "c"): 2}) == Waiting(7, 3)
     # What an init container has beyond the others the kubelet does not tell.
     assert pods.waiting(MEMORY, {("ns", "a"): 1, ("ns", "b"): 2, ("ns", "c"): 2}) == Waiting(4, 1)
@@ -327,7 +327,7 @@ def test_the_oldest_pod_that_asks_for_as_much_is_thought_of(pods: Pods) -> None:
     shares: dict[str, tuple[Share, ...]] = {
         "main": (Share("GPU-x", 2 * GIB, None), Share("GPU-y", 2 * GIB, None))
     }
-    pods.settle({**reserved("u1", "a"), "u2": Reservation("u2", "ns", "b", 0.0, shares)})
-    assert pods.thought_of(MEMORY, 4, {}) == (("GPU-x", 2), ("GPU-y", 2))
-    assert pods.thought_of(MEMORY, 4, {("ns", "b"): 4}) == (("GPU-a", 4),)
-    assert pods.thought_of(MEMORY, 5, {}) == ()
+    pods.reconcile({**reserved("u1", "a"), "u2": Reservation("u2", "ns", "b", 0.0, shares)})
+    assert pods.likely_devices(MEMORY, 4, {}) == (("GPU-x", 2), ("GPU-y", 2))
+    assert pods.likely_devices(MEMORY, 4, {("ns", "b"): 4}) == (("GPU-a", 4),)
+    assert pods.likely_devices(MEMORY, 5, {}) == ()
