@@ -570,6 +570,14 @@ def test_only_what_enters_the_node_is_root(everything: list[tuple[str, Document]
     }  # fmt: skip
 
 
+def test_describe_pod_shows_why_a_container_has_ended(everything: list[tuple[str, Document]]) -> None:
+    # Else a wrong ConfigMap is an Init:Error that says nothing.
+    for name, spec in _pod_specs(everything):
+        for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+            if container["name"] != "done":  # which has nothing to say
+                assert container["terminationMessagePolicy"] == "FallbackToLogsOnError", name
+
+
 def test_roles_name_what_they_allow(everything: list[tuple[str, Document]]) -> None:
     for _, document in everything:
         for rule in document.get("rules", ()) if document["kind"] in ("Role", "ClusterRole") else ():
@@ -712,7 +720,7 @@ def test_the_extender_reads_the_configuration_that_nodes_have(name: str, tmp_pat
         file = tmp_path / "config.yaml"
         file.write_text(found["ConfigMap", "xpu-system", "xpu"]["data"]["config.yaml"])
         aliases = ("aliyun.com/gpu",) if name == "aliyun" else ()
-        assert configuration.resources(str(file)) == Resources(1 << 30, aliases)
+        assert configuration.read(str(file)).resources == Resources(1 << 30, aliases)
 
 
 def test_the_secrets_are_ones_that_both_ends_take(tmp_path: Path) -> None:

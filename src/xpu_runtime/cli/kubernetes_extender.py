@@ -143,9 +143,9 @@ def _resources(configuration: str | None, unit: str | None, aliases: tuple[str, 
         return Resources(_unit(unit or "1GiB"), aliases)
     if unit or aliases:
         raise ConfigError("--configuration says what --memory-unit and --alias do", "give it without them")
-    from xpu_runtime.kubernetes.configuration import resources
+    from xpu_runtime.kubernetes.configuration import read
 
-    return resources(configuration)
+    return read(configuration).resources
 
 
 def _unit(text: str) -> int:

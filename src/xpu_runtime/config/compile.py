@@ -64,6 +64,14 @@ def read_config(path: str) -> tuple[Config, dict[str, int], list[Problem]]:
     return config, lines, problems
 
 
+def check(document: Document, schema: dict[str, Any]) -> list[Problem]:
+    """What is against the schema (this one, or one made of its parts), in the file's order."""
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(document.data)
+    # A set: a value that violates both type and range is one problem.
+    problems = {problem for error in errors for problem in _explained(error, document)}
+    return sorted(problems, key=lambda problem: (problem.line, problem.column))
+
+
 def setting_names() -> dict[str, str]:
     """Each of Config's attributes with its key in the file: `driver_root` is `driver.root`."""
     names = {}
@@ -99,11 +107,8 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
     if document.problems:
         return DEFAULTS, {}, list(document.problems)
     schema = load_schema()
-    errors = jsonschema.Draft202012Validator(schema).iter_errors(document.data)
-    # A set: a value that violates both type and range is one problem.
-    problems = {problem for error in errors for problem in _explained(error, document)}
-    if problems:
-        return DEFAULTS, {}, sorted(problems, key=lambda problem: (problem.line, problem.column))
+    if problems := check(document, schema):
+        return DEFAULTS, {}, problems
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
     for path, value in _settings(document.data or {}, schema):

@@ -1,46 +1,87 @@
-"""The ConfigMap xpu as pods have it: the section `kubernetes` of the runtime's configuration, of which nodes
-and extender read the same file.
+"""The ConfigMap xpu as pods have it: what the runtime's configuration says of a cluster, of which nodes and
+extender read the same file.
 
-Where the two differed in the unit of memory, what is signed would not be what was asked for. What becomes of
-the section on a node is node_setup/'s to know.
+Where the two differed in the unit of memory, what is signed would not be what was asked for. So each of them
+refuses the whole file where the other would, and what nobody reads. What becomes of it on a node is
+node_setup/'s to know.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xpu_runtime import third_party
-from xpu_runtime.config.compile import load_schema
+from xpu_runtime.config.compile import check, load_schema
 from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.config.document import Document, Problem, read_document
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.paths import DEFAULT_CONFIG
 from xpu_runtime.request.units import parse_memory
+from xpu_runtime.value import Value
 
-third_party.enable()
-import jsonschema  # noqa: E402 - where it is, only now
-import yaml  # noqa: E402
-
-
-def section(path: str) -> dict[str, Any]:
-    """The section `kubernetes` of the file; ConfigError where there is none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = yaml.safe_load(file)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be used ({' '.join(str(error).split())})") from None
-    found = document.get("kubernetes") if isinstance(document, dict) else None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path} has no section kubernetes", "see the ConfigMap xpu")
-    return found
+_SECTION = "kubernetes"
+#: Its keys that cannot be the same on all nodes, or are written there with the Secret.
+_OF_A_NODE = ("node_name", "keys")
+#: What the kubelet puts beside the files of a ConfigMap.
+_MOUNTED = "..data"
 
 
-def resources(path: str) -> Resources:
-    """The resources that nodes with this file offer; ConfigError where they refuse it."""
-    found = section(path)
-    schema = load_schema()["properties"]["kubernetes"]
-    for error in jsonschema.Draft202012Validator(schema).iter_errors(found):
-        where = ".".join(("kubernetes", *map(str, error.absolute_path)))
-        raise ConfigError(f"{path}: {where}: {error.message}", error.schema.get("x-allowed", ""))
-    unit = found.get("memory_unit", DEFAULTS.kubernetes_memory_unit)
-    aliases = found.get("aliases", DEFAULTS.kubernetes_aliases)
-    return Resources(parse_memory(unit).on(0), tuple(aliases))
+class Configuration(Value):
+    """What the file says, checked."""
+
+    #: Its section of that name.
+    kubernetes: Mapping[str, Any]
+
+    @property
+    def resources(self) -> Resources:
+        """The resources that nodes with this file offer."""
+        unit = self.kubernetes.get("memory_unit", DEFAULTS.kubernetes_memory_unit)
+        aliases = self.kubernetes.get("aliases", DEFAULTS.kubernetes_aliases)
+        return Resources(parse_memory(unit).on(0), tuple(aliases))
+
+
+def read(path: str) -> Configuration:
+    """What the file says; ConfigError, which names the key, where it is refused."""
+    document = read_document(path)
+    problems = document.problems or _problems(document)
+    if problems:
+        raise ConfigError(problems[0].at(_name(path)))
+    found = (document.data or {}).get(_SECTION)
+    if found is None:
+        todo = "write it as packaging/kubernetes/base/configuration.yaml does"
+        raise ConfigError(f"{_name(path)} has no section {_SECTION}", todo)
+    return Configuration(found)
+
+
+def _name(path: str) -> str:
+    """What people can change: the kubelet has the file from a key of the ConfigMap."""
+    folder, key = os.path.split(path)
+    return f"ConfigMap xpu, key {key}" if os.path.lexists(os.path.join(folder, _MOUNTED)) else path
+
+
+def _problems(document: Document) -> Sequence[Problem]:
+    data = document.data
+    if data is None:
+        return ()
+    sections = load_schema()["properties"]
+    keys = dict(sections[_SECTION]["properties"])
+    if isinstance(data, dict):
+        # Of what the runtime knows it would be no help to say that it is unknown.
+        elsewhere: list[tuple[str, ...]] = [(key,) for key in data if key in sections and key != _SECTION]
+        theirs = data.get(_SECTION)
+        elsewhere += [(_SECTION, key) for key in _OF_A_NODE if isinstance(theirs, dict) and key in theirs]
+        if elsewhere:
+            return [Problem(_elsewhere(path), *document.places[path]) for path in elsewhere]
+    for name in _OF_A_NODE:
+        del keys[name]
+    taken = {_SECTION: {**sections[_SECTION], "properties": keys}}
+    allowed = f"give `{_SECTION}:` and its keys below it"
+    schema = {"type": "object", "additionalProperties": False, "x-allowed": allowed, "properties": taken}
+    return check(document, schema)
+
+
+def _elsewhere(path: tuple[str, ...]) -> str:
+    todo = "leave it out, it is written there" if len(path) > 1 else f"write it there, into {DEFAULT_CONFIG}"
+    return f"{'.'.join(path)} is each node's own: {todo}"

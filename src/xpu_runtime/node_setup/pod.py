@@ -29,12 +29,12 @@ keys_option = click.option(
 
 def install(init: int, configuration: str, keys: str, containerd_config: str, containerd_unit: str) -> None:
     """Puts the runtime on the node, and says so in the cluster. ConfigError, ApiError."""
-    from xpu_runtime.kubernetes.configuration import section
+    from xpu_runtime.kubernetes.configuration import read
 
     api = cluster()
     if api is not None and uid():
         keeper.check_pod(api, namespace(), node_name(), uid())
-    values = {**section(configuration), "node_name": node_name()}
+    values = {**read(configuration).kubernetes, "node_name": node_name()}
     settings = setup.Settings(values, keeper.read(keys), containerd_config, containerd_unit, uid())
     source = os.open(tree.PREFIX, os.O_PATH | os.O_DIRECTORY)
     if host.there(init, lambda: setup.install(f"/proc/self/fd/{source}", settings)):

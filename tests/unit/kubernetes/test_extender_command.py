@@ -110,26 +110,6 @@ def test_wrong_options_are_said_in_one_line(options: list[str], line: str) -> No
     assert str(result.exception) == line
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("kubernetes: {memory_unit: 1G}", "kubernetes.memory_unit: '1G' does not match"),
-        ("kubernetes: {aliases: [aliyun]}", "kubernetes.aliases.0: 'aliyun' is not one of"),
-        ("kubernetes: {unit: 1GiB}", "kubernetes: Additional properties are not allowed"),
-        ("mode: hook", "has no section kubernetes: see the ConfigMap xpu"),
-        ("kubernetes: [", "cannot be used (while parsing"),
-    ],
-)
-def test_a_configuration_that_nodes_refuse_the_extender_refuses_too(
-    tmp_path: Path, text: str, told: str
-) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    result = CliRunner().invoke(extender, ["--configuration", str(path)])
-    assert told in str(result.exception)
-    assert str(path) in str(result.exception)
-
-
 def test_unit_and_aliases_are_those_of_the_nodes_configuration(
     kubeconfig: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
