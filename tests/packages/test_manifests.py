@@ -323,6 +323,8 @@ def test_values_are_what_nodes_take() -> None:
     assert chart["memoryUnit"]["maxLength"] == ours["memory_unit"]["maxLength"]
     assert chart["aliases"]["items"]["enum"] == ours["aliases"]["items"]["enum"] == list(ALIASES)
     assert sorted(chart["placement"]["enum"]) == sorted(ours["placement"]["enum"])
+    policy = load_schema()["properties"]["placement"]["properties"]["policy"]
+    assert values["properties"]["extender"]["properties"]["policy"]["enum"] == policy["enum"]
 
 
 _POLICY = ("ValidatingAdmissionPolicy", "", "xpu-node-own-node")
@@ -687,8 +689,9 @@ def test_examples_ask_for_what_there_is() -> None:
 def test_the_configuration_is_one_that_nodes_take(name: str, tmp_path: Path) -> None:
     for documents in (kustomized(OVERLAYS[name]), rendered(*VALUES[name])):
         found = next(each for each in documents if _key(each) == ("ConfigMap", "xpu-system", "xpu"))
-        values = yaml.safe_load(found["data"]["config.yaml"])["kubernetes"]
         file = tmp_path / "config.yaml"
+        file.write_text(found["data"]["config.yaml"])
+        values = configuration.read(str(file)).kubernetes
         file.write_text(section.written("", {**values, "node_name": "n1"}, "config.yaml"))
 
         config, _, problems = read_config(str(file))
@@ -696,6 +699,19 @@ def test_the_configuration_is_one_that_nodes_take(name: str, tmp_path: Path) -> 
         assert problems == []
         assert config.kubernetes_require_assignment is True
         assert config.kubernetes_placement == ("node" if name == "without-extender" else "extender")
+
+
+def test_helm_s_policy_is_one_that_the_extender_reads_and_starts_anew_for(tmp_path: Path) -> None:
+    sums = set()
+    for policy in ("binpack", "spread"):
+        found = {_key(each): each for each in rendered(f"extender.policy={policy}")}
+        file = tmp_path / "config.yaml"
+        file.write_text(found["ConfigMap", "xpu-system", "xpu"]["data"]["config.yaml"])
+        assert configuration.read(str(file)).policy == policy
+        template = found["Deployment", "xpu-system", "xpu-extender"]["spec"]["template"]
+        sums.add(template["metadata"]["annotations"]["checksum/configuration"])
+
+    assert len(sums) == 2
 
 
 @pytest.mark.parametrize("name", [each for each in OVERLAYS if each != "without-extender"])

@@ -51,12 +51,12 @@ _KEYS = "/etc/xpu/kubernetes/keys"
 @click.option(
     "--policy",
     type=click.Choice(POLICIES),
-    default="binpack",
-    show_default=True,
-    help="Where neither pod nor node says so.",
+    help="Where neither pod nor node says so.  [default: the file's placement.policy, or binpack]",
 )
 @click.option(
-    "--configuration", metavar="FILE", help="Take unit and aliases from its section kubernetes, as nodes do."
+    "--configuration",
+    metavar="FILE",
+    help="Take unit, aliases and placement.policy from it: the ConfigMap that nodes have.",
 )
 @click.option("--memory-unit", help="One of yoyoworks.com/xpu-mem, where no file says it.  [default: 1GiB]")
 @click.option(
@@ -81,7 +81,7 @@ def extender(
     client_ca: str | None,
     status_listen: str,
     keys_file: str,
-    policy: str,
+    policy: str | None,
     configuration: str | None,
     memory_unit: str | None,
     aliases: tuple[str, ...],
@@ -102,7 +102,7 @@ def extender(
     Example:
       xpu kubernetes extender --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
     """
-    resources = _resources(configuration, memory_unit, aliases)
+    resources, of_file = _configured(configuration, memory_unit, aliases)
     address, status = _address(listen), _address(status_listen) if status_listen else None
     certificate = _certificate(tls_cert, tls_key, client_ca)
     where = access.find(kubeconfig, context)
@@ -116,7 +116,7 @@ def extender(
         leadership = Leadership(api, namespace or where.namespace, lease, identity, url, _log)
     end = threading.Event()
     keys = Keys(keys_file, _log)
-    service = Extender(api, resources, keys, policy, _log, leadership, certificate, end.set)
+    service = Extender(api, resources, keys, policy or of_file, _log, leadership, certificate, end.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     ports = service.start(address, status)
@@ -138,14 +138,18 @@ def _log(text: str) -> None:
         pass  # nobody reads it
 
 
-def _resources(configuration: str | None, unit: str | None, aliases: tuple[str, ...]) -> Resources:
+def _configured(
+    configuration: str | None, unit: str | None, aliases: tuple[str, ...]
+) -> tuple[Resources, str]:
+    """The resources that there are, and the policy where no option says it."""
     if configuration is None:
-        return Resources(_unit(unit or "1GiB"), aliases)
+        return Resources(_unit(unit or "1GiB"), aliases), POLICIES[0]
     if unit or aliases:
         raise ConfigError("--configuration says what --memory-unit and --alias do", "give it without them")
     from xpu_runtime.kubernetes.configuration import read
 
-    return read(configuration).resources
+    found = read(configuration)
+    return found.resources, found.policy or POLICIES[0]
 
 
 def _unit(text: str) -> int:

@@ -22,10 +22,15 @@ from xpu_runtime.request.units import parse_memory
 from xpu_runtime.value import Value
 
 _SECTION = "kubernetes"
+#: What places pods besides; on a node it is the node's own, for docker's containers, too.
+_POLICY = ("placement", "policy")
 #: Its keys that cannot be the same on all nodes, or are written there with the Secret.
 _OF_A_NODE = ("node_name", "keys")
 #: What the kubelet puts beside the files of a ConfigMap.
 _MOUNTED = "..data"
+#: Its sections.
+_TAKEN = (_SECTION, _POLICY[0])
+_THERE = f"write it there, into {DEFAULT_CONFIG}"
 
 
 class Configuration(Value):
@@ -33,6 +38,8 @@ class Configuration(Value):
 
     #: Its section of that name.
     kubernetes: Mapping[str, Any]
+    #: binpack or spread, for the extender; None: it is not said.
+    policy: str | None = None
 
     @property
     def resources(self) -> Resources:
@@ -52,7 +59,11 @@ def read(path: str) -> Configuration:
     if found is None:
         todo = "write it as packaging/kubernetes/base/configuration.yaml does"
         raise ConfigError(f"{_name(path)} has no section {_SECTION}", todo)
-    return Configuration(found)
+    policy = ((document.data or {}).get(_POLICY[0]) or {}).get(_POLICY[1])
+    if policy is not None and found.get("placement", DEFAULTS.kubernetes_placement) != "extender":
+        what = Problem(f"{'.'.join(_POLICY)} is the extender's, and kubernetes.placement is not extender")
+        raise ConfigError(what.at(_name(path)), f"write it into each node's {DEFAULT_CONFIG}")
+    return Configuration(found, policy)
 
 
 def _name(path: str) -> str:
@@ -69,19 +80,22 @@ def _problems(document: Document) -> Sequence[Problem]:
     keys = dict(sections[_SECTION]["properties"])
     if isinstance(data, dict):
         # Of what the runtime knows it would be no help to say that it is unknown.
-        elsewhere: list[tuple[str, ...]] = [(key,) for key in data if key in sections and key != _SECTION]
+        elsewhere: list[tuple[str, ...]] = [(key,) for key in data if key in sections and key not in _TAKEN]
         theirs = data.get(_SECTION)
         elsewhere += [(_SECTION, key) for key in _OF_A_NODE if isinstance(theirs, dict) and key in theirs]
         if elsewhere:
             return [Problem(_elsewhere(path), *document.places[path]) for path in elsewhere]
     for name in _OF_A_NODE:
         del keys[name]
-    taken = {_SECTION: {**sections[_SECTION], "properties": keys}}
+    taken = {
+        **{name: sections[name] for name in _TAKEN},
+        _SECTION: {**sections[_SECTION], "properties": keys},
+    }
     allowed = f"give `{_SECTION}:` and its keys below it"
     schema = {"type": "object", "additionalProperties": False, "x-allowed": allowed, "properties": taken}
     return check(document, schema)
 
 
 def _elsewhere(path: tuple[str, ...]) -> str:
-    todo = "leave it out, it is written there" if len(path) > 1 else f"write it there, into {DEFAULT_CONFIG}"
+    todo = "leave it out, it is written there" if len(path) > 1 else _THERE
     return f"{'.'.join(path)} is each node's own: {todo}"

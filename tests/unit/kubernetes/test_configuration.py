@@ -50,6 +50,15 @@ def config_map(tmp_path: Path) -> Path:
             "kubernetes: {node_name: n1}",
             ":1:14: kubernetes.node_name is each node's own: leave it out, it is written there",
         ),
+        (
+            "kubernetes: {}\nplacement: {policy: sprad}",
+            ':2:13: placement.policy: "sprad" is not allowed: use ',
+        ),
+        ("kubernetes: {}\nplacement: {polcy: spread}", ": unknown key placement.polcy: did you mean policy?"),
+        (
+            "kubernetes: {placement: node}\nplacement: {policy: spread}",
+            ": placement.policy is the extender's, and kubernetes.placement is not extender: write it into each ",
+        ),
         ("kubernetes: {placement: node, placement: extender}", " kubernetes.placement is given twice"),
         ("{}", " has no section kubernetes: write it as packaging/kubernetes/base/configuration.yaml does"),
         ("", " has no section kubernetes: "),

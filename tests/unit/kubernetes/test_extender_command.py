@@ -110,25 +110,39 @@ def test_wrong_options_are_said_in_one_line(options: list[str], line: str) -> No
     assert str(result.exception) == line
 
 
-def test_unit_and_aliases_are_those_of_the_nodes_configuration(
-    kubeconfig: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("more", "option", "policy"),
+    [
+        ("", [], "binpack"),
+        ("placement: {policy: spread}", [], "spread"),
+        ("placement: {policy: spread}", ["--policy", "binpack"], "binpack"),
+    ],
+)
+def test_unit_aliases_and_policy_are_those_of_the_config_map_but_for_what_the_option_says(
+    kubeconfig: Path,
+    keys: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    more: str,
+    option: list[str],
+    policy: str,
 ) -> None:
     path = tmp_path / "config.yaml"
     # require_assignment needs a node's name on a node, and none here.
-    words = "require_assignment: true, memory_unit: 256MiB, aliases: [aliyun.com/gpu]"
-    path.write_text(f"kubernetes: {{{words}}}")
-    given: list[Resources] = []
+    words = "require_assignment: true, placement: extender, memory_unit: 256MiB, aliases: [aliyun.com/gpu]"
+    path.write_text(f"kubernetes: {{{words}}}\n{more}\n")
+    given: list[object] = []
 
-    def stop_there(api: object, resources: Resources, *others: object) -> None:
-        given.append(resources)
+    def stop_there(api: object, resources: Resources, keys: object, policy: str, *others: object) -> None:
+        given.extend([resources, policy])
         raise XpuError("far enough")
 
     monkeypatch.setattr(command, "Extender", stop_there)
-    options = ["--kubeconfig", str(kubeconfig), "--keys", str(keys), "--no-leader-election"]
+    options = ["--kubeconfig", str(kubeconfig), "--keys", str(keys), "--no-leader-election", *option]
     result = CliRunner().invoke(extender, [*options, "--configuration", str(path)])
 
     assert str(result.exception) == "far enough"
-    assert given == [Resources(256 << 20, ("aliyun.com/gpu",))]
+    assert given == [Resources(256 << 20, ("aliyun.com/gpu",)), policy]
 
 
 def test_without_keys_it_does_not_start(kubeconfig: Path, tmp_path: Path) -> None:
