@@ -16,10 +16,13 @@ from xpu_runtime.cli.table import Column
 from xpu_runtime.kubernetes import access, keys_in_use, report
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.report import Card, Node
+from xpu_runtime.kubernetes.resources import gib
 from xpu_runtime.request.units import show, show_exactly
 
 #: Pods that have ended hold nothing.
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+#: Nodes that a line names.
+_MOST_NAMED = 4
 _LEFT_OUT = ("DRIVER", "PLACED BY", "OTHERS", "MODEL", "PODS")
 
 
@@ -88,8 +91,26 @@ def status(
     for node in found:
         if node.problem or not node.cards:
             click.echo(f"xpu: node {node.name}: {node.problem or 'no GPUs'}", err=True)
+    if units := _units(found):
+        click.echo(f"xpu: nodes count memory in different units ({units}): see docs/kubernetes.md", err=True)
     if not found:
         click.echo("xpu: no node has xpu's device plugin: see docs/kubernetes.md", err=True)
+
+
+def _units(nodes: list[Node]) -> str:
+    """`1 GiB on a, b; 256 MiB on c` where nodes differ in memory_unit: the extender uses those of its own
+    alone."""
+    found: dict[int, list[str]] = {}
+    for node in nodes:
+        if node.cards:
+            found.setdefault(node.cards[0].unit, []).append(node.name)
+    shown = [f"{gib(show_exactly(unit))} on {_listed(found[unit])}" for unit in sorted(found)]
+    return "; ".join(shown) if len(found) > 1 else ""
+
+
+def _listed(names: list[str]) -> str:
+    left = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _show_keys(keys: list[keys_in_use.Key], as_json: bool, wide: bool) -> None:
@@ -153,7 +174,10 @@ def _columns(rows: list[tuple[Node, Card]]) -> list[Column]:
 
 def _free_memory(card: Card) -> str:
     """What nobody has is not free where nobody gets it."""
-    return f"{'-' if card.why else show(card.free_memory)}/{show(card.memory)}"
+    if card.why:
+        return f"-/{gib(show(card.memory))}"
+    free, total = show(card.free_memory), show(card.memory)
+    return f"{free[:-1] if free[-1] == total[-1] else gib(free)}/{gib(total)}"
 
 
 def fits(card: Card) -> str:
@@ -163,14 +187,14 @@ def fits(card: Card) -> str:
     memory = card.free_memory // card.unit * card.unit
     if not memory:
         return "-"
-    shown = show_exactly(memory)
+    shown = gib(show_exactly(memory))
     return f"{shown}, {card.free_cores}%" if card.free_cores else f"{shown} without a cap"
 
 
 def _others(card: Card) -> str:
     if not card.others_memory and not card.others_cores:
         return "-"
-    return f"{show(card.others_memory)}, {card.others_cores}%"
+    return f"{gib(show(card.others_memory))}, {card.others_cores}%"
 
 
 def _plain(node: Node) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def config_map(tmp_path: Path) -> Path:
         ("kubernetes: {}\nplacement: {polcy: spread}", ": unknown key placement.polcy: did you mean policy?"),
         (
             "kubernetes: {placement: node}\nplacement: {policy: spread}",
-            ": placement.policy is the extender's, and kubernetes.placement is not extender: write it into each ",
+            ": placement.policy is the extender's, and kubernetes.placement is not extender: write it into ",
         ),
         ("kubernetes: {placement: node, placement: extender}", " kubernetes.placement is given twice"),
         ("{}", " has no section kubernetes: write it as packaging/kubernetes/base/configuration.yaml does"),

@@ -291,6 +291,25 @@ def test_a_node_that_places_pods_itself_is_left_alone() -> None:
     assert "kubernetes.placement" in of.figures(["n1"])[0].why_not
 
 
+def test_a_node_that_counts_memory_in_another_unit_is_not_used_until_it_counts_as_the_extender_does() -> None:
+    of = cluster(node("n1", memory_unit=256 << 20))
+    assert verdict(of, pod("p", mem=4)) == NEVER
+    assert of.figures(["n1"])[0].why_not == (
+        "kubernetes.memory_unit is 256 MiB there and 1 GiB for the extender: restart daemonset/xpu-node and "
+        "deployment/xpu-extender, which read it when they start"
+    )
+    tell(of, node("n1", memory_unit=1 << 30))
+    assert verdict(of, pod("p", mem=4)) < FULL
+
+
+def test_what_pods_hold_there_counts_when_it_is_used_again() -> None:
+    of = cluster(node("n1"))
+    of.set_pod(bound(of, pod("p", mem=10)))
+    tell(of, node("n1", memory_unit=256 << 20))
+    tell(of, node("n1"))
+    assert free(of) == [6]
+
+
 @pytest.mark.parametrize(
     ("default", "labels", "annotation", "device_of_two"),
     [

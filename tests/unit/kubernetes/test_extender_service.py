@@ -205,6 +205,19 @@ def test_a_misspelt_label_of_nodes_is_said_once(api: ApiServer, replicas: Callab
     ]
 
 
+def test_another_unit_of_memory_is_said_once_of_each_node(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    create(api, *(node(name, memory_unit=256 << 20) for name in ("n1", "n2")), node("n3"))
+    one = replicas()
+    create(api, node("n1", 2, memory_unit=256 << 20), node("n3", 2))
+    until(lambda: one.fits(pod("p", whole=2), "n1", "n3") == ["n3"], "the change is seen")
+    said = [each for each in one.said if "memory_unit" in each]
+    words = "is not used: kubernetes.memory_unit is 256 MiB there and 1 GiB for the extender: restart "
+    assert [each[:8] for each in said] == ["node n1 ", "node n2 "]
+    assert all(each[8:].startswith(words) for each in said)
+
+
 def test_fifty_binds_at_once_give_nothing_twice(api: ApiServer, replicas: Callable[..., Replica]) -> None:
     pods = [pod(f"p{index}", mem=5, cores=30) for index in range(50)]
     create(api, node("n1", 2), node("n2", 2), *pods)

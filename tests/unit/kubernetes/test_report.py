@@ -134,7 +134,7 @@ def test_the_largest_request_that_fits() -> None:
 
     (found,) = report.nodes([node("n1", {}, {}, {}, ill)], pods)
 
-    assert [fits(card) for card in found.cards[:3]] == ["10G, 70%", "14G without a cap", "whole"]
+    assert [fits(card) for card in found.cards[:3]] == ["10 GiB, 70%", "14 GiB without a cap", "whole"]
     assert (found.cards[3].why, found.cards[3].is_unused) == ("Xid 79", False)
 
 
@@ -147,8 +147,8 @@ def test_the_largest_request_is_in_units_of_its_node() -> None:
     (small,) = report.nodes([node("n1", {}, {}, {}, memory_unit=256 << 20)], pods)
     (large,) = report.nodes([node("n1", {}, {}, {})], pods)
 
-    assert [fits(card) for card in small.cards] == ["512M, 70%", "10.5G, 70%", "-"]
-    assert [fits(card) for card in large.cards] == ["-", "10G, 70%", "-"]
+    assert [fits(card) for card in small.cards] == ["512 MiB, 70%", "10.5 GiB, 70%", "-"]
+    assert [fits(card) for card in large.cards] == ["-", "10 GiB, 70%", "-"]
 
 
 @pytest.mark.parametrize(

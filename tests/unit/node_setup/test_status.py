@@ -51,8 +51,8 @@ def test_a_row_for_each_card_with_what_fits_there(answers: Answers, kubeconfig: 
     assert done.exit_code == 0
     head, first, second = (line.split() for line in done.stdout.splitlines())
     assert head[:3] == ["NODE", "CARD", "MODEL"]
-    assert first[:2] + first[-5:] == ["n1", "0", "10%", "9G/15G", "60%", "9G,", "60%"]
-    assert second[:2] + second[-4:] == ["n1", "1", "-/15G", "-", "Xid", "79"]
+    assert first[:2] + first[-7:] == ["n1", "0", "10%", "9/15", "GiB", "60%", "9", "GiB,", "60%"]
+    assert second[:2] + second[-5:] == ["n1", "1", "-/15", "GiB", "-", "Xid", "79"]
 
 
 def test_json_has_the_same_for_scripts(answers: Answers, kubeconfig: Path) -> None:
@@ -100,7 +100,7 @@ def test_at_80_columns_long_names_are_whole_but_for_what_all_of_them_end_in(
     assert [line.split()[0] for line in shown[1:25]] == [
         f"gpu-worker-eu-west-1a-0{at // 8}" for at in range(24)
     ]
-    assert "78G/80G" in shown[1] and shown[1].endswith("78G, 90%")
+    assert "78/80 GiB" in shown[1] and shown[1].endswith("78 GiB, 90%")
     assert shown[-1] == "All nodes' names end in .internal.example.com"
 
 
@@ -130,11 +130,28 @@ def test_where_no_pod_comes_it_is_said_of_each_card_and_a_silent_node_gets_a_lin
     both = json.loads(_run(kubeconfig, "status", "--json").stdout)["nodes"]
 
     _, first, second = (line.split() for line in done.stdout.splitlines())
-    assert (first[-3:], second[-4:]) == (["-/15G", "-", "cordoned"], ["-/15G", "-", "Xid", "79"])
+    assert (first[-4:], second[-5:]) == (
+        ["-/15", "GiB", "-", "cordoned"],
+        ["-/15", "GiB", "-", "Xid", "79"],
+    )
     says = "it has the runtime, and its device plugin has said nothing yet"
     assert done.stderr == f"xpu: node n2: {says}\n"
     assert [(each["why"], each["problem"]) for each in both] == [("cordoned", None), (None, says)]
     assert [card["why"] for card in both[0]["cards"]] == ["cordoned", "Xid 79"]
+
+
+def test_nodes_that_count_memory_in_different_units_get_a_line(answers: Answers, kubeconfig: Path) -> None:
+    answers.answers["GET", "/api/v1/pods"] = _list()
+    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1"), _node("n2", memory_unit=256 << 20))
+    different = _run(kubeconfig, "status")
+    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1"), _node("n2"))
+    alike = _run(kubeconfig, "status")
+
+    units = "256 MiB on n2; 1 GiB on n1"
+    assert (
+        different.stderr == f"xpu: nodes count memory in different units ({units}): see docs/kubernetes.md\n"
+    )
+    assert alike.stderr == ""
 
 
 def test_where_nothing_is_known_it_says_so(answers: Answers, kubeconfig: Path) -> None:

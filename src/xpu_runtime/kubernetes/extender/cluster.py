@@ -68,21 +68,24 @@ class Cluster:
 
     # What the watches say
 
-    def set_node(self, name: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> None:
-        """A node is there, or has changed."""
+    def set_node(self, name: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
+        """A node is there, or has changed. What is wrong with its configuration, where that is news; "":
+        nothing is."""
         text = annotations.get(ANNOTATION)
         policy = devices.policy(labels)
         stamp = hash((text, policy))
         with self._lock:
             node = self._nodes.get(name)
             if node is not None and node.stamp == stamp:
-                return
+                return ""
         # Outside of the lock: a node's annotation is a few kilobytes of JSON.
-        found = devices.read(text)
+        found = devices.read(text, self._resources.memory_unit)
         with self._lock:
             node = self._nodes.get(name) or self._new_node(name)
+            was_told = node.devices.has_other_unit
             node.devices, node.policy, node.stamp = found, policy, stamp
             self._changed(node)
+        return found.why_not if found.has_other_unit and not was_told else ""
 
     def remove_node(self, name: str) -> None:
         """A node is gone."""

@@ -13,7 +13,8 @@ from xpu_runtime.errors import did_you_mean
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.extender.placement import Kinds
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, Row, Shares
-from xpu_runtime.kubernetes.resources import POLICIES
+from xpu_runtime.kubernetes.resources import POLICIES, gib
+from xpu_runtime.request.units import show_exactly
 
 #: Labels of a node that say how its devices are filled: ours wins over ACK's.
 PLACEMENT_LABELS = ("yoyoworks.com/xpu.placement", "ack.node.gpu.placement")
@@ -26,11 +27,24 @@ class NodeDevices:
     """A node's devices, in its order; `memory` and `cores` are what pods can have, -1 bytes where they
     cannot."""
 
-    __slots__ = ("cores", "indexes", "kinds", "memory", "reserved", "totals", "uuids", "why", "why_not")
+    __slots__ = (
+        "cores",
+        "has_other_unit",
+        "indexes",
+        "kinds",
+        "memory",
+        "reserved",
+        "totals",
+        "uuids",
+        "why",
+        "why_not",
+    )
 
-    def __init__(self, why_not: str = "") -> None:
+    def __init__(self, why_not: str = "", *, has_other_unit: bool = False) -> None:
         #: Why no pod can be placed here; "": pods can.
         self.why_not = why_not
+        #: Whether that is its unit of memory, which somebody has to mend.
+        self.has_other_unit = has_other_unit
         self.uuids: tuple[str, ...] = ()
         self.indexes: tuple[str, ...] = ()
         self.totals: tuple[int, ...] = ()
@@ -44,9 +58,9 @@ class NodeDevices:
         self.reserved: Mapping[str, Held] = {}
 
 
-def read(text: str | None) -> NodeDevices:
-    """The devices of a node with that annotation; without any, and with the reason, where it cannot be
-    used."""
+def read(text: str | None, memory_unit: int) -> NodeDevices:
+    """The devices of a node with that annotation; without any, and with the reason, where it cannot be used,
+    as where its unit of memory is not `memory_unit` (bytes)."""
     if text is None:
         return NodeDevices(f"no annotation {ANNOTATION}: is xpu's device plugin running there?")
     try:
@@ -57,8 +71,17 @@ def read(text: str | None) -> NodeDevices:
         return NodeDevices(f"annotation {ANNOTATION} cannot be read ({error})")
     if told.placement != "extender":
         return NodeDevices("places pods itself (kubernetes.placement in its configuration is not extender)")
+    if told.memory_unit != memory_unit:
+        # Its kubelet would count another amount for a pod than is signed here.
+        return NodeDevices(_other_unit(told.memory_unit, memory_unit), has_other_unit=True)
     rows = [row for row in told.devices if row.memory]  # of one that is lost nothing else is known
     return _devices(rows, told.reserved) if rows else NodeDevices("no GPUs")
+
+
+def _other_unit(theirs: int, ours: int) -> str:
+    there, here = gib(show_exactly(theirs)), gib(show_exactly(ours))
+    todo = "restart daemonset/xpu-node and deployment/xpu-extender, which read it when they start"
+    return f"kubernetes.memory_unit is {there} there and {here} for the extender: {todo}"
 
 
 def policy(labels: Mapping[str, str]) -> str | None:

@@ -83,7 +83,9 @@ class Following:
         def keep(node: Mapping[str, Any]) -> str:
             metadata = node["metadata"]
             labels = metadata.get("labels") or {}
-            self._cluster.set_node(metadata["name"], metadata.get("annotations") or {}, labels)
+            problem = self._cluster.set_node(metadata["name"], metadata.get("annotations") or {}, labels)
+            if problem:
+                self._log(f"node {metadata['name']} is not used: {problem}")
             self._tell_label(metadata["name"], labels)
             return str(metadata["name"])
 
