@@ -251,8 +251,8 @@ def test_a_unit_that_makes_too_long_a_list_is_refused_with_one_that_fits(
     done = subprocess.run(plugin.command(), env=plugin.environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "xpu: kubernetes.memory_unit: 1M: the list of yoyoworks.com/xpu-mem has 38 MiB with it, and the "
-        "kubelet takes 4 MiB: a unit that fits this node is 16M"
+        "xpu: kubernetes.memory_unit: 1MiB: the list of yoyoworks.com/xpu-mem has 38 MiB with it, and the "
+        "kubelet takes 4 MiB: a unit that fits this node is 16MiB"
     )
     plugin.configure(memory_unit="16MiB")
     plugin.start()
@@ -577,7 +577,7 @@ def test_what_does_not_fit_is_refused_with_figures_and_reserved_when_it_does(
     until(lambda: events(plugin.api, "a"), "the pod says why")
     ((reason, message),) = events(plugin.api, "a")
     assert reason == "XPURefused"
-    assert "container main: no device has 10G of memory free (GPU 0-3: 5G free, 10G requested)" in message
+    assert "container main: no device has 10 GiB of memory free (GPU 0-3: 5 GiB free, 10 GiB requested)" in message
     assert message.endswith("; the nearest request that fits now: yoyoworks.com/xpu-mem: 5")
     # The kubelet must not fail the pod for good: it may start once there is room.
     until(lambda: kubelet.healthy(MEMORY) == 20, "the rest is not offered")
@@ -586,7 +586,7 @@ def test_what_does_not_fit_is_refused_with_figures_and_reserved_when_it_does(
         kubelet.pre_start("a", MEMORY)
     assert isinstance(refused.value, grpc.Call)
     assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-    assert "5G free, 10G requested" in str(refused.value.details())
+    assert "5 GiB free, 10 GiB requested" in str(refused.value.details())
     with PodLedger() as ledger:
         ledger.release(grants[:1])
     kubelet.pre_start("a", MEMORY)

@@ -210,7 +210,7 @@ class Resources(Value):
             raise DemandError(_of(container, f"{cores} without {memory}"), f"say how much memory: {memory}")
         each = _each(container, memory, asked[memory], count)
         if each * self.memory_unit >= _TOO_LARGE:
-            what = f"{asked[memory]} of {memory} ({show(self.memory_unit)} each)"
+            what = f"{asked[memory]} of {memory} ({gib(show(self.memory_unit))} each)"
             raise DemandError(_of(container, what), "no device has a tenth of that")
         percent = _each(container, cores, asked[cores], count) if cores in asked else None
         _at_most_one_device(container, cores, percent or 0, count)

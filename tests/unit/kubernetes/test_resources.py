@@ -158,8 +158,8 @@ def test_init_containers_and_sidecars_are_told_apart() -> None:
         (
             {"yoyoworks.com/xpu-mem": "9E"},
             None,
-            "container main asks for 9000000000000000000 of yoyoworks.com/xpu-mem (1G each): no device has a "
-            "tenth of that",
+            "container main asks for 9000000000000000000 of yoyoworks.com/xpu-mem (1 GiB each): no device "
+            "has a tenth of that",
         ),
         (
             {"yoyoworks.com/xpu-mem": "1.5"},

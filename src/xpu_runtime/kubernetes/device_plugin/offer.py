@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.device_plugin.v1beta1 import MOST_BYTES, UNHEALTHY
-from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, WHOLE, Resources
+from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, WHOLE, Resources, gib
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.request.units import show_exactly
 from xpu_runtime.value import Value
@@ -209,10 +209,15 @@ def check_size(cards: Sequence[Card], resources: Resources) -> None:
             )
         if size > MOST_BYTES:
             raise ConfigError(
-                f"kubernetes.memory_unit: {show_exactly(resources.memory_unit)}: the list of {resource} has "
+                f"kubernetes.memory_unit: {_configured(resources.memory_unit)}: the list of {resource} has "
                 f"{size >> 20} MiB with it, and the kubelet takes {MOST_BYTES >> 20} MiB",
-                f"a unit that fits this node is {show_exactly(_unit_that_fits(resource, cards, resources))}",
+                f"a unit that fits this node is {_configured(_unit_that_fits(resource, cards, resources))}",
             )
+
+
+def _configured(unit: int) -> str:
+    """As the configuration has it: 256MiB."""
+    return gib(show_exactly(unit)).replace(" ", "")
 
 
 def _size(resource: str, cards: Sequence[Card], resources: Resources) -> int:

@@ -24,6 +24,9 @@ _MIRROR = "kubernetes.io/config.mirror"
 #: annotation, and the UIDs of the API have dashes: with those it names a pod of somebody else.
 _HASH = re.compile(r"[0-9a-f]{32}")
 
+#: An amount as units.py shows it. Names in the API have no capitals: none of a container or pod is one.
+_AMOUNT = re.compile(r"(?<![\w.=-])\d+(?:\.\d+)?[BKMG](?![\w.-])", re.ASCII)
+
 
 def resources_of(config: Config) -> Resources:
     """The resources that this node offers."""
@@ -132,7 +135,12 @@ def placed_by_node(pod: PodOnNode) -> Pod:
 
 
 def refusal_text(refusal: Refusal, pod: PodOnNode, known: Resources, inventory: Inventory | None) -> str:
-    """The refusal in words of a pod's author, who says amounts as limits."""
+    """The refusal in words of a pod's author, who says amounts as limits and reads them as of the scheduler:
+    `4 GiB`."""
+    return _AMOUNT.sub(lambda amount: gib(amount[0]), _refusal_line(refusal, pod, known, inventory))
+
+
+def _refusal_line(refusal: Refusal, pod: PodOnNode, known: Resources, inventory: Inventory | None) -> str:
     found = refusal.nearest
     if not isinstance(refusal, RefusedContainer) or not found or inventory is None:
         return refusal.line()

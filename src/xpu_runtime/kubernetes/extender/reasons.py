@@ -117,7 +117,7 @@ class Reasons:
         else:
             amount = gib(show(max(memory, 0), "G"))
             with_cores = only is None or only.cores is not None
-            amount += f" and {max(cores, 0)} percent of its cores" if with_cores else ""
+            amount += f" and {max(cores, 0)}% of its cores" if with_cores else ""
         # Of the rest others have something, or it would be all that there is.
         most = "" if memory == total else " for pods"
         return f"{amount} free" if is_free else f"has {amount}{most}"
@@ -203,7 +203,7 @@ def _kept(part: Demand, demand: Demand) -> float:
 
 
 def asked_by(demands: Sequence[tuple[str, Demand]]) -> str:
-    """`4 GiB and 30 percent of its cores`; of several containers each with its name."""
+    """`4 GiB and 30% of its cores`, as events have it (kube-scheduler needs another word: verbs.py); of several containers each with its name."""
     if len(demands) == 1:
         return _asked(demands[0][1])
     shown = [f"{_asked(demand)} for {name}" for name, demand in demands[:_MOST_SHOWN]]
@@ -218,7 +218,7 @@ def _asked(demand: Demand) -> str:
         each = f"{demand.memory_percent} shares"
     else:
         each = gib(show_exactly(demand.memory_bytes, "G"))
-        each += f" and {demand.cores} percent of its cores" if demand.cores else ""
+        each += f" and {demand.cores}% of its cores" if demand.cores else ""
     return f"{each} on each of {demand.count} GPUs" if demand.count > 1 else each
 
 

@@ -224,7 +224,7 @@ def test_the_size_is_that_of_the_message(number: int, gib: int, unit: int) -> No
 def test_a_list_that_is_too_long_is_refused_with_the_unit_that_fits() -> None:
     cards = [card(n, 80) for n in range(8)]
     offer.check_size(cards, RESOURCES)
-    with pytest.raises(ConfigError, match=r"1M: .* 38 MiB .*4 MiB: a unit that fits this node is 16M"):
+    with pytest.raises(ConfigError, match=r"1MiB: .* 38 MiB .*4 MiB: a unit that fits this node is 16MiB"):
         offer.check_size(cards, RESOURCES.replace(memory_unit=1 << 20))
     offer.check_size(cards, RESOURCES.replace(memory_unit=16 << 20))
 

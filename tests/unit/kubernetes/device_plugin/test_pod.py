@@ -23,6 +23,7 @@ from xpu_runtime.kubernetes.device_plugin.pod import (
 from xpu_runtime.kubernetes.device_plugin.pods import PodEvent, Pods
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, Resources
+from xpu_runtime.ledger.refusal import DeviceStatus, Refusal
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.pods import RefusedContainer
 from xpu_runtime.request.assignment import Share
@@ -150,6 +151,19 @@ def test_the_nearest_request_is_said_as_limits(
 
     nothing = "nothing smaller fits now either: see `xpu ps` for who holds what"
     assert text == (f"no; the nearest request that fits now: {limits}" if limits else f"no; {nothing}")
+
+
+def test_a_refusal_says_amounts_as_the_scheduler_does() -> None:
+    devices = (DeviceStatus("0", 5 * GIB, 50, "5.5G free, 10G requested, 30% of its cores free"),)
+    told = "container 4g: no device has 10G of memory free, held by pod ns/a-7G, 512M of it"
+    refusal = Refusal("not-enough-memory", told, devices)
+
+    text = refusal_text(refusal, kept(pod(container("4g", mem="10"))), KNOWN, None)
+
+    assert text == (
+        "container 4g: no device has 10 GiB of memory free, held by pod ns/a-7G, 512 MiB of it (GPU 0: 5.5 GiB "
+        "free, 10 GiB requested, 30% of its cores free)"
+    )
 
 
 # What becomes of them
