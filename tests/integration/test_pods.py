@@ -671,3 +671,4 @@ def test_what_a_pods_containers_have_beyond_its_reservation_is_not_offered(
     assert others() == (0, 0)
     node.xpu("set", container, "--mem", "6G", "--cores", "50")
     assert others() == (2, 20)
+    found(node, "warning", "ledger", "pod default/web holds 6G and 50% of GPU 0, and 4G and 30% are reserved")

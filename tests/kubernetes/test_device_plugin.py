@@ -577,7 +577,8 @@ def test_what_does_not_fit_is_refused_with_figures_and_reserved_when_it_does(
     until(lambda: events(plugin.api, "a"), "the pod says why")
     ((reason, message),) = events(plugin.api, "a")
     assert reason == "XPURefused"
-    assert "container main: no device has 10 GiB of memory free (GPU 0-3: 5 GiB free, 10 GiB requested)" in message
+    figures = "GPU 0-3: 5 GiB free, 10 GiB requested"
+    assert f"container main: no device has 10 GiB of memory free ({figures})" in message
     assert message.endswith("; the nearest request that fits now: yoyoworks.com/xpu-mem: 5")
     # The kubelet must not fail the pod for good: it may start once there is room.
     until(lambda: kubelet.healthy(MEMORY) == 20, "the rest is not offered")

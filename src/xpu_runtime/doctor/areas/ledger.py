@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from xpu_runtime import finding, paths
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import layout, survivors, waiting
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.pod_ledger import PodLedger
+from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import files, proc
+from xpu_runtime.request.amounts import Amount
+from xpu_runtime.request.units import show
 
 ORDER = 80
 _CHECK = "ledger"
@@ -47,7 +50,8 @@ def look(machine: Machine) -> Iterator[Finding]:
                 todo = "remove the file: it is made anew from the containers that run, without its events"
                 yield finding.problem(_CHECK, f"the ledger {path} is damaged ({damage})", todo)
                 return
-            grants, is_own, pods = ledger.grants(), ledger.is_own(), len(ledger.reservations())
+            grants, is_own, of_pods = ledger.grants(), ledger.is_own(), ledger.pods_of_grants()
+            reservations = ledger.reservations()
     except LedgerError as error:
         if not isinstance(error, waiting.LedgerBusy):  # which _locked tells
             yield finding.problem(_CHECK, error.what, error.todo or None)
@@ -56,7 +60,8 @@ def look(machine: Machine) -> Iterator[Finding]:
         text = f"{path} belongs to another PID namespace: which containers run cannot be told from here"
         yield finding.warning(_CHECK, text, "run it on the host itself (in a pod: hostPID: true)")
         return
-    yield from of_grants(path, grants, pods)
+    yield from of_grants(path, grants, len(reservations))
+    yield from of_pods_containers(grants, of_pods, reservations)
 
 
 def _space(folder: str) -> Iterator[Finding]:
@@ -121,6 +126,46 @@ def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding
     text = f"{path}: layout {layout.VERSION}, whole, {plural(len(living), 'running container')}"
     reserved = f", {plural(pods, 'pod with a reservation', 'pods with reservations')}" if pods else ""
     yield finding.ok(_CHECK, text + reserved)
+
+
+def of_pods_containers(
+    grants: list[Grant], of_pods: Mapping[int, tuple[str, str]], reservations: list[Reservation]
+) -> Iterator[Finding]:
+    """What containers of pods hold that nobody can use, and what they hold beyond what their pod was given.
+    `of_pods`: the pod's UID and the container's name, by the number of its grant."""
+    living = [grant for grant in grants if grant.id in of_pods and survivors.has_processes(grant)]
+    labels = {each.uid: each.label for each in reservations}
+    for grant in living:
+        age = time.time() - grant.created
+        if age > _LONG_PENDING_S and grant.state != "pending" and proc.awaits_start(grant.pid):
+            uid, name = of_pods[grant.id]
+            text = (
+                f"container {name} of {labels.get(uid, f'pod {uid}')} was created {int(age) // 60} minutes "
+            )
+            text += "ago and never started, as where containerd was restarted in between: it holds its slice"
+            todo = f"the pod's next try ends it; where there is none: kill -9 {grant.pid}"
+            yield finding.problem(_CHECK, text, todo)
+    for each in reservations:
+        yield from _beyond(each, [grant for grant in living if of_pods[grant.id][0] == each.uid])
+
+
+def _beyond(reservation: Reservation, grants: list[Grant]) -> Iterator[Finding]:
+    amounts = reservation.amounts()
+    held: dict[str, list[Slice]] = {}
+    for grant in grants:
+        for slice_ in grant.slices:
+            held.setdefault(slice_.device_uuid, []).append(slice_)
+    for uuid, slices in held.items():
+        given = amounts.get(uuid, Amount())
+        memory, cores = sum(each.memory_bytes for each in slices), sum(each.cores or 0 for each in slices)
+        if given.whole or (memory <= given.memory_bytes and cores <= given.cores):
+            continue
+        text = f"{reservation.label} holds {show(memory)} and {cores}% of GPU {slices[0].device_index}, and "
+        text += (
+            f"{show(given.memory_bytes)} and {given.cores}% are reserved for it: its scheduler may count less"
+        )
+        todo = "give the rest back with `xpu set`, or delete the pod: its next one gets what is reserved"
+        yield finding.warning(_CHECK, text, todo)
 
 
 def _name(grant: Grant) -> str:

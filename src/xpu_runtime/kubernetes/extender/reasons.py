@@ -203,7 +203,8 @@ def _kept(part: Demand, demand: Demand) -> float:
 
 
 def asked_by(demands: Sequence[tuple[str, Demand]]) -> str:
-    """`4 GiB and 30% of its cores`, as events have it (kube-scheduler needs another word: verbs.py); of several containers each with its name."""
+    """`4 GiB and 30% of its cores`, as events have it (verbs.py has what kube-scheduler takes); of several
+    containers each with its name."""
     if len(demands) == 1:
         return _asked(demands[0][1])
     shown = [f"{_asked(demand)} for {name}" for name, demand in demands[:_MOST_SHOWN]]

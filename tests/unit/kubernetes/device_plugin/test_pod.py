@@ -161,8 +161,8 @@ def test_a_refusal_says_amounts_as_the_scheduler_does() -> None:
     text = refusal_text(refusal, kept(pod(container("4g", mem="10"))), KNOWN, None)
 
     assert text == (
-        "container 4g: no device has 10 GiB of memory free, held by pod ns/a-7G, 512 MiB of it (GPU 0: 5.5 GiB "
-        "free, 10 GiB requested, 30% of its cores free)"
+        "container 4g: no device has 10 GiB of memory free, held by pod ns/a-7G, 512 MiB of it (GPU 0: "
+        "5.5 GiB free, 10 GiB requested, 30% of its cores free)"
     )
 
 
