@@ -526,7 +526,7 @@ def test_the_page_has_each_label_that_a_node_gets() -> None:
 
 def test_what_the_page_expects_a_node_to_offer_is_what_it_offers() -> None:
     page = (REPOSITORY / "docs/kubernetes.md").read_text()
-    (mib,) = re.findall(r"^    gpu-1 .* (\d+)M/\1M ", page, re.MULTILINE)
+    (mib,) = re.findall(r"^    gpu-1 .* (\d+)/\1 MiB ", page, re.MULTILINE)
     resources = Resources()
 
     offered = {name: str(units(name, int(mib) << 20, resources)) for name in sorted(resources.names)}

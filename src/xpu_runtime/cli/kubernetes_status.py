@@ -43,7 +43,8 @@ def status(
 ) -> None:
     """Show the nodes' cards: what is free, and the largest request that fits there now.
 
-    Takes nodes and pods from the API, with the rights of your kubeconfig (to list both). OTHERS is what
+    Takes nodes and pods from the API, with the rights of your kubeconfig (to list both). PLACED BY says who
+    chooses the cards of a node: the extender, or the node itself (kubernetes.placement there). OTHERS is what
     containers have that are no pods (docker's). FITS is the most that one container can ask of the card:
     memory, and percent of its time; `whole` where nobody has any of it; or why no pod gets anything: what is
     wrong with the card, `cordoned`, `not ready`, or `plugin gone`. What pods have is by their
