@@ -14,6 +14,7 @@ from typing import Any
 from xpu_runtime.errors import XpuError, did_you_mean
 from xpu_runtime.request.assignment import ANNOTATION
 from xpu_runtime.request.parse import ANNOTATION_PREFIX, VARIABLES
+from xpu_runtime.request.pod import beside_limits
 from xpu_runtime.request.units import MIB, show
 from xpu_runtime.value import Value
 
@@ -33,7 +34,7 @@ ALIASES = {
 #: Annotations of a pod that say how its amounts are to be placed.
 COUNT, POLICY = PREFIX + "-count", PREFIX + "-policy"
 POLICIES = ("binpack", "spread")
-#: All that a pod may have; which of them say amounts, and are refused at its start, is request/pod.py's.
+#: All that there are; which of them say amounts, and are refused of a pod, is request/pod.py's.
 _ANNOTATIONS = (
     ANNOTATION,
     *(ANNOTATION_PREFIX + name[len("XPU_") :].lower().replace("_", "-") for name in VARIABLES),
@@ -160,15 +161,37 @@ class Resources(Value):
         # Who asks for nothing may write whatever annotation he likes.
         return asked if asked.is_empty else asked.replace(policy=_policy(annotations.get(POLICY)))
 
-    @staticmethod
-    def check_annotations(pod: Mapping[str, Any]) -> None:
-        """DemandError where a pod that asks has an annotation of ours that there is not: its start would be
-        refused for it. For one that has no place yet: one that has counts, whatever its author writes."""
-        for key in (pod.get("metadata") or {}).get("annotations") or {}:
+    def new_pod(self, pod: Mapping[str, Any]) -> PodDemand:
+        """What a pod asks for that has no place yet; DemandError also where its start would be refused on
+        every node, for a 0, an annotation that there is not, or an amount beside its limits. One that has a
+        place counts, whatever its author writes."""
+        spec = pod.get("spec") or {}
+        for _, container in _containers(spec):
+            self._check_zeros(container)
+        demand = self.of_pod(pod)
+        if demand.is_empty:
+            return demand
+        annotations = (pod.get("metadata") or {}).get("annotations") or {}
+        for key in annotations:
             if key.startswith(ANNOTATION_PREFIX) and key not in _ANNOTATIONS:
                 known = ", ".join(_ANNOTATIONS)
                 hint = did_you_mean(key, _ANNOTATIONS, f"known are {known}")
                 raise DemandError(f"the pod's annotation {key[:80]} is unknown", hint)
+        for _, container in _containers(spec):
+            variables = {str(each.get("name")): str(each.get("value")) for each in container.get("env") or ()}
+            if problems := beside_limits(variables, annotations):
+                raise DemandError(problems[0])
+        return demand
+
+    def _check_zeros(self, container: Mapping[str, Any]) -> None:
+        """Older kubelets take a 0 for a resource of which they have given nothing, and fail the start; newer
+        ones for nothing asked. What its author means by it is not known."""
+        limits = (container.get("resources") or {}).get("limits") or {}
+        for name in self.names:
+            if name in limits and whole_number(limits[name]) == 0:
+                what = _of(str(container.get("name")), f"0 of {name}")
+                without = " (without it there is no cap on its time)" if self.kind(name) == CORES else ""
+                raise DemandError(what, f"leave it out{without}, or give at least 1")
 
     def of_limits(self, container: str, limits: Mapping[str, Any], count: str | None = None) -> Demand | None:
         """What `container` asks for with `limits` and the pod's annotation COUNT; None: nothing.

@@ -90,7 +90,7 @@ def claim(
         if not assigned.of(container.container):
             if not (config.kubernetes_require_assignment or ALLOCATED in environment):
                 return False, None
-            refuse(_amounts(environment, annotations))
+            refuse(beside_limits(environment, annotations))
             if asked:
                 raise AssignmentError(
                     f"{asked[0]} asks for devices, and {container.label} was assigned none", _TODO
@@ -98,7 +98,7 @@ def claim(
             return True, None
     elif not asked:
         return True, None
-    refuse(_amounts(environment, annotations))
+    refuse(beside_limits(environment, annotations))
     about_cores = tuple(
         f"{name}={environment[name]}" for name in ("XPU_SCHED", "XPU_PRIORITY") if name in environment
     )
@@ -136,8 +136,8 @@ def _verified(text: str, container: PodContainer, config: Config) -> Assignment:
     return found
 
 
-def _amounts(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:
-    """A problem for each amount that the container's author has set."""
+def beside_limits(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:
+    """A problem for each amount that the container's author has set beside its limits."""
     found = [f"{name}={environment[name][:60]}" for name in AMOUNTS if name in environment]
     ours = of_containers(annotations)
     found += [f"{key}: {annotations[key][:60]}" for key, name in ours.items() if name in AMOUNTS]

@@ -134,6 +134,43 @@ def test_an_annotation_that_there_is_not_is_refused_of_a_pod_that_asks_with_what
         assert of.filter({"Pod": each, "NodeNames": ["n1"]})["NodeNames"] == ["n1"]
 
 
+def test_an_amount_beside_the_limits_is_refused_at_once_in_the_words_of_the_node() -> None:
+    of = verbs(node("n1", 2))
+    todo = "is not for a container of a pod: say it in resources.limits, as yoyoworks.com/xpu-mem: 4 and "
+    annotated = pod("p", mem=4, annotations={"yoyoworks.com/xpu-mem": "8G"})
+    assert why(of, annotated)["n1"].startswith(f"yoyoworks.com/xpu-mem: 8G {todo}")
+    main = container("main", mem=4)
+    main["env"] = [{"name": "A", "valueFrom": {}}, {"name": "XPU_CORES", "value": "50"}]
+    assert why(of, pod("p", main))["n1"].startswith(f"XPU_CORES=50 {todo}")
+    bound = pod("p", mem=4, annotations={"yoyoworks.com/xpu-mem": "8G"}, bound="n1")
+    made = of._cluster.pod(bound)
+    assert made is not None and not made.demand.is_empty
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "without"),
+    [
+        ({"cores": 0}, "yoyoworks.com/xpu-cores", " (without it there is no cap on its time)"),
+        ({"mem": 4, "cores": 0}, "yoyoworks.com/xpu-cores", " (without it there is no cap on its time)"),
+        ({"mem": 0, "cores": 10}, "yoyoworks.com/xpu-mem", ""),
+        ({"shares": 0}, "yoyoworks.com/xpu-shares", ""),
+        ({"whole": 0}, "yoyoworks.com/xpu", ""),
+    ],
+)
+def test_a_nought_which_a_kubelet_may_never_start_is_refused(asked: Json, name: str, without: str) -> None:
+    of = verbs(node("n1", 2))
+    reason = f"container main asks for 0 of {name}: leave it out{without}, or give at least 1"
+    assert why(of, pod("p", **asked))["n1"] == reason
+
+
+def test_a_nought_of_an_alias_is_refused_where_the_alias_is_turned_on() -> None:
+    main = container("main")
+    main["resources"] = {"limits": {"aliyun.com/gpu-mem": "4", "aliyun.com/gpu-core.percentage": "0"}}
+    assert "0 of aliyun.com/gpu-core.percentage" in why(verbs(node("n1", 2)), pod("p", main))["n1"]
+    without = verbs(node("n1", 2), resources=Resources())
+    assert without.filter({"Pod": pod("p", main), "NodeNames": ["n1"]})["NodeNames"] == ["n1"]
+
+
 @pytest.mark.parametrize("name", ["count", "policy"])
 def test_of_what_an_author_wrote_the_answer_has_a_beginning_for_each_node(name: str) -> None:
     of = verbs(*(node(f"n{number}") for number in range(100)))

@@ -41,9 +41,7 @@ class Verbs:
         """ExtenderArgs to ExtenderFilterResult."""
         pod, names, nodes = _pod_and_nodes(args)
         try:
-            demand = self._resources.of_pod(pod)
-            if not demand.is_empty:
-                self._resources.check_annotations(pod)
+            demand = self._resources.new_pod(pod)
         except DemandError as error:
             why = dict.fromkeys(names, str(error))
             return _filtered([], nodes, why, why)
