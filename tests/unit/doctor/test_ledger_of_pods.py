@@ -102,7 +102,7 @@ def test_what_a_pod_holds_beyond_its_reservation_is_told(
     found = list(ledger.of_pods_containers(grants, of_pods, [reserved(memory, cores)]))
 
     assert [(each.state, each.text) for each in found] == (
-        [(WARNING, f"pod default/web {told}: its scheduler may count less")] if told else []
+        [(WARNING, f"pod default/web {told}")] if told else []
     )
 
 

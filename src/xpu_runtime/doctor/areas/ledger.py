@@ -161,9 +161,7 @@ def _beyond(reservation: Reservation, grants: list[Grant]) -> Iterator[Finding]:
         if given.whole or (memory <= given.memory_bytes and cores <= given.cores):
             continue
         text = f"{reservation.label} holds {show(memory)} and {cores}% of GPU {slices[0].device_index}, and "
-        text += (
-            f"{show(given.memory_bytes)} and {given.cores}% are reserved for it: its scheduler may count less"
-        )
+        text += f"{show(given.memory_bytes)} and {given.cores}% are reserved for it"
         todo = "give the rest back with `xpu set`, or delete the pod: its next one gets what is reserved"
         yield finding.warning(_CHECK, text, todo)
 
