@@ -5,7 +5,7 @@ What the figures are made of is kubernetes/report.py's to know.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import click
@@ -21,7 +21,7 @@ from xpu_runtime.request.units import show, show_exactly
 
 #: Pods that have ended hold nothing.
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
-#: Nodes that a line names.
+#: Nodes, or pods of a node, that a line names.
 _MOST_NAMED = 4
 _LEFT_OUT = ("DRIVER", "PLACED BY", "OTHERS", "MODEL", "PODS")
 
@@ -48,13 +48,15 @@ def status(
     containers have that are no pods (docker's). FITS is the most that one container can ask of the card:
     memory, and percent of its time; `whole` where nobody has any of it; or why no pod gets anything: what is
     wrong with the card, `cordoned`, `not ready`, or `plugin gone`. What pods have is by their
-    annotations, whose signatures are not checked here.
+    annotations, whose signatures are not checked here. A pod for which its node has nothing reserved, as it
+    was refused there, counts with what it asks for until it is deleted, and is named below the table.
 
     \b
     --json prints one object; memory is in bytes, cores in percent:
-      nodes   a list of {name, driver, placement, problem, why, cards}
+      nodes   a list of {name, driver, placement, problem, why, cards, waiting}
         problem   why nothing is known of its cards, else null
         why       why no new pod gets anything of them, else null
+        waiting   the pods for which the node has nothing reserved, as NAMESPACE/NAME
       cards   of a node, a list of
         index, uuid, model, memory_bytes
         free_memory_bytes, free_cores, pods
@@ -92,6 +94,8 @@ def status(
     for node in found:
         if node.problem or not node.cards:
             click.echo(f"xpu: node {node.name}: {node.problem or 'no GPUs'}", err=True)
+        if node.waiting:
+            click.echo(_waiting(node), err=True)
     if units := _units(found):
         click.echo(f"xpu: nodes count memory in different units ({units}): see docs/kubernetes.md", err=True)
     if not found:
@@ -109,9 +113,15 @@ def _units(nodes: list[Node]) -> str:
     return "; ".join(shown) if len(found) > 1 else ""
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     left = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+
+
+def _waiting(node: Node) -> str:
+    why = "yet, or it refuses, which their events tell"
+    what = f"xpu: node {node.name} has nothing reserved for {_listed(node.waiting)} ({why})"
+    return f"{what}: what was asked for counts as taken until the pod is deleted"
 
 
 def _show_keys(keys: list[keys_in_use.Key], as_json: bool, wide: bool) -> None:
@@ -205,6 +215,7 @@ def _plain(node: Node) -> dict[str, Any]:
         "placement": node.placement or None,
         "problem": node.problem or None,
         "why": node.why or None,
+        "waiting": list(node.waiting),
         "cards": [
             {
                 "index": card.index,

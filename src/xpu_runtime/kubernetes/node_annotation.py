@@ -66,6 +66,8 @@ class Told(NamedTuple):
     #: Ids of the keys that it verifies assignments with; None: it does not tell. So it can be seen when a new
     #: key may sign, and which nodes still have one that was stolen.
     keys: tuple[str, ...] | None = None
+    #: Names of other systems that it offers (resources.ALIASES); None: it does not tell.
+    aliases: tuple[str, ...] | None = None
 
 
 def write(told: Told) -> str:
@@ -76,11 +78,16 @@ def write(told: Told) -> str:
             "driver": told.driver,
             "placement": told.placement,
             "memory_unit": told.memory_unit,
-            "keys": None if told.keys is None else list(told.keys),
+            "keys": _list(told.keys),
+            "aliases": _list(told.aliases),
             "devices": [_plain(row) for row in told.devices],
             "reserved": {uid: [list(share) for share in told.reserved[uid]] for uid in sorted(told.reserved)},
         }
     )
+
+
+def _list(words: tuple[str, ...] | None) -> list[str] | None:
+    return None if words is None else list(words)
 
 
 def _plain(row: Row) -> dict[str, Any]:
@@ -109,9 +116,11 @@ def read(text: str) -> Told:
         reserved = {str(uid): _shares(shares) for uid, shares in (data.get("reserved") or {}).items()}
         # Of plugins that did not tell it: what is configured where nobody says otherwise.
         unit = _number(data.get("memory_unit"), _MOST_BYTES) or 1 << 30
-        keys = None if data.get("keys") is None else tuple(map(str, data["keys"]))
+        keys, aliases = (
+            None if data.get(name) is None else tuple(map(str, data[name])) for name in ("keys", "aliases")
+        )
         driver, placement = (str(data.get(name) or "") for name in ("driver", "placement"))
-        return Told(driver, placement, rows, reserved, unit, keys)
+        return Told(driver, placement, rows, reserved, unit, keys, aliases)
     except WrongVersion:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

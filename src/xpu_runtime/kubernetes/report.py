@@ -1,21 +1,33 @@
 """What is free in a cluster, card by card, of what nodes say of themselves and pods were assigned: for
 people.
 
-Values in, values out. A pod's annotation is taken as it is, without its signature: who shows this has no
-key, and decides nothing by it. Where a node says itself what a pod holds, that counts.
+Values in, values out. It is counted as the scheduler extender does, by the same code (accounting.py), but for
+this: a pod's annotation is taken as it is, without its signature, since who shows this has no key, and
+decides nothing by it. Where a node says itself what a pod holds, that counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
-from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares
-from xpu_runtime.kubernetes.resources import ALIASES, PREFIX, Resources, whole_number
+from xpu_runtime.kubernetes.extender import accounting, devices, objects
+from xpu_runtime.kubernetes.extender.devices import Held
+from xpu_runtime.kubernetes.extender.placement import PodShape
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Told
+from xpu_runtime.kubernetes.resources import (
+    ALIASES,
+    COUNT,
+    PREFIX,
+    DemandError,
+    PodDemand,
+    Resources,
+    whole_number,
+)
 from xpu_runtime.request import assignment
-from xpu_runtime.request.amounts import Amount, at_one_time
 from xpu_runtime.value import Value
 
 #: By all of their names.
@@ -33,7 +45,7 @@ class Card(Value):
     memory: int
     free_memory: int
     free_cores: int
-    #: How many pods hold something of it.
+    #: How many pods hold something of it, or count as if they did.
     pods: int
     #: What others than pods have.
     others_memory: int
@@ -59,22 +71,41 @@ class Node(Value):
     cards: tuple[Card, ...] = ()
     problem: str = ""
     why: str = ""
+    #: Pods that are bound to it and for which it has nothing reserved, as NAMESPACE/NAME.
+    waiting: tuple[str, ...] = ()
 
 
 class Pod(Value):
-    """A pod that is bound, with its assignment as it is written there."""
+    """A pod that is bound, with its assignment as it is written there ("": it has none)."""
 
     uid: str
     node: str
     assignment: str
+    namespace: str = ""
+    name: str = ""
+    #: Of the API's object what says how much it asks for.
+    asking: Mapping[str, Any] = {}
 
 
 def pod_of(data: Mapping[str, Any]) -> Pod | None:
-    """The API's pod, where it is bound, asks, and says what it was assigned."""
-    metadata = data.get("metadata") or {}
-    node = str((data.get("spec") or {}).get("nodeName") or "")
-    text = (metadata.get("annotations") or {}).get(assignment.ANNOTATION)
-    return Pod(str(metadata.get("uid")), node, str(text)) if node and text and _asks(data) else None
+    """The API's pod, where it is bound and asks."""
+    metadata, spec = data.get("metadata") or {}, data.get("spec") or {}
+    node, annotations = str(spec.get("nodeName") or ""), metadata.get("annotations") or {}
+    if not node or not _asks(data):
+        return None
+    # Of ten thousand pods no more is kept.
+    asking = {
+        "metadata": {"annotations": {COUNT: annotations[COUNT]} if COUNT in annotations else {}},
+        "spec": {
+            kind: [
+                {key: each[key] for key in ("name", "resources", "restartPolicy") if key in each}
+                for each in spec.get(kind) or ()
+            ]
+            for kind in ("initContainers", "containers")
+        },
+    }
+    text, uid = str(annotations.get(assignment.ANNOTATION) or ""), str(metadata.get("uid"))
+    return Pod(uid, node, text, str(metadata.get("namespace")), str(metadata.get("name")), asking)
 
 
 def _asks(pod: Mapping[str, Any]) -> bool:
@@ -110,12 +141,25 @@ def _node(name: str, data: Mapping[str, Any], text: str, pods: list[Pod]) -> Nod
         told = node_annotation.read(text)
     except ValueError as error:
         return Node(name, problem=f"its annotation {ANNOTATION} cannot be read ({error})")
-    held = _held_by_pods(told.reserved, name, pods)
     why = _why_no_pod(data, told.devices)
+    counted = objects.Node(0)
+    counted.devices = devices.of_told(told)
+    known = {pod.uid: made for pod in pods if (made := _counted(pod, name, told)) is not None}
+    counted.pods = set(known)
+    memory, cores = list(counted.devices.memory), list(counted.devices.cores)
+    holders: dict[str, int] = {}
+    for _, held in accounting.holdings(counted, known, {}, memory, cores):
+        for uuid, _, _ in held:
+            holders[uuid] = holders.get(uuid, 0) + 1
+    free = dict(zip(counted.devices.uuids, zip(memory, cores)))
     cards = tuple(
-        _card(row, held.get(row.uuid, []), row.why or why, told.memory_unit) for row in told.devices
+        _card(row, free.get(row.uuid, (0, 0)), holders.get(row.uuid, 0), row.why or why, told.memory_unit)
+        for row in told.devices
     )
-    return Node(name, told.driver, told.placement, cards, why=why)
+    waiting = sorted(
+        f"{each.namespace}/{each.name}" for each in known.values() if each.uid not in told.reserved
+    )
+    return Node(name, told.driver, told.placement, cards, why=why, waiting=tuple(waiting))
 
 
 def _why_no_pod(data: Mapping[str, Any], rows: Iterable[Row]) -> str:
@@ -140,43 +184,36 @@ def _has_ours(amounts: Mapping[str, Any]) -> bool:
     return any(whole_number(amount) for name, amount in amounts.items() if name.startswith(PREFIX))
 
 
-def _card(row: Row, held: list[Amount], why: str, unit: int) -> Card:
-    total = row.memory
-    others_memory = total if row.others_whole else row.others_memory
-    memory = total - others_memory - sum(total if each.whole else each.memory_bytes for each in held)
-    cores = row.cores - row.others_cores - sum(each.cores for each in held)
+def _card(row: Row, free: tuple[int, int], pods: int, why: str, unit: int) -> Card:
+    others_memory = row.memory if row.others_whole else row.others_memory
+    memory, cores = (max(each, 0) for each in free)
     return Card(
-        row.name, row.uuid, row.model, total, max(memory, 0), max(cores, 0),
-        len(held), others_memory, row.others_cores, why, unit,
+        row.name, row.uuid, row.model, row.memory, memory, cores,
+        pods, others_memory, row.others_cores, why, unit,
     )  # fmt: skip
 
 
-def _held_by_pods(reserved: Mapping[str, Shares], node: str, pods: list[Pod]) -> dict[str, list[Amount]]:
-    """By a device's UUID what each pod holds of it."""
-    # Of a pod's reservation the node tells its own sum.
-    by_pod = {
-        uid: {device: Amount(memory or 0, cores or 0, memory is None) for device, memory, cores in shares}
-        for uid, shares in reserved.items()
-    }
-    for pod in pods:
-        if pod.uid not in by_pod:
-            by_pod[pod.uid] = _held(pod, node)
-    found: dict[str, list[Amount]] = {}
-    for held in by_pod.values():
-        for uuid, amount in held.items():
-            found.setdefault(uuid, []).append(amount)
+def _counted(pod: Pod, node: str, told: Told) -> objects.Pod | None:
+    """As the extender counts it; None for one that it does not count, as it asks for nothing of the node, or
+    for what makes no sense."""
+    demand, held = PodDemand(), _held(pod, node)
+    with contextlib.suppress(DemandError):
+        demand = Resources(told.memory_unit, told.aliases or ()).of_pod(pod.asking)
+    if demand.is_empty and held is None and pod.uid not in told.reserved:
+        return None
+    found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))
+    # What the node has reserved for it is taken where nothing else is known.
+    found.node, found.held = node, None if pod.uid in told.reserved else held
     return found
 
 
-def _held(pod: Pod, node: str) -> dict[str, Amount]:
-    """What a pod holds by its annotation; nothing where that is of another pod or node, or none."""
+def _held(pod: Pod, node: str) -> Held | None:
+    """What a pod holds by its annotation; None where that is of another pod or node, or none."""
     try:
         told = assignment.read_unproven(pod.assignment)
     except assignment.AssignmentError:
-        return {}
-    if (told.uid, told.node) != (pod.uid, node):
-        return {}
-    return at_one_time(told.containers, told.init, told.sidecars)
+        return None
+    return accounting.held_by(told) if (told.uid, told.node) == (pod.uid, node) else None
 
 
 def named(found: list[Node], names: Iterable[str]) -> list[Node]:

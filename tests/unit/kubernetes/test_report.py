@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from support.kubernetes_objects import container
+from support.kubernetes_objects import pod as asking
 from xpu_runtime.cli.kubernetes_status import fits
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation, report
+from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.request.assignment import Assignment, Share, sign
 
 GIB = 1 << 30
@@ -109,6 +113,37 @@ def test_a_pod_that_asks_for_nothing_has_no_assignment() -> None:
         "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"cpu": 1}}}, {}]},
     }
     assert report.pod_of(data) is None
+
+
+def test_a_pod_that_its_node_refused_counts_as_the_extender_counts_it_and_is_named() -> None:
+    there = node(aliases=["aliyun.com/gpu"])
+    refused = asking("a", mem=4, cores=30, bound="n1")
+    alias = asking("b", container("main"), bound="n1")
+    alias["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": "2"}}
+    nonsense = asking("c", cores=30, bound="n1")
+    counting = Cluster(Resources(aliases=("aliyun.com/gpu",)), dict, "binpack", lambda: 0.0)
+    counting.set_node("n1", there["metadata"]["annotations"], {})
+    for each in (refused, alias, nonsense):
+        counting.set_pod(each)
+
+    pods = [report.pod_of(each) for each in (refused, alias, nonsense)]
+    (found,) = report.nodes([there], [each for each in pods if each is not None])
+
+    (figures,) = counting.figures(["n1"])
+    assert free(found) == [(each // GIB, cores) for each, cores in zip(figures.memory, figures.cores)]
+    assert sum(memory for memory, _ in free(found)) == 24
+    assert found.waiting == ("default/a", "default/b")
+
+
+def test_a_pod_with_names_that_its_node_does_not_offer_is_somebody_elses() -> None:
+    theirs = asking("p", container("main"), bound="n1")
+    theirs["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/mps-memory": "2"}}
+    kept = report.pod_of(theirs)
+    assert kept is not None
+
+    (found,) = report.nodes([node()], [kept])
+
+    assert (free(found), found.waiting) == ([(15, 100), (15, 100)], ())
 
 
 def test_an_assignment_of_another_pod_holds_nothing_here() -> None:

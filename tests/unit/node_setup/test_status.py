@@ -56,6 +56,31 @@ def test_a_row_for_each_card_with_what_fits_there(answers: Answers, kubeconfig: 
     assert second[:2] + second[-5:] == ["n1", "1", "-/15", "GiB", "-", "Xid", "79"]
 
 
+def test_a_pod_that_its_node_refused_is_named_and_its_amounts_are_not_free(
+    answers: Answers, kubeconfig: Path
+) -> None:
+    pods = [
+        {
+            "metadata": {"uid": f"uid-{number}", "namespace": "team", "name": f"p{number}"},
+            "spec": {
+                "nodeName": "n1",
+                "containers": [{"name": "main", "resources": {"limits": {"yoyoworks.com/xpu-mem": "1"}}}],
+            },
+        }
+        for number in range(10)
+    ]
+    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1", reserved={"uid-9": [["GPU-0", GIB, 0]]}))
+    answers.answers["GET", "/api/v1/pods"] = _list(*pods)
+
+    done = _run(kubeconfig, "status")
+    (node,) = json.loads(_run(kubeconfig, "status", "--json").stdout)["nodes"]
+
+    assert " 3/15 GiB " in done.stdout
+    assert "node n1 has nothing reserved for team/p0, team/p1, " in done.stderr
+    assert "team/p3 and 5 more (yet, or it refuses" in done.stderr
+    assert (node["cards"][0]["pods"], len(node["waiting"])) == (10, 9)
+
+
 def test_json_has_the_same_for_scripts(answers: Answers, kubeconfig: Path) -> None:
     answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1"))
     answers.answers["GET", "/api/v1/pods"] = _list()

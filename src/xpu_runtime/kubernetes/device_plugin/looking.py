@@ -103,7 +103,7 @@ class Looking:
                 self.taken.reservations,
                 self._strengths,
                 config.enforcement_allow_unenforced,
-                self._resources.memory_unit,
+                self._resources,
                 key_ids(config.kubernetes_keys),
             )
             self._write_node(node.patch(value, node.labels(self.inventory, self._strengths)))

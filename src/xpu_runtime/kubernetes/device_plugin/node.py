@@ -9,6 +9,7 @@ from typing import Any
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.device_plugin.offer import Card
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares, Told
+from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.ledger.grants import CORES, MEMORY
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.limits.choose import UNENFORCED
@@ -22,6 +23,7 @@ LABELS = (
 )  # fmt: skip
 _LONGEST = 63
 _MIB = 1 << 20
+_DEFAULT = Resources()
 
 
 def annotation(
@@ -31,19 +33,27 @@ def annotation(
     reservations: Mapping[str, Reservation],
     strengths: Sequence[tuple[str, str]] = (),
     unenforced: Collection[str] = (),
-    memory_unit: int = 1 << 30,
+    resources: Resources = _DEFAULT,
     keys: Iterable[str] = (),
 ) -> str:
     """The annotation's value. `cards`, and `strengths` as for `labels` (none: not known): of the inventory's
     devices, in their order; `reservations`: by the pods' UIDs; `unenforced`: the kinds of limits that may go
-    unheld; `memory_unit` in bytes; `keys`: ids of the keys that the node verifies with."""
+    unheld; `resources`: what the node offers; `keys`: ids of the keys that the node verifies with."""
     known: Sequence[tuple[str, str] | None] = strengths or [None] * len(inventory.devices)
     devices = tuple(
         _row(device, card, held, unenforced) for device, card, held in zip(inventory.devices, cards, known)
     )
     versions = dict.fromkeys(driver.version for driver in inventory.drivers if driver.version)
     reserved = {uid: _shares(each) for uid, each in reservations.items()}
-    told = Told(", ".join(versions), placement, devices, reserved, memory_unit, tuple(keys))
+    told = Told(
+        ", ".join(versions),
+        placement,
+        devices,
+        reserved,
+        resources.memory_unit,
+        tuple(keys),
+        resources.aliases,
+    )
     return node_annotation.write(told)
 
 

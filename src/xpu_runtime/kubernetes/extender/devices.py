@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from xpu_runtime.errors import did_you_mean
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.extender.placement import Kinds
-from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, Row, Shares
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, Row, Shares, Told
 from xpu_runtime.kubernetes.resources import POLICIES, gib
 from xpu_runtime.request.units import show_exactly
 
@@ -74,6 +74,11 @@ def read(text: str | None, memory_unit: int) -> NodeDevices:
     if told.memory_unit != memory_unit:
         # Its kubelet would count another amount for a pod than is signed here.
         return NodeDevices(_other_unit(told.memory_unit, memory_unit), has_other_unit=True)
+    return of_told(told)
+
+
+def of_told(told: Told) -> NodeDevices:
+    """The devices that a node tells, whoever places pods there, and in whatever unit."""
     rows = [row for row in told.devices if row.memory]  # of one that is lost nothing else is known
     return _devices(rows, told.reserved) if rows else NodeDevices("no GPUs")
 

@@ -152,6 +152,7 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "placement": "extender",
         "memory_unit": 1 << 30,
         "keys": ["new", "old"],
+        "aliases": [],
         "devices": [],
         "reserved": {"uid-1": [["GPU-a", 5 * GIB, 30]], "uid-2": [["GPU-b", None, None]]},
     }
