@@ -54,6 +54,8 @@ class PodOnNode(Value):
     #: What the kubelet gives it at one time, by resource; and what each container asks for.
     units: Mapping[str, int]
     by_container: Mapping[str, Mapping[str, int]]
+    #: Whether it asks by a name that this node offers; False: by an alias that it does not offer (any more).
+    is_offered: bool = True
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -62,7 +64,8 @@ class PodOnNode(Value):
 
     @classmethod
     def of(cls, item: Mapping[str, Any], known: Resources) -> PodOnNode | None:
-        """None for a pod that asks for no device."""
+        """None for a pod that asks for no device, by whatever name: what has one by an alias that was turned
+        off since keeps it."""
         metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
         annotations = metadata.get("annotations") or {}
         mirrored = str(annotations.get(_MIRROR))
@@ -71,7 +74,8 @@ class PodOnNode(Value):
             demand = known.of_pod(item)
         except DemandError as error:
             problem = str(error)
-        if demand.is_empty and not problem:
+        is_offered = bool(problem) or not demand.is_empty
+        if not is_offered and not _asks(spec, known.replace(aliases=tuple(names.ALIASES)).names):
             return None
         by_container = {
             str(each.get("name")): _limits(each, known.names)
@@ -90,7 +94,13 @@ class PodOnNode(Value):
             problem,
             _at_one_time(spec, by_container, known.names),
             by_container,
+            is_offered,
         )
+
+
+def _asks(spec: Mapping[str, Any], resources: Iterable[str]) -> bool:
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    return any(_limits(each, resources) for each in containers)
 
 
 def _limits(container: Mapping[str, Any], resources: Iterable[str]) -> dict[str, int]:

@@ -71,6 +71,12 @@ class _State:
         #: The watch has told of it, and it was not only read (`ensure`).
         self.is_watched = False
 
+    @property
+    def lacks(self) -> bool:
+        """Whether it is to have a reservation and has none. Nothing new is given by a name that is not
+        offered here: a pod that asks by it may be that of another device plugin."""
+        return self.reservation is None and self.pod.is_offered
+
 
 class Pods:
     """Thread-safe. What is reserved is decided in `reconcile` and `ensure`, by any thread."""
@@ -165,7 +171,7 @@ class Pods:
                 there = reservations.get(state.pod.uid)
                 state.reservation = there if there is not None and there.key == key else None
                 state.is_told |= state.reservation is not None
-                if state.reservation is None and now >= state.again_at:
+                if state.lacks and now >= state.again_at:
                     due.append(state)
         for state in due:
             changed |= self._reserve(state, until)
@@ -175,7 +181,7 @@ class Pods:
         """Whether there is somebody whom `reconcile` would try."""
         now = time.monotonic()
         with self._lock:
-            return any(each.reservation is None and now >= each.again_at for each in self._states.values())
+            return any(each.lacks and now >= each.again_at for each in self._states.values())
 
     def look_again(self) -> None:
         """What was refused may fit now: it is tried when `reconcile` is called next."""
@@ -307,7 +313,7 @@ class Pods:
             return listed(_left(until))
         except ApiError:
             with self._lock:
-                if not self.is_listed or any(each.reservation is None for each in self._states.values()):
+                if not self.is_listed or any(each.lacks for each in self._states.values()):
                     raise
             return ()
 
@@ -356,14 +362,16 @@ class Pods:
         since = time.monotonic() - _NEW_S
         with self._lock:
             return any(
-                state.known_since >= since and (state.pod.namespace, state.pod.name) not in given
+                state.known_since >= since
+                and state.pod.is_offered
+                and (state.pod.namespace, state.pod.name) not in given
                 for state in self._states.values()
             )
 
     def counts(self) -> dict[str, int]:
         """How many pods have a reservation, and how many were refused or are waiting for one."""
         with self._lock:
-            states = list(self._states.values())
+            states = [each for each in self._states.values() if each.lacks or each.reservation is not None]
         reserved = sum(each.reservation is not None for each in states)
         refused = sum(bool(each.refused) and each.reservation is None for each in states)
         return {"reserved": reserved, "refused": refused, "waiting": len(states) - reserved - refused}

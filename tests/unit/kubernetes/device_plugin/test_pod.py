@@ -236,6 +236,20 @@ def test_a_pod_that_nobody_has_told_of_loses_it_only_after_a_while(
     assert unreserved == ["u9"]
 
 
+def test_a_pod_with_an_alias_that_was_turned_off_keeps_what_it_has_and_gets_nothing_new(
+    pods: Pods, unreserved: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[PodEvent] = []
+    monkeypatch.setattr(pods, "_tell", told.append)
+    monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.pods._UNKNOWN_S", 0.0)
+    asks = {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "4"}}}
+    pods.take(listed(kept(pod(asks)), kept(pod(asks, uid="u2", name="another-plugins"))))
+    pods.reconcile(reserved("u1"))
+    assert (unreserved, told, pods.is_due()) == ([], [], False)
+    assert pods.counts() == {"reserved": 1, "refused": 0, "waiting": 0}
+    assert PodOnNode.of(pod({**asks, "resources": {"limits": {"aliyun.com/gpu-count": "4"}}}), KNOWN) is None
+
+
 #: The UID of a static pod, and what the API's object of it says.
 STATIC = "0123456789abcdef0123456789abcdef"
 MIRROR: Any = {"annotations": {"kubernetes.io/config.mirror": STATIC}}
