@@ -484,6 +484,8 @@ def test_what_is_no_request_gets_no_answer_of_the_verbs(
         ("GET", "/filter", {}, 404),
         ("POST", "/other", {"Content-Length": "2"}, 404),
         ("POST", "/filter", {"Content-Length": str(1 << 30)}, 413),
+        # More than is borne beside the cluster, when it is read.
+        ("POST", "/filter", {"Content-Length": str((8 << 20) + 1)}, 413),
         ("POST", "/filter", {"Content-Length": "x"}, 413),
         ("POST", "/filter", {"Transfer-Encoding": "chunked"}, 411),
         ("PUT", "/filter", {}, 501),

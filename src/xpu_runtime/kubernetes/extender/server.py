@@ -33,8 +33,11 @@ _HANDSHAKE_S, _REQUEST_S, _ANSWER_S = 5.0, 10.0, 10.0
 _IDLE_S = 150.0
 #: Connections with a handshake under way, and all others.
 _MOST_STRANGERS, _MOST_CONNECTIONS = 128, 256
-#: Of a request. 10,000 names are 300 kB; 10,000 whole nodes would be 100 MB: nodeCacheCapable spares that.
-_LONGEST_BODY = 64 << 20
+#: Of a request. 10,000 names are half a megabyte, 2.6 at their longest; whole nodes, which are sent without
+#: nodeCacheCapable, have 10 to 40 kB each. Read, nodes take 5 times their size, and the worst JSON 26 times:
+#: with what the cluster takes (120 MiB) that is to stay below the manifests' limit (512 MiB).
+_LONGEST_BODY = 8 << 20
+_TOO_LONG = b"a body of at most 8 MiB with Content-Length; is kube-scheduler told nodeCacheCapable: true?\n"
 #: Seconds between two looks at whether the certificate is a new one.
 _CERTIFICATE_S = 10.0
 
@@ -190,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not (length.isascii() and length.isdigit() and len(length) < 12) or int(length) > _LONGEST_BODY:
             self.close_connection = True
             status = 413 if length else 411
-            self._send(status, "text/plain; charset=utf-8", b"a body of at most 64 MiB with Content-Length\n")
+            self._send(status, "text/plain; charset=utf-8", _TOO_LONG)
             return
         body = self.rfile.read(int(length))
         if len(body) < int(length):
