@@ -37,7 +37,7 @@ _LONGEST_S = 5.0
 
 
 class Comparison:
-    """Asks the driver now and then, and notes in the slices' accounts what it says. `log` is for people."""
+    """Asks the driver now and then, and notes in the slices' debts what it says. `log` is for people."""
 
     def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
         """`opener`: as of Samples."""

@@ -162,7 +162,7 @@ class Server:
                 self._requested(client)
 
     def _requested(self, client: _Client) -> None:
-        refusal, path, client.head_only = checked_request(client.received, client.listener.hosts, self._pages)
+        refusal, path, client.head_only = parse_request(client.received, client.listener.hosts, self._pages)
         if refusal:
             self._answer(client, refusal)
             return
@@ -265,7 +265,7 @@ class Server:
             )
 
 
-def checked_request(
+def parse_request(
     head: bytes, hosts: tuple[str, ...] | None, pages: Iterable[str]
 ) -> tuple[bytes, str, bool]:
     """The answer to a request that gets none of `pages`, b"" for one that does; which; whether only its head
