@@ -8,6 +8,7 @@ import signal
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -202,8 +203,13 @@ def test_one_member_does_not_shut_out_another(node: Node, start_agent: Serve) ->
     words = [*node.view, *user(GROUP), program, "top", "--once", "--interval", "60"]
     long = [subprocess.Popen(words, env=node.environ, cwd="/", stdout=subprocess.DEVNULL) for _ in range(12)]
     slow = [subprocess.Popen(DRIP + [str(path)], cwd="/") for _ in range(4)]
+    for uid in range(65_520, 65_526):
+        theirs = [*node.view, "setpriv", f"--reuid={uid}", "--regid=65534", f"--groups={GROUP}", *words[-5:]]
+        long += [subprocess.Popen(theirs, env=node.environ, cwd="/", stdout=subprocess.DEVNULL)]
     try:
-        until(lambda: sum("--interval 60" in each for each in processes_of(node)) >= 14, "all ask")
+        until(lambda: sum("--interval 60" in each for each in processes_of(node)) >= 24, "all ask")
+        slow += [subprocess.Popen([*user(GROUP), *HASTY, str(path)], cwd="/")]
+        time.sleep(1)  # it fills what the first user may have waiting
         other = [*node.view, "setpriv", "--reuid=65533", "--regid=65534", f"--groups={GROUP}"]
         done = subprocess.run(
             [*other, program, "devices", "-q"], env=node.environ, capture_output=True, cwd="/", timeout=20
@@ -215,6 +221,15 @@ def test_one_member_does_not_shut_out_another(node: Node, start_agent: Serve) ->
             each.wait()
 
 
+#: Comes and goes without waiting for an answer.
+HASTY = [
+    *("/usr/bin/python3", "-c"),
+    "import socket, sys, time\n"
+    "while True:\n s = socket.socket(socket.AF_UNIX); s.settimeout(0.2)\n"
+    " try: s.connect(sys.argv[1])\n"
+    " except OSError: pass\n"
+    " s.close()",
+]
 #: A byte each second, as another member.
 DRIP = [
     *("setpriv", "--reuid=65532", "--regid=65534", f"--groups={GROUP}", "/usr/bin/python3", "-c"),

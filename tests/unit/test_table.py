@@ -23,15 +23,16 @@ def test_columns_are_those_of_a_terminal(text: str, columns: int) -> None:
 @pytest.mark.parametrize("width", range(4, 12))
 @pytest.mark.parametrize("keeps_end", [True, False])
 def test_what_is_cut_fits(width: int, keeps_end: bool) -> None:
-    for text in (FAN, FAN + "x", "x" + FAN, ACCENT * 12, "abcdefghijkl"):
+    for text in (FAN, FAN + "x", "x" + FAN, ACCENT * 12, FAN + ACCENT * 5, "abcdefghijkl"):
         shown = cut(text, width, keeps_end)
         assert screen.columns_of(shown) <= width
         assert shown == text or ".." in shown
+        assert "..\u0301" not in shown
 
 
 @pytest.mark.parametrize("width", [20, 21, 33])
 def test_a_folded_text_fits_and_nothing_of_it_is_lost(width: int) -> None:
-    text = f"drained: {FAN * 20} and {ACCENT * 30} more words after it"
+    text = f"drained: {FAN * 20} and {ACCENT * 30} more words after it, {FAN}{ACCENT * 5}"
     found = [text_of(line) for line in wrapped(text, width, hang=2)]
     assert all(screen.columns_of(line) <= width for line in found)
     assert "".join("".join(found).split()) == "".join(text.split())

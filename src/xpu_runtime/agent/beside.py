@@ -17,6 +17,8 @@ from xpu_runtime.linux.child import end_with, keep_only
 
 #: Seconds until what has ended, or could not be started, is tried again.
 AGAIN_S = 10.0
+#: Seconds in which a process has made its socket, or somebody has removed it before it was seen.
+_MADE_S = 30.0
 
 
 class Beside:
@@ -34,7 +36,7 @@ class Beside:
         self._log = log
         self._child = 0
         self._inode = 0
-        self._not_before = 0.0
+        self._started = self._not_before = 0.0
 
     def look(self) -> None:
         """Starts the process where there is none: at first, when it has ended, and once it is killed because
@@ -44,7 +46,7 @@ class Beside:
             found = inode(self._socket)
             if not self._inode:
                 self._inode = found  # which it makes once it has begun
-            elif found != self._inode:
+            if found != self._inode or (not found and now - self._started > _MADE_S):
                 os.kill(self._child, signal.SIGKILL)
             return
         if self._child:
@@ -53,7 +55,7 @@ class Beside:
             self._log(f"{self._what} has ended, and is started again in {AGAIN_S:.0f} s")
         if now < self._not_before:
             return
-        agent = os.getpid()
+        agent, self._started = os.getpid(), now
         try:
             self._child = os.fork()
         except OSError as error:  # too many processes, or too little memory

@@ -8,6 +8,7 @@ anything or does not end by itself. Where the node has no such group there is no
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import json
 import os
@@ -29,9 +30,9 @@ from xpu_runtime.value import Value
 
 GROUP = "xpu"
 SOCKET = "read.sock"
-#: Answers at a time, in all and for one user, so that none shuts out the others; and how many of a user's
-#: may wait for that.
-_MOST, _MOST_OF_ONE, _MOST_WAITING = 8, 2, 32
+#: Answers at a time: for one user; for users who have one already; and in all, so that a few who ask for what
+#: takes long do not shut out the others. How many of a user's may wait for that.
+_MOST_OF_ONE, _MOST_MORE, _MOST, _MOST_WAITING = 2, 8, 24, 32
 #: Clients that wait to be seen, which takes a moment.
 _QUEUE = 128
 #: Seconds that a client may take to say what it wants, that a command may take, and all of it. `top --once`
@@ -192,15 +193,16 @@ class Clients:
         with connection:
             connection.setblocking(False)
             text = f"xpu: {_MOST_WAITING} commands of user {uid} wait for the agent already: wait for them\n"
-            connection.send(_answer_of(1, b"", text.encode()))
+            with contextlib.suppress(OSError):  # it has not waited for that
+                connection.send(_answer_of(1, b"", text.encode()))
 
     def _next(self) -> int | None:
         """The place of the client who is next: the first of those whose user is served least."""
         served = [uid for _, uid in self._served.values()]
         count = [served.count(uid) for _, uid in self._waiting]
-        if len(served) >= _MOST or not count or min(count) >= _MOST_OF_ONE:
-            return None
-        return count.index(min(count))
+        least = min(count, default=_MOST_OF_ONE)
+        most = _MOST_MORE if least else _MOST
+        return count.index(least) if least < _MOST_OF_ONE and len(served) < most else None
 
     def _start(self, connection: socket.socket, uid: int) -> None:
         own = os.getpid()

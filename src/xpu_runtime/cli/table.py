@@ -117,6 +117,8 @@ def cut(text: str, width: int, keeps_end: bool) -> str:
         return text
     kept = width - len(_CUT)
     end = fitting(text[::-1], kept * 2 // 3 if keeps_end else 0)[::-1]
+    while end and not columns_of(end[0]):  # an accent, whose letter has gone
+        end = end[1:]
     return fitting(text, kept - columns_of(end)) + _CUT + end
 
 
@@ -145,7 +147,7 @@ def wrapped(text: str, width: int | None, *, hang: int = 0, style: str = "", wor
 
 
 def _folded(text: str, width: int, hang: int) -> list[str]:
-    if columns_of(text) != len(text):
+    if any(columns_of(each) != 1 for each in text):
         # textwrap counts letters: a wide one is two for it, of which the second may begin a line.
         text = "".join(each + _FILLER * (columns_of(each) - 1) for each in text)
         width -= 1

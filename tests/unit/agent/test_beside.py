@@ -109,3 +109,30 @@ def test_what_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     os.waitpid(process._child, 0)
     assert "what is tried has failed: ValueError('of no use')" in capfd.readouterr().err
     process.close()
+
+
+def test_one_whose_socket_nobody_finds_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removed once it was seen, and before that."""
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+    lives, told, socket = tmp_path / "lives", list[str](), tmp_path / "tried.sock"
+
+    def live() -> None:
+        with lives.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        signal.pause()
+
+    process = beside.Beside("what is tried", 0, live, socket.name, told.append)
+    process.look()
+    _wait_for(lives, 1)
+    socket.touch()
+    process.look()
+    assert not told
+    socket.unlink()
+    _end_of(process, told, "has ended, and is started again")
+    _wait_for(lives, 2)
+    told.clear()
+    monkeypatch.setattr(beside, "_MADE_S", 0.0)
+    _end_of(process, told, "has ended, and is started again")
+    process.close()
