@@ -144,6 +144,21 @@ def test_what_cannot_be_done_says_why_and_changes_nothing(node: Node, bundles: B
     assert node.run(bundles("XPU_MEM=1G", args=["true"])).returncode == 0
 
 
+def test_it_works_with_a_mistake_in_the_configuration_and_tells_of_a_missing_driver(node: Node) -> None:
+    node.sim("2xT4")
+    node.configure("metrics: {listen: 9402}")
+    done = node.xpu("drain", "0")
+    assert "metrics.listen" in done.stderr and done.stderr.endswith("the defaults are used\n")
+    node.xpu("undrain", "0")
+    node.configure("")
+    uuid = node.json("devices")[0]["uuid"]
+    node.xpu("drain", uuid[:12])
+    node.xpu("sim", "down")
+    told = node.xpu("drain", "1", check=False).stderr
+    assert "'1', and this node has no devices now (no NVIDIA driver found" in told
+    assert uuid in node.xpu("undrain", uuid[:12]).stdout
+
+
 def test_several_at_once_are_each_taken_once_and_all_or_none(node: Node) -> None:
     node.sim("2xT4")
     assert node.xpu("drain", "0", "0").stdout.count("is drained") == 1

@@ -52,6 +52,16 @@ def figures(node: Node) -> Figures:
     return Figures(node.xpu("metrics").stdout)
 
 
+def test_a_node_whose_driver_is_missing_is_not_up(node: Node) -> None:
+    node.sim("1xT4")
+    node.xpu("sim", "down")
+    done = node.xpu("metrics", check=False)
+    assert done.returncode == 1
+    assert "xpu_up 0.0\n" in done.stdout
+    assert "xpu: no NVIDIA driver found: " in done.stderr
+    assert "no NVIDIA driver found: " in node.xpu("top", "--once", "--interval", "0.1").stdout
+
+
 def test_devices_slices_and_refusals_are_told(node: Node, bundles: Bundles) -> None:
     node.sim("2xT4-R580")
     container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", "XPU_VISIBLE_DEVICES=1", args=SLEEP))

@@ -90,7 +90,8 @@ def test_who_names_a_reservation_gets_its_devices_alone(node: Node) -> None:
     unknown = asked(node, "XPU_RESERVATION=team-c", status=3)["refusal"]
     assert unknown["code"] == "unknown-reservation"
     assert unknown["message"].endswith("reserved for that name; reserved are devices for team-a, team-b")
-    node.xpu("reserve", "1", "--for", "team-b")  # takes the place of team-a
+    told = node.xpu("reserve", "1", "--for", "team-b").stdout
+    assert "is reserved for team-b, and no longer for team-a\n" in told
     assert given(node, "XPU_RESERVATION=team-b", "XPU_COUNT=2") == [0, 1]
     node.xpu("drain", "0", "--reason", "fan")
     assert given(node, "XPU_RESERVATION=team-b") == [1]

@@ -186,7 +186,8 @@ def test_each_of_several_devices_or_one_that_is_named(node: Node, bundles: Bundl
     assert [device["memory_granted_bytes"] for device in node.json("devices")] == [6 * GIB, 6 * GIB]
     node.xpu("set", container, "--mem", "2G", "--device", "1")
     uuid = node.json("devices")[0]["uuid"]
-    node.xpu("set", container, "--mem", "3G", "--device", uuid)
+    node.xpu("set", container, "--mem", "5G", "--device", uuid)
+    node.xpu("set", container, "--mem", "3G", "--device", uuid[:12])
     assert [device["memory_granted_bytes"] for device in node.json("devices")] == [3 * GIB, 2 * GIB]
     assert seen(node, container) == (
         "device 0: 3072 MiB free of 3072 MiB\ndevice 1: 2048 MiB free of 2048 MiB\n"

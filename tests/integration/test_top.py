@@ -215,6 +215,17 @@ def test_a_page_that_is_cut_off_is_told(node: Node, capped: Make, page: str) -> 
     assert finding["todo"] == "start the container again"
 
 
+def test_devices_that_not_everybody_gets_say_why(node: Node) -> None:
+    node.sim("2xT4")
+    node.xpu("drain", "0", "--reason", "fan")
+    node.xpu("reserve", "1", "--for", "team-a")
+    lines = node.xpu("top", "--once", "--interval", "0.1").stdout.splitlines()
+    assert [line for line in lines if line.startswith("    ")] == [
+        "    drained: fan",
+        "    reserved for team-a",
+    ]
+
+
 def test_a_node_without_containers(node: Node) -> None:
     node.sim("2xT4")
     began = time.monotonic()

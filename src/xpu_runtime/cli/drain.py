@@ -16,7 +16,7 @@ def drain(devices: tuple[str, ...], reason: str) -> None:
     """Give DEVICE (an index or UUID) to no new container, privileged ones included.
 
     Containers that hold a slice of it keep that until they end. A GPU stands for all of its MIG devices.
-    It stays so over reboots, until `xpu undrain`; drained again, it has the new reason.
+    It stays so over reboots, until `xpu undrain`; drained again, it has the new reason, or none.
 
     \b
     Example:
@@ -24,4 +24,4 @@ def drain(devices: tuple[str, ...], reason: str) -> None:
       xpu drain 0 1
     """
     why = marks.line(reason)
-    marking.mark(devices, lambda uuid: marks.drain(uuid, why), events.DRAINED, why, "drained")
+    marking.mark(devices, lambda uuid: marks.drain(uuid, why), events.DRAINED, why, lambda _: "drained")

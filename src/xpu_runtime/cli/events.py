@@ -52,7 +52,7 @@ def _age(context: click.Context, param: click.Parameter, value: str | None) -> f
     help="Of the device with this index or the start of its UUID.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line, for scripts.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens; with --since 0s only that.")
 def events(
     since: float | None, container: str | None, device: str | None, as_json: bool, follow: bool
 ) -> None:
@@ -71,7 +71,7 @@ def events(
       xpu events --follow --json | jq 'select(.event == "refused").reason'
     """
     last, when, oldest = 0, 0.0, 0.0 if since is None else time.time() - since
-    names = Names()
+    names, is_empty = Names(), True
     try:
         while True:
             with Ledger() as ledger:
@@ -81,9 +81,12 @@ def events(
             for event in found:
                 last, when = event.id, event.time
                 if _is_wanted(event, container, device, names):
+                    is_empty = False
                     name = names.of_id(event.container_id)
                     click.echo(json.dumps(_plain(event, name)) if as_json else _line(event, name))
             if not follow:
+                if is_empty and (container or device):
+                    click.echo(_none_of(container, device), err=True)
                 return
             click.get_text_stream("stdout").flush()
             time.sleep(_FOLLOW_S)
@@ -100,6 +103,14 @@ def _is_wanted(event: Event, container: str | None, device: str | None, names: N
     return device is None or any(
         part.index == device or part.uuid.startswith(device) for part in event.devices
     )
+
+
+def _none_of(container: str | None, device: str | None) -> str:
+    what = " and ".join(
+        f"{kind} {printable(name)}" for kind, name in (("container", container), ("device", device)) if name
+    )
+    gone = ": of one that is gone only the id is known" if container else ""
+    return f"xpu: there is no event of {what}{gone}"
 
 
 def _line(event: Event, name: str | None) -> str:

@@ -224,9 +224,10 @@ class _Families:
 
 
 def _of_node(reading: Reading | None, totals: events.Totals) -> Iterator[Metric]:
+    has_devices = reading is not None and not reading.missing
     build = {"version": version.VERSION, "commit": version.COMMIT}
     yield InfoMetricFamily("xpu_build", "The runtime that tells this.", value=build)
-    yield GaugeMetricFamily("xpu_up", "0: devices and slices could not be read.", value=reading is not None)
+    yield GaugeMetricFamily("xpu_up", "0: devices and slices could not be read.", value=has_devices)
     runs = None if reading is None else reading.agent
     yield GaugeMetricFamily("xpu_agent_up", "1: xpu agent runs.", value=runs)
     happened = CounterMetricFamily("xpu_events", "Events since the ledger was made.", labels=["event"])

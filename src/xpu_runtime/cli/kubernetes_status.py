@@ -178,7 +178,11 @@ def _columns(rows: list[tuple[Node, Card]]) -> list[Column]:
         Column("PODS", [str(card.pods) for card in cards], is_number=True),
         Column("OTHERS", [_others(card) for card in cards]),
         Column("MEMORY FREE", [_free_memory(card) for card in cards]),
-        Column("CORES FREE", ["-" if card.why else f"{card.free_cores}%" for card in cards], is_number=True),
+        Column(
+            "CORES FREE",
+            ["-" if card.why or not card.free_memory else f"{card.free_cores}%" for card in cards],
+            is_number=True,
+        ),
         Column("FITS", [card.why or fits(card) for card in cards], least=12),
     ]
 

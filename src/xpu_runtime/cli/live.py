@@ -7,6 +7,7 @@ that hangs stops nothing here. What it looks like is top.py's to know.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -25,8 +26,8 @@ from xpu_runtime.limits import sharing
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.limits.usage import Usage, processes
 from xpu_runtime.value import Value
-from xpu_runtime.vendors import discovery, registry
-from xpu_runtime.vendors.inventory import Inventory
+from xpu_runtime.vendors import discovery, marks, registry
+from xpu_runtime.vendors.inventory import Device, Inventory
 from xpu_runtime.vendors.vendor import WHOLE
 
 #: Seconds that one reading for scripts waits for the driver: until it is open, and once it is.
@@ -75,6 +76,8 @@ class Card(Value):
     rows: tuple[Row, ...]
     #: What is granted of it, with what is reserved for pods.
     use: Use = Use()
+    #: Why not everybody gets something of it: its fault, and an operator's marks; "": nothing.
+    note: str = ""
 
 
 class Reading(Value):
@@ -90,6 +93,12 @@ class Reading(Value):
     def problems(self) -> tuple[str, ...]:
         """What could not be read."""
         return tuple(self.usage.problems)
+
+    @property
+    def missing(self) -> str:
+        """Why no start gets a device, where the node has none that a driver tells of; "": it has."""
+        why = filter(None, (self.inventory.missing, *self.inventory.problems))
+        return "" if self.inventory.devices else "; ".join(why) or "there are no devices"
 
 
 class Live:
@@ -238,7 +247,21 @@ class Live:
             device.memory_bytes if device else 0,
             tuple(rows),
             use,
+            _note(device),
         )
+
+
+def _note(device: Device | None) -> str:
+    if device is None:
+        return ""
+    found = [device.fault] if device.fault else []
+    with contextlib.suppress(XpuError):  # what cannot be told of all of them is `xpu devices`' to say
+        told = marks.read()
+        if (reason := told.why_drained(device)) is not None:
+            found.append(marks.as_drained(reason))
+        if (reservation := told.reservation(device)) is not None:
+            found.append(marks.as_reserved(reservation))
+    return "; ".join(found)
 
 
 class _Got(Value):

@@ -115,7 +115,11 @@ def _line_of(error: OSError) -> str:
     if lost := streams.unwritten():
         return lost
     where = f"{error.filename}: " if error.filename else ""
-    todo = ": run it as root" if isinstance(error, PermissionError) else ""
+    todo = ""
+    if isinstance(error, PermissionError) and os.geteuid():
+        from xpu_runtime.cli import as_member
+
+        todo = f": {as_member.what_to_do(sys.argv[1:])}"
     return f"{where}{error.strerror or error}{todo}"
 
 

@@ -5,7 +5,7 @@ What a mark on a device means for a request is granting.py's to know.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import click
 
@@ -13,8 +13,9 @@ from xpu_runtime import granting
 from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory
+from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
-from xpu_runtime.errors import DeviceError, XpuError
+from xpu_runtime.errors import ConfigError, DeviceError, XpuError
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.vendors import discovery, marks
@@ -22,10 +23,16 @@ from xpu_runtime.vendors import inventory as node
 from xpu_runtime.vendors.inventory import Inventory
 
 
-def mark(selectors: tuple[str, ...], write: Callable[[str], None], kind: str, text: str, said: str) -> None:
-    """Calls `write` with the UUID of each device, records it as an event of that kind, and tells who keeps
-    what. DeviceError, with nothing written, where a selector names no device."""
-    config = load()
+def mark(
+    selectors: tuple[str, ...],
+    write: Callable[[str], None],
+    kind: str,
+    text: str,
+    said: Callable[[str], str],
+) -> None:
+    """Calls `write` with the UUID of each device, records it as an event of that kind, and tells what it is
+    now (`said`) and who keeps what. DeviceError, with nothing written, where a selector names no device."""
+    config = _config()
     inventory = discovery.load(config)
     uuids = list(dict.fromkeys(_uuid(inventory, selector) for selector in selectors))
     for uuid in uuids:
@@ -37,7 +44,7 @@ def mark(selectors: tuple[str, ...], write: Callable[[str], None], kind: str, te
         grants = ledger.grants()
     names = Names()
     for uuid in uuids:
-        click.echo(f"{uuid} is {said}")
+        click.echo(f"{uuid} is {said(uuid)}")
         parts = {device.uuid for device in inventory.devices if uuid in (device.uuid, device.parent)}
         holding = [grant for grant in grants if any(each.device_uuid in parts for each in grant.slices)]
         names.learn(holding)
@@ -56,14 +63,14 @@ def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said:
     told = marks.read()
     known = told.drained if mark == marks.DRAINED else told.reserved
     try:
-        inventory = discovery.load(load())
+        inventory = discovery.load(_config())
     except XpuError:
-        if not all(selector in known for selector in selectors):
+        if not all(_marked(known, selector) for selector in selectors):
             raise
         inventory = None
     marked = {}
     for selector in selectors:
-        uuid = selector if inventory is None or selector in known else _uuid(inventory, selector)
+        uuid = _marked(known, selector) or (selector if inventory is None else _uuid(inventory, selector))
         if uuid not in known:
             if inventory is not None and (gpu := _parent(inventory, uuid)) in known:
                 command = "undrain" if mark == marks.DRAINED else "unreserve"
@@ -76,6 +83,21 @@ def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said:
         with Ledger() as ledger:
             ledger.note(kind, "", [_part(inventory, uuid)])
         click.echo(f"{uuid} is {said}")
+
+
+def _config() -> Config:
+    """As it is, or without: a mistake in the file must not keep a device in service."""
+    try:
+        return load()
+    except ConfigError as error:
+        click.echo(f"xpu: {error}: the defaults are used", err=True)
+        return DEFAULTS
+
+
+def _marked(known: Collection[str], selector: str) -> str | None:
+    """The one marked device whose UUID that is, or the start of it, whether it is there or not."""
+    found = [uuid for uuid in known if selector == uuid or node.begins(selector, uuid)]
+    return found[0] if len(found) == 1 else None
 
 
 def _part(inventory: Inventory | None, uuid: str) -> events.Part:

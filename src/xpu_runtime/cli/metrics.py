@@ -79,7 +79,8 @@ class Figures:
         """XpuError where there is nothing at all to tell."""
         try:
             reading: Reading | None = self.read()
-            self.error = None
+            missing = reading.missing if reading else ""
+            self.error = XpuError(missing, "see `xpu doctor`") if missing else None
         except XpuError as error:
             reading, self.error = None, error
         with Ledger() as ledger:

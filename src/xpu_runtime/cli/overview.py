@@ -65,7 +65,7 @@ class Overview:
         ids = {event.container_id for event in self._latest.listed}
         self._names.learn(grants, ids - {""})
         devices = [] if reading is None else _devices(reading, self._names.of, problems)
-        problems += reading.problems if reading else ()
+        problems += [*filter(None, [reading.missing]), *reading.problems] if reading else ()
         shown = {
             "node": _text(socket.gethostname()),
             "version": version.VERSION,

@@ -42,7 +42,11 @@ def reserve(devices: tuple[str, ...], name: str, reason: str) -> None:
       docker run --runtime=xpu -e XPU_RESERVATION=team-a -e XPU_MEM=4G IMAGE
     """
     found = marks.Reservation(name, marks.line(reason))
+    before = marks.read().reserved
     text = f"for {name}: {found.reason}" if found.reason else f"for {name}"
-    marking.mark(
-        devices, lambda uuid: marks.reserve(uuid, found), events.RESERVED, text, f"reserved for {name}"
-    )
+
+    def said(uuid: str) -> str:
+        was = before.get(uuid, found).name
+        return f"reserved for {name}" + (f", and no longer for {was or 'nobody'}" if was != name else "")
+
+    marking.mark(devices, lambda uuid: marks.reserve(uuid, found), events.RESERVED, text, said)

@@ -21,7 +21,7 @@ from xpu_runtime.limits.usage import Usage
 from xpu_runtime.request.request import PRIORITIES, SCHEDS
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
 from xpu_runtime.vendors import discovery
-from xpu_runtime.vendors.inventory import Inventory
+from xpu_runtime.vendors.inventory import Inventory, begins
 
 _REFUSED = 3
 
@@ -52,7 +52,7 @@ def _device(context: click.Context, param: click.Parameter, value: str | None) -
     callback=_device,
     metavar="INDEX",
     shell_complete=completion.devices,
-    help="Only the slice of this device: its index or UUID.",
+    help="Only the slice of this device: its index, or the start of its UUID.",
 )
 @click.option("--force", is_flag=True, help="Even below what is in use: nothing more is given until it fits.")
 @json_option
@@ -129,7 +129,7 @@ def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, 
             tuple(
                 p
                 for p, slice_ in enumerate(grant.slices)
-                if device in (None, slice_.device_index, slice_.device_uuid)
+                if device in (None, slice_.device_index) or begins(device or "", slice_.device_uuid)
             ),
         )
         for grant in live

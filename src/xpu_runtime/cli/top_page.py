@@ -6,12 +6,11 @@ which. Knows no terminal (screen.py), and nothing of where a reading comes from 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 
 from xpu_runtime.cli.live import Card, Reading, Row
 from xpu_runtime.cli.screen import Line, Size
-from xpu_runtime.cli.table import cut, memory, share
+from xpu_runtime.cli.table import cut, memory, share, wrapped
 from xpu_runtime.errors import XpuError
 from xpu_runtime.limits import pages
 from xpu_runtime.value import Value
@@ -80,11 +79,15 @@ def lines(reading: Reading, order: str, width: int | None, *, bars: bool, hints:
     rows = [row for card in reading.cards for row in card.rows]
     columns, missing, style = _fitting(rows, width, bars)
     page = _title(reading, rows, width, hints)
+    if reading.missing:
+        page += _wrapped(reading.missing, "red", width)
     if rows and missing and hints:
         page += _wrapped(f"make the window wider for {' '.join(missing)}", "yellow", width)
     heads = _GAP + _GAP.join(each.title() for each in columns)
     for card in reading.cards:
         page += [*([[]] if hints else []), _head(card, width, bars)]
+        if card.note:
+            page += _wrapped(card.note, "yellow", width, indent=4)
         if card.rows:
             page.append([(heads.rstrip(), "dim")])
         for row in sorted(card.rows, key=lambda row: key_of(row, order)):
@@ -129,9 +132,7 @@ def _length(line: Line) -> int:
 
 
 def _wrapped(text: str, style: str, width: int | None, indent: int = 0) -> list[Line]:
-    space = " " * indent
-    found = textwrap.wrap(text, max(width or 1000, 20), initial_indent=space, subsequent_indent=space)
-    return [[(line, style)] for line in found]
+    return wrapped(" " * indent + text, max(width or 1000, 20), hang=indent, style=style)
 
 
 def _head(card: Card, width: int | None, bars: bool) -> Line:

@@ -31,6 +31,7 @@ ALIASES = {
     "aliyun.com/gpu": ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"),
     "nvidia.com/mps": ("nvidia.com/mps-memory", "nvidia.com/mps-core"),
 }
+_ALIAS_NAMES = frozenset(name for pair in ALIASES.values() for name in pair)
 #: Annotations of a pod that say how its amounts are to be placed.
 COUNT, POLICY = PREFIX + "-count", PREFIX + "-policy"
 POLICIES = ("binpack", "spread")
@@ -170,6 +171,7 @@ class Resources(Value):
             self._check_zeros(container)
         demand = self.of_pod(pod)
         if demand.is_empty:
+            self._check_aliases(spec)
             return demand
         annotations = (pod.get("metadata") or {}).get("annotations") or {}
         for key in annotations:
@@ -182,6 +184,16 @@ class Resources(Value):
             if problems := beside_limits(variables, annotations):
                 raise DemandError(problems[0])
         return demand
+
+    def _check_aliases(self, spec: Mapping[str, Any]) -> None:
+        """kube-scheduler sends none but pods that ask by one of its managedResources: an alias that is not
+        known here is one that nodes may have already, and they would refuse a pod without an assignment."""
+        for _, container in _containers(spec):
+            for name in (container.get("resources") or {}).get("limits") or {}:
+                if name in _ALIAS_NAMES and name not in self.names:
+                    what = _of(str(container.get("name")), f"{name}, which the extender does not know")
+                    todo = "turn it on (kubernetes.aliases of the ConfigMap); restart deployment/xpu-extender"
+                    raise DemandError(what, f"{todo}, or leave it out of kube-scheduler's managedResources")
 
     def _check_zeros(self, container: Mapping[str, Any]) -> None:
         """Older kubelets take a 0 for a resource of which they have given nothing, and fail the start; newer

@@ -134,7 +134,6 @@ def _uninstall(pod: str) -> int:
         _restart(str(done.get("unit", "")), path, said)
         # The program may be gone when this is repeated.
         _write_done({**done, "configured": False})
-    _remove_section()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(KEYS)
     _end_reservations()
@@ -169,6 +168,8 @@ def _finish() -> int:
             return 0 if rest.schedule(tree.PREFIX) else PENDING
         if done.get("made_state"):
             _remove_state()
+    # Not before: it has the runtime, as long as it may be called, give nothing to a pod that nobody placed.
+    _remove_section()
     tree.remove(tree.PREFIX)
     shutil.rmtree(FOLDER, ignore_errors=True)
     with contextlib.suppress(OSError):

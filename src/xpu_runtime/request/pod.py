@@ -42,7 +42,7 @@ _CRI_O = (
 )
 #: Of a pod, for whoever places it: they mean nothing here, and go to each of its containers.
 _FOR_SCHEDULERS = ("XPU_ASSIGNMENT", "XPU_COUNT", "XPU_POLICY")
-_TODO = "say it in resources.limits, as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30"
+_TODO = "say it in resources.limits, such as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30"
 
 
 def who(annotations: dict[str, str]) -> PodContainer | None:

@@ -140,7 +140,7 @@ def find(inventory: Inventory, selector: str) -> Device | None:
     for device in inventory.devices:
         if selector in (device.index, device.uuid):
             return device
-    found = [device for device in inventory.devices if _begins(selector, device.uuid)]
+    found = [device for device in inventory.devices if begins(selector, device.uuid)]
     return found[0] if len(found) == 1 else None
 
 
@@ -148,14 +148,18 @@ def why_not_found(inventory: Inventory, selector: str) -> str:
     """Why `find` has no device for `selector`, as the rest of a sentence on what names it."""
     if selector.startswith(UUIDS) and len(selector) < _SHORTEST_START:
         return f"which is too short: the start of a UUID needs at least {_SHORTEST_START} characters"
-    several = [device.index for device in inventory.devices if _begins(selector, device.uuid)]
+    several = [device.index for device in inventory.devices if begins(selector, device.uuid)]
     if several:
         return f"with which the UUIDs of several devices begin ({', '.join(several)}): give more of it"
+    if not inventory.devices:
+        why = "; ".join(filter(None, (inventory.missing, *inventory.problems)))
+        return f"and this node has no devices now{f' ({why})' if why else ''}"
     known = ", ".join(f"{device.index} ({device.uuid})" for device in inventory.devices[:8])
     return f"which is not on this node; it has {known}"
 
 
-def _begins(selector: str, uuid: str) -> bool:
+def begins(selector: str, uuid: str) -> bool:
+    """Whether `selector` is enough of a UUID's start to stand for it."""
     return selector.startswith(UUIDS) and len(selector) >= _SHORTEST_START and uuid.startswith(selector)
 
 
@@ -167,7 +171,7 @@ def lists(selectors: tuple[str, ...], device: Device) -> bool:
             return True
         if device.is_partition and selector == gpu:
             return True
-        if _begins(selector, device.uuid) or _begins(selector, device.parent or ""):
+        if begins(selector, device.uuid) or begins(selector, device.parent or ""):
             return True
     return False
 

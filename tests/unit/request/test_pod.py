@@ -157,7 +157,8 @@ def test_an_amount_by_the_author_is_refused(
     config: Config, variable: str, annotation: dict[str, str]
 ) -> None:
     told = (
-        f"{variable} is not for a container of a pod: say it in resources.limits, as yoyoworks.com/xpu-mem: 4"
+        f"{variable} is not for a container of a pod: say it in resources.limits, such as "
+        "yoyoworks.com/xpu-mem: 4"
     )
     assert told in refusal(spec(variable, assignment=assigned()), config)
     assert told in refusal(spec(variable, "XPU_KUBERNETES=allocated"), config)
@@ -255,7 +256,7 @@ def test_a_container_that_asks_and_was_assigned_nothing_is_refused(config: Confi
     other = {**CONTAINERD, "io.kubernetes.cri.container-name": "proxy"}
     told = refusal(spec(variable, engine=other, assignment=assigned()), config)
     assert "asks for devices, and container proxy of pod default/web was assigned none: say it in" in told
-    assert told.endswith("as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30")
+    assert told.endswith("such as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30")
     # Without an assignment the ledger is asked; never all devices.
     found = from_spec(spec(variable, engine=other), config)
     assert found is not None and found.claim is not None and found.selectors == ()

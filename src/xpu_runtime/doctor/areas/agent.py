@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from xpu_runtime import finding, paths
-from xpu_runtime.agent import status
+from xpu_runtime.agent import metrics_service, status
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import survivors
@@ -19,6 +20,13 @@ _CHECK = "agent"
 
 
 def look(machine: Machine) -> Iterator[Finding]:
+    if group := machine.settings.metrics_group:
+        try:
+            grp.getgrnam(group)
+        except KeyError:
+            text = f"metrics.group: there is no group {group}: root alone can read {metrics_service.SOCKET}"
+            todo = f"groupadd --system {group}, or correct it; then: systemctl restart xpu-agent"
+            yield finding.warning(_CHECK, text, todo)
     running = status.ask()
     if running is None:
         lock = paths.in_run_dir(status.LOCK)

@@ -118,9 +118,11 @@ def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding
             text = f"{_name(grant)} has been starting for {minutes} minutes: process {grant.pid} "
             text += f"({proc.name(grant.pid)}) hangs"
             yield finding.problem(_CHECK, text, f"see what it waits for; to end it: kill -9 {grant.pid}")
-    known = {grant.id for grant in grants}
-    for grant in survivors.running(path, proc.pid_namespace()):
-        if grant.id not in known:
+    if _unknown(path, grants):
+        # What has started since the ledger was read is in it by now.
+        with PodLedger(path, as_is=True) as ledger:
+            later = ledger.grants()
+        for grant in _unknown(path, later):
             text = f"{_name(grant)} runs with a slice that the ledger does not have: it can be granted twice"
             yield finding.problem(_CHECK, text, "stop that container and start it again")
     text = f"{path}: layout {layout.VERSION}, whole, {plural(len(living), 'running container')}"
@@ -164,6 +166,12 @@ def _beyond(reservation: Reservation, grants: list[Grant]) -> Iterator[Finding]:
         text += f"{show(given.memory_bytes)} and {given.cores}% are reserved for it"
         todo = "give the rest back with `xpu set`, or delete the pod: its next one gets what is reserved"
         yield finding.warning(_CHECK, text, todo)
+
+
+def _unknown(path: str, grants: list[Grant]) -> list[Grant]:
+    """Containers that run with a slice and are not among them."""
+    known = {grant.id for grant in grants}
+    return [each for each in survivors.running(path, proc.pid_namespace()) if each.id not in known]
 
 
 def _name(grant: Grant) -> str:
