@@ -113,8 +113,10 @@ def test_drained_and_undrained_and_what_is_of_a_device(node: Node, bundles: Bund
     assert kinds(node, "--device", uuids[1]) == kinds(node, "--device", "1") == ["drained", "undrained"]
     assert kinds(node, "--device", "0") == kinds(node, "--container", container[:8]) == ["granted"]
     assert events(node, "--device", uuids[1][:12])[0]["reason"] == "fan"
-    for wrong in (("--device", "7"), ("--container", "nosuch")):
-        assert f"xpu: there is no event of {wrong[0][2:]} {wrong[1]}" in node.xpu("events", *wrong).stderr
+    for missing in (("--device", "7"), ("--container", "nosuch")):
+        assert (
+            f"xpu: there is no event of {missing[0][2:]} {missing[1]}" in node.xpu("events", *missing).stderr
+        )
     assert kinds(node, "--since", "0s") == [] and len(kinds(node, "--since", "1h")) == 3
     told = node.xpu("events").stdout
     assert f"granted         {container[:12]}" in told and "GPU 0: 4G" in told and "; fan" in told
