@@ -201,6 +201,10 @@ def test_a_package_that_is_there_is_used_and_stays(node: Node, debs: list[Path])
     assert 'BinaryName = "/usr/bin/xpu-container-runtime"' in dropped
     node.done(*node.pod("uninstall-node"))
     assert "xpu" not in node.text("/etc/containerd/config.toml")
+    # containerd has not been restarted, and still calls the package's runtime for pods.
+    assert "require_assignment: true" in node.text("/etc/xpu/config.yaml")
+    node.restart()
+    node.done("/opt/xpu/bin/xpu", "kubernetes", "uninstall-node", "--finish")
     assert "require_assignment: true" not in node.text("/etc/xpu/config.yaml")
     assert not node.exists("/opt/xpu")
     node.done("/usr/bin/xpu", "config", "check")

@@ -180,7 +180,10 @@ class Resources(Value):
                 hint = did_you_mean(key, _ANNOTATIONS, f"known are {known}")
                 raise DemandError(f"the pod's annotation {key[:80]} is unknown", hint)
         for _, container in _containers(spec):
-            variables = {str(each.get("name")): str(each.get("value")) for each in container.get("env") or ()}
+            variables = {
+                str(each.get("name")): str(each.get("value", "(valueFrom)"))
+                for each in container.get("env") or ()
+            }
             if problems := beside_limits(variables, annotations):
                 raise DemandError(problems[0])
         return demand

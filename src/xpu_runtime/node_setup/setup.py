@@ -168,6 +168,9 @@ def _finish() -> int:
             return 0 if rest.schedule(tree.PREFIX) else PENDING
         if done.get("made_state"):
             _remove_state()
+    elif _has_old_configuration(str(done.get("containerd_config") or containerd.DEFAULT_PATH)):
+        say(f"{tree.PREFIX} stays until containerd is restarted")
+        return 0 if rest.schedule(tree.PREFIX) else PENDING
     # Not before: it has the runtime, as long as it may be called, give nothing to a pod that nobody placed.
     _remove_section()
     tree.remove(tree.PREFIX)
@@ -255,6 +258,17 @@ def _restart(unit: str, path: str, said: str) -> None:
     That is told by what `xpu runtime` has said, or by their times. Containers go on meanwhile: their shims
     are processes of their own.
     """
+    if not _has_old_configuration(path) and _TOLD_TO_RESTART not in said:
+        return
+    if not unit:
+        say(f"containerd has not read {path} since it has changed: restart it")
+        return
+    say(f"{unit} is restarted, as containerd reads its configuration only when it starts; containers go on")
+    run("systemctl", "restart", unit)
+
+
+def _has_old_configuration(path: str) -> bool:
+    """Whether a containerd runs that has not read its configuration since that has changed."""
     file = textfile.read(path)
     patterns = containerd.data(file).get("imports")
     # A file that was removed has changed its folder.
@@ -262,19 +276,11 @@ def _restart(unit: str, path: str, said: str) -> None:
     read += (
         [os.path.dirname(str(each)) for each in patterns if isinstance(patterns, list)] if patterns else []
     )
-    stale = [
-        process
-        for process in engine.running(containerd.PROGRAM)
-        if path == (process.option(*containerd.CONFIG_OPTIONS) or [containerd.DEFAULT_PATH])[-1]
+    return any(
+        path == (process.option(*containerd.CONFIG_OPTIONS) or [containerd.DEFAULT_PATH])[-1]
         and engine.changed_since(process, read)
-    ]
-    if not stale and _TOLD_TO_RESTART not in said:
-        return
-    if not unit:
-        say(f"containerd has not read {path} since it has changed: restart it")
-        return
-    say(f"{unit} is restarted, as containerd reads its configuration only when it starts; containers go on")
-    run("systemctl", "restart", unit)
+        for process in engine.running(containerd.PROGRAM)
+    )
 
 
 def _done() -> dict[str, Any] | None:
