@@ -91,17 +91,24 @@ def stop(state: State, number: int | None, log: Log, has_another: bool = False) 
     and its slices are left for the next start to reap. With `has_another` somebody else tries then, and it
     returns False.
     """
-    if _MAYBE_OURS in state.bundle:
-        from xpu_runtime.oci import own_bundle
+    if _MAYBE_OURS not in state.bundle:
+        return _stop(state, number, log, has_another)
+    from xpu_runtime.oci import own_bundle
 
-        bundle = state.bundle
-        state = state.replace(bundle=own_bundle.engines(bundle))
+    bundle = state.bundle
+    is_done = _stop(state.replace(bundle=own_bundle.engines(bundle)), number, log, has_another)
+    if is_done:  # else the other has to find whose it is
         own_bundle.remove(bundle)
+    return is_done
+
+
+def _stop(state: State, number: int | None, log: Log, has_another: bool) -> bool:
     if not os.path.exists(paths.in_run_dir("ledger.db")):
         return True
     from xpu_runtime.ledger import waiting
 
-    waiting.allow(waiting.STOP_S)
+    # The other may need no ledger, and else waits for it in its turn.
+    waiting.allow(waiting.STOP_S / 4 if has_another else waiting.STOP_S)
     try:
         _give_back(state, number)
     except waiting.LedgerError as error:

@@ -4,8 +4,9 @@ Most of what a start with a slice costs is three interpreters that start. Launch
 (native/launcher/agent.c, which has the messages) give what they were called with to a worker of `xpu agent`,
 and the worker calls the same functions, on the same ledger; it keeps nothing between two calls. A worker
 takes one call at a time. It declines, before anything is done, whatever is not certain to come out as it
-would in the caller's own process; the caller then does it itself. After a call that failed it ends, and
-another takes its place: whatever a failed start has left in it is gone.
+would in the caller's own process; the caller then does it itself. It also declines the end of a container,
+any part of which can be done twice, where it cannot have the ledger: the hook in C may not need it. After a
+call that failed it ends, and another takes its place: whatever a failed start has left in it is gone.
 
 `xpu agent` starts one process (agent/start_workers.py), which imports everything and forks the workers.
 """

@@ -42,8 +42,9 @@ def test_the_page_for_browsers_has_a_mark_for_each_and_a_tone_for_no_other() -> 
 
 
 def test_on_the_page_what_an_operator_keeps_back_stands_out_and_what_a_pod_gets_does_not() -> None:
-    toned = found(r"const TONES = \{(.*?)\}", text_of("src/xpu_runtime/agent/page.html"))
-    assert 'reserved: "warn"' in toned and POD_RESERVED not in toned
+    tones = found(r"const TONES = \{(.*?)\}", text_of("src/xpu_runtime/agent/page.html"))
+    toned = dict(re.findall(r"([\w-]+)\"?: \"(\w+)\"", tones))
+    assert toned["reserved"] == "warn" and POD_RESERVED not in toned
 
 
 def test_the_operations_page_has_all_but_ends_of_what_it_has_and_the_warnings_of_the_journal() -> None:

@@ -17,8 +17,6 @@ from xpu_runtime.linux.child import end_with, keep_only
 
 #: Seconds until what has ended, or could not be started, is tried again.
 AGAIN_S = 10.0
-#: Seconds in which a process has made its socket, or somebody has removed it before it was seen.
-_MADE_S = 30.0
 
 
 class Beside:
@@ -36,7 +34,7 @@ class Beside:
         self._log = log
         self._child = 0
         self._inode = 0
-        self._started = self._not_before = 0.0
+        self._not_before = 0.0
 
     def look(self) -> None:
         """Starts the process where there is none: at first, when it has ended, and once it is killed because
@@ -45,8 +43,8 @@ class Beside:
         if self._child and not _has_ended(self._child):
             found = inode(self._socket)
             if not self._inode:
-                self._inode = found  # which it makes once it has begun
-            if found != self._inode or (not found and now - self._started > _MADE_S):
+                self._inode = found  # which it makes once it has begun, or once there is room
+            elif found != self._inode:
                 os.kill(self._child, signal.SIGKILL)
             return
         if self._child:
@@ -55,7 +53,8 @@ class Beside:
             self._log(f"{self._what} has ended, and is started again in {AGAIN_S:.0f} s")
         if now < self._not_before:
             return
-        agent, self._started = os.getpid(), now
+        remove(self._socket)  # a dead one's, which must not pass for that of the new one
+        agent = os.getpid()
         try:
             self._child = os.fork()
         except OSError as error:  # too many processes, or too little memory
@@ -84,7 +83,7 @@ class Beside:
         """The process's whole life."""
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             end_with(agent)
             keep_only()

@@ -169,11 +169,19 @@ class Clients:
         poll = select.poll()
         for fd in (self._listening.fileno(), *self._served):
             poll.register(fd, select.POLLIN)
-        ready = [fd for fd, _ in poll.poll()]
+        for connection, _ in self._waiting:
+            poll.register(connection.fileno(), 0)  # whether it has hung up
+        # One that could not be started is tried again.
+        ready = {fd for fd, _ in poll.poll(None if self._next() is None else _AGAIN_S * 1000)}
+        gone = [each for each in self._waiting if each[0].fileno() in ready]
+        self._waiting = [each for each in self._waiting if each not in gone]
+        for connection, _ in gone:
+            connection.close()
         for fd in ready:
             if fd in self._served:
-                os.waitpid(self._served.pop(fd)[0], 0)
+                child, _ = self._served.pop(fd)
                 os.close(fd)
+                os.waitpid(child, 0)
         if self._listening.fileno() in ready:
             self._take()
         while (place := self._next()) is not None:
@@ -256,6 +264,8 @@ def _answer_of(status: int, out: bytes, err: bytes) -> bytes:
 def _run(request: bytes) -> tuple[int, bytes, bytes]:
     try:
         asked: Any = json.loads(request)
+        if isinstance(asked, list):  # of a command of before an upgrade
+            asked = {"words": asked, "columns": None, "coloured": False}
         words, columns, coloured = (asked[name] for name in ("words", "columns", "coloured"))
     except (ValueError, TypeError, LookupError, RecursionError):
         words = columns = coloured = None

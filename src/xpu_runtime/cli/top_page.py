@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from xpu_runtime.cli.live import Card, Reading, Row
-from xpu_runtime.cli.screen import Line, Size
+from xpu_runtime.cli.screen import Line, Size, columns_of
 from xpu_runtime.cli.table import cut, memory, share, wrapped
 from xpu_runtime.errors import XpuError
 from xpu_runtime.limits import pages
@@ -128,7 +128,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _length(line: Line) -> int:
-    return sum(len(text) for text, _ in line)
+    return sum(columns_of(text) for text, _ in line)
 
 
 def _wrapped(text: str, style: str, width: int | None, indent: int = 0) -> list[Line]:
@@ -165,7 +165,7 @@ def _fitting(rows: list[Row], width: int | None, bars: bool) -> tuple[list[_Colu
         _Column("WAITS", 5, _waits),
         _Column("MEMORY", amounts, lambda row, style: [(_memory(row).ljust(amounts), "")]),
     ]
-    if called := max((len(row.name or "") for row in rows), default=0):
+    if called := max((columns_of(row.name or "") for row in rows), default=0):
         width_of = max(len("NAME"), min(called, _NAME))
         columns.append(_Column("NAME", width_of, lambda row, style: [(_name(row, width_of), "dim")]))
     missing: list[str] = []

@@ -51,13 +51,11 @@ class Change(Transaction):
                     self.remove([grant], events.RELEASED, ends.time_of(when, grant))
         return [name for name, _ in entered]
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        super().__exit__(kind)
-        if kind is None:
-            ends.take_in(self._path, self._taken)
-            # Not before: where the disk is full the hook in C enters the end by its note.
-            for grant in self._removed:
-                ends.forget(grant, self._path)
+    def _committed(self) -> None:
+        ends.take_in(self._path, self._taken)
+        # Not before: where the disk is full the hook in C enters the end by its note.
+        for grant in self._removed:
+            ends.forget(grant, self._path)
 
     def remove(self, grants: Iterable[Grant], kind: str, when: float | None = None) -> None:
         """Removes grants that are there, each with an event of that kind, which happened now or at `when`."""

@@ -157,6 +157,7 @@ class Transaction:
         try:
             if kind is None:
                 self._db.execute("COMMIT")
+                self._committed()
         finally:
             try:
                 # Still open after an error, or after a commit that failed; SQLite itself has ended
@@ -166,6 +167,9 @@ class Transaction:
             finally:
                 assert self._lock is not None
                 self._lock.__exit__(None, None, None)
+
+    def _committed(self) -> None:
+        """What is done once the change is in the ledger, before anybody else makes one."""
 
 
 def is_locked(error: Exception) -> bool:
