@@ -193,19 +193,41 @@ def placed(
     allowed = _allowed(choice, request, config)
     if isinstance(allowed, Refusal):
         return allowed
-    found = place(
+    found = _place(request, allowed, uses, config)
+    if not request.quotas or ledger is None:
+        return found
+    from xpu_runtime.ledger import quotas
+
+    if not isinstance(found, Refusal):
+        return quotas.over(request.quotas, found, ledger.counted) or found
+    if found.nearest:
+        other = _place(_as_proposed(request, found.nearest), allowed, uses, config)
+        if isinstance(other, Refusal) or quotas.over(request.quotas, other, ledger.counted):
+            return found.replace(nearest=None)  # it fits the devices, and would be refused all the same
+    return found
+
+
+def _place(
+    request: Request, candidates: list[Candidate], uses: dict[str, Use], config: Config
+) -> tuple[Slice, ...] | Refusal:
+    return place(
         request,
-        allowed,
+        candidates,
         uses,
         policy=request.policy or config.placement_policy,
         oversubscribe=config.oversubscribe_memory,
         step=config.cores_step,
     )
-    if request.quotas and ledger is not None and not isinstance(found, Refusal):
-        from xpu_runtime.ledger import quotas
 
-        return quotas.over(request.quotas, found, ledger.counted) or found
-    return found
+
+def _as_proposed(request: Request, nearest: dict[str, str]) -> Request:
+    from xpu_runtime.request.units import parse_memory
+
+    return request.replace(
+        memory=tuple(parse_memory(each) for each in nearest["XPU_MEM"].split(",")),
+        cores=int(nearest["XPU_CORES"]) if "XPU_CORES" in nearest else None,
+        count=int(nearest.get("XPU_COUNT", request.count)),
+    )
 
 
 def _allowed(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:

@@ -108,6 +108,16 @@ def test_explain_tells_what_a_request_counts_to_and_why_not(node: Node, bundles:
     assert node.xpu("explain", "--annotation", "team", check=False).returncode == 2
 
 
+@pytest.mark.parametrize(("most", "nearest"), [("6GiB", None), ("15GiB", {"XPU_MEM": "15G"})])
+def test_what_is_offered_instead_is_within_the_quota_too(
+    node: Node, most: str, nearest: dict[str, str] | None
+) -> None:
+    node.sim("1xT4")
+    quotas(node, f"{TEAM}, max_memory: {most}")
+    status, told = explained(node, "--annotation", "example.com/team=a", "-e", "XPU_MEM=16G")
+    assert (status, told["refusal"]["nearest"]) == (3, nearest)
+
+
 def test_a_running_container_tells_its_quotas_and_how_much_of_them_is_granted(
     node: Node, bundles: Bundles
 ) -> None:
