@@ -494,7 +494,7 @@ def test_a_sidecar_has_its_place_beside_init_containers_and_all_others(
     # The sidecar with the init container, all on one card: the larger, and no more.
     assert [use.memory_bytes // GIB for use in uses().values()] == [15]
     until(lambda: events(plugin.api, "a"), "the pod says what it has")
-    assert "side: 5 GiB of GPU 0 and 20 % of its cores" in events(plugin.api, "a")[0][1]
+    assert "side: 5 GiB of GPU 0 and 20% of its cores" in events(plugin.api, "a")[0][1]
     path = "/api/v1/namespaces/default/pods/a"
     plugin.api.put(path, {**plugin.api.objects[path], "status": {"phase": "Succeeded"}})
     until(lambda: not reservations(), "it is free again")
