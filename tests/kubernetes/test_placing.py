@@ -24,8 +24,9 @@ def test_ten_do_not_fit_where_eight_and_eight_are_free_and_the_event_says_so(
 ) -> None:
     (node,) = simulated.create(1, (8, 8))
     pods.create(pod("ten", container(limits={MEMORY: 10}), **on(node)))
-    reasons = pods.wait_for_reason("ten", "nodes are available")
-    assert "10 GiB asked" in reasons and "8 GiB" in reasons, reasons
+    # Not the first reason: the extender may be asked before its watch has told of a node this new.
+    reasons = pods.wait_for_reason("ten", "10 GiB asked")
+    assert "8 GiB" in reasons, reasons
 
 
 def test_more_than_any_card_has_waits_with_the_most_that_can_be_asked(
@@ -33,8 +34,8 @@ def test_more_than_any_card_has_waits_with_the_most_that_can_be_asked(
 ) -> None:
     (node,) = simulated.create(1, (15, 15))
     pods.create(pod("sixteen", container(limits={MEMORY: 16}), **on(node)))
-    reasons = pods.wait_for_reason("sixteen", "nodes are available")
-    assert "16 GiB asked" in reasons and "15 GiB" in reasons, reasons
+    reasons = pods.wait_for_reason("sixteen", "16 GiB asked")
+    assert "15 GiB" in reasons, reasons
 
 
 def test_fifty_pods_at_once_get_what_there_is_and_nothing_twice(
