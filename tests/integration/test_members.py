@@ -8,7 +8,6 @@ import signal
 import socket
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -208,8 +207,9 @@ def test_one_member_does_not_shut_out_another(node: Node, start_agent: Serve) ->
         long += [subprocess.Popen(theirs, env=node.environ, cwd="/", stdout=subprocess.DEVNULL)]
     try:
         until(lambda: sum("--interval 60" in each for each in processes_of(node)) >= 24, "all ask")
-        slow += [subprocess.Popen([*user(GROUP), *HASTY, str(path)], cwd="/")]
-        time.sleep(1)  # it fills what the first user may have waiting
+        hasty = subprocess.Popen([*user(GROUP), *HASTY, str(path)], cwd="/", stdout=subprocess.PIPE)
+        slow.append(hasty)
+        assert hasty.stdout is not None and hasty.stdout.readline() == b"at it\n"
         other = [*node.view, "setpriv", "--reuid=65533", "--regid=65534", f"--groups={GROUP}"]
         done = subprocess.run(
             [*other, program, "devices", "-q"], env=node.environ, capture_output=True, cwd="/", timeout=20
@@ -224,11 +224,12 @@ def test_one_member_does_not_shut_out_another(node: Node, start_agent: Serve) ->
 #: Comes and goes without waiting for an answer.
 HASTY = [
     *("/usr/bin/python3", "-c"),
-    "import socket, sys, time\n"
-    "while True:\n s = socket.socket(socket.AF_UNIX); s.settimeout(0.2)\n"
+    "import itertools, socket, sys\n"
+    "for number in itertools.count():\n s = socket.socket(socket.AF_UNIX); s.settimeout(0.2)\n"
     " try: s.connect(sys.argv[1])\n"
     " except OSError: pass\n"
-    " s.close()",
+    " s.close()\n"
+    " if number == 100: print('at it', flush=True)",
 ]
 #: A byte each second, as another member.
 DRIP = [

@@ -102,7 +102,7 @@ def extender(
     Example:
       xpu kubernetes extender --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
     """
-    resources, of_file = _configured(configuration, memory_unit, aliases)
+    resources, of_file = _resources_and_policy(configuration, memory_unit, aliases)
     address, status = _address(listen), _address(status_listen) if status_listen else None
     certificate = _certificate(tls_cert, tls_key, client_ca)
     where = access.find(kubeconfig, context)
@@ -138,7 +138,7 @@ def _log(text: str) -> None:
         pass  # nobody reads it
 
 
-def _configured(
+def _resources_and_policy(
     configuration: str | None, unit: str | None, aliases: tuple[str, ...]
 ) -> tuple[Resources, str]:
     """The resources that there are, and the policy where no option says it."""

@@ -184,8 +184,10 @@ class Live:
                         self._names.of(grant) if self._names is not None else None,
                     )
                 )
+        marked = _marks()
         cards = tuple(
-            self._card(uuid, rows, utilization, uses.get(uuid, Use())) for uuid, rows in by_card.items()
+            self._card(uuid, rows, utilization, uses.get(uuid, Use()), marked)
+            for uuid, rows in by_card.items()
         )
         return Reading(agent is not None, cards, self._inventory, usage)
 
@@ -229,7 +231,14 @@ class Live:
                 self._sampled[uuid] = now, busy
         return told
 
-    def _card(self, uuid: str, rows: list[Row], utilization: samples.Utilization | None, use: Use) -> Card:
+    def _card(
+        self,
+        uuid: str,
+        rows: list[Row],
+        utilization: samples.Utilization | None,
+        use: Use,
+        marked: marks.Marks | None,
+    ) -> Card:
         device = next((each for each in self._inventory.devices if each.uuid == uuid), None)
         known = [row.got for row in rows if row.got is not None]
         by_rows = min(100.0, sum(known)) if known else None
@@ -247,20 +256,25 @@ class Live:
             device.memory_bytes if device else 0,
             tuple(rows),
             use,
-            _note(device),
+            _note(device, marked),
         )
 
 
-def _note(device: Device | None) -> str:
+def _marks() -> marks.Marks | None:
+    """None where they cannot be read, which is `xpu devices`' to say."""
+    with contextlib.suppress(XpuError):
+        return marks.read()
+    return None
+
+
+def _note(device: Device | None, marked: marks.Marks | None) -> str:
     if device is None:
         return ""
     found = [device.fault] if device.fault else []
-    with contextlib.suppress(XpuError):  # what cannot be told of all of them is `xpu devices`' to say
-        told = marks.read()
-        if (reason := told.why_drained(device)) is not None:
-            found.append(marks.as_drained(reason))
-        if (reservation := told.reservation(device)) is not None:
-            found.append(marks.as_reserved(reservation))
+    if marked is not None and (reason := marked.why_drained(device)) is not None:
+        found.append(marks.as_drained(reason))
+    if marked is not None and (reservation := marked.reservation(device)) is not None:
+        found.append(marks.as_reserved(reservation))
     return "; ".join(found)
 
 

@@ -209,13 +209,13 @@ def check_size(cards: Sequence[Card], resources: Resources) -> None:
             )
         if size > MOST_BYTES:
             raise ConfigError(
-                f"kubernetes.memory_unit: {_configured(resources.memory_unit)}: the list of {resource} has "
+                f"kubernetes.memory_unit: {_unit_text(resources.memory_unit)}: the list of {resource} has "
                 f"{size >> 20} MiB with it, and the kubelet takes {MOST_BYTES >> 20} MiB",
-                f"a unit that fits this node is {_configured(_unit_that_fits(resource, cards, resources))}",
+                f"a unit that fits this node is {_unit_text(_unit_that_fits(resource, cards, resources))}",
             )
 
 
-def _configured(unit: int) -> str:
+def _unit_text(unit: int) -> str:
     """As the configuration has it: 256MiB."""
     return gib(show_exactly(unit)).replace(" ", "")
 
