@@ -161,9 +161,9 @@ def test_an_author_s_amounts_are_refused(node: Node, bundles: Bundles, variable:
     text = signed(pod.assignment(main=(share(uuid),)))
     for change in (pod.container(assignment=text), pod.container()):
         told = refused(node, bundles(variable, ALLOCATED, change=change))
-        assert told.startswith(f"{variable} is not for a container of a pod: say it in resources.limits, as")
+        assert told.startswith(f"{variable} is not for a container of a pod: say it in resources.limits")
     told = refused(node, bundles(variable, change=pod.container()))
-    assert told.startswith(f"{variable} is not for a container of a pod: say it in resources.limits, as")
+    assert told.startswith(f"{variable} is not for a container of a pod: say it in resources.limits")
     told = refused(node, bundles(change=pod.container(assignment=text, mem="15G")))
     assert told.startswith("yoyoworks.com/xpu-mem: 15G is not for a container of a pod")
     node.start(bundles(variable.replace("100", "95"), args=SLEEP))  # docker is not concerned

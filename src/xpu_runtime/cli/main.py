@@ -13,7 +13,7 @@ from typing import IO, Any, NoReturn
 
 import click
 
-from xpu_runtime import version
+from xpu_runtime import paths, version
 from xpu_runtime.cli import streams
 from xpu_runtime.errors import XpuError
 
@@ -119,7 +119,8 @@ def _line_of(error: OSError) -> str:
     if isinstance(error, PermissionError) and os.geteuid():
         from xpu_runtime.cli import as_member
 
-        todo = f": {as_member.what_to_do(sys.argv[1:])}"
+        is_ours = str(error.filename).startswith(paths.run_dir() + "/")
+        todo = f": {as_member.what_to_do(sys.argv[1:]) if is_ours else 'run it as root'}"
     return f"{where}{error.strerror or error}{todo}"
 
 
