@@ -250,9 +250,9 @@ def _allowed(choice: list[Candidate], request: Request, config: Config) -> list[
     return choice
 
 
-def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant) -> Grant:
-    """Books a grant for the container described by `wanted`, whose request is `resolved`; Refused says why
-    there is none."""
+def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant, name: str) -> Grant:
+    """Books a grant for the container described by `wanted`, which its engine calls `name` ("": not known),
+    and whose request is `resolved`; Refused says why there is none."""
     refusals: list[Refusal] = []
     # Before the ledger is locked: the backends look at files, and other starts wait for the lock.
     choice = candidates(inventory, request, config)
@@ -272,8 +272,8 @@ def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant)
                 return None
             return outcome
 
-        names = [quota.name for quota in request.quotas]
-        granted, dead = ledger.grant(wanted, choose_slices, names, _of_pod(request))
+        quotas = [quota.name for quota in request.quotas]
+        granted, dead = ledger.grant(wanted, choose_slices, quotas, _of_pod(request), name)
     try:
         enforce.clear(inventory, dead, wanted)
     except XpuError:

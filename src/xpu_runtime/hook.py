@@ -189,7 +189,7 @@ def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None
             try:
                 from xpu_runtime.start import not_started
 
-                not_started.note(state.id, error)
+                not_started.note(state.id, state.bundle, error)
             except Exception as unwritten:  # a part of us may be missing; what matters is said above
                 to_system_log("warning", f"no event was written: {line_of(unwritten)}")
         return 1

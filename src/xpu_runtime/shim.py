@@ -112,7 +112,7 @@ def call(words: list[str], caller: Caller) -> Call | None:
                 try:
                     from xpu_runtime.start import not_started
 
-                    not_started.note(invocation.container_id, error)
+                    not_started.note(invocation.container_id, invocation.bundle, error)
                 except Exception as unwritten:  # a part of us may be missing; what matters is said above
                     to_system_log("warning", f"no event was written: {line_of(unwritten)}")
                 return None

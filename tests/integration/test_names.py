@@ -6,6 +6,7 @@ docker's are in engines/test_names.py.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,13 @@ TASKS = "io.containerd.runtime.v2.task"
 def task(node: Node, bundles: Bundles) -> Callable[..., Path]:
     """Makes a bundle where containerd has one: `task("k8s.io", POD)`."""
 
-    def make(namespace: str, annotations: dict[str, str], tasks: str = TASKS) -> Path:
-        made = bundles("XPU_MEM=2G", args=SLEEP, change=lambda spec: spec.update(annotations=annotations))
+    def make(
+        namespace: str,
+        annotations: dict[str, str],
+        tasks: str = TASKS,
+        variables: tuple[str, ...] = ("XPU_MEM=2G",),
+    ) -> Path:
+        made = bundles(*variables, args=SLEEP, change=lambda spec: spec.update(annotations=annotations))
         folder = node.folder / "c" / tasks / namespace / made.name
         folder.parent.mkdir(parents=True, exist_ok=True)
         return made.rename(folder)
@@ -71,6 +77,21 @@ def test_a_pods_container_has_a_name_that_commands_show_and_take(
     assert f"{container[:12]} ({name}) keeps 4G of it" in node.xpu("drain", "0").stdout
     node.xpu("release", "--force", name)
     assert node.json("ps") == []
+    shutil.rmtree(node.folder / "c" / TASKS)
+    lines = node.xpu("events", "--container", name, "--json").stdout.splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["granted", "resized", "resized", "released"]
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_refused_pods_name_is_in_its_event(node: Node, task: Callable[..., Path], mode: str) -> None:
+    node.sim("1xT4-R580")
+    node.configure(f"mode: {mode}\n")
+    bundle = task("k8s.io", POD, variables=("XPU_MEM=200G",))
+    assert node.oci("create", "--bundle", bundle, bundle.name).returncode != 0
+    shutil.rmtree(bundle)
+    (line,) = node.xpu("events", "--container", "ml/trainer-0/cuda", "--json").stdout.splitlines()
+    told = json.loads(line)
+    assert (told["event"], told["container_id"]) == ("refused", bundle.name)
 
 
 def test_a_container_of_containerd_is_named_by_its_namespace(

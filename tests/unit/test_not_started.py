@@ -20,7 +20,7 @@ def test_an_error_of_the_ledger_is_in_the_systems_log(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
         daemon.bind(str(tmp_path / "log"))
         daemon.setblocking(False)
-        not_started.note("c" * 64, LedgerError("the ledger is damaged", "remove\nit"))
+        not_started.note("c" * 64, "/none", LedgerError("the ledger is damaged", "remove\nit"))
         told = daemon.recv(4096).decode()
     assert told.startswith("<27>") and told.endswith(
         "xpu: container cccccccccccc was not started: the ledger is damaged: remove it"

@@ -122,6 +122,7 @@ def _tell(event: Event) -> None:
         "XPU_EVENT_ID": str(event.id),
         "XPU_EVENT_TIME": f"{event.time:.6f}",
         "XPU_CONTAINER_ID": event.container_id,
+        "XPU_CONTAINER_NAME": event.name,
         "XPU_REASON": event.text,
     }
     pairs = [pair for pair in fields.items() if pair[1]]
@@ -143,6 +144,7 @@ def _tell(event: Event) -> None:
 
 def _line(event: Event) -> str:
     who = f"container {event.container_id[:12]} " if event.container_id else ""
+    who += f"({event.name}) " if event.name else ""
     what = [_of(part) for part in event.devices]
     told = event.text.removeprefix(f"{event.kind}: ")  # a refusal says so itself
     return _one_line(f"{who}{event.kind}: {'; '.join(filter(None, [*what, told]))}".rstrip(": "))

@@ -62,8 +62,8 @@ def events(
     The last 10,000, in the run folder, which begins empty after a reboot. A refused or failed container has
     its whole reason; reaped is a slice whose container died without notice; held is one that `xpu agent`
     holds more strictly, as it used more than its cap, until unheld; reserved is a device, by `xpu reserve`,
-    and pod-reserved what a Kubernetes pod has of this node. Names are those of containers that have a
-    slice, or that docker has still; of others only the id is known.
+    and pod-reserved what a Kubernetes pod has of this node. Of a container that is gone the name is the one
+    that it had when it was granted or refused its slice.
 
     \b
     Example:
@@ -82,7 +82,7 @@ def events(
                 last, when = event.id, event.time
                 if _is_wanted(event, container, device, names):
                     is_empty = False
-                    name = names.of_id(event.container_id)
+                    name = names.of_id(event.container_id) or event.name or None
                     click.echo(json.dumps(_plain(event, name)) if as_json else _line(event, name))
             if not follow:
                 if is_empty and (container or device):
@@ -97,7 +97,7 @@ def events(
 
 def _is_wanted(event: Event, container: str | None, device: str | None, names: Names) -> bool:
     if container is not None and not (
-        event.container_id.startswith(container) or names.of_id(event.container_id) == container
+        event.container_id.startswith(container) or container in (event.name, names.of_id(event.container_id))
     ):
         return False
     return device is None or any(
@@ -109,8 +109,7 @@ def _none_of(container: str | None, device: str | None) -> str:
     what = " and ".join(
         f"{kind} {printable(name)}" for kind, name in (("container", container), ("device", device)) if name
     )
-    gone = ": of one that is gone only the id is known" if container else ""
-    return f"xpu: there is no event of {what}{gone}"
+    return f"xpu: there is no event of {what}"
 
 
 def _line(event: Event, name: str | None) -> str:

@@ -1,14 +1,12 @@
 """Containers' names, as their engines have them, beside the ids that the ledger has.
 
-docker is asked on its socket. containerd's namespace is in the path of the bundle, and Kubernetes' names and
-nerdctl's are in its config.json. Only commands for people ask: in processes of their own and for a second at
-most, so that an engine that hangs costs no more than that, and its names. A name is others' text: what has
-a character that no engine's name has, or is longer than any, counts as none.
+docker is asked on its socket, which knows a new name at once; what engines have written is oci/names.py's to
+know. Only commands for people ask: in processes of their own and for a second at most, so that an engine that
+hangs costs no more than that. What a container was called that is gone stands in its events.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,9 +15,8 @@ from typing import TypeVar
 
 from xpu_runtime.doctor import bounded, docker_api, engine
 from xpu_runtime.engines import docker
-from xpu_runtime.errors import SpecError
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.oci import spec as oci_spec
+from xpu_runtime.oci import names as bundle_names
 
 _T = TypeVar("_T")
 #: Seconds for all engines together.
@@ -29,18 +26,7 @@ _AGAIN_S = 30.0
 _MOST_BYTES = 32 << 20
 #: Names that are remembered of a kind: as many as events, which are of containers that have gone, too.
 _REMEMBERED = 10_000
-#: Of docker and nerdctl, and of each part of Kubernetes' (DNS names) and containerd's.
-_PART = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _DOCKERS_ID = re.compile("[0-9a-f]{64}")
-
-#: The folder of containerd's shims: a bundle is FOLDER/NAMESPACE/ID.
-_TASKS = "io.containerd.runtime.v2.task"
-#: containerd's namespaces of docker, which alone knows the names there, and of Kubernetes.
-_MOBY, _KUBERNETES = "moby", "k8s.io"
-#: What containerd's CRI plugin writes (internal/cri/annotations): namespace, pod and container.
-_CRI = tuple(f"io.kubernetes.cri.{each}" for each in ("sandbox-namespace", "sandbox-name", "container-name"))
-#: nerdctl's labels are annotations, too (its pkg/labels).
-_NERDCTL = "nerdctl/name"
 
 
 class Names:
@@ -109,38 +95,12 @@ def _of_docker(socket: str) -> Iterator[tuple[str, str]]:
     for each in told if isinstance(told, list) else ():
         container, names = (each.get("Id"), each.get("Names")) if isinstance(each, dict) else (None, None)
         # A name begins with a slash; with two it is another container's link to it.
-        own = [name[1:] for name in names or () if isinstance(name, str) and _PART.fullmatch(name[1:])]
+        own = [name[1:] for name in names or () if isinstance(name, str) and bundle_names.is_name(name[1:])]
         if isinstance(container, str) and own:
             yield container, own[0]
 
 
 def _of_bundles(bundles: dict[str, str]) -> Iterator[tuple[str, str]]:
     for bundle, container in bundles.items():
-        name = _of_containerd(bundle, container)
-        if name is not None:
+        if name := bundle_names.in_bundle(bundle, container):
             yield bundle, name
-
-
-def _of_containerd(bundle: str, container: str) -> str | None:
-    """NAMESPACE/POD/CONTAINER in Kubernetes, else containerd's NAMESPACE/ID, with nerdctl's name for the id.
-
-    Only of containerd's own bundles, and Kubernetes' annotations only in its namespace there: others can
-    write what they like into theirs.
-    """
-    folder, _, name = bundle.rpartition("/")
-    tasks, _, namespace = folder.rpartition("/")
-    if os.path.basename(tasks) != _TASKS or name != container or namespace == _MOBY:
-        return None
-    try:
-        annotations = oci_spec.read(oci_spec.path_in(bundle)).get("annotations")
-    except (SpecError, RecursionError):
-        annotations = None  # it is being made, or has just ended, or is hostile
-    told = annotations if isinstance(annotations, dict) else {}
-    if namespace == _KUBERNETES and (pod := _joined(*(told.get(each) for each in _CRI))):
-        return pod
-    return _joined(namespace, told.get(_NERDCTL)) or _joined(namespace, container)
-
-
-def _joined(*parts: object) -> str | None:
-    texts = [each for each in parts if isinstance(each, str) and _PART.fullmatch(each)]
-    return "/".join(texts) if len(texts) == len(parts) else None

@@ -192,7 +192,7 @@ def _slice(row: Row, name: str | None) -> dict[str, Any]:
 
 
 def _event(event: Event, names: Names) -> dict[str, Any]:
-    name = names.of_id(event.container_id)
+    name = names.of_id(event.container_id) or event.name or None
     return {
         "id": event.id,
         "time": round(event.time, 1),

@@ -40,6 +40,11 @@ _TABLE = """CREATE TABLE IF NOT EXISTS events (
 _TOTALS = """CREATE TABLE IF NOT EXISTS event_totals (
     kind TEXT NOT NULL, code TEXT NOT NULL, number INTEGER NOT NULL,
     PRIMARY KEY (kind, code)) WITHOUT ROWID"""
+#: What containers were called, whose events these are: a row of theirs goes when the last of those has gone.
+_NAMES = """CREATE TABLE IF NOT EXISTS container_names (
+    container_id TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID"""
+#: That is looked for once in so many events: it takes milliseconds.
+_NAMES_TRIMMED_EVERY = 1024
 #: Starts by how long they took: `bucket` is the place of the least bound in BUCKETS_S that is no less.
 _STARTS = """CREATE TABLE IF NOT EXISTS start_seconds (
     mode TEXT NOT NULL, bucket INTEGER NOT NULL, number INTEGER NOT NULL, seconds REAL NOT NULL,
@@ -93,6 +98,8 @@ class Event(Value):
     container_id: str
     devices: tuple[Part, ...]
     text: str
+    #: What its engine called the container when it was granted or refused a slice; "": not known.
+    name: str = ""
     #: False: a version with another form has written its devices, which are left out.
     is_whole: bool = True
 
@@ -121,8 +128,10 @@ def record(
     text: str = "",
     code: str = "",
     when: float | None = None,
+    name: str = "",
 ) -> None:
-    """Adds a row, within a transaction. `code`: of a refusal. `when`: where it was not just now."""
+    """Adds a row, within a transaction. `code`: of a refusal. `when`: where it was not just now. `name`: the
+    container's, where it is not known from an earlier row."""
     db.execute(_TABLE)
     devices = jsonlite.dumps([_row(each) for each in slices])
     if len(text) > _LONGEST_TEXT:
@@ -131,11 +140,17 @@ def record(
         "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?, ?, ?, ?, ?)",
         (time.time() if when is None else when, kind, container_id[:_LONGEST_ID], devices, text),
     )
+    if name:
+        db.execute(_NAMES)
+        db.execute(_NAMED, (container_id[:_LONGEST_ID], name))
     if code:
         db.execute(_TOTALS)
         db.execute(f"INSERT INTO event_totals VALUES (?, ?, 1) {_ADDED}", (kind, code))
     if cursor.lastrowid % TRIMMED_EVERY == 0:
         _trim(db, cursor.lastrowid - MOST)
+    if cursor.lastrowid % _NAMES_TRIMMED_EVERY == 0:
+        db.execute(_NAMES)
+        db.execute(_NAMES_OF_NOBODY)
 
 
 def count_start(db: Any, mode: str, seconds: float) -> None:
@@ -149,6 +164,12 @@ def count_start(db: Any, mode: str, seconds: float) -> None:
     )
 
 
+#: A container can be renamed between two starts (docker), and two containers can have one id in two of
+#: containerd's namespaces, which are in their names: whose an event was is not known then.
+_NAMED = """INSERT INTO container_names VALUES (?, ?) ON CONFLICT (container_id) DO UPDATE SET name =
+    CASE WHEN name = excluded.name OR instr(excluded.name, '/') = 0 THEN excluded.name ELSE '' END"""
+_NAMES_OF_NOBODY = """DELETE FROM container_names WHERE container_id NOT IN (SELECT container_id FROM events)
+    AND container_id NOT IN (SELECT container_id FROM grants)"""
 _ADDED = "ON CONFLICT (kind, code) DO UPDATE SET number = number + excluded.number"
 
 
@@ -175,11 +196,18 @@ def read(db: Any, after: int, since: float, most: int = -1) -> list[Event]:
         since,
         most,
     )
+    names = dict(rows_if_any(db, _NAMES_OF, rows[0][0])) if rows else {}
     found = []
     for number, when, kind, container, devices, text in rows:
         parts = _parts(devices)
-        found.append(Event(number, when, kind, container, parts or (), text, parts is not None))
+        name = names.get(container, "")
+        found.append(Event(number, when, kind, container, parts or (), text, name, parts is not None))
     return found
+
+
+#: Of the containers of events from a row on.
+_NAMES_OF = """SELECT container_id, name FROM container_names
+    WHERE container_id IN (SELECT container_id FROM events WHERE id >= ?)"""
 
 
 def _parts(devices: str) -> tuple[Part, ...] | None:

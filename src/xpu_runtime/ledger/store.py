@@ -248,10 +248,12 @@ class Ledger:
         text: str = "",
         code: str = "",
         when: float | None = None,
+        name: str = "",
     ) -> None:
-        """Records an event that changes no grant; `when`: where it was not just now."""
+        """Records an event that changes no grant; `when`: where it was not just now; `name`: what its engine
+        calls the container."""
         with LedgerErrors(self, "write"), self._transaction():
-            events.record(self._db, kind, container_id, devices, text, code, when)
+            events.record(self._db, kind, container_id, devices, text, code, when, name)
 
     def grant(
         self,
@@ -259,13 +261,14 @@ class Ledger:
         choose: Callable[[dict[str, Use]], tuple[Slice, ...] | None],
         quotas: Sequence[str] = (),
         of_pod: tuple[str, str] | None = None,
+        name: str = "",
     ) -> tuple[Grant | None, list[Grant]]:
         """One grant in one transaction: reaps dead grants, lets `choose` pick slices, books them.
 
         Returns the grant with its id and slices, or None where `choose` returned None (then nothing is
         booked), and the dead grants that were removed, whose limits the caller must lift. A container that
         has a grant already gets the same one again. A new one counts to `quotas`, and belongs to `of_pod`,
-        (UID, container's name).
+        (UID, container's name). `name`: what its engine calls the container.
         """
         with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
@@ -289,7 +292,7 @@ class Ledger:
                 slices = choose(self.uses()) if more else None
             if slices is None:
                 return None, dead
-            granted = self._insert(wanted.replace(slices=slices))
+            granted = self._insert(wanted.replace(slices=slices), name)
             if quotas:
                 from xpu_runtime.ledger.quotas import count
 
@@ -319,9 +322,9 @@ class Ledger:
         self._delete(found, events.REAPED)
         return found
 
-    def _insert(self, grant: Grant) -> Grant:
+    def _insert(self, grant: Grant, name: str) -> Grant:
         now = grant.replace(created=time.time())
-        events.record(self._db, events.GRANTED, now.container_id, now.slices)
+        events.record(self._db, events.GRANTED, now.container_id, now.slices, name=name)
         return now.replace(id=layout.insert(self._db, now.replace(id=0)))
 
     def bind(self, grant: Grant, began: float | None = None) -> bool:

@@ -163,6 +163,16 @@ def _writes_cgroups(mount: object) -> bool:
     return above and "rbind" in options and not all_read_only
 
 
+def source_of_mount(spec: Spec, destination: str) -> str | None:
+    """What is mounted at `destination`, the last of several; None where nothing is."""
+    mounts = _get(spec, "mounts")
+    found = None
+    for mount in mounts if isinstance(mounts, list) else ():
+        if _get(mount, "destination") == destination:
+            found = _get(mount, "source")
+    return found if isinstance(found, str) else None
+
+
 def rootfs(spec: Spec, bundle: str) -> str:
     """The absolute path of the container's root folder on the host."""
     path = _get(spec, "root", "path")

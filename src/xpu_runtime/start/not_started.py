@@ -11,13 +11,15 @@ from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.messages import line_of, to_system_log
+from xpu_runtime.oci import names
 
 #: Whoever waits for the container is to learn of it soon, written down or not.
 _LONGEST_S = 1.0
 
 
-def note(container_id: str, error: BaseException) -> None:
-    """Writes the event. Callers ignore what it raises: the engine has been told the reason."""
+def note(container_id: str, bundle: str, error: BaseException) -> None:
+    """Writes the event of the container in `bundle`. Callers ignore what it raises: the engine has been told
+    the reason."""
     if isinstance(error, LedgerError):
         to_system_log("error", f"container {container_id[:12]} was not started: {line_of(error)}")
         return
@@ -26,6 +28,7 @@ def note(container_id: str, error: BaseException) -> None:
         kind, code = events.REFUSED, error.refusal.code
     elif isinstance(error, RequestError):
         kind, code = events.REFUSED, error.code
+    name = names.in_bundle(bundle, container_id)
     waiting.allow(_LONGEST_S)
     with Ledger() as ledger:
-        ledger.note(kind, container_id, text=line_of(error), code=code)
+        ledger.note(kind, container_id, text=line_of(error), code=code, name=name)

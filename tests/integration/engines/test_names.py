@@ -1,9 +1,10 @@
-"""docker's names of containers: shown beside ids, taken by commands, absent where docker does not answer."""
+"""docker's names of containers: shown beside ids, taken by commands, known of those that are gone."""
 
 from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 
 from support import GIB
 
@@ -38,7 +39,34 @@ def test_a_docker_containers_name_is_shown_and_taken(docker: Docker, node: Node)
     # docker has it still, and with it the name of what has happened to it.
     until(lambda: events(node, "db")[-1] == ("released", "db"), "its slice is given back")
     docker.must("rm", "db")
-    assert events(node, container)[-1] == ("released", None)
+    # And then there is what it was called when it got its slice.
+    assert events(node, container)[-1] == ("released", "web")
+    assert events(node, "web")[-1] == ("released", "web")
+
+
+def test_what_a_container_was_called_is_known_when_it_is_gone(docker: Docker, node: Node) -> None:
+    done = docker.run("XPU_MEM=2G", "true", options=["--name", "short"])
+    assert done.status == 0, done
+    assert docker.run("XPU_MEM=200G", "true", options=["--name", "large"]).status == 125
+    assert docker.must("ps", "--all", "--quiet") == ""  # --rm
+    until(lambda: events(node, "short") == [("granted", "short"), ("released", "short")], "it has ended")
+    assert events(node, "large") == [("refused", "large")]
+    assert "  (large)  refused: " in node.xpu("events").stdout
+
+
+def test_a_name_is_the_containers_own_whatever_is_mounted_in_it(
+    docker: Docker, node: Node, tmp_path: Path
+) -> None:
+    (tmp_path / "config.v2.json").write_text('{"Name": "/mine"}')
+    (tmp_path / "hostname").write_text("mine")
+    own = ["--name", "own", "--volume", f"{tmp_path}/hostname:/etc/hostname"]
+    other = docker.start("", *HOLD, options=["--name", "other"], runtime="")
+    assert docker.run("XPU_MEM=2G", "true", options=own).status == 0
+    joined = docker.run_words("XPU_MEM=2G", "true", options=["--rm", "--name", "joined"])
+    joined[joined.index("--network=none")] = f"--network=container:{other}"
+    docker.must(*joined)
+    for name, found in (("own", 2), ("joined", 2), ("mine", 0), ("other", 0)):
+        until(lambda: len(events(node, name)) == found, f"{name} has {found} events")  # noqa: B023
 
 
 def test_an_id_wins_over_a_name(docker: Docker, node: Node) -> None:
@@ -50,17 +78,13 @@ def test_an_id_wins_over_a_name(docker: Docker, node: Node) -> None:
     docker.must("rename", second, "second")  # with docker, a name wins over the beginning of an id
 
 
-def test_a_docker_that_hangs_costs_its_names_and_nothing_else(
-    docker: Docker, dockerd: Daemon, node: Node
-) -> None:
-    container = docker.start("XPU_MEM=2G", *HOLD, options=["--name", "web"])
+def test_a_docker_that_hangs_costs_a_second_and_no_names(docker: Docker, dockerd: Daemon, node: Node) -> None:
+    container = docker.start("XPU_MEM=2G", *HOLD, options=["--name", "held"])
     dockerd.send(signal.SIGSTOP)
     try:
-        assert entry(node, container)["name"] is None
-        assert container[:12] in node.xpu("ps").stdout
-        assert ("granted", None) in events(node, container)
-        done = node.xpu("inspect", "web", check=False)
-        assert "no container 'web' holds a slice" in done.stderr
+        assert entry(node, container)["name"] == "held"  # as docker has written it down
+        assert node.xpu("ps").stdout.endswith("held\n")
+        assert events(node, "held") == [("granted", "held")]
     finally:
         dockerd.send(signal.SIGCONT)
-    assert entry(node, container)["name"] == "web"
+    assert entry(node, container)["name"] == "held"

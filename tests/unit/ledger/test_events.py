@@ -113,3 +113,37 @@ def test_starts_are_counted_by_how_long_they_took(db: sqlite3.Connection) -> Non
     assert found["hook"].numbers == (2, 2, *(0,) * 9, 1, 1)
     assert found["hook"].seconds == pytest.approx(51.0201)
     assert (found["spec"].numbers[5], sum(found["spec"].numbers), found["spec"].seconds) == (1, 1, 0.2)
+
+
+def test_a_name_stays_as_long_as_an_event_or_a_grant_of_its_container(
+    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MOST", 4)
+    monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
+    monkeypatch.setattr(events, "_NAMES_TRIMMED_EVERY", 4)
+    db.execute("CREATE TABLE grants (container_id TEXT)")
+    db.execute("INSERT INTO grants VALUES ('lives')")
+    for name in ("lives", "gone"):
+        events.record(db, events.GRANTED, name, name=f"the-{name}")
+    for number in range(20):
+        events.record(db, events.REFUSED, f"c{number}", name=f"n{number}")
+    events.record(db, events.RELEASED, "lives")
+    told = [(each.container_id, each.name) for each in events.read(db, 0, 0.0)]
+    assert told == [("c17", "n17"), ("c18", "n18"), ("c19", "n19"), ("lives", "the-lives")]
+    kept = db.execute("SELECT container_id FROM container_names ORDER BY name").fetchall()
+    assert ("gone",) not in kept and len(kept) < 10
+
+
+def test_a_container_has_the_name_of_its_last_start_and_two_with_one_id_have_none(
+    db: sqlite3.Connection,
+) -> None:
+    for container, name in (("d", "web"), ("d", "db"), ("one", "a/one"), ("one", "b/one"), ("x", "a/x")):
+        events.record(db, events.GRANTED, container, name=name)
+        events.record(db, events.RELEASED, container)
+    names = {each.container_id: each.name for each in events.read(db, 0, 0.0)}
+    assert names == {"d": "db", "one": "", "x": "a/x"}
+
+
+def test_a_ledger_that_an_earlier_version_made_has_events_without_names(db: sqlite3.Connection) -> None:
+    events.record(db, events.GRANTED, "c")
+    assert [each.name for each in events.read(db, 0, 0.0)] == [""]

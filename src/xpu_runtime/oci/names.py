@@ -1,0 +1,96 @@
+"""A container's name, as its engine has written it into the bundle or beside it; no engine is asked.
+
+containerd's namespace is in the path of the bundle, and Kubernetes' names and nerdctl's are annotations of
+the spec. docker keeps the name in config.v2.json in the container's folder, beside the files that it mounts
+over those of the image (moby's container/container.go and container_unix.go). A name is others' text: what
+has a character that no engine's name has, or is longer than any, counts as none.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import jsonlite
+from xpu_runtime.errors import SpecError
+from xpu_runtime.linux import files
+from xpu_runtime.oci import spec as oci_spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.oci.spec import Spec
+
+#: The folder of containerd's shims: a bundle is FOLDER/NAMESPACE/ID.
+_TASKS = "io.containerd.runtime.v2.task"
+#: containerd's namespaces of docker and of Kubernetes.
+_MOBY, _KUBERNETES = "moby", "k8s.io"
+#: What containerd's CRI plugin writes (internal/cri/annotations): namespace, pod and container.
+_CRI = tuple(f"io.kubernetes.cri.{each}" for each in ("sandbox-namespace", "sandbox-name", "container-name"))
+#: nerdctl's labels are annotations, too (its pkg/labels).
+_NERDCTL = "nerdctl/name"
+#: Of docker and nerdctl, and of each part of Kubernetes' (DNS names) and containerd's.
+_LONGEST = 253
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+_OTHERS = frozenset("_.-")
+_DOCKERS_FILE = "config.v2.json"
+#: Files that docker mounts from its containers' folders.
+_DOCKERS_MOUNTS = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
+#: That file is some KiB long; with thousands of labels more.
+_MOST_BYTES = 1 << 20
+
+
+def of(bundle: str, container: str, spec: Spec) -> str:
+    """docker's name; in Kubernetes NAMESPACE/POD/CONTAINER; else containerd's NAMESPACE/ID, with nerdctl's
+    name for the id. "" where none is known.
+
+    Only of containerd's own bundles, and Kubernetes' annotations only in its namespace there: others can
+    write what they like into theirs.
+    """
+    folder, _, name = bundle.rpartition("/")
+    tasks, _, namespace = folder.rpartition("/")
+    if os.path.basename(tasks) != _TASKS or name != container:
+        return ""
+    if namespace == _MOBY:
+        return _of_docker(container, spec)
+    told = oci_spec.annotations_of(spec)
+    if namespace == _KUBERNETES and (pod := _joined(*(told.get(each) for each in _CRI))):
+        return pod
+    return _joined(namespace, told.get(_NERDCTL)) or _joined(namespace, container)
+
+
+def in_bundle(bundle: str, container: str) -> str:
+    """As `of`, with the spec that is in the bundle."""
+    try:
+        spec = oci_spec.read(oci_spec.path_in(bundle))
+    except (SpecError, RecursionError):
+        spec = {}  # it is being made, or has just ended, or is hostile
+    return of(bundle, container, spec)
+
+
+def is_name(text: object) -> bool:
+    """Whether an engine could call a container so."""
+    if not isinstance(text, str) or not 0 < len(text) <= _LONGEST:
+        return False
+    letters = set(text)
+    return text[0] in _LETTERS and letters <= _LETTERS | _OTHERS
+
+
+def _of_docker(container: str, spec: Spec) -> str:
+    for mounted in _DOCKERS_MOUNTS:
+        # With the network of another container it is that one's file, and else it can be one of the user's.
+        source = oci_spec.source_of_mount(spec, mounted) or ""
+        if not os.path.isabs(source):
+            continue
+        folder = os.path.dirname(os.path.dirname(source))
+        path = os.path.join(folder, container, _DOCKERS_FILE)
+        try:
+            told = jsonlite.loads(files.read(path, _MOST_BYTES).decode("utf-8", "replace"))
+        except (OSError, ValueError):
+            continue
+        name = told.get("Name") if isinstance(told, dict) else None
+        if isinstance(name, str) and name[:1] == "/" and is_name(name[1:]):
+            return name[1:]
+    return ""
+
+
+def _joined(*parts: object) -> str:
+    return "/".join(map(str, parts)) if all(map(is_name, parts)) else ""
