@@ -121,6 +121,20 @@ def test_an_agent_that_hangs_is_a_problem_for_the_doctor(
     assert f"(process {service.process.pid} (" in finding["text"]
 
 
+def test_a_configuration_that_the_agent_has_not_read_is_told(
+    node: Node, capped: Make, start_agent: Serve
+) -> None:
+    start_agent()
+    (finding,) = agent_findings(node)
+    assert finding["state"] == "ok"
+    node.configure("metrics: {listen: '127.0.0.1:9402'}\n")
+    changed, rest = agent_findings(node)
+    assert (
+        changed["state"] == "warning" and "metrics.listen and metrics.group were changed" in changed["text"]
+    )
+    assert rest["state"] == "ok"
+
+
 def test_a_second_agent_is_refused_and_changes_nothing(capped: Make, start_agent: Serve, node: Node) -> None:
     one = capped(40, "burst")
     service = start_agent()

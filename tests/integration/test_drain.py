@@ -27,6 +27,11 @@ def states(node: Node) -> dict[int | str, tuple[str | None, int]]:
     return {each["index"]: (each["drained"], each["slices"]) for each in node.json("devices")}
 
 
+def marks_findings(node: Node) -> list[tuple[str, str]]:
+    found = json.loads(node.xpu("doctor", "--json", check=False).stdout)["findings"]
+    return [(each["state"], each["text"]) for each in found if each["check"] == "marks"]
+
+
 @pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_a_drained_device_keeps_its_slices_and_gets_no_new_ones(
     node: Node, bundles: Bundles, mode: str
@@ -45,6 +50,10 @@ def test_a_drained_device_keeps_its_slices_and_gets_no_new_ones(
     node.start(bundles("XPU_MEM=1G", args=SLEEP))  # on the other
     assert states(node) == {0: ("fan", 1), 1: (None, 1)}
     assert node.json("explain", "-e", "XPU_MEM=1G", "-e", "XPU_VISIBLE_DEVICES=1")["granted"]
+    assert marks_findings(node) == [("ok", "1 drained, 0 reserved: `xpu devices`")]
+    node.xpu("drain", "1")
+    assert marks_findings(node) == [("warning", "all devices are drained: no container gets a slice")]
+    node.xpu("undrain", "1")
     node.xpu("undrain", "0")
     assert states(node)[0] == (None, 1)
     assert node.run(named).returncode == 0

@@ -105,17 +105,26 @@ def test_ids_alone_and_templates_are_for_scripts(node: Node, bundles: Bundles) -
         "1 4G Tesla T4",
     ]
     for command in ("ps", "devices"):
-        lines = node.xpu(command, "--format", "json").stdout.splitlines()
-        assert list(map(json.loads, lines)) == node.json(command)
+        for format_ in ("json", "{{json .}}"):
+            lines = node.xpu(command, "--format", format_).stdout.splitlines()
+            assert list(map(json.loads, lines)) == node.json(command)
+        assert node.xpu(command, "--format", "table").stdout == node.xpu(command).stdout
+    assert node.xpu("devices", "--format", "{{json .Name}}").stdout == '"Tesla T4"\n' * 2
+    told = node.xpu("devices", "--format", r"table {{.Index}}\t{{.Name}}\t{{.LimitsBy}}").stdout
+    assert told.splitlines() == [
+        "INDEX   NAME       LIMITS BY",
+        "0       Tesla T4   driver (hard)",
+        "1       Tesla T4   driver (hard)",
+    ]
 
 
 @pytest.mark.parametrize(
     ("format_", "told"),
     [
         ("{{.Nope}}", "'Nope' is no field; fields are ID, GPU, Memory,"),
-        ("{{json .}}", "only {{.Field}} is understood; fields are"),
-        ("{{.ID", "only {{.Field}} is understood; fields are"),
-        ("table", "'table' names no field; give json, or as '{{.ID}}'"),
+        ("{{len .Name}}", "only {{.Field}} and {{json .}} are understood; fields are"),
+        ("{{.ID", "only {{.Field}} and {{json .}} are understood; fields are"),
+        ("table ID", "'table ID' names no field; give json, or as '{{.ID}}'"),
     ],
 )
 def test_a_template_that_is_not_understood_is_refused(node: Node, format_: str, told: str) -> None:
@@ -124,10 +133,17 @@ def test_a_template_that_is_not_understood_is_refused(node: Node, format_: str, 
     assert told in " ".join(done.stderr.split())
 
 
+def test_a_terminal_that_only_prints_is_not_drawn_on(node: Node) -> None:
+    node.sim("1xT4")
+    told = printed(node, 80, "top", "--interval", "0.1", TERM="dumb")
+    assert "\x1b" not in told and "Tesla T4" in told  # one reading, as in a pipe
+    assert "--watch needs a terminal that can be drawn on" in printed(node, 80, "ps", "--watch", TERM="dumb")
+
+
 def test_two_forms_at_once_are_refused(node: Node) -> None:
     for words in (["ps", "-q", "--json"], ["ps", "--watch", "-q"], ["devices", "--watch", "-q"]):
         assert "Give one of " in node.xpu(*words, check=False).stderr
-    assert "--watch needs a terminal" in node.xpu("ps", "--watch", check=False).stderr
+    assert "--watch needs a terminal that can be drawn on" in node.xpu("ps", "--watch", check=False).stderr
 
 
 def test_devices_show_what_is_in_use_whoever_uses_it(node: Node, bundles: Bundles) -> None:
@@ -155,7 +171,7 @@ def test_a_watched_table_follows_what_happens_until_q(node: Node, bundles: Bundl
         assert terminal.ended() == 0
     with Terminal(node, 80, 24, ["ps", "--watch"], keys=False) as terminal:
         assert terminal.process.wait(30) == 2
-        assert "--watch needs a terminal" in terminal.read()
+        assert "--watch needs a terminal that can be drawn on" in terminal.read()
 
 
 def test_devices_can_be_watched_too(node: Node, bundles: Bundles) -> None:

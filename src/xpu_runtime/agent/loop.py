@@ -52,8 +52,11 @@ class Agent:
         beside: Sequence[Beside],
         log: Callable[[str], None],
         has_lock: Callable[[], bool],
+        serves: Sequence[str | None] = (),
     ) -> None:
-        """`has_lock`: whether the lock is still that of the run folder, which may be made anew."""
+        """`has_lock`: whether the lock is still that of the run folder, which may be made anew. `serves`:
+        metrics.listen and metrics.group as they were read, for the status."""
+        self._serves = list(serves)
         self._has_lock = has_lock
         self._door = Door()
         self._workers = StartWorkers(log)
@@ -191,6 +194,7 @@ class Agent:
             "abi": pages.ABI,
             "pid": os.getpid(),
             "since": int(self._since),
+            "serves": self._serves,
             "rounds": self.number,
             "devices": [
                 {

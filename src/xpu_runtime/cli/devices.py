@@ -94,7 +94,7 @@ def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json
     if as_json:
         print_json(told.entries)
     elif template_ is not None:
-        template.print_rows(template_, told.rows, told.entries)
+        template.print_rows(template_, _HEADS, told.rows, told.entries)
     elif not told.rows:
         raise DeviceError(node.why_empty(inventory))
     elif watch:

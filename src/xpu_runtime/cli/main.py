@@ -88,7 +88,11 @@ class _Commands(click.Group):
         name = click.utils.make_str(args[0])
         if name not in COMMANDS and not name.startswith("-"):
             # Not left to click, which would import all the commands to suggest one.
-            ctx.fail(f"No such command {name!r}; there are {', '.join(COMMANDS)}.")
+            import difflib
+
+            meant = difflib.get_close_matches(name, COMMANDS, n=1)
+            question = f"did you mean {meant[0]}? There are" if meant else "there are"
+            ctx.fail(f"No such command {name!r}; {question} {', '.join(COMMANDS)}.")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

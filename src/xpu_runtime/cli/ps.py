@@ -117,7 +117,7 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
     if as_json:
         print_json(told.entries)
     elif template_ is not None:
-        template.print_rows(template_, told.rows, told.entries)
+        template.print_rows(template_, _HEADS, told.rows, told.entries)
     else:
         print_lines(_table(told, no_trunc, width_of_window(wide)))
 

@@ -64,15 +64,19 @@ def is_terminal() -> bool:
 
 
 def can_watch() -> bool:
-    """Whether a Screen can be had: keys come from a terminal, too."""
-    return sys.stdout.isatty() and sys.stdin.isatty()
+    """Whether a Screen can be had: keys come from a terminal, too, and some terminals only print."""
+    return sys.stdout.isatty() and sys.stdin.isatty() and not _is_dumb()
 
 
 def coloured() -> bool:
     """Whether stdout takes colours: a terminal, and nobody has said no (no-color.org)."""
     if (members := _members()) is not None:
         return members[1]
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"
 
 
 def can_draw() -> bool:

@@ -170,7 +170,9 @@ def watched(page: Callable[[int], list[Line]]) -> None:
     """Shows a page, which is given the window's width, again and again, as --watch does; what is wrong
     meanwhile stands in its place."""
     if not screen.can_watch():
-        raise click.UsageError("--watch needs a terminal; for scripts there are --json and --format.")
+        raise click.UsageError(
+            "--watch needs a terminal that can be drawn on; for scripts there are --json and --format."
+        )
 
     def whole(window: screen.Size) -> list[Line]:
         try:

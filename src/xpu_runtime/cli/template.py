@@ -1,4 +1,4 @@
-"""--format of commands that print a table: what docker's `{{.Field}}` is in its simplest form, or `json`.
+"""--format of commands that print a table, as docker has it: `{{.Field}}`, `{{json .Field}}`, `table`, `json`.
 
 A field is a column of the wide table. Nothing else of Go templates is understood, and all else is refused.
 """
@@ -7,26 +7,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from xpu_runtime.cli.screen import printable
 
-_FIELD = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
+_FIELD = re.compile(r"\{\{\s*(json\s+)?\.(\w+)\s*\}\}")
+_ALL = re.compile(r"\{\{\s*json\s+\.\s*\}\}")
+#: With it a template is a table: with a head, and columns between tabs.
+_TABLE = "table"
 _ESCAPES = {"\\t": "\t", "\\n": "\n"}
+#: Between two columns, as docker has it.
+_GAP = 3
 
 
 def option(fields: Sequence[str]) -> Callable[[Any], Any]:
-    """The option --format, for a table with these fields."""
+    """The option --format, for a table with these fields; None where that is what it asks for."""
 
     def check(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        if value is None or value == "json":
-            return value
-        unknown = [name for name in _FIELD.findall(value) if name not in fields]
+        if value is None or value.strip() == _TABLE:
+            return None
+        if value == "json" or _ALL.fullmatch(value.strip()):
+            return "json"
+        unknown = [name for _, name in _FIELD.findall(value) if name not in fields]
         if unknown or "{{" in _FIELD.sub("", value):
-            what = f"{unknown[0]!r} is no field" if unknown else "only {{.Field}} is understood"
+            what = (
+                f"{unknown[0]!r} is no field" if unknown else "only {{.Field}} and {{json .}} are understood"
+            )
             raise click.BadParameter(f"{what}; fields are {', '.join(fields)}")
         if not _FIELD.search(value):
             raise click.BadParameter(
@@ -34,17 +43,42 @@ def option(fields: Sequence[str]) -> Callable[[Any], Any]:
             )
         return value
 
-    told = f"A line for each: json, or a text with {{{{.Field}}}}: {', '.join(fields)}."
-    return click.option("--format", "template_", metavar="FORMAT", callback=check, help=told)
+    told = "A line for each: json, or a text with {{.Field}}, with a head after the word table: "
+    return click.option(
+        "--format", "template_", metavar="FORMAT", callback=check, help=f"{told}{', '.join(fields)}."
+    )
 
 
-def print_rows(template: str, rows: Sequence[dict[str, str]], entries: Sequence[dict[str, Any]]) -> None:
-    """A line for each row: its object, or the template with its fields, \\t and \\n as docker has them."""
+def print_rows(
+    template: str,
+    heads: Mapping[str, str],
+    rows: Sequence[Mapping[str, str]],
+    entries: Sequence[dict[str, Any]],
+) -> None:
+    """A line for each row: its object, or the template with its fields, \\t and \\n as docker has them.
+    `heads` has the heads of fields that are not headed as they are called."""
     if template == "json":
         for entry in entries:
             click.echo(json.dumps(entry))
         return
     for escape, letter in _ESCAPES.items():
         template = template.replace(escape, letter)
-    for row in rows:
-        click.echo(_FIELD.sub(lambda found, row=row: printable(row[found[1]]), template))  # type: ignore[misc]
+    word, _, rest = template.partition(" ")
+    if word != _TABLE:
+        for row in rows:
+            click.echo(_filled(template, row))
+        return
+    names = {name: heads.get(name, name.upper()) for _, name in _FIELD.findall(rest)}
+    lines = [_filled(rest.replace("{{json ", "{{"), names), *(_filled(rest, row) for row in rows)]
+    cells = [line.split("\t") for line in lines]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(cells[0]))]
+    for row in cells:
+        padded = "".join(cell.ljust(width + _GAP) for cell, width in zip(row, widths))
+        click.echo(padded.rstrip())
+
+
+def _filled(template: str, row: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        return json.dumps(row[found[2]]) if found[1] else printable(row[found[2]])
+
+    return _FIELD.sub(value, template)

@@ -33,7 +33,9 @@ def _seconds(context: click.Context, param: click.Parameter, value: str) -> floa
 
 @click.command()
 @click.option(
-    "--once", is_flag=True, help="Print one reading and end; so it does where stdout is no terminal."
+    "--once",
+    is_flag=True,
+    help="Print one reading and end; so it does where there is no terminal to draw on.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one reading as JSON, for scripts.")
 @click.option(

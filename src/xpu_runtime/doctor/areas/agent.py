@@ -44,6 +44,12 @@ def look(machine: Machine) -> Iterator[Finding]:
             todo = "start it: systemctl enable --now xpu-agent (or run `xpu agent`)"
             yield finding.warning(_CHECK, text, todo)
         return
+    asked = [machine.settings.metrics_listen, machine.settings.metrics_group]
+    if running.get("serves", asked) != asked:  # an earlier version does not tell
+        text = (
+            "metrics.listen and metrics.group were changed since xpu agent has started, which reads them then"
+        )
+        yield finding.warning(_CHECK, text, "systemctl restart xpu-agent: containers do not notice")
     held = [each for device in running["devices"] for each in device["slices"] if each["held_strictly"]]
     for each in held:
         yield _strict(each)

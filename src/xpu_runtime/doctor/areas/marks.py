@@ -25,7 +25,7 @@ def look(machine: Machine) -> Iterator[Finding]:
     except ConfigError as error:
         yield finding.problem(_CHECK, f"{error.what}: no container gets an XPU", error.todo)
         return
-    wrong = [*_for_nobody(told), *_gone(told, machine.inventory)]
+    wrong = [*_for_nobody(told), *_gone(told, machine.inventory), *_all_drained(told, machine.inventory)]
     yield from wrong
     if (told.drained or told.reserved) and not wrong:
         yield finding.ok(_CHECK, f"{len(told.drained)} drained, {len(told.reserved)} reserved: `xpu devices`")
@@ -35,6 +35,13 @@ def _for_nobody(told: marks.Marks) -> Iterator[Finding]:
     for uuid in (printable(uuid) for uuid, found in told.reserved.items() if not found.name):
         text = f"{uuid} is reserved, and its file does not tell for whom: no container gets it"
         yield finding.problem(_CHECK, text, f"xpu reserve {uuid} --for NAME, or xpu unreserve {uuid}")
+
+
+def _all_drained(told: marks.Marks, inventory: Inventory | None) -> Iterator[Finding]:
+    devices = inventory.devices if inventory is not None else ()
+    if devices and all(told.why_drained(device) is not None for device in devices):
+        text = "all devices are drained: no container gets a slice"
+        yield finding.warning(_CHECK, text, "`xpu devices` says why; xpu undrain DEVICE")
 
 
 def _gone(told: marks.Marks, inventory: Inventory | None) -> Iterator[Finding]:
