@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.sharing_time import Serve, children_of, until
+from xpu_runtime.ledger.store import Ledger
 
 from .conftest import Node, processes_of
 from .terminal import Terminal
@@ -253,6 +254,25 @@ def test_who_asks_too_much_at_once_is_told_so(node: Node, start_agent: Serve) ->
     words = [*user(GROUP), "/usr/bin/python3", "-c", script, str(path)]
     told = subprocess.run(words, capture_output=True, text=True, cwd="/", timeout=60).stdout
     assert "xpu: 32 commands of user 65534 wait for the agent already: wait for them" in told
+
+
+@pytest.mark.usefixtures("with_group")
+def test_an_answer_that_would_fill_the_memory_is_refused_to_a_member(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    node.xpu("ps")
+    with Ledger(str(node.run_dir / "ledger.db")) as ledger:
+        for number in range(2200):
+            ledger.note("refused", f"{number:064x}", text="x" * 8000)
+    start_agent()
+    socket_of(node)
+    done = as_user(node, "events", "--json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        done.stderr == "xpu: events tells more than 16 MiB: ask for less (--since, --container), or as root\n"
+    )
+    assert json.loads(as_user(node, "events", "--container", f"{7:064x}", "--json").stdout)["id"] == 8
+    lines = node.xpu("events", "--json").stdout.splitlines()  # root's, read in pieces
+    assert [json.loads(line)["id"] for line in lines] == list(range(1, 2201))
 
 
 @pytest.mark.usefixtures("with_group")

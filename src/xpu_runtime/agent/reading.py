@@ -42,6 +42,8 @@ _CLIENT_S, _COMMAND_S, _ALL_S = 2.0, 90.0, 120
 #: the queue, and how often.
 _AGAIN_S, _CONNECT_S, _CONNECT_AGAIN_S = 1.0, 10.0, 0.05
 _LONGEST_REQUEST = 1 << 16
+#: So many of these are in memory at a time as there are answers.
+_LONGEST_ANSWER = 16 << 20
 _COLUMNS = range(1, 10_000)
 _UCRED = struct.Struct("3i")
 #: Behind what runs beside it: shares are written, and containers start, first.
@@ -279,19 +281,48 @@ def _run(request: bytes) -> tuple[int, bytes, bytes]:
     program = os.path.join(os.path.dirname(paths.HOOK), "xpu")
     own = os.getpid()
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             [program, *words],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_COMMAND_S,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             cwd="/",
             env=environ,
-            check=False,
             preexec_fn=lambda: end_with(own),  # this process has one thread
-        )
-    except subprocess.TimeoutExpired:
-        told = f"xpu: {words[0]} took more than {_COMMAND_S:.0f} s: does the driver answer?\n"
-        return 1, b"", told.encode()
+        ) as command:
+            try:
+                return _to_its_end(command)
+            except _TooMuchError as error:
+                command.kill()
+                return 1, b"", f"xpu: {words[0]} {error}\n".encode()
     except (OSError, ValueError):  # among them words that no program can be given
         return 1, b"", f"xpu: {program} cannot be run with these words\n".encode()
-    return done.returncode, done.stdout, done.stderr
+
+
+class _TooMuchError(Exception):
+    """What a command takes more of than one of a member's may."""
+
+
+def _to_its_end(command: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    """Exit status, stdout and stderr; _TooMuchError."""
+    assert command.stdout is not None and command.stderr is not None
+    texts = {command.stdout.fileno(): bytearray(), command.stderr.fileno(): bytearray()}
+    last = time.monotonic() + _COMMAND_S
+    poll = select.poll()
+    for fd in texts:
+        poll.register(fd, select.POLLIN)
+    still_open = set(texts)
+    while still_open:
+        for fd, _ in poll.poll(max(0.0, last - time.monotonic()) * 1000):
+            piece = os.read(fd, 1 << 16)
+            texts[fd] += piece
+            if not piece:
+                poll.unregister(fd)
+                still_open.remove(fd)
+        if time.monotonic() > last:
+            raise _TooMuchError(f"took more than {_COMMAND_S:.0f} s: does the driver answer?")
+        if sum(map(len, texts.values())) > _LONGEST_ANSWER:
+            size = f"{_LONGEST_ANSWER >> 20} MiB"
+            raise _TooMuchError(f"tells more than {size}: ask for less (--since, --container), or as root")
+    out, err = map(bytes, texts.values())
+    return command.wait(), out, err

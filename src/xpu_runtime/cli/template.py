@@ -1,4 +1,4 @@
-"""--format of commands that print a table, as docker has it: `{{.Field}}`, `{{json .Field}}`, `table`, `json`.
+"""--format of commands that print a table, as docker has it: `{{.Field}}`, `{{json .}}`, `table`, `json`.
 
 A field is a column of the wide table. Nothing else of Go templates is understood, and all else is refused.
 """
@@ -71,9 +71,9 @@ def print_rows(
     names = {name: heads.get(name, name.upper()) for _, name in _FIELD.findall(rest)}
     lines = [_filled(rest.replace("{{json ", "{{"), names), *(_filled(rest, row) for row in rows)]
     cells = [line.split("\t") for line in lines]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(cells[0]))]
-    for row in cells:
-        padded = "".join(cell.ljust(width + _GAP) for cell, width in zip(row, widths))
+    widths = [max(map(len, column)) + _GAP for column in zip(*cells)]
+    for each in cells:
+        padded = "".join(cell.ljust(width) for cell, width in zip(each, widths))
         click.echo(padded.rstrip())
 
 

@@ -196,7 +196,7 @@ def read(db: Any, after: int, since: float, most: int = -1) -> list[Event]:
         since,
         most,
     )
-    names = dict(rows_if_any(db, _NAMES_OF, rows[0][0])) if rows else {}
+    names = dict(rows_if_any(db, _NAMES_OF, rows[0][0], rows[-1][0])) if rows else {}
     found = []
     for number, when, kind, container, devices, text in rows:
         parts = _parts(devices)
@@ -205,9 +205,9 @@ def read(db: Any, after: int, since: float, most: int = -1) -> list[Event]:
     return found
 
 
-#: Of the containers of events from a row on.
+#: Of the containers of these rows.
 _NAMES_OF = """SELECT container_id, name FROM container_names
-    WHERE container_id IN (SELECT container_id FROM events WHERE id >= ?)"""
+    WHERE container_id IN (SELECT container_id FROM events WHERE id BETWEEN ? AND ?)"""
 
 
 def _parts(devices: str) -> tuple[Part, ...] | None:
