@@ -6,6 +6,7 @@ docker's are in engines/test_names.py.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,44 @@ def test_a_pods_container_has_a_name_that_commands_show_and_take(
     shutil.rmtree(node.folder / "c" / TASKS)
     lines = node.xpu("events", "--container", name, "--json").stdout.splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["granted", "resized", "resized", "released"]
+
+
+def test_a_file_system_of_the_users_is_not_looked_at_for_dockers_name(
+    node: Node, task: Callable[..., Path], tmp_path: Path
+) -> None:
+    node.sim("1xT4-R580")
+    bundle = task("moby", {})
+    others = tmp_path / "containers" / ("a" * 64)
+    others.mkdir(parents=True)
+    for folder in (others, others.parent / bundle.name):
+        folder.mkdir(exist_ok=True)
+        (folder / "hostname").write_text("mine")
+        os.mkfifo(folder / "config.v2.json")
+    spec = json.loads((bundle / "config.json").read_text())
+    mount = {"destination": "/etc/hostname", "type": "bind", "options": ["bind"]}
+    for folder in (others, others.parent / bundle.name):  # another's; its own, which is no file
+        spec["mounts"].append({**mount, "source": str(folder / "hostname")})
+        (bundle / "config.json").write_text(json.dumps(spec))
+        container = node.start(bundle)
+        assert names(node) == [None]
+        node.oci("delete", "--force", container)
+
+
+def test_what_happened_to_two_with_one_id_has_no_others_name(node: Node, task: Callable[..., Path]) -> None:
+    node.sim("1xT4-R580")
+    first = task("default", {})
+    container = node.start(first)
+    node.oci("delete", "--force", container)
+    second = first.parent.parent / "other" / container
+    second.parent.mkdir()
+    first.rename(second)
+    node.start(second)
+    lines = [json.loads(line) for line in node.xpu("events", "--json").stdout.splitlines()]
+    assert [(each["event"], each["name"]) for each in lines] == [
+        ("granted", f"default/{container}"), ("released", f"default/{container}"),
+        ("granted", f"other/{container}"),
+    ]  # fmt: skip
+    assert len(node.xpu("events", "--container", f"default/{container}").stdout.splitlines()) == 2
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])

@@ -56,7 +56,7 @@ def test_a_container_gets_what_its_pod_was_assigned(node: Node, bundles: Bundles
     main = node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container(assignment=text)))
     # What the other container may have is reserved from the first one's start on.
     assert granted(node) == {first: (2, 0), second: (6, 30)}
-    assert reservations(node) == [of_assignment(assigned, "default", "web")]
+    assert reservations(node) == [of_assignment(assigned, "default", "web", "k1")]
     node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container("side", assignment=text)))
     by_name = {grant.container_id: grant.slices for grant in node.grants()}
     (part,) = by_name[main]
@@ -89,7 +89,7 @@ def test_what_is_reserved_in_the_ledger_is_granted_without_an_annotation(
 ) -> None:
     first, second = cluster(node, more=f"mode: {mode}")
     pod = Pod("web")
-    reserve(node, of_assignment(pod.assignment(main=(share(second),)), "default", "web"))
+    reserve(node, of_assignment(pod.assignment(main=(share(second),)), "default", "web", "k1"))
     bundle = bundles(ALLOCATED, "NVIDIA_VISIBLE_DEVICES=" + first, args=SLEEP, change=pod.container())
     node.start(bundle)
     assert [slice_.device_uuid for grant in node.grants() for slice_ in grant.slices] == [second]
@@ -138,7 +138,7 @@ def test_an_earlier_assignment_of_the_pod_is_stale(node: Node, bundles: Bundles)
     first, second = cluster(node)
     pod, now = Pod("web"), time.time()
     old, new = (pod.assignment(made=now + n, main=(share(uuid),)) for n, uuid in enumerate((first, second)))
-    reserve(node, of_assignment(new, "default", "web"))
+    reserve(node, of_assignment(new, "default", "web", "k1"))
     told = refused(node, bundles(ALLOCATED, change=pod.container(assignment=signed(old))))
     assert "the assignment of pod default/web is stale: another is in force, which was made later" in told
     same = pod.assignment(made=now + 1, main=(share(first),))
@@ -150,6 +150,23 @@ def test_an_earlier_assignment_of_the_pod_is_stale(node: Node, bundles: Bundles)
     bundle = bundles(ALLOCATED, args=SLEEP, change=pod.container(assignment=signed(later)))
     node.start(bundle)
     assert granted(node) == {first: (2, 30), second: (4, 30)}
+
+
+def test_what_a_stolen_key_has_signed_starts_no_more_without_its_assignment_either(
+    node: Node, bundles: Bundles
+) -> None:
+    uuid, _ = cluster(node)
+    pod = Pod("web")
+    reserve(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", "web", "k1"))
+    node.oci("delete", "--force", node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container())))
+    (node.folder / "keys").write_text(f"k2 {'ab' * 32}\n")
+    told = refused(node, bundles(ALLOCATED, change=pod.container()))
+    assert told.startswith(
+        "refused: what is reserved for pod default/web was assigned with the key 'k1', which"
+    )
+    # An earlier version has not kept which key it was.
+    reserve(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", "web", ""))
+    node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container()))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +229,7 @@ def test_who_asks_for_nothing_runs_untouched(node: Node, bundles: Bundles, mode:
 def test_docker_beside_a_reservation_is_refused_with_figures(node: Node, bundles: Bundles, mode: str) -> None:
     uuid = cluster(node, "1xT4", more=f"mode: {mode}")[0]
     pod = Pod("web")
-    reserve(node, of_assignment(pod.assignment(main=(share(uuid, 10, 80),)), "default", "web"))
+    reserve(node, of_assignment(pod.assignment(main=(share(uuid, 10, 80),)), "default", "web", "k1"))
     told = refused(node, bundles("XPU_MEM=8G"))
     assert told.startswith(
         "refused: no device has 8G of memory free (GPU 0: 5G free, 8G requested (10G reserved for pods)); "
@@ -247,7 +264,7 @@ def test_whole_devices_are_for_one_pod_alone(node: Node, bundles: Bundles, mode:
     first, second = cluster(node, more=f"mode: {mode}\ndefaults: {{memory: 1G}}")
     pod = Pod("web")
     assigned = pod.assignment(main=(share(first, None, None), share(second, None, None)))
-    reserve(node, of_assignment(assigned, "default", "web"))
+    reserve(node, of_assignment(assigned, "default", "web", "k1"))
     told = refused(node, bundles("XPU_MEM=1G"))
     assert "GPU 0, 1: all of it is reserved for pod default/web" in told
     assert granted(node) == {first: (15, 0), second: (15, 0)}
@@ -304,7 +321,7 @@ def test_a_sidecar_runs_beside_init_containers_and_all_others_and_restarts_at_an
     )
     annotations = {"assignment": signed(assigned)} if by == "scheduler" else {}
     if by == "node":
-        reserve(node, of_assignment(assigned, "default", "web"))
+        reserve(node, of_assignment(assigned, "default", "web", "k1"))
     began: dict[str, str] = {}
 
     def start(name: str) -> None:
@@ -398,7 +415,7 @@ def test_a_hook_killed_at_any_instant_leaves_the_ledger_equal_to_what_runs(
         node.xpu("gc")
         assert node.grants() == [], kill
         left = reservations(node)
-        assert left in ([], [of_assignment(assigned, "default", "web")]), kill
+        assert left in ([], [of_assignment(assigned, "default", "web", "k1")]), kill
         assert granted(node) == {uuid: (4, 30) if left else (0, 0)}, kill
         seen.add(bool(left))
     assert seen == ({True, False} if mode == "hook" else {True})  # the shim has entered it in spec mode
@@ -434,7 +451,7 @@ def test_a_ledger_that_is_lost_counts_a_pod_once_when_it_is_reserved_again(
     node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container("a", assignment=signed(assigned))))
     (node.run_dir / "ledger.db").unlink()
     assert granted(node) == {uuid: (4, 30)} and reservations(node) == []
-    reserve(node, of_assignment(assigned, "default", "web"))
+    reserve(node, of_assignment(assigned, "default", "web", "k1"))
     assert granted(node) == {uuid: (6, 60)}
     assert_fine(node, "ledger")
 
@@ -443,7 +460,7 @@ def test_what_is_reserved_is_to_be_seen(node: Node, bundles: Bundles) -> None:
     first, second = cluster(node)
     pod = Pod("web")
     assigned = pod.assignment(a=(share(first, 4, 30), share(second, 4, 30)), b=(share(first, 2, None),))
-    reserve(node, of_assignment(assigned, "default", "web"))
+    reserve(node, of_assignment(assigned, "default", "web", "k1"))
     running = node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container("a")))
     rows = node.json("ps")
     keys = ("container_id", "state", "memory_bytes", "cores")
@@ -552,7 +569,7 @@ def test_quotas_hold_for_pods_too(node: Node, bundles: Bundles) -> None:
     uuid, _ = cluster(node, more=f"policy: {{quotas: [{{{quota}}}]}}")
     one, two = Pod("one"), Pod("two")
     for pod in (one, two):
-        reserve(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", pod.name))
+        reserve(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", pod.name, "k1"))
     node.start(bundles(ALLOCATED, args=SLEEP, change=one.container()))
     told = refused(node, bundles(ALLOCATED, change=two.container()))
     assert "quota a (annotation io.kubernetes.cri.sandbox-namespace=default): 1G of 5G of memory left" in told
@@ -597,7 +614,7 @@ def test_a_mig_device_is_a_pod_s_as_a_card_is(node: Node, bundles: Bundles) -> N
     uuids = cluster(node, "2xA100-MIG")
     pod = Pod("web")
     assigned = pod.assignment(main=(share(uuids[1], None, None),))
-    reserve(node, of_assignment(assigned, "default", "web"))
+    reserve(node, of_assignment(assigned, "default", "web", "k1"))
     told = refused(node, bundles("XPU_VISIBLE_DEVICES=0:1"))
     assert "GPU 0:1: all of it is reserved for pod default/web" in told
     bundle = bundles(ALLOCATED, args=SLEEP, change=pod.container(assignment=signed(assigned)))

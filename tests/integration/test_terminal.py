@@ -112,10 +112,12 @@ def test_ids_alone_and_templates_are_for_scripts(node: Node, bundles: Bundles) -
     assert node.xpu("devices", "--format", "{{json .Name}}").stdout == '"Tesla T4"\n' * 2
     told = node.xpu("devices", "--format", r"table {{.Index}}\t{{.Name}}\t{{.LimitsBy}}").stdout
     assert told.splitlines() == [
-        "INDEX   NAME       LIMITS BY",
-        "0       Tesla T4   driver (hard)",
-        "1       Tesla T4   driver (hard)",
+        "INDEX  NAME      LIMITS BY",
+        "0      Tesla T4  driver (hard)",
+        "1      Tesla T4  driver (hard)",
     ]
+    told = node.xpu("devices", "--format", r"table{{.Index}}\t{{ json .Name }}").stdout
+    assert told.splitlines()[:2] == ["INDEX  NAME", '0      "Tesla T4"']
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,8 @@ def test_a_terminal_that_only_prints_is_not_drawn_on(node: Node) -> None:
 
 
 def test_two_forms_at_once_are_refused(node: Node) -> None:
-    for words in (["ps", "-q", "--json"], ["ps", "--watch", "-q"], ["devices", "--watch", "-q"]):
+    table = ["devices", "-q", "--format", "table"]
+    for words in (["ps", "-q", "--json"], ["ps", "--watch", "-q"], ["devices", "--watch", "-q"], table):
         assert "Give one of " in node.xpu(*words, check=False).stderr
     assert "--watch needs a terminal that can be drawn on" in node.xpu("ps", "--watch", check=False).stderr
 

@@ -24,7 +24,7 @@ def test_who_looks_on_for_long_remembers_the_latest_alone(monkeypatch: pytest.Mo
         known.learn([_grant(number)], [f"{number:064x}"])
     assert [known.of_id(f"{number:064x}") for number in (89, 90, 99)] == [None, "d90", "d99"]
     assert [known.of(_grant(number)) for number in (89, 90, 99)] == [None, "k8s.io/90", "k8s.io/99"]
-    sizes = [len(each) for each in vars(known).values()]
+    sizes = [len(each) for each in vars(known).values() if isinstance(each, dict)]
     assert max(sizes) == 10 and len(sizes) == 4
 
 

@@ -35,6 +35,8 @@ _MOST = 200
 _WARNING, _INFO = 4, 6
 _WARNED_OF = (events.REFUSED, events.FAILED, events.REAPED, events.HELD)
 _LONGEST = 8000
+#: What SQLite holds as a row's number.
+_MOST_EVENTS = (1 << 63) - 1
 
 
 class Journal:
@@ -98,8 +100,8 @@ class Journal:
 def _read() -> tuple[int, float]:
     try:
         last, when = jsonlite.loads(files.read(paths.in_run_dir(_TOLD), 100).decode("ascii"))
-        return int(last), float(when)
-    except (OSError, ValueError, TypeError):
+        return min(max(int(last), 0), _MOST_EVENTS), float(when)
+    except (OSError, ValueError, TypeError, OverflowError):
         return 0, 0.0
 
 
@@ -122,7 +124,7 @@ def _tell(event: Event) -> None:
         "XPU_EVENT_ID": str(event.id),
         "XPU_EVENT_TIME": f"{event.time:.6f}",
         "XPU_CONTAINER_ID": event.container_id,
-        "XPU_CONTAINER_NAME": event.name,
+        "XPU_CONTAINER_NAME": event.name or "",
         "XPU_REASON": event.text,
     }
     pairs = [pair for pair in fields.items() if pair[1]]

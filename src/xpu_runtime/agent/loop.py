@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xpu_runtime import version
@@ -52,11 +52,11 @@ class Agent:
         beside: Sequence[Beside],
         log: Callable[[str], None],
         has_lock: Callable[[], bool],
-        serves: Sequence[str | None] = (),
+        metrics: Mapping[str, str | None],
     ) -> None:
-        """`has_lock`: whether the lock is still that of the run folder, which may be made anew. `serves`:
-        metrics.listen and metrics.group as they were read, for the status."""
-        self._serves = list(serves)
+        """`has_lock`: whether the lock is still that of the run folder, which may be made anew. `metrics`:
+        `listen` and `group` of the configuration, as they were read, for the status."""
+        self._metrics = dict(metrics)
         self._has_lock = has_lock
         self._door = Door()
         self._workers = StartWorkers(log)
@@ -194,7 +194,7 @@ class Agent:
             "abi": pages.ABI,
             "pid": os.getpid(),
             "since": int(self._since),
-            "serves": self._serves,
+            "metrics": self._metrics,
             "rounds": self.number,
             "devices": [
                 {

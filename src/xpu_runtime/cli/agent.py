@@ -53,9 +53,9 @@ def agent() -> None:
         with files.Lock(path, wait_s=0) as lock:
             config = _config()
             beside = metrics_service(config, _figures, _log), reading_service(_log)
-            serves = (config.metrics_listen, config.metrics_group)
+            metrics = {"listen": config.metrics_listen, "group": config.metrics_group}
             there = [each for each in beside if each is not None]
-            service = Agent(_open_driver, there, _log, lock.is_held, serves)
+            service = Agent(_open_driver, there, _log, lock.is_held, metrics)
             _log(f"xpu agent {version.VERSION} runs")
             if config.metrics_listen:
                 _log(f"its page is http://{config.metrics_listen}/")

@@ -93,7 +93,7 @@ def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json
     told = _read(inventory)
     if as_json:
         print_json(told.entries)
-    elif template_ is not None:
+    elif template_ not in (None, template.TABLE):
         template.print_rows(template_, _HEADS, told.rows, told.entries)
     elif not told.rows:
         raise DeviceError(node.why_empty(inventory))

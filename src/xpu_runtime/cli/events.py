@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory, percent, timestamp
 from xpu_runtime.ledger.events import KINDS, Event, Part
+from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 
@@ -64,50 +66,55 @@ def events(
     The last 10,000, in the run folder, which begins empty after a reboot. A refused or failed container has
     its whole reason; reaped is a slice whose container died without notice; held is one that `xpu agent`
     holds more strictly, as it used more than its cap, until unheld; reserved is a device, by `xpu reserve`,
-    and pod-reserved what a Kubernetes pod has of this node. Of a container that is gone the name is the one
-    that it had when it was granted or refused its slice.
+    and pod-reserved what a Kubernetes pod has of this node. A container's name is the one that
+    it had when it was granted or refused its slice; --container takes that of now as well.
 
     \b
     Example:
       xpu events --since 1h
       xpu events --follow --json | jq 'select(.event == "refused").reason'
     """
-    last, when, oldest = 0, 0.0, 0.0 if since is None else time.time() - since
-    names, is_empty, is_more = Names(), True, False
+    names, is_empty = Names(), True
     try:
-        while True:
-            with Ledger() as ledger:
-                found = ledger.history(last, when, oldest, _PIECE)
-                grants = ledger.grants() if found and not is_more else []
-            if (
-                not is_more
-            ):  # what one engine tells is of all its containers, and one that hangs costs a second
-                names.learn(grants, {event.container_id for event in found} - {""})
-            is_more = len(found) == _PIECE
+        for found, grants in _pieces(0.0 if since is None else time.time() - since, follow):
+            # Its events have a container's name of then; who asks for one may mean that of now.
+            ids = {event.container_id for event in found if container or event.name is None}
+            names.learn(grants, ids - {""})
             for event in found:
-                last, when = event.id, event.time
                 if _is_wanted(event, container, device, names):
                     is_empty = False
-                    name = names.of_id(event.container_id) or event.name or None
+                    name = names.of_event(event)
                     click.echo(json.dumps(_plain(event, name)) if as_json else _line(event, name))
-            if is_more:
-                continue
-            if not follow:
-                if is_empty and (container or device):
-                    click.echo(_none_of(container, device), err=True)
-                return
             click.get_text_stream("stdout").flush()
-            time.sleep(_FOLLOW_S)
     except KeyboardInterrupt:
         if not follow:
             raise
+    if is_empty and not follow and (container or device):
+        click.echo(_none_of(container, device), err=True)
+
+
+def _pieces(oldest: float, follow: bool) -> Iterator[tuple[list[Event], list[Grant]]]:
+    """Events that are no older, some at a time, with the grants of then; with `follow` for ever."""
+    last, when = 0, 0.0
+    while True:
+        with Ledger() as ledger:
+            found = ledger.history(last, when, oldest, _PIECE)
+            grants = ledger.grants() if found else []
+        if found:
+            yield found, grants
+            last, when = found[-1].id, found[-1].time
+        if len(found) == _PIECE:
+            continue
+        if not follow:
+            return
+        time.sleep(_FOLLOW_S)
 
 
 def _is_wanted(event: Event, container: str | None, device: str | None, names: Names) -> bool:
-    if container is not None and not (
-        event.container_id.startswith(container) or container in (event.name, names.of_id(event.container_id))
-    ):
-        return False
+    if container is not None and not event.container_id.startswith(container):
+        known = event.name, None if event.name == "" else names.of_id(event.container_id)
+        if container not in known:
+            return False
     return device is None or any(
         part.index == device or part.uuid.startswith(device) for part in event.devices
     )
@@ -121,7 +128,8 @@ def _none_of(container: str | None, device: str | None) -> str:
 
 
 def _line(event: Event, name: str | None) -> str:
-    what = "; ".join(filter(None, [*map(_of, event.devices), event.text]))
+    told = event.text.removeprefix(f"{event.kind}: ")  # a refusal says so itself
+    what = "; ".join(filter(None, [*map(_of, event.devices), told]))
     words = [timestamp(event.time), event.kind.ljust(_WIDTH), event.container_id[:12].ljust(12)]
     return printable("  ".join([*words, *([f"({name})"] if name else []), what]).rstrip())
 

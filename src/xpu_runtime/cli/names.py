@@ -1,8 +1,9 @@
 """Containers' names, as their engines have them, beside the ids that the ledger has.
 
-docker is asked on its socket, which knows a new name at once; what engines have written is oci/names.py's to
-know. Only commands for people ask: in processes of their own and for a second at most, so that an engine that
-hangs costs no more than that. What a container was called that is gone stands in its events.
+docker is asked on its socket, which knows a new name at once; what engines have written is
+oci/engine_name.py's to know. Only commands for people ask: in processes of their own and for a second at
+most, so that an engine that hangs costs no more than that. What a container was called that is gone stands in
+its events.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import TypeVar
 
 from xpu_runtime.doctor import bounded, docker_api, engine
 from xpu_runtime.engines import docker
+from xpu_runtime.ledger.events import Event
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.oci import names as bundle_names
+from xpu_runtime.oci import engine_name
 
 _T = TypeVar("_T")
 #: Seconds for all engines together.
@@ -38,6 +40,8 @@ class Names:
         self._of_bundle: dict[str, str] = {}
         self._of_id: dict[str, str | None] = {}
         self._asked: dict[str, float] = {}
+        #: It tells of all its containers at once.
+        self._asked_docker = float("-inf")
 
     def learn(self, grants: Iterable[Grant], ids: Iterable[str] = ()) -> None:
         """Asks for the names of grants' containers, and of those with other `ids`, which may be gone."""
@@ -50,7 +54,8 @@ class Names:
         _remember(self._asked, dict.fromkeys(wanted, now))
         bundles = {bundle: container for bundle, container in new.items() if bundle in wanted}
         calls: list[Callable[[], Iterator[tuple[str, str]]]] = [partial(_of_bundles, bundles)]
-        if any(map(_DOCKERS_ID.fullmatch, wanted)):
+        if any(map(_DOCKERS_ID.fullmatch, wanted)) and now - self._asked_docker >= _AGAIN_S:
+            self._asked_docker = now
             sockets = dict.fromkeys(map(docker_api.socket_of_process, engine.running(docker.PROGRAM)))
             calls += [partial(_of_docker, socket) for socket in sockets]
         of_bundles, *of_dockers = bounded.together(calls, _ANSWER_S)
@@ -64,6 +69,11 @@ class Names:
     def of(self, grant: Grant) -> str | None:
         """The name of the grant's container; None where none is known."""
         return self._of_docker.get(grant.container_id) or self._of_bundle.get(grant.bundle)
+
+    def of_event(self, event: Event) -> str | None:
+        """The name of an event's container: as it was when it was granted or refused its slice, else as it is
+        now."""
+        return self.of_id(event.container_id) if event.name is None else event.name or None
 
     def of_id(self, container: str) -> str | None:
         """The name of the container with this id; None where none is known, or several have the id."""
@@ -95,12 +105,12 @@ def _of_docker(socket: str) -> Iterator[tuple[str, str]]:
     for each in told if isinstance(told, list) else ():
         container, names = (each.get("Id"), each.get("Names")) if isinstance(each, dict) else (None, None)
         # A name begins with a slash; with two it is another container's link to it.
-        own = [name[1:] for name in names or () if isinstance(name, str) and bundle_names.is_name(name[1:])]
+        own = [name[1:] for name in names or () if isinstance(name, str) and engine_name.is_name(name[1:])]
         if isinstance(container, str) and own:
             yield container, own[0]
 
 
 def _of_bundles(bundles: dict[str, str]) -> Iterator[tuple[str, str]]:
     for bundle, container in bundles.items():
-        if name := bundle_names.in_bundle(bundle, container):
+        if name := engine_name.in_bundle(bundle, container):
             yield bundle, name

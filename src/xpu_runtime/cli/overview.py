@@ -62,7 +62,7 @@ class Overview:
         with Ledger() as ledger:
             self._latest.read(ledger)
             totals, grants = ledger.totals(), ledger.grants()
-        ids = {event.container_id for event in self._latest.listed}
+        ids = {event.container_id for event in self._latest.listed if event.name is None}
         self._names.learn(grants, ids - {""})
         devices = [] if reading is None else _devices(reading, self._names.of, problems)
         problems += [*filter(None, [reading.missing]), *reading.problems] if reading else ()
@@ -192,7 +192,7 @@ def _slice(row: Row, name: str | None) -> dict[str, Any]:
 
 
 def _event(event: Event, names: Names) -> dict[str, Any]:
-    name = names.of_id(event.container_id) or event.name or None
+    name = names.of_event(event)
     return {
         "id": event.id,
         "time": round(event.time, 1),

@@ -116,7 +116,7 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
         click.echo(f"xpu: {note}", err=True)
     if as_json:
         print_json(told.entries)
-    elif template_ is not None:
+    elif template_ not in (None, template.TABLE):
         template.print_rows(template_, _HEADS, told.rows, told.entries)
     else:
         print_lines(_table(told, no_trunc, width_of_window(wide)))

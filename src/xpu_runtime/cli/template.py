@@ -12,23 +12,24 @@ from typing import Any
 
 import click
 
+from xpu_runtime.cli import table
 from xpu_runtime.cli.screen import printable
+from xpu_runtime.cli.table import Column
 
 _FIELD = re.compile(r"\{\{\s*(json\s+)?\.(\w+)\s*\}\}")
 _ALL = re.compile(r"\{\{\s*json\s+\.\s*\}\}")
-#: With it a template is a table: with a head, and columns between tabs.
-_TABLE = "table"
+#: The table as it is without --format; with more after it a template is one, with a head, and columns between
+#: tabs.
+TABLE = "table"
 _ESCAPES = {"\\t": "\t", "\\n": "\n"}
-#: Between two columns, as docker has it.
-_GAP = 3
 
 
 def option(fields: Sequence[str]) -> Callable[[Any], Any]:
-    """The option --format, for a table with these fields; None where that is what it asks for."""
+    """The option --format, for a table with these fields."""
 
     def check(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        if value is None or value.strip() == _TABLE:
-            return None
+        if value is None or value.strip() == TABLE:
+            return value and TABLE
         if value == "json" or _ALL.fullmatch(value.strip()):
             return "json"
         unknown = [name for _, name in _FIELD.findall(value) if name not in fields]
@@ -63,18 +64,15 @@ def print_rows(
         return
     for escape, letter in _ESCAPES.items():
         template = template.replace(escape, letter)
-    word, _, rest = template.partition(" ")
-    if word != _TABLE:
+    rest = template.removeprefix(TABLE).lstrip()
+    if not template.startswith(TABLE):
         for row in rows:
             click.echo(_filled(template, row))
         return
     names = {name: heads.get(name, name.upper()) for _, name in _FIELD.findall(rest)}
-    lines = [_filled(rest.replace("{{json ", "{{"), names), *(_filled(rest, row) for row in rows)]
-    cells = [line.split("\t") for line in lines]
-    widths = [max(map(len, column)) + _GAP for column in zip(*cells)]
-    for each in cells:
-        padded = "".join(cell.ljust(width) for cell, width in zip(each, widths))
-        click.echo(padded.rstrip())
+    texts = [_FIELD.sub(lambda found: names[found[2]], rest), *(_filled(rest, row) for row in rows)]
+    columns = zip(*(text.split("\t") for text in texts))
+    table.print_lines(table.lines([Column(head, cells) for head, *cells in columns], (), None))
 
 
 def _filled(template: str, row: Mapping[str, str]) -> str:

@@ -68,6 +68,9 @@ class Told(NamedTuple):
     keys: tuple[str, ...] | None = None
     #: Names of other systems that it offers (resources.ALIASES); None: it does not tell.
     aliases: tuple[str, ...] | None = None
+    #: By UID the key that has signed what is `reserved`, of those by a signed assignment; None: it does not
+    #: tell.
+    signed: Mapping[str, str] | None = None
 
 
 def write(told: Told) -> str:
@@ -82,6 +85,7 @@ def write(told: Told) -> str:
             "aliases": _list(told.aliases),
             "devices": [_plain(row) for row in told.devices],
             "reserved": {uid: [list(share) for share in told.reserved[uid]] for uid in sorted(told.reserved)},
+            "signed": None if told.signed is None else dict(sorted(told.signed.items())),
         }
     )
 
@@ -119,8 +123,11 @@ def read(text: str) -> Told:
         keys, aliases = (
             None if data.get(name) is None else tuple(map(str, data[name])) for name in ("keys", "aliases")
         )
+        signed = None
+        if data.get("signed") is not None:
+            signed = {str(uid): str(key) for uid, key in data["signed"].items()}
         driver, placement = (str(data.get(name) or "") for name in ("driver", "placement"))
-        return Told(driver, placement, rows, reserved, unit, keys, aliases)
+        return Told(driver, placement, rows, reserved, unit, keys, aliases, signed)
     except WrongVersion:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

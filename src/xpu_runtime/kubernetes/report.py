@@ -16,7 +16,7 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.extender import accounting, devices, objects
 from xpu_runtime.kubernetes.extender.devices import Held
-from xpu_runtime.kubernetes.extender.placement import PodShape
+from xpu_runtime.kubernetes.extender.placement import Effort, PodShape
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Told
 from xpu_runtime.kubernetes.resources import (
     ALIASES,
@@ -144,7 +144,9 @@ def _node(name: str, data: Mapping[str, Any], text: str, pods: list[Pod]) -> Nod
     why = _why_no_pod(data, told.devices)
     counted = objects.Node(0)
     counted.devices = devices.of_told(told)
-    known = {pod.uid: made for pod in pods if (made := _counted(pod, name, told)) is not None}
+    known = {
+        pod.uid: made for pod in pods if (made := _counted(pod, name, told, counted.devices)) is not None
+    }
     counted.pods = set(known)
     memory, cores = list(counted.devices.memory), list(counted.devices.cores)
     holders: dict[str, int] = {}
@@ -193,7 +195,7 @@ def _card(row: Row, free: tuple[int, int], pods: int, why: str, unit: int) -> Ca
     )  # fmt: skip
 
 
-def _counted(pod: Pod, node: str, told: Told) -> objects.Pod | None:
+def _counted(pod: Pod, node: str, told: Told, has: devices.NodeDevices) -> objects.Pod | None:
     """As the extender counts it; None for one that it does not count, as it asks for nothing of the node, or
     for what makes no sense."""
     demand, held = PodDemand(), _held(pod, node)
@@ -203,8 +205,17 @@ def _counted(pod: Pod, node: str, told: Told) -> objects.Pod | None:
         return None
     found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))
     # What the node has reserved for it is taken where nothing else is known.
-    found.node, found.held = node, None if pod.uid in told.reserved else held
+    is_believed = pod.uid not in told.reserved and held is not None and _is_what_it_asks(held, found, has)
+    found.node, found.held = node, held if is_believed else None
     return found
+
+
+def _is_what_it_asks(held: Held, pod: objects.Pod, has: devices.NodeDevices) -> bool:
+    """Whether that is as much as the pod's limits say, of devices of the node: no signature is checked here,
+    and a pod's author may say that all is taken, or nothing."""
+    asked = accounting.guessed(has, has.memory, has.cores, pod.shape, Effort())
+    amounts, wanted = (sorted(map(str, (each[1:] for each in parts))) for parts in (held, asked))
+    return amounts == wanted and all(uuid in has.uuids for uuid, _, _ in held)
 
 
 def _held(pod: Pod, node: str) -> Held | None:

@@ -9,7 +9,7 @@ from xpu_runtime.ledger.grants import Holding, Use
 from xpu_runtime.ledger.placement import Candidate, place
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation, of_assignment
-from xpu_runtime.request import pod
+from xpu_runtime.request import assignment, pod
 from xpu_runtime.request.amounts import Amount
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
@@ -58,7 +58,7 @@ def place_of(request: Request, inventory: Inventory, config: Config, ledger: Pod
     assert claim is not None
     now, wanted = _reserved(claim, ledger), None
     if claim.assignment is not None:
-        wanted = of_assignment(claim.assignment, claim.of.namespace, claim.of.pod)
+        wanted = of_assignment(claim.assignment, claim.of.namespace, claim.of.pod, claim.key_id)
         if now == wanted:
             wanted = None
         else:
@@ -68,6 +68,10 @@ def place_of(request: Request, inventory: Inventory, config: Config, ledger: Pod
                 return refusal
     elif now is None or tuple(share.device_uuid for share in now.of(claim.of.container)) != request.selectors:
         return Refusal("wrong-assignment", f"what is reserved for pod {claim.of.pod} has just changed")
+    elif now.key_id and now.key_id not in assignment.read_keys(config.kubernetes_keys):
+        # Its author may take the assignment off the pod, and would keep what a stolen key has signed.
+        text = f"what is reserved for {now.label} was assigned with the key {now.key_id!r}, which this node"
+        return Refusal("wrong-assignment", f"{text} does not have any more: delete the pod")
     return Place(ledger.uses_of_pod(claim.of.uid), wanted)
 
 

@@ -34,6 +34,9 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS reserved (
     uid TEXT NOT NULL, device_uuid TEXT NOT NULL, device_index TEXT NOT NULL, memory_bytes INTEGER NOT NULL,
     cores INTEGER NOT NULL, whole INTEGER NOT NULL, PRIMARY KEY (uid, device_uuid)) WITHOUT ROWID""",
+    # Of those by a signed assignment.
+    """CREATE TABLE IF NOT EXISTS reservation_keys (
+    uid TEXT NOT NULL, key_id TEXT NOT NULL, PRIMARY KEY (uid)) WITHOUT ROWID""",
 )
 #: Which grants are pods' containers'. With the container's id: numbers of grants begin anew in a ledger that
 #: another version has made anew.
@@ -61,6 +64,13 @@ class Reservation(Value):
     containers: Shares
     init: Shares = {}
     sidecars: Shares = {}
+    #: The id of the key that has signed the assignment which it was made by; "": of none, or by an earlier
+    #: version, which did not keep it.
+    key_id: str = ""
+
+    def _values(self) -> tuple[object, ...]:
+        """What makes two the same: whoever has signed."""
+        return tuple(value for name, value in self.as_dict().items() if name != "key_id")
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -84,8 +94,8 @@ class Reservation(Value):
         return at_one_time(self.containers, self.init, self.sidecars)
 
 
-def of_assignment(assignment: Assignment, namespace: str, pod: str) -> Reservation:
-    """The reservation that an assignment, which was verified, means for the pod of this name."""
+def of_assignment(assignment: Assignment, namespace: str, pod: str, key_id: str) -> Reservation:
+    """The reservation that an assignment, which was verified by this key, means for the pod of this name."""
     return Reservation(
         assignment.uid,
         namespace,
@@ -94,28 +104,33 @@ def of_assignment(assignment: Assignment, namespace: str, pod: str) -> Reservati
         assignment.containers,
         assignment.init,
         assignment.sidecars,
+        key_id,
     )
 
 
 def every(db: Any, uid: str | None = None) -> list[Reservation]:
     """The reservations (of pod `uid` alone), by the pods' names."""
-    where, values = ("", ()) if uid is None else ("WHERE uid = ?", (uid,))
+    where, wanted = ("", ()) if uid is None else ("WHERE uid = ?", (uid,))
     statement = f"SELECT uid, namespace, pod, made, containers FROM reservations {where} ORDER BY 2, 3, 1"
-    return [
-        Reservation(*row[:4], *(of_plain(group) for group in jsonlite.loads(row[4])))
-        for row in rows_if_any(db, statement, *values)
-    ]
+    rows = rows_if_any(db, statement, *wanted)
+    keys = dict(rows_if_any(db, f"SELECT uid, key_id FROM reservation_keys {where}", *wanted)) if rows else {}
+    found = []
+    for uid, namespace, pod, made, groups in rows:
+        containers, init, sidecars = map(of_plain, jsonlite.loads(groups))
+        key_id = keys.get(uid, "")
+        found.append(Reservation(uid, namespace, pod, made, containers, init, sidecars, key_id))
+    return found
 
 
 def enter(db: Any, reservation: Reservation, indexes: Mapping[str, str]) -> None:
     """Enters a reservation, in the place of an earlier one of the pod; within a transaction. `indexes`: of
     devices by UUID, for people."""
-    for statement in _TABLES:
-        db.execute(statement)
     _forget(db, reservation.uid)
     groups = [plain(group) for group in (reservation.containers, reservation.init, reservation.sidecars)]
     row = (reservation.uid, reservation.namespace, reservation.pod, reservation.made, jsonlite.dumps(groups))
     db.execute("INSERT INTO reservations (uid, namespace, pod, made, containers) VALUES (?,?,?,?,?)", row)
+    if reservation.key_id:
+        db.execute("INSERT INTO reservation_keys VALUES (?, ?)", (reservation.uid, reservation.key_id))
     for uuid, amount in reservation.amounts().items():
         db.execute(
             "INSERT INTO reserved (uid, device_uuid, device_index, memory_bytes, cores, whole) "
@@ -133,7 +148,9 @@ def enter(db: Any, reservation: Reservation, indexes: Mapping[str, str]) -> None
 
 
 def _forget(db: Any, uid: str) -> None:
-    for table in ("reservations", "reserved"):
+    for statement in _TABLES:  # an earlier version has made some of them
+        db.execute(statement)
+    for table in ("reservations", "reserved", "reservation_keys"):
         db.execute(f"DELETE FROM {table} WHERE uid = ?", (uid,))
 
 

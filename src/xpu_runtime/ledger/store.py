@@ -248,10 +248,10 @@ class Ledger:
         text: str = "",
         code: str = "",
         when: float | None = None,
-        name: str = "",
+        name: str | None = None,
     ) -> None:
-        """Records an event that changes no grant; `when`: where it was not just now; `name`: what its engine
-        calls the container."""
+        """Records an event that changes no grant; `when`: where it was not just now; `name`: as of
+        events.record."""
         with LedgerErrors(self, "write"), self._transaction():
             events.record(self._db, kind, container_id, devices, text, code, when, name)
 
@@ -268,7 +268,7 @@ class Ledger:
         Returns the grant with its id and slices, or None where `choose` returned None (then nothing is
         booked), and the dead grants that were removed, whose limits the caller must lift. A container that
         has a grant already gets the same one again. A new one counts to `quotas`, and belongs to `of_pod`,
-        (UID, container's name). `name`: what its engine calls the container.
+        (UID, container's name). `name`: what its engine calls the container, "" where that is not known.
         """
         with LedgerErrors(self, "write"), self._transaction():
             self._require_own()

@@ -33,6 +33,8 @@ _THEIRS = (_OURS, "yoyoworks.com/xpu.placement")
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 #: Seconds between two looks at the keys; the kubelet renews a Secret's files within a minute or so.
 _PAUSE_S = 10.0
+#: Until keys that could not be written are tried again, at most.
+_MOST_PAUSE_S = 600.0
 #: Seconds in which a pod that comes in the place of one that was deleted by force has begun to install; well
 #: within the pods' terminationGracePeriodSeconds.
 _REPLACED_S = 20.0
@@ -42,14 +44,20 @@ _ASK_S = 5.0
 
 def keep(keys: str, write: Callable[[bytes], bool]) -> None:
     """Until SIGTERM or SIGINT: gives what is in the file `keys` to `write` at first, whenever it changes, and
-    again where `write` could not do it (False)."""
+    again where `write` could not do it (False), each time after twice as long: it says why in the log."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     # Not what is there now: the Secret may have changed since the init container has read it.
-    written = None
+    written = tried = None
+    again_at, pause = 0.0, _PAUSE_S
     while True:
         now = read(keys)
-        if now is not None and now != written and write(now):
-            written = now
+        if now != tried:
+            again_at, pause = 0.0, _PAUSE_S
+        if now is not None and now != written and time.monotonic() >= again_at:
+            tried = now
+            if write(now):
+                written = now
+            again_at, pause = time.monotonic() + pause, min(2 * pause, _MOST_PAUSE_S)
         if signal.sigtimedwait(_ENDS, _PAUSE_S) is not None:
             return
 

@@ -163,14 +163,11 @@ def _writes_cgroups(mount: object) -> bool:
     return above and "rbind" in options and not all_read_only
 
 
-def source_of_mount(spec: Spec, destination: str) -> str | None:
-    """What is mounted at `destination`, the last of several; None where nothing is."""
+def mounted(spec: Spec) -> list[str]:
+    """The sources of all mounts, as far as they are strings."""
     mounts = _get(spec, "mounts")
-    found = None
-    for mount in mounts if isinstance(mounts, list) else ():
-        if _get(mount, "destination") == destination:
-            found = _get(mount, "source")
-    return found if isinstance(found, str) else None
+    found = [_get(mount, "source") for mount in (mounts if isinstance(mounts, list) else ())]
+    return [source for source in found if isinstance(source, str)]
 
 
 def rootfs(spec: Spec, bundle: str) -> str:

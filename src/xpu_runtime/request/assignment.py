@@ -102,7 +102,7 @@ def sign(assignment: Assignment, key_id: str, key: bytes) -> str:
         if group:
             payload[name] = plain(group)
     _checked(payload)
-    if not _is_key_id(key_id) or len(key) < _LEAST_KEY_BYTES:
+    if not is_key_id(key_id) or len(key) < _LEAST_KEY_BYTES:
         raise AssignmentError(f"{key_id[:_LONGEST_KEY_ID]!r} is no usable key", _KEYS_TODO)
     signed = f"{_VERSION}.{key_id}.{_to_text(jsonlite.dumps(payload).encode())}"
     return f"{signed}.{_to_text(_hmac(key, signed.encode('ascii')))}"
@@ -114,7 +114,7 @@ def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
     The signature is checked before anything of the payload is read.
     """
     parts = text.split(".") if len(text) <= _MOST_CHARACTERS and text.isascii() else []
-    if len(parts) != 4 or not _is_key_id(parts[1]):
+    if len(parts) != 4 or not is_key_id(parts[1]):
         raise AssignmentError(f"{ANNOTATION} is none: it is not {_VERSION}.KEYID.PAYLOAD.MAC", _TODO)
     version, key_id, payload, mac = parts
     if version != _VERSION:
@@ -133,6 +133,12 @@ def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
     if not _is_same(expected.encode("ascii"), mac.encode("ascii")):
         raise AssignmentError(f"{ANNOTATION} is forged or damaged: its signature is wrong", _TODO)
     return _of_payload(payload)
+
+
+def key_id(text: str) -> str:
+    """The id of the key that an annotation's value says has signed it; "" where it says none."""
+    parts = text.split(".")
+    return parts[1] if len(parts) == 4 and is_key_id(parts[1]) else ""
 
 
 def read_unproven(text: str) -> Assignment:
@@ -172,7 +178,7 @@ def read_keys(path: str) -> dict[str, bytes]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        key = _key(words[1]) if len(words) == 2 and _is_key_id(words[0]) else b""
+        key = _key(words[1]) if len(words) == 2 and is_key_id(words[0]) else b""
         if not key or words[0] in keys:
             # Without the line: it has a secret in it.
             why = "has a key's id again" if key else "is not a key"
@@ -192,7 +198,8 @@ def _key(text: str) -> bytes:
     return key if len(key) >= _LEAST_KEY_BYTES else b""
 
 
-def _is_key_id(text: str) -> bool:
+def is_key_id(text: str) -> bool:
+    """Whether a key can be called so: an author's control characters are none."""
     rest = text.replace("_", "a").replace("-", "a")
     return 0 < len(text) <= _LONGEST_KEY_ID and rest.isascii() and rest.isalnum()
 

@@ -31,3 +31,5 @@ class Claim(Value):
     assignment: Assignment | None
     #: What its author says of a cap on cores, as `XPU_SCHED=burst`.
     about_cores: tuple[str, ...] = ()
+    #: The id of the key that has signed the assignment.
+    key_id: str = ""

@@ -102,7 +102,8 @@ def claim(
     about_cores = tuple(
         f"{name}={environment[name]}" for name in ("XPU_SCHED", "XPU_PRIORITY") if name in environment
     )
-    return True, Claim(container, assigned, about_cores)
+    key_id = assignment.key_id(annotations[ANNOTATION]) if assigned is not None else ""
+    return True, Claim(container, assigned, about_cores, key_id)
 
 
 def _asked(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:

@@ -15,7 +15,7 @@ from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.limits import choose, enforce
 from xpu_runtime.linux import proc
 from xpu_runtime.messages import Log, warn
-from xpu_runtime.oci import names
+from xpu_runtime.oci import engine_name
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.oci.state import State
 from xpu_runtime.request import source
@@ -48,7 +48,7 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
         return None
     started = start_time_of(state)
     wanted = Grant(0, state.id, state.bundle, state.pid, started, "", "pending", mode.HOOK, 0.0, ())
-    name = names.of(state.bundle, state.id, spec)
+    name = engine_name.of(state.bundle, state.id, spec)
     granted = granting.grant(inventory, request, config, wanted, name)
     if granted.state == "running" or granted.mode != mode.HOOK:
         return granted  # called twice, by the hook that the shim has put in and by hooks.d

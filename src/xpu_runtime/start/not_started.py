@@ -11,7 +11,7 @@ from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.messages import line_of, to_system_log
-from xpu_runtime.oci import names
+from xpu_runtime.oci import engine_name, own_bundle
 
 #: Whoever waits for the container is to learn of it soon, written down or not.
 _LONGEST_S = 1.0
@@ -28,7 +28,7 @@ def note(container_id: str, bundle: str, error: BaseException) -> None:
         kind, code = events.REFUSED, error.refusal.code
     elif isinstance(error, RequestError):
         kind, code = events.REFUSED, error.code
-    name = names.in_bundle(bundle, container_id)
+    name = engine_name.in_bundle(own_bundle.engines(bundle), container_id)
     waiting.allow(_LONGEST_S)
     with Ledger() as ledger:
         ledger.note(kind, container_id, text=line_of(error), code=code, name=name)

@@ -15,7 +15,7 @@ from xpu_runtime.delivery import spec as delivery
 from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.limits import enforce
-from xpu_runtime.oci import names
+from xpu_runtime.oci import engine_name
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.start import config_json, hooks_in_spec, mode
 from xpu_runtime.vendors import discovery
@@ -50,7 +50,7 @@ def prepare(
     granted = None
     if request.choice != "none":
         wanted = _wanted(invocation, caller)
-        name = names.of(wanted.bundle, wanted.container_id, spec)
+        name = engine_name.of(wanted.bundle, wanted.container_id, spec)
         granted = granting.grant(inventory, request, config, wanted, name)
         options = [*options, "--grant", str(granted.id)]
     try:

@@ -46,6 +46,25 @@ def note(kind: str, container: str, *devices: Part, text: str = "") -> None:
         ledger.note(kind, container, devices, text)
 
 
+def test_a_containers_name_is_told(journald: socket.socket) -> None:
+    with Ledger() as ledger:
+        ledger.note(events.REFUSED, "c" * 64, text="refused: full", name="web")
+    journal.Journal(pytest.fail).look()
+    (entry,) = told(journald)
+    assert ("XPU_CONTAINER_NAME", "web") in entry
+    assert dict(entry)["MESSAGE"] == "container cccccccccccc (web) refused: full"
+
+
+@pytest.mark.parametrize("kept", ["[1e999,0]", "[99999999999999999999999,0]", "[-5,0]", "[]", "x"])
+def test_a_broken_note_of_the_last_one_ends_no_agent(
+    journald: socket.socket, tmp_path: Path, kept: str
+) -> None:
+    (tmp_path / "events.told").write_text(kept)
+    note(events.GRANTED, "c" * 64)
+    journal.Journal(pytest.fail).look()
+    assert len(told(journald)) == 1
+
+
 def test_each_event_is_told_once_also_by_the_next_agent(journald: socket.socket) -> None:
     service = journal.Journal(pytest.fail)
     service.look()

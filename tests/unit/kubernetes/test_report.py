@@ -14,9 +14,10 @@ from support.kubernetes_objects import pod as asking
 from xpu_runtime.cli.kubernetes_status import fits
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation, report
+from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.resources import Resources
-from xpu_runtime.request.assignment import Assignment, Share, sign
+from xpu_runtime.request.assignment import Assignment, Share, read_unproven, sign
 
 GIB = 1 << 30
 KEY = bytes(range(32))
@@ -47,6 +48,18 @@ def pod(uid: str = "u1", on: str = "n1", **containers: tuple[Share, ...]) -> rep
     return found
 
 
+def has_reserved(data: dict[str, Any], pods: list[report.Pod]) -> dict[str, Any]:
+    """The node, which says that these pods' assignments are reserved there."""
+    told = json.loads(data["metadata"]["annotations"][node_annotation.ANNOTATION])
+    told["reserved"] = {
+        each.uid: accounting.held_by(read_unproven(each.assignment))
+        for each in pods
+        if each.node == data["metadata"]["name"]
+    }
+    data["metadata"]["annotations"][node_annotation.ANNOTATION] = json.dumps(told)
+    return data
+
+
 def free(*found: report.Node) -> list[tuple[int, int]]:
     return [(card.free_memory // GIB, card.free_cores) for each in found for card in each.cards]
 
@@ -59,7 +72,8 @@ def test_what_pods_and_others_have_is_taken_off() -> None:
         pod("u3", on="n2", a=(Share("GPU-0", 1 * GIB, 5),)),
     ]
 
-    first, second = report.nodes([node("n2"), node("n1", {"others": others}, {})], pods)
+    nodes = [has_reserved(each, pods) for each in (node("n2"), node("n1", {"others": others}, {}))]
+    first, second = report.nodes(nodes, pods)
 
     assert (first.name, second.name) == ("n1", "n2")
     assert free(first) == [(5, 40), (12, 80)]
@@ -76,7 +90,7 @@ def test_an_init_container_and_the_others_take_turns() -> None:
         )
     ]
 
-    (found,) = report.nodes([node()], pods)
+    (found,) = report.nodes([has_reserved(node(), pods)], pods)
 
     assert free(found) == [(8, 65), (15, 100)]
 
@@ -135,6 +149,23 @@ def test_a_pod_that_its_node_refused_counts_as_the_extender_counts_it_and_is_nam
     assert found.waiting == ("default/a", "default/b")
 
 
+def test_an_author_says_neither_that_all_is_taken_nor_that_nothing_is() -> None:
+    def lying(name: str, *shares: Share, **asks: Any) -> report.Pod:
+        found = report.pod_of(asking(name, bound="n1", **asks))
+        assert found is not None
+        return found.replace(assignment=pod(found.uid, a=shares).assignment)
+
+    for liar, left in (
+        (lying("u1", Share("GPU-0", None, 100), Share("GPU-1", None, 100), mem=1), [(14, 100), (15, 100)]),
+        (lying("u1", Share("GPU-x", 14 * GIB, 1), mem=14), [(1, 100), (15, 100)]),
+        (lying("u1", Share("GPU-1", 1 * GIB, 1), mem=14), [(1, 100), (15, 100)]),
+        # As much as it asks for: where it is may be so.
+        (lying("u1", Share("GPU-1", 14 * GIB, None), mem=14), [(15, 100), (1, 100)]),
+    ):
+        (found,) = report.nodes([node()], [liar])
+        assert free(found) == left
+
+
 def test_a_pod_with_names_that_its_node_does_not_offer_is_somebody_elses() -> None:
     theirs = asking("p", container("main"), bound="n1")
     theirs["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/mps-memory": "2"}}
@@ -157,7 +188,7 @@ def test_an_assignment_of_another_pod_holds_nothing_here() -> None:
 def test_a_whole_card_leaves_nothing() -> None:
     pods = [pod(a=(Share("GPU-0", None, None),))]
 
-    (found,) = report.nodes([node("n1", {}, {"others": {"whole": True}})], pods)
+    (found,) = report.nodes([has_reserved(node("n1", {}, {"others": {"whole": True}}), pods)], pods)
 
     assert [card.free_memory for card in found.cards] == [0, 0]
     assert [fits(card) for card in found.cards] == ["-", "-"]
@@ -167,7 +198,7 @@ def test_the_largest_request_that_fits() -> None:
     ill = {"healthy": False, "why": "Xid 79"}
     pods = [pod(a=(Share("GPU-0", 4 * GIB + 1, 30),), b=(Share("GPU-1", 1 * GIB, 100),))]
 
-    (found,) = report.nodes([node("n1", {}, {}, {}, ill)], pods)
+    (found,) = report.nodes([has_reserved(node("n1", {}, {}, {}, ill), pods)], pods)
 
     assert [fits(card) for card in found.cards[:3]] == ["10 GiB, 70%", "14 GiB without a cap", "whole"]
     assert (found.cards[3].why, found.cards[3].is_unused) == ("Xid 79", False)
@@ -179,8 +210,8 @@ def test_the_largest_request_is_in_units_of_its_node() -> None:
         pod("u2", a=(Share("GPU-2", 15 * GIB - 1, 30),)),
     ]
 
-    (small,) = report.nodes([node("n1", {}, {}, {}, memory_unit=256 << 20)], pods)
-    (large,) = report.nodes([node("n1", {}, {}, {})], pods)
+    (small,) = report.nodes([has_reserved(node("n1", {}, {}, {}, memory_unit=256 << 20), pods)], pods)
+    (large,) = report.nodes([has_reserved(node("n1", {}, {}, {}), pods)], pods)
 
     assert [fits(card) for card in small.cards] == ["512 MiB, 70%", "10.5 GiB, 70%", "-"]
     assert [fits(card) for card in large.cards] == ["-", "10 GiB, 70%", "-"]

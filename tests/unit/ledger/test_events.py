@@ -122,9 +122,9 @@ def test_a_name_stays_as_long_as_an_event_or_a_grant_of_its_container(
     monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
     monkeypatch.setattr(events, "_NAMES_TRIMMED_EVERY", 4)
     db.execute("CREATE TABLE grants (container_id TEXT)")
-    db.execute("INSERT INTO grants VALUES ('lives')")
     for name in ("lives", "gone"):
         events.record(db, events.GRANTED, name, name=f"the-{name}")
+    db.execute("INSERT INTO grants VALUES ('lives')")
     for number in range(20):
         events.record(db, events.REFUSED, f"c{number}", name=f"n{number}")
     events.record(db, events.RELEASED, "lives")
@@ -134,16 +134,51 @@ def test_a_name_stays_as_long_as_an_event_or_a_grant_of_its_container(
     assert ("gone",) not in kept and len(kept) < 10
 
 
-def test_a_container_has_the_name_of_its_last_start_and_two_with_one_id_have_none(
-    db: sqlite3.Connection,
-) -> None:
-    for container, name in (("d", "web"), ("d", "db"), ("one", "a/one"), ("one", "b/one"), ("x", "a/x")):
+def test_each_event_has_the_name_of_its_time(db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE grants (container_id TEXT)")
+
+    def start_and_end(container: str, name: str) -> None:
         events.record(db, events.GRANTED, container, name=name)
         events.record(db, events.RELEASED, container)
-    names = {each.container_id: each.name for each in events.read(db, 0, 0.0)}
-    assert names == {"d": "db", "one": "", "x": "a/x"}
+
+    for name in ("web", "db", "db", ""):  # renamed, started again, and another one of which that is not known
+        start_and_end("c", name)
+    assert [each.name for each in events.read(db, 0, 0.0)] == ["web", "web", "db", "db", "db", "db", "", ""]
+    assert [each.name for each in events.read(db, 3, 0.0, 2)] == ["db", "db"]
+    assert len(db.execute("SELECT * FROM container_names").fetchall()) == 3
+    start_and_end("plain", "")
+    assert events.read(db, 8, 0.0)[0].name is None
 
 
-def test_a_ledger_that_an_earlier_version_made_has_events_without_names(db: sqlite3.Connection) -> None:
-    events.record(db, events.GRANTED, "c")
-    assert [each.name for each in events.read(db, 0, 0.0)] == [""]
+def test_while_two_have_one_id_it_is_not_known_which_it_was(db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE grants (container_id TEXT)")
+    events.record(db, events.GRANTED, "one", name="a/one")
+    db.execute("INSERT INTO grants VALUES ('one')")
+    events.record(db, events.GRANTED, "one", name="b/one")
+    events.record(db, events.RELEASED, "one")
+    db.execute("DELETE FROM grants")
+    events.record(db, events.GRANTED, "one", name="b/one")
+    assert [each.name for each in events.read(db, 0, 0.0)] == ["a/one", "", "", "b/one"]
+
+
+def test_names_that_others_took_the_place_of_go_with_their_events(
+    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MOST", 4)
+    monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
+    monkeypatch.setattr(events, "_NAMES_TRIMMED_EVERY", 1)
+    db.execute("CREATE TABLE grants (container_id TEXT)")
+    for number in range(20):
+        events.record(db, events.GRANTED, "c", name=f"n{number}")
+    assert [each.name for each in events.read(db, 0, 0.0)] == ["n16", "n17", "n18", "n19"]
+    assert len(db.execute("SELECT * FROM container_names").fetchall()) <= 5
+
+
+def test_a_ledger_that_an_earlier_version_made_has_events_without_names(
+    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_NAMES_TRIMMED_EVERY", 2)
+    db.execute("CREATE TABLE grants (container_id TEXT)")
+    for _ in range(3):
+        events.record(db, events.RELEASED, "c")
+    assert [each.name for each in events.read(db, 0, 0.0)] == [None] * 3

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +345,35 @@ def test_keys_are_passed_on_until_the_node_has_them_and_the_pod_ends(tmp_path: P
         end.cancel()
     assert told == ["first\n", "second\n", "second\n", "third\n"]
     assert (last, process.returncode) == ("ended\n", 0)
+
+
+def test_keys_that_are_none_are_tried_ever_more_rarely_and_others_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the clock and the signals of the test: an hour of looks, each 10 seconds after the last."""
+    keys = tmp_path / "keys"
+    keys.write_text("garbage")
+    now: list[float] = [0.0]
+    tried: list[tuple[float, bytes]] = []
+
+    def pause(_: object, seconds: float) -> object:
+        now[0] += seconds
+        if now[0] == 3600:
+            keys.write_text("good")
+        return "SIGTERM" if now[0] > 3610 else None
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    monkeypatch.setattr(signal, "sigtimedwait", pause)
+
+    def write(content: bytes) -> bool:
+        tried.append((now[0], content))
+        return content == b"good"
+
+    keeper.keep(str(keys), write)
+
+    assert tried[0] == (0.0, b"garbage") and 5 < len(tried) < 15
+    assert tried[-1] == (3600.0, b"good") and tried[-2][1] == b"garbage"
 
 
 def test_the_keeper_is_told_whether_the_node_has_the_keys(

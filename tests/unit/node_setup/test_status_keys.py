@@ -63,6 +63,24 @@ def test_a_key_that_a_node_lacks_and_one_that_a_pod_still_needs_are_seen(
     assert first == {"id": "old", "nodes": ["n1", "n2"], "missing": [], "pods": ["ml/a", "ml/b"]}
 
 
+def test_what_a_pod_was_given_tells_its_node_whatever_its_author_has_made_of_the_annotation(
+    answers: Answers, kubeconfig: Path
+) -> None:
+    reserved = {uid: [["GPU-0", 1, None]] for uid in ("bare", "forged", "placed-by-node")}
+    n1 = _node("n1", keys=["new"], reserved=reserved, signed={"bare": "old", "forged": "old", "gone": "old"})
+    pods = [_pod("bare", ""), _pod("forged", _signed("other")), _pod("placed-by-node", "")]
+    # These have nothing yet: what was placed just now, and what nobody has signed.
+    pods += [_pod("new", _signed("new")), _pod("refused", _signed("own"))]
+    _answer(answers, [n1], pods)
+
+    told = json.loads(_run(kubeconfig, "--json").stdout)["keys"]
+
+    assert [(each["id"], each["pods"]) for each in told] == [
+        ("new", ["ml/new"]),
+        ("old", ["ml/bare", "ml/forged"]),
+    ]
+
+
 def test_where_no_node_tells_of_a_key_it_says_so(answers: Answers, kubeconfig: Path) -> None:
     _answer(answers, [_node("n3", placement="node", keys=[])], [])
 

@@ -81,7 +81,7 @@ def test_a_container_gets_what_its_pod_was_assigned(config: Config, engine: dict
         sched="fixed",
         priority="normal",
         decided=True,
-        claim=Claim(WHO, ASSIGNED),
+        claim=Claim(WHO, ASSIGNED, (), "k1"),
     )
 
 
@@ -95,7 +95,7 @@ def test_a_whole_device_is_one_without_an_amount(config: Config) -> None:
 def test_an_assignment_is_honoured_where_none_is_required(config: Config) -> None:
     lenient = config.replace(kubernetes_require_assignment=False)
     found = from_spec(spec(assignment=assigned()), lenient)
-    assert found is not None and found.claim == Claim(WHO, ASSIGNED)
+    assert found is not None and found.claim == Claim(WHO, ASSIGNED, (), "k1")
     assert "forged" in refusal(spec(assignment=assigned()[:-1] + "x"), lenient)
     # A container that it does not name, and one of a pod without one, ask as any other.
     other = {**CONTAINERD, "io.kubernetes.cri.container-name": "other"}

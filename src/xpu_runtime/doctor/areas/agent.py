@@ -9,6 +9,7 @@ from typing import Any
 
 from xpu_runtime import finding, paths
 from xpu_runtime.agent import metrics_service, status
+from xpu_runtime.config.defaults import Config
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import survivors
@@ -44,12 +45,8 @@ def look(machine: Machine) -> Iterator[Finding]:
             todo = "start it: systemctl enable --now xpu-agent (or run `xpu agent`)"
             yield finding.warning(_CHECK, text, todo)
         return
-    asked = [machine.settings.metrics_listen, machine.settings.metrics_group]
-    if running.get("serves", asked) != asked:  # an earlier version does not tell
-        text = (
-            "metrics.listen and metrics.group were changed since xpu agent has started, which reads them then"
-        )
-        yield finding.warning(_CHECK, text, "systemctl restart xpu-agent: containers do not notice")
+    if not machine.complaints:  # else it is not known what is configured, nor would a new agent know
+        yield from _not_read_again(machine.settings, running.get("metrics"))
     held = [each for device in running["devices"] for each in device["slices"] if each["held_strictly"]]
     for each in held:
         yield _strict(each)
@@ -57,6 +54,18 @@ def look(machine: Machine) -> Iterator[Finding]:
         slices = sum(len(device["slices"]) for device in running["devices"])
         text = f"xpu agent {running['version']} runs, for {plural(slices, 'slice')} with pages"
         yield finding.ok(_CHECK, text)
+
+
+def _not_read_again(config: Config, read: dict[str, str | None] | None) -> Iterator[Finding]:
+    """`read`: what the agent has read of `metrics` when it started; None: it does not tell (an earlier
+    version)."""
+    if read is None:
+        return
+    asked = {"listen": config.metrics_listen, "group": config.metrics_group}
+    changed = [f"metrics.{key}" for key, value in asked.items() if read.get(key) != value]
+    if changed:
+        text = f"{' and '.join(changed)}: changed since xpu agent has started, which reads it then"
+        yield finding.warning(_CHECK, text, "systemctl restart xpu-agent: containers do not notice")
 
 
 def _strict(each: dict[str, Any]) -> Finding:

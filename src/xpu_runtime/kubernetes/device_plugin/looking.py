@@ -112,12 +112,10 @@ class Looking:
     def _look_at_drivers(self) -> None:
         if not self._driver.step():
             return
-        self._tell("drivers", self._driver.problem)
         told = self._driver.inventory
+        self._tell("drivers", self._driver.problem or "; ".join(told.problems if told is not None else ()))
         if told is None or told == self.inventory:
             return
-        if told.problems:
-            self._tell("drivers", "; ".join(told.problems))
         self.inventory = with_known(self.inventory, told)
         try:
             self._strengths = strengths(self.inventory)

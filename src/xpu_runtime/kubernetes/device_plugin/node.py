@@ -53,6 +53,7 @@ def annotation(
         resources.memory_unit,
         tuple(keys),
         resources.aliases,
+        {uid: each.key_id for uid, each in reservations.items() if each.key_id},
     )
     return node_annotation.write(told)
 

@@ -36,6 +36,9 @@ from xpu_runtime.vendors.inventory import Inventory
 _LEDGER_S = 15.0
 #: Until a pod that was refused is tried again, where nothing has changed.
 _AGAIN_S = 10.0
+#: From one refusal of a pod that is told in an event to the next, twice as long each time: its author can
+#: make as many different ones as there are changes of its annotations.
+_TELL_S, _MOST_TELL_S = 1.0, 300.0
 #: A reservation of a pod that the watch has not told of: the hook may have entered it, and be ahead of it.
 _UNKNOWN_S = 30.0
 #: A pod that is known for longer has its IDs, or is given them in a call of the kubelet that wakes us.
@@ -66,6 +69,9 @@ class _State:
         #: Why it is not; "": it was not tried yet.
         self.refused = ""
         self.is_told = False
+        #: The refusal that was last told in an event, when (time.monotonic) another one may be, and how long
+        #: it is from that to the next.
+        self.told, self.tell_at, self.tell_pause = "", 0.0, _TELL_S
         self.again_at = 0.0
         self.known_since = time.monotonic()
         #: The watch has told of it, and it was not only read (`ensure`).
@@ -214,8 +220,12 @@ class Pods:
         except Exception as error:  # one pod must not end the plugin for all others
             found, refusal = None, line_of(error)
         with self._lock:
-            state.again_at = time.monotonic() + _AGAIN_S
-            news = refusal != state.refused
+            now = time.monotonic()
+            state.again_at = now + _AGAIN_S
+            news = refusal not in ("", state.told) and now >= state.tell_at
+            if news:
+                state.told, state.tell_at = refusal, now + state.tell_pause
+                state.tell_pause = min(2 * state.tell_pause, _MOST_TELL_S)
             state.refused = refusal
             state.reservation = found if isinstance(found, Reservation) else None
             is_first, state.is_told = not state.is_told, state.is_told or state.reservation is not None
@@ -226,7 +236,7 @@ class Pods:
                 if not pod.runtime_class and self._is_default() is None:
                     self._tell(PodEvent(pod, "XPUNoRuntimeClass", str(_no_class(pod, is_sure=False)), True))
             return True
-        if refusal and news:
+        if news:
             self._tell(PodEvent(pod, "XPURefused", refusal, True))
         return False
 
@@ -244,7 +254,8 @@ class Pods:
         if pod.assignment:
             assigned = assignment.read(pod.assignment, assignment.read_keys(config.kubernetes_keys))
             _check(assigned, pod, self._node)
-            reservation = of_assignment(assigned, pod.namespace, pod.name)
+            key_id = assignment.key_id(pod.assignment)
+            reservation = of_assignment(assigned, pod.namespace, pod.name, key_id)
             with self._ledger.turn(_left(until)):
                 return reserve(inventory, config, reservation) or reservation
         if config.kubernetes_placement != "node":

@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from xpu_runtime import paths
-from xpu_runtime.ledger import waiting
+from xpu_runtime.ledger import ends, waiting
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.ledger.waiting import LedgerBusy
 from xpu_runtime.value import Value
+
+#: A file's time stamp has the clock's ticks: two changes can have the same.
+_TICK_NS = 1_000_000_000
 
 
 class Taken(Value):
@@ -92,9 +95,12 @@ class SharedLedger:
 
     @staticmethod
     def stamp() -> tuple[int, ...]:
-        """What is another value when the ledger has changed."""
+        """What is another value when the ledger has changed; () while that cannot be told."""
+        path = paths.in_run_dir("ledger.db")
         try:
-            there = os.stat(paths.in_run_dir("ledger.db"))
+            there = os.stat(path)
         except OSError:
+            return ()
+        if time.time_ns() - there.st_mtime_ns < _TICK_NS or ends.are_entered(path):
             return ()
         return there.st_ino, there.st_size, there.st_mtime_ns

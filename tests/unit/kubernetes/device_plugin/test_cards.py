@@ -126,7 +126,7 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "other": (Share("GPU-a", 1 * GIB, None),),
     }
     reserved = {
-        "uid-1": Reservation("uid-1", "default", "two", 0.0, shares),
+        "uid-1": Reservation("uid-1", "default", "two", 0.0, shares, key_id="old"),
         "uid-2": Reservation("uid-2", "default", "whole", 0.0, {"one": (Share("GPU-b", None, None),)}),
     }
     seen = cards(inventory, "", DEFAULTS, taken)
@@ -155,6 +155,7 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "aliases": [],
         "devices": [],
         "reserved": {"uid-1": [["GPU-a", 5 * GIB, 30]], "uid-2": [["GPU-b", None, None]]},
+        "signed": {"uid-1": "old"},
     }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from support.inventories import node, nvidia
 from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.api import ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
 from xpu_runtime.kubernetes.device_plugin.pod import (
@@ -295,6 +296,32 @@ def test_a_pod_that_we_fail_on_is_refused_and_no_other(pods: Pods, monkeypatch: 
     pods.reconcile({})
     assert [each.reason for each in told] == ["XPURefused"]
     assert "internal error in test_pod.py" in told[0].message and "ZeroDivisionError" in told[0].message
+
+
+def test_an_author_who_changes_why_its_pod_is_refused_makes_few_events(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    now = [1000.0]
+    monkeypatch.setattr(pods, "_tell", lambda event: told.append(event.message))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def refuse(*_: object) -> NoReturn:
+        raise XpuError(f"no {now[0]:.1f}")
+
+    monkeypatch.setattr(pods, "_decide", refuse)
+    pods.take(listed(kept(pod(container("main", mem="1")))))
+    for _ in range(6000):  # ten minutes
+        now[0] += 0.1
+        pods.look_again()
+        pods.reconcile({})
+    assert 5 <= len(told) <= 12
+    # What is true in the end is told as well, though not at once.
+    monkeypatch.setattr(pods, "_decide", lambda *_: 1 // 0)
+    now[0] += 300
+    pods.look_again()
+    pods.reconcile({})
+    assert "ZeroDivisionError" in told[-1]
 
 
 def test_what_is_read_late_does_not_revive_a_pod_that_is_gone(pods: Pods) -> None:

@@ -2,8 +2,9 @@
 
 containerd's namespace is in the path of the bundle, and Kubernetes' names and nerdctl's are annotations of
 the spec. docker keeps the name in config.v2.json in the container's folder, beside the files that it mounts
-over those of the image (moby's container/container.go and container_unix.go). A name is others' text: what
-has a character that no engine's name has, or is longer than any, counts as none.
+over those of the image (moby's container/container.go and container_unix.go). That file is all that a start
+reads for its name, in 0.1 ms: the container may be gone before anybody asks. A name is others' text: what has
+a character that no engine's name has, or is longer than any, counts as none.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ _LONGEST = 253
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 _OTHERS = frozenset("_.-")
 _DOCKERS_FILE = "config.v2.json"
-#: Files that docker mounts from its containers' folders.
-_DOCKERS_MOUNTS = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
 #: That file is some KiB long; with thousands of labels more.
 _MOST_BYTES = 1 << 20
 
@@ -75,21 +74,19 @@ def is_name(text: object) -> bool:
 
 
 def _of_docker(container: str, spec: Spec) -> str:
-    for mounted in _DOCKERS_MOUNTS:
-        # With the network of another container it is that one's file, and else it can be one of the user's.
-        source = oci_spec.source_of_mount(spec, mounted) or ""
-        if not os.path.isabs(source):
-            continue
-        folder = os.path.dirname(os.path.dirname(source))
-        path = os.path.join(folder, container, _DOCKERS_FILE)
-        try:
-            told = jsonlite.loads(files.read(path, _MOST_BYTES).decode("utf-8", "replace"))
-        except (OSError, ValueError):
-            continue
-        name = told.get("Name") if isinstance(told, dict) else None
-        if isinstance(name, str) and name[:1] == "/" and is_name(name[1:]):
-            return name[1:]
-    return ""
+    """A file system of the user's, which may hang, is not looked at: no user knows beforehand what id docker
+    gives to a container, and so nobody else mounts from a folder that is called so."""
+    own = f"/containers/{container}/"
+    source = next((source for source in oci_spec.mounted(spec) if own in source), "")
+    if not os.path.isabs(source):
+        return ""
+    path = f"{source.partition(own)[0]}{own}{_DOCKERS_FILE}"
+    try:
+        told = jsonlite.loads(files.read(path, _MOST_BYTES).decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return ""
+    name = told.get("Name") if isinstance(told, dict) else None
+    return name[1:] if isinstance(name, str) and name[:1] == "/" and is_name(name[1:]) else ""
 
 
 def _joined(*parts: object) -> str:
