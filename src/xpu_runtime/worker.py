@@ -23,9 +23,13 @@ import sys
 import time
 
 from xpu_runtime import hook, paths, shim, version
+from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import waiting
 from xpu_runtime.linux import library, proc
 from xpu_runtime.linux.proc import Caller
+from xpu_runtime.messages import line_of
+from xpu_runtime.oci import argv as oci_argv
+from xpu_runtime.oci import state as oci_state
 from xpu_runtime.start import (  # noqa: F401 - imported once, before the fork, for all calls
     hook_mode,
     not_started,
@@ -56,18 +60,62 @@ _NAMESPACES = ("mnt", "pid", "user", "cgroup")
 _STALE = 3
 
 
+class _Call:
+    """What a worker is at, in memory that it shares with the process that has the workers: who is killed
+    cannot tell any more whose start it was at."""
+
+    #: When it began, in seconds of the monotonic clock (0.0: it is at none); and of what follows, the bytes.
+    _HEAD = struct.Struct("dI")
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, self._HEAD.size + _MOST_BYTES)  # as much as is used
+
+    def begin(self, kind: str, words: list[str], folder: str) -> None:
+        said = b"\0".join(map(os.fsencode, (kind, folder, *words)))
+        self._memory[self._HEAD.size : self._HEAD.size + len(said)] = said
+        self._HEAD.pack_into(self._memory, 0, time.monotonic(), len(said))
+
+    def end(self) -> None:
+        self._HEAD.pack_into(self._memory, 0, 0.0, 0)
+
+    def began(self) -> float:
+        return float(self._HEAD.unpack_from(self._memory)[0])
+
+    def container(self) -> tuple[str, str] | None:
+        """The id and bundle of the container that it starts; None where it starts none."""
+        _, length = self._HEAD.unpack_from(self._memory)
+        said = self._memory[self._HEAD.size : self._HEAD.size + length]
+        kind, folder, *words = map(os.fsdecode, said.split(b"\0"))
+        if kind == "hook":
+            state = oci_state.parse(os.fsencode(words[-1]))
+            return (state.id, state.bundle) if words[0] in hook.STARTING else None
+        invocation = oci_argv.read(words, folder)
+        return (invocation.container_id, invocation.bundle) if invocation.creates else None
+
+
 class _Worker:
     """A worker, for the process that has them."""
 
-    def __init__(self, pid: int, clock: mmap.mmap) -> None:
+    def __init__(self, pid: int, call: _Call) -> None:
         self.pid = pid
         self.started = time.monotonic()
-        #: When its call began, in seconds of the monotonic clock; 0.0 while it has none.
-        self._clock = clock
+        self._call = call
         self.killed = False
 
     def began(self) -> float:
-        return float(struct.unpack_from("d", self._clock)[0])
+        """When its call began, in seconds of the monotonic clock; 0.0 while it has none."""
+        return self._call.began()
+
+    def note_lost(self, how: str) -> None:
+        """Writes down that the container it starts did not start: it cannot any more, and the caller in C
+        only tells the engine."""
+        try:
+            found = self._call.container() if self.began() else None
+            if found is not None:
+                what = f"the process of xpu agent that gave it its slice {how}"
+                not_started.note(*found, XpuError(what, "start the container again"))
+        except Exception as error:  # the others go on
+            _say(f"no event was written: {line_of(error)}")
 
     def hangs(self) -> bool:
         began = self.began()
@@ -116,13 +164,16 @@ def _keep(listening: socket.socket, agent: int, count: int, ended: socket.socket
                 if code == _STALE:
                     return 0
                 if code < 0 and not worker.killed:
-                    _say(f"start worker {pid} was ended by {_name_of(-code)}{_its_call(worker)}")
+                    how = f"was ended by {_name_of(-code)}"
+                    _say(f"start worker {pid} {how}{_its_call(worker)}")
+                    worker.note_lost(how)
                 if time.monotonic() - worker.started < 1:
                     time.sleep(0.05)
             elif worker.hangs() and not worker.killed:
                 worker.killed = True
                 os.kill(worker.pid, signal.SIGKILL)
                 _say(f"start worker {worker.pid} hangs and is killed{_its_call(worker)}")
+                worker.note_lost(f"did not end in {_ANSWER_S:.0f} s and was killed: does the driver answer?")
 
 
 def _its_call(worker: _Worker) -> str:
@@ -145,13 +196,13 @@ def _say(text: str) -> None:
 
 
 def _fork(listening: socket.socket, agent: int, here: Installation) -> _Worker:
-    clock = mmap.mmap(-1, mmap.PAGESIZE)
+    call = _Call()
     pid = os.fork()
     if pid == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os._exit(_work(listening, agent, here, clock))
-    return _Worker(pid, clock)
+        os._exit(_work(listening, agent, here, call))
+    return _Worker(pid, call)
 
 
 class Installation:
@@ -207,7 +258,7 @@ def _variables(config: str, run_dir: str) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def _work(listening: socket.socket, agent: int, here: Installation, clock: mmap.mmap) -> int:
+def _work(listening: socket.socket, agent: int, here: Installation, call: _Call) -> int:
     """A worker's life: until the agent is gone, or a call has failed. Returns its exit status."""
     said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     poll = select.poll()
@@ -236,10 +287,9 @@ def _work(listening: socket.socket, agent: int, here: Installation, clock: mmap.
             if asked is None:
                 _send(connection, _DECLINED)
                 continue
-            struct.pack_into("d", clock, 0, time.monotonic())
-            goes_on = _serve(connection, *asked, here, said)
-            struct.pack_into("d", clock, 0, 0.0)
-            if not goes_on:
+            kind, words, caller = asked
+            call.begin(kind, words, caller.working_folder)
+            if not _serve(connection, kind, words, caller, here, said, call):
                 return 1
     return 0
 
@@ -280,6 +330,7 @@ def _serve(
     caller: Caller,
     here: Installation,
     said: tuple[int, int],
+    call: _Call,
 ) -> bool:
     """Does the call, and answers; whether this worker may take another."""
     stderr = os.dup(2)
@@ -302,6 +353,7 @@ def _serve(
         connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * len(answer))
     except OSError:
         pass  # without CAP_NET_ADMIN; what has no room there is an error for the caller
+    call.end()  # before the caller knows that it has started: no event is to say that it has not
     _send(connection, answer)
     # In other namespaces it must not answer anybody again; and what drivers were asked by stays loaded.
     return done is not None and done[0] == 0 and here.is_at_home() and not discovery.has_asked()

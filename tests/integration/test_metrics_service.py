@@ -161,12 +161,30 @@ def test_a_driver_that_hangs_makes_no_answer_wait_for_ever(node: Node, start_age
     try:
         time.sleep(1.1)  # the last page counts for a second
         status, _, body = answer(path)
-        assert status == 503 and "does the driver answer" in body
+        # With an error Prometheus would alert of an agent that does not run.
+        assert status == 200 and "does the driver answer" in body
+        assert "\nxpu_up 0.0\n" in body and "\nxpu_agent_up 1.0\n" in body
         assert service.status()["who"] == "xpu agent"
     finally:
         os.kill(driver, signal.SIGCONT)
     time.sleep(1.1)
     assert answer(path)[0] == 200
+
+
+def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4-R580")
+    container = node.start(bundles("XPU_MEM=2G", args=["sleep", "1000"]))
+    (driver,) = sim_driver(node)
+    os.kill(driver, signal.SIGSTOP)
+    try:
+        slices, devices = node.xpu("ps"), node.xpu("devices")
+    finally:
+        os.kill(driver, signal.SIGCONT)
+    (line,) = slices.stdout.splitlines()[1:]
+    assert line.split()[:4] == [container[:12], "0", "2G", "-"]
+    assert "memory in use is not known: asking the driver: it did not end within 8 s" in slices.stderr
+    assert "Tesla T4" in devices.stdout
+    assert "what is in use is not known: asking the driver: it did not end within 8 s" in devices.stderr
 
 
 def test_it_ends_with_the_agent_however_that_ends(node: Node, start_agent: Serve) -> None:

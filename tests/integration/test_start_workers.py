@@ -347,6 +347,13 @@ def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
     told = "was ended by SIGKILL in the middle of a call, which has failed"
     until(lambda: service.log.count(told) >= refused, "the agent's log has each")
 
+    def failed() -> int:
+        lines = map(json.loads, node.xpu("events", "--json").stdout.splitlines())
+        return sum(each["event"] == "failed" and "was ended by SIGKILL" in each["reason"] for each in lines)
+
+    # Not that of one which was killed when it had all but answered.
+    until(lambda: refused - 1 <= failed() <= refused, "the events have them")
+
 
 def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
     node: Node, bundles: Bundles, start_agent: Serve

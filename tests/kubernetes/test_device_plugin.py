@@ -621,8 +621,8 @@ def test_an_assignment_says_which_card_it_is(plugin: Plugin, kubelet: Kubelet) -
         (
             "missing",
             "the pod has no assignment, and this node gives devices by assignments alone "
-            "(kubernetes.placement: extender): is kube-scheduler told of the extender? (docs/kubernetes.md, "
-            "The scheduler)",
+            "(kubernetes.placement: extender): is kube-scheduler told of the extender, and of each of these "
+            "names in its managedResources? (docs/kubernetes.md, The scheduler)",
         ),
         ("forged", "yoyoworks.com/xpu-assignment is forged or damaged: its signature is wrong"),
         ("copied", "yoyoworks.com/xpu-assignment is of another pod (u-b)"),

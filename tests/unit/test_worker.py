@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import select
 import socket
-import struct
 
 import pytest
 
@@ -22,14 +20,15 @@ def test_workers_that_cannot_be_killed_are_replaced_once(monkeypatch: pytest.Mon
 
     def fork(listening: socket.socket, agent: int, here: worker.Installation) -> worker._Worker:
         """One that has been at a call since ever."""
-        clock = mmap.mmap(-1, mmap.PAGESIZE)
-        struct.pack_into("d", clock, 0, 0.001)
+        call = worker._Call()
+        call.begin("hook", ["poststop", '{"id": "c", "bundle": "/b"}'], "/")
+        monkeypatch.setattr(call, "began", lambda: 0.001)
         pid = os.fork()
         if pid == 0:
             select.select([agent], [], [])
             os._exit(0)
         os.write(forked, b".")
-        return worker._Worker(pid, clock)
+        return worker._Worker(pid, call)
 
     keeper = os.fork()
     if keeper == 0:

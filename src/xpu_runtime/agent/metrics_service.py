@@ -59,7 +59,7 @@ def _serve(config: Config, make: Make, log: Callable[[str], None]) -> NoReturn:
 
 def _pages(history: History, log: Callable[[str], None]) -> Pages:
     found: dict[str, FromCollector | Callable[[], bytes]] = {
-        "/metrics": FromCollector(METRICS, _METRICS_TYPE),
+        "/metrics": FromCollector(METRICS, _METRICS_TYPE, missing=_unreadable),
         "/data.json": FromCollector(DATA, _JSON, history.taken),
         "/history.json": lambda: response("200 OK", _JSON, history.json()),
     }
@@ -68,6 +68,11 @@ def _pages(history: History, log: Callable[[str], None]) -> Pages:
     except OSError as error:  # no reason to serve no metrics
         log(f"there is no page for browsers: {error}")
     return found
+
+
+def _unreadable(why: str) -> bytes:
+    """What is told of a node whose driver hangs. With an error Prometheus would take the agent for gone."""
+    return f"# {why}\n# TYPE xpu_up gauge\nxpu_up 0.0\n# TYPE xpu_agent_up gauge\nxpu_agent_up 1.0\n".encode()
 
 
 def _on_socket(group: str | None, log: Callable[[str], None]) -> Listener:

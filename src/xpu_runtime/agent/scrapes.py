@@ -37,6 +37,8 @@ class FromCollector(Value):
     content_type: str
     #: What is done with that, and answered of it; None: it is answered as it is.
     taken: Callable[[bytes], bytes] | None = None
+    #: What is answered where the collector makes nothing, of the reason; None: that, with status 503.
+    missing: Callable[[str], bytes] | None = None
 
 
 #: By its path, what there is: made by the collector, or a whole answer that is at hand.
@@ -224,10 +226,12 @@ class Server:
             self._history.taken(content)
         if error and self._collector.fileno() is None:  # who waits for something else would wait as long
             for client in [each for each in waiting if each.waits]:
-                self._answer(client, _plain("503 Service Unavailable", error))
+                self._answer(client, self._result(client.waits, b"", error))
 
     def _result(self, path: str, content: bytes, error: str) -> bytes:
         page = self._pages[path]
+        if error and isinstance(page, FromCollector) and page.missing is not None:
+            return response("200 OK", page.content_type, page.missing(error))
         if error or not isinstance(page, FromCollector):
             return _plain("503 Service Unavailable", error)
         return response("200 OK", page.content_type, page.taken(content) if page.taken else content)

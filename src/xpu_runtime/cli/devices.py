@@ -27,6 +27,7 @@ from xpu_runtime.cli.table import (
     wrapped,
 )
 from xpu_runtime.config.load import load
+from xpu_runtime.doctor import bounded
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
@@ -85,7 +86,7 @@ def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json
     """
     if sum([quiet, template_ is not None, watch, as_json]) > 1:
         raise click.UsageError("Give one of -q, --format, --watch and --json.")
-    inventory = discovery.refresh(*discovery.driver_root(load()))
+    inventory = _refreshed()
     if quiet:
         for device in inventory.devices:
             click.echo(device.uuid)
@@ -121,8 +122,19 @@ def _read(inventory: Inventory) -> _Devices:
     return _Devices(entries, rows, [*inventory.problems, *problems])
 
 
+def _refreshed() -> Inventory:
+    """The devices as drivers tell them now; as they told them last where one hangs."""
+    root = discovery.driver_root(load())
+    answer = bounded.one(lambda: discovery.refresh(*root), bounded.DRIVER_S)
+    if answer.values:
+        return answer.values[0]  # type: ignore[no-any-return]
+    if not answer.hung:
+        return discovery.refresh(*root)  # fails again, and says how
+    return discovery.load(load())
+
+
 def _page(width: int | None) -> list[Line]:
-    inventory = discovery.refresh(*discovery.driver_root(load()))
+    inventory = _refreshed()
     told = _read(inventory)
     problems = [line for each in told.problems for line in wrapped(each, width, hang=2, style="yellow")]
     return [*_table(inventory, told, width), [], *problems]
@@ -132,13 +144,10 @@ def _entries(inventory: Inventory, told: marks.Marks) -> tuple[list[dict[str, An
     """A JSON object for each device, and what could not be asked."""
     with Ledger() as ledger:
         uses = ledger.uses()
-    busy: dict[str, dict[int, float]] = {}
-    errors: list[str] = []
-    sensors = vendors.sensors(inventory, errors)
-    try:
-        busy = vendors.utilization(inventory, whole=True, tell=errors.append)()
-    except DeviceError as error:  # of all of them
-        errors.append(str(error))
+    answer = bounded.one(lambda: _asked(inventory), bounded.DRIVER_S)
+    sensors, busy, errors = (
+        answer.values[0] if answer.values else ({}, {}, [f"asking the driver: {answer.error}"])
+    )
     problems = [f"what is in use is not known: {error}" for error in dict.fromkeys(errors)]
     entries = []
     for device in inventory.devices:
@@ -169,6 +178,20 @@ def _entries(inventory: Inventory, told: marks.Marks) -> tuple[list[dict[str, An
             }
         )
     return entries, problems
+
+
+def _asked(
+    inventory: Inventory,
+) -> tuple[dict[str, Sensors], dict[str, dict[int, float]], list[str]]:
+    """What drivers tell of devices, of their use, and what could not be asked. Any of it can hang."""
+    errors: list[str] = []
+    sensors = vendors.sensors(inventory, errors)
+    busy: dict[str, dict[int, float]] = {}
+    try:
+        busy = vendors.utilization(inventory, whole=True, tell=errors.append)()
+    except DeviceError as error:  # of all of them
+        errors.append(str(error))
+    return sensors, busy, errors
 
 
 def _row(entry: dict[str, Any], state: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from xpu_runtime.cli.table import (
     wrapped,
 )
 from xpu_runtime.config.load import load
+from xpu_runtime.doctor import bounded
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.pod_ledger import PodLedger
@@ -154,7 +155,7 @@ def _read(names: Names) -> _Slices:
     if grants and not containers.processes_are_known():
         notes.append("which of these still run is not known in this PID namespace")
     inventory = _inventory(notes) if grants else None
-    used, beyond = _used(inventory, grants, notes) if inventory is not None else ({}, {})
+    used, beyond = _used_if_told(inventory, grants, notes) if inventory is not None else ({}, {})
     slices = [(grant, position, slice_) for grant in grants for position, slice_ in enumerate(grant.slices)]
     shares = sharing.got(grants)
     names.learn(grants)
@@ -220,6 +221,24 @@ def _inventory(notes: list[str]) -> Inventory | None:
     except XpuError as error:
         notes.append(f"memory in use is not known: {error}")
         return None
+
+
+def _used_if_told(
+    inventory: Inventory, grants: list[Grant], notes: list[str]
+) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
+    """As `_used`, in a process of its own: nothing where the driver hangs."""
+
+    def used() -> tuple[Any, Any, list[str]]:
+        told: list[str] = []
+        return (*_used(inventory, grants, told), told)
+
+    answer = bounded.one(used, bounded.DRIVER_S)
+    if not answer.values:
+        notes.append(f"memory in use is not known: asking the driver: {answer.error}")
+        return {}, {}
+    ((found, beyond, told),) = answer.values
+    notes += told
+    return found, beyond
 
 
 def _used(

@@ -31,7 +31,10 @@ def look(machine: Machine) -> Iterator[Finding]:
             text = f"{path} is not there: what a scheduler assigns is refused, this node places pods itself"
             yield finding.ok(_CHECK, text)
         else:
-            yield finding.problem(_CHECK, error.what, error.todo)
+            todo = error.todo
+            if not os.path.lexists(path):
+                todo += "; nothing where the runtime is being removed: the rest goes with the last container"
+            yield finding.problem(_CHECK, error.what, todo)
         return
     except OSError as error:
         yield finding.problem(_CHECK, f"{path}: {error.strerror}", "see what has become of it")

@@ -262,8 +262,8 @@ class Pods:
             raise XpuError(
                 "the pod has no assignment, and this node gives devices by assignments alone "
                 "(kubernetes.placement: extender)",
-                "is kube-scheduler told of the extender? (docs/kubernetes.md, The scheduler) Where it is, "
-                "leave out nodeName, and see schedulerName",
+                "is kube-scheduler told of the extender, and of each of these names in its managedResources? "
+                "(docs/kubernetes.md, The scheduler) Where it is, leave out nodeName, and see schedulerName",
             )
         with self._ledger.turn(_left(until)):
             return place_for_pod(inventory, config, placed_by_node(pod))
