@@ -43,7 +43,7 @@ def read(path: str) -> TextFile:
     except FileNotFoundError:
         return TextFile(path, target, "", None)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror})", "nothing was changed") from None
+        raise ConfigError(f"{path} cannot be read ({error.strerror})", "nothing was changed") from error
     try:
         return TextFile(path, target, raw.decode("utf-8"), state)
     except UnicodeDecodeError as error:

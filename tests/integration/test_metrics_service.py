@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -171,7 +173,9 @@ def test_a_driver_that_hangs_makes_no_answer_wait_for_ever(node: Node, start_age
     assert answer(path)[0] == 200
 
 
-def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(node: Node, bundles: Bundles) -> None:
+def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
+    node: Node, bundles: Callable[..., Path]
+) -> None:
     node.sim("1xT4-R580")
     container = node.start(bundles("XPU_MEM=2G", args=["sleep", "1000"]))
     (driver,) = sim_driver(node)

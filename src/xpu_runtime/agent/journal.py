@@ -23,7 +23,7 @@ from xpu_runtime.linux import files
 from xpu_runtime.messages import to_system_log
 from xpu_runtime.request.units import show
 
-_JOURNAL = "/run/systemd/journal/socket"
+_JOURNAL, _SYSLOG = "/run/systemd/journal/socket", "/dev/log"
 _TOLD = "events.told"
 #: Seconds that a look may wait for the ledger: the rounds wait with it.
 _LEDGER_S = 0.0
@@ -64,6 +64,8 @@ class Journal:
                 self._log(problem)
 
     def _look(self) -> None:
+        if not (os.path.exists(_JOURNAL) or os.path.exists(_SYSLOG)):
+            return  # whoever listens later is told then
         try:
             there = os.stat(self._path)
         except OSError:
@@ -113,7 +115,7 @@ def _write(last: int, when: float) -> None:
 
 
 def _tell(event: Event) -> None:
-    """BlockingIOError: the journal's queue is full."""
+    """BlockingIOError: the journal's queue is full, or it is being started again."""
     warned_of = event.kind in _WARNED_OF
     line = _line(event)
     fields = {
@@ -140,7 +142,9 @@ def _tell(event: Event) -> None:
         sender.setblocking(False)
         try:
             sender.sendto(content.encode("utf-8", "replace"), _JOURNAL)
-        except (FileNotFoundError, ConnectionRefusedError):  # there is none
+        except ConnectionRefusedError:
+            raise BlockingIOError from None
+        except FileNotFoundError:  # there is none
             to_system_log("warning" if warned_of else "info", line)
 
 

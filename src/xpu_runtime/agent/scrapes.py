@@ -1,5 +1,5 @@
-"""HTTP for those who scrape or look: a few pages, for a few clients at a time, none of which can hold up
-another.
+"""HTTP for those who scrape or look: a few pages, for a few clients at a time, each of which has its place
+for seconds.
 
 A loop over non-blocking sockets. Of a request only its first line and its Host are looked at, nothing of it
 is kept, and the connection ends with the answer. What is made by somebody else, who may take long

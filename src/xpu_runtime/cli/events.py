@@ -53,7 +53,7 @@ def _age(context: click.Context, param: click.Parameter, value: str | None) -> f
     "--device",
     metavar="DEVICE",
     shell_complete=completion.devices,
-    help="Of the device with this index or the start of its UUID.",
+    help="Of the device with this index or the start of its UUID; refusals are of none.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line, for scripts.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens; with --since 0s only that.")

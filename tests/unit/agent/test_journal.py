@@ -23,6 +23,7 @@ def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
     """What listens in its place."""
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
     monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "socket"))
+    monkeypatch.setattr(journal, "_SYSLOG", str(tmp_path / "log"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "socket"))
         listener.setblocking(False)
@@ -44,6 +45,20 @@ def told(listener: socket.socket) -> list[list[tuple[str, str]]]:
 def note(kind: str, container: str, *devices: Part, text: str = "") -> None:
     with Ledger() as ledger:
         ledger.note(kind, container, devices, text)
+
+
+def test_what_happens_while_nobody_listens_is_told_later(journald: socket.socket, tmp_path: Path) -> None:
+    service = journal.Journal(pytest.fail)
+    (tmp_path / "socket").rename(tmp_path / "stopped")
+    note(events.DRAINED, "", text="fan")
+    service.look()
+    # Its socket is there again, and it is not yet.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(str(tmp_path / "socket"))
+    service.look()
+    (tmp_path / "stopped").rename(tmp_path / "socket")
+    service.look()
+    assert [dict(entry)["XPU_REASON"] for entry in told(journald)] == ["fan"]
 
 
 def test_a_containers_name_is_told(journald: socket.socket) -> None:
@@ -150,6 +165,7 @@ def test_many_are_told_in_several_looks_and_none_is_lost_on_a_node_without_journ
 ) -> None:
     lines: list[tuple[str, str]] = []
     monkeypatch.setattr(journal, "_JOURNAL", "/nonexistent")
+    monkeypatch.setattr(journal, "_SYSLOG", "/dev/null")  # it is there
     monkeypatch.setattr(journal, "to_system_log", lambda level, text: lines.append((level, text)))
     with Ledger() as ledger:
         for number in range(450):

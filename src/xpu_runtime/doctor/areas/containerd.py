@@ -43,6 +43,9 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
         ours = containerd.runtime_path(file)
         sources = containerd.sources(file)
     except ConfigError as error:
+        if isinstance(error.__cause__, PermissionError):
+            yield finding.unknown(_CHECK, error.what, "run it as root")
+            return
         yield finding.problem(_CHECK, error.what, f"mend it: {who} does not start with it")
         return
     if ours is None:

@@ -43,6 +43,9 @@ def look(machine: Machine) -> Iterator[Finding]:
     try:
         ours = docker.runtime_path(textfile.read(path))
     except ConfigError as error:
+        if isinstance(error.__cause__, PermissionError):
+            yield finding.unknown(_CHECK, error.what, "run it as root")
+            return
         yield finding.problem(_CHECK, error.what, "mend it: docker does not start with it")
         return
     wrong = engine.entry(_CHECK, path, ours, _configure(path)) if ours else None
