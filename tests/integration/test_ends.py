@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import threading
@@ -273,7 +274,7 @@ def test_with_no_ledger_and_with_one_of_another_layout_an_end_is_an_end(node: No
 
 
 def test_the_agent_passes_on_an_end_that_started_no_python(
-    node: Node, bundles: Bundles, start_agent: Serve, copy: Path
+    node: Node, bundles: Bundles, start_agent: Serve, copy: Path, system_log: socket.socket
 ) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=1G", args=SLEEP))
@@ -284,6 +285,8 @@ def test_the_agent_passes_on_an_end_that_started_no_python(
     assert kinds(node) == ["granted", "released"]
     told = node.run_dir / "events.told"
     until(lambda: json.loads(told.read_text())[0] == 2, "it has passed both on")
+    lines = [system_log.recv(4096).decode() for _ in range(2)]
+    assert " granted: " in lines[0] and " released: " in lines[1]
 
 
 def test_an_end_by_a_start_worker_leaves_no_note(node: Node, bundles: Bundles, start_agent: Serve) -> None:

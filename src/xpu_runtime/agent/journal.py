@@ -48,6 +48,7 @@ class Journal:
         #: Number and time of the last one that was passed on. The time tells a ledger that was made anew.
         self._last, self._time = _read()
         self._seen: tuple[int, ...] = ()
+        self._was_heard = False
         self._problem = ""
 
     def look(self) -> None:
@@ -64,8 +65,10 @@ class Journal:
                 self._log(problem)
 
     def _look(self) -> None:
-        if not (os.path.exists(_JOURNAL) or os.path.exists(_SYSLOG)):
-            return  # whoever listens later is told then
+        is_heard = os.path.exists(_JOURNAL) or os.path.exists(_SYSLOG)
+        if is_heard and not self._was_heard:
+            self._seen = ()  # whoever listens later is told then
+        self._was_heard = is_heard
         try:
             there = os.stat(self._path)
         except OSError:
@@ -75,7 +78,8 @@ class Journal:
             return
         waiting.allow(_LEDGER_S)
         with Ledger(as_is=True) as ledger:
-            new = ledger.history(self._last, self._time, most=_MOST)
+            # Ends of containers are taken in all the same.
+            new = ledger.history(self._last, self._time, most=_MOST if is_heard else 0)
         try:
             for event in new:
                 self._pass_on(event)

@@ -51,7 +51,10 @@ def test_what_happens_while_nobody_listens_is_told_later(journald: socket.socket
     service = journal.Journal(pytest.fail)
     (tmp_path / "socket").rename(tmp_path / "stopped")
     note(events.DRAINED, "", text="fan")
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended" / "7-1").touch()
     service.look()
+    assert list((tmp_path / "ended").iterdir()) == []  # ends of containers are taken in all the same
     # Its socket is there again, and it is not yet.
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
         dead.bind(str(tmp_path / "socket"))
