@@ -15,7 +15,9 @@ import pytest
 
 from integration.conftest import Node
 
-PATIENCE = 60
+#: kube-scheduler 1.20 tries a pod for which nothing has changed after a minute, and looks for such ones each
+#: half a minute (unschedulableQTimeInterval in its pkg/scheduler/internal/queue).
+PATIENCE = 120
 #: A part's own log lines are of no use where a test fails; this much of their end is.
 _LOG_END = 4000
 

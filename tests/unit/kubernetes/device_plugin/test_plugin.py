@@ -35,6 +35,7 @@ def test_a_thread_that_hangs_is_told_of(
     one = Plugin(Settings("n1", str(tmp_path), str(tmp_path / "none.sock")), None, lambda _: None)
     goes_on = threading.Event()
     monkeypatch.setattr(getattr(one, part), call, lambda *_: goes_on.wait())
+    before = set(threading.enumerate())
     life = threading.Thread(target=one.run)
     life.start()
     try:
@@ -44,5 +45,9 @@ def test_a_thread_that_hangs_is_told_of(
         goes_on.set()
         one.stop()
         life.join(30)
+        # One that is in the middle of a look would go on in the machine's own run folder.
+        lives = set(threading.enumerate()) - before
+        for each in lives:
+            each.join(30)
         sys.setswitchinterval(interval)
-    assert not life.is_alive()
+    assert not life.is_alive() and not any(each.is_alive() for each in lives)
