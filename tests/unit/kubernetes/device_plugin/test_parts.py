@@ -28,7 +28,9 @@ from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
 from xpu_runtime.kubernetes.device_plugin.pods import PodEvent
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import MEMORY, Resources
+from xpu_runtime.ledger.store import Ledger
 
 # The drivers
 
@@ -286,3 +288,18 @@ def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPa
 def test_where_nothing_can_listen_it_is_said(listen: str) -> None:
     with pytest.raises(ConfigError):
         metrics.serve(listen, Metrics(Figures), str)
+
+
+def test_a_ledger_that_has_just_changed_may_change_in_the_same_tick(run_dir: Path) -> None:
+    with Ledger() as ledger:
+        ledger.note("drained", "")
+    path = run_dir / "ledger.db"
+    assert SharedLedger.stamp() == ()
+    os.utime(path, (1000, 1000))
+    calm = SharedLedger.stamp()
+    assert calm == SharedLedger.stamp() != ()
+    (run_dir / "ended").mkdir()
+    (run_dir / "ended" / "7-1").touch()  # an end that the hook in C has entered
+    assert SharedLedger.stamp() == ()
+    path.unlink()
+    assert SharedLedger.stamp() == ()
