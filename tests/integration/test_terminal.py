@@ -135,7 +135,7 @@ def test_a_template_that_is_not_understood_is_refused(node: Node, format_: str, 
     assert told in " ".join(done.stderr.split())
 
 
-def test_a_terminal_that_only_prints_is_not_drawn_on(node: Node) -> None:
+def test_a_dumb_terminal_gets_one_reading_without_escape_sequences(node: Node) -> None:
     node.sim("1xT4")
     told = printed(node, 80, "top", "--interval", "0.1", TERM="dumb")
     assert "\x1b" not in told and "Tesla T4" in told  # one reading, as in a pipe

@@ -115,13 +115,17 @@ def test_starts_are_counted_by_how_long_they_took(db: sqlite3.Connection) -> Non
     assert (found["spec"].numbers[5], sum(found["spec"].numbers), found["spec"].seconds) == (1, 1, 0.2)
 
 
+def _keep_four(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four events, and the names that these need, in a ledger without grants."""
+    for bound, number in (("MOST", 4), ("TRIMMED_EVERY", 1), ("_NAMES_TRIMMED_EVERY", 1)):
+        monkeypatch.setattr(events, bound, number)
+    db.execute("CREATE TABLE grants (container_id TEXT)")
+
+
 def test_a_name_stays_as_long_as_an_event_or_a_grant_of_its_container(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "MOST", 4)
-    monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
-    monkeypatch.setattr(events, "_NAMES_TRIMMED_EVERY", 4)
-    db.execute("CREATE TABLE grants (container_id TEXT)")
+    _keep_four(db, monkeypatch)
     for name in ("lives", "gone"):
         events.record(db, events.GRANTED, name, name=f"the-{name}")
     db.execute("INSERT INTO grants VALUES ('lives')")
@@ -164,10 +168,7 @@ def test_while_two_have_one_id_it_is_not_known_which_it_was(db: sqlite3.Connecti
 def test_names_that_others_took_the_place_of_go_with_their_events(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "MOST", 4)
-    monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
-    monkeypatch.setattr(events, "_NAMES_TRIMMED_EVERY", 1)
-    db.execute("CREATE TABLE grants (container_id TEXT)")
+    _keep_four(db, monkeypatch)
     for number in range(20):
         events.record(db, events.GRANTED, "c", name=f"n{number}")
     assert [each.name for each in events.read(db, 0, 0.0)] == ["n16", "n17", "n18", "n19"]
