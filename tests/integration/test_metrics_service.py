@@ -182,8 +182,14 @@ def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
     os.kill(driver, signal.SIGSTOP)
     try:
         slices, devices = node.xpu("ps"), node.xpu("devices")
+        top, whole = node.xpu("top", "--once"), node.xpu("inspect", container)
+        figures = node.xpu("metrics", check=False)
     finally:
         os.kill(driver, signal.SIGCONT)
+    silent = "memory in use is not known: asking the driver: it did not end within"
+    assert container[:12] in top.stdout and f"{silent} 5 s" in top.stderr
+    assert f"container  {container}" in whole.stdout and f"{silent} 8 s" in whole.stdout
+    assert "\nxpu_up 0.0\n" in figures.stdout and "asking the driver: it did not end within" in figures.stderr
     (line,) = slices.stdout.splitlines()[1:]
     assert line.split()[:4] == [container[:12], "0", "2G", "-"]
     assert "memory in use is not known: asking the driver: it did not end within 8 s" in slices.stderr

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from xpu_runtime import granting
+from xpu_runtime.cli import in_use
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, print_json
 from xpu_runtime.config.defaults import Config
@@ -60,5 +61,5 @@ def _report_bypasses(config: Config) -> None:
         inventory = discovery.load(config)
     except XpuError:
         return  # giving back needs no driver
-    for line in unaccounted.warn(grants, unaccounted.find(inventory, grants)):
+    for line in unaccounted.warn(grants, in_use.find_unaccounted(inventory, grants)):
         click.echo(f"xpu: {printable(line)}", err=True)

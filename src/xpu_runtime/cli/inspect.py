@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import completion, containers, names
+from xpu_runtime.cli import completion, containers, in_use, names
 from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import Line
 from xpu_runtime.cli.table import (
@@ -91,8 +91,7 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
     grants = containers.named(container)
     config = load()
     inventory = discovery.load(config)
-    usage = Usage(inventory)
-    beyond = unaccounted.find(inventory, grants)
+    usage, beyond = in_use.with_unaccounted(inventory, grants)
     problems: list[str] = unaccounted.warn(grants, beyond)
     shares = sharing.got(grants)
     known = names.of(grants)
@@ -108,7 +107,7 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
         ],
         "problems": problems,
     }
-    problems += usage.problems
+    problems += [f"memory in use is not known: {each}" for each in usage.problems]
     if as_json:
         print_json(told)
     else:

@@ -14,6 +14,7 @@ from xpu_runtime.cli import exposition
 from xpu_runtime.cli.live import NEXT_S, Live, Reading
 from xpu_runtime.cli.names import Names
 from xpu_runtime.config.load import load
+from xpu_runtime.doctor import bounded
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files, proc
@@ -22,6 +23,8 @@ from xpu_runtime.request.quotas import Quota
 
 #: What containers get is told of so many seconds: the first time, and where each command is the first.
 _INTERVAL_S, _INTERVAL_ONCE_S = 0.2, 1.0
+#: And until then there are no figures.
+_LONGEST_ONCE_S = 20.0
 #: For so long a reading is one of now.
 _FRESH_S = 0.9
 
@@ -45,19 +48,21 @@ def metrics(output: str | None) -> None:
       xpu metrics --output /var/lib/prometheus/node-exporter/xpu.prom
       curl --unix-socket /run/xpu/metrics.sock http://localhost/metrics
     """
-    figures = Figures(_INTERVAL_ONCE_S)
-    try:
-        text = figures.text()
-    finally:
-        figures.close()
+    figures = Figures(_INTERVAL_ONCE_S, may_hang=True)
+    answer = bounded.one(lambda: (figures.text(), figures.problems, figures.error), _LONGEST_ONCE_S)
+    if answer.values:
+        text, problems, error = answer.values[0]
+    else:
+        error = XpuError(f"asking the driver: {answer.error}", answer.todo or "see `xpu doctor`")
+        text, problems = figures.text_without(error), figures.problems
     if output is None:
         click.echo(text, nl=False)
     else:
         files.write_atomic(output, text, 0o644)
-    for problem in figures.problems:
+    for problem in problems:
         click.echo(f"xpu: {problem}", err=True)
-    if figures.error is not None:
-        raise figures.error
+    if error is not None:
+        raise error
 
 
 class Figures:
@@ -78,11 +83,19 @@ class Figures:
     def text(self) -> bytes:
         """XpuError where there is nothing at all to tell."""
         try:
-            reading: Reading | None = self.read()
-            missing = reading.missing if reading else ""
+            reading = self.read()
+            missing = reading.missing
             self.error = XpuError(missing, "see `xpu doctor`") if missing else None
         except XpuError as error:
-            reading, self.error = None, error
+            return self.text_without(error)
+        return self._written(reading)
+
+    def text_without(self, error: XpuError) -> bytes:
+        """As `text`, where devices and slices could not be read."""
+        self.error = error
+        return self._written(None)
+
+    def _written(self, reading: Reading | None) -> bytes:
         with Ledger() as ledger:
             totals = ledger.totals()
             used = [(quota, ledger.counted(quota.name)) for quota in _quotas()]

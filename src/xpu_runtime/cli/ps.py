@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from xpu_runtime.agent import status
-from xpu_runtime.cli import containers, template
+from xpu_runtime.cli import containers, in_use, template
 from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import Line, printable
 from xpu_runtime.cli.table import (
@@ -29,12 +29,10 @@ from xpu_runtime.cli.table import (
     wrapped,
 )
 from xpu_runtime.config.load import load
-from xpu_runtime.doctor import bounded
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import pages, sharing, unaccounted
-from xpu_runtime.limits.usage import Usage
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
@@ -155,7 +153,7 @@ def _read(names: Names) -> _Slices:
     if grants and not containers.processes_are_known():
         notes.append("which of these still run is not known in this PID namespace")
     inventory = _inventory(notes) if grants else None
-    used, beyond = _used_if_told(inventory, grants, notes) if inventory is not None else ({}, {})
+    used, beyond = _used(inventory, grants, notes) if inventory is not None else ({}, {})
     slices = [(grant, position, slice_) for grant in grants for position, slice_ in enumerate(grant.slices)]
     shares = sharing.got(grants)
     names.learn(grants)
@@ -223,35 +221,16 @@ def _inventory(notes: list[str]) -> Inventory | None:
         return None
 
 
-def _used_if_told(
-    inventory: Inventory, grants: list[Grant], notes: list[str]
-) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
-    """As `_used`, in a process of its own: nothing where the driver hangs."""
-
-    def used() -> tuple[Any, Any, list[str]]:
-        told: list[str] = []
-        return (*_used(inventory, grants, told), told)
-
-    answer = bounded.one(used, bounded.DRIVER_S)
-    if not answer.values:
-        notes.append(f"memory in use is not known: asking the driver: {answer.error}")
-        return {}, {}
-    ((found, beyond, told),) = answer.values
-    notes += told
-    return found, beyond
-
-
 def _used(
     inventory: Inventory, grants: list[Grant], notes: list[str]
 ) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
     """Bytes in use by grant and slice, None where it is not known; and what accounts lack."""
-    usage = Usage(inventory)
+    usage, beyond = in_use.with_unaccounted(inventory, grants)
     used = {
         (grant.id, position): usage.in_use(grant, position)
         for grant in grants
         for position in range(len(grant.slices))
     }
     notes += [f"memory in use is not known: {problem}" for problem in usage.problems]
-    beyond = unaccounted.find(inventory, grants)
     notes += unaccounted.warn(grants, beyond)
     return used, beyond

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.cli import completion, containers, names
+from xpu_runtime.cli import completion, containers, in_use, names
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, percent, print_json
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import MEMORY, Grant
 from xpu_runtime.ledger.refusal import Refused
-from xpu_runtime.limits import registry, sharing, unaccounted
+from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.registry import NONE
 from xpu_runtime.limits.resize import Wanted, resize
-from xpu_runtime.limits.usage import Usage
 from xpu_runtime.request.request import PRIORITIES, SCHEDS
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
 from xpu_runtime.vendors import discovery
@@ -148,8 +147,7 @@ def _tell(
     inventory: Inventory, grant: Grant, positions: tuple[int, ...], wanted: Wanted, as_json: bool
 ) -> None:
     if as_json:
-        usage = Usage(inventory)
-        beyond = unaccounted.find(inventory, [grant])
+        usage, beyond = in_use.with_unaccounted(inventory, [grant])
         shares = sharing.got([grant])
         known = names.of([grant])
         print_json(

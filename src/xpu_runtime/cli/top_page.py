@@ -59,6 +59,8 @@ def page(reading: Reading | XpuError, order: str, window: Size, *, bars: bool) -
         told = _wrapped(str(reading), "red", window.columns)
         return [[("xpu top", "bold")], [], *told, [], [("q ends", "dim")]]
     found = lines(reading, order, window.columns, bars=bars)
+    for problem in reading.problems:
+        found += _wrapped(f"memory in use is not known: {problem}", "yellow", window.columns)
     last: Line = [(f"q ends   s sorts: by {order}", "dim")]
     if len(found) + 2 > window.rows and window.rows <= _FEW_ROWS:
         found = lines(reading, order, window.columns, bars=bars, hints=False)

@@ -7,7 +7,7 @@ account is the registry's to know.
 
 from __future__ import annotations
 
-from xpu_runtime.ledger.grants import MEMORY, Grant
+from xpu_runtime.ledger.grants import KINDS, MEMORY, Grant
 from xpu_runtime.limits import registry, usage_page
 from xpu_runtime.limits.backend import InForce, device_memory
 from xpu_runtime.linux import cgroups, proc
@@ -38,15 +38,27 @@ class Process(Value):
     kept: int = 0
 
 
+class OfDrivers(Value):
+    """What only drivers tell, and asking them can hang."""
+
+    #: Bytes by device and process, as `memory_by_process`.
+    by_process: dict[str, dict[int, int | None]]
+    #: By grant, position and kind, as `Usage.in_force`; what is missing is not known.
+    in_force: dict[tuple[int, int, str], InForce | None]
+    problems: tuple[str, ...]
+
+
 class Usage:
     """Reported usage: each source is asked once, when it is needed; `problems` says which could not be."""
 
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: Inventory, told: OfDrivers | None = None) -> None:
+        """With `told`, no driver is asked: that is what they have told."""
         self._inventory = inventory
-        self._by_process: dict[str, dict[int, int | None]] | None = None
-        self._in_force: dict[tuple[int, int, str], InForce | None] = {}
+        self._asks = told is None
+        self._by_process = None if told is None else told.by_process
+        self._in_force = {} if told is None else dict(told.in_force)
         self._slots: dict[int, list[usage_page.ProcessUsage]] = {}
-        self.problems: list[str] = []
+        self.problems: list[str] = [] if told is None else list(told.problems)
 
     def in_use(self, grant: Grant, position: int) -> int | None:
         """What a slice uses: its account's total, where it has one, else what the driver reports."""
@@ -87,11 +99,23 @@ class Usage:
     def in_force(self, grant: Grant, position: int, kind: str) -> InForce | None:
         """What the backend that holds a limit has in force; None where that is not known."""
         key = (grant.id, position, kind)
-        if key not in self._in_force:
+        if key not in self._in_force and self._asks:
             holder = registry.known_holder(grant.slices[position], kind)
             held = holder.in_force(self._inventory, grant, position, kind) if holder is not None else None
             self._in_force[key] = held
-        return self._in_force[key]
+        return self._in_force.get(key)
+
+    def of_drivers(self, grants: list[Grant]) -> OfDrivers:
+        """What drivers tell of these grants."""
+        slices = [(grant, position) for grant in grants for position in range(len(grant.slices))]
+        in_force = {
+            (grant.id, position, kind): self.in_force(grant, position, kind)
+            for grant, position in slices
+            for kind in KINDS
+        }
+        for grant, position in slices[:1]:
+            self._of_device(grant.slices[position].device_uuid)  # asks for all devices
+        return OfDrivers(self._by_process or {}, in_force, tuple(self.problems))
 
     def processes(self, grant: Grant, position: int) -> list[Process]:
         """Each process that has memory of the slice or a place in its account, the largest first."""
