@@ -24,7 +24,8 @@ import time
 
 from xpu_runtime import hook, paths, shim, version
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger import waiting
+from xpu_runtime.ledger import events, waiting
+from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import library, proc
 from xpu_runtime.linux.proc import Caller
 from xpu_runtime.messages import line_of
@@ -46,6 +47,8 @@ _CALLER_S, _GO_S = 1.0, 5.0
 #: Seconds that a call may take, and between two looks at those that take so long. Together they are less than
 #: the caller waits (agent.c: 300 from "go"): when it says that the start has failed, nothing goes on with it.
 _ANSWER_S, _LOOK_S = 280.0, 10.0
+#: Seconds for a look at the ledger before a lost start is written down.
+_NOTE_S = 1.0
 _UCRED_SIZE = struct.calcsize("3i")
 _MOST_BYTES = 256 << 10
 #: Of what a call says on stderr.
@@ -111,11 +114,21 @@ class _Worker:
         only tells the engine."""
         try:
             found = self._call.container() if self.began() else None
-            if found is not None:
+            waiting.allow(_NOTE_S)
+            if found is not None and not self._is_told_of(found[0]):
                 what = f"the process of xpu agent that gave it its slice {how}"
                 not_started.note(*found, XpuError(what, "start the container again"))
         except Exception as error:  # the others go on
             _say(f"no event was written: {line_of(error)}")
+
+    def _is_told_of(self, container_id: str) -> bool:
+        """Whether its call had written that down already."""
+        since = time.time() - (time.monotonic() - self.began())
+        with Ledger(as_is=True) as ledger:
+            return any(
+                event.container_id == container_id and event.kind in (events.REFUSED, events.FAILED)
+                for event in ledger.history(since=since)
+            )
 
     def hangs(self) -> bool:
         began = self.began()
@@ -144,16 +157,21 @@ def main(words: list[str]) -> int:
 
 
 def _keep(listening: socket.socket, agent: int, count: int, ended: socket.socket) -> int:
-    """Has so many workers, until the agent has ended, or we have been installed anew."""
+    """Has so many workers, until the agent and they have ended, or we have been installed anew."""
     here = Installation()
     workers: list[_Worker] = []
+    awaited = [ended.fileno(), agent]
     while True:
         # One that hangs where no signal reaches it is replaced, once: what replaces it may hang as well.
-        while sum(not each.killed for each in workers) < count and len(workers) < 2 * count:
+        while agent in awaited and sum(not w.killed for w in workers) < count and len(workers) < 2 * count:
             workers.append(_fork(listening, agent, here))
-        ready, _, _ = select.select([ended.fileno(), agent], [], [], _LOOK_S)
+        if agent not in awaited and all(each.killed for each in workers):
+            return 0
+        ready, _, _ = select.select(awaited, [], [], _LOOK_S)
         if agent in ready:
-            return 0  # the others end by themselves
+            # They end by themselves, those at a call after it: how that ends is still to be seen.
+            listening.close()
+            awaited.remove(agent)
         if ended.fileno() in ready:
             ended.recv(64)
         for worker in list(workers):

@@ -158,6 +158,7 @@ def test_a_driver_that_hangs_makes_no_answer_wait_for_ever(node: Node, start_age
     service = start_agent()
     path = on_socket(node)
     assert answer(path)[0] == 200
+    node.xpu("drain", "0")
     (driver,) = sim_driver(node)
     os.kill(driver, signal.SIGSTOP)
     try:
@@ -166,6 +167,8 @@ def test_a_driver_that_hangs_makes_no_answer_wait_for_ever(node: Node, start_age
         # With an error Prometheus would alert of an agent that does not run.
         assert status == 200 and "does the driver answer" in body
         assert "\nxpu_up 0.0\n" in body and "\nxpu_agent_up 1.0\n" in body
+        # What has happened is told all the same.
+        assert '\nxpu_events_total{event="drained"} 1.0\n' in body
         assert service.status()["who"] == "xpu agent"
     finally:
         os.kill(driver, signal.SIGCONT)
@@ -184,12 +187,21 @@ def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
         slices, devices = node.xpu("ps"), node.xpu("devices")
         top, whole = node.xpu("top", "--once"), node.xpu("inspect", container)
         figures = node.xpu("metrics", check=False)
+        (node.run_dir / "inventory.json").unlink()
+        nothing = [
+            node.xpu(*words, check=False) for words in (["devices"], ["drain", "0"], ["top", "--once"])
+        ]
+        still = node.xpu("ps")
     finally:
         os.kill(driver, signal.SIGCONT)
     silent = "memory in use is not known: asking the driver: it did not end within"
     assert container[:12] in top.stdout and f"{silent} 5 s" in top.stderr
     assert f"container  {container}" in whole.stdout and f"{silent} 8 s" in whole.stdout
     assert "\nxpu_up 0.0\n" in figures.stdout and "asking the driver: it did not end within" in figures.stderr
+    for each in nothing:
+        assert each.returncode == 1
+        assert each.stderr.startswith("xpu: asking the driver: it did not end within 8 s: see whether")
+    assert still.stdout.splitlines()[1].startswith(container[:12])
     (line,) = slices.stdout.splitlines()[1:]
     assert line.split()[:4] == [container[:12], "0", "2G", "-"]
     assert "memory in use is not known: asking the driver: it did not end within 8 s" in slices.stderr

@@ -390,6 +390,42 @@ def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
     assert node.grants() == []
 
 
+def test_a_worker_that_is_lost_after_its_agent_is_an_event(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
+    with_card(node, "1xT4-R580")
+    service = start_agent()
+    workers_are_there(node)
+    pids = workers_of(node)[1:]
+    bundle = bundles("XPU_MEM=1G")
+    with subprocess.Popen(
+        [
+            *("strace", "-qq", "-o", os.devnull, "-e", "trace=flock"),
+            *("-e", "inject=flock:delay_enter=20s:when=1"),
+            *(word for pid in pids for word in ("-p", str(pid))),
+        ]
+    ) as tracer:
+        until(lambda: all(map(_traced, pids)), "strace is there")
+        caller = subprocess.Popen(
+            node.command("run", "--bundle", bundle, bundle.name), env=node.environ, stderr=subprocess.DEVNULL
+        )
+        time.sleep(2)
+        service.end(signal.SIGTERM)
+        # Those that were at no call have ended.
+        until(lambda: len(workers_of(node)) == 2, "one is at its call")
+        os.kill(workers_of(node)[1], signal.SIGKILL)
+        assert caller.wait() != 0
+        tracer.terminate()
+
+    def failed() -> list[str]:
+        lines = map(json.loads, node.xpu("events", "--json").stdout.splitlines())
+        return [each["reason"] for each in lines if each["event"] == "failed"]
+
+    until(lambda: len(failed()) == 1, "it is an event")
+    assert "was ended by SIGKILL" in failed()[0]
+    until(lambda: workers_of(node) == [], "all have ended")
+
+
 def _traced(pid: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/status").read_text()

@@ -20,7 +20,7 @@ from xpu_runtime.ledger import ends, events, waiting
 from xpu_runtime.ledger.events import Event
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files
-from xpu_runtime.messages import to_system_log
+from xpu_runtime.messages import send_to_system_log
 from xpu_runtime.request.units import show
 
 _JOURNAL, _SYSLOG = "/run/systemd/journal/socket", "/dev/log"
@@ -119,7 +119,7 @@ def _write(last: int, when: float) -> None:
 
 
 def _tell(event: Event) -> None:
-    """BlockingIOError: the journal's queue is full, or it is being started again."""
+    """BlockingIOError: the queue of the journal, or of syslog, is full, or it is being started again."""
     warned_of = event.kind in _WARNED_OF
     line = _line(event)
     fields = {
@@ -149,7 +149,10 @@ def _tell(event: Event) -> None:
         except ConnectionRefusedError:
             raise BlockingIOError from None
         except FileNotFoundError:  # there is none
-            to_system_log("warning" if warned_of else "info", line)
+            try:
+                send_to_system_log("warning" if warned_of else "info", line)
+            except (ConnectionRefusedError, FileNotFoundError):
+                raise BlockingIOError from None
 
 
 def _line(event: Event) -> str:

@@ -30,16 +30,21 @@ _JSON = "application/json"
 _BACKLOG = 16
 
 
-def metrics_service(config: Config, make: Make, log: Callable[[str], None]) -> Beside:
-    """The process that serves metrics, as `config` has it; `log` is told what goes wrong."""
-    return Beside("what serves metrics", 0, lambda: _serve(config, make, log), SOCKET, log)
+def metrics_service(
+    config: Config, make: Make, unread: Callable[[str], bytes], log: Callable[[str], None]
+) -> Beside:
+    """The process that serves metrics, as `config` has it; `log` is told what goes wrong. `unread` makes the
+    metrics of a node whose driver hangs (its argument says so): those that need none."""
+    return Beside("what serves metrics", 0, lambda: _serve(config, make, unread, log), SOCKET, log)
 
 
-def _serve(config: Config, make: Make, log: Callable[[str], None]) -> NoReturn:
+def _serve(
+    config: Config, make: Make, unread: Callable[[str], bytes], log: Callable[[str], None]
+) -> NoReturn:
     """The serving process's whole life."""
     # Without a port hardly anybody looks, and the driver is left alone until somebody does.
     history = History(timed=config.metrics_listen is not None)
-    server = Server(Collector(make), _pages(history, log), history)
+    server = Server(Collector(make), _pages(history, unread, log), history)
     waiting: list[Callable[[], Listener]] = [lambda: _on_socket(config.metrics_group, log)]
     if config.metrics_listen:
         waiting.append(lambda: _on_port(config))
@@ -57,9 +62,13 @@ def _serve(config: Config, make: Make, log: Callable[[str], None]) -> NoReturn:
         server.step(AGAIN_S if waiting else None)
 
 
-def _pages(history: History, log: Callable[[str], None]) -> Pages:
+def _pages(history: History, unread: Callable[[str], bytes], log: Callable[[str], None]) -> Pages:
+    def missing(why: str) -> bytes:
+        """Not an error, with which Prometheus would take the agent for gone."""
+        return f"# {why}\n".encode() + unread(why)
+
     found: dict[str, FromCollector | Callable[[], bytes]] = {
-        "/metrics": FromCollector(METRICS, _METRICS_TYPE, missing=_unreadable),
+        "/metrics": FromCollector(METRICS, _METRICS_TYPE, missing=missing),
         "/data.json": FromCollector(DATA, _JSON, history.taken),
         "/history.json": lambda: response("200 OK", _JSON, history.json()),
     }
@@ -68,11 +77,6 @@ def _pages(history: History, log: Callable[[str], None]) -> Pages:
     except OSError as error:  # no reason to serve no metrics
         log(f"there is no page for browsers: {error}")
     return found
-
-
-def _unreadable(why: str) -> bytes:
-    """What is told of a node whose driver hangs. With an error Prometheus would take the agent for gone."""
-    return f"# {why}\n# TYPE xpu_up gauge\nxpu_up 0.0\n# TYPE xpu_agent_up gauge\nxpu_agent_up 1.0\n".encode()
 
 
 def _on_socket(group: str | None, log: Callable[[str], None]) -> Listener:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import template
+from xpu_runtime.cli import asking, template
 from xpu_runtime.cli.screen import Line
 from xpu_runtime.cli.table import (
     Column,
@@ -28,6 +28,7 @@ from xpu_runtime.cli.table import (
 )
 from xpu_runtime.config.load import load
 from xpu_runtime.doctor import bounded
+from xpu_runtime.doctor.bounded import Answer
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
@@ -86,12 +87,14 @@ def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json
     """
     if sum([quiet, template_ is not None, watch, as_json]) > 1:
         raise click.UsageError("Give one of -q, --format, --watch and --json.")
-    inventory = _refreshed()
+    inventory, hangs = _refreshed()
     if quiet:
         for device in inventory.devices:
             click.echo(device.uuid)
+        for problem in hangs:
+            click.echo(f"xpu: {problem}", err=True)
         return
-    told = _read(inventory)
+    told = _read(inventory, hangs)
     if as_json:
         print_json(told.entries)
     elif template_ not in (None, template.TABLE):
@@ -115,40 +118,42 @@ class _Devices(Value):
     problems: list[str]
 
 
-def _read(inventory: Inventory) -> _Devices:
+def _read(inventory: Inventory, hangs: list[str]) -> _Devices:
     told = marks.read()
-    entries, problems = _entries(inventory, told)
+    entries, problems = _entries(inventory, told, hangs)
     rows = [_row(entry, _state(entry, device, told)) for entry, device in zip(entries, inventory.devices)]
     return _Devices(entries, rows, [*inventory.problems, *problems])
 
 
-def _refreshed() -> Inventory:
-    """The devices as drivers tell them now; as they told them last where one hangs."""
-    root = discovery.driver_root(load())
-    answer = bounded.one(lambda: discovery.refresh(*root), bounded.DRIVER_S)
-    if answer.values:
-        return answer.values[0]  # type: ignore[no-any-return]
-    if not answer.hung:
-        return discovery.refresh(*root)  # fails again, and says how
-    return discovery.load(load())
+def _refreshed() -> tuple[Inventory, list[str]]:
+    """The devices as drivers tell them now; where one hangs as they told them last, and that it is so."""
+    config = load()
+    try:
+        return asking.refreshed_inventory(config), []
+    except asking.DriverHangsError as error:
+        known = discovery.cached(discovery.driver_root(config)[0])
+        if known is None:
+            raise
+        return known, [f"this is what the driver told last, and what is in use is not known: {error}"]
 
 
 def _page(width: int | None) -> list[Line]:
-    inventory = _refreshed()
-    told = _read(inventory)
+    inventory, hangs = _refreshed()
+    told = _read(inventory, hangs)
     problems = [line for each in told.problems for line in wrapped(each, width, hang=2, style="yellow")]
     return [*_table(inventory, told, width), [], *problems]
 
 
-def _entries(inventory: Inventory, told: marks.Marks) -> tuple[list[dict[str, Any]], list[str]]:
-    """A JSON object for each device, and what could not be asked."""
+def _entries(
+    inventory: Inventory, told: marks.Marks, hangs: list[str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A JSON object for each device, and what could not be asked: nothing is of a driver that hangs."""
     with Ledger() as ledger:
         uses = ledger.uses()
-    answer = bounded.one(lambda: _asked(inventory), bounded.DRIVER_S)
-    sensors, busy, errors = (
-        answer.values[0] if answer.values else ({}, {}, [f"asking the driver: {answer.error}"])
-    )
-    problems = [f"what is in use is not known: {error}" for error in dict.fromkeys(errors)]
+    answer = Answer(()) if hangs else bounded.one(lambda: _asked(inventory), bounded.DRIVER_S)
+    sensors, busy, errors = answer.values[0] if answer.values else ({}, {}, [])
+    errors += [f"asking the driver: {answer.error}"] if answer.error else []
+    problems = [*hangs, *(f"what is in use is not known: {error}" for error in dict.fromkeys(errors))]
     entries = []
     for device in inventory.devices:
         use = uses.get(device.uuid, Use())

@@ -13,7 +13,7 @@ import click
 
 from xpu_runtime import granting
 from xpu_runtime.agent import status
-from xpu_runtime.cli import containers
+from xpu_runtime.cli import asking, containers
 from xpu_runtime.cli.table import (
     json_option,
     print_json,
@@ -37,7 +37,6 @@ from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import show
 from xpu_runtime.start import mode as start_mode
 from xpu_runtime.value import Value
-from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory, find
 
 _GRANTED, _WRONG, _REFUSED = 0, 2, 3
@@ -110,7 +109,7 @@ def explain(
         _tell(shown, mode, "the container asks for no XPU and is left alone", (), None)
         context.exit(_GRANTED)
     granting.reap(config)
-    inventory = discovery.load(config)
+    inventory = asking.inventory(config)
     with granting.ledger_for(request) as ledger:
         outcome = granting.decide(inventory, request, config, ledger)
         counts = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from xpu_runtime import granting
-from xpu_runtime.cli import in_use
+from xpu_runtime.cli import asking
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, print_json
 from xpu_runtime.config.defaults import Config
@@ -18,7 +18,6 @@ from xpu_runtime.doctor.machine import listed
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import unaccounted
-from xpu_runtime.vendors import discovery
 
 
 @click.command()
@@ -58,8 +57,8 @@ def _report_bypasses(config: Config) -> None:
     if not grants:
         return
     try:
-        inventory = discovery.load(config)
+        inventory = asking.inventory(config)
     except XpuError:
         return  # giving back needs no driver
-    for line in unaccounted.warn(grants, in_use.find_unaccounted(inventory, grants)):
+    for line in unaccounted.warn(grants, asking.amounts_unaccounted(inventory, grants)):
         click.echo(f"xpu: {printable(line)}", err=True)

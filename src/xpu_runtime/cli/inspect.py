@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import completion, containers, in_use, names
+from xpu_runtime.cli import asking, completion, containers, names
 from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import Line
 from xpu_runtime.cli.table import (
@@ -38,7 +38,6 @@ from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.request import quotas
 from xpu_runtime.request.quotas import Quota
-from xpu_runtime.vendors import discovery
 
 #: Rows of a device's table; --json has all.
 _SHOWN = 50
@@ -90,8 +89,8 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
     """
     grants = containers.named(container)
     config = load()
-    inventory = discovery.load(config)
-    usage, beyond = in_use.with_unaccounted(inventory, grants)
+    inventory = asking.inventory(config)
+    usage, beyond = asking.usage_and_unaccounted(inventory, grants)
     problems: list[str] = unaccounted.warn(grants, beyond)
     shares = sharing.got(grants)
     known = names.of(grants)

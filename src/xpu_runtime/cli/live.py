@@ -14,7 +14,7 @@ from collections.abc import Callable
 import click
 
 from xpu_runtime.agent import samples, status
-from xpu_runtime.cli import containers, in_use
+from xpu_runtime.cli import asking, containers
 from xpu_runtime.cli.names import Names
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
@@ -108,7 +108,7 @@ class Live:
         """XpuError where the configuration or the driver cannot be read. Without `names`, which take time
         where an engine hangs, rows have none. `may_hang`: the caller is given up where the driver hangs, so
         that no process of its own is needed for asking that."""
-        self._inventory: Inventory = discovery.load(load())
+        self._inventory: Inventory = discovery.load(load()) if may_hang else asking.inventory(load())
         self._samples: samples.Samples | samples.InProcess
         if may_hang:
             self._samples = samples.InProcess(self._source)
@@ -201,7 +201,7 @@ class Live:
         now = time.monotonic()
         if now < self._usage_not_before:
             return Usage(self._inventory, OfDrivers({}, {}, self._usage_problems))
-        found, hangs = in_use.of(self._inventory, grants, _FIRST_S)
+        found, hangs = asking.usage(self._inventory, grants, _FIRST_S)
         if hangs:
             # A process that hangs stays: each comes after twice the time.
             self._usage_not_before = now + self._usage_again_s

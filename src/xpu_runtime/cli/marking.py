@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 import click
 
 from xpu_runtime import granting
+from xpu_runtime.cli import asking
 from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory
@@ -18,8 +19,8 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, DeviceError, XpuError
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.vendors import discovery, marks
 from xpu_runtime.vendors import inventory as node
+from xpu_runtime.vendors import marks
 from xpu_runtime.vendors.inventory import Inventory
 
 
@@ -33,7 +34,7 @@ def mark(
     """Calls `write` with the UUID of each device, records it as an event of that kind, and tells what it is
     now (`said`) and who keeps what. DeviceError, with nothing written, where a selector names no device."""
     config = _config()
-    inventory = discovery.load(config)
+    inventory = asking.inventory(config)
     uuids = list(dict.fromkeys(_uuid(inventory, selector) for selector in selectors))
     for uuid in uuids:
         write(uuid)
@@ -63,7 +64,7 @@ def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said:
     told = marks.read()
     known = told.drained if mark == marks.DRAINED else told.reserved
     try:
-        inventory = discovery.load(_config())
+        inventory = asking.inventory(_config())
     except XpuError:
         if not all(_marked(known, selector) for selector in selectors):
             raise

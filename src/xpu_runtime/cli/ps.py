@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from xpu_runtime.agent import status
-from xpu_runtime.cli import containers, in_use, template
+from xpu_runtime.cli import asking, containers, template
 from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import Line, printable
 from xpu_runtime.cli.table import (
@@ -34,7 +34,6 @@ from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import pages, sharing, unaccounted
 from xpu_runtime.value import Value
-from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
 
 _ID = 12
@@ -215,7 +214,7 @@ def _of_the_agent(entries: list[dict[str, Any]]) -> list[str]:
 
 def _inventory(notes: list[str]) -> Inventory | None:
     try:
-        return discovery.load(load())
+        return asking.inventory(load())
     except XpuError as error:
         notes.append(f"memory in use is not known: {error}")
         return None
@@ -225,7 +224,7 @@ def _used(
     inventory: Inventory, grants: list[Grant], notes: list[str]
 ) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
     """Bytes in use by grant and slice, None where it is not known; and what accounts lack."""
-    usage, beyond = in_use.with_unaccounted(inventory, grants)
+    usage, beyond = asking.usage_and_unaccounted(inventory, grants)
     used = {
         (grant.id, position): usage.in_use(grant, position)
         for grant in grants

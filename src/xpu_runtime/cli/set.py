@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.cli import completion, containers, in_use, names
+from xpu_runtime.cli import asking, completion, containers, names
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, percent, print_json
 from xpu_runtime.config.load import load
@@ -19,7 +19,6 @@ from xpu_runtime.limits.registry import NONE
 from xpu_runtime.limits.resize import Wanted, resize
 from xpu_runtime.request.request import PRIORITIES, SCHEDS
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
-from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory, begins
 
 _REFUSED = 3
@@ -94,7 +93,7 @@ def set(
     wanted = Wanted(amount, percentage, sched, priority)
     containers.require_known_processes()
     grant, positions = _slices(containers.named(container), device)
-    inventory = discovery.load(config)
+    inventory = asking.inventory(config)
     try:
         after = resize(
             inventory, grant, positions, wanted, oversubscribe=config.oversubscribe_memory, force=force
@@ -147,7 +146,7 @@ def _tell(
     inventory: Inventory, grant: Grant, positions: tuple[int, ...], wanted: Wanted, as_json: bool
 ) -> None:
     if as_json:
-        usage, beyond = in_use.with_unaccounted(inventory, [grant])
+        usage, beyond = asking.usage_and_unaccounted(inventory, [grant])
         shares = sharing.got([grant])
         known = names.of([grant])
         print_json(

@@ -169,11 +169,13 @@ def count_start(db: Any, mode: str, seconds: float) -> None:
 
 
 #: In containerd's namespaces two containers can have one id, and what happens to either then is nobody's by
-#: name. Nothing is written where it changes nothing.
-_NAMED = """WITH new (id, since, name) AS (SELECT ?1, ?2,
-    CASE WHEN EXISTS (SELECT 1 FROM grants WHERE container_id = ?1) THEN '' ELSE ?3 END)
-    INSERT INTO container_names (container_id, since, name) SELECT id, since, name FROM new WHERE name <>
-    coalesce((SELECT name FROM container_names WHERE container_id = id ORDER BY since DESC LIMIT 1), '')"""
+#: name: another name than the last one is of another container, which has the grant. Nothing is written where
+#: it changes nothing.
+_NAMED = """WITH last (name) AS (SELECT coalesce((SELECT name FROM container_names WHERE container_id = ?1
+        ORDER BY since DESC LIMIT 1), '')),
+    new (name) AS (SELECT CASE WHEN EXISTS (SELECT 1 FROM grants WHERE container_id = ?1) THEN '' ELSE ?3 END)
+    INSERT INTO container_names (container_id, since, name) SELECT ?1, ?2, new.name FROM new, last
+    WHERE last.name NOT IN (?3, new.name)"""
 _NAMES_OF_NOBODY = """DELETE FROM container_names WHERE container_id NOT IN (SELECT container_id FROM events)
     AND container_id NOT IN (SELECT container_id FROM grants)"""
 #: Those that another took the place of before the first event that there is.

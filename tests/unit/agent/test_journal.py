@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from xpu_runtime import messages
 from xpu_runtime.agent import journal
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.events import Part
@@ -169,7 +170,7 @@ def test_many_are_told_in_several_looks_and_none_is_lost_on_a_node_without_journ
     lines: list[tuple[str, str]] = []
     monkeypatch.setattr(journal, "_JOURNAL", "/nonexistent")
     monkeypatch.setattr(journal, "_SYSLOG", "/dev/null")  # it is there
-    monkeypatch.setattr(journal, "to_system_log", lambda level, text: lines.append((level, text)))
+    monkeypatch.setattr(journal, "send_to_system_log", lambda level, text: lines.append((level, text)))
     with Ledger() as ledger:
         for number in range(450):
             ledger.note(events.REAPED, str(number))
@@ -178,6 +179,34 @@ def test_many_are_told_in_several_looks_and_none_is_lost_on_a_node_without_journ
         service.look()
         assert len(lines) == count
     assert lines[-1] == ("warning", "container 449 reaped")
+
+
+def test_a_syslog_that_is_away_or_full_is_waited_for(
+    journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_JOURNAL", "/nonexistent")
+    monkeypatch.setattr(messages, "_SYSTEM_LOG", str(tmp_path / "log"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(str(tmp_path / "log"))
+    with Ledger() as ledger:
+        for number in range(50):
+            ledger.note(events.REAPED, str(number))
+    service = journal.Journal(pytest.fail)
+    service.look()
+    (tmp_path / "log").unlink()
+    found: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "log"))
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        while len(found) < 50:
+            service.look()
+            try:
+                while True:
+                    found.append(listener.recv(1 << 16))
+            except BlockingIOError:
+                pass
+    assert [line.split()[-2] for line in found] == [str(number).encode() for number in range(50)]
 
 
 def test_a_full_queue_is_waited_for(journald: socket.socket) -> None:

@@ -165,6 +165,16 @@ def test_while_two_have_one_id_it_is_not_known_which_it_was(db: sqlite3.Connecti
     assert [each.name for each in events.read(db, 0, 0.0)] == ["a/one", "", "", "b/one"]
 
 
+def test_what_happens_while_it_still_has_its_grant_keeps_its_name(db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE grants (container_id TEXT)")
+    events.record(db, events.GRANTED, "one", name="web")
+    db.execute("INSERT INTO grants VALUES ('one')")
+    events.record(db, events.FAILED, "one", name="web")
+    db.execute("DELETE FROM grants")
+    events.record(db, events.RELEASED, "one")
+    assert [each.name for each in events.read(db, 0, 0.0)] == ["web", "web", "web"]
+
+
 def test_names_that_others_took_the_place_of_go_with_their_events(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
