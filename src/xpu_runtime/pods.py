@@ -63,7 +63,8 @@ def reserve(inventory: Inventory, config: Config, reservation: Reservation) -> R
 
     def choose(uses: dict[str, Use], now: Reservation | None, _: PodLedger) -> Reservation | Refusal:
         stale = why_stale(reservation, now)
-        if stale is None and now != reservation and unheld is not None:
+        is_new = now is None or not now.says_same(reservation)
+        if stale is None and is_new and unheld is not None:
             return unheld
         return stale or why_not(inventory, config, reservation, uses) or reservation
 

@@ -124,7 +124,7 @@ class _Worker:
     def _is_told_of(self, container_id: str) -> bool:
         """Whether its call had written that down already."""
         since = time.time() - (time.monotonic() - self.began())
-        with Ledger(as_is=True) as ledger:
+        with Ledger() as ledger:
             return any(
                 event.container_id == container_id and event.kind in (events.REFUSED, events.FAILED)
                 for event in ledger.history(since=since)

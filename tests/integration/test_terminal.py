@@ -124,8 +124,8 @@ def test_ids_alone_and_templates_are_for_scripts(node: Node, bundles: Bundles) -
     ("format_", "told"),
     [
         ("{{.Nope}}", "'Nope' is no field; fields are ID, GPU, Memory,"),
-        ("{{len .Name}}", "only {{.Field}} and {{json .}} are understood; fields are"),
-        ("{{.ID", "only {{.Field}} and {{json .}} are understood; fields are"),
+        ("{{len .Name}}", "{{.Field}} is understood, {{json .Field}}, and {{json .}} alone; fields are"),
+        ("{{.ID", "{{.Field}} is understood, {{json .Field}}, and {{json .}} alone; fields are"),
         ("table ID", "'table ID' names no field; give json, or as '{{.ID}}'"),
     ],
 )

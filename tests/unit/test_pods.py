@@ -62,6 +62,17 @@ def placed(found: Reservation | Refusal) -> Reservation:
     return found
 
 
+def test_a_key_that_an_earlier_version_has_not_kept_is_filled_in_and_no_event(run_dir: Path) -> None:
+    inventory = node(16)
+    earlier = reservation("a", c=(share(0, 10, 60),))
+    assert reserve(inventory, CONFIG, earlier) is None
+    for key in ("old", "old", "new"):
+        assert reserve(inventory, CONFIG, earlier.replace(key_id=key)) is None
+        with PodLedger() as ledger:
+            assert [each.key_id for each in ledger.reservations()] == [key]
+            assert [each.kind for each in ledger.history()] == ["pod-reserved"]
+
+
 def test_shares_are_reserved_where_they_fit_and_none_of_them_where_one_does_not(run_dir: Path) -> None:
     inventory = node(16, 16)
     assert reserve(inventory, CONFIG, reservation("a", c=(share(0, 10, 60),))) is None

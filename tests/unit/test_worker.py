@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import select
 import socket
+from pathlib import Path
 
 import pytest
 
 from xpu_runtime import worker
+from xpu_runtime.ledger.store import Ledger
 
 
-def test_workers_that_cannot_be_killed_are_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_be_killed_are_replaced_once(
+    monkeypatch: pytest.MonkeyPatch, run_dir: Path
+) -> None:
     monkeypatch.setattr(worker, "_ANSWER_S", 0.0)
     monkeypatch.setattr(worker, "_LOOK_S", 0.01)
     ours, theirs = socket.socketpair()
@@ -21,7 +25,14 @@ def test_workers_that_cannot_be_killed_are_replaced_once(monkeypatch: pytest.Mon
     def fork(listening: socket.socket, agent: int, here: worker.Installation) -> worker._Worker:
         """One that has been at a call since ever."""
         call = worker._Call()
-        call.begin("hook", ["poststop", '{"id": "c", "bundle": "/b"}'], "/")
+        call.begin(
+            "hook",
+            [
+                "createRuntime",
+                '{"id": "c", "bundle": "/b", "status": "creating", "pid": 1, "ociVersion": "1.0"}',
+            ],
+            "/",
+        )
         monkeypatch.setattr(call, "began", lambda: 0.001)
         pid = os.fork()
         if pid == 0:
@@ -52,5 +63,10 @@ def test_workers_that_cannot_be_killed_are_replaced_once(monkeypatch: pytest.Mon
         ours.close()
         os.waitpid(keeper, 0)
     assert os.read(forks, 64) == b"...."
+    with Ledger() as ledger:
+        told = [(each.kind, each.container_id, each.text) for each in ledger.history()]
+    what = "the process of xpu agent that gave it its slice did not end in 0 s and was killed"
+    # Once, of one container.
+    assert told == [("failed", "c", f"{what}: does the driver answer?: start the container again")]
     for each in (forks, said):
         os.close(each)

@@ -281,7 +281,7 @@ def _run(request: bytes) -> tuple[int, bytes, bytes]:
     program = os.path.join(os.path.dirname(paths.HOOK), "xpu")
     own = os.getpid()
     try:
-        with subprocess.Popen(
+        command = subprocess.Popen(
             [program, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -289,18 +289,18 @@ def _run(request: bytes) -> tuple[int, bytes, bytes]:
             cwd="/",
             env=environ,
             preexec_fn=lambda: end_with(own),  # this process has one thread
-        ) as command:
-            try:
-                return _to_its_end(command)
-            except _TooMuchError as error:
-                command.kill()
-                return 1, b"", f"xpu: {words[0]} {error}\n".encode()
+        )
     except (OSError, ValueError):  # among them words that no program can be given
         return 1, b"", f"xpu: {program} cannot be run with these words\n".encode()
+    try:
+        return _to_its_end(command)
+    except _TooMuchError as error:
+        command.kill()  # its end is not waited for: it may hang in the kernel
+        return 1, b"", f"xpu: {words[0]} {error}\n".encode()
 
 
 class _TooMuchError(Exception):
-    """What a command takes more of than one of a member's may."""
+    """What a command takes more of, time or room, than one of a member's may."""
 
 
 def _to_its_end(command: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:

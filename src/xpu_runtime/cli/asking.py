@@ -6,10 +6,13 @@ What is asked is known where it is used: vendors/discovery.py, limits/usage.py, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.doctor import bounded
+from xpu_runtime.doctor.bounded import Answer
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.limits import unaccounted
@@ -18,11 +21,37 @@ from xpu_runtime.limits.usage import OfDrivers, Usage
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
 
+#: Seconds that a command waits for drivers; to open one takes a second or two.
+_DRIVER_S = 8.0
+#: Seconds until one that hung is asked again; twice as many each time. A process that hangs in the kernel
+#: stays there, and `--watch` would make more and more of them.
+_AGAIN_S = 60.0
 _HANGS = "see whether the driver's own tools answer, and `xpu doctor`"
 
 
 class DriverHangsError(DeviceError):
-    """The driver did not answer within bounded.DRIVER_S."""
+    """The driver has not answered."""
+
+
+class _Hung:
+    """What is known of a driver that hung, of all questions of this command."""
+
+    until = 0.0
+    pause = _AGAIN_S
+    answer = Answer(())
+
+
+def one(call: Callable[[], Any], seconds: float = _DRIVER_S) -> Answer:
+    """As `bounded.one`; of a driver that hung, for a while, that it does."""
+    if time.monotonic() < _Hung.until:
+        return _Hung.answer
+    answer = bounded.one(call, seconds)
+    if answer.hung:
+        _Hung.until, _Hung.answer = time.monotonic() + _Hung.pause, answer
+        _Hung.pause *= 2
+    else:
+        _Hung.pause = _AGAIN_S
+    return answer
 
 
 def inventory(config: Config) -> Inventory:
@@ -38,7 +67,7 @@ def refreshed_inventory(config: Config) -> Inventory:
 
 
 def _answered(ask: Callable[[], Inventory]) -> Inventory:
-    answer = bounded.one(ask, bounded.DRIVER_S)
+    answer = one(ask)
     if answer.values:
         return answer.values[0]  # type: ignore[no-any-return]
     if answer.hung:
@@ -46,24 +75,23 @@ def _answered(ask: Callable[[], Inventory]) -> Inventory:
     raise DeviceError(answer.error, answer.todo)
 
 
-def usage(devices: Inventory, grants: list[Grant], seconds: float = bounded.DRIVER_S) -> tuple[Usage, bool]:
+def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -> Usage:
     """What is known within `seconds` of what these grants use; without drivers' figures where there are none
-    by then. And whether a driver hangs."""
+    by then."""
     if not grants:
-        return Usage(devices, OfDrivers({}, {}, ())), False
-    answer = bounded.one(lambda: Usage(devices).of_drivers(grants), seconds)
+        return Usage(devices, OfDrivers({}, {}, ()))
+    answer = one(lambda: Usage(devices).of_drivers(grants), seconds)
     told = answer.values[0] if answer.values else OfDrivers({}, {}, (f"asking the driver: {answer.error}",))
-    return Usage(devices, told), answer.hung
+    return Usage(devices, told)
 
 
 def usage_and_unaccounted(devices: Inventory, grants: list[Grant]) -> tuple[Usage, Amounts]:
     """As `usage`, and as `amounts_unaccounted`."""
-    found, hangs = usage(devices, grants)
-    return found, {} if hangs else amounts_unaccounted(devices, grants)
+    return usage(devices, grants), amounts_unaccounted(devices, grants)
 
 
 def amounts_unaccounted(devices: Inventory, grants: list[Grant]) -> Amounts:
     """What the grants' accounts lack, as `unaccounted.find`; nothing where a driver hangs."""
     held = unaccounted.with_account(grants)
-    answer = bounded.one(lambda: unaccounted.find(devices, held), bounded.DRIVER_S) if held else None
+    answer = one(lambda: unaccounted.find(devices, held)) if held else None
     return answer.values[0] if answer and answer.values else {}

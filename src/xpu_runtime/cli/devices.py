@@ -27,7 +27,6 @@ from xpu_runtime.cli.table import (
     wrapped,
 )
 from xpu_runtime.config.load import load
-from xpu_runtime.doctor import bounded
 from xpu_runtime.doctor.bounded import Answer
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Use
@@ -150,7 +149,7 @@ def _entries(
     """A JSON object for each device, and what could not be asked: nothing is of a driver that hangs."""
     with Ledger() as ledger:
         uses = ledger.uses()
-    answer = Answer(()) if hangs else bounded.one(lambda: _asked(inventory), bounded.DRIVER_S)
+    answer = Answer(()) if hangs else asking.one(lambda: _asked(inventory))
     sensors, busy, errors = answer.values[0] if answer.values else ({}, {}, [])
     errors += [f"asking the driver: {answer.error}"] if answer.error else []
     problems = [*hangs, *(f"what is in use is not known: {error}" for error in dict.fromkeys(errors))]

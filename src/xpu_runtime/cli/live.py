@@ -24,7 +24,7 @@ from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry as backends
 from xpu_runtime.limits import sharing
 from xpu_runtime.limits.pages import Compute
-from xpu_runtime.limits.usage import OfDrivers, Usage, processes
+from xpu_runtime.limits.usage import Usage, processes
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, marks, registry
 from xpu_runtime.vendors.inventory import Device, Inventory
@@ -115,9 +115,6 @@ class Live:
         else:
             self._samples = samples.Samples(self._source, lambda _: None)
         self._may_hang = may_hang
-        #: Of a driver that hangs: when it is asked again, after which time the next one, and what is told.
-        self._usage_not_before, self._usage_again_s = 0.0, samples.AGAIN_S
-        self._usage_problems: tuple[str, ...] = ()
         self._names = names
         self._naming = registry.naming_processes(self._inventory)
         self._before: dict[tuple[int, int], tuple[int, Compute]] = {}
@@ -158,7 +155,8 @@ class Live:
         before, self._before = self._before, now
         agent = status.ask()
         told = _told(agent)
-        usage = self._usage(grants)
+        devices = self._inventory
+        usage = Usage(devices) if self._may_hang else asking.usage(devices, grants, _FIRST_S)
         by_card: dict[str, list[Row]] = {device.uuid: [] for device in self._inventory.devices}
         by_card.update((uuid, []) for uuid in uses if uuid not in by_card)
         for grant in grants:
@@ -194,20 +192,6 @@ class Live:
             for uuid, rows in by_card.items()
         )
         return Reading(agent is not None, cards, self._inventory, usage)
-
-    def _usage(self, grants: list[Grant]) -> Usage:
-        if self._may_hang:
-            return Usage(self._inventory)
-        now = time.monotonic()
-        if now < self._usage_not_before:
-            return Usage(self._inventory, OfDrivers({}, {}, self._usage_problems))
-        found, hangs = asking.usage(self._inventory, grants, _FIRST_S)
-        if hangs:
-            # A process that hangs stays: each comes after twice the time.
-            self._usage_not_before = now + self._usage_again_s
-            self._usage_again_s *= 2
-            self._usage_problems = tuple(found.problems)
-        return found
 
     def _told_since(self) -> samples.Utilization | None:
         told = self._samples.answer()

@@ -28,15 +28,15 @@ def option(fields: Sequence[str]) -> Callable[[Any], Any]:
     """The option --format, for a table with these fields."""
 
     def check(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        if value is None or value.strip() == TABLE:
+        value = value if value is None else value.lstrip()
+        if value is None or value.rstrip() == TABLE:
             return value and TABLE
-        if value == "json" or _ALL.fullmatch(value.strip()):
+        if value == "json" or _ALL.fullmatch(value.rstrip()):
             return "json"
         unknown = [name for _, name in _FIELD.findall(value) if name not in fields]
         if unknown or "{{" in _FIELD.sub("", value):
-            what = (
-                f"{unknown[0]!r} is no field" if unknown else "only {{.Field}} and {{json .}} are understood"
-            )
+            known = "{{.Field}} is understood, {{json .Field}}, and {{json .}} alone"
+            what = f"{unknown[0]!r} is no field" if unknown else known
             raise click.BadParameter(f"{what}; fields are {', '.join(fields)}")
         if not _FIELD.search(value):
             raise click.BadParameter(

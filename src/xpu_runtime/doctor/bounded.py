@@ -22,8 +22,6 @@ from xpu_runtime.value import Value
 
 _LENGTH = struct.Struct("=I")
 _MOST_BYTES = 64 << 20
-#: Seconds that a command for people waits for drivers; to open one takes a second or two.
-DRIVER_S = 8.0
 #: Seconds for the end of a child that was killed; one that hangs in the kernel ends when that lets it.
 _END_S = 1.0
 

@@ -72,11 +72,12 @@ def _key_of(pod: Bound, node: Told | None, known: Collection[str]) -> str:
     """The key that what a pod has was signed with; "": none.
 
     Its node says so of what is reserved there, whatever the pod's author has made of the annotation since.
-    That is believed of a pod which has nothing yet, and may have just been placed, where a node has the key.
+    That is believed, where a node has the key, of a pod which has nothing yet, and may have just been placed,
+    or of which an earlier version has not kept the key.
     """
     if node is not None and node.signed is not None:
-        if pod.uid in node.reserved:
-            return node.signed.get(pod.uid, "")
+        if pod.uid in node.signed:
+            return node.signed[pod.uid]
         return pod.key if pod.key in known else ""
     return pod.key
 

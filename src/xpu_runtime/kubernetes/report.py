@@ -15,8 +15,7 @@ from typing import Any
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.extender import accounting, devices, objects
-from xpu_runtime.kubernetes.extender.devices import Held
-from xpu_runtime.kubernetes.extender.placement import Effort, PodShape
+from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Told
 from xpu_runtime.kubernetes.resources import (
     ALIASES,
@@ -28,6 +27,7 @@ from xpu_runtime.kubernetes.resources import (
     whole_number,
 )
 from xpu_runtime.request import assignment
+from xpu_runtime.request.assignment import Assignment
 from xpu_runtime.value import Value
 
 #: By all of their names.
@@ -198,33 +198,47 @@ def _card(row: Row, free: tuple[int, int], pods: int, why: str, unit: int) -> Ca
 def _counted(pod: Pod, node: str, told: Told, has: devices.NodeDevices) -> objects.Pod | None:
     """As the extender counts it; None for one that it does not count, as it asks for nothing of the node, or
     for what makes no sense."""
-    demand, held = PodDemand(), _held(pod, node)
+    demand, assigned = PodDemand(), _assigned(pod, node)
     with contextlib.suppress(DemandError):
         demand = Resources(told.memory_unit, told.aliases or ()).of_pod(pod.asking)
-    if demand.is_empty and held is None and pod.uid not in told.reserved:
+    if demand.is_empty and assigned is None and pod.uid not in told.reserved:
         return None
     found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))
     # What the node has reserved for it is taken where nothing else is known.
-    is_believed = pod.uid not in told.reserved and held is not None and _is_what_it_asks(held, found, has)
-    found.node, found.held = node, held if is_believed else None
+    if pod.uid in told.reserved or assigned is None or not _is_what_it_asks(assigned, demand, has):
+        assigned = None
+    found.node, found.held = node, None if assigned is None else accounting.held_by(assigned)
     return found
 
 
-def _is_what_it_asks(held: Held, pod: objects.Pod, has: devices.NodeDevices) -> bool:
-    """Whether that is as much as the pod's limits say, of devices of the node: no signature is checked here,
-    and a pod's author may say that all is taken, or nothing."""
-    asked = accounting.guessed(has, has.memory, has.cores, pod.shape, Effort())
-    amounts, wanted = (sorted(map(str, (each[1:] for each in parts))) for parts in (held, asked))
-    return amounts == wanted and all(uuid in has.uuids for uuid, _, _ in held)
+def _is_what_it_asks(told: Assignment, demand: PodDemand, has: devices.NodeDevices) -> bool:
+    """Whether that is what the extender assigns for the pod's limits in these places, which are devices of
+    the node: no signature is checked here, and a pod's author may say that all is taken, or nothing."""
+    positions = {uuid: position for position, uuid in enumerate(has.uuids)}
+    places = []
+    for demands, given in (
+        (demand.containers, told.containers),
+        (demand.init, told.init),
+        (demand.sidecars, told.sidecars),
+    ):
+        chosen = [
+            {positions.get(share.device_uuid, -1) for share in given.get(name, ())} for name, _ in demands
+        ]
+        if any(-1 in each or len(each) != of.count for each, (_, of) in zip(chosen, demands)):
+            return False
+        places.append(tuple(map(tuple, chosen)))
+    containers, init, sidecars = places
+    meant = accounting.assignment(told.uid, told.node, has, demand, (containers, init, sidecars))
+    return set(accounting.held_by(meant)) == set(accounting.held_by(told))
 
 
-def _held(pod: Pod, node: str) -> Held | None:
-    """What a pod holds by its annotation; None where that is of another pod or node, or none."""
+def _assigned(pod: Pod, node: str) -> Assignment | None:
+    """What its annotation says; None where that is of another pod or node, or none."""
     try:
         told = assignment.read_unproven(pod.assignment)
     except assignment.AssignmentError:
         return None
-    return accounting.held_by(told) if (told.uid, told.node) == (pod.uid, node) else None
+    return told if (told.uid, told.node) == (pod.uid, node) else None
 
 
 def named(found: list[Node], names: Iterable[str]) -> list[Node]:

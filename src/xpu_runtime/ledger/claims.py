@@ -59,8 +59,8 @@ def place_of(request: Request, inventory: Inventory, config: Config, ledger: Pod
     now, wanted = _reserved(claim, ledger), None
     if claim.assignment is not None:
         wanted = of_assignment(claim.assignment, claim.of.namespace, claim.of.pod, claim.key_id)
-        if now == wanted:
-            wanted = None
+        if now is not None and now.says_same(wanted):
+            wanted = wanted if wanted.key_id != now.key_id else None
         else:
             others = ledger.uses_without(claim.of.uid)
             refusal = why_stale(wanted, now) or why_not(inventory, config, wanted, others)
@@ -77,7 +77,7 @@ def place_of(request: Request, inventory: Inventory, config: Config, ledger: Pod
 
 def why_stale(wanted: Reservation, now: Reservation | None) -> Refusal | None:
     """Why `wanted` does not take the place of what is reserved for the same pod; None: it does, or is it."""
-    if now is None or now == wanted or now.made < wanted.made:
+    if now is None or now.says_same(wanted) or now.made < wanted.made:
         return None
     text = f"the assignment of {wanted.label} is stale: another is in force, which was made later"
     if now.made == wanted.made:

@@ -212,10 +212,13 @@ def read(db: Any, after: int, since: float, most: int = -1) -> list[Event]:
     for container, began, name in rows_if_any(db, _NAMES_OF, rows[0][0], rows[-1][0]) if rows else ():
         names.setdefault(container, []).append((began, name))
     found = []
+    last_names: dict[str, str] = {}
     for number, when, kind, container, devices, text in rows:
         parts = _parts(devices)
-        named = [name for began, name in names.get(container, ()) if began <= number]
-        last = named[-1] if named else None
+        later = names.get(container, [])
+        while later and later[0][0] <= number:
+            last_names[container] = later.pop(0)[1]
+        last = last_names.get(container)
         found.append(Event(number, when, kind, container, parts or (), text, last, parts is not None))
     return found
 

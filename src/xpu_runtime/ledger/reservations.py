@@ -68,9 +68,9 @@ class Reservation(Value):
     #: version, which did not keep it.
     key_id: str = ""
 
-    def _values(self) -> tuple[object, ...]:
-        """What makes two the same: whoever has signed."""
-        return tuple(value for name, value in self.as_dict().items() if name != "key_id")
+    def says_same(self, other: Reservation) -> bool:
+        """Whether it reserves the same for the same pod, whichever keys have signed the two."""
+        return self.replace(key_id="") == other.replace(key_id="")
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -125,6 +125,7 @@ def every(db: Any, uid: str | None = None) -> list[Reservation]:
 def enter(db: Any, reservation: Reservation, indexes: Mapping[str, str]) -> None:
     """Enters a reservation, in the place of an earlier one of the pod; within a transaction. `indexes`: of
     devices by UUID, for people."""
+    before = next(iter(every(db, reservation.uid)), None)
     _forget(db, reservation.uid)
     groups = [plain(group) for group in (reservation.containers, reservation.init, reservation.sidecars)]
     row = (reservation.uid, reservation.namespace, reservation.pod, reservation.made, jsonlite.dumps(groups))
@@ -144,7 +145,8 @@ def enter(db: Any, reservation: Reservation, indexes: Mapping[str, str]) -> None
                 amount.whole,
             ),
         )
-    events.record(db, events.POD_RESERVED, "", _parts(db, reservation.uid), f"for {reservation.label}")
+    if before is None or not before.says_same(reservation):
+        events.record(db, events.POD_RESERVED, "", _parts(db, reservation.uid), f"for {reservation.label}")
 
 
 def _forget(db: Any, uid: str) -> None:

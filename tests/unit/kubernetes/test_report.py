@@ -153,7 +153,7 @@ def test_an_author_says_neither_that_all_is_taken_nor_that_nothing_is() -> None:
     def lying(name: str, *shares: Share, **asks: Any) -> report.Pod:
         found = report.pod_of(asking(name, bound="n1", **asks))
         assert found is not None
-        return found.replace(assignment=pod(found.uid, a=shares).assignment)
+        return found.replace(assignment=pod(found.uid, main=shares).assignment)
 
     for liar, left in (
         (lying("u1", Share("GPU-0", None, 100), Share("GPU-1", None, 100), mem=1), [(14, 100), (15, 100)]),
@@ -161,9 +161,21 @@ def test_an_author_says_neither_that_all_is_taken_nor_that_nothing_is() -> None:
         (lying("u1", Share("GPU-1", 1 * GIB, 1), mem=14), [(1, 100), (15, 100)]),
         # As much as it asks for: where it is may be so.
         (lying("u1", Share("GPU-1", 14 * GIB, None), mem=14), [(15, 100), (1, 100)]),
+        (lying("u1", Share("GPU-1", None, None), whole=1), [(15, 100), (0, 100)]),
+        (lying("u1", Share("GPU-1", None, None), mem=14), [(1, 100), (15, 100)]),
     ):
         (found,) = report.nodes([node()], [liar])
         assert free(found) == left
+
+
+def test_a_part_of_the_smaller_of_two_cards_is_where_it_was_assigned() -> None:
+    half = report.pod_of(asking("u1", bound="n1", shares=50))
+    assert half is not None
+    half = half.replace(assignment=pod(half.uid, main=(Share("GPU-0", 7 * GIB + GIB // 2, 50),)).assignment)
+
+    (found,) = report.nodes([node("n1", {}, {"memory": 30 * GIB})], [half])
+
+    assert free(found) == [(7, 50), (30, 100)]
 
 
 def test_a_pod_with_names_that_its_node_does_not_offer_is_somebody_elses() -> None:

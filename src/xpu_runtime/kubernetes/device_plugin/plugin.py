@@ -196,10 +196,11 @@ class Plugin:
             was_told = self._is_due.wait(_RECONCILE_S)
             self._is_due.clear()
             stamp, now = self._ledger.stamp(), time.monotonic()
-            if stamp != seen:
+            has_changed = stamp != seen or not stamp
+            if has_changed:
                 self._pods.look_again()  # somebody may have given back what they need
             is_time = now - done_at >= _RECONCILE_ANYWAY_S
-            if not (was_told or is_time or stamp != seen or self._pods.is_due()):
+            if not (was_told or is_time or has_changed or self._pods.is_due()):
                 continue
             try:
                 self._pods.reconcile(self._ledger.read(_RECONCILE_S).reservations)

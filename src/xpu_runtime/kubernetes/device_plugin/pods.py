@@ -228,6 +228,7 @@ class Pods:
                 state.tell_pause = min(2 * state.tell_pause, _MOST_TELL_S)
             state.refused = refusal
             state.reservation = found if isinstance(found, Reservation) else None
+            state.told = "" if state.reservation is not None else state.told
             is_first, state.is_told = not state.is_told, state.is_told or state.reservation is not None
         if isinstance(found, Reservation):
             inventory = self._inventory()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,26 @@ def test_a_thread_that_hangs_is_told_of(
             each.join(30)
         sys.setswitchinterval(interval)
     assert not life.is_alive() and not any(each.is_alive() for each in lives)
+
+
+def test_pods_are_looked_at_again_while_the_ledger_changes_all_the_time(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    monkeypatch.setenv("XPU_CONFIG", str(tmp_path / "config.yaml"))
+    monkeypatch.setattr(plugin, "_RECONCILE_S", 0.01)
+    monkeypatch.setattr(plugin, "_RECONCILE_ANYWAY_S", 3600.0)
+    one = Plugin(Settings("n1", str(tmp_path), str(tmp_path / "none.sock")), None, lambda _: None)
+    # As in the second after a change.
+    monkeypatch.setattr(one._ledger, "stamp", tuple)
+    looks: list[float] = []
+    monkeypatch.setattr(one._pods, "look_again", lambda: looks.append(time.monotonic()))
+    reconciled: list[object] = []
+    monkeypatch.setattr(one._pods, "reconcile", reconciled.append)
+    life = threading.Thread(target=one._reconcile_pods)
+    life.start()
+    try:
+        until(lambda: len(looks) > 3 and len(reconciled) > 3, "it looks again")
+    finally:
+        one.stop()
+        life.join(30)
