@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -182,16 +183,19 @@ def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
     node.sim("1xT4-R580")
     container = node.start(bundles("XPU_MEM=2G", args=["sleep", "1000"]))
     (driver,) = sim_driver(node)
+
+    def ask(*asked: tuple[str, ...]) -> list[subprocess.CompletedProcess[str]]:
+        """At once: each takes seconds, for which it waits."""
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda words: node.xpu(*words, check=False), asked))
+
     os.kill(driver, signal.SIGSTOP)
     try:
-        slices, devices = node.xpu("ps"), node.xpu("devices")
-        top, whole = node.xpu("top", "--once"), node.xpu("inspect", container)
-        figures = node.xpu("metrics", check=False)
+        slices, devices, top, whole, figures = ask(
+            ("ps",), ("devices",), ("top", "--once"), ("inspect", container), ("metrics",)
+        )
         (node.run_dir / "inventory.json").unlink()
-        nothing = [
-            node.xpu(*words, check=False) for words in (["devices"], ["drain", "0"], ["top", "--once"])
-        ]
-        still = node.xpu("ps")
+        still, *nothing = ask(("ps",), ("devices",), ("drain", "0"), ("top", "--once"))
     finally:
         os.kill(driver, signal.SIGCONT)
     silent = "memory in use is not known: asking the driver: it did not end within"
