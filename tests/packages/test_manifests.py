@@ -199,6 +199,8 @@ def test_the_chart_says_the_same_as_kustomize(name: str) -> None:
         (["kubernetes.placement=cluster"], "placement"),
         (["kubernetes.memoryUnit=1GB"], "such as 1GiB or 256MiB"),
         (["kubernetes.memoryUnit=1G"], "such as 1GiB or 256MiB"),
+        (["image.repository=reg.example/xpu:0.1.0"], "does not match pattern"),
+        (["image.repository=REGISTRY/xpu/Kubernetes"], "does not match pattern"),
         (["kubernetes.aliases={aliyun}"], "aliases"),
         (["extender.enabled=false"], "set kubernetes.placement=node, too"),
         (["kubernetes.placement=node"], "set extender.enabled=false, too"),

@@ -45,11 +45,12 @@ def status(
 
     Takes nodes and pods from the API, with the rights of your kubeconfig (to list both). PLACED BY says who
     chooses the cards of a node: the extender, or the node itself (kubernetes.placement there). OTHERS is what
-    containers have that are no pods (docker's). FITS is the most that one container can ask of the card:
-    memory, and percent of its time; `whole` where nobody has any of it; or why no pod gets anything: what is
-    wrong with the card, `cordoned`, `not ready`, or `plugin gone`. What pods have is what their
-    node has reserved for them. A pod for which it has nothing reserved, as it was refused there, counts with
-    what it asks for until it is deleted, and is named below the table.
+    containers have that are no pods (docker's). CORES FREE is a dash where no memory is free, as nobody can
+    have them. FITS is the most that one container can ask of the card: memory, and percent of its time;
+    `whole` where nobody has any of it; or why no pod gets anything: what is wrong with the card, `cordoned`,
+    `not ready`, or `plugin gone`. What pods have is what their node has reserved for them. A pod for which it
+    has nothing reserved, as it was refused there, counts with what it asks for until it is deleted, and is
+    named below the table.
 
     \b
     --json prints one object; memory is in bytes, cores in percent:

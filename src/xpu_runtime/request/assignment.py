@@ -127,7 +127,7 @@ def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
         known = ", ".join(list(keys)[:8]) or "none"
         raise AssignmentError(
             f"{ANNOTATION} is signed with the key {key_id!r}, which this node does not have (it has {known})",
-            "give the node the scheduler extender's keys (kubernetes.keys)",
+            "delete the pod, if that key was withdrawn; else the node lacks a new one (kubernetes.keys)",
         )
     expected = _to_text(_hmac(key, f"{version}.{key_id}.{payload}".encode("ascii")))
     if not _is_same(expected.encode("ascii"), mac.encode("ascii")):

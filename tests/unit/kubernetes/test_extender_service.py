@@ -22,6 +22,7 @@ from xpu_runtime.kubernetes.extender import following, in_flight
 from xpu_runtime.kubernetes.extender.binding import ASSUMED_S, BIND_S
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership, Times
+from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
 from xpu_runtime.kubernetes.extender.server import Certificate
 from xpu_runtime.kubernetes.extender.service import Extender
 from xpu_runtime.kubernetes.lives import Lives
@@ -629,6 +630,22 @@ def test_who_does_not_lead_passes_on_to_the_one_that_does(
     assert second.fits(pod("q", mem=13)) == []
     assert 'verb="bind"} 1.0' in first.status("/metrics")[1]
     assert 'xpu_extender_passed_on_total{answered="yes"} 2.0' in second.status("/metrics")[1]
+
+
+def test_a_bind_that_is_passed_on_to_one_that_does_not_lead_is_not_refused_by_it(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    asking = pod("p", mem=4)
+    create(api, node("n1"), asking)
+    electing = Electing(api, replicas)
+    electing.make("first")
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    second = electing.make("second")
+
+    with pytest.raises(LeaderUnreachable, match="status 503"):
+        PassingOn(None).ask(f"http://127.0.0.1:{second.port}", "/bind", b"{}")
+
+    assert second.bind(asking) == ""
 
 
 def test_a_leader_that_ends_gives_the_lease_back_and_another_goes_on(

@@ -141,6 +141,10 @@ class Extender:
             # What a filter says promises nothing; a bind is the leader's alone.
             if path != "/bind" or time.monotonic() - began >= _PATIENCE_S or self._ended.wait(_LOOK_S):
                 break
+        if is_passed_on and path == "/bind" and not self._leadership.is_leading:
+            # It did when it was last heard of, as one whose container has been started again: an answer would
+            # be the last word, and who has passed this on can wait.
+            return 503, TEXT, b"this replica does not lead\n"
         result, value = self._decide(path, *verb, body)
         content = encoded(value)
         self._metrics.asked(path[1:], result, time.monotonic() - began)
