@@ -95,7 +95,7 @@ def _config() -> Config:
 def _figures() -> Callable[[bytes], bytes]:
     from xpu_runtime.cli import metrics, overview  # heavy, and needed only once somebody asks
 
-    figures = metrics.Figures(may_hang=True)
+    figures = metrics.Figures()
     shown = overview.Overview(figures)
     answers = {METRICS: metrics.served(figures, _log), DATA: shown.data, SAMPLE: shown.sample}
     return lambda question: answers[question]()

@@ -48,7 +48,7 @@ def metrics(output: str | None) -> None:
       xpu metrics --output /var/lib/prometheus/node-exporter/xpu.prom
       curl --unix-socket /run/xpu/metrics.sock http://localhost/metrics
     """
-    figures = Figures(_INTERVAL_ONCE_S, may_hang=True)
+    figures = Figures(_INTERVAL_ONCE_S)
     answer = bounded.one(lambda: (figures.text(), figures.problems, figures.error), _LONGEST_ONCE_S)
     if answer.values:
         text, problems, error = answer.values[0]
@@ -66,12 +66,11 @@ def metrics(output: str | None) -> None:
 
 
 class Figures:
-    """What there is to tell, again and again; of the time between two questions."""
+    """What there is to tell, again and again; of the time between two questions. Reading may hang with the
+    driver: for a process that is given up then."""
 
-    def __init__(self, interval_s: float = _INTERVAL_S, *, may_hang: bool = False) -> None:
-        """`may_hang` as Live has it."""
+    def __init__(self, interval_s: float = _INTERVAL_S) -> None:
         self._interval_s = interval_s
-        self._may_hang = may_hang
         self._live: Live | None = None
         #: When it was taken, and the last reading.
         self._last: tuple[float, Reading] | None = None
@@ -125,7 +124,7 @@ class Figures:
             reading = self._live.read(NEXT_S)
         else:
             # An engine that hangs is waited for a second, each half a minute.
-            self._live = Live(Names(), may_hang=self._may_hang)
+            self._live = Live(Names(), may_hang=True)
             reading = self._live.first(self._interval_s)
         self._last = time.monotonic(), reading
         return reading
