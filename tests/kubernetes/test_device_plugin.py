@@ -408,6 +408,28 @@ def test_a_socket_that_is_removed_is_made_again_and_no_device_is_unhealthy_meanw
     assert not any("Unhealthy" in told.values() for _, told in kubelet.history)
 
 
+def test_what_the_kubelet_has_dropped_is_registered_again(plugin: Plugin, kubelet: Kubelet) -> None:
+    """As when another plugin has offered the same, and has ended."""
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    before = list(kubelet.registered)
+    kubelet.endpoint(MEMORY).close()
+    until(lambda: kubelet.healthy(MEMORY) == 0, "the kubelet has dropped it")
+    until(lambda: kubelet.healthy(MEMORY) == 60, "it is offered again")
+    assert kubelet.registered == [*before, MEMORY]
+    assert f"the kubelet has dropped {MEMORY}" in plugin.log()
+
+
+def test_a_plugin_beside_which_another_could_run_ends(
+    plugin: Plugin, kubelet: Kubelet, run_dir: Path
+) -> None:
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    (run_dir / "kubernetes.lock").unlink()
+    until(lambda: "the lock of the node's one device plugin was removed" in plugin.log(), "it ends")
+    until(lambda: kubelet.healthy(MEMORY) == 0, "it has ended")
+
+
 def test_no_kubelet_is_waited_for(plugin: Plugin, kubelet: Kubelet) -> None:
     kubelet.stop()
     plugin.start()

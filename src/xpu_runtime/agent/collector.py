@@ -35,8 +35,8 @@ Make = Callable[[], Callable[[bytes], bytes]]
 class Collector:
     """One process at a time, and what it has answered so far."""
 
-    #: Seconds for an answer. Prometheus itself waits for 10.
-    longest_s = 9.0
+    #: Seconds for an answer. Prometheus itself waits for 10, and what is told without one takes some as well.
+    longest_s = 7.0
 
     def __init__(self, make: Make) -> None:
         """`make` is called in the process, once, and what it returns for each question: XpuError of both."""

@@ -26,7 +26,7 @@ from xpu_runtime.linux import files
 from xpu_runtime.vendors import discovery, registry
 
 #: Seconds until there are no figures of the ledger's either; whoever asks waits besides.
-_UNREAD_S = 5.0
+_UNREAD_S = 2.0
 
 
 @click.command(short_help="Share out devices' time, and make starts quicker.")

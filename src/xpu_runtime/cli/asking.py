@@ -47,11 +47,17 @@ def one(call: Callable[[], Any], seconds: float = _DRIVER_S) -> Answer:
         return _Hung.answer
     answer = bounded.one(call, seconds)
     if answer.hung:
+        answer = answer.replace(error=f"the driver did not answer within {seconds:.0f} s", todo=_HANGS)
         _Hung.until, _Hung.answer = time.monotonic() + _Hung.pause, answer
         _Hung.pause *= 2
     else:
         _Hung.pause = _AGAIN_S
     return answer
+
+
+def why(answer: Answer) -> str:
+    """Why there is no (further) answer, in a line; "" where there is all of it."""
+    return str(DeviceError(answer.error, answer.todo)) if answer.error else ""
 
 
 def inventory(config: Config) -> Inventory:
@@ -70,9 +76,7 @@ def _answered(ask: Callable[[], Inventory]) -> Inventory:
     answer = one(ask)
     if answer.values:
         return answer.values[0]  # type: ignore[no-any-return]
-    if answer.hung:
-        raise DriverHangsError(f"asking the driver: {answer.error}", _HANGS)
-    raise DeviceError(answer.error, answer.todo)
+    raise (DriverHangsError if answer.hung else DeviceError)(answer.error, answer.todo)
 
 
 def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -> Usage:
@@ -81,7 +85,7 @@ def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -
     if not grants:
         return Usage(devices, OfDrivers({}, {}, ()))
     answer = one(lambda: Usage(devices).of_drivers(grants), seconds)
-    told = answer.values[0] if answer.values else OfDrivers({}, {}, (f"asking the driver: {answer.error}",))
+    told = answer.values[0] if answer.values else OfDrivers({}, {}, (why(answer),))
     return Usage(devices, told)
 
 

@@ -151,7 +151,7 @@ def _entries(
         uses = ledger.uses()
     answer = Answer(()) if hangs else asking.one(lambda: _asked(inventory))
     sensors, busy, errors = answer.values[0] if answer.values else ({}, {}, [])
-    errors += [f"asking the driver: {answer.error}"] if answer.error else []
+    errors += [asking.why(answer)] if answer.error else []
     problems = [*hangs, *(f"what is in use is not known: {error}" for error in dict.fromkeys(errors))]
     entries = []
     for device in inventory.devices:

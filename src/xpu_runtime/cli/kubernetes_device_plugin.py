@@ -109,11 +109,11 @@ def device_plugin(
     os.makedirs(paths.run_dir(), mode=0o755, exist_ok=True)
     path = paths.in_run_dir(_LOCK)
     try:
-        with files.Lock(path, _EARLIER_S):
+        with files.Lock(path, _EARLIER_S) as lock:
             # Before there are threads, which inherit it: one of them waits for signals. A handler would
             # interrupt the main one, perhaps while that has the very lock which the handler needs.
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-            plugin = Plugin(settings, api, _log, lambda: _is_default(containerd_config))
+            plugin = Plugin(settings, api, _log, lambda: _is_default(containerd_config), lock.is_held)
             threading.Thread(target=_end_on_signal, args=(plugin,), daemon=True).start()
             _log(f"xpu device plugin {version.VERSION} runs for the node {settings.node_name}")
             plugin.run()

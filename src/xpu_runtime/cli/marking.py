@@ -5,6 +5,7 @@ What a mark on a device means for a request is granting.py's to know.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 
 import click
@@ -32,10 +33,16 @@ def mark(
     said: Callable[[str], str],
 ) -> None:
     """Calls `write` with the UUID of each device, records it as an event of that kind, and tells what it is
-    now (`said`) and who keeps what. DeviceError, with nothing written, where a selector names no device."""
+    now (`said`) and who keeps what. DeviceError, with nothing written, where a selector names no device. A
+    whole UUID is taken as it is where the driver hangs: that is when a device is to be drained."""
     config = _config()
-    inventory = asking.inventory(config)
-    uuids = list(dict.fromkeys(_uuid(inventory, selector) for selector in selectors))
+    try:
+        inventory = asking.inventory(config)
+    except asking.DriverHangsError as error:
+        if not all(map(_is_uuid, selectors)):
+            raise DeviceError(error.what, f"give a device's whole UUID, or {error.todo}") from None
+        inventory = None
+    uuids = list(dict.fromkeys(each if inventory is None else _uuid(inventory, each) for each in selectors))
     for uuid in uuids:
         write(uuid)
     # Starts are decided with the ledger locked: after this, by what was written here.
@@ -45,8 +52,10 @@ def mark(
         grants = ledger.grants()
     names = Names()
     for uuid in uuids:
-        click.echo(f"{uuid} is {said(uuid)}")
-        parts = {device.uuid for device in inventory.devices if uuid in (device.uuid, device.parent)}
+        unsure = "" if inventory is not None else " (if there is one: the driver does not answer)"
+        click.echo(f"{uuid} is {said(uuid)}{unsure}")
+        devices = inventory.devices if inventory is not None else ()
+        parts = {uuid, *(device.uuid for device in devices if device.parent == uuid)}
         holding = [grant for grant in grants if any(each.device_uuid in parts for each in grant.slices)]
         names.learn(holding)
         for grant in holding:
@@ -109,6 +118,11 @@ def _part(inventory: Inventory | None, uuid: str) -> events.Part:
         if device.parent == uuid:
             return events.Part(uuid, device.index.partition(":")[0])
     return events.Part(uuid)
+
+
+def _is_uuid(selector: str) -> bool:
+    """Whether that is a whole UUID, as drivers write them: with the vendor's word before it, or without."""
+    return re.fullmatch(r"([A-Z]+-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", selector) is not None
 
 
 def _parent(inventory: Inventory, uuid: str) -> str | None:

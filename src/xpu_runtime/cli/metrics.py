@@ -10,11 +10,10 @@ from collections.abc import Callable
 
 import click
 
-from xpu_runtime.cli import exposition
+from xpu_runtime.cli import asking, exposition
 from xpu_runtime.cli.live import NEXT_S, Live, Reading
 from xpu_runtime.cli.names import Names
 from xpu_runtime.config.load import load
-from xpu_runtime.doctor import bounded
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files, proc
@@ -49,11 +48,11 @@ def metrics(output: str | None) -> None:
       curl --unix-socket /run/xpu/metrics.sock http://localhost/metrics
     """
     figures = Figures(_INTERVAL_ONCE_S)
-    answer = bounded.one(lambda: (figures.text(), figures.problems, figures.error), _LONGEST_ONCE_S)
+    answer = asking.one(lambda: (figures.text(), figures.problems, figures.error), _LONGEST_ONCE_S)
     if answer.values:
         text, problems, error = answer.values[0]
     else:
-        error = XpuError(f"asking the driver: {answer.error}", answer.todo or "see `xpu doctor`")
+        error = XpuError(answer.error, answer.todo)
         text, problems = figures.text_without(error), figures.problems
     if output is None:
         click.echo(text, nl=False)

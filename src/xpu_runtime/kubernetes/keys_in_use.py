@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from xpu_runtime.kubernetes import node_annotation
+from xpu_runtime.kubernetes import node_annotation, report
 from xpu_runtime.kubernetes.node_annotation import Told
 from xpu_runtime.request import assignment
 from xpu_runtime.value import Value
@@ -37,9 +37,9 @@ class Bound(Value):
 
 
 def pod_of(data: Mapping[str, Any]) -> Bound | None:
-    """The API's pod, where it is bound."""
+    """The API's pod, where it is bound and asks for something of ours."""
     metadata, node = data.get("metadata") or {}, (data.get("spec") or {}).get("nodeName")
-    if not node:
+    if not node or not report.asks(data):
         return None
     key = assignment.key_id(str((metadata.get("annotations") or {}).get(assignment.ANNOTATION) or ""))
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"

@@ -15,6 +15,7 @@ from typing import Any
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.extender import accounting, devices, objects
+from xpu_runtime.kubernetes.extender.devices import Held
 from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Told
 from xpu_runtime.kubernetes.resources import (
@@ -91,7 +92,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     """The API's pod, where it is bound and asks."""
     metadata, spec = data.get("metadata") or {}, data.get("spec") or {}
     node, annotations = str(spec.get("nodeName") or ""), metadata.get("annotations") or {}
-    if not node or not _asks(data):
+    if not node or not asks(data):
         return None
     # Of ten thousand pods no more is kept.
     asking = {
@@ -108,7 +109,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     return Pod(uid, node, text, str(metadata.get("namespace")), str(metadata.get("name")), asking)
 
 
-def _asks(pod: Mapping[str, Any]) -> bool:
+def asks(pod: Mapping[str, Any]) -> bool:
     """Whether it asks for anything of ours, in any cluster: the annotation of one that does not is no
     scheduler's."""
     spec = pod.get("spec") or {}
@@ -144,8 +145,11 @@ def _node(name: str, data: Mapping[str, Any], text: str, pods: list[Pod]) -> Nod
     why = _why_no_pod(data, told.devices)
     counted = objects.Node(0)
     counted.devices = devices.of_told(told)
+    room = _Room(told, counted.devices)
     known = {
-        pod.uid: made for pod in pods if (made := _counted(pod, name, told, counted.devices)) is not None
+        pod.uid: made
+        for pod in pods
+        if (made := _counted(pod, name, told, counted.devices, room)) is not None
     }
     counted.pods = set(known)
     memory, cores = list(counted.devices.memory), list(counted.devices.cores)
@@ -195,19 +199,47 @@ def _card(row: Row, free: tuple[int, int], pods: int, why: str, unit: int) -> Ca
     )  # fmt: skip
 
 
-def _counted(pod: Pod, node: str, told: Told, has: devices.NodeDevices) -> objects.Pod | None:
+class _Room:
+    """What is left of a node's devices beside what it has reserved: the extender assigns no more."""
+
+    def __init__(self, told: Told, has: devices.NodeDevices) -> None:
+        self._totals = dict(zip(has.uuids, has.totals))
+        self._left = {uuid: list(each) for uuid, *each in zip(has.uuids, has.memory, has.cores)}
+        for held in told.reserved.values():
+            self._take(held)
+
+    def takes(self, held: Held) -> bool:
+        """Whether that fits; it is taken then."""
+        fits = all(
+            (self._totals[uuid] if memory is None else memory) <= self._left[uuid][0]
+            and (cores or 0) <= self._left[uuid][1]
+            for uuid, memory, cores in held
+        )
+        if fits:
+            self._take(held)
+        return fits
+
+    def _take(self, held: Iterable[tuple[str, int | None, int | None]]) -> None:
+        for uuid, memory, cores in held:
+            if uuid in self._left:
+                self._left[uuid][0] -= self._totals[uuid] if memory is None else memory
+                self._left[uuid][1] -= cores or 0
+
+
+def _counted(pod: Pod, node: str, told: Told, has: devices.NodeDevices, room: _Room) -> objects.Pod | None:
     """As the extender counts it; None for one that it does not count, as it asks for nothing of the node, or
     for what makes no sense."""
-    demand, assigned = PodDemand(), _assigned(pod, node)
+    demand, assigned = PodDemand(), _assigned(pod, node, told)
     with contextlib.suppress(DemandError):
         demand = Resources(told.memory_unit, told.aliases or ()).of_pod(pod.asking)
     if demand.is_empty and assigned is None and pod.uid not in told.reserved:
         return None
     found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))
     # What the node has reserved for it is taken where nothing else is known.
-    if pod.uid in told.reserved or assigned is None or not _is_what_it_asks(assigned, demand, has):
-        assigned = None
-    found.node, found.held = node, None if assigned is None else accounting.held_by(assigned)
+    found.node, found.held = node, None
+    if pod.uid not in told.reserved and assigned is not None and _is_what_it_asks(assigned, demand, has):
+        held = accounting.held_by(assigned)
+        found.held = held if room.takes(held) else None
     return found
 
 
@@ -232,13 +264,19 @@ def _is_what_it_asks(told: Assignment, demand: PodDemand, has: devices.NodeDevic
     return set(accounting.held_by(meant)) == set(accounting.held_by(told))
 
 
-def _assigned(pod: Pod, node: str) -> Assignment | None:
-    """What its annotation says; None where that is of another pod or node, or none."""
+def _assigned(pod: Pod, node: str, of: Told) -> Assignment | None:
+    """What its annotation says; None where that is of another pod or node, of a key that this node has not,
+    or none."""
     try:
         told = assignment.read_unproven(pod.assignment)
     except assignment.AssignmentError:
         return None
-    return told if (told.uid, told.node) == (pod.uid, node) else None
+    return told if (told.uid, told.node) == (pod.uid, node) and _has_key(pod, of) else None
+
+
+def _has_key(pod: Pod, of: Told) -> bool:
+    """Whether its node has the key that the pod's assignment names."""
+    return of.keys is None or assignment.key_id(pod.assignment) in of.keys
 
 
 def named(found: list[Node], names: Iterable[str]) -> list[Node]:

@@ -78,6 +78,11 @@ class Usage:
         in_force = self.in_force(grant, position, MEMORY)
         if in_force is not None and in_force.used is not None:
             return None
+        if not self._asks and (grant.id, position, MEMORY) not in self._in_force:
+            # No driver has told whether it counts: an account is for what its own backend holds.
+            accountant = registry.accountant(grant)
+            if accountant is None or grant.slices[position].holder(MEMORY) != accountant.NAME:
+                return None
         account = self._account(grant)
         if all(slot.dead for slot in account):
             return None

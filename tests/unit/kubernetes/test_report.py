@@ -168,6 +168,30 @@ def test_an_author_says_neither_that_all_is_taken_nor_that_nothing_is() -> None:
         assert free(found) == left
 
 
+def test_assignments_that_do_not_fit_together_are_not_believed() -> None:
+    def liar(name: str) -> report.Pod:
+        found = report.pod_of(asking(name, bound="n1", mem=8))
+        assert found is not None
+        return found.replace(assignment=pod(found.uid, main=(Share("GPU-0", 8 * GIB, None),)).assignment)
+
+    (found,) = report.nodes([node()], [liar("u1"), liar("u2")])
+
+    assert free(found) == [(7, 100), (7, 100)]
+
+
+@pytest.mark.parametrize(("key", "left"), [("k1", [(15, 100), (7, 100)]), ("k9", [(7, 100), (15, 100)])])
+def test_an_assignment_with_a_key_that_its_node_has_not_is_not_believed(
+    key: str, left: list[tuple[int, int]]
+) -> None:
+    there = report.pod_of(asking("u1", bound="n1", mem=8))
+    assert there is not None
+    there = there.replace(assignment=pod(there.uid, main=(Share("GPU-1", 8 * GIB, None),)).assignment)
+
+    (found,) = report.nodes([node(keys=[key])], [there])
+
+    assert free(found) == left
+
+
 def test_a_part_of_the_smaller_of_two_cards_is_where_it_was_assigned() -> None:
     half = report.pod_of(asking("u1", bound="n1", shares=50))
     assert half is not None

@@ -20,10 +20,13 @@ def _node(name: str, **said: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "annotations": {"yoyoworks.com/xpu-devices": text}}}
 
 
-def _pod(name: str, assignment: str, node: str = "n1") -> dict[str, Any]:
+def _pod(name: str, assignment: str, node: str = "n1", asks: bool = True) -> dict[str, Any]:
     annotations = {"yoyoworks.com/xpu-assignment": assignment}
+    limits = {"yoyoworks.com/xpu-mem": "4"} if asks else {"cpu": "1"}
+    spec: dict[str, Any] = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    spec |= {"nodeName": node} if node else {}
     metadata = {"uid": name, "namespace": "ml", "name": name, "annotations": annotations}
-    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}}
+    return {"metadata": metadata, "spec": spec}
 
 
 def _signed(key: str) -> str:
@@ -73,6 +76,7 @@ def test_what_a_pod_was_given_tells_its_node_whatever_its_author_has_made_of_the
     pods += [_pod("new", _signed("new")), _pod("refused", _signed("own"))]
     # An earlier version has not kept with which key this one was signed.
     pods.append(_pod("earlier", _signed("new")))
+    pods.append(_pod("asks-for-nothing", _signed("new"), asks=False))
     _answer(answers, [n1], pods)
 
     told = json.loads(_run(kubeconfig, "--json").stdout)["keys"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,6 +33,9 @@ _MOST_BYTES = 16 << 20
 #: sockaddr_un's (unix(7)).
 _LONGEST_PATH = 107
 _PREFIX = "xpu-"
+#: Seconds until a resource is registered again whose list the kubelet does not follow; twice as many each
+#: time, up to the last. Two plugins with one resource take it from each other.
+_UNWATCHED_S, _LONGEST_UNWATCHED_S = 3.0, 60.0
 
 
 class KubeletError(XpuError):
@@ -87,6 +91,11 @@ class Registrations:
         #: Which kubelet it is, and the resources that it has taken.
         self._kubelet: tuple[object, ...] | None = None
         self._known: set[str] = set()
+        #: By resource: when it was last registered, when last registered or followed, and how long it may be
+        #: without that.
+        self._registered_at: dict[str, float] = {}
+        self._watched_at: dict[str, float] = {}
+        self._patience: dict[str, float] = {}
         self._count = 0
         self._problem = ""
         #: How often a kubelet has taken a resource.
@@ -94,8 +103,9 @@ class Registrations:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the kubelet has taken all of them."""
-        return len(self._known) == len(self._served)
+        """Whether the kubelet has taken all of them, and follows their lists."""
+        watched = (server.is_watched for _, server in self._servers.values())
+        return len(self._known) == len(self._served) and all(watched)
 
     def look(self) -> None:
         """Registers with the kubelet what that does not know: all where it is another one, otherwise what has
@@ -109,6 +119,7 @@ class Registrations:
             self._known -= {
                 resource for resource, (path, _) in self._servers.items() if not os.path.exists(path)
             }
+            self._drop_unwatched()
             # A registration ends the calls on the one before: not of those that are well.
             due = [resource for resource in self._served if resource not in self._known]
             for resource in due:
@@ -122,6 +133,21 @@ class Registrations:
             if problem != self._problem:
                 self._problem = problem
                 self._log(f"{problem}; it is tried again each second")
+
+    def _drop_unwatched(self) -> None:
+        """Counts as unknown what the kubelet has dropped: where another plugin has registered the resource,
+        and has ended since, the kubelet offers nothing of it."""
+        now = time.monotonic()
+        for resource in sorted(self._known):
+            patience = self._patience.get(resource, _UNWATCHED_S)
+            if self._servers[resource][1].is_watched:
+                if now - self._registered_at[resource] > _LONGEST_UNWATCHED_S:
+                    self._patience.pop(resource, None)
+                self._watched_at[resource] = now
+            elif now - self._watched_at[resource] > patience:
+                self._known.remove(resource)
+                self._patience[resource] = min(2 * patience, _LONGEST_UNWATCHED_S)
+                self._log(f"the kubelet has dropped {resource}: does another plugin offer it here?")
 
     def _register(self, resource: str) -> None:
         before = self._servers.get(resource)
@@ -140,6 +166,7 @@ class Registrations:
         try:
             _call(os.path.join(self._folder, v1beta1.KUBELET_SOCKET), v1beta1.REGISTER, request, Empty)
             self.registered += 1
+            self._registered_at[resource] = self._watched_at[resource] = time.monotonic()
         finally:
             if before is not None and before != self._servers[resource]:
                 before[1].stop()

@@ -68,10 +68,13 @@ class Plugin:
         api: Api | None,
         log: Callable[[str], None],
         is_default: Callable[[], bool | None] = lambda: None,
+        is_sole: Callable[[], bool] = lambda: True,
     ) -> None:
         """`api` None: without a cluster, for trials: nothing is known of pods then. `is_default`: whether our
-        runtime starts a pod that names no RuntimeClass; None: not known. ConfigError."""
+        runtime starts a pod that names no RuntimeClass; None: not known. `is_sole`: whether no other plugin
+        can run on the node: it ends where one can. ConfigError."""
         self._settings = settings
+        self._is_sole = is_sole
         self._api = api
         self._log = log
         self._last = load()
@@ -134,6 +137,9 @@ class Plugin:
         looks = 0
         try:
             while not self._stop.is_set():
+                if not self._is_sole():
+                    what = "the lock of the node's one device plugin was removed: another could run beside it"
+                    raise XpuError(what, "start it again, as a DaemonSet does by itself")
                 # Not before it is known what to offer: the kubelet would think that the devices are gone.
                 if self._looking.inventory is not None:
                     self._registrations.look()

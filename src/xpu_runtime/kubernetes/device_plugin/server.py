@@ -109,6 +109,7 @@ class Server:
         self._observe = observe
         self._server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
         self._open = True
+        self._streams, self._counting = 0, threading.Lock()
         handlers = {
             "GetDevicePluginOptions": self._unary("options", Empty, lambda _: OPTIONS),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
@@ -162,7 +163,20 @@ class Server:
     def _list_and_watch(self, _: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         if not context.add_callback(self._served.wake):
             return
-        yield from self._served.stream(lambda: self._open and context.is_active())
+        self._count_streams(1)
+        try:
+            yield from self._served.stream(lambda: self._open and context.is_active())
+        finally:
+            self._count_streams(-1)
+
+    def _count_streams(self, more: int) -> None:
+        with self._counting:
+            self._streams += more
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the kubelet follows its list: it has dropped a plugin whose list it does not follow."""
+        return self._streams > 0
 
 
 def _encoded(message: Message) -> bytes:
