@@ -7,10 +7,11 @@ the old one ends: the kubelet then takes the devices over, and none is unhealthy
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -36,6 +37,8 @@ _PREFIX = "xpu-"
 #: Seconds until a resource is registered again whose list the kubelet does not follow; twice as many each
 #: time, up to the last. Two plugins with one resource take it from each other.
 _UNWATCHED_S, _LONGEST_UNWATCHED_S = 3.0, 60.0
+#: Seconds from a registration until the Node's status tells of it: the kubelet writes it each 10 s.
+_STATUS_S = 30.0
 
 
 class KubeletError(XpuError):
@@ -79,14 +82,17 @@ class Registrations:
         observe: Observe,
         threads: ThreadPoolExecutor,
         log: Callable[[str], None],
+        allocatable: Callable[[], tuple[float, Mapping[str, str]] | None] = lambda: None,
     ) -> None:
-        """`served`: the lists by resource. `log` is told what goes wrong, once, and what is well again."""
+        """`served`: the lists by resource. `log` is told what goes wrong, once, and what is well again.
+        `allocatable`: as Reports has it."""
         self._folder = folder
         self._served = served
         self._calls = calls
         self._observe = observe
         self._threads = threads
         self._log = log
+        self._allocatable = allocatable
         self._servers: dict[str, tuple[str, Server]] = {}
         #: Which kubelet it is, and the resources that it has taken.
         self._kubelet: tuple[object, ...] | None = None
@@ -136,18 +142,30 @@ class Registrations:
 
     def _drop_unwatched(self) -> None:
         """Counts as unknown what the kubelet has dropped: where another plugin has registered the resource,
-        and has ended since, the kubelet offers nothing of it."""
+        and has ended since, it offers nothing of it, and may follow our list all the same (1.20)."""
         now = time.monotonic()
         for resource in sorted(self._known):
             patience = self._patience.get(resource, _UNWATCHED_S)
-            if self._servers[resource][1].is_watched:
+            path, server = self._servers[resource]
+            if server.is_watched and not self._is_not_offered(resource):
                 if now - self._registered_at[resource] > _LONGEST_UNWATCHED_S:
                     self._patience.pop(resource, None)
                 self._watched_at[resource] = now
-            elif now - self._watched_at[resource] > patience:
+            elif server.is_watched or now - self._watched_at[resource] > patience:
                 self._known.remove(resource)
+                with contextlib.suppress(OSError):
+                    os.unlink(path)  # on another one: the kubelet may follow this one as that of nobody
                 self._patience[resource] = min(2 * patience, _LONGEST_UNWATCHED_S)
                 self._log(f"the kubelet has dropped {resource}: does another plugin offer it here?")
+
+    def _is_not_offered(self, resource: str) -> bool:
+        """Whether the Node's status has nothing of a resource of which we offer something."""
+        told = self._allocatable()
+        if told is None or not self._served[resource].has_healthy:
+            return False
+        seen_at, amounts = told
+        wait = max(_STATUS_S, self._patience.get(resource, 0.0))
+        return seen_at - self._registered_at[resource] > wait and amounts.get(resource, "0") == "0"
 
     def _register(self, resource: str) -> None:
         before = self._servers.get(resource)

@@ -116,7 +116,13 @@ class Plugin:
         self._metrics = metrics.Metrics(self._figures)
         self._threads = pool()
         self._registrations = kubelet.Registrations(
-            settings.plugins, served, calls, self._metrics.observe, self._threads, log
+            settings.plugins,
+            served,
+            calls,
+            self._metrics.observe,
+            self._threads,
+            log,
+            lambda: self._reports.allocatable if self._reports is not None else None,
         )
 
     def run(self) -> None:

@@ -39,6 +39,8 @@ class Reports:
         self._events_not_before = 0.0
         self._problem = ""
         self._stopped = False
+        #: What the kubelet offers by the Node's status, and when that was seen; None: not yet.
+        self.allocatable: tuple[float, dict[str, str]] | None = None
 
     def tell(self, event: PodEvent) -> None:
         with self._wake:
@@ -104,13 +106,14 @@ class Reports:
 
     def _write(self, patch: dict[str, Any]) -> None:
         try:
-            self._api.patch(f"/api/v1/nodes/{self._node}", patch, MERGE, seconds=_ANSWER_S)
+            node = self._api.patch(f"/api/v1/nodes/{self._node}", patch, MERGE, seconds=_ANSWER_S)
         except ApiError as error:
             self._not_before = time.monotonic() + _AGAIN_S
             self._written = None  # or a refresh would count as done
             self._tell(f"node {self._node} cannot be labelled: {error}")
             return
         self._written = patch
+        self.allocatable = time.monotonic(), dict((node.get("status") or {}).get("allocatable") or {})
         self._not_before = time.monotonic() + _APART_S
         self._problem = ""
 

@@ -80,6 +80,11 @@ class Served:
             self._changed.notify_all()
         return True
 
+    @property
+    def has_healthy(self) -> bool:
+        """Whether it offers anything now."""
+        return self._offer is not None and bool(self._offer.healthy)
+
     def stream(self, is_open: Callable[[], bool]) -> Iterator[bytes]:
         """The list, and again with each change, until `is_open` says no (`wake` has it look)."""
         told = 0

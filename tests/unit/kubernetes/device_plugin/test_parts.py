@@ -7,27 +7,31 @@ import re
 import signal
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.kubernetes_api import ApiServer
-from support.stand_in_kubelet import until
+from support.stand_in_kubelet import Kubelet, until
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.access import Access
 from xpu_runtime.kubernetes.api import Api
-from xpu_runtime.kubernetes.device_plugin import driver, metrics
+from xpu_runtime.kubernetes.device_plugin import driver, kubelet, metrics
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
 from xpu_runtime.kubernetes.device_plugin.given import GivenNow
 from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics
+from xpu_runtime.kubernetes.device_plugin.offer import Offer
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
 from xpu_runtime.kubernetes.device_plugin.pods import PodEvent
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
+from xpu_runtime.kubernetes.device_plugin.server import Calls, Served, pool
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import MEMORY, Resources
 from xpu_runtime.ledger.store import Ledger
@@ -303,3 +307,46 @@ def test_a_ledger_that_has_just_changed_may_change_in_the_same_tick(run_dir: Pat
     assert SharedLedger.stamp() == ()
     path.unlink()
     assert SharedLedger.stamp() == ()
+
+
+def test_what_the_nodes_status_has_nothing_of_is_registered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet of 1.20 goes on following the list of a plugin in whose place another one came, and has ended
+    since."""
+    monkeypatch.setattr(kubelet, "_STATUS_S", 0.1)
+    there = Kubelet(tmp_path)
+    there.start()
+    served, none = Served(), Served()
+    served.tell(Offer(("a-0", "a-1"), frozenset(["a-1"])))
+    none.tell(Offer(("b-0",), frozenset()))
+    amounts = {"example.com/a": "1", "example.com/b": "0"}
+    threads, log = pool(), list[str]()
+    found = kubelet.Registrations(
+        str(there.plugins),
+        {"example.com/a": served, "example.com/b": none},
+        cast(Calls, SimpleNamespace(preferred=None, allocate=None, pre_start=None)),
+        lambda *_: None,
+        threads,
+        log.append,
+        lambda: (time.monotonic(), amounts),
+    )
+    try:
+        found.look()
+        until(lambda: there.healthy("example.com/a") == 1 and found.is_registered, "it is registered")
+        time.sleep(0.2)
+        found.look()
+        assert found.registered == 2
+        amounts["example.com/a"] = "0"
+        found.look()
+        assert found.registered == 3  # that of which it offers something
+        until(lambda: there.registered == ["example.com/a", "example.com/b", "example.com/a"], "it is again")
+        assert "the kubelet has dropped example.com/a: does another plugin offer it here?" in log
+        # Not all the time: the status takes its time.
+        time.sleep(0.2)
+        found.look()
+        assert found.registered == 3
+    finally:
+        found.close()
+        there.stop()
+        threads.shutdown()
