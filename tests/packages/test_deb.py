@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -18,10 +19,12 @@ from . import building
 _UBUNTU = json.loads(Path(__file__).with_name("ubuntu.json").read_text())["releases"]
 
 
-def test_lintian_finds_no_error_and_no_warning(debs: list[Path]) -> None:
+def test_lintian_finds_no_error_and_no_warning(debs: list[Path], tmp_path: Path) -> None:
+    # It leaves files in the folder for temporary ones.
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
     # What is overridden is explained where it is: packaging/deb/*.lintian-overrides.
     command = ["lintian", "--allow-root", "--fail-on=error,warning", "--info", *map(str, debs)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
