@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +356,26 @@ def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
     until(lambda: refused - 1 <= failed() <= refused, "the events have them")
 
 
+@contextmanager
+def held_at_its_call(node: Node, bundle: Path, seconds: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The caller of a start whose worker takes so many seconds more to lock its first file."""
+    pids = workers_of(node)[1:]
+    with subprocess.Popen(
+        [
+            *("strace", "-qq", "-o", os.devnull, "-e", "trace=flock"),
+            *("-e", f"inject=flock:delay_enter={seconds}s:when=1"),
+            *(word for pid in pids for word in ("-p", str(pid))),
+        ]
+    ) as tracer:
+        until(lambda: all(map(_traced, pids)), "strace is there")
+        caller = subprocess.Popen(
+            node.command("run", "--bundle", bundle, bundle.name), env=node.environ, stderr=subprocess.DEVNULL
+        )
+        time.sleep(3)  # nothing tells from outside that the worker waits
+        yield caller
+        tracer.terminate()
+
+
 def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
     node: Node, bundles: Bundles, start_agent: Serve
 ) -> None:
@@ -364,28 +385,14 @@ def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
     workers_are_there(node)
     bundle = bundles("XPU_MEM=1G")
     before = (bundle / "config.json").read_bytes()
-    pids = workers_of(node)[1:]
-    trace = node.folder / "trace"
 
     def kinds() -> list[str]:
         return [json.loads(line)["event"] for line in node.xpu("events", "--json").stdout.splitlines()]
 
-    with subprocess.Popen(
-        [
-            *("strace", "-qq", "-o", str(trace), "-e", "trace=flock"),
-            *("-e", "inject=flock:delay_enter=6s:when=1"),
-            *(word for pid in pids for word in ("-p", str(pid))),
-        ]
-    ) as tracer:
-        until(lambda: all(map(_traced, pids)), "strace is there")
-        caller = subprocess.Popen(
-            node.command("run", "--bundle", bundle, bundle.name), env=node.environ, stderr=subprocess.DEVNULL
-        )
-        time.sleep(3)
+    with held_at_its_call(node, bundle, 6) as caller:
         caller.kill()
         caller.wait()
         until(lambda: kinds() == ["granted", "released", "failed"], "the call has ended")
-        tracer.terminate()
     assert (bundle / "config.json").read_bytes() == before
     assert node.grants() == []
 
@@ -396,26 +403,12 @@ def test_a_worker_that_is_lost_after_its_agent_is_an_event(
     with_card(node, "1xT4-R580")
     service = start_agent()
     workers_are_there(node)
-    pids = workers_of(node)[1:]
-    bundle = bundles("XPU_MEM=1G")
-    with subprocess.Popen(
-        [
-            *("strace", "-qq", "-o", os.devnull, "-e", "trace=flock"),
-            *("-e", "inject=flock:delay_enter=20s:when=1"),
-            *(word for pid in pids for word in ("-p", str(pid))),
-        ]
-    ) as tracer:
-        until(lambda: all(map(_traced, pids)), "strace is there")
-        caller = subprocess.Popen(
-            node.command("run", "--bundle", bundle, bundle.name), env=node.environ, stderr=subprocess.DEVNULL
-        )
-        time.sleep(2)
+    with held_at_its_call(node, bundles("XPU_MEM=1G"), 20) as caller:
         service.end(signal.SIGTERM)
         # Those that were at no call have ended.
         until(lambda: len(workers_of(node)) == 2, "one is at its call")
         os.kill(workers_of(node)[1], signal.SIGKILL)
         assert caller.wait() != 0
-        tracer.terminate()
 
     def failed() -> list[str]:
         lines = map(json.loads, node.xpu("events", "--json").stdout.splitlines())

@@ -55,7 +55,7 @@ def agent() -> None:
     try:
         with files.Lock(path, wait_s=0) as lock:
             config = _config()
-            beside = metrics_service(config, _figures, _figures_unread, _log), reading_service(_log)
+            beside = metrics_service(config, _figures, _metrics_without_driver, _log), reading_service(_log)
             metrics = {"listen": config.metrics_listen, "group": config.metrics_group}
             there = [each for each in beside if each is not None]
             service = Agent(_open_driver, there, _log, lock.is_held, metrics)
@@ -101,7 +101,7 @@ def _figures() -> Callable[[bytes], bytes]:
     return lambda question: answers[question]()
 
 
-def _figures_unread(why: str) -> bytes:
+def _metrics_without_driver(why: str) -> bytes:
     """What the ledger counts. Made in a process of its own: it needs modules that what serves has not."""
     from xpu_runtime.doctor import bounded  # only ever where a driver hangs
 
