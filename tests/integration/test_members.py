@@ -146,19 +146,18 @@ def test_who_may_not_is_told_what_to_do_in_one_line(node: Node, bundles: Bundles
     for words in SHOWN:
         (line,) = as_user(node, *words.split()).stderr.splitlines()
         assert line.startswith("xpu: cannot open the ledger ")
-        assert line.endswith(f"does not now: start it, or sudo xpu {words.split()[0]}")
+        assert line.endswith(f"does not now: start it, or sudo xpu {words}")
     service = start_agent()
     path = socket_of(node)
     for words in SHOWN:
         (line,) = as_user(node, *words.split(), group=47_111).stderr.splitlines()
-        assert line.endswith(f": root and members of the group xpu see slices: sudo xpu {words.split()[0]}")
+        assert line.endswith(f": root and members of the group xpu see slices: sudo xpu {words}")
     for words in ("events --follow", "ps --watch"):
         with Terminal(node, 200, 24, words.split(), before=[*node.view, *user(GROUP)]) as terminal:
             assert terminal.ended() == 1
             (line,) = terminal.read().splitlines()
-        shown = words.split()[0]
-        own = f"members of the group xpu have `xpu {shown}` in its other forms"
-        assert line.endswith(f"is root's: sudo xpu {shown}; {own}")
+        own = f"members of the group xpu have `xpu {words.split()[0]}` in its other forms"
+        assert line.endswith(f"is root's: sudo xpu {words}; {own}")
     with pytest.raises(PermissionError):
         os.seteuid(65534)
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import grp
 import os
+import shlex
 import sys
 from typing import NoReturn
 
@@ -34,7 +35,7 @@ def _print_and_end(status: int, out: bytes, err: bytes) -> NoReturn:
 
 def what_to_do(words: list[str]) -> str:
     """For who may not: what would help."""
-    as_root = f"sudo xpu {words[0]}"
+    as_root = shlex.join(["sudo", "xpu", *words])
     try:
         group = grp.getgrnam(reading.GROUP).gr_gid
     except KeyError:
