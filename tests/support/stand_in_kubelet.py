@@ -89,8 +89,11 @@ class Endpoint:
         )
         return method(request(**fields), timeout=30)
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         self._channel.close()
+
+    def close(self) -> None:
+        self.disconnect()
         self._thread.join()
 
 
@@ -110,6 +113,9 @@ class Kubelet:
         #: Those of `given` that are of init containers which end.
         self.of_init: set[tuple[str, str, str, str]] = set()
         self.registered: list[str] = []
+        #: As kubelets of 1.25 to 1.35 are (kubernetes#121994): they leave an earlier list to its plugin, and
+        #: with the end of that the resource ends, whoever has registered it by then.
+        self.ends_by_name = False
         self._endpoints: dict[str, Endpoint] = {}
         self._lock = threading.RLock()
         self._server: grpc.Server | None = None
@@ -158,7 +164,7 @@ class Kubelet:
             before = self._endpoints.get(resource)
             self._endpoints[resource] = Endpoint(self, resource, self.plugins / endpoint)
             self.registered.append(resource)
-        if before is not None:
+        if before is not None and not self.ends_by_name:
             before.close()
 
     def tell(self, resource: str, devices: dict[str, str]) -> None:
@@ -168,7 +174,11 @@ class Kubelet:
 
     def lost(self, resource: str, endpoint: Endpoint) -> None:
         with self._lock:
-            if self._endpoints.get(resource) is endpoint:
+            current = self._endpoints.get(resource)
+            if current is endpoint or (current is not None and self.ends_by_name):
+                if self.ends_by_name:
+                    del self._endpoints[resource]
+                    current.disconnect()
                 self.tell(resource, dict.fromkeys(self.devices.get(resource, {}), "Unhealthy"))
 
     def _list(self, request: Any, context: grpc.ServicerContext) -> Any:

@@ -1,8 +1,9 @@
 """The kubelet, as the plugin calls it: registration, and which pods have which IDs.
 
 A kubelet that starts removes all sockets of plugins and makes its own anew; so the plugin looks each second
-whether both are as they were, and otherwise listens and registers again. The new server is registered before
-the old one ends: the kubelet then takes the devices over, and none is unhealthy in between.
+whether both are as they were, and otherwise listens and registers again. A list that the kubelet follows ends
+a look before another one is registered: to kubelets of 1.25 to 1.35 the end of any list is the end of the
+resource, whoever has registered it by then (kubernetes#121994).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PREFIX = "xpu-"
 #: Seconds until a resource is registered again whose list the kubelet does not follow; twice as many each
 #: time, up to the last. Two plugins with one resource take it from each other.
 _UNWATCHED_S, _LONGEST_UNWATCHED_S = 3.0, 60.0
-#: Seconds from a registration until the Node's status tells of it: the kubelet writes it each 10 s.
+#: Seconds until the Node's status tells of what is offered: the kubelet writes it each 10 s.
 _STATUS_S = 30.0
 
 
@@ -128,6 +129,8 @@ class Registrations:
             self._drop_unwatched()
             # A registration ends the calls on the one before: not of those that are well.
             due = [resource for resource in self._served if resource not in self._known]
+            for resource in [each for each in due if self._ends_followed(each)]:
+                due.remove(resource)
             for resource in due:
                 self._register(resource)
                 self._known.add(resource)
@@ -159,17 +162,28 @@ class Registrations:
                 self._log(f"the kubelet has dropped {resource}: does another plugin offer it here?")
 
     def _is_not_offered(self, resource: str) -> bool:
-        """Whether the Node's status has nothing of a resource of which we offer something."""
-        told = self._allocatable()
-        if told is None or not self._served[resource].has_healthy:
+        """Whether the Node's status has nothing of a resource of which we have offered something for so long
+        that the status would tell."""
+        told, offered_since = self._allocatable(), self._served[resource].offered_since
+        if told is None or offered_since is None:
             return False
         seen_at, amounts = told
         wait = max(_STATUS_S, self._patience.get(resource, 0.0))
-        return seen_at - self._registered_at[resource] > wait and amounts.get(resource, "0") == "0"
+        since = max(self._registered_at[resource], offered_since)
+        return seen_at - since > wait and amounts.get(resource, "0") == "0"
+
+    def _ends_followed(self, resource: str) -> bool:
+        """Ends a server whose socket is gone; whether the kubelet has followed its list until now."""
+        path, server = self._servers.get(resource, ("", None))
+        if server is None or os.path.exists(path):
+            return False
+        was_followed = server.is_watched
+        server.stop()
+        del self._servers[resource]
+        return was_followed
 
     def _register(self, resource: str) -> None:
-        before = self._servers.get(resource)
-        if before is None or not os.path.exists(before[0]):
+        if resource not in self._servers:
             # Another name each time: gRPC removes a server's socket by its path when that server ends.
             self._count += 1
             name = f"{_PREFIX}{resource.replace('/', '-')}-{os.getpid()}-{self._count}.sock"
@@ -181,13 +195,9 @@ class Registrations:
             self._servers[resource] = path, server
         endpoint = os.path.basename(self._servers[resource][0])
         request = RegisterRequest(v1beta1.VERSION, endpoint, resource, OPTIONS)
-        try:
-            _call(os.path.join(self._folder, v1beta1.KUBELET_SOCKET), v1beta1.REGISTER, request, Empty)
-            self.registered += 1
-            self._registered_at[resource] = self._watched_at[resource] = time.monotonic()
-        finally:
-            if before is not None and before != self._servers[resource]:
-                before[1].stop()
+        _call(os.path.join(self._folder, v1beta1.KUBELET_SOCKET), v1beta1.REGISTER, request, Empty)
+        self.registered += 1
+        self._registered_at[resource] = self._watched_at[resource] = time.monotonic()
 
     def close(self) -> None:
         for _, server in self._servers.values():

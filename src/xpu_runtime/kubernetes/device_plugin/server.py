@@ -64,6 +64,8 @@ class Served:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._offer: Offer | None = None
+        #: Since when it has healthy ones, by the monotonic clock; None: it has none.
+        self.offered_since: float | None = None
         self._version = 0
         self._bytes = b""
 
@@ -73,17 +75,16 @@ class Served:
             if self._offer == offer:
                 return False
             self._offer = offer
+            if not offer.healthy:
+                self.offered_since = None
+            elif self.offered_since is None:
+                self.offered_since = time.monotonic()
             states = (v1beta1.UNHEALTHY, v1beta1.HEALTHY)
             devices = tuple(Device(each, states[each in offer.healthy]) for each in offer.ids)
             self._bytes = ListAndWatchResponse(devices).encoded()
             self._version += 1
             self._changed.notify_all()
         return True
-
-    @property
-    def has_healthy(self) -> bool:
-        """Whether it offers anything now."""
-        return self._offer is not None and bool(self._offer.healthy)
 
     def stream(self, is_open: Callable[[], bool]) -> Iterator[bytes]:
         """The list, and again with each change, until `is_open` says no (`wake` has it look)."""

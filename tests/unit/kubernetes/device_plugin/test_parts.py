@@ -309,6 +309,53 @@ def test_a_ledger_that_has_just_changed_may_change_in_the_same_tick(run_dir: Pat
     assert SharedLedger.stamp() == ()
 
 
+def looked(registrations: kubelet.Registrations) -> kubelet.Registrations:
+    """After a look, of which the plugin has one each second: a kubelet on a busy machine may not answer the
+    first time."""
+    registrations.look()
+    return registrations
+
+
+def test_what_is_offered_for_the_first_time_in_a_while_is_not_registered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the Node's status tells is old: whole cards that have just become free are in none yet."""
+    monkeypatch.setattr(kubelet, "_STATUS_S", 0.3)
+    there = Kubelet(tmp_path)
+    there.start()
+    served = Served()
+    served.tell(Offer(("a-0",), frozenset()))
+    status = [time.monotonic()]
+    threads = pool()
+    found = kubelet.Registrations(
+        str(there.plugins),
+        {"example.com/a": served},
+        cast(Calls, SimpleNamespace(preferred=None, allocate=None, pre_start=None)),
+        lambda *_: None,
+        threads,
+        print,
+        lambda: (status[0], {"example.com/a": "0"}),
+    )
+    try:
+        until(lambda: looked(found).is_registered, "it is registered")
+        before = found.registered
+        time.sleep(0.4)
+        status[0] = time.monotonic()  # true: it offers none
+        served.tell(Offer(("a-0",), frozenset(["a-0"])))
+        found.look()
+        assert found.registered == before
+        time.sleep(0.4)
+        found.look()
+        assert found.registered == before
+        status[0] = time.monotonic()  # and now it should have one
+        found.look()
+        until(lambda: looked(found).registered > before, "it is registered again")
+    finally:
+        found.close()
+        there.stop()
+        threads.shutdown()
+
+
 def test_what_the_nodes_status_has_nothing_of_is_registered_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,13 +384,8 @@ def test_what_the_nodes_status_has_nothing_of_is_registered_again(
         lambda: (time.monotonic(), amounts),
     )
 
-    def looked() -> kubelet.Registrations:
-        # As the plugin does each second: a kubelet on a busy machine may not answer the first time.
-        found.look()
-        return found
-
     def is_registered() -> bool:
-        return looked().is_registered and there.healthy("example.com/a") == 1
+        return looked(found).is_registered and there.healthy("example.com/a") == 1
 
     try:
         until(is_registered, "it is registered")
@@ -353,7 +395,7 @@ def test_what_the_nodes_status_has_nothing_of_is_registered_again(
         assert found.registered == before
         there.registered.clear()
         amounts["example.com/a"] = "0"
-        until(lambda: looked() and there.registered, "it is registered again")
+        until(lambda: looked(found) and there.registered, "it is registered again")
         assert there.registered == ["example.com/a"]  # that of which it offers something
         assert "the kubelet has dropped example.com/a: does another plugin offer it here?" in log
         # Not all the time: the status takes its time.
