@@ -412,11 +412,10 @@ def test_what_the_kubelet_has_dropped_is_registered_again(plugin: Plugin, kubele
     """As when another plugin has offered the same, and has ended."""
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
-    before = list(kubelet.registered)
     kubelet.endpoint(MEMORY).close()
     until(lambda: kubelet.healthy(MEMORY) == 0, "the kubelet has dropped it")
     until(lambda: kubelet.healthy(MEMORY) == 60, "it is offered again")
-    assert kubelet.registered == [*before, MEMORY]
+    assert kubelet.registered.count(MEMORY) == 2
     assert f"the kubelet has dropped {MEMORY}" in plugin.log()
 
 
