@@ -26,6 +26,8 @@ from xpu_runtime.vendors.inventory import Device, Inventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xpu_runtime.config.defaults import Config
     from xpu_runtime.linux.proc import Caller
 
@@ -361,7 +363,7 @@ def release(config: Config, grants: list[Grant]) -> None:
     """Lifts the limits of grants and gives their slices back; safe to repeat."""
     if not grants:
         return
-    _clear(config, grants)
+    clear(config, grants)
     with Ledger() as ledger:
         for grant in grants:
             survivors.forget(grant)
@@ -386,8 +388,8 @@ def end_unused(grants: list[Grant]) -> None:
         per_device.end_unused(grants)
 
 
-def reap(config: Config) -> list[Grant]:
-    """Takes back what dead containers hold, and returns their grants."""
+def reap(config: Config, cleared: Callable[[list[Grant]], None] | None = None) -> list[Grant]:
+    """Takes back what dead containers hold, and returns their grants. `cleared` does what `clear` does."""
     from xpu_runtime.limits import folders
     from xpu_runtime.oci import own_bundle
 
@@ -398,7 +400,10 @@ def reap(config: Config) -> list[Grant]:
         # A call that was killed can leave a folder without a grant. One that was listed before and has no
         # grant now never gets one again.
         known = {folders.of(grant) for grant in ledger.grants()}
-    _clear(config, dead)
+    if cleared is None:
+        clear(config, dead)
+    else:
+        cleared(dead)
     for folder in left:
         if folder not in known:
             folders.remove(folder)
@@ -409,6 +414,7 @@ def reap(config: Config) -> list[Grant]:
     return dead
 
 
-def _clear(config: Config, grants: list[Grant]) -> None:
+def clear(config: Config, grants: list[Grant]) -> None:
+    """Lifts the limits of grants that have ended, and removes what was made for them."""
     needed = any(enforce.must_lift(grant) for grant in grants)
     enforce.clear(discovery.load(config) if needed else None, grants)

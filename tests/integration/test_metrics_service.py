@@ -192,8 +192,13 @@ def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
 
     os.kill(driver, signal.SIGSTOP)
     try:
-        slices, devices, top, whole, figures = ask(
-            ("ps",), ("devices",), ("top", "--once"), ("inspect", container), ("metrics",)
+        slices, devices, top, whole, figures, less = ask(
+            ("ps",),
+            ("devices",),
+            ("top", "--once"),
+            ("inspect", container),
+            ("metrics",),
+            ("set", container, "--mem", "1G"),
         )
         (node.run_dir / "inventory.json").unlink()
         still, drained, *nothing = ask(
@@ -205,6 +210,8 @@ def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
     assert container[:12] in top.stdout and f"{silent} 5 s" in top.stderr
     assert f"container  {container}" in whole.stdout and f"{silent} 8 s" in whole.stdout
     assert "\nxpu_up 0.0\n" in figures.stdout and "the driver did not answer within 20 s" in figures.stderr
+    assert less.returncode == 1 and "the driver did not answer within 8 s" in less.stderr
+    assert "give --force" in less.stderr
     assert drained.stdout.startswith(f"{whole_uuid} is drained") and container[:12] in drained.stdout
     for each in nothing:
         assert each.returncode == 1

@@ -29,6 +29,9 @@ _TOLD = "events.told"
 _LEDGER_S = 0.0
 #: A file's time stamp has the clock's ticks: two changes can have the same.
 _TICK_NS = 1_000_000_000
+#: Seconds until a look after two that passed on nothing of what there was; twice as many each time, up to the
+#: last.
+_AGAIN_S, _LONGEST_AGAIN_S = 0.5, 30.0
 #: In one look; more come with the next one.
 _MOST = 200
 #: syslog(3).
@@ -50,19 +53,35 @@ class Journal:
         self._seen: tuple[int, ...] = ()
         self._was_heard = False
         self._problem = ""
+        self._not_before = self._pause = 0.0
 
     def look(self) -> None:
         """Passes on what is new; costs a look at a file and a folder where nothing is. Never waits, and never
         fails."""
+        if time.monotonic() < self._not_before:
+            return
+        before = self._last, self._time
         try:
             self._look()
-        except (XpuError, BlockingIOError):
-            pass  # a start has the ledger, or the journal's queue is full: the next look has it
+            self._pause = 0.0
+        except XpuError:
+            pass  # a start has the ledger: the next look has it
+        except BlockingIOError:  # the journal's queue is full, or it is being started again
+            self._wait(before)
         except Exception as error:  # sharing time goes on
+            self._wait(before)
             problem = f"events are not passed on to the journal: {error!r}"
             if problem != self._problem:
                 self._problem = problem
                 self._log(problem)
+
+    def _wait(self, before: tuple[int, float]) -> None:
+        """Where nobody takes events, nobody may for long: the rounds are not to read the ledger each time."""
+        if (self._last, self._time) != before:
+            self._pause = 0.0
+            return
+        self._not_before = time.monotonic() + self._pause
+        self._pause = min(max(2 * self._pause, _AGAIN_S), _LONGEST_AGAIN_S)
 
     def _look(self) -> None:
         is_heard = os.path.exists(_JOURNAL) or os.path.exists(_SYSLOG)
@@ -80,12 +99,13 @@ class Journal:
         with Ledger(as_is=True) as ledger:
             # Ends of containers are taken in all the same.
             new = ledger.history(self._last, self._time, most=_MOST if is_heard else 0)
+        before = self._last, self._time
         try:
             for event in new:
                 self._pass_on(event)
                 self._last, self._time = event.id, event.time
         finally:
-            if new:
+            if (self._last, self._time) != before:
                 _write(self._last, self._time)
         # Not remembered while it is new: more may come in the same tick of the clock.
         if len(new) < _MOST and time.time_ns() - there.st_mtime_ns > _TICK_NS:

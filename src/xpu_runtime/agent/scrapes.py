@@ -225,8 +225,11 @@ class Server:
         else:
             self._history.taken(content)
         if error and self._collector.fileno() is None:  # who waits for something else would wait as long
-            for client in [each for each in waiting if each.waits]:
-                self._answer(client, self._result(client.waits, b"", error))
+            for path in {each.waits for each in waiting if each.waits}:
+                result = self._result(path, b"", error)
+                self._fresh[path] = (time.monotonic(), result)
+                for client in [each for each in waiting if each.waits == path]:
+                    self._answer(client, result)
 
     def _result(self, path: str, content: bytes, error: str) -> bytes:
         page = self._pages[path]

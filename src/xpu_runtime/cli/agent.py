@@ -27,6 +27,7 @@ from xpu_runtime.vendors import discovery, registry
 
 #: Seconds until there are no figures of the ledger's either; whoever asks waits besides.
 _UNREAD_S = 2.0
+_NOTHING = b"# TYPE xpu_up gauge\nxpu_up 0.0\n# TYPE xpu_agent_up gauge\nxpu_agent_up 1.0\n"
 
 
 @click.command(short_help="Share out devices' time, and make starts quicker.")
@@ -111,7 +112,7 @@ def _metrics_without_driver(why: str) -> bytes:
         return metrics.Figures().text_without(XpuError(why))
 
     answer = bounded.one(text, _UNREAD_S)
-    return answer.values[0] if answer.values else b"# TYPE xpu_up gauge\nxpu_up 0.0\n"
+    return answer.values[0] if answer.values else _NOTHING
 
 
 def _open_driver() -> Callable[[], samples.Utilization]:

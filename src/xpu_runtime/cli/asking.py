@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from xpu_runtime import granting
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.doctor import bounded
 from xpu_runtime.doctor.bounded import Answer
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.limits import unaccounted
+from xpu_runtime.limits import enforce, unaccounted
 from xpu_runtime.limits.unaccounted import Amounts
 from xpu_runtime.limits.usage import OfDrivers, Usage
 from xpu_runtime.vendors import discovery
@@ -46,6 +47,8 @@ def one(call: Callable[[], Any], seconds: float = _DRIVER_S) -> Answer:
     if time.monotonic() < _Hung.until:
         return _Hung.answer
     answer = bounded.one(call, seconds)
+    if answer.died:  # of its library
+        answer = answer.replace(error=f"asking the driver failed: {answer.error}", todo=_HANGS)
     if answer.hung:
         answer = answer.replace(error=f"the driver did not answer within {seconds:.0f} s", todo=_HANGS)
         _Hung.until, _Hung.answer = time.monotonic() + _Hung.pause, answer
@@ -79,14 +82,27 @@ def _answered(ask: Callable[[], Inventory]) -> Inventory:
     raise (DriverHangsError if answer.hung else DeviceError)(answer.error, answer.todo)
 
 
+def reap(config: Config) -> list[Grant]:
+    """As `granting.reap`; DriverHangsError where a driver has to lift limits, and hangs."""
+
+    def clear(dead: list[Grant]) -> None:
+        if not any(enforce.must_lift(grant) for grant in dead):
+            granting.clear(config, dead)
+        elif (answer := one(lambda: granting.clear(config, dead))).error:
+            raise (DriverHangsError if answer.hung else DeviceError)(answer.error, answer.todo)
+
+    return granting.reap(config, clear)
+
+
 def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -> Usage:
-    """What is known within `seconds` of what these grants use; without drivers' figures where there are none
-    by then."""
-    if not grants:
-        return Usage(devices, OfDrivers({}, {}, ()))
-    answer = one(lambda: Usage(devices).of_drivers(grants), seconds)
-    told = answer.values[0] if answer.values else OfDrivers({}, {}, (why(answer),))
-    return Usage(devices, told)
+    """What these grants use; without drivers' figures where they are needed, and there are none within
+    `seconds`."""
+
+    def ask() -> OfDrivers:
+        answer = one(lambda: Usage(devices).of_drivers(grants), seconds)
+        return answer.values[0] if answer.values else OfDrivers({}, {}, (why(answer),))
+
+    return Usage(devices, ask)
 
 
 def usage_and_unaccounted(devices: Inventory, grants: list[Grant]) -> tuple[Usage, Amounts]:

@@ -108,7 +108,7 @@ def explain(
     if request is None:
         _tell(shown, mode, "the container asks for no XPU and is left alone", (), None)
         context.exit(_GRANTED)
-    granting.reap(config)
+    asking.reap(config)
     inventory = asking.inventory(config)
     with granting.ledger_for(request) as ledger:
         outcome = granting.decide(inventory, request, config, ledger)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime import granting
 from xpu_runtime.cli import asking
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, print_json
@@ -33,7 +32,7 @@ def gc(as_json: bool) -> None:
       xpu gc
     """
     config = load()
-    dead = granting.reap(config)
+    dead = asking.reap(config)
     _report_bypasses(config)
     if as_json:
         print_json([{"container_id": grant.container_id, "pid": grant.pid} for grant in dead])

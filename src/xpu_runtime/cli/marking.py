@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 
 import click
 
-from xpu_runtime import granting
 from xpu_runtime.cli import asking
 from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import printable
@@ -39,14 +38,17 @@ def mark(
     try:
         inventory = asking.inventory(config)
     except asking.DriverHangsError as error:
-        if not all(map(_is_uuid, selectors)):
+        if not all(map(_UUID.fullmatch, selectors)):
             raise DeviceError(error.what, f"give a device's whole UUID, or {error.todo}") from None
         inventory = None
     uuids = list(dict.fromkeys(each if inventory is None else _uuid(inventory, each) for each in selectors))
     for uuid in uuids:
         write(uuid)
     # Starts are decided with the ledger locked: after this, by what was written here.
-    granting.reap(config)
+    try:
+        asking.reap(config)
+    except DeviceError as error:
+        click.echo(f"xpu: what containers have left is not given back: {error}", err=True)
     with Ledger() as ledger:
         ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
         grants = ledger.grants()
@@ -120,9 +122,11 @@ def _part(inventory: Inventory | None, uuid: str) -> events.Part:
     return events.Part(uuid)
 
 
-def _is_uuid(selector: str) -> bool:
-    """Whether that is a whole UUID, as drivers write them: with the vendor's word before it, or without."""
-    return re.fullmatch(r"([A-Z]+-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", selector) is not None
+#: Whole UUIDs of devices: NVIDIA's, and those that vendors/amd.py makes, of which a partition has a number.
+_UUID = re.compile(
+    r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|GPU-([0-9a-f]{16}|pci-[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7])(-[0-9]{1,2})?"
+)
 
 
 def _parent(inventory: Inventory, uuid: str) -> str | None:

@@ -94,9 +94,10 @@ def set(
     containers.require_known_processes()
     grant, positions = _slices(containers.named(container), device)
     inventory = asking.inventory(config)
+    usage = None if force else asking.usage(inventory, [grant])
     try:
         after = resize(
-            inventory, grant, positions, wanted, oversubscribe=config.oversubscribe_memory, force=force
+            inventory, grant, positions, wanted, oversubscribe=config.oversubscribe_memory, usage=usage
         )
     except Refused as refused:
         line = refused.refusal.line({"XPU_MEM": "--mem ", "XPU_CORES": "--cores "})

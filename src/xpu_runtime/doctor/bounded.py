@@ -18,6 +18,7 @@ from typing import Any
 
 from xpu_runtime import messages
 from xpu_runtime.errors import XpuError
+from xpu_runtime.linux.child import end_with
 from xpu_runtime.value import Value
 
 _LENGTH = struct.Struct("=I")
@@ -35,6 +36,8 @@ class Answer(Value):
     todo: str = ""
     #: It was ended at its time limit.
     hung: bool = False
+    #: Its process has died; `error` says of what.
+    died: bool = False
 
 
 class _Child:
@@ -42,9 +45,10 @@ class _Child:
 
     def __init__(self, call: Callable[[], Iterable[Any]]) -> None:
         self.pipe, theirs = os.pipe()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _serve(call, theirs)
+            _serve(call, theirs, parent)
         os.close(theirs)
         self.open = True
         self._received = bytearray()
@@ -55,23 +59,32 @@ class _Child:
         self.open = bool(piece) and len(self._received) < _MOST_BYTES
 
     def end(self, seconds: float, hung: bool) -> Answer:
-        self._kill()
+        ended_by = self.kill()
         os.close(self.pipe)
         values = list(self._values())
         if values and isinstance(values[-1], Answer):
             return values[-1].replace(values=tuple(values[:-1]))
-        why = f"it did not end within {seconds:.0f} s" if hung else "its process died"
-        return Answer(tuple(values), why, "", hung)
+        if hung:
+            return Answer(tuple(values), f"it did not end within {seconds:.0f} s", hung=True)
+        return Answer(tuple(values), f"its process died{ended_by}", died=True)
 
-    def _kill(self) -> None:
-        for send in (os.killpg, os.kill):  # with the programs that it has started
+    def kill(self) -> str:
+        """Ends it, with the programs that it has started; ` (SIGSEGV)` where a signal had ended it before."""
+        for send in (os.killpg, os.kill):
             try:
                 send(self.pid, signal.SIGKILL)
             except OSError:
                 pass
         until = time.monotonic() + _END_S
-        while os.waitpid(self.pid, os.WNOHANG)[0] == 0 and time.monotonic() < until:
-            time.sleep(0.005)
+        ended, status = 0, 0
+        while not ended and time.monotonic() < until:
+            try:
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # whoever started us ignores SIGCHLD: the kernel has taken it
+                break
+            if not ended:
+                time.sleep(0.005)
+        return f" ({signal.Signals(os.WTERMSIG(status)).name})" if os.WIFSIGNALED(status) else ""
 
     def _values(self) -> Iterator[Any]:
         at = 0
@@ -86,14 +99,20 @@ class _Child:
 
 def together(calls: Sequence[Callable[[], Iterable[Any]]], seconds: float) -> list[Answer]:
     """Carries out all the calls at once; an answer each, in their order, after `seconds` at the latest."""
-    children = [_Child(call) for call in calls]
-    until = time.monotonic() + seconds
-    while running := {child.pipe: child for child in children if child.open}:
-        ready, _, _ = select.select(list(running), [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            break
-        for pipe in ready:
-            running[pipe].receive()
+    children: list[_Child] = []
+    try:
+        children += map(_Child, calls)
+        until = time.monotonic() + seconds
+        while running := {child.pipe: child for child in children if child.open}:
+            ready, _, _ = select.select(list(running), [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                break
+            for pipe in ready:
+                running[pipe].receive()
+    except BaseException:  # Ctrl-C among them
+        for child in children:
+            child.kill()
+        raise
     return [child.end(seconds, child.open) for child in children]
 
 
@@ -103,10 +122,12 @@ def one(call: Callable[[], Any], seconds: float) -> Answer:
     return answer
 
 
-def _serve(call: Callable[[], Iterable[Any]], pipe: int) -> None:
+def _serve(call: Callable[[], Iterable[Any]], pipe: int, parent: int) -> None:
     """The child's whole life; never returns."""
     try:
+        # Apart from the terminal's Ctrl-C, so that `together` ends it, with the programs that it has started.
         os.setpgid(0, 0)
+        end_with(parent)
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):  # libraries and programs print what they like
             os.dup2(nothing, standard)

@@ -102,6 +102,8 @@ class Backend:
     WRITES_LOG = False
     #: Whether it accounts for each process of a container (`account`).
     KEEPS_ACCOUNT = False
+    #: Whether what it has in force is the driver's to tell, which can hang.
+    ASKS_DRIVER = False
     #: Whether the containers whose limits it holds run on a device at the same time, and not in turns.
     SIDE_BY_SIDE = False
     #: Whether it holds whole devices only, so that the configuration's default share of one is not for it.

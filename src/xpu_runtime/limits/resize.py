@@ -55,12 +55,12 @@ def resize(
     wanted: Wanted,
     *,
     oversubscribe: float,
-    force: bool,
+    usage: Usage | None,
 ) -> Grant:
     """Gives the slices of `grant` at `positions` the limits of `wanted` each, or none of them; the new grant.
 
-    Refused where a device has not enough free, or, unless `force`, where the container uses more than
-    that; XpuError where there is no limit to change, or where it cannot be changed.
+    Refused where a device has not enough free, or where the container uses more than that by `usage` (None:
+    whatever it uses); XpuError where there is no limit to change, or where it cannot be changed.
     """
     if grant.state != "running":
         raise ApplyError(f"container {grant.container_id} is still being created", "try again when it runs")
@@ -73,8 +73,7 @@ def resize(
         for position, _ in shared:
             now, policy = _policies(grant, position, wanted)
             change.share(grant, position, now, policy)
-        if not force and wanted.memory is not None:
-            usage = Usage(inventory)
+        if usage is not None and wanted.memory is not None:
             change.in_use = {p: usage.larger(grant, p) for p in positions}
             change.problems = usage.problems
         try:

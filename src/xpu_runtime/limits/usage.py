@@ -7,6 +7,8 @@ account is the registry's to know.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from xpu_runtime.ledger.grants import KINDS, MEMORY, Grant
 from xpu_runtime.limits import registry, usage_page
 from xpu_runtime.limits.backend import InForce, device_memory
@@ -43,7 +45,8 @@ class OfDrivers(Value):
 
     #: Bytes by device and process, as `memory_by_process`.
     by_process: dict[str, dict[int, int | None]]
-    #: By grant, position and kind, as `Usage.in_force`; what is missing is not known.
+    #: By grant, position and kind, as `Usage.in_force`, where the holder asks a driver; what is missing is
+    #: not known.
     in_force: dict[tuple[int, int, str], InForce | None]
     problems: tuple[str, ...]
 
@@ -51,14 +54,15 @@ class OfDrivers(Value):
 class Usage:
     """Reported usage: each source is asked once, when it is needed; `problems` says which could not be."""
 
-    def __init__(self, inventory: Inventory, told: OfDrivers | None = None) -> None:
-        """With `told`, no driver is asked: that is what they have told."""
+    def __init__(self, inventory: Inventory, ask: Callable[[], OfDrivers] | None = None) -> None:
+        """With `ask`, no driver is asked but by that, once, where something is needed that only they tell."""
         self._inventory = inventory
-        self._asks = told is None
-        self._by_process = None if told is None else told.by_process
-        self._in_force = {} if told is None else dict(told.in_force)
+        self._ask = ask
+        self._told: OfDrivers | None = None
+        self._by_process: dict[str, dict[int, int | None]] | None = None
+        self._in_force: dict[tuple[int, int, str], InForce | None] = {}
         self._slots: dict[int, list[usage_page.ProcessUsage]] = {}
-        self.problems: list[str] = [] if told is None else list(told.problems)
+        self.problems: list[str] = []
 
     def in_use(self, grant: Grant, position: int) -> int | None:
         """What a slice uses: its account's total, where it has one, else what the driver reports."""
@@ -78,11 +82,8 @@ class Usage:
         in_force = self.in_force(grant, position, MEMORY)
         if in_force is not None and in_force.used is not None:
             return None
-        if not self._asks and (grant.id, position, MEMORY) not in self._in_force:
-            # No driver has told whether it counts: an account is for what its own backend holds.
-            accountant = registry.accountant(grant)
-            if accountant is None or grant.slices[position].holder(MEMORY) != accountant.NAME:
-                return None
+        if in_force is None and _is_drivers(grant, position, MEMORY) and self._is_silent(grant, position):
+            return None  # whether the driver counts is not known
         account = self._account(grant)
         if all(slot.dead for slot in account):
             return None
@@ -104,23 +105,29 @@ class Usage:
     def in_force(self, grant: Grant, position: int, kind: str) -> InForce | None:
         """What the backend that holds a limit has in force; None where that is not known."""
         key = (grant.id, position, kind)
-        if key not in self._in_force and self._asks:
-            holder = registry.known_holder(grant.slices[position], kind)
-            held = holder.in_force(self._inventory, grant, position, kind) if holder is not None else None
-            self._in_force[key] = held
-        return self._in_force.get(key)
+        if key not in self._in_force:
+            self._in_force[key] = self._find_in_force(grant, position, kind)
+        return self._in_force[key]
+
+    def _find_in_force(self, grant: Grant, position: int, kind: str) -> InForce | None:
+        holder = registry.known_holder(grant.slices[position], kind)
+        if holder is None:
+            return None
+        if holder.ASKS_DRIVER and (told := self._of_drivers()) is not None:
+            return told.in_force.get((grant.id, position, kind))
+        return holder.in_force(self._inventory, grant, position, kind)
 
     def of_drivers(self, grants: list[Grant]) -> OfDrivers:
         """What drivers tell of these grants."""
-        slices = [(grant, position) for grant in grants for position in range(len(grant.slices))]
         in_force = {
             (grant.id, position, kind): self.in_force(grant, position, kind)
-            for grant, position in slices
+            for grant in grants
+            for position in range(len(grant.slices))
             for kind in KINDS
+            if _is_drivers(grant, position, kind)
         }
-        for grant, position in slices[:1]:
-            self._of_device(grant.slices[position].device_uuid)  # asks for all devices
-        return OfDrivers(self._by_process or {}, in_force, tuple(self.problems))
+        by_process = self._of_devices()
+        return OfDrivers(by_process, in_force, tuple(self.problems))
 
     def processes(self, grant: Grant, position: int) -> list[Process]:
         """Each process that has memory of the slice or a place in its account, the largest first."""
@@ -167,12 +174,30 @@ class Usage:
 
     def _of_device(self, uuid: str) -> dict[int, int | None] | None:
         """Bytes by process, as the driver tells them; None where it does not."""
+        return self._of_devices().get(uuid)
+
+    def _of_devices(self) -> dict[str, dict[int, int | None]]:
         if self._by_process is None:
-            problems: list[str] = []
-            self._by_process = memory_by_process(self._inventory, problems)
-            for problem in problems:
+            if (told := self._of_drivers()) is not None:
+                self._by_process = told.by_process
+            else:
+                problems: list[str] = []
+                self._by_process = memory_by_process(self._inventory, problems)
+                for problem in problems:
+                    self._problem(problem)
+        return self._by_process
+
+    def _of_drivers(self) -> OfDrivers | None:
+        """What whoever asks them has told; None: they are asked here."""
+        if self._told is None and self._ask is not None:
+            self._told = self._ask()
+            for problem in self._told.problems:
                 self._problem(problem)
-        return self._by_process.get(uuid)
+        return self._told
+
+    def _is_silent(self, grant: Grant, position: int) -> bool:
+        told = self._of_drivers()
+        return told is not None and (grant.id, position, MEMORY) not in told.in_force
 
     def _problem(self, text: str) -> None:
         if text not in self.problems:
@@ -187,6 +212,12 @@ def processes(grant: Grant) -> list[int] | None:
     if not proc.is_alive(grant.pid, grant.start_time):
         return []
     return proc.in_pid_namespace_of(grant.pid)
+
+
+def _is_drivers(grant: Grant, position: int, kind: str) -> bool:
+    """Whether a driver holds that limit."""
+    holder = registry.known_holder(grant.slices[position], kind)
+    return holder is not None and holder.ASKS_DRIVER
 
 
 def _host_pid(slot: usage_page.ProcessUsage, there: dict[int, list[int]]) -> int | None:

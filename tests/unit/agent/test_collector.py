@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,13 @@ PAGES = ("metrics", "data")
 class Scraper:
     """A server in this process, and its clients."""
 
-    def __init__(self, path: Path, make: collector.Make, history: History | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        make: collector.Make,
+        history: History | None = None,
+        missing: Callable[[str], bytes] | None = None,
+    ) -> None:
         self._path = str(path)
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(self._path)
@@ -32,7 +39,7 @@ class Scraper:
         self.collector = Collector(make)
         self._server = Server(
             self.collector,
-            {f"/{name}": FromCollector(name.encode(), "text/plain") for name in PAGES},
+            {f"/{name}": FromCollector(name.encode(), "text/plain", missing=missing) for name in PAGES},
             history,
         )
         self._server.listen(Listener(self._listening))
@@ -87,8 +94,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(scrapes, "_FRESH_S", 0.0)
     started: list[Scraper] = []
 
-    def scraper(make: collector.Make, history: History | None = None) -> Scraper:
-        started.append(Scraper(tmp_path / f"socket-{len(started)}", make, history))
+    def scraper(make: collector.Make, *options: Any, **named: Any) -> Scraper:
+        started.append(Scraper(tmp_path / f"socket-{len(started)}", make, *options, **named))
         return started[-1]
 
     yield scraper
@@ -213,6 +220,25 @@ def test_where_it_hangs_all_that_wait_are_told_at_once(start: Start, monkeypatch
         status, body = scraper.answer(client)
         assert status == 503 and "does the driver answer?" in body
     assert len(asked) == 1
+
+
+def test_what_is_told_in_the_place_of_a_page_is_made_once_for_all_who_wait(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes seconds, in which nobody else is served."""
+    monkeypatch.setattr(Collector, "longest_s", 1.0)
+    monkeypatch.setattr(scrapes, "_FRESH_S", 60.0)
+    made: list[str] = []
+
+    def missing(why: str) -> bytes:
+        made.append(why)
+        return b"0"
+
+    scraper = start(lambda: lambda _: time.sleep(1000) or b"", missing=missing)  # type: ignore[func-returns-value]
+    clients = [scraper.asking(page) for page in ("data", "metrics", "metrics", "metrics")]
+    assert [scraper.answer(client) for client in clients] == [(200, "0")] * 4
+    assert scraper.answer(scraper.asking("metrics")) == (200, "0")
+    assert len(made) == len(PAGES)
 
 
 def test_samples_are_taken_while_nobody_asks_and_one_that_fails_is_left_out(start: Start) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,6 +209,39 @@ def test_a_syslog_that_is_away_or_full_is_waited_for(
             except BlockingIOError:
                 pass
     assert [line.split()[-2] for line in found] == [str(number).encode() for number in range(50)]
+
+
+def test_where_nobody_takes_events_the_ledger_is_read_ever_less_often(
+    journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a syslog that reads a stream: no datagram reaches it."""
+    monkeypatch.setattr(journal, "_JOURNAL", "/nonexistent")
+    for module, name in ((messages, "_SYSTEM_LOG"), (journal, "_SYSLOG")):
+        monkeypatch.setattr(module, name, str(tmp_path / "stream"))
+    with Ledger() as ledger:
+        ledger.note(events.REAPED, "a")
+    read, clock, log = Ledger.history, [1000.0], list[str]()
+    looks: list[float] = []
+
+    def counted(ledger: Ledger, *args: Any, **options: Any) -> Any:
+        looks.append(clock[0])
+        return read(ledger, *args, **options)
+
+    monkeypatch.setattr(Ledger, "history", counted)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    service = journal.Journal(log.append)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        stream.bind(str(tmp_path / "stream"))
+        for _ in range(1000):
+            service.look()
+            clock[0] += 0.2
+    assert len(log) == 1 and "Protocol wrong type" in log[0]
+    assert 5 < len(looks) < 15
+    assert not (tmp_path / "events.told").exists()
+    monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "socket"))
+    clock[0] += 30
+    service.look()
+    assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == ["a"]
 
 
 def test_a_full_queue_is_waited_for(journald: socket.socket) -> None:

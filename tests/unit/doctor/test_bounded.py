@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,10 +45,48 @@ def test_each_call_has_its_answer_and_none_waits_for_another() -> None:
     assert time.monotonic() - started < 20
     assert [answer.values for answer in answers] == [(1,), (2,), (3,), (bytes(3 << 20),), ()]
     assert [answer.error for answer in answers] == [
-        "it did not end within 3 s", "its process died", "it is broken", "", "",
+        "it did not end within 3 s", "its process died (SIGKILL)", "it is broken", "", "",
     ]  # fmt: skip
     assert [answer.hung for answer in answers] == [True, False, False, False, False]
+    assert [answer.died for answer in answers] == [False, True, False, False, False]
     assert answers[2].todo == "mend it"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_call_ends_with_whoever_waits_for_it(number: signal.Signals) -> None:
+    reading, writing = os.pipe()
+    asker = os.fork()
+    if asker == 0:
+        os.close(reading)
+
+        def waits() -> Iterator[int]:
+            os.write(writing, b"%d" % os.getpid())
+            time.sleep(1000)
+            yield 1
+
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            bounded.together([waits], 1000)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    call = int(os.read(reading, 100))
+    os.kill(asker, number)
+    os.waitpid(asker, 0)
+    # The pipe is open in the call alone.
+    has_ended = bool(select.select([reading], [], [], 10)[0])
+    os.close(reading)
+    if not has_ended:
+        os.kill(call, signal.SIGKILL)
+    assert has_ended
+
+
+def test_a_call_of_who_ignores_its_children_is_answered() -> None:
+    """As a parent may have left it to its children."""
+    script = "from xpu_runtime.doctor import bounded; print(bounded.one(lambda: 7, 10).values)"
+    ignores = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+    done = subprocess.run([sys.executable, "-c", ignores + script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "(7,)\n"), done.stderr
 
 
 def test_what_a_call_has_started_ends_with_it(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import Transaction
 from xpu_runtime.limits import enforce, folders, pages
 from xpu_runtime.limits.resize import Wanted, resize
+from xpu_runtime.limits.usage import Usage
 from xpu_runtime.linux import proc
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
@@ -72,7 +73,14 @@ class Container:
     def change(
         self, wanted: Wanted, *positions: int, force: bool = True, oversubscribe: float = 1.0
     ) -> Grant:
-        return resize(FOUND, self.grant, positions or (0,), wanted, oversubscribe=oversubscribe, force=force)
+        return resize(
+            FOUND,
+            self.grant,
+            positions or (0,),
+            wanted,
+            oversubscribe=oversubscribe,
+            usage=None if force else Usage(FOUND),
+        )
 
     def in_force(self) -> list[int | None]:
         return list(pages.quota(str(self.folder)).limits)

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from xpu_runtime.errors import ApplyError, DeviceError
+from xpu_runtime.ledger.grants import MEMORY
 from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.limits import pages
 from xpu_runtime.limits.resize import Wanted, resize
-from xpu_runtime.limits.usage import Usage
+from xpu_runtime.limits.usage import OfDrivers, Usage
 from xpu_runtime.request.units import Memory
 
 from .accounts import lock_slots, write_slot
@@ -144,6 +145,27 @@ def test_what_a_container_claims_to_use_is_no_more_than_the_device_has(container
     os.close(lock)
 
 
+def test_the_driver_is_asked_only_where_the_account_does_not_tell(container: Container) -> None:
+    asked: list[str] = []
+
+    def ask() -> OfDrivers:
+        asked.append("asked")
+        return OfDrivers({}, {}, ("the driver does not answer",))
+
+    write_slot(container.folder, 0, pid=1, name=b"p", used=MIB)
+    lock = lock_slots(container.folder, 0)
+    usage = Usage(FOUND, ask)
+    assert usage.in_use(container.grant, 0) == MIB
+    limit = usage.in_force(container.grant, 0, MEMORY)
+    assert limit is not None and limit.limit == 4 * GIB
+    assert (asked, usage.problems) == ([], [])
+    os.close(lock)
+    usage = Usage(FOUND, ask)
+    assert usage.in_use(container.grant, 0) is None
+    assert usage.in_use(container.grant, 0) is None
+    assert (asked, usage.problems) == (["asked"], ["the driver does not answer"])
+
+
 def test_what_cannot_be_known_takes_force(container: Container) -> None:
     with pytest.raises(DeviceError, match=r"is not known.*give --force"):
         container.set(GIB, force=False)
@@ -172,7 +194,7 @@ def test_a_device_that_is_gone_is_told(container: Container) -> None:
             (0,),
             Wanted(Memory(bytes=GIB)),
             oversubscribe=1.0,
-            force=True,
+            usage=None,
         )
 
 

@@ -26,6 +26,7 @@ _NO_LIMIT = (1 << 64) - 1
 class Driver(OnCgroup):
     NAME = "driver"
     HOLDER = "the driver"
+    ASKS_DRIVER = True
 
     def unavailable(self, inventory: Inventory, device: Device) -> str | None:
         if device.is_partition:

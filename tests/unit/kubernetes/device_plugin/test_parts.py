@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.kubernetes_api import ApiServer
-from support.stand_in_kubelet import Kubelet, until
+from support.stand_in_kubelet import Kubelet, running, until
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.access import Access
 from xpu_runtime.kubernetes.api import Api
@@ -309,6 +309,13 @@ def test_a_ledger_that_has_just_changed_may_change_in_the_same_tick(run_dir: Pat
     assert SharedLedger.stamp() == ()
 
 
+@pytest.fixture
+def there() -> Iterator[Kubelet]:
+    """Not in pytest's folders: their names leave a socket's path no room."""
+    with running() as found:
+        yield found
+
+
 def looked(registrations: kubelet.Registrations) -> kubelet.Registrations:
     """After a look, of which the plugin has one each second: a kubelet on a busy machine may not answer the
     first time."""
@@ -317,12 +324,10 @@ def looked(registrations: kubelet.Registrations) -> kubelet.Registrations:
 
 
 def test_what_is_offered_for_the_first_time_in_a_while_is_not_registered_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
 ) -> None:
     """What the Node's status tells is old: whole cards that have just become free are in none yet."""
     monkeypatch.setattr(kubelet, "_STATUS_S", 0.3)
-    there = Kubelet(tmp_path)
-    there.start()
     served = Served()
     served.tell(Offer(("a-0",), frozenset()))
     status = [time.monotonic()]
@@ -352,18 +357,15 @@ def test_what_is_offered_for_the_first_time_in_a_while_is_not_registered_again(
         until(lambda: looked(found).registered > before, "it is registered again")
     finally:
         found.close()
-        there.stop()
         threads.shutdown()
 
 
 def test_what_the_nodes_status_has_nothing_of_is_registered_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
 ) -> None:
     """A kubelet of 1.20 goes on following the list of a plugin in whose place another one came, and has ended
     since."""
     monkeypatch.setattr(kubelet, "_STATUS_S", 0.1)
-    there = Kubelet(tmp_path)
-    there.start()
     served, none = Served(), Served()
     served.tell(Offer(("a-0", "a-1"), frozenset(["a-1"])))
     none.tell(Offer(("b-0",), frozenset()))
@@ -406,5 +408,4 @@ def test_what_the_nodes_status_has_nothing_of_is_registered_again(
         assert found.registered == before
     finally:
         found.close()
-        there.stop()
         threads.shutdown()

@@ -1,0 +1,44 @@
+"""What is marked as drained or reserved while no driver answers: only what is a whole UUID."""
+
+from __future__ import annotations
+
+import pytest
+
+from xpu_runtime.cli import asking, marking
+from xpu_runtime.errors import DeviceError
+
+
+@pytest.mark.parametrize(
+    ("uuid", "is_whole"),
+    [
+        ("GPU-00112233-4455-6677-8899-aabbccddeeff", True),
+        ("MIG-00112233-4455-6677-8899-aabbccddeeff", True),
+        # AMD's, as vendors/amd.py makes them.
+        ("GPU-0123456789abcdef", True),
+        ("GPU-0123456789abcdef-1", True),
+        ("GPU-pci-0000-03-00-0", True),
+        ("GPU-pci-0000-03-00-0-7", True),
+        # No driver's: no device would be drained.
+        ("00112233-4455-6677-8899-aabbccddeeff", False),
+        ("GPU-00112233-4455-6677-8899-aabbccddeef", False),
+        ("GPU-0011", False),
+        ("GPU-pci-0000-03-00", False),
+        ("0", False),
+    ],
+)
+@pytest.mark.usefixtures("run_dir")
+def test_without_an_answer_of_the_driver_a_whole_uuid_is_taken(
+    monkeypatch: pytest.MonkeyPatch, uuid: str, is_whole: bool
+) -> None:
+    def hangs(config: object) -> None:
+        raise asking.DriverHangsError("the driver did not answer", "see")
+
+    monkeypatch.setattr(asking, "inventory", hangs)
+    written: list[str] = []
+    if not is_whole:
+        with pytest.raises(DeviceError, match="give a device's whole UUID"):
+            marking.mark((uuid,), written.append, "drained", "", str)
+        assert written == []
+        return
+    marking.mark((uuid,), written.append, "drained", "", str)
+    assert written == [uuid]
