@@ -40,7 +40,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check
 # No option of all of pip's versions and commands.
 export PIP_ROOT_USER_ACTION := ignore
 # How many processes run tests side by side; tests/support/parallel.py says how.
-WORKERS ?= 3
+WORKERS ?= 2
 # The tree that demo, tests and benchmarks run: what `make install` leaves, nothing else.
 ROOT    := $(BUILD)/root
 
