@@ -6,9 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -175,53 +172,6 @@ def test_a_driver_that_hangs_makes_no_answer_wait_for_ever(node: Node, start_age
         os.kill(driver, signal.SIGCONT)
     time.sleep(1.1)
     assert answer(path)[0] == 200
-
-
-def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
-    node: Node, bundles: Callable[..., Path]
-) -> None:
-    node.sim("1xT4-R580")
-    container = node.start(bundles("XPU_MEM=2G", args=["sleep", "1000"]))
-    whole_uuid = node.xpu("devices", "-q").stdout.strip()
-    (driver,) = sim_driver(node)
-
-    def ask(*asked: tuple[str, ...]) -> list[subprocess.CompletedProcess[str]]:
-        """At once: each takes seconds, for which it waits."""
-        with ThreadPoolExecutor() as pool:
-            return list(pool.map(lambda words: node.xpu(*words, check=False), asked))
-
-    os.kill(driver, signal.SIGSTOP)
-    try:
-        slices, devices, top, whole, figures, less = ask(
-            ("ps",),
-            ("devices",),
-            ("top", "--once"),
-            ("inspect", container),
-            ("metrics",),
-            ("set", container, "--mem", "1G"),
-        )
-        (node.run_dir / "inventory.json").unlink()
-        still, drained, *nothing = ask(
-            ("ps",), ("drain", whole_uuid), ("devices",), ("drain", "0"), ("top", "--once")
-        )
-    finally:
-        os.kill(driver, signal.SIGCONT)
-    silent = "memory in use is not known: the driver did not answer within"
-    assert container[:12] in top.stdout and f"{silent} 5 s" in top.stderr
-    assert f"container  {container}" in whole.stdout and f"{silent} 8 s" in whole.stdout
-    assert "\nxpu_up 0.0\n" in figures.stdout and "the driver did not answer within 20 s" in figures.stderr
-    assert less.returncode == 1 and "the driver did not answer within 8 s" in less.stderr
-    assert "give --force" in less.stderr
-    assert drained.stdout.startswith(f"{whole_uuid} is drained") and container[:12] in drained.stdout
-    for each in nothing:
-        assert each.returncode == 1
-        assert each.stderr.startswith("xpu: the driver did not answer within 8 s: ")
-    assert still.stdout.splitlines()[1].startswith(container[:12])
-    (line,) = slices.stdout.splitlines()[1:]
-    assert line.split()[:4] == [container[:12], "0", "2G", "-"]
-    assert f"{silent} 8 s: see whether" in slices.stderr
-    assert "Tesla T4" in devices.stdout
-    assert "what is in use is not known: the driver did not answer within 8 s" in devices.stderr
 
 
 def test_it_ends_with_the_agent_however_that_ends(node: Node, start_agent: Serve) -> None:

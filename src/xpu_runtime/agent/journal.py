@@ -58,12 +58,14 @@ class Journal:
     def look(self) -> None:
         """Passes on what is new; costs a look at a file and a folder where nothing is. Never waits, and never
         fails."""
-        if time.monotonic() < self._not_before:
+        waits = time.monotonic() < self._not_before
+        if waits and not ends.are_entered(self._path):
             return
         before = self._last, self._time
         try:
-            self._look()
-            self._pause = 0.0
+            self._look(waits)
+            if not waits:
+                self._pause = 0.0
         except XpuError:
             pass  # a start has the ledger: the next look has it
         except BlockingIOError:  # the journal's queue is full, or it is being started again
@@ -83,7 +85,8 @@ class Journal:
         self._not_before = time.monotonic() + self._pause
         self._pause = min(max(2 * self._pause, _AGAIN_S), _LONGEST_AGAIN_S)
 
-    def _look(self) -> None:
+    def _look(self, waits: bool) -> None:
+        """With `waits`, ends of containers are taken in, and nothing is passed on."""
         is_heard = os.path.exists(_JOURNAL) or os.path.exists(_SYSLOG)
         if is_heard and not self._was_heard:
             self._seen = ()  # whoever listens later is told then
@@ -98,7 +101,7 @@ class Journal:
         waiting.allow(_LEDGER_S)
         with Ledger(as_is=True) as ledger:
             # Ends of containers are taken in all the same.
-            new = ledger.history(self._last, self._time, most=_MOST if is_heard else 0)
+            new = ledger.history(self._last, self._time, most=_MOST if is_heard and not waits else 0)
         before = self._last, self._time
         try:
             for event in new:
@@ -108,7 +111,7 @@ class Journal:
             if (self._last, self._time) != before:
                 _write(self._last, self._time)
         # Not remembered while it is new: more may come in the same tick of the clock.
-        if len(new) < _MOST and time.time_ns() - there.st_mtime_ns > _TICK_NS:
+        if not waits and len(new) < _MOST and time.time_ns() - there.st_mtime_ns > _TICK_NS:
             self._seen = now
 
     def _pass_on(self, event: Event) -> None:

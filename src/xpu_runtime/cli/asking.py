@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import click
+
 from xpu_runtime import granting
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.doctor import bounded
@@ -24,9 +26,9 @@ from xpu_runtime.vendors.inventory import Inventory
 
 #: Seconds that a command waits for drivers; to open one takes a second or two.
 _DRIVER_S = 8.0
-#: Seconds until one that hung is asked again; twice as many each time. A process that hangs in the kernel
-#: stays there, and `--watch` would make more and more of them.
-_AGAIN_S = 60.0
+#: Seconds until one that hung is asked again; twice as many each time, up to the last. A process that hangs
+#: in the kernel stays there, and `--watch` would make more and more of them.
+_AGAIN_S, _LONGEST_AGAIN_S = 60.0, 600.0
 _HANGS = "see whether the driver's own tools answer, and `xpu doctor`"
 
 
@@ -52,7 +54,7 @@ def one(call: Callable[[], Any], seconds: float = _DRIVER_S) -> Answer:
     if answer.hung:
         answer = answer.replace(error=f"the driver did not answer within {seconds:.0f} s", todo=_HANGS)
         _Hung.until, _Hung.answer = time.monotonic() + _Hung.pause, answer
-        _Hung.pause *= 2
+        _Hung.pause = min(2 * _Hung.pause, _LONGEST_AGAIN_S)
     else:
         _Hung.pause = _AGAIN_S
     return answer
@@ -83,13 +85,16 @@ def _answered(ask: Callable[[], Inventory]) -> Inventory:
 
 
 def reap(config: Config) -> list[Grant]:
-    """As `granting.reap`; DriverHangsError where a driver has to lift limits, and hangs."""
+    """As `granting.reap`; where a driver has to lift limits, and does not, that is said: their slices are
+    free all the same."""
 
     def clear(dead: list[Grant]) -> None:
         if not any(enforce.must_lift(grant) for grant in dead):
             granting.clear(config, dead)
-        elif (answer := one(lambda: granting.clear(config, dead))).error:
-            raise (DriverHangsError if answer.hung else DeviceError)(answer.error, answer.todo)
+        elif problem := why(one(lambda: granting.clear(config, dead))):
+            click.echo(
+                f"xpu: limits of containers that have ended may still be in force: {problem}", err=True
+            )
 
     return granting.reap(config, clear)
 
@@ -100,7 +105,7 @@ def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -
 
     def ask() -> OfDrivers:
         answer = one(lambda: Usage(devices).of_drivers(grants), seconds)
-        return answer.values[0] if answer.values else OfDrivers({}, {}, (why(answer),))
+        return answer.values[0] if answer.values else OfDrivers({}, {}, (why(answer),), silent=True)
 
     return Usage(devices, ask)
 

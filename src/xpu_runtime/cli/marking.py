@@ -45,10 +45,7 @@ def mark(
     for uuid in uuids:
         write(uuid)
     # Starts are decided with the ledger locked: after this, by what was written here.
-    try:
-        asking.reap(config)
-    except DeviceError as error:
-        click.echo(f"xpu: what containers have left is not given back: {error}", err=True)
+    asking.reap(config)
     with Ledger() as ledger:
         ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
         grants = ledger.grants()

@@ -18,7 +18,7 @@ from typing import Any
 
 from xpu_runtime import messages
 from xpu_runtime.errors import XpuError
-from xpu_runtime.linux.child import end_with
+from xpu_runtime.linux import child
 from xpu_runtime.value import Value
 
 _LENGTH = struct.Struct("=I")
@@ -46,7 +46,12 @@ class _Child:
     def __init__(self, call: Callable[[], Iterable[Any]]) -> None:
         self.pipe, theirs = os.pipe()
         parent = os.getpid()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(self.pipe)
+            os.close(theirs)
+            raise
         if self.pid == 0:
             _serve(call, theirs, parent)
         os.close(theirs)
@@ -70,20 +75,11 @@ class _Child:
 
     def kill(self) -> str:
         """Ends it, with the programs that it has started; ` (SIGSEGV)` where a signal had ended it before."""
-        for send in (os.killpg, os.kill):
-            try:
-                send(self.pid, signal.SIGKILL)
-            except OSError:
-                pass
-        until = time.monotonic() + _END_S
-        ended, status = 0, 0
-        while not ended and time.monotonic() < until:
-            try:
-                ended, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # whoever started us ignores SIGCHLD: the kernel has taken it
-                break
-            if not ended:
-                time.sleep(0.005)
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except OSError:
+            pass  # it has not begun, or has ended
+        status = child.end(self.pid, _END_S)
         return f" ({signal.Signals(os.WTERMSIG(status)).name})" if os.WIFSIGNALED(status) else ""
 
     def _values(self) -> Iterator[Any]:
@@ -103,17 +99,18 @@ def together(calls: Sequence[Callable[[], Iterable[Any]]], seconds: float) -> li
     try:
         children += map(_Child, calls)
         until = time.monotonic() + seconds
-        while running := {child.pipe: child for child in children if child.open}:
+        while running := {each.pipe: each for each in children if each.open}:
             ready, _, _ = select.select(list(running), [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 break
             for pipe in ready:
                 running[pipe].receive()
     except BaseException:  # Ctrl-C among them
-        for child in children:
-            child.kill()
+        for each in children:
+            each.kill()
+            os.close(each.pipe)
         raise
-    return [child.end(seconds, child.open) for child in children]
+    return [each.end(seconds, each.open) for each in children]
 
 
 def one(call: Callable[[], Any], seconds: float) -> Answer:
@@ -127,7 +124,7 @@ def _serve(call: Callable[[], Iterable[Any]], pipe: int, parent: int) -> None:
     try:
         # Apart from the terminal's Ctrl-C, so that `together` ends it, with the programs that it has started.
         os.setpgid(0, 0)
-        end_with(parent)
+        child.end_with(parent)
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):  # libraries and programs print what they like
             os.dup2(nothing, standard)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 from xpu_runtime.errors import DeviceError, XpuError
 from xpu_runtime.limits.backend import Change
+from xpu_runtime.linux import child
 
 #: Seconds for the driver's start, before anything is locked.
 _START_S = 20.0
@@ -44,10 +44,11 @@ class SeparateProcess(Change):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stdout.flush()
         sys.stderr.flush()
+        own = os.getpid()
         self._child = os.fork()
         if self._child == 0:
             self._socket.close()
-            _serve(self._change, theirs)
+            _serve(self._change, theirs, own)
         theirs.close()
         self._allow(_START_S)
         try:
@@ -59,14 +60,7 @@ class SeparateProcess(Change):
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
-        os.kill(self._child, signal.SIGKILL)
-        ended = os.pidfd_open(self._child)
-        try:
-            # A child that hangs in the driver ends when the driver lets it, and init reaps it.
-            select.select([ended], [], [], _END_S)
-            os.waitpid(self._child, os.WNOHANG)
-        finally:
-            os.close(ended)
+        child.end(self._child, _END_S)
 
     def locked(self) -> None:
         self._allow(LOCKED_S)
@@ -114,9 +108,10 @@ class SeparateProcess(Change):
         return self._problem
 
 
-def _serve(change: Change, requests: socket.socket) -> None:
+def _serve(change: Change, requests: socket.socket, parent: int) -> None:
     """The child's whole life; never returns."""
     try:
+        child.end_with(parent)
         with change:
             requests.send(_encoded(None))
             while request := requests.recv(_MOST_BYTES):

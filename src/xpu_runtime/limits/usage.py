@@ -49,6 +49,8 @@ class OfDrivers(Value):
     #: not known.
     in_force: dict[tuple[int, int, str], InForce | None]
     problems: tuple[str, ...]
+    #: None has answered.
+    silent: bool = False
 
 
 class Usage:
@@ -70,7 +72,10 @@ class Usage:
         return self.by_driver(grant, position) if counted is None else counted
 
     def larger(self, grant: Grant, position: int) -> int | None:
-        """What a slice uses, by the account or by the driver, whichever says more."""
+        """What a slice uses, by the account or by the driver, whichever says more; None where the driver is
+        silent, as a process can have memory that the account has not."""
+        if self._is_silent():
+            return None
         known = [self.counted(grant, position), self.by_driver(grant, position)]
         return max((amount for amount in known if amount is not None), default=None)
 
@@ -82,7 +87,7 @@ class Usage:
         in_force = self.in_force(grant, position, MEMORY)
         if in_force is not None and in_force.used is not None:
             return None
-        if in_force is None and _is_drivers(grant, position, MEMORY) and self._is_silent(grant, position):
+        if in_force is None and _is_drivers(grant, position, MEMORY) and self._is_silent():
             return None  # whether the driver counts is not known
         account = self._account(grant)
         if all(slot.dead for slot in account):
@@ -195,9 +200,9 @@ class Usage:
                 self._problem(problem)
         return self._told
 
-    def _is_silent(self, grant: Grant, position: int) -> bool:
+    def _is_silent(self) -> bool:
         told = self._of_drivers()
-        return told is not None and (grant.id, position, MEMORY) not in told.in_force
+        return told is not None and told.silent
 
     def _problem(self, text: str) -> None:
         if text not in self.problems:

@@ -1,4 +1,5 @@
-"""What a forked process does first: it is to end with its parent, and to keep none of its descriptors.
+"""A forked process: what it does first, as it is to end with its parent and to keep none of its descriptors,
+and how it is ended.
 
 One that hangs in a driver would keep locks and pages open for as long. What the process is for is not known
 here.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -19,6 +21,21 @@ def end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it was quicker
         os._exit(1)
+
+
+def end(pid: int, seconds: float) -> int:
+    """Kills a child, and waits so long for its end; its status (wait(2)). 0 also where it hangs in a driver,
+    and ends when that lets it, and where the kernel has taken it, as whoever started us ignores SIGCHLD."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + seconds
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended or time.monotonic() > until:
+                return status
+            time.sleep(0.005)
+    except (ProcessLookupError, ChildProcessError):
+        return 0
 
 
 def keep_only(*kept: int) -> None:
