@@ -81,7 +81,12 @@ def test_a_command_that_is_ended_leaves_nothing_in_the_driver(
 ) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=2G", args=SLEEP))
-    command = [node.prefix / "bin" / "xpu", words[0], *([container] if words[1:] else []), *words[1:]]
+    command: list[str | Path] = [
+        node.prefix / "bin" / "xpu",
+        words[0],
+        *([container] if words[1:] else []),
+        *words[1:],
+    ]
 
     def asking() -> list[str]:
         return [each for each in processes_of(node) if f"xpu {words[0]} " in each]
@@ -128,7 +133,7 @@ def test_a_caller_that_ignores_its_children_is_told_what_came_of_a_change(
 ) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
-    command = [node.prefix / "bin" / "xpu", "set", container, "--mem"]
+    command: list[str | Path] = [node.prefix / "bin" / "xpu", "set", container, "--mem"]
     for amount, status in (("2G", 0), ("100G", 3)):
         done = subprocess.run(
             [*command, amount],

@@ -239,6 +239,12 @@ def test_where_nobody_takes_events_the_ledger_is_read_ever_less_often(
     assert 5 < len(looks) < 15
     assert not (tmp_path / "events.told").exists()
     monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "socket"))
+    # Ends of containers are taken in meanwhile.
+    with monkeypatch.context() as patch:
+        patch.setattr("xpu_runtime.ledger.ends.are_entered", lambda _: True)
+        before = len(looks)
+        service.look()
+        assert (len(looks), told(journald)) == (before + 1, [])
     clock[0] += 30
     service.look()
     assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == ["a"]
