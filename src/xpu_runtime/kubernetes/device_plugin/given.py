@@ -54,13 +54,10 @@ class Given:
         self.last = GivenNow()
 
     def ask(self) -> GivenNow:
-        """What it is now; KubeletError, and `last` is then as good as none."""
+        """What it is now; KubeletError, and `last` still holds: a kubelet that does not answer gives nobody
+        anything."""
         with self._lock:
-            try:
-                self.last = GivenNow(True, self._sorted(kubelet.pods(self._path)))
-            except kubelet.KubeletError:
-                self.last = GivenNow()
-                raise
+            self.last = GivenNow(True, self._sorted(kubelet.pods(self._path)))
             return self.last
 
     def _sorted(self, pods: Iterable[PodResources]) -> dict[str, dict[PodName, frozenset[str]]]:

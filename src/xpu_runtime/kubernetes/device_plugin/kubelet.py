@@ -2,14 +2,15 @@
 
 A kubelet that starts removes all sockets of plugins and makes its own anew; so the plugin looks each second
 whether both are as they were, and otherwise listens and registers again. A list that the kubelet follows ends
-a look before another one is registered: to kubelets of 1.25 to 1.35 the end of any list is the end of the
-resource, whoever has registered it by then (kubernetes#121994).
+before another one is registered: to kubelets of 1.25 to 1.35 the end of any list is the end of the resource,
+whoever has registered it by then (kubernetes#121994).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -38,8 +39,12 @@ _PREFIX = "xpu-"
 #: Seconds until a resource is registered again whose list the kubelet does not follow; twice as many each
 #: time, up to the last. Two plugins with one resource take it from each other.
 _UNWATCHED_S, _LONGEST_UNWATCHED_S = 3.0, 60.0
-#: Seconds until the Node's status tells of what is offered: the kubelet writes it each 10 s.
+#: Seconds between two looks at the Node's status that both tell of nothing, until that is true of what is
+#: offered: the kubelet writes it each 10 s, and what is read may have been written before.
 _STATUS_S = 30.0
+#: Seconds for the kubelet to take note of a list's end. In these none of the resource is to be had, and a pod
+#: that is admitted then fails.
+_NOTED_S = 0.2
 
 
 class KubeletError(XpuError):
@@ -103,6 +108,8 @@ class Registrations:
         self._registered_at: dict[str, float] = {}
         self._watched_at: dict[str, float] = {}
         self._patience: dict[str, float] = {}
+        #: By resource: since when the Node's status is known to have nothing of it.
+        self._missing_at: dict[str, float] = {}
         self._count = 0
         self._problem = ""
         #: How often a kubelet has taken a resource.
@@ -120,7 +127,9 @@ class Registrations:
         try:
             kubelet = _identity(os.path.join(self._folder, v1beta1.KUBELET_SOCKET))
             if kubelet != self._kubelet:
-                self._kubelet, self._known = kubelet, set()
+                # Followed is what this one has taken: somebody has only changed the socket's mode or owner.
+                self._kubelet = kubelet
+                self._known = {each for each in self._known if self._servers[each][1].is_watched}
             if kubelet is None:
                 raise KubeletError(f"there is no kubelet: no {v1beta1.KUBELET_SOCKET} in {self._folder}")
             self._known -= {
@@ -129,8 +138,9 @@ class Registrations:
             self._drop_unwatched()
             # A registration ends the calls on the one before: not of those that are well.
             due = [resource for resource in self._served if resource not in self._known]
-            for resource in [each for each in due if self._ends_followed(each)]:
-                due.remove(resource)
+            ended = [resource for resource in due if self._ends_followed(resource)]
+            if ended:
+                time.sleep(_NOTED_S)
             for resource in due:
                 self._register(resource)
                 self._known.add(resource)
@@ -145,7 +155,8 @@ class Registrations:
 
     def _drop_unwatched(self) -> None:
         """Counts as unknown what the kubelet has dropped: where another plugin has registered the resource,
-        and has ended since, it offers nothing of it, and may follow our list all the same (1.20)."""
+        and has ended since, it offers nothing of it, and may follow our list all the same (1.20).
+        KubeletError where it does not follow one, as none runs."""
         now = time.monotonic()
         for resource in sorted(self._known):
             patience = self._patience.get(resource, _UNWATCHED_S)
@@ -155,6 +166,8 @@ class Registrations:
                     self._patience.pop(resource, None)
                 self._watched_at[resource] = now
             elif server.is_watched or now - self._watched_at[resource] > patience:
+                if not server.is_watched:
+                    _require_listening(os.path.join(self._folder, v1beta1.KUBELET_SOCKET))
                 self._known.remove(resource)
                 with contextlib.suppress(OSError):
                     os.unlink(path)  # on another one: the kubelet may follow this one as that of nobody
@@ -162,15 +175,18 @@ class Registrations:
                 self._log(f"the kubelet has dropped {resource}: does another plugin offer it here?")
 
     def _is_not_offered(self, resource: str) -> bool:
-        """Whether the Node's status has nothing of a resource of which we have offered something for so long
-        that the status would tell."""
+        """Whether the Node's status has nothing of a resource of which we offer something, and has not had
+        any for so long that it would tell."""
         told, offered_since = self._allocatable(), self._served[resource].offered_since
-        if told is None or offered_since is None:
+        if told is None or offered_since is None or told[1].get(resource, "0") != "0":
+            self._missing_at.pop(resource, None)
             return False
-        seen_at, amounts = told
-        wait = max(_STATUS_S, self._patience.get(resource, 0.0))
+        seen_at = told[0]
         since = max(self._registered_at[resource], offered_since)
-        return seen_at - since > wait and amounts.get(resource, "0") == "0"
+        first = self._missing_at.setdefault(resource, seen_at)
+        if first <= since:
+            first = self._missing_at[resource] = seen_at
+        return first > since and seen_at - first > max(_STATUS_S, self._patience.get(resource, 0.0))
 
     def _ends_followed(self, resource: str) -> bool:
         """Ends a server whose socket is gone; whether the kubelet has followed its list until now."""
@@ -221,6 +237,18 @@ def _names(folder: str) -> Iterable[str]:
         return os.listdir(folder)
     except OSError:
         return ()  # no kubelet yet
+
+
+def _require_listening(path: str) -> None:
+    """KubeletError where nobody listens on a socket that is there: a kubelet that was killed leaves it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            pass  # many wait there
+        except OSError as error:
+            raise KubeletError(f"no kubelet listens on {path} ({error.strerror})") from None
 
 
 def _identity(path: str) -> tuple[object, ...] | None:

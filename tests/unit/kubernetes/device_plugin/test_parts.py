@@ -25,7 +25,7 @@ from xpu_runtime.kubernetes.access import Access
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin import driver, kubelet, metrics
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
-from xpu_runtime.kubernetes.device_plugin.given import GivenNow
+from xpu_runtime.kubernetes.device_plugin.given import Given, GivenNow
 from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics
 from xpu_runtime.kubernetes.device_plugin.offer import Offer
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
@@ -352,12 +352,71 @@ def test_what_is_offered_for_the_first_time_in_a_while_is_not_registered_again(
         time.sleep(0.4)
         found.look()
         assert found.registered == before
-        status[0] = time.monotonic()  # and now it should have one
+        # Written before, perhaps, and read only now, as after an outage of the API server.
+        status[0] = time.monotonic()
+        time.sleep(0.4)
         found.look()
-        until(lambda: looked(found).registered > before, "it is registered again")
+        assert found.registered == before
+
+        def is_registered_again() -> bool:
+            status[0] = time.monotonic()
+            return looked(found).registered > before
+
+        until(is_registered_again, "it is registered again")
     finally:
         found.close()
         threads.shutdown()
+
+
+def test_a_kubelet_that_is_dead_or_whose_socket_was_touched_has_dropped_nothing(
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+) -> None:
+    monkeypatch.setattr(kubelet, "_UNWATCHED_S", 0.2)
+    served = Served()
+    served.tell(Offer(("a-0",), frozenset(["a-0"])))
+    threads, log = pool(), list[str]()
+    found = kubelet.Registrations(
+        str(there.plugins),
+        {"example.com/a": served},
+        cast(Calls, SimpleNamespace(preferred=None, allocate=None, pre_start=None)),
+        lambda *_: None,
+        threads,
+        log.append,
+    )
+    try:
+        until(lambda: looked(found).is_registered, "it is registered")
+        before, paths = found.registered, list(there.plugins.iterdir())
+        os.chmod(there.plugins / "kubelet.sock", 0o700)
+        found.look()
+        assert found.registered == before
+        # Killed, it leaves its socket as it is.
+        identity = kubelet._identity(str(there.plugins / "kubelet.sock"))
+        there.stop()
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(there.plugins / "kubelet.sock"))
+        with monkeypatch.context() as patch:
+            patch.setattr(kubelet, "_identity", lambda _: identity)
+            until(lambda: not looked(found).is_registered, "nobody follows it")
+            time.sleep(0.5)
+            found.look()
+        assert "no kubelet listens" in log[-1] and not any("dropped" in line for line in log)
+        assert sorted(there.plugins.iterdir()) == sorted(paths)
+        there.start()
+        until(lambda: looked(found).is_registered, "it is registered again")
+        assert found.registered == before + 1
+    finally:
+        found.close()
+        threads.shutdown()
+
+
+def test_what_the_kubelet_has_given_holds_while_it_does_not_answer(there: Kubelet) -> None:
+    found = Given(str(there.pod_resources), [MEMORY])
+    there.given["default", "a", "main", MEMORY] = ["x"]
+    assert found.ask().ids(MEMORY) == frozenset({"x"})
+    there.stop()
+    with pytest.raises(kubelet.KubeletError):
+        found.ask()
+    assert found.last.ids(MEMORY) == frozenset({"x"})
 
 
 def test_what_the_nodes_status_has_nothing_of_is_registered_again(
