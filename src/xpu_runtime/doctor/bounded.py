@@ -97,7 +97,8 @@ def together(calls: Sequence[Callable[[], Iterable[Any]]], seconds: float) -> li
     """Carries out all the calls at once; an answer each, in their order, after `seconds` at the latest."""
     children: list[_Child] = []
     try:
-        children += map(_Child, calls)
+        for call in calls:
+            children.append(_Child(call))  # kept one by one: the next may fail
         until = time.monotonic() + seconds
         while running := {each.pipe: each for each in children if each.open}:
             ready, _, _ = select.select(list(running), [], [], max(0.0, until - time.monotonic()))
