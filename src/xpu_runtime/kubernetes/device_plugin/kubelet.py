@@ -138,8 +138,8 @@ class Registrations:
             self._drop_unwatched()
             # A registration ends the calls on the one before: not of those that are well.
             due = [resource for resource in self._served if resource not in self._known]
-            ended = [resource for resource in due if self._ends_followed(resource)]
-            if ended:
+            stopped = [resource for resource in due if self._stop_watched(resource)]
+            if stopped:
                 time.sleep(_NOTED_S)
             for resource in due:
                 self._register(resource)
@@ -188,15 +188,15 @@ class Registrations:
             first = self._missing_at[resource] = seen_at
         return first > since and seen_at - first > max(_STATUS_S, self._patience.get(resource, 0.0))
 
-    def _ends_followed(self, resource: str) -> bool:
-        """Ends a server whose socket is gone; whether the kubelet has followed its list until now."""
+    def _stop_watched(self, resource: str) -> bool:
+        """Ends a server whose socket is gone; whether the kubelet was watching its list."""
         path, server = self._servers.get(resource, ("", None))
         if server is None or os.path.exists(path):
             return False
-        was_followed = server.is_watched
+        was_watched = server.is_watched
         server.stop()
         del self._servers[resource]
-        return was_followed
+        return was_watched
 
     def _register(self, resource: str) -> None:
         if resource not in self._servers:

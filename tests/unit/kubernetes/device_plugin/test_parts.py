@@ -10,7 +10,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -316,53 +317,47 @@ def there() -> Iterator[Kubelet]:
         yield found
 
 
-def looked(registrations: kubelet.Registrations) -> kubelet.Registrations:
+def registrations(
+    there: Kubelet,
+    served: dict[str, Served],
+    threads: ThreadPoolExecutor,
+    log: Callable[[str], None],
+    status: Callable[[], tuple[float, dict[str, str]] | None] = lambda: None,
+) -> kubelet.Registrations:
+    calls = cast(Calls, SimpleNamespace(preferred=None, allocate=None, pre_start=None))
+    return kubelet.Registrations(str(there.plugins), served, calls, lambda *_: None, threads, log, status)
+
+
+def looked(found: kubelet.Registrations) -> kubelet.Registrations:
     """After a look, of which the plugin has one each second: a kubelet on a busy machine may not answer the
     first time."""
-    registrations.look()
-    return registrations
+    found.look()
+    return found
 
 
-def test_what_is_offered_for_the_first_time_in_a_while_is_not_registered_again(
-    monkeypatch: pytest.MonkeyPatch, there: Kubelet
-) -> None:
+def test_what_is_offered_for_the_first_time_in_a_while_is_not_registered_again(there: Kubelet) -> None:
     """What the Node's status tells is old: whole cards that have just become free are in none yet."""
-    monkeypatch.setattr(kubelet, "_STATUS_S", 0.3)
-    served = Served()
+    served, threads = Served(), pool()
     served.tell(Offer(("a-0",), frozenset()))
-    status = [time.monotonic()]
-    threads = pool()
-    found = kubelet.Registrations(
-        str(there.plugins),
-        {"example.com/a": served},
-        cast(Calls, SimpleNamespace(preferred=None, allocate=None, pre_start=None)),
-        lambda *_: None,
-        threads,
-        print,
-        lambda: (status[0], {"example.com/a": "0"}),
-    )
+    read_at = time.monotonic()
+
+    def status() -> tuple[float, dict[str, str]]:
+        return read_at, {"example.com/a": "0"}
+
+    found = registrations(there, {"example.com/a": served}, threads, print, status)
     try:
         until(lambda: looked(found).is_registered, "it is registered")
         before = found.registered
-        time.sleep(0.4)
-        status[0] = time.monotonic()  # true: it offers none
+        read_at = time.monotonic() + 2 * kubelet._STATUS_S
+        assert looked(found).registered == before  # true: it offers none
+        read_at = time.monotonic()
         served.tell(Offer(("a-0",), frozenset(["a-0"])))
-        found.look()
-        assert found.registered == before
-        time.sleep(0.4)
-        found.look()
-        assert found.registered == before
+        assert looked(found).registered == before
         # Written before, perhaps, and read only now, as after an outage of the API server.
-        status[0] = time.monotonic()
-        time.sleep(0.4)
-        found.look()
-        assert found.registered == before
-
-        def is_registered_again() -> bool:
-            status[0] = time.monotonic()
-            return looked(found).registered > before
-
-        until(is_registered_again, "it is registered again")
+        read_at = time.monotonic() + 2 * kubelet._STATUS_S
+        assert looked(found).registered == before
+        read_at += kubelet._STATUS_S + 1
+        until(lambda: looked(found).registered > before, "it is registered again")
     finally:
         found.close()
         threads.shutdown()
@@ -375,14 +370,7 @@ def test_a_kubelet_that_is_dead_or_whose_socket_was_touched_has_dropped_nothing(
     served = Served()
     served.tell(Offer(("a-0",), frozenset(["a-0"])))
     threads, log = pool(), list[str]()
-    found = kubelet.Registrations(
-        str(there.plugins),
-        {"example.com/a": served},
-        cast(Calls, SimpleNamespace(preferred=None, allocate=None, pre_start=None)),
-        lambda *_: None,
-        threads,
-        log.append,
-    )
+    found = registrations(there, {"example.com/a": served}, threads, log.append)
     try:
         until(lambda: looked(found).is_registered, "it is registered")
         before, paths = found.registered, list(there.plugins.iterdir())
@@ -433,15 +421,8 @@ def test_what_the_nodes_status_has_nothing_of_is_registered_again(
         print(line)  # what a failure shows
         log.append(line)
 
-    found = kubelet.Registrations(
-        str(there.plugins),
-        {"example.com/a": served, "example.com/b": none},
-        cast(Calls, SimpleNamespace(preferred=None, allocate=None, pre_start=None)),
-        lambda *_: None,
-        threads,
-        say,
-        lambda: (time.monotonic(), amounts),
-    )
+    both = {"example.com/a": served, "example.com/b": none}
+    found = registrations(there, both, threads, say, status=lambda: (time.monotonic(), amounts))
 
     def is_registered() -> bool:
         return looked(found).is_registered and there.healthy("example.com/a") == 1
