@@ -27,6 +27,7 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import library, proc
+from xpu_runtime.linux.child import signal_name
 from xpu_runtime.linux.proc import Caller
 from xpu_runtime.messages import line_of
 from xpu_runtime.oci import argv as oci_argv
@@ -182,7 +183,7 @@ def _keep(listening: socket.socket, agent: int, count: int, ended: socket.socket
                 if code == _STALE:
                     return 0
                 if code < 0 and not worker.killed:
-                    how = f"was ended by {_name_of(-code)}"
+                    how = f"was ended by {signal_name(-code)}"
                     _say(f"start worker {pid} {how}{_its_call(worker)}")
                     worker.note_lost(how)
                 if time.monotonic() - worker.started < 1:
@@ -196,13 +197,6 @@ def _keep(listening: socket.socket, agent: int, count: int, ended: socket.socket
 
 def _its_call(worker: _Worker) -> str:
     return " in the middle of a call, which has failed" if worker.began() else ""
-
-
-def _name_of(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 def _say(text: str) -> None:

@@ -26,14 +26,15 @@ from xpu_runtime.errors import DeviceError
         ("0", False),
     ],
 )
+@pytest.mark.parametrize("error", [asking.DriverHangsError, DeviceError])
 @pytest.mark.usefixtures("run_dir")
 def test_without_an_answer_of_the_driver_a_whole_uuid_is_taken(
-    monkeypatch: pytest.MonkeyPatch, uuid: str, is_whole: bool
+    monkeypatch: pytest.MonkeyPatch, uuid: str, is_whole: bool, error: type[DeviceError]
 ) -> None:
-    def hangs(config: object) -> None:
-        raise asking.DriverHangsError("the driver did not answer", "see")
+    def fails(config: object) -> None:
+        raise error("the driver does not tell", "see")
 
-    monkeypatch.setattr(asking, "inventory", hangs)
+    monkeypatch.setattr(asking, "inventory", fails)
     written: list[str] = []
     if not is_whole:
         with pytest.raises(DeviceError, match="give a device's whole UUID"):

@@ -98,7 +98,4 @@ class Beside:
 
 
 def _has_ended(child: int) -> bool:
-    try:
-        return os.waitpid(child, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # the kernel keeps no end where SIGCHLD is ignored, as an agent can inherit
-        return True
+    return os.waitpid(child, os.WNOHANG)[0] != 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import IO, Any, NoReturn
 
@@ -164,6 +165,8 @@ def xpu() -> None:
 def main() -> NoReturn:
     """Runs `xpu` with this process's arguments and ends it: 0 done, 1 failed, 2 wrong usage."""
     streams.open_closed()
+    # Some callers leave it ignored: then nobody learns how a child has ended, and its id can be another's.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         xpu.main(prog_name="xpu")
     except OSError as error:  # of what is printed before or after a command: the help, an error

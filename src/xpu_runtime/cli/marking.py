@@ -33,11 +33,11 @@ def mark(
 ) -> None:
     """Calls `write` with the UUID of each device, records it as an event of that kind, and tells what it is
     now (`said`) and who keeps what. DeviceError, with nothing written, where a selector names no device. A
-    whole UUID is taken as it is where the driver hangs: that is when a device is to be drained."""
+    whole UUID is taken as it is where the driver does not tell: that is when a device is to be drained."""
     config = _config()
     try:
         inventory = asking.inventory(config)
-    except asking.DriverHangsError as error:
+    except DeviceError as error:
         if not all(map(_UUID.fullmatch, selectors)):
             raise DeviceError(error.what, f"give a device's whole UUID, or {error.todo}") from None
         inventory = None
@@ -51,7 +51,7 @@ def mark(
         grants = ledger.grants()
     names = Names()
     for uuid in uuids:
-        unsure = "" if inventory is not None else " (if there is one: the driver does not answer)"
+        unsure = "" if inventory is not None else " (if there is one: the driver does not tell)"
         click.echo(f"{uuid} is {said(uuid)}{unsure}")
         devices = inventory.devices if inventory is not None else ()
         parts = {uuid, *(device.uuid for device in devices if device.parent == uuid)}

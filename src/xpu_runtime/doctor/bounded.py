@@ -7,6 +7,7 @@ found before has already been sent. What the calls do is not known here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
@@ -63,24 +64,15 @@ class _Child:
         self._received += piece
         self.open = bool(piece) and len(self._received) < _MOST_BYTES
 
-    def end(self, seconds: float, hung: bool) -> Answer:
-        ended_by = self.kill()
-        os.close(self.pipe)
+    def answer(self, seconds: float, status: int) -> Answer:
+        """What it has said when it was given up, after `seconds`; `status`: how it ended (wait(2))."""
         values = list(self._values())
         if values and isinstance(values[-1], Answer):
             return values[-1].replace(values=tuple(values[:-1]))
-        if hung:
+        if self.open:
             return Answer(tuple(values), f"it did not end within {seconds:.0f} s", hung=True)
+        ended_by = f" ({child.signal_name(os.WTERMSIG(status))})" if os.WIFSIGNALED(status) else ""
         return Answer(tuple(values), f"its process died{ended_by}", died=True)
-
-    def kill(self) -> str:
-        """Ends it, with the programs that it has started; ` (SIGSEGV)` where a signal had ended it before."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except OSError:
-            pass  # it has not begun, or has ended
-        status = child.end(self.pid, _END_S)
-        return f" ({signal.Signals(os.WTERMSIG(status)).name})" if os.WIFSIGNALED(status) else ""
 
     def _values(self) -> Iterator[Any]:
         at = 0
@@ -94,8 +86,10 @@ class _Child:
 
 
 def together(calls: Sequence[Callable[[], Iterable[Any]]], seconds: float) -> list[Answer]:
-    """Carries out all the calls at once; an answer each, in their order, after `seconds` at the latest."""
+    """Carries out all the calls at once; an answer each, in their order, after `seconds` and one more
+    at the latest."""
     children: list[_Child] = []
+    statuses: list[int] = []
     try:
         for call in calls:
             children.append(_Child(call))  # kept one by one: the next may fail
@@ -106,12 +100,18 @@ def together(calls: Sequence[Callable[[], Iterable[Any]]], seconds: float) -> li
                 break
             for pipe in ready:
                 running[pipe].receive()
-    except BaseException:  # Ctrl-C among them
-        for each in children:
-            each.kill()
-            os.close(each.pipe)
-        raise
-    return [each.end(seconds, each.open) for each in children]
+    finally:  # Ctrl-C among the reasons
+        statuses = _end(children)
+    return [each.answer(seconds, status) for each, status in zip(children, statuses)]
+
+
+def _end(children: Sequence[_Child]) -> list[int]:
+    """Ends them, with the programs that they have started; how each has ended."""
+    for each in children:
+        os.close(each.pipe)
+        with contextlib.suppress(OSError):  # it has not begun, or has ended
+            os.killpg(each.pid, signal.SIGKILL)
+    return child.end_all([each.pid for each in children], _END_S)
 
 
 def one(call: Callable[[], Any], seconds: float) -> Answer:

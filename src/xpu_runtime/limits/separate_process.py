@@ -111,6 +111,8 @@ class SeparateProcess(Change):
 def _serve(change: Change, requests: socket.socket, parent: int) -> None:
     """The child's whole life; never returns."""
     try:
+        # Apart from the terminal's Ctrl-C, after which what has shrunk is put back through this process.
+        os.setpgid(0, 0)
         child.end_with(parent)
         with change:
             requests.send(_encoded(None))

@@ -72,9 +72,9 @@ class Usage:
         return self.by_driver(grant, position) if counted is None else counted
 
     def larger(self, grant: Grant, position: int) -> int | None:
-        """What a slice uses, by the account or by the driver, whichever says more; None where the driver is
-        silent, as a process can have memory that the account has not."""
-        if self._is_silent():
+        """What a slice uses, by the account or by the driver, whichever says more; None where the driver does
+        not tell, as a process can have memory that the account has not."""
+        if self._has_failed(grant.slices[position].device_uuid):
             return None
         known = [self.counted(grant, position), self.by_driver(grant, position)]
         return max((amount for amount in known if amount is not None), default=None)
@@ -203,6 +203,11 @@ class Usage:
     def _is_silent(self) -> bool:
         told = self._of_drivers()
         return told is not None and told.silent
+
+    def _has_failed(self, uuid: str) -> bool:
+        """Whether a driver tells nothing of the device, and has a problem: some never do."""
+        told = self._of_drivers()
+        return told is not None and bool(told.problems) and uuid not in told.by_process
 
     def _problem(self, text: str) -> None:
         if text not in self.problems:

@@ -11,6 +11,10 @@ import os
 import signal
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -25,17 +29,32 @@ def end_with(parent: int) -> None:
 
 def end(pid: int, seconds: float) -> int:
     """Kills a child, and waits so long for its end; its status (wait(2)). 0 also where it hangs in a driver,
-    and ends when that lets it, and where the kernel has taken it, as whoever started us ignores SIGCHLD."""
-    try:
+    and ends when that lets it."""
+    return end_all([pid], seconds)[0]
+
+
+def end_all(pids: Sequence[int], seconds: float) -> list[int]:
+    """As `end`, of all of them within `seconds`."""
+    for pid in pids:
         os.kill(pid, signal.SIGKILL)
-        until = time.monotonic() + seconds
-        while True:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended or time.monotonic() > until:
-                return status
-            time.sleep(0.005)
-    except (ProcessLookupError, ChildProcessError):
-        return 0
+    until = time.monotonic() + seconds
+    return [_wait(pid, until) for pid in pids]
+
+
+def _wait(pid: int, until: float) -> int:
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended or time.monotonic() > until:
+            return status
+        time.sleep(0.005)
+
+
+def signal_name(number: int) -> str:
+    """As `SIGSEGV`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def keep_only(*kept: int) -> None:

@@ -84,19 +84,6 @@ def test_where_no_process_can_be_started_it_is_tried_again(
     process.close()
 
 
-def test_where_nobody_keeps_a_childs_end_it_is_seen_all_the_same(tmp_path: Path) -> None:
-    """As with an agent that was started with SIGCHLD ignored."""
-    told: list[str] = []
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        process = beside.Beside("what is tried", 0, lambda: None, "s", told.append)
-        process.look()
-        _end_of(process, told, "what is tried has ended")
-        process.close()
-    finally:
-        signal.signal(signal.SIGCHLD, before)
-
-
 def test_what_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise ValueError("of no use")

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,12 +80,29 @@ def test_a_call_ends_with_whoever_waits_for_it(number: signal.Signals) -> None:
     assert has_ended
 
 
-def test_a_call_of_who_ignores_its_children_is_answered() -> None:
-    """As a parent may have left it to its children."""
-    script = "from xpu_runtime.doctor import bounded; print(bounded.one(lambda: 7, 10).values)"
-    ignores = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
-    done = subprocess.run([sys.executable, "-c", ignores + script], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "(7,)\n"), done.stderr
+def test_of_several_that_cannot_be_ended_none_is_waited_for_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # They hang where no signal reaches them.
+    kill, kill_group, sent = os.kill, os.killpg, list[int]()
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(pid))
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    started = time.monotonic()
+    answers = bounded.together([hangs] * 8, 0.5)
+    took = time.monotonic() - started
+    for pid in sent:
+        kill_group(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert kill is not os.kill and len(sent) == 8
+    assert [answer.hung for answer in answers] == [True] * 8
+    assert took < 0.5 + 8 * bounded._END_S
+
+
+def test_an_end_by_a_real_time_signal_is_told() -> None:
+    def dies() -> None:
+        os.kill(os.getpid(), 40)
+
+    assert bounded.one(dies, 10).error == "its process died (signal 40)"
 
 
 def test_what_a_call_has_started_ends_with_it(tmp_path: Path) -> None:

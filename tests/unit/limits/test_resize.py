@@ -22,7 +22,7 @@ from xpu_runtime.limits.usage import OfDrivers, Usage
 from xpu_runtime.request.units import Memory
 
 from .accounts import lock_slots, write_slot
-from .resizing import FOUND, GIB, GPUS, MIB, Container
+from .resizing import FOUND, GIB, GPUS, MIB, UUIDS, Container
 
 
 def test_the_ledger_and_the_page_change_together(container: Container) -> None:
@@ -164,6 +164,26 @@ def test_the_driver_is_asked_only_where_the_account_does_not_tell(container: Con
     assert usage.in_use(container.grant, 0) is None
     assert usage.in_use(container.grant, 0) is None
     assert (asked, usage.problems) == (["asked"], ["the driver does not answer"])
+
+
+@pytest.mark.parametrize(
+    ("told", "in_use"),
+    [
+        (OfDrivers({UUIDS[0]: {}}, {}, ()), MIB),
+        (OfDrivers({}, {}, ()), MIB),  # such drivers there are
+        (OfDrivers({UUIDS[0]: {}}, {}, ("GPU 1 is lost",)), MIB),
+        (OfDrivers({}, {}, ("GPU is lost",)), None),
+        (OfDrivers({}, {}, ("the driver does not answer",), silent=True), None),
+    ],
+)
+def test_what_a_driver_that_has_failed_does_not_tell_is_not_known(
+    container: Container, told: OfDrivers, in_use: int | None
+) -> None:
+    """A process that the account lacks can have memory."""
+    write_slot(container.folder, 0, pid=1, name=b"p", used=MIB)
+    lock = lock_slots(container.folder, 0)
+    assert Usage(FOUND, lambda: told).larger(container.grant, 0) == in_use
+    os.close(lock)
 
 
 def test_what_cannot_be_known_takes_force(container: Container) -> None:

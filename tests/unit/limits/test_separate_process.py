@@ -67,6 +67,12 @@ def test_a_process_that_dies_with_a_question_unread_is_told_too() -> None:
             asked._answer()
 
 
+def test_ctrl_c_in_a_terminal_leaves_the_process_by_which_a_limit_is_put_back() -> None:
+    with SeparateProcess(Change()) as asked:
+        # The terminal's is for the whole group of the command that it runs.
+        assert os.getpgid(asked._child) == asked._child != os.getpgrp()
+
+
 def test_who_presses_ctrl_c_does_not_wait_for_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     kill = os.kill
     sent: list[tuple[int, int]] = []

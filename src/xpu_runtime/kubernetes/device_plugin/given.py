@@ -43,22 +43,47 @@ class GivenNow(Value):
 
 
 class Given:
-    """Asks the kubelet, when it is told to; thread-safe."""
+    """Asks the kubelet, when it is told to; thread-safe. One question at a time, for all who wait meanwhile:
+    a slow kubelet must not keep the last of them waiting for as many answers."""
 
     def __init__(self, path: str, resources: Collection[str]) -> None:
         """`path`: PodResources' socket."""
         self._path = path
         self._resources = frozenset(resources)
-        self._lock = threading.Lock()
+        self._turn = threading.Condition()
+        #: Questions that have begun, and ended; why the last one had no answer.
+        self._begun = self._ended = 0
+        self._problem = ""
         #: What was told last.
         self.last = GivenNow()
 
     def ask(self) -> GivenNow:
-        """What it is now; KubeletError, and `last` still holds: a kubelet that does not answer gives nobody
-        anything."""
-        with self._lock:
-            self.last = GivenNow(True, self._sorted(kubelet.pods(self._path)))
-            return self.last
+        """What it is now; KubeletError, and `last` still holds: a kubelet that is silent gives nobody
+        anything. Where it fails only here, what it has given since may be offered again; the ledger refuses
+        that."""
+        with self._turn:
+            # The one that is under way may have been answered before what the caller wants to know.
+            mine = self._begun + 1
+            self._turn.wait_for(lambda: self._ended >= mine or self._ended == self._begun)
+            if self._ended >= mine:
+                if self._problem:
+                    raise kubelet.KubeletError(self._problem)
+                return self.last
+            self._begun = mine
+        problem = "the question was cut short"
+        try:
+            told = GivenNow(True, self._sorted(kubelet.pods(self._path)))
+            problem = ""
+        except kubelet.KubeletError as error:
+            problem = str(error)
+            raise
+        finally:
+            with self._turn:
+                self._ended, self._problem = mine, problem
+                if not problem:
+                    self.last = told
+                self._turn.notify_all()
+        return told
 
     def _sorted(self, pods: Iterable[PodResources]) -> dict[str, dict[PodName, frozenset[str]]]:
         found: dict[str, dict[PodName, frozenset[str]]] = {}

@@ -40,8 +40,9 @@ _PREFIX = "xpu-"
 #: time, up to the last. Two plugins with one resource take it from each other.
 _UNWATCHED_S, _LONGEST_UNWATCHED_S = 3.0, 60.0
 #: Seconds between two looks at the Node's status that both tell of nothing, until that is true of what is
-#: offered: the kubelet writes it each 10 s, and what is read may have been written before.
-_STATUS_S = 30.0
+#: offered: the kubelet writes it each 10 s, and what is read may have been written before. One that does not
+#: reach the API server any more is known for silent by then (the node controller waits 40 to 50 s).
+_STATUS_S = 55.0
 #: Seconds for the kubelet to take note of a list's end. In these none of the resource is to be had, and a pod
 #: that is admitted then fails.
 _NOTED_S = 0.2
@@ -77,8 +78,53 @@ def pods(path: str) -> tuple[PodResources, ...]:
     return answer.pods
 
 
+class _Registration:
+    """One resource: its socket, and what the kubelet has made of it."""
+
+    def __init__(self, resource: str, served: Served) -> None:
+        self.resource = resource
+        self.served = served
+        #: None, with any path: there is no socket.
+        self.server: Server | None = None
+        self.path = ""
+        #: The kubelet has taken it.
+        self.is_known = False
+        #: When it was last registered, and when it was last registered or followed (time.monotonic).
+        self.registered_at = self.watched_at = 0.0
+        #: Seconds that it may be without that, once it was too long; 0.0: as ever.
+        self.patience = 0.0
+        #: Since when the Node's status is known to have nothing of it.
+        self.missing_at: float | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        server = self.server
+        return server is not None and server.is_watched
+
+    @property
+    def has_socket(self) -> bool:
+        return self.server is not None and os.path.exists(self.path)
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
+
+    def is_not_offered(self, allocatable: tuple[float, Mapping[str, str]] | None) -> bool:
+        """Whether the Node's status has nothing of a resource of which we offer something, and has not had
+        any for so long that it would tell."""
+        offered_since = self.served.offered_since
+        if allocatable is None or offered_since is None or allocatable[1].get(self.resource, "0") != "0":
+            self.missing_at = None
+            return False
+        seen_at, since = allocatable[0], max(self.registered_at, offered_since)
+        if self.missing_at is None or self.missing_at <= since:
+            self.missing_at = seen_at
+        return self.missing_at > since and seen_at - self.missing_at > max(_STATUS_S, self.patience)
+
+
 class Registrations:
-    """The plugin's sockets in the kubelet's folder, and whether it knows them. One thread."""
+    """The plugin's sockets in the kubelet's folder, and whether it knows them. One thread looks."""
 
     def __init__(
         self,
@@ -93,23 +139,15 @@ class Registrations:
         """`served`: the lists by resource. `log` is told what goes wrong, once, and what is well again.
         `allocatable`: as Reports has it."""
         self._folder = folder
-        self._served = served
+        self._socket = os.path.join(folder, v1beta1.KUBELET_SOCKET)
+        self._all = [_Registration(resource, each) for resource, each in served.items()]
         self._calls = calls
         self._observe = observe
         self._threads = threads
         self._log = log
         self._allocatable = allocatable
-        self._servers: dict[str, tuple[str, Server]] = {}
-        #: Which kubelet it is, and the resources that it has taken.
+        #: Which kubelet it is.
         self._kubelet: tuple[object, ...] | None = None
-        self._known: set[str] = set()
-        #: By resource: when it was last registered, when last registered or followed, and how long it may be
-        #: without that.
-        self._registered_at: dict[str, float] = {}
-        self._watched_at: dict[str, float] = {}
-        self._patience: dict[str, float] = {}
-        #: By resource: since when the Node's status is known to have nothing of it.
-        self._missing_at: dict[str, float] = {}
         self._count = 0
         self._problem = ""
         #: How often a kubelet has taken a resource.
@@ -118,34 +156,33 @@ class Registrations:
     @property
     def is_registered(self) -> bool:
         """Whether the kubelet has taken all of them, and follows their lists."""
-        watched = (server.is_watched for _, server in self._servers.values())
-        return len(self._known) == len(self._served) and all(watched)
+        return all(each.is_known and each.is_watched for each in self._all)
 
     def look(self) -> None:
         """Registers with the kubelet what that does not know: all where it is another one, otherwise what has
         lost its socket. Never fails; a kubelet that does not answer costs a few seconds."""
         try:
-            kubelet = _identity(os.path.join(self._folder, v1beta1.KUBELET_SOCKET))
-            if kubelet != self._kubelet:
-                # Followed is what this one has taken: somebody has only changed the socket's mode or owner.
-                self._kubelet = kubelet
-                self._known = {each for each in self._known if self._servers[each][1].is_watched}
+            kubelet = _identity(self._socket)
+            is_other, self._kubelet = kubelet != self._kubelet, kubelet
             if kubelet is None:
                 raise KubeletError(f"there is no kubelet: no {v1beta1.KUBELET_SOCKET} in {self._folder}")
-            self._known -= {
-                resource for resource, (path, _) in self._servers.items() if not os.path.exists(path)
-            }
+            for each in self._all:
+                # What it follows it has taken: somebody has only changed its socket's mode or owner, or it
+                # has answered too late.
+                each.is_known = each.has_socket and (each.is_watched or (each.is_known and not is_other))
             self._drop_unwatched()
             # A registration ends the calls on the one before: not of those that are well.
-            due = [resource for resource in self._served if resource not in self._known]
-            stopped = [resource for resource in due if self._stop_watched(resource)]
+            due = [each for each in self._all if not each.is_known]
+            stopped = [each for each in due if self._stop_watched(each)]
             if stopped:
                 time.sleep(_NOTED_S)
-            for resource in due:
-                self._register(resource)
-                self._known.add(resource)
+            for each in due:
+                self._register(each)
             if due:
-                self._log(f"the kubelet has taken {', '.join(due)}")
+                self._log(f"the kubelet has taken {', '.join(each.resource for each in due)}")
+            elif self._problem and self.is_registered:
+                self._log("the kubelet is there again, and follows all lists")
+            if due or self.is_registered:
                 self._problem = ""
         except (XpuError, OSError) as error:
             problem = str(error)
@@ -157,68 +194,52 @@ class Registrations:
         """Counts as unknown what the kubelet has dropped: where another plugin has registered the resource,
         and has ended since, it offers nothing of it, and may follow our list all the same (1.20).
         KubeletError where it does not follow one, as none runs."""
-        now = time.monotonic()
-        for resource in sorted(self._known):
-            patience = self._patience.get(resource, _UNWATCHED_S)
-            path, server = self._servers[resource]
-            if server.is_watched and not self._is_not_offered(resource):
-                if now - self._registered_at[resource] > _LONGEST_UNWATCHED_S:
-                    self._patience.pop(resource, None)
-                self._watched_at[resource] = now
-            elif server.is_watched or now - self._watched_at[resource] > patience:
-                if not server.is_watched:
-                    _require_listening(os.path.join(self._folder, v1beta1.KUBELET_SOCKET))
-                self._known.remove(resource)
+        now, allocatable = time.monotonic(), self._allocatable()
+        for each in self._all:
+            if not each.is_known:
+                continue
+            patience = each.patience or _UNWATCHED_S
+            if each.is_watched and not each.is_not_offered(allocatable):
+                if now - each.registered_at > _LONGEST_UNWATCHED_S:
+                    each.patience = 0.0
+                each.watched_at = now
+            elif each.is_watched or now - each.watched_at > patience:
+                if not each.is_watched:
+                    _require_listening(self._socket)
+                each.is_known = False
                 with contextlib.suppress(OSError):
-                    os.unlink(path)  # on another one: the kubelet may follow this one as that of nobody
-                self._patience[resource] = min(2 * patience, _LONGEST_UNWATCHED_S)
-                self._log(f"the kubelet has dropped {resource}: does another plugin offer it here?")
+                    os.unlink(each.path)  # on another one: the kubelet may follow this one as that of nobody
+                each.patience = min(2 * patience, _LONGEST_UNWATCHED_S)
+                self._log(f"the kubelet has dropped {each.resource}: does another plugin offer it here?")
 
-    def _is_not_offered(self, resource: str) -> bool:
-        """Whether the Node's status has nothing of a resource of which we offer something, and has not had
-        any for so long that it would tell."""
-        told, offered_since = self._allocatable(), self._served[resource].offered_since
-        if told is None or offered_since is None or told[1].get(resource, "0") != "0":
-            self._missing_at.pop(resource, None)
-            return False
-        seen_at = told[0]
-        since = max(self._registered_at[resource], offered_since)
-        first = self._missing_at.setdefault(resource, seen_at)
-        if first <= since:
-            first = self._missing_at[resource] = seen_at
-        return first > since and seen_at - first > max(_STATUS_S, self._patience.get(resource, 0.0))
-
-    def _stop_watched(self, resource: str) -> bool:
+    def _stop_watched(self, due: _Registration) -> bool:
         """Ends a server whose socket is gone; whether the kubelet was watching its list."""
-        path, server = self._servers.get(resource, ("", None))
-        if server is None or os.path.exists(path):
+        if due.server is None or due.has_socket:
             return False
-        was_watched = server.is_watched
-        server.stop()
-        del self._servers[resource]
+        was_watched = due.is_watched
+        due.stop()
         return was_watched
 
-    def _register(self, resource: str) -> None:
-        if resource not in self._servers:
+    def _register(self, due: _Registration) -> None:
+        if due.server is None:
             # Another name each time: gRPC removes a server's socket by its path when that server ends.
             self._count += 1
-            name = f"{_PREFIX}{resource.replace('/', '-')}-{os.getpid()}-{self._count}.sock"
+            name = f"{_PREFIX}{due.resource.replace('/', '-')}-{os.getpid()}-{self._count}.sock"
             path = os.path.join(self._folder, name)
             if len(os.fsencode(path)) > _LONGEST_PATH:
                 raise KubeletError(f"{path} is longer than the {_LONGEST_PATH} bytes that a socket may have")
-            server = Server(resource, self._served[resource], self._calls, self._observe, self._threads)
+            server = Server(due.resource, due.served, self._calls, self._observe, self._threads)
             server.start(path)
-            self._servers[resource] = path, server
-        endpoint = os.path.basename(self._servers[resource][0])
-        request = RegisterRequest(v1beta1.VERSION, endpoint, resource, OPTIONS)
-        _call(os.path.join(self._folder, v1beta1.KUBELET_SOCKET), v1beta1.REGISTER, request, Empty)
+            due.path, due.server = path, server
+        request = RegisterRequest(v1beta1.VERSION, os.path.basename(due.path), due.resource, OPTIONS)
+        due.registered_at = due.watched_at = time.monotonic()
+        _call(self._socket, v1beta1.REGISTER, request, Empty)
+        due.is_known = True
         self.registered += 1
-        self._registered_at[resource] = self._watched_at[resource] = time.monotonic()
 
     def close(self) -> None:
-        for _, server in self._servers.values():
-            server.stop()
-        self._servers = {}
+        for each in self._all:
+            each.stop()
 
 
 def sweep(folder: str) -> None:

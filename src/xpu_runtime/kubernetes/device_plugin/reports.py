@@ -39,7 +39,7 @@ class Reports:
         self._events_not_before = 0.0
         self._problem = ""
         self._stopped = False
-        #: What the kubelet offers by the Node's status, and when that was seen; None: not yet.
+        #: What the kubelet offers by the Node's status, and when that was seen; None: it does not tell.
         self.allocatable: tuple[float, dict[str, str]] | None = None
 
     def tell(self, event: PodEvent) -> None:
@@ -113,7 +113,9 @@ class Reports:
             self._tell(f"node {self._node} cannot be labelled: {error}")
             return
         self._written = patch
-        self.allocatable = time.monotonic(), dict((node.get("status") or {}).get("allocatable") or {})
+        status = node.get("status") or {}
+        told = time.monotonic(), dict(status.get("allocatable") or {})
+        self.allocatable = None if _is_silent(status) else told
         self._not_before = time.monotonic() + _APART_S
         self._problem = ""
 
@@ -121,3 +123,9 @@ class Reports:
         if problem != self._problem:
             self._problem = problem
             self._log(problem)
+
+
+def _is_silent(status: dict[str, Any]) -> bool:
+    """Whether the kubelet has not written the Node's status for so long that the node controller says so."""
+    ready = [each for each in status.get("conditions") or () if each.get("type") == "Ready"]
+    return any(each.get("status") == "Unknown" for each in ready)

@@ -168,6 +168,20 @@ def test_the_node_is_written_when_it_changes_and_what_others_wrote_stays(
     assert sum(method == "PATCH" for method, _ in api_server.requests) == 2
 
 
+@pytest.mark.parametrize(("ready", "told"), [("True", {MEMORY: "0"}), ("Unknown", None)])
+def test_a_node_whose_kubelet_is_silent_tells_of_nothing(
+    reports: Reports, api_server: ApiServer, ready: str, told: dict[str, str] | None
+) -> None:
+    """What its status has may be from before the plugin was registered."""
+    conditions = [{"type": "MemoryPressure", "status": "Unknown"}, {"type": "Ready", "status": ready}]
+    status = {"allocatable": {MEMORY: "0"}, "conditions": conditions}
+    api_server.put("/api/v1/nodes/n1", {"metadata": {}, "status": status})
+    reports.write_node({"metadata": {"labels": {"a": "1"}}})
+    until(lambda: reports._written, "it is written")
+    until(lambda: told is None or reports.allocatable, "it is read")
+    assert (reports.allocatable[1] if reports.allocatable else None) == told
+
+
 def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
     reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +417,76 @@ def test_what_the_kubelet_has_given_holds_while_it_does_not_answer(there: Kubele
     with pytest.raises(kubelet.KubeletError):
         found.ask()
     assert found.last.ids(MEMORY) == frozenset({"x"})
+
+
+def test_those_who_ask_a_slow_kubelet_share_its_next_answer(
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+) -> None:
+    found, asked = Given(str(there.pod_resources), [MEMORY]), list[float]()
+    pods, may_answer = kubelet.pods, threading.Event()
+
+    def slow(path: str) -> tuple[Any, ...]:
+        asked.append(time.monotonic())
+        may_answer.wait(30)
+        if len(asked) == 3:
+            raise kubelet.KubeletError("it does not answer")
+        return pods(path)
+
+    monkeypatch.setattr(kubelet, "pods", slow)
+    with ThreadPoolExecutor(20) as threads:
+        first = threads.submit(found.ask)
+        until(lambda: asked, "the first asks")
+        there.given["default", "a", "main", MEMORY] = ["x"]
+        later = [threads.submit(found.ask) for _ in range(15)]
+        until(lambda: len(found._turn._waiters) == 15, "they wait")  # type: ignore[attr-defined]
+        may_answer.set()
+        assert first.result(30).is_known
+        assert {each.result(30).ids(MEMORY) for each in later} == {frozenset({"x"})}
+        assert len(asked) == 2
+        may_answer.clear()
+        first = threads.submit(found.ask)
+        until(lambda: len(asked) == 3, "one asks again")
+        may_answer.set()
+        with pytest.raises(kubelet.KubeletError, match="it does not answer"):
+            first.result(30)
+        assert found.ask().ids(MEMORY) == frozenset({"x"})
+
+
+def test_a_kubelet_that_answers_too_late_has_taken_what_it_follows(
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+) -> None:
+    """Registered once more, a kubelet of 1.25 to 1.35 would follow two lists, and each takes a thread."""
+    call, late = kubelet._call, list[str]()
+
+    def answers_late(path: str, method: str, *rest: Any) -> Any:
+        answer = call(path, method, *rest)
+        late.append(method)
+        if len(late) == 1:
+            until(lambda: there.healthy("example.com/a"), "it follows the list")
+            raise kubelet.KubeletError("the kubelet does not answer")
+        return answer
+
+    monkeypatch.setattr(kubelet, "_call", answers_late)
+    served, threads, log = Served(), pool(), list[str]()
+    served.tell(Offer(("a-0",), frozenset(["a-0"])))
+    found = registrations(there, {"example.com/a": served}, threads, log.append)
+    try:
+        until(lambda: looked(found).is_registered, "it is registered")
+        assert there.registered == ["example.com/a"]
+        # What went wrong is said once, and that it is well again.
+        told = "the kubelet is there again, and follows all lists"
+        assert log == ["the kubelet does not answer; it is tried again each second", told]
+        os.rename(there.plugins / "kubelet.sock", there.plugins / "moved")
+        for _ in range(2):
+            found.look()
+        os.rename(there.plugins / "moved", there.plugins / "kubelet.sock")
+        for _ in range(2):
+            found.look()
+        assert [line.split(":")[0] for line in log[2:]] == ["there is no kubelet", told]
+        assert there.registered == ["example.com/a"]
+    finally:
+        found.close()
+        threads.shutdown()
 
 
 def test_what_the_nodes_status_has_nothing_of_is_registered_again(
