@@ -359,11 +359,14 @@ def _without_cgroup(inventory: Inventory, granted: Grant, request: Request, conf
     return chosen
 
 
-def release(config: Config, grants: list[Grant]) -> None:
-    """Lifts the limits of grants and gives their slices back; safe to repeat."""
+def release(
+    config: Config, grants: list[Grant], cleared: Callable[[Config, list[Grant]], None] | None = None
+) -> None:
+    """Lifts the limits of grants and gives their slices back; safe to repeat. `cleared` does what `clear`
+    does."""
     if not grants:
         return
-    clear(config, grants)
+    (cleared or clear)(config, grants)
     with Ledger() as ledger:
         for grant in grants:
             survivors.forget(grant)
@@ -388,7 +391,7 @@ def end_unused(grants: list[Grant]) -> None:
         per_device.end_unused(grants)
 
 
-def reap(config: Config, cleared: Callable[[list[Grant]], None] | None = None) -> list[Grant]:
+def reap(config: Config, cleared: Callable[[Config, list[Grant]], None] | None = None) -> list[Grant]:
     """Takes back what dead containers hold, and returns their grants. `cleared` does what `clear` does."""
     from xpu_runtime.limits import folders
     from xpu_runtime.oci import own_bundle
@@ -400,10 +403,7 @@ def reap(config: Config, cleared: Callable[[list[Grant]], None] | None = None) -
         # A call that was killed can leave a folder without a grant. One that was listed before and has no
         # grant now never gets one again.
         known = {folders.of(grant) for grant in ledger.grants()}
-    if cleared is None:
-        clear(config, dead)
-    else:
-        cleared(dead)
+    (cleared or clear)(config, dead)
     for folder in left:
         if folder not in known:
             folders.remove(folder)

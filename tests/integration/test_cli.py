@@ -158,6 +158,21 @@ def test_release_gives_a_running_containers_slice_back_only_by_force(
     assert "no container" in node.xpu("release", "nope", check=False).stderr
 
 
+def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_traceback(node: Node, copy: Path) -> None:
+    main = copy / "lib" / "xpu-container-runtime" / "python" / "xpu_runtime" / "cli" / "main.py"
+    comes = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\nimport click\n"
+    main.write_text(main.read_text().replace("import click\n", comes, 1))
+    done = subprocess.run(
+        [copy / "bin" / "xpu", "ps"],
+        env=node.environ,
+        capture_output=True,
+        text=True,
+        # What a shell starts in the background ignores it, and so would the runs of these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 def test_an_index_is_not_the_start_of_an_id(node: Node, bundles: Callable[..., Path]) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))

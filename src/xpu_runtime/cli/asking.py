@@ -85,18 +85,17 @@ def _answered(ask: Callable[[], Inventory]) -> Inventory:
 
 
 def reap(config: Config) -> list[Grant]:
-    """As `granting.reap`; where a driver has to lift limits, and does not, that is said: their slices are
-    free all the same."""
-
-    def clear(dead: list[Grant]) -> None:
-        if not any(enforce.must_lift(grant) for grant in dead):
-            granting.clear(config, dead)
-        elif problem := why(one(lambda: granting.clear(config, dead))):
-            click.echo(
-                f"xpu: limits of containers that have ended may still be in force: {problem}", err=True
-            )
-
+    """As `granting.reap`, with `clear`."""
     return granting.reap(config, clear)
+
+
+def clear(config: Config, grants: list[Grant]) -> None:
+    """As `granting.clear`; where a driver has to lift limits, and does not, that is said: the slices are free
+    all the same."""
+    if not any(enforce.must_lift(grant) for grant in grants):
+        granting.clear(config, grants)
+    elif problem := why(one(lambda: granting.clear(config, grants))):
+        click.echo(f"xpu: limits of containers that have ended may still be in force: {problem}", err=True)
 
 
 def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -> Usage:

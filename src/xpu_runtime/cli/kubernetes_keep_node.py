@@ -13,7 +13,7 @@ from xpu_runtime.node_setup import keeper, pod
 @pod.keys_option
 @pod.daemonset_option
 def keep_node(init: int, keys: str, daemonset: str) -> None:
-    """Keep the node's keys in step with the Secret, until SIGTERM.
+    """Keep the node's keys in step with the Secret, until SIGTERM; in the DaemonSet's pod.
 
     Then, if the DaemonSet was removed, or the node is labelled yoyoworks.com/xpu=disabled, and the pod was
     not only updated or restarted, take the runtime from the node, as `xpu kubernetes uninstall-node` does.

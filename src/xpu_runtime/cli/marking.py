@@ -6,7 +6,8 @@ What a mark on a device means for a request is granting.py's to know.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -45,9 +46,10 @@ def mark(
     for uuid in uuids:
         write(uuid)
     # Starts are decided with the ledger locked: after this, by what was written here.
+    with _done("; ".join(f"{each} is {said(each)}" for each in uuids)), Ledger() as ledger:
+        ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
     asking.reap(config)
     with Ledger() as ledger:
-        ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
         grants = ledger.grants()
     names = Names()
     for uuid in uuids:
@@ -89,9 +91,18 @@ def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said:
     for uuid, selector in marked.items():
         if not marks.remove(mark, uuid):
             raise DeviceError(f"{selector} {missing} any more", "see `xpu devices`")
-        with Ledger() as ledger:
+        with _done(f"{uuid} is {said}"), Ledger() as ledger:
             ledger.note(kind, "", [_part(inventory, uuid)])
         click.echo(f"{uuid} is {said}")
+
+
+@contextmanager
+def _done(what: str) -> Iterator[None]:
+    """Where the ledger takes no event, says that all else is done."""
+    try:
+        yield
+    except XpuError as error:
+        raise XpuError(f"{what}, but no event could be written: {error.what}", error.todo) from error
 
 
 def _config() -> Config:

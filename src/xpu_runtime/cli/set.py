@@ -5,6 +5,8 @@ Reads the words and prints the outcome: what a change does, and in which order, 
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from xpu_runtime.cli import asking, completion, containers, names
@@ -97,7 +99,13 @@ def set(
     usage = None if force else asking.usage(inventory, [grant])
     try:
         after = resize(
-            inventory, grant, positions, wanted, oversubscribe=config.oversubscribe_memory, usage=usage
+            inventory,
+            grant,
+            positions,
+            wanted,
+            oversubscribe=config.oversubscribe_memory,
+            usage=usage,
+            clear=partial(asking.clear, config),
         )
     except Refused as refused:
         line = refused.refusal.line({"XPU_MEM": "--mem ", "XPU_CORES": "--cores "})
@@ -139,7 +147,10 @@ def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, 
         raise XpuError(f"container {name} has no slice of device {device}; it has one of {', '.join(held)}")
     if len(chosen) > 1:
         bundles = ", ".join(grant.bundle for grant, _ in chosen)
-        raise XpuError(f"several containers have the id {name} ({bundles})", "say which one by --device")
+        held = [slice_.device_index for grant, _ in chosen for slice_ in grant.slices]
+        apart = device is None and len(set(held)) == len(held)
+        todo = "say which one by --device" if apart else "nothing tells them apart here: end one of them"
+        raise XpuError(f"several containers have the id {name} ({bundles})", todo)
     return chosen[0]
 
 

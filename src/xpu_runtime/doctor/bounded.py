@@ -126,9 +126,7 @@ def _serve(call: Callable[[], Iterable[Any]], pipe: int, parent: int) -> None:
         # Apart from the terminal's Ctrl-C, so that `together` ends it, with the programs that it has started.
         os.setpgid(0, 0)
         child.end_with(parent)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):  # libraries and programs print what they like
-            os.dup2(nothing, standard)
+        child.silence()
         answer = Answer(())
         try:
             for value in call():

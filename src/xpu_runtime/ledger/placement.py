@@ -94,10 +94,10 @@ def _shortfall(device: AvailableDevice, memory: Memory | None, cores: int | None
         limited = allowed is not None and footprint > allowed
         free, asked = show_apart(device.free_memory, footprint, memory.unit if memory else "")
         reserved = f" ({show(device.reserved_memory)} reserved for pods)" if device.reserved_memory else ""
-        lacks.append(f"{free} {'allowed by the policy' if limited else 'free'}, {asked} requested{reserved}")
+        lacks.append(f"{free} {'allowed by the policy' if limited else 'free'}{reserved}, {asked} requested")
     if cores is not None and cores > device.free_cores:
         reserved = f" ({device.reserved_cores}% reserved for pods)" if device.reserved_cores else ""
-        lacks.append(f"{device.free_cores}% cores free, {cores}% requested{reserved}")
+        lacks.append(f"{device.free_cores}% cores free{reserved}, {cores}% requested")
     return " and ".join(lacks) or None
 
 

@@ -10,6 +10,7 @@ is shared is booked nowhere: it is put into force last, when nothing can be refu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from xpu_runtime.errors import ApplyError, DeviceError, XpuError
@@ -17,7 +18,7 @@ from xpu_runtime.ledger import placement, survivors
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.refusal import Refusal, Refused
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.limits import enforce, registry
+from xpu_runtime.limits import registry
 from xpu_runtime.limits.backend import Change
 from xpu_runtime.limits.pages import Policy
 from xpu_runtime.limits.usage import Usage
@@ -56,11 +57,13 @@ def resize(
     *,
     oversubscribe: float,
     usage: Usage | None,
+    clear: Callable[[list[Grant]], None],
 ) -> Grant:
     """Gives the slices of `grant` at `positions` the limits of `wanted` each, or none of them; the new grant.
 
     Refused where a device has not enough free, or where the container uses more than that by `usage` (None:
-    whatever it uses); XpuError where there is no limit to change, or where it cannot be changed.
+    whatever it uses); XpuError where there is no limit to change, or where it cannot be changed. `clear` does
+    what `enforce.clear` does, for dead containers that were met with: in the end, as it may take long.
     """
     if grant.state != "running":
         raise ApplyError(f"container {grant.container_id} is still being created", "try again when it runs")
@@ -68,25 +71,20 @@ def resize(
     shared = [(position, CORES) for position in positions if wanted.shares()]
     for position, kind in dict.fromkeys((*limits, *shared)):
         _check(inventory, grant.slices[position], kind)
-    with _Backends(inventory, grant, [*limits, *shared]) as backends, Ledger() as ledger:
-        change = _Resize(inventory, limits, wanted, oversubscribe, backends)
-        for position, _ in shared:
-            now, policy = _policies(grant, position, wanted)
-            change.share(grant, position, now, policy)
-        if usage is not None and wanted.memory is not None:
-            change.in_use = {p: usage.larger(grant, p) for p in positions}
-            change.problems = usage.problems
-        try:
-            after, dead = ledger.resize(grant.id, change.book)
-        except BaseException:
-            _restore(inventory, ledger, grant.id, change)
-            raise
-        enforce.clear(inventory, dead)
-        if after is not None:
-            survivors.renew(after, ledger.path)  # before more than it said until now is in force
-        if after is not None and (change.grown or change.policies):
-            after, dead = _raise(ledger, grant.id, change)
-            enforce.clear(inventory, dead)
+    dead: list[Grant] = []
+    try:
+        with _Backends(inventory, grant, [*limits, *shared]) as backends, Ledger() as ledger:
+            change = _Resize(inventory, limits, wanted, oversubscribe, backends)
+            for position, _ in shared:
+                now, policy = _policies(grant, position, wanted)
+                change.share(grant, position, now, policy)
+            if usage is not None and wanted.memory is not None:
+                change.in_use = {p: usage.larger(grant, p) for p in positions}
+                change.problems = usage.problems
+            after = _put_into_force(ledger, grant.id, change, dead)
+    finally:
+        if dead:
+            clear(dead)
     if after is None:
         raise ApplyError(f"container {grant.container_id} has ended", "see `xpu ps`")
     return after
@@ -139,12 +137,28 @@ def _no_limit(slice_: Slice, device: Device | None, kind: str) -> ApplyError:
     )
 
 
-def _restore(inventory: Inventory, ledger: Ledger, number: int, change: _Resize) -> None:
+def _put_into_force(ledger: Ledger, number: int, change: _Resize, dead: list[Grant]) -> Grant | None:
+    """Books the change and puts it into force; the new grant, None where its container has ended. `dead` gets
+    the grants of dead containers that the ledger has removed."""
+    try:
+        after, removed = ledger.resize(number, change.book)
+    except BaseException:
+        _restore(ledger, number, change, dead)
+        raise
+    dead += removed
+    if after is not None:
+        survivors.renew(after, ledger.path)  # before more than it said until now is in force
+        if change.grown or change.policies:
+            after, removed = _raise(ledger, number, change)
+            dead += removed
+    return after
+
+
+def _restore(ledger: Ledger, number: int, change: _Resize, dead: list[Grant]) -> None:
     """Puts what has shrunk back to what is booked, after a change that failed."""
     if change.shrunk:
         try:
-            _, dead = ledger.resize(number, lambda now, _: change.enforce(now, change.shrunk))
-            enforce.clear(inventory, dead)
+            dead += ledger.resize(number, lambda now, _: change.enforce(now, change.shrunk))[1]
         except XpuError:
             pass  # the limit stays tighter than what is booked, and the first error is told
 

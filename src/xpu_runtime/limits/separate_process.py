@@ -12,7 +12,6 @@ import json
 import os
 import select
 import socket
-import sys
 import time
 from typing import Any
 
@@ -42,8 +41,6 @@ class SeparateProcess(Change):
 
     def __enter__(self) -> SeparateProcess:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sys.stdout.flush()
-        sys.stderr.flush()
         own = os.getpid()
         self._child = os.fork()
         if self._child == 0:
@@ -114,6 +111,7 @@ def _serve(change: Change, requests: socket.socket, parent: int) -> None:
         # Apart from the terminal's Ctrl-C, after which what has shrunk is put back through this process.
         os.setpgid(0, 0)
         child.end_with(parent)
+        child.silence()
         with change:
             requests.send(_encoded(None))
             while request := requests.recv(_MOST_BYTES):

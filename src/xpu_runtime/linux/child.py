@@ -49,6 +49,13 @@ def _wait(pid: int, until: float) -> int:
         time.sleep(0.005)
 
 
+def silence() -> None:
+    """Has the standard streams lead nowhere: libraries and programs print what they like."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+
+
 def signal_name(number: int) -> str:
     """As `SIGSEGV`."""
     try:

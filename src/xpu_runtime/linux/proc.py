@@ -91,6 +91,12 @@ def name(pid: int) -> str:
     return printable(text)
 
 
+def parent(pid: int) -> int:
+    """The process that has `pid` as a child; 0 where it is in none of our namespace, or has ended."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
 def awaits_start(pid: int) -> bool:
     """Whether the process is a container's that was created and not started: runc waits in it, and no program
     of the container has run. By its name, so that a container can say so of itself."""

@@ -46,6 +46,9 @@ def keep(keys: str, write: Callable[[bytes], bool]) -> None:
     """Until SIGTERM or SIGINT: gives what is in the file `keys` to `write` at first, whenever it changes, and
     again where `write` could not do it (False), each time after twice as long: it says why in the log."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    if read(keys) is None:
+        # A cluster without the extender has none.
+        say(f"no keys in {keys}: they are looked for each {_PAUSE_S:.0f} s")
     # Not what is there now: the Secret may have changed since the init container has read it.
     written = tried = None
     again_at, pause = 0.0, _PAUSE_S

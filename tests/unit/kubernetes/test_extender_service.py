@@ -465,6 +465,7 @@ def test_before_it_has_read_the_cluster_it_decides_nothing_and_is_not_ready(
         b'"x"',
         b"{}",
         b'{"Pod": {"spec": 1}, "NodeNames": ["n1"]}',
+        b'{"Pod": {}, "NodeNames": "n1"}',
         b"[" * 100_000,
     ],
 )

@@ -80,6 +80,7 @@ class Container:
             wanted,
             oversubscribe=oversubscribe,
             usage=None if force else Usage(FOUND),
+            clear=lambda dead: enforce.clear(FOUND, dead),
         )
 
     def in_force(self) -> list[int | None]:

@@ -215,6 +215,7 @@ def test_a_device_that_is_gone_is_told(container: Container) -> None:
             Wanted(Memory(bytes=GIB)),
             oversubscribe=1.0,
             usage=None,
+            clear=lambda _: None,
         )
 
 

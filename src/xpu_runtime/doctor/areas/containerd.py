@@ -11,14 +11,13 @@ from xpu_runtime import finding, textfile
 from xpu_runtime.doctor import engine
 from xpu_runtime.doctor.engine import Process
 from xpu_runtime.doctor.machine import Machine, listed
-from xpu_runtime.engines import containerd
+from xpu_runtime.engines import containerd, docker
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
+from xpu_runtime.linux import proc
 
 ORDER = 71
 _CHECK = "containerd"
-#: One that dockerd has started for itself; nothing of CRI is used there.
-_OF_DOCKER = "/docker/containerd/"
 #: The first that knows user namespaces in Kubernetes, and the first that always keeps a container's runtime
 #: there (github.com/containerd/containerd/issues/11568; later ones of 2.0 do too).
 _FORGETFUL = (1, 7), (2, 1)
@@ -27,8 +26,9 @@ _FORGETFUL = (1, 7), (2, 1)
 def look(machine: Machine) -> Iterator[Finding]:
     processes = engine.running(containerd.PROGRAM)
     for process in processes:
-        path = (process.option(*containerd.CONFIG_OPTIONS) or [containerd.DEFAULT_PATH])[-1]
-        if _OF_DOCKER not in path:
+        # One that dockerd has started is its own; nothing of CRI is used there.
+        if proc.name(proc.parent(process.pid)) != docker.PROGRAM:
+            path = (process.option(*containerd.CONFIG_OPTIONS) or [containerd.DEFAULT_PATH])[-1]
             yield from _look(path, process)
     if not processes and engine.program(containerd.PROGRAM) is not None:
         yield from _look(containerd.DEFAULT_PATH, None)

@@ -43,11 +43,17 @@ _TELL_S, _MOST_TELL_S = 1.0, 300.0
 _UNKNOWN_S = 30.0
 #: A pod that is known for longer has its IDs, or is given them in a call of the kubelet that wakes us.
 _NEW_S = 60.0
+#: From the plugin's start on the drivers have so long to tell, before a pod hears that they do not.
+_FIRST_S = 20.0
 #: A pod is remembered which is gone: longer than any request that may have read it before.
 _GONE_S = 60.0
 
 #: PodOnNode.key.
 _Key = tuple[str, str, str]
+
+
+class _NotToldYetError(DeviceError):
+    """The drivers have not told which devices there are: soon after the start no reason to refuse a pod."""
 
 
 class PodEvent(Value):
@@ -105,6 +111,7 @@ class Pods:
         self._inventory = inventory
         self._is_default = is_default
         self._tell = tell
+        self._began = time.monotonic()
         self._lock = threading.Lock()
         self._states: dict[_Key, _State] = {}
         #: Whether the API server has told which pods there are.
@@ -210,19 +217,20 @@ class Pods:
         pod = state.pod
         try:
             found = self._decide(pod, until)
-            refusal = ""
+            refusal, is_early = "", False
             if isinstance(found, Refusal):
                 refusal = refusal_text(found, pod, self._resources, self._inventory())
         except LedgerError:
             raise
         except (XpuError, OSError) as error:  # such as of a file that says what can hold a limit
             found, refusal = None, str(error)
+            is_early = isinstance(error, _NotToldYetError) and time.monotonic() - self._began < _FIRST_S
         except Exception as error:  # one pod must not end the plugin for all others
-            found, refusal = None, line_of(error)
+            found, refusal, is_early = None, line_of(error), False
         with self._lock:
             now = time.monotonic()
             state.again_at = now + _AGAIN_S
-            news = refusal not in ("", state.told) and now >= state.tell_at
+            news = refusal not in ("", state.told) and now >= state.tell_at and not is_early
             if news:
                 state.told, state.tell_at = refusal, now + state.tell_pause
                 state.tell_pause = min(2 * state.tell_pause, _MOST_TELL_S)
@@ -251,7 +259,9 @@ class Pods:
             raise _no_class(pod, is_sure=True)
         inventory, config = self._inventory(), self._config()
         if inventory is None:
-            raise DeviceError("the drivers have not told yet which devices this node has", "see `xpu doctor`")
+            raise _NotToldYetError(
+                "the drivers have not told yet which devices this node has", "see `xpu doctor`"
+            )
         if pod.assignment:
             assigned = assignment.read(pod.assignment, assignment.read_keys(config.kubernetes_keys))
             _check(assigned, pod, self._node)

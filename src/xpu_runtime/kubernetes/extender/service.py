@@ -178,7 +178,10 @@ class Extender:
             why = "this replica does not lead, and the one that does cannot be asked"
             return "error", refused(f"xpu's extender: {why}")
         try:
-            value = verb(json.loads(body))
+            arguments = json.loads(body)
+            if not isinstance(arguments, dict):
+                raise WrongRequest("the request is no JSON object")
+            value = verb(arguments)
         except WrongRequest as error:
             return "error", refused(str(error))
         except Exception as error:  # kube-scheduler must get an answer that it can show, whatever happens

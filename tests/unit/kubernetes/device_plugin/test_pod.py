@@ -298,6 +298,21 @@ def test_a_pod_that_we_fail_on_is_refused_and_no_other(pods: Pods, monkeypatch: 
     assert "internal error in test_pod.py" in told[0].message and "ZeroDivisionError" in told[0].message
 
 
+def test_drivers_that_have_not_told_yet_refuse_no_pod_before_they_had_time(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(pods, "_tell", lambda event: told.append(event.message))
+    monkeypatch.setattr(pods, "_inventory", lambda: None)
+    pods.take(listed(kept(pod(container("main", mem="1")))))
+    pods.reconcile({})
+    assert (told, pods.counts()["refused"]) == ([], 1)
+    began = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: began + 30)
+    pods.reconcile({})
+    assert told == ["the drivers have not told yet which devices this node has: see `xpu doctor`"]
+
+
 def test_an_author_who_changes_why_its_pod_is_refused_makes_few_events(
     pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
