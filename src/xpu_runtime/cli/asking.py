@@ -95,7 +95,7 @@ def clear(config: Config, grants: list[Grant]) -> None:
     if not any(enforce.must_lift(grant) for grant in grants):
         granting.clear(config, grants)
     elif problem := why(one(lambda: granting.clear(config, grants))):
-        click.echo(f"xpu: limits of containers that have ended may still be in force: {problem}", err=True)
+        click.echo(f"xpu: limits of what is given back may still be in force: {problem}", err=True)
 
 
 def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -> Usage:

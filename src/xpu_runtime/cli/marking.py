@@ -46,11 +46,13 @@ def mark(
     for uuid in uuids:
         write(uuid)
     # Starts are decided with the ledger locked: after this, by what was written here.
-    with _done("; ".join(f"{each} is {said(each)}" for each in uuids)), Ledger() as ledger:
+    done = "; ".join(f"{each} is {said(each)}" for each in uuids)
+    with _done(done, "no event could be written"), Ledger() as ledger:
         ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
-    asking.reap(config)
-    with Ledger() as ledger:
-        grants = ledger.grants()
+    with _done(done, "who keeps what of it cannot be told"):
+        asking.reap(config)
+        with Ledger() as ledger:
+            grants = ledger.grants()
     names = Names()
     for uuid in uuids:
         unsure = "" if inventory is not None else " (if there is one: the driver does not tell)"
@@ -91,18 +93,18 @@ def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said:
     for uuid, selector in marked.items():
         if not marks.remove(mark, uuid):
             raise DeviceError(f"{selector} {missing} any more", "see `xpu devices`")
-        with _done(f"{uuid} is {said}"), Ledger() as ledger:
+        with _done(f"{uuid} is {said}", "no event could be written"), Ledger() as ledger:
             ledger.note(kind, "", [_part(inventory, uuid)])
         click.echo(f"{uuid} is {said}")
 
 
 @contextmanager
-def _done(what: str) -> Iterator[None]:
-    """Where the ledger takes no event, says that all else is done."""
+def _done(what: str, undone: str) -> Iterator[None]:
+    """Where the rest fails, says what is done and what is not."""
     try:
         yield
     except XpuError as error:
-        raise XpuError(f"{what}, but no event could be written: {error.what}", error.todo) from error
+        raise XpuError(f"{what}, but {undone}: {error.what}", error.todo) from error
 
 
 def _config() -> Config:

@@ -148,7 +148,7 @@ def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, 
     if len(chosen) > 1:
         bundles = ", ".join(grant.bundle for grant, _ in chosen)
         held = [slice_.device_index for grant, _ in chosen for slice_ in grant.slices]
-        apart = device is None and len(set(held)) == len(held)
+        apart = device is None and any(held.count(each) == 1 for each in held)
         todo = "say which one by --device" if apart else "nothing tells them apart here: end one of them"
         raise XpuError(f"several containers have the id {name} ({bundles})", todo)
     return chosen[0]

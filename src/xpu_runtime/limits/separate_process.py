@@ -37,6 +37,8 @@ class SeparateProcess(Change):
     def __init__(self, change: Change) -> None:
         self._change = change
         self._until = 0.0
+        #: The number of the last question: the answer to an interrupted one comes before the next one's.
+        self._asked = 0
         self._problem: DeviceError | None = None
 
     def __enter__(self) -> SeparateProcess:
@@ -75,27 +77,30 @@ class SeparateProcess(Change):
     def _ask(self, *request: object) -> Any:
         if self._problem is not None:
             raise self._problem
+        self._asked += 1
         try:
-            self._socket.send(json.dumps(request).encode())
+            self._socket.send(json.dumps([self._asked, *request]).encode())
         except OSError:
             raise self._died() from None
         return self._answer()
 
     def _answer(self) -> Any:
-        left = max(0.0, self._until - time.monotonic())
-        if not select.select([self._socket], [], [], left)[0]:
-            self._problem = DeviceError(
-                "the driver does not answer (see whether its own tools do)",
-                "repeat the change when it does: `xpu inspect` shows what is in force",
-            )
-            raise self._problem
-        try:
-            answer = self._socket.recv(_MOST_BYTES)
-        except OSError:
-            answer = b""
-        if not answer:
-            raise self._died()
-        value, what, todo = json.loads(answer)
+        number = -1
+        while number != self._asked:
+            left = max(0.0, self._until - time.monotonic())
+            if not select.select([self._socket], [], [], left)[0]:
+                self._problem = DeviceError(
+                    "the driver does not answer (see whether its own tools do)",
+                    "repeat the change when it does: `xpu inspect` shows what is in force",
+                )
+                raise self._problem
+            try:
+                answer = self._socket.recv(_MOST_BYTES)
+            except OSError:
+                answer = b""
+            if not answer:
+                raise self._died()
+            number, value, what, todo = json.loads(answer)
         if what:
             raise DeviceError(what, todo)
         return value
@@ -113,15 +118,16 @@ def _serve(change: Change, requests: socket.socket, parent: int) -> None:
         child.end_with(parent)
         child.silence()
         with change:
-            requests.send(_encoded(None))
-            while request := requests.recv(_MOST_BYTES):
+            requests.send(_encoded(0, None))
+            while content := requests.recv(_MOST_BYTES):
+                number, *request = json.loads(content)
                 try:
-                    requests.send(_encoded(_call(change, *json.loads(request))))
+                    requests.send(_encoded(number, _call(change, *request)))
                 except XpuError as error:
-                    requests.send(_encoded(None, error))
+                    requests.send(_encoded(number, None, error))
             os._exit(0)  # without the end of the change, which can hang as well
     except XpuError as error:
-        requests.send(_encoded(None, error))
+        requests.send(_encoded(0, None, error))
     finally:
         os._exit(0)
 
@@ -134,5 +140,6 @@ def _call(change: Change, position: int, kind: str, value: int | None) -> int:
     return 0
 
 
-def _encoded(value: int | None, error: XpuError | None = None) -> bytes:
-    return json.dumps([value, error.what if error else "", error.todo if error else ""]).encode()
+def _encoded(number: int, value: int | None, error: XpuError | None = None) -> bytes:
+    """The answer to the question of that number; 0: to whether the change could be entered."""
+    return json.dumps([number, value, error.what if error else "", error.todo if error else ""]).encode()

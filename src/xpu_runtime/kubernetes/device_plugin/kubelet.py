@@ -232,8 +232,9 @@ class Registrations:
             server.start(path)
             due.path, due.server = path, server
         request = RegisterRequest(v1beta1.VERSION, os.path.basename(due.path), due.resource, OPTIONS)
-        due.registered_at = due.watched_at = time.monotonic()
+        due.registered_at = time.monotonic()  # it may be taken, and the answer late
         _call(self._socket, v1beta1.REGISTER, request, Empty)
+        due.registered_at = due.watched_at = time.monotonic()
         due.is_known = True
         self.registered += 1
 
