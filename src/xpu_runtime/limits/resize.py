@@ -142,8 +142,12 @@ def _put_into_force(ledger: Ledger, number: int, change: _Resize, dead: list[Gra
     the grants of dead containers that the ledger has removed."""
     try:
         after, removed = ledger.resize(number, change.book)
-    except BaseException:
-        _restore(ledger, number, change, dead)
+    except BaseException as error:
+        if not _restore(ledger, number, change, dead) and not isinstance(error, XpuError):
+            raise ApplyError(
+                "the change was interrupted, and limits that it had lowered could not be put back",
+                "they are tighter than what is booked: run the same command again, or set them back",
+            ) from error
         raise
     dead += removed
     if after is not None:
@@ -154,13 +158,20 @@ def _put_into_force(ledger: Ledger, number: int, change: _Resize, dead: list[Gra
     return after
 
 
-def _restore(ledger: Ledger, number: int, change: _Resize, dead: list[Grant]) -> None:
-    """Puts what has shrunk back to what is booked, after a change that failed."""
-    if change.shrunk:
+def _restore(ledger: Ledger, number: int, change: _Resize, dead: list[Grant]) -> bool:
+    """Puts what has shrunk back to what is booked, after a change that failed; whether all of it. Each limit
+    by itself: where a driver does not answer, those that others hold are put back all the same."""
+    is_whole = True
+    for limit in change.shrunk:
+
+        def put_back(now: Grant, _: dict[str, Use], limit: _Limit = limit) -> dict[_Limit, int]:
+            return change.enforce(now, [limit])
+
         try:
-            dead += ledger.resize(number, lambda now, _: change.enforce(now, change.shrunk))[1]
+            dead += ledger.resize(number, put_back)[1]
         except XpuError:
-            pass  # the limit stays tighter than what is booked, and the first error is told
+            is_whole = False  # it stays tighter than what is booked
+    return is_whole
 
 
 def _raise(ledger: Ledger, number: int, change: _Resize) -> tuple[Grant | None, list[Grant]]:

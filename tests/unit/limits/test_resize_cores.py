@@ -97,6 +97,26 @@ def test_what_has_shrunk_goes_back_where_the_other_kind_is_refused(capped: Conta
     other.close()
 
 
+def test_an_interrupted_change_puts_back_each_limit_that_it_can_and_says_what_it_cannot(
+    capped: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a driver that hangs, which has memory, while others have the cores."""
+    set_on_paper = paper.PaperChange.set
+
+    def hangs(change: paper.PaperChange, position: int, kind: str, value: int) -> None:
+        if (kind, value) == (MEMORY, 4 * GIB):
+            raise DeviceError("the driver does not answer")
+        set_on_paper(change, position, kind, value)
+        if (kind, value) == (CORES, 10):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(paper.PaperChange, "set", hangs)
+        with pytest.raises(ApplyError, match=r"was interrupted, and limits .* tighter than what is booked"):
+            capped.change(Wanted(Memory(bytes=GIB), 10))
+    assert limits(capped) == ([(4 * GIB, 30)], [(GIB, 30)])
+
+
 def test_a_backend_whose_limits_cannot_change_says_so(
     capped: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:

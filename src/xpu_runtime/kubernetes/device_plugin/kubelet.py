@@ -176,6 +176,8 @@ class Registrations:
             stopped = [each for each in due if self._stop_watched(each)]
             if stopped:
                 time.sleep(_NOTED_S)
+            if due:
+                _require_listening(self._socket)
             for each in due:
                 self._register(each)
             if due:

@@ -110,6 +110,7 @@ class Reports:
         except ApiError as error:
             self._not_before = time.monotonic() + _AGAIN_S
             self._written = None  # or a refresh would count as done
+            self.allocatable = None  # what is read next may be from before
             self._tell(f"node {self._node} cannot be labelled: {error}")
             return
         self._written = patch
