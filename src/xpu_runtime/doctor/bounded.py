@@ -89,7 +89,6 @@ def together(calls: Sequence[Callable[[], Iterable[Any]]], seconds: float) -> li
     """Carries out all the calls at once; an answer each, in their order, after `seconds` and one more
     at the latest."""
     children: list[_Child] = []
-    statuses: list[int] = []
     try:
         for call in calls:
             children.append(_Child(call))  # kept one by one: the next may fail
