@@ -55,6 +55,22 @@ def in_run_dir(*names: str) -> str:
     return os.path.join(run_dir(), *names)
 
 
+_caller_library_path: tuple[str, ...] = ()
+
+
+def take_caller_library_path() -> None:
+    """LD_LIBRARY_PATH counts from now on. For `xpu` alone, whose caller means its own shell's: what an engine
+    starts may have any variable from whoever started the engine, or from an image."""
+    global _caller_library_path
+    words = os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+    _caller_library_path = tuple(dict.fromkeys(word for word in words if word.startswith("/")))
+
+
+def caller_library_path() -> tuple[str, ...]:
+    """The folders in which the caller's programs look for libraries; none unless they were taken."""
+    return _caller_library_path
+
+
 #: Set by the agent for what it runs for a member of the group: "COLUMNS" or "COLUMNS coloured", as
 #: the terminal is that shows it.
 TERMINAL_VARIABLE = "XPU_TERMINAL"

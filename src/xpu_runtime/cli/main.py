@@ -165,6 +165,7 @@ def xpu() -> None:
 def main() -> NoReturn:
     """Runs `xpu` with this process's arguments and ends it: 0 done, 1 failed, 2 wrong usage."""
     streams.open_closed()
+    paths.take_caller_library_path()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Some callers leave it ignored: then nobody learns how a child has ended, and its id can be another's.

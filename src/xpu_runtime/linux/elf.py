@@ -11,8 +11,8 @@ import os
 import stat
 import struct
 
-# e_machine, with the class that the machine's libraries have (1: 32 bits, 2: 64 bits).
-_MACHINES = {(62, 2), (183, 2), (3, 1)}  # x86-64, AArch64, i386
+# e_machine, with the class that the machine's libraries have (1: 32 bits, 2: 64 bits), as uname -m has it.
+_MACHINES = {(62, 2): "x86_64", (183, 2): "aarch64", (3, 1): "i386"}
 _HEAD = {1: struct.Struct("<16sHHIIIIIHHH"), 2: struct.Struct("<16sHHIQQQIHHH")}
 _SEGMENT = {1: struct.Struct("<IIIIIIII"), 2: struct.Struct("<IIQQQQQQ")}
 _DYNAMIC = {1: struct.Struct("<iI"), 2: struct.Struct("<qQ")}
@@ -34,6 +34,15 @@ def elf_soname(fd: int) -> str:
 def elf_search_path(fd: int) -> str:
     """The folders that a program tells its loader to search (DT_RUNPATH, DT_RPATH), as they stand in it."""
     return _read(fd, (_ET_EXEC, _ET_DYN))[1]
+
+
+def elf_machine(fd: int) -> str:
+    """The machine of an open shared object (x86_64, aarch64, i386); empty if it is none of these."""
+    start = os.pread(fd, _HEAD[2].size, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    if len(start) < _HEAD[1].size or start[:4] != b"\x7fELF" or start[4] not in _HEAD or start[5] != 1:
+        return ""
+    head = _HEAD[start[4]].unpack_from(start)
+    return _MACHINES.get((head[2], start[4]), "") if head[1] == _ET_DYN else ""
 
 
 def _read(fd: int, kinds: tuple[int, ...]) -> tuple[str, str]:

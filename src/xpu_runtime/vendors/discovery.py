@@ -82,13 +82,16 @@ def refresh(root: str, is_simulated: bool) -> Inventory:
 
     Nothing is kept without a device: a command in another view of the machine (a container without the
     driver's nodes) sees that too, from the same files, and what it kept would refuse every start. Nor where a
-    driver is there and did not answer: it may answer the next start.
+    driver is there and did not answer: it may answer the next start. Nor what only the caller's
+    LD_LIBRARY_PATH led to: starts look without it.
     """
     global _has_asked
     from xpu_runtime.vendors import registry  # a driver's own library alone costs more than a warm start
 
     _has_asked = True
     inventory = registry.discover(root, is_simulated)
+    if any(driver.by_caller for driver in inventory.drivers):
+        return inventory
     if inventory.problems or not inventory.devices:
         try:
             os.unlink(_cache_path())

@@ -91,6 +91,10 @@ class Driver(Value):
     interposed: tuple[str, ...] = ()
     #: What those backends need to know of it.
     details: tuple[tuple[str, str], ...] = ()
+    #: The folder of its libraries on the host; "" where it needs none.
+    folder: str = ""
+    #: Whether only the LD_LIBRARY_PATH of who asks led there: an engine's processes do not find it.
+    by_caller: bool = False
 
     def detail(self, name: str) -> str:
         """What its backends know it by; "" where there is none."""

@@ -50,7 +50,7 @@ def test_a_vendors_devices_are_counted_on_from_the_gpus_of_those_before(nvidia: 
 
 def test_a_node_without_any_driver_says_of_each_why(tmp_path: Path) -> None:
     found = registry.discover(str(tmp_path), False)
-    assert found.missing.startswith("no NVIDIA driver found: libnvidia-ml.so.1 is not in ")
+    assert found.missing.startswith("no NVIDIA driver found: libnvidia-ml.so.1 is neither in ")
     assert "; no AMD driver found: " in found.missing
 
 

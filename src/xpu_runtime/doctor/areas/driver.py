@@ -38,5 +38,5 @@ def look(machine: Machine) -> Iterator[Finding]:
     for driver in inventory.drivers:
         amount = sum(device.vendor == driver.vendor for device in inventory.devices)
         kind = "simulated, " if inventory.simulated else ""
-        where = f"{kind}in {inventory.root}, {amount} device(s)"
+        where = f"{kind}in {driver.folder or inventory.root}, {amount} device(s)"
         yield finding.ok(_CHECK, f"{driver.vendor}: {driver.summary} ({where})")

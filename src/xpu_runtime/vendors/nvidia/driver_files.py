@@ -1,9 +1,9 @@
 """The files of an NVIDIA driver: which there are below a driver root, and which a container gets.
 
-Libraries are found through the driver root's own ld cache, as the driver's installer left it, and belong to a
-capability by their names (the reference runtime's lists; see the driver's README, "Listing of installed
-components"). Names end in the driver's version, so that a library of another driver lying about is never
-taken. Where they go in a container is delivery's to know.
+Where the libraries are is search.py's to find; they belong to a capability by their names (the reference
+runtime's lists; see the driver's README, "Listing of installed components"). Names end in the driver's
+version, so that a library of another driver lying about is never taken. Programs and data files lie beside
+the libraries, or where distributions put them. Where all go in a container is delivery's to know.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 
 from xpu_runtime.linux import ldcache
 from xpu_runtime.vendors.inventory import Library
+from xpu_runtime.vendors.nvidia.search import NVML, Found, resolve, search
 
 #: Library names up to ".so", by capability.
 LIBRARIES = {
@@ -78,37 +79,56 @@ SOCKETS = {
 }
 
 _BIN_FOLDERS = ("usr/bin", "usr/sbin", "usr/local/bin", "usr/lib/nvidia/current", "bin")
-_MAX_CACHE = 64 << 20
 
 
 class DriverFiles:
-    """The driver files below one root."""
+    """The driver files of one search."""
 
-    def __init__(self, root: str, cache: str, entries: list[ldcache.Entry]) -> None:
-        self.root = root
-        self.cache = cache
+    def __init__(self, found: Found) -> None:
+        self.root = found.root
+        self.cache = found.cache
+        self.in_cache = found.in_cache
+        self.by_caller = found.by_caller
+        #: Where there is no driver: where was looked, as a clause for people.
+        self.missing = found.missing
         self._native = ldcache.flags_for(os.uname().machine)
-        self._entries = entries
+        self._entries = found.entries
+
+    @property
+    def folder(self) -> str:
+        """The folder of the driver's libraries, as a host path; "" where there is no driver."""
+        library = self.path_of(NVML)
+        return os.path.dirname(library) if library else ""
 
     def path_of(self, soname: str) -> str | None:
         """The host path of the library that the driver root's loader would take for `soname`."""
         for entry in self._entries:
             if entry.soname == soname and entry.flags == self._native:
-                path = self._resolve(entry.path)
+                path = resolve(self.root, entry.path)
                 if path is not None:
                     return path
         return None
 
-    def _resolve(self, path: str) -> str | None:
-        """The regular file at `path` of the driver root, as a host path; links stay below the root."""
-        host = path
-        for _ in range(40):
-            host = os.path.join(self.root, path.lstrip("/"))
-            if not os.path.islink(host):
-                break
-            path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(host)))
-        host = os.path.realpath(host) if self.root == "/" else host
-        return host if os.path.isfile(host) else None
+    def program(self, name: str) -> str | None:
+        """The host path of one of the driver's programs, of that driver whose libraries were found: those
+        that lie beside them come first."""
+        beside = [self.folder, *(f"{above}/bin" for above in self._above())] if self.folder else []
+        for folder in [*beside, *_BIN_FOLDERS]:
+            path = self._below_root(os.path.join(folder, name))
+            if path is not None:
+                return path
+        return None
+
+    def _above(self) -> tuple[str, str]:
+        """/usr/local/nvidia for the folder lib64 there, /usr for /usr/lib/x86_64-linux-gnu: where bin is."""
+        above = os.path.dirname(self.folder)
+        return above, os.path.dirname(above)
+
+    def _below_root(self, path: str) -> str | None:
+        """The file at a host path, or at one that is relative to the root."""
+        if path.startswith("/"):
+            path = os.path.relpath(path, self.root)
+        return resolve(self.root, os.path.join("/", path))
 
     def select(self, version: str) -> list[Library]:
         """Every file of driver `version`, each with its capability."""
@@ -122,7 +142,7 @@ class DriverFiles:
             if capability is None or entry.hwcaps:
                 continue
             kind = "lib" if entry.flags == self._native else "lib32" if entry.flags == _FLAGS_32 else None
-            path = self._resolve(entry.path)
+            path = resolve(self.root, entry.path)
             if kind is None or path is None or not _is_of(version, os.path.basename(path)):
                 continue
             sources.setdefault((kind, path), (capability, set()))[1].add(entry.soname)
@@ -140,18 +160,24 @@ class DriverFiles:
         found = []
         for capability, names in BINARIES.items():
             for name in names:
-                for folder in _BIN_FOLDERS:
-                    path = self._resolve(os.path.join("/", folder, name))
-                    if path is not None:
-                        found.append(Library("bin", path, name, capability))
-                        break
+                path = self.program(name)
+                if path is not None:
+                    found.append(Library("bin", path, name, capability))
         for kind, table in (("file", FILES), ("socket", SOCKETS)):
             for capability, places in table.items():
                 for place in places:
-                    path = os.path.join(self.root, place)
-                    if os.path.exists(path):
+                    path = self._data(place)
+                    if path is not None:
                         found.append(Library(kind, path, "/" + place, capability))
         return found
+
+    def _data(self, place: str) -> str | None:
+        """Of usr/share the driver's own comes first, where it lies in a folder of its own."""
+        own = [f"{self._above()[0]}/{place[4:]}"] if self.folder and place.startswith("usr/share/") else []
+        for path in [*own, os.path.join(self.root, place)]:
+            if os.path.exists(path):
+                return path
+        return None
 
 
 _FLAGS_32 = ldcache.flags_for("i386")
@@ -173,11 +199,5 @@ def _development_links(path: str, name: str) -> set[str]:
 
 
 def find(root: str) -> DriverFiles:
-    """The driver files below `root`; none where it has no readable ld cache."""
-    cache = os.path.join(root, "etc/ld.so.cache")
-    try:
-        with open(cache, "rb") as file:
-            entries = ldcache.parse(file.read(_MAX_CACHE))
-    except (OSError, ValueError):
-        entries = []
-    return DriverFiles(root, cache, entries)
+    """The driver files below `root`; none where no driver is found there."""
+    return DriverFiles(search(root))

@@ -14,6 +14,8 @@ from xpu_runtime.finding import Finding
 from xpu_runtime.linux import files
 from xpu_runtime.vendors import nodes
 from xpu_runtime.vendors.nvidia import driver_files
+from xpu_runtime.vendors.nvidia.driver_files import DriverFiles
+from xpu_runtime.vendors.nvidia.search import NVML
 
 _CHECK = "driver"
 _VERSION = re.compile(r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)\s")
@@ -21,6 +23,8 @@ _IN_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
 _VENDOR_ID = "0x10de"
 _DISPLAY_CLASS = "0x03"  # PCI's: display controllers, among them 3D ones without an output
 _MAX_BYTES = 64 << 10
+_SMI = "nvidia-smi"
+_WSL = "/usr/lib/wsl/"
 _RELOAD = (
     "reboot, or stop what uses the GPUs and run: "
     "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia"
@@ -30,13 +34,14 @@ _RELOAD = (
 def examine(root: str, *, answers: bool) -> list[Finding]:
     """As `Vendor.examine`; `answers`: NVML does, so that the driver is loaded whatever the files say."""
     found = driver_files.find(root)
-    library = found.path_of("libnvidia-ml.so.1")
+    library = found.path_of(NVML)
     if library is None:
         cards = _cards() if root == "/" else 0
         if not cards:
             return []
-        text = f"the PCI bus has {cards} NVIDIA GPU(s), and libnvidia-ml.so.1 is not in {found.cache}"
-        return [finding.problem(_CHECK, text, "install NVIDIA's driver, R470 or newer, then run ldconfig")]
+        text = f"the PCI bus has {cards} NVIDIA GPU(s), and {found.missing}"
+        todo = "install NVIDIA's driver, R470 or newer; where it lies elsewhere, " + _into_cache("its folder")
+        return [finding.problem(_CHECK, text, todo)]
     findings = []
     kernel = kernel_version(root)
     name = _IN_NAME.search(os.path.basename(os.path.realpath(library)))
@@ -45,9 +50,7 @@ def examine(root: str, *, answers: bool) -> list[Finding]:
     elif name and name[1] != kernel:
         text = f"the loaded kernel module is {kernel}, and {library} is {name[1]}"
         findings.append(finding.problem(_CHECK, text, _RELOAD))
-    if found.path_of("libcuda.so.1") is None:
-        text = f"libcuda.so.1 is not in {found.cache}, so no container can compute"
-        findings.append(finding.problem(_CHECK, text, "install the driver's CUDA library (Debian: libcuda1)"))
+    findings += _of_folder(found)
     if (
         kernel is not None
         and nodes.find(root, "nvidia-uvm", (nodes.majors(root).get("nvidia-uvm"), 0)) is None
@@ -55,6 +58,29 @@ def examine(root: str, *, answers: bool) -> list[Finding]:
         text = "the kernel module nvidia-uvm is not loaded: CUDA does not start in containers"
         findings.append(finding.problem(_CHECK, text, "modprobe nvidia-uvm, and load it at each boot"))
     return findings
+
+
+def _of_folder(found: DriverFiles) -> list[Finding]:
+    """What the folder of the libraries, or those beside it, should have and do not."""
+    findings = []
+    if found.by_caller:
+        text = f"only this shell's LD_LIBRARY_PATH leads to the driver in {found.folder}: containers get none"
+        findings.append(finding.problem(_CHECK, text, _into_cache(found.folder)))
+    if found.folder.startswith(_WSL):
+        text = f"the driver in {found.folder} is WSL's: it has no device nodes to give to containers"
+        findings.append(finding.problem(_CHECK, text, "use a Linux machine with the card"))
+    if found.path_of("libcuda.so.1") is None:
+        text = f"libcuda.so.1 is not beside {found.folder}/{NVML}, so no container can compute"
+        findings.append(finding.problem(_CHECK, text, "install the driver's CUDA library (Debian: libcuda1)"))
+    if found.program(_SMI) is None:
+        text = f"containers get no {_SMI}: it is neither beside {found.folder} nor in /usr/bin"
+        findings.append(finding.warning(_CHECK, text, f"install it (Debian: {_SMI}), or put it there"))
+    return findings
+
+
+def _into_cache(folder: str) -> str:
+    """What puts a folder into the loader's cache for good: a bare `ldconfig FOLDER` holds until the next."""
+    return f"write {folder} into /etc/ld.so.conf.d/nvidia.conf and run `ldconfig`"
 
 
 def _not_loaded(root: str) -> Finding:

@@ -15,6 +15,7 @@ from xpu_runtime.errors import DeviceError
 from xpu_runtime.vendors import nodes
 from xpu_runtime.vendors.inventory import Device, Driver, Node, stamp
 from xpu_runtime.vendors.nvidia import driver_files
+from xpu_runtime.vendors.nvidia.search import NVML
 from xpu_runtime.vendors.vendor import WHOLE, Discovered, Sensors
 
 TYPE_CHECKING = False
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 NAME = "nvidia"
 
-_NVML = "libnvidia-ml.so.1"
 #: The backends that belong to this driver. They need to know `nvml`, the path of the library on the host, and
 #: `memory_limits`, which is set where the driver holds a memory limit on a cgroup (R615).
 _BACKENDS = ("driver", "library", "mps")
@@ -72,17 +72,17 @@ def discover(root: str) -> Discovered:
     DeviceError where the library is there and does not answer.
     """
     files = driver_files.find(root)
-    library = files.path_of(_NVML)
+    library = files.path_of(NVML)
     watched = [
         files.cache,
         os.path.join(root, "dev/nvidia-caps"),
         os.path.join(root, "proc/driver/nvidia/version"),
-        *([library] if library else []),
+        # A folder's time changes when another driver's files come into it.
+        *([library, files.folder] if library else []),
     ]
     stamps = tuple(map(stamp, watched))
     if library is None:
-        missing = f"no NVIDIA driver found: {_NVML} is not in {files.cache}"
-        return Discovered(missing=missing, stamps=stamps)
+        return Discovered(missing=f"no NVIDIA driver found: {files.missing}", stamps=stamps)
     try:
         pynvml = _open(library)
     except _NotLoaded:
@@ -106,6 +106,8 @@ def discover(root: str) -> Discovered:
             backends=_BACKENDS,
             interposed=_INTERPOSED,
             details=(("nvml", library), *limits),
+            folder=files.folder,
+            by_caller=files.by_caller,
         )
         return Discovered(
             tuple(devices), driver, "" if devices else f"the driver in {root} reports no device", stamps
