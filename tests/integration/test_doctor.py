@@ -52,7 +52,7 @@ def test_a_node_without_a_driver_says_so_until_there_is_one(node: Node) -> None:
     empty = node.folder / "empty"
     empty.mkdir()
     node.configure(f"driver: {{root: {empty}}}\n")
-    assert "xpu sim up" in found(node, "problem", "driver", f"is not in {empty}/etc/ld.so.cache")["todo"]
+    assert "xpu sim up" in found(node, "problem", "driver", f"is neither in {empty}/etc/ld.so.cache")["todo"]
     lines = node.xpu("doctor", check=False).stdout.splitlines()
     assert any(line.startswith("problem  driver: no NVIDIA driver found") for line in lines)
     node.configure("driver: {root: auto}\n")

@@ -11,6 +11,7 @@ from xpu_runtime.finding import Finding
 from xpu_runtime.linux import cgroups
 
 ORDER = 40
+_TOP = "/sys/fs/cgroup"
 
 
 def look(machine: Machine) -> Iterator[Finding]:
@@ -18,14 +19,15 @@ def look(machine: Machine) -> Iterator[Finding]:
     yield seccomp("/proc/sys/kernel/seccomp/actions_avail")
 
 
-def of_cgroups(mounted: list[cgroups.Hierarchy], systemd: bool) -> Finding:
-    """What these hierarchies, and whether systemd runs, mean for us."""
+def of_cgroups(mounted: list[cgroups.Hierarchy], systemd: bool, top: str = _TOP) -> Finding:
+    """What these hierarchies, and whether systemd runs, mean for us; runc looks for them in `top`."""
     v1 = [each for each in mounted if each.version == 1 and "devices" in each.controllers]
     v2 = next((each.mountpoint for each in mounted if each.version == 2), None)
     manager = "systemd" if systemd else "no systemd"
-    if not v1 and v2 is None:
-        text = "no cgroup hierarchy is mounted: no container can start"
-        return finding.problem("cgroups", text, "mount -t cgroup2 none /sys/fs/cgroup")
+    if not v1 and v2 != top:
+        # runc takes `top` for v2 if that is mounted there, else needs v1's devices hierarchy.
+        there = "no cgroup hierarchy is mounted" if v2 is None else f"cgroup v2 is at {v2} and not at {top}"
+        return finding.problem("cgroups", f"{there}: no container can start", f"mount -t cgroup2 none {top}")
     if v2 is None:
         text = f"v1 only, {manager}: the kernel's and the driver's own memory limits need cgroup v2"
         return finding.warning("cgroups", text, "boot with systemd.unified_cgroup_hierarchy=1")
