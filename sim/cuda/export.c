@@ -1,10 +1,11 @@
 /*
- * libcuda: the private tables that libcudart asks for by their UUIDs.
+ * libcuda: the private tables that libcudart, and in CUDA 13 cuBLAS and cuFFT too, ask for by their UUIDs.
  *
  * How they are known: the runtimes of CUDA 11.8, 12.9 and 13.5 were watched asking NVIDIA's driver 535 for
  * them and calling into them; its answers were read there (sizes, what an entry leaves in its arguments), the
- * entries' arguments also in what the ZLUDA project has published. An entry that no runtime was seen to
- * need answers CUDA_ERROR_NOT_SUPPORTED; a table that is not here is CUDA_ERROR_INVALID_VALUE, as there.
+ * entries' arguments also in what the ZLUDA project has published. What cuBLAS and cuFFT call was seen in how
+ * they go on with the answers. An entry that nobody was seen to need answers CUDA_ERROR_NOT_SUPPORTED; a
+ * table that is not here is CUDA_ERROR_INVALID_VALUE, as there.
  */
 #define _GNU_SOURCE
 #include "export.h"

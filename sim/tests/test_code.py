@@ -51,3 +51,24 @@ def test_waiting_for_values_needs_the_administrators_leave_that_nobody_gave(
 ) -> None:
     one, _ = pair
     assert one.await_values(one.alloc(4096)[1]) == [NOT_SUPPORTED] * 3
+
+
+def test_a_library_may_come_with_an_option_that_has_no_value_and_need_not_be_kept(
+    pair: tuple[Process, Process],
+) -> None:
+    one, _ = pair
+    preserved = 1
+    before = used(one)
+    assert one.load_library(3 * MIB, [preserved]) == [SUCCESS, SUCCESS]
+    assert used(one) - before == 4 * MIB, "in pages of 2 MiB"
+
+
+def test_libraries_of_nvidia_find_contexts_streams_and_kernels_in_private_tables(
+    pair: tuple[Process, Process],
+) -> None:
+    one, _ = pair
+    context, stream, as_context, as_stream = one.numbers_by_tables()
+    assert (context, stream) == (as_context, as_stream)
+    assert context and stream
+    assert one.launch_each_kernel() == [1, SUCCESS]
+    assert one.places() == NOT_SUPPORTED

@@ -15,11 +15,13 @@ from xpu_simulator import simulator, topology
 
 def test_the_ones_that_come_with_us_are_what_their_names_say() -> None:
     found = {entry.name: entry.gpus for entry in simulator.topologies()}
-    assert found == {"1xT4": 1, "2xT4": 2, "4xT4": 4, "8xA100-80GB": 8, "2xA100-MIG": 2, "2xH200": 2}
+    small, large = {"1xT4": 1, "2xT4": 2, "4xT4": 4, "2xA100-MIG": 2}, {"8xA100-80GB": 8}
+    assert found == {**small, **large, "1xH100": 1, "2xH200": 2}
     assert all(entry.description for entry in simulator.topologies())
     sizes = {name: {int(gpu.settings["memory"]) for gpu in topology.read(name).gpus} for name in found}
     assert sizes["4xT4"] == {15 * GIB}
     assert sizes["8xA100-80GB"] == {80 * GIB}
+    assert sizes["1xH100"] == {81559 * MIB}
     assert sizes["2xH200"] == {143771 * MIB}
     profiles = {part["profile"] for gpu in topology.read("2xA100-MIG").gpus for part in gpu.mig}
     assert profiles == {"3g.40gb", "1g.10gb"}

@@ -20,12 +20,13 @@ import pynvml
 sys.path[0] = os.path.dirname(sys.path[0])  # tests: this is run by its path
 from support.worker_code import Code  # noqa: E402
 from support.worker_events import Events  # noqa: E402
+from support.worker_kernels import Kernels  # noqa: E402
 from support.worker_memory import Memory  # noqa: E402
 
 NOT_READY = 600
 
 
-class Worker(Memory, Events, Code):
+class Worker(Memory, Events, Code, Kernels):
     def __init__(self, root: str) -> None:
         folder = glob.glob(f"{root}/usr/lib/*-linux-gnu")[0]
         self.cuda = ctypes.CDLL(f"{folder}/libcuda.so.1")
