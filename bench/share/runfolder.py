@@ -23,18 +23,18 @@ TOP, PREFIX = Path("/run"), "xpu-share-"
 END_S = 5.0  # until processes that were killed have left their cgroups
 
 
-def make() -> Path:
-    """An empty one, this process's own."""
+def make(prefix: str = PREFIX) -> Path:
+    """An empty one, this process's own; `prefix` says whose runs it is one of."""
     pid = os.getpid()
-    name = f"{PREFIX}{pid}-{proc.start_time(pid)}-{proc.pid_namespace()}-"
+    name = f"{prefix}{pid}-{proc.start_time(pid)}-{proc.pid_namespace()}-"
     return Path(tempfile.mkdtemp(prefix=name, dir=TOP))
 
 
-def dead() -> list[Path]:
+def dead(prefix: str = PREFIX) -> list[Path]:
     """Those of runs that have ended; nothing is known of runs in other PID namespaces."""
     found = []
-    for folder in TOP.glob(f"{PREFIX}*"):
-        words = folder.name.removeprefix(PREFIX).split("-")
+    for folder in TOP.glob(f"{prefix}*"):
+        words = folder.name.removeprefix(prefix).split("-")
         if len(words) != 4 or not all(word.isdecimal() for word in words[:3]):
             continue
         pid, started, namespace = map(int, words[:3])
@@ -55,7 +55,8 @@ def remove(folder: Path, prefix: Path) -> None:
     for container in sorted(state.iterdir()) if state.is_dir() else []:
         runtime = [str(prefix / "bin/xpu-container-runtime"), "--root", str(state)]
         run_to_its_end([*runtime, "delete", "--force", container.name], environ)
-    if (folder / "run/sim").exists():
+    # A simulation that is only used here, by a link, is somebody else's.
+    if (folder / "run/sim").exists() and not (folder / "run/sim/root").is_symlink():
         run_to_its_end([str(prefix / "bin/xpu"), "sim", "down"], environ)
     for pid in processes(folder):
         with contextlib.suppress(ProcessLookupError):

@@ -1,0 +1,175 @@
+"""Where measuring programs run (bench/gpu/places.py): a program sees the card or its slice; nothing is left.
+
+On a simulated card, by the installed runtime and the real runc.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from share import runfolder
+from support import REPOSITORY
+from xpu_runtime.limits import pages
+from xpu_simulator.simulator import SimState
+
+sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
+import places
+
+GIB = 1 << 30
+#: Says how large the card is, starts a child in a session of its own, and with a word waits.
+PROGRAM = """
+import ctypes, subprocess, sys
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+pointer = ctypes.c_ulonglong()
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)) == 0
+print("total:", total.value, flush=True)
+subprocess.run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv"], check=True)
+if sys.argv[1:]:
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    print("waits", flush=True)
+    sys.stdin.close()
+    import signal
+    signal.pause()
+"""
+WORDS = [sys.executable, "-c", PROGRAM]
+
+
+@pytest.fixture
+def machine(up: Callable[..., SimState], installed: Path) -> places.Machine:
+    root = os.path.realpath(up("1xT4-R580").root)
+    return places.Machine(str(installed), root, sys.executable, places.find_driver(root))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    mine = f"{places.PREFIX}{os.getpid()}-*"
+    yield
+    assert list(runfolder.TOP.glob(mine)) == []
+    assert mine[:-1] not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.parametrize("kind", places.KINDS)
+def test_a_program_sees_the_card_or_its_slice(machine: places.Machine, kind: str) -> None:
+    with places.opened(kind, machine=machine, memory="2G") as place:
+        done = place.run(WORDS, timeout=60)
+    assert done.returncode == 0, done.stdout
+    of_all = kind == "native"
+    assert f"total: {(15 if of_all else 2) * GIB}" in done.stdout
+    assert ("15360 MiB" if of_all else "2048 MiB") in done.stdout
+
+
+@pytest.mark.parametrize("kind", places.KINDS)
+def test_at_its_time_a_program_is_killed_with_its_children(machine: places.Machine, kind: str) -> None:
+    with places.opened(kind, machine=machine, memory="2G") as place:
+        done = place.run([*WORDS, "wait"], timeout=5)
+        assert done.returncode == places.TIMED_OUT
+        assert "total: " in done.stdout and done.stdout.endswith("FAILED: no end within 5 s\n")
+        assert runfolder.processes(place.folder) == []
+
+
+@pytest.mark.parametrize("kind", ["sandbox", "container"])
+def test_what_a_program_has_is_in_the_account_until_it_is_killed(machine: places.Machine, kind: str) -> None:
+    with places.opened(kind, machine=machine, memory="2G", cores=30) as place:
+        child = place.start([*WORDS, "wait"])
+        _until(lambda: "waits" in child.output())
+        assert place.used_memory() >= GIB
+        assert Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(sys.executable.encode())
+        assert len(child.processes()) >= 2
+        assert child.kill() == []
+        assert child.poll() == 128 + signal.SIGKILL and child.processes() == []
+        assert place.used_memory() == 0
+
+
+@pytest.mark.parametrize("kind", ["sandbox", "container"])
+def test_a_cap_is_changed_while_programs_run(machine: places.Machine, kind: str) -> None:
+    with places.opened(kind, machine=machine, memory="2G", cores=30) as place:
+        assert cores(place) == 30
+        place.set_cores(50)
+        assert cores(place) == 50
+
+
+def test_containers_beside_each_other_are_on_one_node(machine: places.Machine) -> None:
+    with (
+        places.opened("container", machine=machine, memory="2G") as one,
+        places.opened("container", machine=machine, memory="4G", beside=one) as other,
+    ):
+        assert f"total: {2 * GIB}" in one.run(WORDS, timeout=60).stdout
+        assert f"total: {4 * GIB}" in other.run(WORDS, timeout=60).stdout
+        assert isinstance(one, places.Container)
+        assert one.name in (told := one.xpu("ps", "--json")) and other.name in told
+
+
+def test_what_a_killed_run_has_left_is_removed_by_the_next(machine: places.Machine) -> None:
+    script = f"""
+import os, signal, sys
+sys.path.insert(0, {str(REPOSITORY / "bench/gpu")!r})
+import places
+root = {machine.root!r}
+machine = places.Machine({machine.prefix!r}, root, sys.executable, places.find_driver(root))
+with places.opened("container", machine=machine, memory="2G") as place:
+    child = place.start(["sleep", "1000"])
+    print(place.folder, child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    folder, pid = done.stdout.split()
+    assert done.returncode == -signal.SIGKILL and Path(folder).exists() and is_alive(pid)
+    with places.opened("native", machine=machine) as place:
+        assert place.run(["true"], timeout=10).returncode == 0
+        assert not Path(folder).exists() and not is_alive(pid)
+    assert folder not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_an_exception_leaves_nothing(machine: places.Machine) -> None:
+    with pytest.raises(KeyboardInterrupt), places.opened("container", machine=machine, memory="2G") as place:
+        pid = place.start(["sleep", "1000"]).pid
+        raise KeyboardInterrupt
+    assert not is_alive(pid)
+
+
+def test_a_driver_is_found_by_the_search_path_and_a_library_for_another_machine_is_not_taken(
+    machine: places.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("host._in_cache", lambda name: "")
+    monkeypatch.setattr("host.DRIVER_FOLDERS", [])
+    other = tmp_path / "lib32"
+    other.mkdir()
+    (other / "libcuda.so.1").write_bytes(b"\x7fELF\x01" + bytes(32))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(other))
+    with pytest.raises(places.PlaceError, match=r"no libcuda\.so\.1 in the loader's cache, nor in .*lib32"):
+        places.find_driver("")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{other}:{machine.driver.folder}")
+    assert places.find_driver("") == machine.driver
+
+
+def is_alive(pid: str | int) -> bool:
+    path = Path(f"/proc/{pid}/stat")
+    return path.exists() and path.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def cores(place: places.Place) -> int | None:
+    if isinstance(place, places.Sandbox):
+        return pages.quota(str(place.folder / f"pages-{place.name}")).cores[0]
+    assert isinstance(place, places.Container)
+    (slice_,) = json.loads(place.xpu("ps", "--json"))
+    return int(slice_["cores"])
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
