@@ -2,19 +2,23 @@
 what was seen.
 
 A script prints a line for each value (`name: value`) and each check (`ok: …`, `FAILED: …`), and ends with 0
-if all held, 1 if one did not, and 77, after `skipped: …`, where there is nothing to try it on. Python 3.10 or
-newer, so that it runs in the images of frameworks.
+if all held, 1 if one did not, and 77, after `skipped: …`, where there is nothing to try it on: outside a
+slice or without a tool. In a slice there is a card: what does not find it has failed. Each result is also a
+line of JSON in the file that XPU_GPU_JSON names. Python 3.10 or newer, as images of frameworks have it.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import json
 import os
 import shutil
 import struct
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 SKIPPED = 77
@@ -22,24 +26,62 @@ OUT_OF_MEMORY, NOT_FOUND = 2, 500
 MIB = 1 << 20
 #: In a container, and in a sandbox (packaging/sandbox.py).
 FOLDERS = ("/usr/lib/xpu", "/mnt/usr/lib/xpu")
+#: The slice's memory in bytes, as whoever has made it and has seen the card outside asked for it.
+LIMIT_VARIABLE = "XPU_GPU_LIMIT"
 _LIMIT_AT, _NO_LIMIT = 2048, (1 << 64) - 1
 _failed: list[str] = []
 
 
 def skip(why: str) -> NoReturn:
-    print(f"skipped: {why}")
+    """For a missing tool, or outside a slice."""
+    report("skipped", why)
     sys.exit(SKIPPED)
+
+
+def missing(why: str) -> NoReturn:
+    """For a card that is not found: a fault in a slice, or where somebody has seen the card outside."""
+    if in_slice() or os.environ.get(LIMIT_VARIABLE):
+        fail(why)
+    skip(why)
+
+
+def fail(why: str) -> NoReturn:
+    check(False, why)
+    end()
 
 
 def report(name: str, value: object) -> None:
     print(f"{name}: {value}", flush=True)
+    if path := os.environ.get("XPU_GPU_JSON"):
+        program = os.path.basename(sys.argv[0])
+        line = json.dumps({"program": program, "name": name, "value": value, "at": round(time.time(), 3)})
+        with open(path, "a") as file:
+            file.write(line + "\n")
 
 
 def check(holds: bool, what: str) -> bool:
-    print(f"{'ok' if holds else 'FAILED'}: {what}", flush=True)
+    report("ok" if holds else "FAILED", what)
     if not holds:
         _failed.append(what)
     return holds
+
+
+def is_simulated() -> bool:
+    """Whether a simulated driver is below: it computes nothing."""
+    places = ("/run/nvidia-sim", "/mnt/run/nvidia-sim")
+    return "XPU_GPU_SIMULATED" in os.environ or any(os.path.exists(path) for path in places)
+
+
+def check_result(holds: Callable[[], bool], what: str) -> None:
+    """A check of something that the card has computed; an error is a failure."""
+    try:
+        held = holds()
+    except Exception as error:
+        held, what = False, f"{what}: {type(error).__name__}: {str(error).strip()[:300]}"
+    if is_simulated():
+        report("not checked", f"{what}: a simulated card computes nothing")
+    else:
+        check(held, what)
 
 
 def end() -> NoReturn:
@@ -57,18 +99,25 @@ def temporary() -> str:
     return path
 
 
+def in_slice() -> bool:
+    return any(os.path.exists(f"{path}/quota") for path in FOLDERS)
+
+
 def folder() -> str:
     """Where the slice's pages and the real libraries are."""
     for path in FOLDERS:
         if os.path.exists(f"{path}/quota"):
             return path
-    skip("this is no container whose memory the interposers hold: start it by bench/gpu/run")
+    missing("this is no container whose memory the interposers hold: start it by bench/gpu/run")
 
 
 def limit() -> int:
     """The slice's memory on its first device, in bytes."""
     with open(f"{folder()}/quota", "rb") as file:
         (amount,) = struct.unpack_from("<Q", file.read(), _LIMIT_AT)
+    asked = os.environ.get(LIMIT_VARIABLE)
+    if asked and amount != int(asked):
+        fail(f"the slice's page says {amount} bytes, and {asked} were asked for")
     if amount == _NO_LIMIT:
         skip("the slice has no memory limit")
     return int(amount)
@@ -81,10 +130,10 @@ class Cuda:
         try:
             self.library = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            skip(f"no CUDA driver: {error}")
+            missing(f"no CUDA driver: {error}")
         status, count = self.library.cuInit(0), ctypes.c_int()
         if status or self.library.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
-            skip(f"no GPU: cuInit gives {self.name(status)}")
+            missing(f"no GPU: cuInit gives {self.name(status)}, {count.value} devices")
         context, device = ctypes.c_void_p(), ctypes.c_int()
         self.must("cuDeviceGet", ctypes.byref(device), 0)
         self.must("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -100,8 +149,7 @@ class Cuda:
     def must(self, name: str, *arguments: Any) -> None:
         status = self.call(name, *arguments)
         if status:
-            print(f"FAILED: {name}: {self.name(status)}")
-            sys.exit(1)
+            fail(f"{name}: {self.name(status)}")
 
     def name(self, status: int) -> str:
         text = ctypes.c_char_p()
@@ -200,7 +248,7 @@ class Driver:
         if self.library.nvmlInit_v2() or self.library.nvmlDeviceGetHandleByUUID(
             uuid.encode(), ctypes.byref(self.handle)
         ):
-            skip("the driver's NVML does not start")
+            missing(f"the driver's NVML does not start, or has no device {uuid}")
 
     def processes(self) -> dict[int, int]:
         """Bytes of each process that the driver lists, by pid."""
@@ -213,5 +261,8 @@ class Driver:
         return {one.pid: one.used for one in found[: count.value] if one.used != _NO_LIMIT}
 
     def own(self) -> int | None:
-        """This process's bytes; None: the driver does not say."""
-        return self.processes().get(os.getpid())
+        """This process's bytes; None: the driver does not say. In a container it may be listed by the host's
+        number of it: the only one that is listed is taken for it."""
+        listed = self.processes()
+        only = next(iter(listed.values())) if len(listed) == 1 else None
+        return listed.get(os.getpid(), only)

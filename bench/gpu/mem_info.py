@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import card
 
 limit, cuda = card.limit(), card.Cuda()
@@ -14,9 +16,8 @@ def compare(when: str) -> None:
     free, total = cuda.memory()
     reported = driver.own()
     if reported is None:
-        card.skip(
-            "the driver does not say what this process has (a pid namespace that it does not know, or MPS)"
-        )
+        listed = ", ".join(f"{pid} with {card.mib(used)}" for pid, used in driver.processes().items())
+        card.fail(f"the driver does not list this process, {os.getpid()}; it lists {listed or 'none'}")
     worst = max(worst, abs(total - free - reported))
     same = abs(total - free - reported) <= 2 * card.MIB
     card.check(same, f"{when}: {card.mib(total - free)} used, {card.mib(reported)} reported by the driver")

@@ -29,7 +29,7 @@ def run(program: str, libraries: str, *words: str) -> list[str]:
     environ = {**os.environ, **({"LD_LIBRARY_PATH": path} if path else {})}
     done = subprocess.run([program, *words], env=environ, stdout=subprocess.PIPE, text=True, timeout=300)
     if done.returncode == card.SKIPPED:
-        card.skip("no GPU")
+        card.missing("time-calls finds no GPU")
     if done.returncode:
         card.check(False, f"time-calls ended with {done.returncode}")
         card.end()

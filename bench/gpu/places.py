@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ from host import Machine, PlaceError, add_options, bytes_of, find_driver, machin
 import sandbox  # noqa: E402
 from share import runfolder  # noqa: E402
 from xpu_runtime.limits import pages, usage_page  # noqa: E402
+from xpu_runtime.linux import proc  # noqa: E402
 
 __all__ = ["Machine", "PlaceError", "add_options", "bytes_of", "find_driver", "machine", "opened"]
 KINDS = ("native", "sandbox", "container")
@@ -85,20 +85,21 @@ class Child:
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if wanted in (process / "environ").read_bytes() + b"\0":
+                if wanted in (process / "environ").read_bytes():
                     found.append(int(process.name))
         return found
 
     def kill(self) -> list[int]:
         """With its children; those that would not go, which is a fault."""
         until = time.monotonic() + GONE_S
+        seen: dict[int, int] = {}
         while True:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-            left = self.processes()
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            # It may start more of them meanwhile. Once one dies its environment is gone, and the driver may
+            # still be freeing what it had: it is waited for by its number.
+            for pid in self.processes():
+                seen[pid] = proc.start_time(pid) or 0
+                proc.kill(pid, seen[pid])
+            left = [pid for pid, started in seen.items() if proc.is_alive(pid, started)]
             if not left or time.monotonic() > until:
                 break
             time.sleep(0.01)
@@ -134,11 +135,14 @@ class Place:
     def environ(self) -> dict[str, str]:
         return self.machine.environ()
 
-    def start(self, words: Sequence[str], environ: Mapping[str, str] | None = None) -> Child:
-        """A program, in a session of its own; `environ` is added to the place's own."""
+    def start(
+        self, words: Sequence[str], environ: Mapping[str, str] | None = None, log: Path | None = None
+    ) -> Child:
+        """A program, in a session of its own; `environ` is added to the place's own. What it prints goes to
+        `log` at once, else to a file that goes with the place."""
         number = len(self._children)
         mark = f"{self.folder}/{self.name}-{number}"
-        log = self.folder / f"{self.name}-{number}.log"
+        log = log or self.folder / f"{self.name}-{number}.log"
         more = {"PYTHONUNBUFFERED": "1", **(environ or {}), MARK: mark}
         command, whole, pid_file = self._command(list(words), more, number)
         with log.open("wb") as output:
@@ -156,11 +160,15 @@ class Place:
         return child
 
     def run(
-        self, words: Sequence[str], timeout: float, environ: Mapping[str, str] | None = None
+        self,
+        words: Sequence[str],
+        timeout: float,
+        environ: Mapping[str, str] | None = None,
+        log: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """A program to its end; killed with its children after `timeout` seconds, its status then TIMED_OUT.
         Children that it leaves are killed as well, and a line says so."""
-        child, late = self.start(words, environ), False
+        child, late = self.start(words, environ, log), False
         try:
             child.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -7,13 +7,13 @@ import subprocess
 
 import card
 
-SMI = shutil.which("nvidia-smi") or card.skip("no nvidia-smi on PATH")
+SMI = shutil.which("nvidia-smi") or card.missing("no nvidia-smi on PATH, which the runtime brings")
 
 
 def ask(*words: str) -> list[str]:
     done = subprocess.run([SMI, *words], capture_output=True, text=True, timeout=120)
     if done.returncode:
-        card.skip(f"nvidia-smi ends with {done.returncode}: {(done.stdout or done.stderr).strip()[:200]}")
+        card.missing(f"nvidia-smi ends with {done.returncode}: {(done.stdout or done.stderr).strip()[:200]}")
     return done.stdout.split("\n")
 
 

@@ -26,8 +26,17 @@ def load() -> Any:
     except ImportError as error:
         card.skip(f"no PyTorch in {sys.executable}: {error}")
     if not torch.cuda.is_available():
-        card.skip("this PyTorch finds no GPU")
+        card.missing(f"this PyTorch {torch.__version__} finds no GPU: {no_gpu(torch)}")
     return torch
+
+
+def no_gpu(torch: Any) -> str:
+    """What it says of itself."""
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "torch.cuda.is_available() is False"
 
 
 def fill(torch: Any, most: int) -> tuple[list[Any], bool]:
@@ -47,13 +56,14 @@ def allocator() -> None:
     _, total = torch.cuda.mem_get_info()
     card.check(total == limit, f"torch.cuda.mem_get_info() shows a card of {card.mib(limit)}")
     held, refused = fill(torch, limit)
-    card.check(refused, "OutOfMemoryError past the limit")
+    free, _ = torch.cuda.mem_get_info()
     card.report("tensors that fit", card.mib(sum(one.numel() for one in held)))
+    card.check(refused and free < limit // 8, f"OutOfMemoryError past the limit, with {card.mib(free)} free")
     card.check(torch.cuda.memory_reserved() <= limit, "the allocator has no more than the limit")
     del held
     torch.cuda.empty_cache()
     a = torch.ones(1024, 1024, device="cuda")
-    card.check(float((a @ a).sum()) == 1024.0**3, "the program goes on, and computes")
+    card.check_result(lambda: float((a @ a).sum()) == 1024.0**3, "the program goes on, and computes")
     # A tensor of half the limit fits again.
     half = torch.empty(limit // 2, dtype=torch.uint8, device="cuda")
     card.check(half.numel() == limit // 2, "what was freed comes back")
@@ -81,7 +91,7 @@ def graphs() -> None:
     result.zero_()
     for _ in range(100):
         graph.replay()
-    card.check(float(result[0, 0]) == 1024.0, "the graph is replayed when memory is short")
+    card.check_result(lambda: float(result[0, 0]) == 1024.0, "the graph is replayed when memory is short")
     del held
 
 
@@ -128,7 +138,7 @@ def rank(number: str, world: str, port: str) -> None:
     for _ in range(10):
         torch.distributed.all_reduce(amounts, op=torch.distributed.ReduceOp.AVG)
     expected = (int(world) - 1) / 2
-    if abs(float(amounts[0]) - expected) > 1e-3:
+    if abs(float(amounts[0]) - expected) > 1e-3 and not card.is_simulated():
         sys.exit(1)
     torch.distributed.destroy_process_group()
 

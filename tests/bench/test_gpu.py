@@ -1,22 +1,29 @@
 """The scripts for machines with a real GPU: they say where there is none, and work on a simulated one.
 
-What they find on a simulated card says nothing of hardware; what computes is for real cards alone.
+What they find on a simulated card says nothing of hardware; a computed result is not checked there.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import sandbox
+from share import runfolder
 from support import REPOSITORY
 from xpu_runtime.limits import pages
+from xpu_runtime.linux import proc
 from xpu_simulator.simulator import SimState
+
+sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
+import places
 
 SCRIPTS = REPOSITORY / "bench" / "gpu"
 SKIPPED = 77
@@ -62,24 +69,100 @@ def test_without_a_driver_all_is_skipped() -> None:
     assert done.stdout.startswith("skipped: no NVIDIA driver")
 
 
-def test_all_that_does_not_compute_holds_on_a_simulated_card(
-    up: Callable[..., SimState], tmp_path: Path
+@pytest.mark.parametrize("place", ["sandbox", "container"])
+def test_all_that_needs_no_framework_holds_on_a_simulated_card(
+    up: Callable[..., SimState], installed: Path, tmp_path: Path, place: str
 ) -> None:
     state = up("1xT4-R580")
-    record = tmp_path / "record.md"
-    done = run("run", "--root", state.root, "--mem", "2G", "--record", str(record), timeout=280)
+    record, results = tmp_path / "record.md", tmp_path / "results.json"
+    words = ["--root", state.root, "--mem", "2G", "--record", str(record), "--json", str(results)]
+    done = run("run", *words, "--place", place, "--prefix", str(installed), timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [line for line in record.read_text().splitlines() if line.startswith("| ")][1:]
-    outcomes = {fields[1].strip(): fields[2].strip() for fields in (line.split("|") for line in rows)}
-    held = {name for name, outcome in outcomes.items() if outcome == "ok"}
-    assert held == {
+    outcomes = outcomes_in(record)
+    assert set(outcomes.values()) == {"ok", "skipped"}
+    assert {name for name, outcome in outcomes.items() if outcome == "ok"} >= {
         "nvidia-smi inside",
         "cuMemGetInfo against the driver's report",
         "driver API to the limit and past it",
         "look-ups",
         "overhead",
     }
-    assert "Tesla T4, 580.105.08" in record.read_text() and "simulated" in record.read_text()
+    text = record.read_text()
+    assert "Tesla T4, 580.105.08" in text and "simulated" in text
+    # Figures of what passed are kept, and each script's whole output.
+    assert "262.0 MiB used, 262.0 MiB reported by the driver" in text
+    assert "cuMemAlloc gets: 2048.0 MiB" in (tmp_path / "record-logs/limit.log").read_text()
+    assert [json.loads(line)["name"] for line in results.read_text().splitlines()] == list(outcomes)
+
+
+def test_a_script_that_hangs_costs_its_time_and_leaves_no_process(
+    up: Callable[..., SimState], tmp_path: Path
+) -> None:
+    state, record, pids = up("1xT4-R580"), tmp_path / "record.md", tmp_path / "pids"
+    hanging = tmp_path / "python"
+    hanging.write_text(f"#!/bin/sh\nsetsid sleep 1000 & echo $! $$ >> {pids}; echo begun; wait\n")
+    hanging.chmod(0o755)
+    words = ["--root", state.root, "--record", str(record), "--python", str(hanging), "--timeout", "1"]
+    done = run("run", *words, "--only", "look-ups", "--only", "overhead")
+    assert done.returncode == 1
+    rows = record.read_text().splitlines()[-2:]
+    assert all("| FAILED | FAILED: begun / " in row and "no end within 1 s" in row for row in rows)
+    assert (tmp_path / "record-logs/lookups.log").read_text() == "begun\n"
+    assert len(pids.read_text().split()) == 4
+    assert not [pid for pid in map(int, pids.read_text().split()) if not proc.is_ending(pid)]
+
+
+def test_a_run_that_is_killed_leaves_the_results_so_far(up: Callable[..., SimState], tmp_path: Path) -> None:
+    state, record = up("1xT4-R580"), tmp_path / "record.md"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$1" in *smi.py) exec {sys.executable} "$@";; esac; sleep 1000\n')
+    python.chmod(0o755)
+    words = ["--root", state.root, "--record", str(record), "--python", str(python)]
+    started = subprocess.Popen([sys.executable, str(SCRIPTS / "run"), *words], stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (tmp_path / "record-logs/mem_info.log").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    started.kill()
+    started.wait()
+    assert outcomes_in(record) == {"nvidia-smi inside": "ok"}
+    for folder in runfolder.dead("xpu-gpu-"):
+        runfolder.remove(folder, REPOSITORY)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["limit.py"], "FAILED: no GPU: cuInit gives CUDA_ERROR_NO_DEVICE"),
+        (["torch_limit.py", "caching"], "FAILED: this PyTorch 0 finds no GPU: RuntimeError: as a stand-in"),
+    ],
+    ids=["the driver", "PyTorch"],
+)
+def test_a_card_that_is_not_found_in_a_slice_is_a_failure(
+    up: Callable[..., SimState], tmp_path: Path, words: list[str], said: str
+) -> None:
+    root = up("1xT4-R580").root
+    (tmp_path / "torch.py").write_text(
+        "__version__ = 0\nclass cuda:\n    is_available = staticmethod(lambda: False)\n"
+        "    @staticmethod\n    def init(): raise RuntimeError('as a stand-in')\n"
+    )
+    machine = places.Machine(str(REPOSITORY), root, sys.executable, places.find_driver(root))
+    environ = {"CUDA_VISIBLE_DEVICES": "99", "PYTHONPATH": str(tmp_path)}
+    with places.opened("sandbox", machine=machine, memory="2G") as place:
+        done = place.run([sys.executable, str(SCRIPTS / words[0]), *words[1:]], 60, environ)
+    assert done.returncode == 1 and said in done.stdout, done.stdout
+
+
+def test_a_slice_of_another_size_than_was_asked_for_is_a_failure(up: Callable[..., SimState]) -> None:
+    root = up("1xT4-R580").root
+    machine = places.Machine(str(REPOSITORY), root, sys.executable, places.find_driver(root))
+    with places.opened("sandbox", machine=machine, memory="2G") as place:
+        done = place.run([sys.executable, str(SCRIPTS / "limit.py")], 60, {"XPU_GPU_LIMIT": "1"})
+    assert done.returncode == 1 and "and 1 were asked for" in done.stdout, done.stdout
+
+
+def outcomes_in(record: Path) -> dict[str, str]:
+    rows = [line for line in record.read_text().splitlines() if line.startswith("| ")][1:]
+    return {fields[1].strip(): fields[2].strip() for fields in (line.split("|") for line in rows)}
 
 
 @pytest.mark.parametrize(

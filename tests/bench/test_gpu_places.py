@@ -19,6 +19,7 @@ import pytest
 from share import runfolder
 from support import REPOSITORY
 from xpu_runtime.limits import pages
+from xpu_runtime.linux import proc
 from xpu_simulator.simulator import SimState
 
 sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
@@ -126,10 +127,10 @@ with places.opened("container", machine=machine, memory="2G") as place:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     folder, pid = done.stdout.split()
-    assert done.returncode == -signal.SIGKILL and Path(folder).exists() and is_alive(pid)
+    assert done.returncode == -signal.SIGKILL and Path(folder).exists() and not proc.is_ending(int(pid))
     with places.opened("native", machine=machine) as place:
         assert place.run(["true"], timeout=10).returncode == 0
-        assert not Path(folder).exists() and not is_alive(pid)
+        assert not Path(folder).exists() and proc.is_ending(int(pid))
     assert folder not in Path("/proc/self/mountinfo").read_text()
 
 
@@ -137,7 +138,7 @@ def test_an_exception_leaves_nothing(machine: places.Machine) -> None:
     with pytest.raises(KeyboardInterrupt), places.opened("container", machine=machine, memory="2G") as place:
         pid = place.start(["sleep", "1000"]).pid
         raise KeyboardInterrupt
-    assert not is_alive(pid)
+    assert proc.is_ending(pid)
 
 
 def test_a_driver_is_found_by_the_search_path_and_a_library_for_another_machine_is_not_taken(
@@ -153,11 +154,6 @@ def test_a_driver_is_found_by_the_search_path_and_a_library_for_another_machine_
         places.find_driver("")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{other}:{machine.driver.folder}")
     assert places.find_driver("") == machine.driver
-
-
-def is_alive(pid: str | int) -> bool:
-    path = Path(f"/proc/{pid}/stat")
-    return path.exists() and path.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def cores(place: places.Place) -> int | None:
