@@ -12,10 +12,13 @@ import functools
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+import card
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 UNITS = {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10}
@@ -112,6 +115,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the interpreter that has PyTorch, JAX, CuPy",
     )
     parser.add_argument("--devices", default="0", help="comma list of GPU indexes (0)")
+    parser.add_argument("--json", metavar="FILE", help="a line of JSON for each result as it comes")
 
 
 def machine(options: argparse.Namespace | None = None) -> Machine:
@@ -123,6 +127,24 @@ def machine(options: argparse.Namespace | None = None) -> Machine:
     prefix = os.path.realpath(options.prefix)
     root = options.root and os.path.realpath(options.root)
     return Machine(prefix, root, options.python, find_driver(root), options.devices)
+
+
+def begin(options: argparse.Namespace) -> Machine:
+    """The machine that a measuring program is on. It ends here, skipped, where there is no driver, and failed
+    where the kernel driver runs and the rest is not found."""
+    # Places have to be closed: a run that has no more time left sends this first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if getattr(options, "json", None):
+        os.environ["XPU_GPU_JSON"] = os.path.abspath(options.json)
+    try:
+        on = machine(options)
+        for line in on.query("name,driver_version,memory.total"):
+            card.report("card", line)
+    except PlaceError as error:
+        if os.path.exists("/proc/driver/nvidia/version"):
+            card.fail(str(error))
+        card.skip(f"no NVIDIA driver runs on this machine (no /proc/driver/nvidia/version): {error}")
+    return on
 
 
 def find_driver(root: str) -> Driver:

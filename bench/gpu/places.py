@@ -12,6 +12,7 @@ place made is gone at its end, and what a run that was killed has left when the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -122,6 +123,8 @@ class Place:
         self.name = f"{self.folder.name}-{time.monotonic_ns()}"
         self.shared = self.folder / f"shared-{self.name}"
         self._children: list[Child] = []
+        # Programs are started by several threads.
+        self._numbers = itertools.count()
 
     def open(self) -> None:
         self.shared.mkdir()
@@ -140,7 +143,7 @@ class Place:
     ) -> Child:
         """A program, in a session of its own; `environ` is added to the place's own. What it prints goes to
         `log` at once, else to a file that goes with the place."""
-        number = len(self._children)
+        number = next(self._numbers)
         mark = f"{self.folder}/{self.name}-{number}"
         log = log or self.folder / f"{self.name}-{number}.log"
         more = {"PYTHONUNBUFFERED": "1", **(environ or {}), MARK: mark}

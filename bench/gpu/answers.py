@@ -1,0 +1,218 @@
+"""Whether programs in a slice compute what they compute on the host: each case there and here, then compared.
+
+A fault of ours: a result that is right on the host and wrong in the slice (further from a float64 reference
+than its bound, or not exact where it must be), or one that repeats itself bit for bit in both places and
+differs between them; a case that ends by an error or not at all in the slice alone.
+
+Cases are processes of their own (answers_inside.py), several side by side; a hang costs one of them its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import dataclasses
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import card
+import host
+import places
+
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`program`: its name in answers_inside.py; `alone`: nothing else may take memory meanwhile."""
+
+    name: str
+    program: str = ""
+    environ: dict[str, str] = dataclasses.field(default_factory=dict)
+    alone: bool = False
+
+
+#: The longest first; what is worth most to users before the rest.
+CASES = (
+    *(
+        Case(name)
+        for name in ("copies", "matmul", "conv", "compiled", "triton", "graph", "fft", "jax", "cupy")
+    ),
+    *(Case(name) for name in ("attention", "training", "sort", "streams", "pinned", "ipc", "churn")),
+    Case("cudaMallocAsync", "churn", {ALLOCATOR: "backend:cudaMallocAsync"}),
+    Case("expandable segments", "churn", {ALLOCATOR: "expandable_segments:True"}),
+    Case("cudaMallocAsync, training", "training", {ALLOCATOR: "backend:cudaMallocAsync"}),
+    Case("expandable segments, training", "training", {ALLOCATOR: "expandable_segments:True"}),
+    Case("killed", alone=True),
+)
+_ARRAYS = {"float32": "f", "float64": "d", "complex64": "f", "int64": "q", "int32": "i", "uint8": "B"}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    places.add_options(parser)
+    parser.add_argument(
+        "--place", choices=places.KINDS[1:], default="container", help="beside the host (container)"
+    )
+    parser.add_argument("--mem", default="16G", help="the slice's memory, which all jobs share (16G)")
+    parser.add_argument("--only", action="append", metavar="WORD", help="only what has this word in its name")
+    parser.add_argument("--timeout", type=int, default=80, help="seconds for each case in each place (80)")
+    parser.add_argument("--jobs", type=int, default=4, help="cases side by side (4)")
+    parser.add_argument("--cpu", action="store_true", help="on the processor, to rehearse the comparison")
+    parser.add_argument("--keep", metavar="FOLDER", help="where the output of cases that failed is kept")
+    return parser.parse_args()
+
+
+@dataclasses.dataclass
+class Ran:
+    """A case in one place: its results by name, its exit status, what it printed."""
+
+    status: int
+    output: str
+    folder: Path
+    results: dict[str, dict[str, Any]]
+    #: Of what it printed, checks that did not hold, and why it was skipped.
+    said: list[str]
+
+    @property
+    def last(self) -> str:
+        return (self.said or self.output.strip().split("\n"))[-1].strip()[:300]
+
+
+def run(place: places.Place, case: Case, options: argparse.Namespace) -> Ran:
+    folder = place.shared / case.name.replace(" ", "-")
+    folder.mkdir()
+    program = case.program or case.name
+    words = [options.python, str(places.HERE / "answers_inside.py"), program, str(folder)]
+    environ = {**case.environ, "XPU_GPU_JSON": ""}
+    if options.cpu:
+        environ["XPU_GPU_ON"] = "cpu"
+    elif options.root:
+        environ["XPU_GPU_SIMULATED"] = "1"
+    done = place.run(words, options.timeout, environ)
+    file = folder / f"{program}.json"
+    entries = json.loads(file.read_text()) if file.exists() else []
+    lines = [line for line in done.stdout.split("\n") if line.startswith(("FAILED: ", "skipped: "))]
+    return Ran(done.returncode, done.stdout, folder, {each["name"]: each for each in entries}, lines)
+
+
+# ---- the comparison ----
+
+
+def compare(case: Case, native: Ran, inside: Ran, *, simulated: bool) -> None:
+    """Says what holds."""
+    if native.status == inside.status == card.SKIPPED:
+        card.report("skipped", f"{case.name}: {native.last.removeprefix('skipped: ')}")
+        return
+    for name in {**native.results, **inside.results}:
+        if simulated and not native.results.get(name, {}).get("simulated"):
+            continue
+        compare_result(case, name, native, inside)
+    if simulated and native.status + inside.status:
+        card.not_checked(
+            f"{case.name}: it ends with {inside.status} in the slice: {inside.last}; natively {native.last}"
+        )
+    elif native.status:
+        card.check(
+            False,
+            f"{case.name}: nothing to compare with, it ends natively with {native.status}: {native.last}",
+        )
+    elif inside.status:
+        card.check(False, f"{case.name}: ends with {inside.status} in the slice alone: {inside.last}")
+    elif simulated and not any(each.get("simulated") for each in native.results.values()):
+        card.not_checked(f"{case.name}: ran in both places, and a simulated card computes nothing")
+
+
+def compare_result(case: Case, name: str, native: Ran, inside: Ran) -> None:
+    what = f"{case.name}, {name}"
+    if name not in native.results or name not in inside.results:
+        missing = "in the slice" if name in native.results else "natively"
+        card.check(False, f"{what}: no result {missing}")
+        return
+    ours, theirs = inside.results[name], native.results[name]
+    bound = "exact" if ours["exact"] else f"{ours['error']:.1e} off (at most {ours['bound']:.0e})"
+    same = ours["sha256"] == theirs["sha256"]
+    if not theirs["holds"]:
+        card.check(
+            False, f"{what}: wrong natively too, {theirs['error']:.1e} off, worst {theirs['worst']:.1e}"
+        )
+    elif not ours["holds"]:
+        wrong = f"{ours['error']:.1e} off, worst {ours['worst']:.1e}, bound {ours['bound']:.0e}"
+        card.check(False, f"{what}: wrong in the slice alone: {wrong}; {differing(name, native, inside)}")
+    elif not same and ours["repeats"] and theirs["repeats"]:
+        card.check(
+            False, f"{what}: {bound}, repeats itself in each place, and {differing(name, native, inside)}"
+        )
+    else:
+        card.check(True, f"{what}: {bound}, {'the same bits' if same else 'of bits that do not repeat'}")
+
+
+def differing(name: str, native: Ran, inside: Ran) -> str:
+    """How many elements are not the same, and by how much."""
+    kind, code = native.results[name]["kind"], _ARRAYS.get(native.results[name]["kind"])
+    if code is None or native.results[name]["shape"] != inside.results[name]["shape"]:
+        return f"it is of another shape or of {kind}"
+    one, other = (array.array(code) for _ in range(2))
+    for values, ran in ((one, native), (other, inside)):
+        (file,) = ran.folder.glob(f"*.{name}")
+        values.frombytes(file.read_bytes())
+    # As bytes, as NaN is not even itself.
+    size, a, b = one.itemsize, one.tobytes(), other.tobytes()
+    unequal = [
+        at for at in range(len(one)) if a[at * size : at * size + size] != b[at * size : at * size + size]
+    ]
+    if not unequal:
+        return "no element differs"
+    largest = max((abs(one[at] - other[at]) for at in unequal), default=0)
+    return (
+        f"{len(unequal)} of {len(one)} elements differ, the first at {unequal[0]}, by at most {largest:.3g}"
+    )
+
+
+def keep(folder: str, case: Case, native: Ran, inside: Ran) -> None:
+    for kind, ran in (("native", native), ("slice", inside)):
+        path = Path(folder, f"{case.name.replace(' ', '-')}-{kind}.log")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(ran.output)
+
+
+def main() -> None:
+    options = arguments()
+    machine = host.begin(options)
+    cases = [case for case in CASES if not options.only or any(word in case.name for word in options.only)]
+    with (
+        # Ended last: what its threads wait for ends with the places.
+        ThreadPoolExecutor(2 * options.jobs) as pool,
+        places.opened("native", machine=machine) as native,
+        places.opened(options.place, machine=machine, memory=options.mem) as inside,
+    ):
+        together = [case for case in cases if not case.alone]
+        running: list[tuple[Case, Future[Ran], Future[Ran]]] = [
+            (case, pool.submit(run, native, case, options), pool.submit(run, inside, case, options))
+            for case in together
+        ]
+        try:
+            for case, one, other in running:
+                tell(options, case, one.result(), other.result())
+            for case in cases:
+                if case.alone:
+                    tell(options, case, run(native, case, options), run(inside, case, options))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    card.end()
+
+
+def tell(options: argparse.Namespace, case: Case, native: Ran, inside: Ran) -> None:
+    compare(case, native, inside, simulated=bool(options.root) and not options.cpu)
+    if options.keep and (native.status or inside.status):
+        keep(options.keep, case, native, inside)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except places.PlaceError as error:
+        card.fail(str(error))

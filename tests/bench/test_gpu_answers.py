@@ -1,0 +1,151 @@
+"""The measuring programs of bench/gpu that compare a slice with the host: answers.py and used_memory.py.
+
+Over the simulated card by the installed runtime; there only copies compute anything. What they say of a fault
+is tried on results that are made up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import REPOSITORY
+from xpu_simulator.simulator import SimState
+
+sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
+import answers
+import used_memory
+
+SCRIPTS = REPOSITORY / "bench" / "gpu"
+MIB = 1 << 20
+
+
+def run(name: str, state: SimState, installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPTS / name), "--root", state.root, "--prefix", str(installed), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_what_a_container_takes_is_in_its_account_and_off_the_card(
+    up: Callable[..., SimState], installed: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results.json"
+    only = [word for each in ("GiB", "exit", "smi", "PyTorch") for word in ("--only", each)]
+    done = run("used_memory.py", up("1xT4-R580"), installed, "--json", str(results), *only)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "1 GiB by cuMemAlloc, MiB: card +1024, account +1024, difference +0" in lines
+    assert "two processes, 1 GiB each, MiB: card +2048, account +2048, difference +0" in lines
+    assert "nothing after exit, MiB: card +0, account +0, difference +0" in lines
+    assert "ok: past the limit, nvidia-smi: nvidia-smi shows 4096 MiB of 4096" in lines
+    assert any(line.startswith("skipped: PyTorch, cuBLAS, cuDNN: no PyTorch in ") for line in lines)
+    written = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [f"{each['name']}: {each['value']}" for each in written] == lines
+
+
+@pytest.mark.parametrize(
+    ("with_it", "after", "said"),
+    [
+        ((1000, 900), (0, 0), "FAILED: a: of what the card lost at most 64 MiB are not counted"),
+        ((1000, 1300), (0, 0), "FAILED: a: at most 256 MiB more are counted than the card lost"),
+        ((1000, 1000), (40, 0), "FAILED: a: after it 40 MiB on the card and 0 MiB in the account are left"),
+        ((1000, 1000), (0, 40), "FAILED: a: after it 0 MiB on the card and 40 MiB in the account are left"),
+    ],
+)
+def test_memory_that_is_not_counted_or_stays_is_a_failure(
+    capsys: pytest.CaptureFixture[str], with_it: tuple[int, int], after: tuple[int, int], said: str
+) -> None:
+    before, *others = (
+        used_memory.Seen((5 + card) * MIB, (3 + account) * MIB) for card, account in ((0, 0), with_it, after)
+    )
+    used_memory.judge("a", before, *others)
+    failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED")]
+    assert failed == [said]
+
+
+@pytest.mark.parametrize("place", ["sandbox", "container"])
+def test_what_a_slice_computes_is_compared_with_the_host(
+    up: Callable[..., SimState], installed: Path, place: str
+) -> None:
+    words = ["--place", place, "--mem", "4G", "--only", "copies", "--only", "sort"]
+    done = run("answers.py", up("1xT4-R580"), installed, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok: copies, bytes: exact, the same bits\n" in done.stdout
+    assert "skipped: sort: no PyTorch in " in done.stdout
+
+
+def ran(folder: Path, value: bytes, **more: object) -> answers.Ran:
+    """A case of two floats, as answers_inside.py leaves it."""
+    folder.mkdir()
+    (folder / "case.a").write_bytes(value)
+    entry = {"name": "a", "kind": "float32", "shape": [len(value) // 4], "repeats": True, "holds": True}
+    entry |= {"error": 1e-7, "worst": 1e-6, "bound": 1e-5, "exact": False}
+    entry |= {"sha256": hashlib.sha256(value).hexdigest(), **more}
+    return answers.Ran(0, "", folder, {"a": entry}, [])
+
+
+ONE, TWO = bytes.fromhex("0000803f"), bytes.fromhex("00000040")  # 1.0 and 2.0
+
+
+@pytest.mark.parametrize(
+    ("value", "more", "said"),
+    [
+        (ONE + TWO, {}, "ok: case, a: 1.0e-07 off (at most 1e-05), the same bits"),
+        (
+            ONE + ONE,
+            {},
+            "FAILED: case, a: 1.0e-07 off (at most 1e-05), repeats itself in each place, and "
+            "1 of 2 elements differ, the first at 1, by at most 1",
+        ),
+        (
+            ONE + ONE,
+            {"repeats": False},
+            "ok: case, a: 1.0e-07 off (at most 1e-05), of bits that do not repeat",
+        ),
+        (
+            ONE + ONE,
+            {"holds": False, "error": float("inf"), "worst": float("inf")},
+            "FAILED: case, a: wrong in the slice alone: inf off, worst inf, bound 1e-05; "
+            "1 of 2 elements differ, the first at 1, by at most 1",
+        ),
+        (
+            ONE,
+            {"holds": False},
+            "FAILED: case, a: wrong in the slice alone: 1.0e-07 off, worst 1.0e-06, bound 1e-05; "
+            "it is of another shape or of float32",
+        ),
+    ],
+)
+def test_a_result_that_differs_from_the_hosts_is_a_failure(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, value: bytes, more: dict[str, object], said: str
+) -> None:
+    native = ran(tmp_path / "native", ONE + TWO)
+    answers.compare(answers.Case("case"), native, ran(tmp_path / "slice", value, **more), simulated=False)
+    assert capsys.readouterr().out.splitlines() == [said]
+
+
+@pytest.mark.parametrize(
+    ("native", "inside", "said"),
+    [
+        ((0, ""), (1, "CUDA error: x"), "FAILED: case: ends with 1 in the slice alone: CUDA error: x"),
+        (
+            (0, ""),
+            (77, "skipped: no PyTorch"),
+            "FAILED: case: ends with 77 in the slice alone: skipped: no PyTorch",
+        ),
+        ((1, "oh"), (0, ""), "FAILED: case: nothing to compare with, it ends natively with 1: oh"),
+        ((77, "skipped: none"), (77, "skipped: none"), "skipped: case: none"),
+    ],
+)
+def test_a_case_that_ends_otherwise_in_the_slice_is_a_failure(
+    capsys: pytest.CaptureFixture[str], native: tuple[int, str], inside: tuple[int, str], said: str
+) -> None:
+    both = [answers.Ran(status, output, Path(os.devnull), {}, []) for status, output in (native, inside)]
+    answers.compare(answers.Case("case"), *both, simulated=False)
+    assert capsys.readouterr().out.splitlines() == [said]
