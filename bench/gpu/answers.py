@@ -13,7 +13,7 @@ import argparse
 import array
 import dataclasses
 import json
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,10 @@ def arguments() -> argparse.Namespace:
         "--place", choices=places.KINDS[1:], default="container", help="beside the host (container)"
     )
     parser.add_argument("--mem", default="16G", help="the slice's memory, which all jobs share (16G)")
+    parser.add_argument("--json", metavar="FILE", help="a line of JSON for each result as it comes")
     parser.add_argument("--only", action="append", metavar="WORD", help="only what has this word in its name")
     parser.add_argument("--timeout", type=int, default=80, help="seconds for each case in each place (80)")
-    parser.add_argument("--jobs", type=int, default=4, help="cases side by side (4)")
+    parser.add_argument("--jobs", type=int, default=6, help="cases side by side (6)")
     parser.add_argument("--cpu", action="store_true", help="on the processor, to rehearse the comparison")
     parser.add_argument("--keep", metavar="FOLDER", help="where the output of cases that failed is kept")
     return parser.parse_args()
@@ -180,25 +181,24 @@ def keep(folder: str, case: Case, native: Ran, inside: Ran) -> None:
 
 def main() -> None:
     options = arguments()
-    machine = host.begin(options)
+    machine = host.begin(options, options.json)
     cases = [case for case in CASES if not options.only or any(word in case.name for word in options.only)]
     with (
         # Ended last: what its threads wait for ends with the places.
-        ThreadPoolExecutor(2 * options.jobs) as pool,
+        ThreadPoolExecutor(options.jobs) as pool,
         places.opened("native", machine=machine) as native,
         places.opened(options.place, machine=machine, memory=options.mem) as inside,
     ):
-        together = [case for case in cases if not case.alone]
-        running: list[tuple[Case, Future[Ran], Future[Ran]]] = [
-            (case, pool.submit(run, native, case, options), pool.submit(run, inside, case, options))
-            for case in together
-        ]
+
+        def both(case: Case) -> tuple[Case, Ran, Ran]:
+            return case, run(native, case, options), run(inside, case, options)
+
         try:
-            for case, one, other in running:
-                tell(options, case, one.result(), other.result())
+            for done in as_completed([pool.submit(both, case) for case in cases if not case.alone]):
+                tell(options, *done.result())
             for case in cases:
                 if case.alone:
-                    tell(options, case, run(native, case, options), run(inside, case, options))
+                    tell(options, *both(case))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

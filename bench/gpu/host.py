@@ -115,7 +115,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the interpreter that has PyTorch, JAX, CuPy",
     )
     parser.add_argument("--devices", default="0", help="comma list of GPU indexes (0)")
-    parser.add_argument("--json", metavar="FILE", help="a line of JSON for each result as it comes")
 
 
 def machine(options: argparse.Namespace | None = None) -> Machine:
@@ -129,13 +128,13 @@ def machine(options: argparse.Namespace | None = None) -> Machine:
     return Machine(prefix, root, options.python, find_driver(root), options.devices)
 
 
-def begin(options: argparse.Namespace) -> Machine:
-    """The machine that a measuring program is on. It ends here, skipped, where there is no driver, and failed
-    where the kernel driver runs and the rest is not found."""
+def begin(options: argparse.Namespace, results: str | None = None) -> Machine:
+    """The machine that a measuring program is on, whose results go to the file `results`, too. It ends here,
+    skipped, where there is no driver, and failed where the kernel driver runs and the rest is not found."""
     # Places have to be closed: a run that has no more time left sends this first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    if getattr(options, "json", None):
-        os.environ["XPU_GPU_JSON"] = os.path.abspath(options.json)
+    if results:
+        os.environ["XPU_GPU_JSON"] = os.path.abspath(results)
     try:
         on = machine(options)
         for line in on.query("name,driver_version,memory.total"):

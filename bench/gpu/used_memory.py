@@ -252,6 +252,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     places.add_options(parser)
     parser.add_argument("--place", choices=places.KINDS[1:], default="container", help="(container)")
     parser.add_argument("--mem", default="4G", help="the slice's memory (4G)")
+    parser.add_argument("--json", metavar="FILE", help="a line of JSON for each result as it comes")
     parser.add_argument("--only", action="append", metavar="WORD", help="only what has this word in its name")
     parser.add_argument("--timeout", type=int, default=60, help="seconds for each program (60)")
     parser.add_argument(
@@ -343,13 +344,13 @@ def tell(case: str, outcome: str, results: str, last: str) -> None:
 
 
 def main(words: list[str]) -> None:
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor, as_completed
 
     import host
     import places
 
     options = arguments(words)
-    machine = host.begin(options)
+    machine = host.begin(options, options.json)
     only = options.only or [""]
     nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
     # One slice is there all the time.
@@ -362,8 +363,9 @@ def main(words: list[str]) -> None:
             if any(word in case for word in only):
                 take(options, place, nvml, case)
         cases = [case for case in PAST if any(word in case for word in only)]
-        for case, one in [(each, pool.submit(refuse, options, machine, place, each)) for each in cases]:
-            tell(case, *one.result())
+        running = {pool.submit(refuse, options, machine, place, case): case for case in cases}
+        for done in as_completed(running):
+            tell(running[done], *done.result())
     card.end()
 
 
