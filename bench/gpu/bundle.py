@@ -1,8 +1,9 @@
 """The bundle of a container whose root file system is the machine's own root (places.py).
 
 The root is an overlay, so that the host's files stay as they are; its upper folder is in a tmpfs, as an
-overlay's cannot be in an overlay. It shows one file system: what else is mounted below / is bound in, but for
-the kernel's own, /run, /tmp, and the driver, which the runtime brings.
+overlay's cannot be in an overlay. It shows one file system. What else is mounted below / is bound in, but for
+the kernel's own, /run, /tmp, and the driver, which the runtime brings; the system's folders, in which the
+runtime makes mount points, are overlays, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from xpu_runtime.linux import mountinfo, syscalls
 
 #: Where a driver's libraries are among others.
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64")
+_OVERLAID = (*_SYSTEM, "/usr", "/usr/local", "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/etc", "/var")
 _LEFT_OUT = ("/proc", "/sys", "/dev", "/run", "/var/run", "/tmp")
 #: What a container gets of Docker, too.
 _CAPABILITIES = (
@@ -46,10 +48,12 @@ def overlay(folder: Path, driver_folder: str) -> Path:
     for each in (writable, rootfs):
         each.mkdir()
     _mount("-t", "tmpfs", "-o", "mode=755", "upper", str(writable))
-    for name in ("upper", "work"):
-        (writable / name).mkdir()
-    layers = f"lowerdir=/,upperdir={writable}/upper,workdir={writable}/work"
-    _mount("-t", "overlay", "-o", layers, "rootfs", str(rootfs))
+    for number, point in enumerate(["/", *(each for each in _mounted(driver_folder) if each in _OVERLAID)]):
+        upper, work = writable / f"upper-{number}", writable / f"work-{number}"
+        upper.mkdir()
+        work.mkdir()
+        layers = f"lowerdir={point},upperdir={upper},workdir={work}"
+        _mount("-t", "overlay", "-o", layers, "rootfs", f"{rootfs}{point}")
     if top := _driver_top(driver_folder):
         # Not a mount of its own: it must not be found there. Only the overlay's upper folder is changed.
         shutil.rmtree(f"{rootfs}{top}", ignore_errors=True)
@@ -77,16 +81,18 @@ def spec(
     kinds = ("bounding", "effective", "permitted")
     shm = ["nosuid", "nodev", "mode=1777"]
     mounts = [
-        _mounted("/proc", "proc"),
-        _mounted("/dev", "tmpfs", "nosuid", "strictatime", "mode=755"),
-        _mounted("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
-        _mounted("/dev/shm", "tmpfs", *shm),
-        _mounted("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
-        _mounted("/run", "tmpfs", "nosuid", "nodev", "mode=755"),
-        _mounted("/tmp", "tmpfs", "nosuid", "nodev", "mode=1777"),
+        _mount_of("/proc", "proc"),
+        _mount_of("/dev", "tmpfs", "nosuid", "strictatime", "mode=755"),
+        _mount_of("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+        _mount_of("/dev/shm", "tmpfs", *shm),
+        _mount_of("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
+        _mount_of("/run", "tmpfs", "nosuid", "nodev", "mode=755"),
+        _mount_of("/tmp", "tmpfs", "nosuid", "nodev", "mode=1777"),
     ]
-    for path in [*_mounted_below_root(driver_folder), *binds]:
-        if os.path.exists(path):
+    bound = [each for each in _mounted(driver_folder) if each not in _OVERLAID]
+    for path in [*bound, *binds]:
+        # A single file there is the driver's, as engines put it into containers.
+        if os.path.isdir(path) or (os.path.exists(path) and not path.startswith("/usr/")):
             mounts.append(
                 {"destination": path, "source": path, "type": "bind", "options": ["bind", "rprivate"]}
             )
@@ -117,12 +123,12 @@ def _limit(name: str) -> dict[str, Any]:
     return {"type": name, "hard": amount, "soft": amount}
 
 
-def _mounted(destination: str, kind: str, *options: str) -> dict[str, Any]:
+def _mount_of(destination: str, kind: str, *options: str) -> dict[str, Any]:
     return {"destination": destination, "type": kind, "source": kind, "options": list(options)}
 
 
-def _mounted_below_root(driver_folder: str) -> list[str]:
-    """The outer ones first."""
+def _mounted(driver_folder: str) -> list[str]:
+    """Below /, the outer ones first."""
     left_out = [*_LEFT_OUT, *filter(None, [_driver_top(driver_folder)])]
     points = {each.point for each in mountinfo.read()}
     return sorted(
@@ -130,6 +136,14 @@ def _mounted_below_root(driver_folder: str) -> list[str]:
         for point in points
         if point != "/" and not any(point == top or point.startswith(f"{top}/") for top in left_out)
     )
+
+
+def left_out(program: str) -> list[str]:
+    """The folder of an interpreter, such as a virtual environment, where it lies in what is not shown anyway.
+    Never /usr: what is bound in is the host's own, which a container's mount points would be made in."""
+    path = os.path.abspath(program)
+    below = any(path.startswith(f"{top}/") for top in _LEFT_OUT)
+    return [os.path.dirname(os.path.dirname(path))] if below else []
 
 
 def _driver_top(folder: str) -> str:

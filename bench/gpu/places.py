@@ -290,8 +290,7 @@ class Container(Place):
         folder = self.folder / f"bundle-{self.name}"
         rootfs = bundle.overlay(folder, self.machine.driver.folder)
         environ = {**bundle.environ(self.machine.other_libraries()), **self._asked()}
-        python = os.path.dirname(os.path.dirname(os.path.abspath(self.machine.python)))
-        binds = [str(REPOSITORY), str(self.shared), *self._binds, python]
+        binds = [str(REPOSITORY), str(self.shared), *self._binds, *bundle.left_out(self.machine.python)]
         spec = bundle.spec(self.name, rootfs, environ, binds, self.machine.driver.folder)
         if self._host_pids:
             spec["linux"]["namespaces"].remove({"type": "pid"})

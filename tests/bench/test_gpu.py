@@ -27,6 +27,8 @@ sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
 import places
 
 SCRIPTS = REPOSITORY / "bench" / "gpu"
+#: Without what a run on a card sets for all of its programs.
+ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("XPU_GPU_")}
 SKIPPED = 77
 #: What runs programs in slices itself.
 OUTSIDE = ("answers.py", "used_memory.py", "run")
@@ -40,7 +42,11 @@ CASES = [
 
 def run(name: str, *words: str, timeout: int = 120) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPTS / name), *words], capture_output=True, text=True, timeout=timeout
+        [sys.executable, str(SCRIPTS / name), *words],
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
     )
 
 

@@ -28,7 +28,8 @@ MIB = 1 << 20
 
 
 def run(name: str, state: SimState, installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS / name), "--root", state.root, "--prefix", str(installed), *words]
+    options = ["--root", state.root, "--prefix", str(installed), "--python", sys.executable]
+    command = [sys.executable, str(SCRIPTS / name), *options, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
@@ -121,6 +122,7 @@ ONE, TWO = bytes.fromhex("0000803f"), bytes.fromhex("00000040")  # 1.0 and 2.0
             "it is of another shape or of float32",
         ),
     ],
+    ids=["the same", "other bits", "other bits each time", "NaN", "another shape"],
 )
 def test_a_result_that_differs_from_the_hosts_is_a_failure(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, value: bytes, more: dict[str, object], said: str

@@ -134,6 +134,36 @@ with places.opened("container", machine=machine, memory="2G") as place:
     assert folder not in Path("/proc/self/mountinfo").read_text()
 
 
+def test_what_a_container_writes_is_not_on_the_host(machine: places.Machine) -> None:
+    """Nor are the runtime's mount points, which it makes in the system's folders."""
+    system = places.Machine(machine.prefix, machine.root, "/usr/bin/python3", machine.driver)
+    name = f"xpu-written-{os.getpid()}"
+    with places.opened("container", machine=system, memory="2G") as place:
+        script = f"touch /{name} /usr/lib/{name} {place.shared}/{name}; ls /usr/lib/*/libcuda.so.1"
+        done = place.run(["sh", "-ec", script], timeout=30)
+        assert done.returncode == 0 and not Path(done.stdout.strip()).exists(), done.stdout
+        assert not Path(f"/{name}").exists() and not Path(f"/usr/lib/{name}").exists()
+        assert (place.shared / name).exists()
+
+
+def test_system_folders_with_file_systems_of_their_own_are_overlays_too() -> None:
+    script = f"""
+import sys
+sys.path[:0] = [{str(REPOSITORY / "bench/gpu")!r}]
+import places, pathlib
+rootfs = places.bundle.overlay(pathlib.Path("/mnt/bundle"), "/usr/local/nvidia/lib64")
+(rootfs / "usr/lib/written").write_text("")
+mounts = places.bundle.spec("name", rootfs, {{}}, [], "/usr/local/nvidia/lib64")["mounts"]
+print(*(each["source"] for each in mounts if each["type"] == "bind"))
+"""
+    setup = "mount -t tmpfs none /mnt; mkdir /mnt/opt; mount --bind /usr /usr; mount --bind /mnt/opt /opt"
+    command = ["unshare", "-m", "sh", "-ec", f'{setup}\nexec "$@"', "sh", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "/opt" in done.stdout.split() and "/usr" not in done.stdout.split()
+    assert not Path("/usr/lib/written").exists()
+
+
 def test_an_exception_leaves_nothing(machine: places.Machine) -> None:
     with pytest.raises(KeyboardInterrupt), places.opened("container", machine=machine, memory="2G") as place:
         pid = place.start(["sleep", "1000"]).pid
