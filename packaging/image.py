@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 
-BUSYBOX = "/bin/busybox"
 _LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 _LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 
@@ -23,8 +22,11 @@ def make(folder: str, programs: list[str]) -> None:
     for name in ("bin", "dev", "etc", "proc", "sys", "tmp", "usr/bin", f"usr{libraries}", "lib", "lib64"):
         os.makedirs(os.path.join(folder, name), exist_ok=True)
     os.makedirs(os.path.join(folder, libraries[1:]), exist_ok=True)
-    shutil.copy(BUSYBOX, os.path.join(folder, "bin"))
-    applets = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        raise FileNotFoundError("no busybox on PATH, for the shell of the containers: install busybox-static")
+    shutil.copy(busybox, os.path.join(folder, "bin"))
+    applets = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split()
     for applet in applets:
         link = os.path.join(folder, "bin", applet)
         if not os.path.lexists(link):

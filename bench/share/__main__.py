@@ -1,7 +1,8 @@
 """python3 -m share PREFIX: runs scenarios on a card; prints a table, writes it, JSON and a picture.
 
-PREFIX is where the product is installed (make root: build/root). Needs root, runc, and a quiet machine. Takes
-a simulated card unless --real is given. Exit status 1 if something could not be run; figures decide nothing.
+PREFIX is where the product is installed (make root: build/root). Needs root, runc and busybox on PATH, and a
+quiet machine. Takes a simulated card unless --real is given. Exit status 1 if something could not be run;
+figures decide nothing.
 SIGINT, SIGTERM and SIGHUP end it, with nothing left; after SIGKILL the next run removes what this one left.
 """
 
@@ -13,7 +14,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,21 +40,49 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--set", choices=scenarios.SETS, help="which scenarios (full)")
     parser.set_defaults(set="full")  # of both: argparse takes an option's own from the first of a name
     parser.add_argument("--only", metavar="TEXT", help="of these, those with TEXT in their name")
+    parser.add_argument(
+        "--part",
+        type=_part,
+        metavar="K/N",
+        default=(1, 1),
+        help="of these, the K-th of N parts that take about as long each (--set full: 4 for 8 minutes each)",
+    )
     parser.add_argument("--law", choices=runs.LAWS, default="ours", help="what holds the caps (ours)")
     parser.add_argument("--real", action="store_true", help="this machine's card, not a simulated one")
     parser.add_argument("--topology", default="4xT4-R580", help="of the simulated cards (4xT4-R580)")
     parser.add_argument("--cards", type=int, help="how many cards are used at once, for slow loads")
     parser.add_argument("--seconds", type=float, help="of each load alone without a limit (5; --quick: 2)")
-    parser.add_argument("--out", type=Path, help="a folder for table.md, results.json and overview.svg")
+    parser.add_argument(
+        "--programs", type=Path, help="where share-load is, built already, on a machine without a compiler"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="a folder for table.md and results.json, kept up to date, and overview.svg"
+    )
     parser.add_argument("--page", type=Path, help="a page whose part `share: LAW` gets a summary")
     return parser.parse_args(words)
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text} is no part, such as 2/4")
+    return int(number), int(count)
 
 
 class Session:
     """One node, the loads alone, and the scenarios, one after another or on cards of their own."""
 
-    def __init__(self, node: Node, law: str, cards: int, seconds: float) -> None:
-        self._node, self._law, self._seconds = node, law, seconds
+    def __init__(
+        self,
+        node: Node,
+        law: str,
+        cards: int,
+        seconds: float,
+        keep: Callable[[Sequence[tuple[Scenario, Result]]], None] = lambda judged: None,
+    ) -> None:
+        """`keep` is given all that was judged so far, after each."""
+        self._node, self._law, self._seconds, self._keep = node, law, seconds, keep
+        self._keeping = threading.Lock()
         self._cards: queue.SimpleQueue[int] = queue.SimpleQueue()
         for card in range(cards):
             self._cards.put(card)
@@ -89,7 +118,9 @@ class Session:
                 natives = [self.natives[container.load.name] for container in scenario.containers]
                 with self._agent_for(scenario):
                     result = runs.run(self._node, scenario, card, natives, self._law)
-                results[scenario.name] = result
+                with self._keeping:
+                    results[scenario.name] = result
+                    self._keep(_in_order(wanted, results))
             except NodeError as error:
                 self._node.pause(0)
                 print(f"{scenario.name}: {error}", file=sys.stderr, flush=True)
@@ -102,7 +133,7 @@ class Session:
             print(f"{scenario.name}: {got}", flush=True)
 
         self._each(one, [each for each in wanted if each.light], [each for each in wanted if not each.light])
-        return [(each, results[each.name]) for each in wanted if each.name in results]
+        return _in_order(wanted, results)
 
     @contextmanager
     def _agent_for(self, scenario: Scenario) -> Iterator[None]:
@@ -118,6 +149,10 @@ class Session:
             list(pool.map(call, light))
         for each in heavy:
             call(each)
+
+
+def _in_order(wanted: Sequence[Scenario], results: Mapping[str, Result]) -> list[tuple[Scenario, Result]]:
+    return [(each, results[each.name]) for each in wanted if each.name in results]
 
 
 class Signals:
@@ -154,13 +189,25 @@ def _run(words: Sequence[str], stop: threading.Event) -> int:
         wanted = [each for each in wanted if not each.change]  # nobody else's caps are changed by `xpu set`
     if not wanted:
         raise SystemExit(f"no scenario of the set {options.set} has {options.only!r} in its name")
+    wanted = scenarios.part(wanted, *options.part)
     cards = options.cards or (1 if options.real else int(options.topology.split("x")[0]))
-    quiet = timing.busy()
-    with Node(options.prefix, options.topology, real=options.real, stop=stop) as node:
+    quiet, command = timing.busy(), _command(words[1:])
+    card = "a real card" if options.real else f"{options.topology}, simulated"
+    with Node(
+        options.prefix, options.topology, real=options.real, stop=stop, programs=options.programs
+    ) as node:
         node.host_pids = options.real and options.law == "tokens"
         if options.real:
             node.calibrate(0)
-        session = Session(node, options.law, cards, options.seconds or NATIVE_SECONDS[options.set == "quick"])
+        said = f"{card}; {node.call(str(node.xpu), '--version').strip()}; {quiet}"
+
+        def keep(judged: Sequence[tuple[Scenario, Result]]) -> None:
+            if options.out:
+                text = table.markdown(judged, command, said)
+                _write(options.out, text, table.document(judged, session.natives, command, said))
+
+        seconds = options.seconds or NATIVE_SECONDS[options.set == "quick"]
+        session = Session(node, options.law, cards, seconds, keep)
         names = {container.load.name for scenario in wanted for container in scenario.containers}
         try:
             session.measure_natives([load for name, load in LOADS.items() if name in names])
@@ -173,14 +220,9 @@ def _run(words: Sequence[str], stop: threading.Event) -> int:
         ):
             print("there is no `xpu agent`: burst and weight hold as fixed", file=sys.stderr)
         judged = session.measure(wanted)
-        version = node.call(str(node.xpu), "--version").strip()
-    command = _command(words[1:])
-    card = "a real card" if options.real else f"{options.topology}, simulated"
-    said = f"{card}; {version}; {quiet}"
-    text = table.markdown(judged, command, said)
-    print(f"\n{text}")
+    print(f"\n{table.markdown(judged, command, said)}")
     if options.out:
-        _write(options.out, options.law, judged, text, table.document(judged, session.natives, command, said))
+        (options.out / "overview.svg").write_text(picture.overview(_title(options.law), judged))
     if options.page:
         text = table.summary(judged, session.natives, command, said)
         page = table.put_into(options.page.read_text(), options.law, text)
@@ -193,7 +235,7 @@ def _command(words: Sequence[str]) -> str:
     kept: list[str] = []
     given = iter(words)
     for word in given:
-        if word in ("--out", "--page"):
+        if word in ("--out", "--page", "--programs"):
             next(given)
         else:
             kept.append(f"'{word}'" if " " in word else word)
@@ -204,15 +246,18 @@ def _needs_agent(scenario: Scenario) -> bool:
     return any(pages.needs_agent(container.sched, container.priority) for container in scenario.containers)
 
 
-def _write(
-    folder: Path, law: str, judged: Sequence[tuple[Scenario, Result]], text: str, document: str
-) -> None:
+def _write(folder: Path, text: str, document: str) -> None:
+    """Each file is whole at any moment: a run that is killed leaves what it had."""
     os.makedirs(folder, exist_ok=True)
+    for name, content in (("table.md", text), ("results.json", document)):
+        new = folder / f".{name}.new"
+        new.write_text(content)
+        new.rename(folder / name)
+
+
+def _title(law: str) -> str:
     title = {"ours": "Shares under XPU_CORES", "none": "Shares without a limit"}
-    name = title.get(law, "Shares under a token bucket fed by NVML, every 120 ms")
-    (folder / "table.md").write_text(text)
-    (folder / "results.json").write_text(document)
-    (folder / "overview.svg").write_text(picture.overview(name, judged))
+    return title.get(law, "Shares under a token bucket fed by NVML, every 120 ms")
 
 
 if __name__ == "__main__":

@@ -37,9 +37,16 @@ class Node:
     begin. What waits on it ends with Stopped once `stop` is set."""
 
     def __init__(
-        self, prefix: Path, topology: str, *, real: bool = False, stop: threading.Event | None = None
+        self,
+        prefix: Path,
+        topology: str,
+        *,
+        real: bool = False,
+        stop: threading.Event | None = None,
+        programs: Path | None = None,
     ) -> None:
-        self._prefix = prefix
+        """`programs`: where share-load is; None: it is built here."""
+        self._prefix, self._programs = prefix, programs
         self._stop = stop or threading.Event()
         self.runtime = prefix / "bin" / "xpu-container-runtime"
         self.xpu = prefix / "bin" / "xpu"
@@ -59,11 +66,8 @@ class Node:
             for folder in runfolder.dead():
                 runfolder.remove(folder, self._prefix)
                 print(f"removed what a run that was killed has left: {folder}", file=sys.stderr, flush=True)
-            BUILD.mkdir(parents=True, exist_ok=True)
-            # One run at a time: another one would copy a program that is half written.
-            build = ["flock", str(BUILD / "share-load.lock"), "make", "-s", "-C", str(HERE / "load")]
-            subprocess.run([*build, f"OUT={BUILD}"], check=True)
-            image.make(str(self.folder / "image"), [str(BUILD / "share-load")])
+            programs = self._programs or _build()
+            image.make(str(self.folder / "image"), [str(programs / "share-load")])
             subprocess.run(["runc", "spec"], cwd=self.folder, check=True)
             if not self.real:
                 self.call(str(self.xpu), "sim", "up", "--force", "--topology", self.topology)
@@ -134,6 +138,14 @@ class Node:
 
     def forget(self, container: Started) -> None:
         self._containers.remove(container)
+
+
+def _build() -> Path:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    # One run at a time: another one would copy a program that is half written.
+    build = ["flock", str(BUILD / "share-load.lock"), "make", "-s", "-C", str(HERE / "load")]
+    subprocess.run([*build, f"OUT={BUILD}"], check=True)
+    return BUILD
 
 
 class Started:

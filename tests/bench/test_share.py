@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import xml.etree.ElementTree
 from dataclasses import replace
@@ -19,7 +22,7 @@ from share.logs import Log
 from share.measure import Native, Result
 from share.node import Node, NodeError
 from share.scenarios import Container, Scenario
-from support import timing
+from support import REPOSITORY, timing
 from support.sharing_time import until
 
 NATIVE = Native(rate=1.0, saturates=True, p99_ns=5000.0)
@@ -146,6 +149,56 @@ def test_every_scenario_has_a_name_of_its_own_and_asks_for_no_more_than_a_card()
 def test_all_scenarios_are_run_unless_some_are_asked_for() -> None:
     assert arguments(["prefix"]).set == "full"
     assert arguments(["prefix", "--quick"]).set == arguments(["prefix", "--set", "quick"]).set == "quick"
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_parts_are_all_there_is_each_once_and_take_about_as_long(count: int) -> None:
+    full = scenarios.full()
+    parts = [scenarios.part(full, number, count) for number in range(1, count + 1)]
+    assert [one.name for part in parts for one in part] == [one.name for one in full]
+    lengths = [sum(one.warm_up + one.seconds for one in part) for part in parts]
+    longest = max(one.warm_up + one.seconds for one in full)
+    assert max(lengths) - min(lengths) <= longest
+
+
+def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("0/4", "5/4", "2", "x/y"):
+        with pytest.raises(SystemExit):
+            arguments(["prefix", "--part", word])
+        assert f"{word} is no part, such as 2/4" in capsys.readouterr().err
+    assert arguments(["prefix", "--part", "2/4"]).part == (2, 4)
+
+
+def test_a_run_that_is_killed_leaves_what_it_had(installed: Path, tmp_path: Path) -> None:
+    """Whole files, of each scenario that was judged by then."""
+    words = ["--topology", "1xT4-R580", "--set", "beside", "--only", "two", "--seconds", "0.5"]
+    folder = {"PYTHONPATH": ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))}
+    command = [sys.executable, "-m", "share", str(installed), *words, "--out", str(tmp_path / "out")]
+    script = f"""
+import sys
+from dataclasses import replace
+from share import __main__ as main, scenarios
+two = replace(scenarios.beside()[-1], least=0.5)
+names = ("first", "second", "third")
+scenarios.SETS["beside"] = lambda: [replace(two, name=f"two {{name}}") for name in names]
+sys.exit(main.main({command[3:]}))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, **folder}, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        try:
+            for line in run.stdout:
+                if line.startswith("two second: "):
+                    break
+        finally:
+            run.kill()
+            run.wait()
+            for left in runfolder.dead():
+                runfolder.remove(left, installed)
+    kept = json.loads((tmp_path / "out/results.json").read_text())
+    assert [one["name"] for one in kept["scenarios"]] == ["two first", "two second"]
+    assert "two second" in (tmp_path / "out/table.md").read_text()
 
 
 def test_a_page_gets_the_summary_in_its_place_and_nowhere_else() -> None:
