@@ -1,8 +1,8 @@
-"""What a launch, an allocation and a start cost: on the host, in a slice without a cap, capped at 100 and at 50.
+"""What a launch, an allocation and a start cost: on the host, in a slice without a cap, capped at 100 and 50.
 
 A fault of ours: without a cap more than 1 us more a launch (the goal is 0.1); 1 us more a pair of cuMemAlloc
-and cuMemFree, 2 ms more a start (and 5 % more, by which they vary on the host too); under a cap more than 1 us
-more for a launch that is not held back, or 6 us for a graph's, which has two markers.
+and cuMemFree, 2 ms more a start (and 5 % more, by which they vary on the host too); under a cap more than
+1 us more for a launch that is not held back, or 6 us for a graph's, which has two markers.
 
 launches.c is run in each place in turn, in an order that changes; what counts are medians of processes. Under
 a cap of 50 the mean and the last 1 % of launches also wait for their budget, which is the cap at work.
@@ -70,7 +70,7 @@ def opened(
 
 
 def run(record: Record, place: places.Place, program: str, options: argparse.Namespace) -> dict[str, float]:
-    own = shutil.copy(program, place.shared)
+    own = str(shutil.copy(program, place.shared))
     done = place.run([own, "1", str(options.launches)], timeout=60)
     if done.returncode == SKIPPED and place.kind == "native":
         record.skip(f"no driver: {done.stdout.strip()[-200:]}")

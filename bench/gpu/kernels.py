@@ -1,0 +1,89 @@
+"""Kernels that keep a device busy for a given time, and events, by the driver API alone, without a framework.
+
+A simulated card takes a kernel's time from its name. A real one runs `spin`, which counts its own iterations;
+how long these take is measured first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import card
+
+PTX = b"""
+.version 6.3
+.target sm_75
+.address_size 64
+.visible .entry spin(.param .u64 iterations, .param .u64 out) {
+    .reg .pred %p; .reg .b64 %d<4>;
+    ld.param.u64 %d1, [iterations];
+    mov.u64 %d2, %d1;
+again:
+    mad.lo.u64 %d2, %d2, 6364136223846793005, 1442695040888963407;
+    add.u64 %d1, %d1, -1;
+    setp.ne.u64 %p, %d1, 0;
+    @%p bra again;
+    ld.param.u64 %d3, [out];
+    setp.ne.u64 %p, %d3, 0;
+    @%p st.global.u64 [%d3], %d2;
+    ret;
+}
+"""
+#: Threads of `spin`: every multiprocessor has work.
+_BLOCKS, _THREADS = 528, 128
+_BLOCKING_SYNC = 1
+
+
+class Event:
+    """On the one stream of Kernels; a wait for it keeps no processor busy."""
+
+    def __init__(self, cuda: card.Cuda) -> None:
+        self._cuda, self._handle = cuda, ctypes.c_void_p()
+        cuda.must("cuEventCreate", ctypes.byref(self._handle), _BLOCKING_SYNC)
+
+    def record(self) -> None:
+        self._cuda.must("cuEventRecord", self._handle, None)
+
+    def synchronize(self) -> None:
+        self._cuda.must("cuEventSynchronize", self._handle)
+
+    def elapsed_time(self, later: Event) -> float:
+        """Milliseconds from this one to a later one, of the device's clock."""
+        taken = ctypes.c_float()
+        self._cuda.must("cuEventElapsedTime", ctypes.byref(taken), self._handle, later._handle)
+        return taken.value
+
+
+class Kernels:
+    """Launches kernels of about `microseconds` on the default stream."""
+
+    def __init__(self, cuda: card.Cuda, microseconds: int) -> None:
+        self._cuda, self._function = cuda, ctypes.c_void_p()
+        self._iterations, self._out = ctypes.c_uint64(1000), ctypes.c_uint64(0)
+        pointers = [ctypes.addressof(each) for each in (self._iterations, self._out)]
+        self._arguments = (ctypes.c_void_p * 2)(*pointers)
+        module = ctypes.c_void_p()
+        cuda.must("cuModuleLoadData", ctypes.byref(module), PTX)
+        named = f"busy_{microseconds}us".encode()
+        if cuda.call("cuModuleGetFunction", ctypes.byref(self._function), module, named):
+            cuda.must("cuModuleGetFunction", ctypes.byref(self._function), module, b"spin")
+            self._calibrate(microseconds)
+
+    def launch(self) -> None:
+        self._cuda.must(
+            "cuLaunchKernel",
+            *(self._function, _BLOCKS, 1, 1, _THREADS, 1, 1, 0, None, self._arguments, None),
+        )
+
+    def _calibrate(self, microseconds: int) -> None:
+        self._iterations.value = 100000
+        for _ in range(20):  # the first runs wake the card's clocks
+            self.launch()
+        start, end = Event(self._cuda), Event(self._cuda)
+        start.record()
+        for _ in range(20):
+            self.launch()
+        end.record()
+        end.synchronize()
+        each = start.elapsed_time(end) * 1000 / 20 / self._iterations.value
+        self._iterations.value = max(1, round(microseconds / each))

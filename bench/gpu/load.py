@@ -1,0 +1,295 @@
+"""load.py KIND NAME FOLDER keeps a card busy as programs do, and writes down when work was completed.
+
+matmul   products of matrices of 8192 x 8192 in bf16, launched ahead
+decode   a decoder's step for a small batch as one CUDA graph, which each step waits for, as a server does
+train    a training step of a multi-layer perceptron in bf16 with Adam, batches copied from the host
+spin     kernels of 500 us by the driver API: no framework is needed
+
+It knows nothing of limits. caps.py tells it what to do by one byte of FOLDER/NAME.control: `p` to pause, `r`
+to run, `c` to say what a unit of work takes the device, `q` to end. FOLDER/NAME.log has a line for each
+thing: `ready`, `on TIME`, `done TIME UNITS` (all units that were completed by then), `off TIME`, `unit
+SECONDS`; times are seconds of CLOCK_MONOTONIC. No wait is added for the log: events tell what is completed of
+work that is launched ahead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SKIPPED = 77
+#: Seconds of work between two events, as far as a unit is shorter, and events that may be under way.
+WINDOW_S, AHEAD = 0.002, 16
+#: Seconds between two lines of work that is waited for, and that a unit's time is measured for.
+LINE_S, UNIT_S = 0.005, 0.3
+PAUSE, RUN, CALIBRATE, QUIT = b"prcq"
+
+
+# ---- kinds: `unit` launches one unit, `event` makes an event; `waits`: each unit is waited for ----
+
+
+class Torch:
+    """What kinds by PyTorch share."""
+
+    waits = False
+
+    def __init__(self, small: bool) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            print(f"skipped: no PyTorch in {sys.executable}: {error}")
+            sys.exit(SKIPPED)
+        self.torch, self.small = torch, small
+        torch.manual_seed(0)
+        self.prepare()
+
+    def prepare(self) -> None:
+        raise NotImplementedError
+
+    def event(self) -> Any:
+        return self.torch.cuda.Event(enable_timing=True, blocking=True)
+
+    def finish(self) -> None:
+        self.torch.cuda.synchronize()
+
+    def random(self, *shape: int) -> Any:
+        return self.torch.randn(*shape, device="cuda", dtype=self.torch.bfloat16)
+
+
+class Matmul(Torch):
+    def prepare(self) -> None:
+        size = 1024 if self.small else 8192
+        self.one, self.other, self.product = (self.random(size, size) for _ in range(3))
+
+    def unit(self) -> None:
+        self.torch.mm(self.one, self.other, out=self.product)
+
+
+class Decode(Torch):
+    """Four layers of a decoder: weights of 1.6 GB are read for each token, as with any small batch."""
+
+    waits = True
+    BATCH, LAYERS, LENGTH = 8, 4, 1024
+
+    def prepare(self) -> None:
+        torch, self.width = self.torch, 512 if self.small else 4096
+        inner, heads = self.width * 11 // 4, self.width // 128
+        shapes = ((self.width, 3 * self.width), (self.width, self.width), (self.width, 2 * inner))
+        self.layers = [
+            [*(self.random(*shape) for shape in shapes), self.random(inner, self.width)]
+            for _ in range(self.LAYERS)
+        ]
+        self.caches = [self.random(2, self.BATCH, heads, self.LENGTH, 128) for _ in range(self.LAYERS)]
+        self.tokens = self.random(self.BATCH, self.width)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream), torch.no_grad():
+            for _ in range(3):
+                self.step()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph), torch.no_grad():
+            self.chosen = self.step()
+        self.answer = torch.empty(self.BATCH, dtype=self.chosen.dtype, pin_memory=True)
+
+    def step(self) -> Any:
+        torch, x = self.torch, self.tokens
+        functional = torch.nn.functional
+        for (attention, out, up, down), cache in zip(self.layers, self.caches, strict=True):
+            q, k, v = functional.layer_norm(x, (self.width,)).mm(attention).chunk(3, dim=-1)
+            cache[0, :, :, -1], cache[1, :, :, -1] = k.view(self.BATCH, -1, 128), v.view(self.BATCH, -1, 128)
+            q = q.view(self.BATCH, -1, 1, 128)
+            seen = functional.scaled_dot_product_attention(q, cache[0], cache[1])
+            x = x + seen.reshape(self.BATCH, self.width).mm(out) * 0.01
+            gate, inner = functional.layer_norm(x, (self.width,)).mm(up).chunk(2, dim=-1)
+            x = x + (functional.silu(gate) * inner).mm(down) * 0.01
+        return x.argmax(dim=-1)
+
+    def unit(self) -> None:
+        self.graph.replay()
+        self.answer.copy_(self.chosen, non_blocking=True)
+
+
+class Train(Torch):
+    LOSS_EACH = 10
+
+    def prepare(self) -> None:
+        torch, width = self.torch, 256 if self.small else 4096
+        rows = 512 if self.small else 16384
+        linear = torch.nn.Linear
+        layers = (
+            linear(1024, width),
+            torch.nn.GELU(),
+            linear(width, width),
+            torch.nn.GELU(),
+            linear(width, 1024),
+        )
+        self.model = torch.nn.Sequential(*layers).cuda()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
+        self.batch = torch.randn(rows, 1024, device="cuda")
+        self.fresh = torch.randn(512, 1024).pin_memory()  # a batch of tokens is no more
+        self.steps = 0
+
+    def unit(self) -> None:
+        torch = self.torch
+        self.batch[:512].copy_(self.fresh, non_blocking=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = torch.nn.functional.mse_loss(self.model(self.batch), self.batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.steps += 1
+        if self.steps % self.LOSS_EACH == 0:
+            loss.item()
+
+
+class Spin:
+    waits = False
+
+    def __init__(self, small: bool) -> None:
+        del small
+        import card
+        import kernels
+
+        self.cuda = card.Cuda()
+        self.unit = kernels.Kernels(self.cuda, 500).launch
+        self._event = kernels.Event
+
+    def event(self) -> Any:
+        return self._event(self.cuda)
+
+    def finish(self) -> None:
+        self.cuda.must("cuCtxSynchronize")
+
+
+KINDS: dict[str, Callable[[bool], Any]] = {"matmul": Matmul, "decode": Decode, "train": Train, "spin": Spin}
+
+
+# ---- running ----
+
+
+class Journal:
+    """The files between this program and caps.py."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        with (folder / f"{name}.control").open("r+b") as file:
+            self._control = mmap.mmap(file.fileno(), 1)
+
+    @property
+    def wanted(self) -> int:
+        return self._control[0]
+
+    def pause(self) -> None:
+        """What was asked for is done."""
+        self._control[0] = PAUSE
+
+    def write(self, *words: object) -> None:
+        line = " ".join(f"{word:.6f}" if isinstance(word, float) else str(word) for word in words)
+        os.write(self._log, f"{line}\n".encode())
+
+
+class Ahead:
+    """Runs work that is launched ahead of the device."""
+
+    def __init__(self, load: Any, journal: Journal) -> None:
+        self._load, self._journal = load, journal
+        self._every = 1  # units between two events
+        self._spare: list[Any] = []
+
+    def run(self, units: int) -> int:
+        """Until something else is wanted; all units that were completed, `units` before."""
+        base = self._load.event()
+        base.record()
+        base.synchronize()
+        self._base, self._at, self._last = base, time.monotonic(), time.monotonic()
+        under_way: collections.deque[tuple[Any, int]] = collections.deque()
+        while self._journal.wanted == RUN:
+            for _ in range(self._every):
+                self._load.unit()
+            units += self._every
+            event = self._spare.pop() if self._spare else self._load.event()
+            event.record()
+            under_way.append((event, units))
+            if len(under_way) > AHEAD:
+                self._completed(*under_way.popleft())
+        while under_way:
+            self._completed(*under_way.popleft())
+        return units
+
+    def _completed(self, event: Any, units: int) -> None:
+        event.synchronize()
+        # When the device had done it, and not when a busy host came to see that.
+        at = self._at + self._base.elapsed_time(event) / 1000
+        self._journal.write("done", at, units)
+        self._spare.append(event)
+        taken, self._last = at - self._last, at
+        if taken < WINDOW_S / 2 and self._every < 1024:
+            self._every *= 2
+        elif taken > 4 * WINDOW_S and self._every > 1:
+            self._every //= 2
+
+
+def run_waiting(load: Any, journal: Journal, units: int) -> int:
+    written = 0.0
+    while journal.wanted == RUN:
+        load.unit()
+        load.finish()
+        units, now = units + 1, time.monotonic()
+        if now - written > LINE_S:
+            journal.write("done", now, units)
+            written = now
+    journal.write("done", time.monotonic(), units)
+    return units
+
+
+def unit_seconds(load: Any) -> float:
+    """Of the device, for one unit, when many are launched one behind the other."""
+    start, end, count = load.event(), load.event(), 4
+    while True:
+        load.finish()
+        start.record()
+        for _ in range(count):
+            load.unit()
+        end.record()
+        end.synchronize()
+        taken = float(start.elapsed_time(end)) / 1000
+        if taken > UNIT_S or count > 100000:
+            return taken / count
+        count *= 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("name")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--small", action="store_true", help="small matrices, for a simulated card")
+    options = parser.parse_args()
+    journal = Journal(options.folder, options.name)
+    load = KINDS[options.kind](options.small)
+    for _ in range(3):
+        load.unit()
+    load.finish()
+    ahead, units = Ahead(load, journal), 0
+    journal.write("ready")
+    while (wanted := journal.wanted) != QUIT:
+        if wanted == RUN:
+            journal.write("on", time.monotonic())
+            units = run_waiting(load, journal, units) if load.waits else ahead.run(units)
+            journal.write("off", time.monotonic())
+        elif wanted == CALIBRATE:
+            journal.write("unit", unit_seconds(load))
+            journal.pause()
+        else:
+            time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""One process of load.py in a place: told what to do, and what it wrote down."""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections.abc import Sequence
+
+import places
+
+#: Seconds until a load has stopped after it was told: what is launched is waited for, also under a cap of 5.
+STOP_S = 20.0
+UNIT_S = 30.0
+
+
+class LoadError(Exception):
+    """A load has ended, or does not do what it was told. `status`: its own, or None."""
+
+    def __init__(self, said: str, status: int | None, *, on_host: bool) -> None:
+        super().__init__(said)
+        self.status, self.on_host = status, on_host
+
+
+class Runner:
+    def __init__(self, place: places.Place, kind: str, more: Sequence[str] = ()) -> None:
+        self.kind, self._place = kind, place
+        name = f"{kind}-{time.monotonic_ns()}"
+        self._control, self._log = (place.shared / f"{name}.{each}" for each in ("control", "log"))
+        self._control.write_bytes(b"p")
+        words = [place.machine.python, str(places.HERE / "load.py"), kind, name, str(place.shared), *more]
+        self._child = place.start(words)
+        self._read, self._times, self._units = 0, [0.0], [0]
+        self._off = self._ready = False
+        self._unit: float | None = None
+
+    def output(self) -> str:
+        return self._child.output().strip()
+
+    def wait_until_ready(self, until: float) -> None:
+        self._wait(lambda: self._ready, until, "is not ready")
+
+    def run(self) -> None:
+        self._off = False
+        self._tell(b"r")
+
+    def pause(self) -> None:
+        """And waits until all that it has launched is completed."""
+        self._tell(b"p")
+        self._wait(lambda: self._off, time.monotonic() + STOP_S, "does not stop")
+
+    def unit_seconds(self) -> float:
+        """What a unit takes the device."""
+        self._tell(b"c")
+        self._wait(lambda: self._unit is not None, time.monotonic() + UNIT_S, "cannot say what a unit takes")
+        assert self._unit is not None
+        return self._unit
+
+    def done(self, since: float) -> list[tuple[float, int]]:
+        """When how many units in all were completed, from that time on and the one before."""
+        self._follow()
+        first = max(0, bisect.bisect_right(self._times, since) - 1)
+        return list(zip(self._times[first:], self._units[first:], strict=True))
+
+    def units(self, since: float, until: float) -> float:
+        """That were completed between two times."""
+        self._follow()
+        return self._at(until) - self._at(since)
+
+    def _at(self, moment: float) -> float:
+        after = bisect.bisect_right(self._times, moment)
+        if after in (0, len(self._times)):
+            return float(self._units[max(0, after - 1)])
+        start, end = self._times[after - 1], self._times[after]
+        part = (moment - start) / (end - start)
+        return self._units[after - 1] + part * (self._units[after] - self._units[after - 1])
+
+    def _tell(self, what: bytes) -> None:
+        with self._control.open("r+b") as file:
+            file.write(what)
+
+    def _wait(self, holds: object, until: float, what: str) -> None:
+        assert callable(holds)
+        while True:
+            status = self._child.poll()
+            self._follow()
+            if holds():
+                return
+            if status is not None or time.monotonic() > until:
+                ended = f"has ended ({status})" if status is not None else what
+                said = (
+                    f"{self.kind} in a place of the kind {self._place.kind} {ended}: {self.output()[-300:]}"
+                )
+                raise LoadError(" ".join(said.split()), status, on_host=self._place.kind == "native")
+            time.sleep(0.005)
+
+    def _follow(self) -> None:
+        """Reads what was written since."""
+        if not self._log.exists():
+            return
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        whole = data.rfind(b"\n") + 1
+        self._read += whole
+        for line in data[:whole].decode().splitlines():
+            word, *values = line.split()
+            if word == "done":
+                self._times.append(float(values[0]))
+                self._units.append(int(values[1]))
+            elif word == "unit":
+                self._unit = float(values[0])
+            elif word == "on":
+                # Nothing was completed in the pause before.
+                self._times.append(float(values[0]))
+                self._units.append(self._units[-1])
+            self._ready = self._ready or word == "ready"
+            self._off = self._off or word == "off"
