@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import places
-from clocks import Clocks
+from nvml import Clocks, Nvml
 from record import SKIPPED, Record, add_options
 from runner import LoadError, Runner
 
@@ -283,7 +283,8 @@ def main() -> None:
     options = arguments()
     with Record(options) as record, contextlib.ExitStack() as stack:
         machine = record.machine(options)
-        session = Session(record, options, stack.enter_context(Clocks(machine)))
+        nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
+        session = Session(record, options, stack.enter_context(Clocks(nvml)))
         first: list[places.Place] = []
 
         def slice_(cap: int, kinds: Sequence[str] = ()) -> Group:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -28,7 +29,12 @@ _STRICT = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="FILE", help="each result is added to it as a line of JSON")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        default=os.environ.get("XPU_GPU_JSON", ""),
+        help="each result is added to it as a line of JSON",
+    )
     parser.add_argument(
         "--programs",
         metavar="FOLDER",
@@ -41,8 +47,8 @@ class Record:
     """The lines of one program: a context manager, at whose end the program ends with its status."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._program = Path(sys.argv[0]).stem
-        self._json: str | None = options.json
+        self._program = Path(sys.argv[0]).name
+        self._json: str = options.json
         self._programs: str = options.programs
         self._failed = False
         # What is opened has to be closed: places remove containers.
@@ -68,16 +74,16 @@ class Record:
     def value(self, name: str, value: object, **numbers: object) -> None:
         """A name has no colon, and begins with a letter; `numbers` are for the file alone."""
         text = f"{value:.4g}" if isinstance(value, float) else str(value)
-        self._line(f"{name}: {text}", name=name, value=value, **numbers)
+        self._line(name, value, text, **numbers)
 
     def check(self, holds: bool, what: str) -> bool:
         word = "ok" if holds else "FAILED"
         self._failed = self._failed or not holds
-        self._line(f"{word}: {what}", **{word: what})
+        self._line(word, what, what)
         return holds
 
     def skip(self, why: str) -> NoReturn:
-        self._line(f"skipped: {why}", skipped=why)
+        self._line("skipped", why, why)
         sys.exit(1 if self._failed else SKIPPED)
 
     def built(self, name: str, sources: Sequence[Path]) -> str:
@@ -106,10 +112,11 @@ class Record:
         new.rename(BUILD / name)
         return str(BUILD / name)
 
-    def _line(self, text: str, **values: object) -> None:
-        print(text, flush=True)
+    def _line(self, name: str, value: object, text: str, **numbers: object) -> None:
+        print(f"{name}: {text}", flush=True)
         if self._json:
+            line = {"program": self._program, "name": name, "value": value, "at": round(time.time(), 3)}
             with open(self._json, "a") as file:
-                file.write(json.dumps({"program": self._program, **values}) + "\n")
+                file.write(json.dumps({**line, **numbers}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())

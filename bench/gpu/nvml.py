@@ -1,0 +1,136 @@
+"""What the driver's own NVML says on the host of one device: read, never set.
+
+Structures are those of native/headers/nvml/nvml.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+NOT_FOUND, NOT_SUPPORTED, NO_FUNCTION = 6, 3, 13
+_UNKNOWN = (1 << 64) - 1
+_SM = 1  # NVML_CLOCK_SM
+_CLOCK_EACH_S = 0.1
+_MOST = 1024
+
+
+class _Process(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+class _Sample(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("at", ctypes.c_ulonglong)] + [
+        (name, ctypes.c_uint) for name in ("sm", "memory", "encoder", "decoder")
+    ]
+
+
+class _Accounting(ctypes.Structure):
+    _fields_ = [
+        ("gpu", ctypes.c_uint),
+        ("memory", ctypes.c_uint),
+        ("most", ctypes.c_ulonglong),
+        ("time", ctypes.c_ulonglong),
+        ("start", ctypes.c_ulonglong),
+        ("running", ctypes.c_uint),
+        ("reserved", ctypes.c_uint * 5),
+    ]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Of a process: when it was taken (us of the clock, as the driver says it), percent of the SMs' time."""
+
+    pid: int
+    at: int
+    sm: int
+
+
+class Nvml:
+    """Functions give None where the driver does not answer; `status` is then why (nvmlReturn_t)."""
+
+    def __init__(self, path: str, uuid: str) -> None:
+        """OSError: no such library, or it does not start."""
+        self._library = ctypes.CDLL(path)
+        self._device, self.status = ctypes.c_void_p(), 0
+        for name, words in (
+            ("nvmlInit_v2", ()),
+            ("nvmlDeviceGetHandleByUUID", (uuid.encode(), ctypes.byref(self._device))),
+        ):
+            if status := getattr(self._library, name)(*words):
+                raise OSError(f"{name} of {path}: error {status}")
+
+    def _call(self, name: str, *words: Any) -> bool:
+        function = getattr(self._library, name, None)
+        self.status = function(self._device, *words) if function else NO_FUNCTION
+        return self.status == 0
+
+    def processes(self) -> dict[int, int | None] | None:
+        """Bytes of each process that computes, by pid; None for what the driver does not say."""
+        for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
+            found, count = (_Process * _MOST)(), ctypes.c_uint(_MOST)
+            if self._call(name, ctypes.byref(count), found):
+                return {
+                    each.pid: None if each.used == _UNKNOWN else each.used for each in found[: count.value]
+                }
+        return None
+
+    def utilisation(self, since: int) -> list[Sample] | None:
+        """Samples after that time (as Sample.at)."""
+        found, count = (_Sample * _MOST)(), ctypes.c_uint(_MOST)
+        name = "nvmlDeviceGetProcessUtilization"
+        if not self._call(name, found, ctypes.byref(count), ctypes.c_ulonglong(since)):
+            return None
+        return [Sample(each.pid, each.at, each.sm) for each in found[: count.value]]
+
+    def accounting(self) -> bool | None:
+        """Whether accounting mode is on."""
+        mode = ctypes.c_uint()
+        return bool(mode.value) if self._call("nvmlDeviceGetAccountingMode", ctypes.byref(mode)) else None
+
+    def accounted(self, pid: int) -> dict[str, int] | None:
+        """What accounting says of a process: percents, bytes, milliseconds."""
+        found = _Accounting()
+        if not self._call("nvmlDeviceGetAccountingStats", ctypes.c_uint(pid), ctypes.byref(found)):
+            return None
+        return {name: int(getattr(found, name)) for name in ("gpu", "memory", "most", "time", "running")}
+
+    def clock(self) -> int | None:
+        """MHz of the SMs."""
+        clock = ctypes.c_uint()
+        return clock.value if self._call("nvmlDeviceGetClockInfo", _SM, ctypes.byref(clock)) else None
+
+
+class Clocks:
+    """A context manager: a thread reads the device's clock while it is open."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml, self._samples = nvml, list[tuple[float, int]]()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def mean(self, since: float) -> float:
+        """MHz from that time (CLOCK_MONOTONIC) until now; 0: the driver does not say."""
+        found = [clock for moment, clock in list(self._samples) if moment >= since]
+        return sum(found) / len(found) if found else 0.0
+
+    def _sample(self) -> None:
+        while not self._over.wait(_CLOCK_EACH_S):
+            if clock := self._nvml.clock():
+                self._samples.append((time.monotonic(), clock))
+
+    def __enter__(self) -> Clocks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
