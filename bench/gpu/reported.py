@@ -2,8 +2,8 @@
 
 A fault of ours: what a call has allocated is not in the container's account when the call returns, NVML in
 the container shows another process or not this one, or the driver reports more than the slice. The rest is
-asked, not judged: how long the driver's figure lags behind a call, which pids it gives inside and outside of a
-pid namespace, how often and how late it has samples of utilisation. Accounting mode is read, never set.
+asked, not judged: how long the driver's figure lags behind a call, which pids it gives inside and outside of
+a pid namespace, how often and how late it has samples of utilisation. Accounting mode is read, never set.
 
 reported.py watches on the host; `reported.py inside` is the process in the container, which says when it did
 what.
