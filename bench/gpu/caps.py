@@ -42,8 +42,6 @@ PAIRS = (
 FOUR = 25
 #: Seconds that a phase goes on after the time that is judged.
 TAIL = 0.3
-#: How often each load runs on the host and without a cap.
-TURNS = 2
 #: Loads that wait for each unit: what their device has to do is measured.
 WAITING = ("decode",)
 
@@ -55,10 +53,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--loads", default="matmul,decode,train", help="comma list of load.py's kinds")
     parser.add_argument("--caps", type=_numbers, default=CAPS, help="comma list (90,70,50,30,10)")
     parser.add_argument("--no-pairs", action="store_true", help="each load alone only")
+    parser.add_argument("--turns", type=int, default=2, help="of each load on the host and without a cap (2)")
     parser.add_argument("--seconds", type=float, default=5.0, help="that are judged of each phase (5)")
     parser.add_argument("--mem", default="10G", help="memory of each slice (10G)")
-    parser.add_argument("--small", action="store_true", help="small matrices, for a simulated card")
-    return parser.parse_args()
+    parser.add_argument("--tiny", action="store_true", help="tiny matrices, to try this on a simulated card")
+    options = parser.parse_args()
+    if options.small:
+        options.loads, options.caps, options.no_pairs = "spin", (30,), True
+        options.seconds, options.turns, options.mem = 3.0, 1, "1G"
+    return options
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -105,7 +108,7 @@ class Group:
         self, place: places.Place, kinds: Sequence[str], options: argparse.Namespace, cap: int
     ) -> None:
         self.place, self.cap = place, cap
-        more = ["--small"] if options.small else []
+        more = ["--tiny"] if options.tiny else []
         self.loads = {kind: Runner(place, kind, more) for kind in kinds}
 
 
@@ -163,7 +166,7 @@ class Session:
         unit = runners["host"].unit_seconds()
         rates: dict[str, list[float]] = {name: [] for name in runners}
         clocks: dict[str, list[float]] = {name: [] for name in runners}
-        for _ in range(TURNS):
+        for _ in range(self.options.turns):
             for name, runner in runners.items():
                 rate, clock = self.rate(runner)
                 rates[name].append(rate)

@@ -44,7 +44,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--launches", type=int, default=20000, help="in each process (20000)")
     parser.add_argument("--mem", default="4G", help="the slices' memory (4G)")
     parser.add_argument("--place", choices=("sandbox", "container"), default="container")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.small:
+        options.rounds, options.launches = 1, 2000
+    return options
 
 
 def opened(
@@ -110,7 +113,7 @@ def main() -> None:
     order, shuffle = list(SETTINGS), random.Random(0).shuffle
     with Record(options) as record, contextlib.ExitStack() as stack:
         machine = record.machine(options)
-        program = record.built("launches", [places.HERE / "launches.c"])
+        program = record.built("launches", places.HERE)
         ready = opened(stack, options, machine)
         for _ in range(options.rounds):
             shuffle(order)

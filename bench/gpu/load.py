@@ -40,13 +40,13 @@ class Torch:
 
     waits = False
 
-    def __init__(self, small: bool) -> None:
+    def __init__(self, tiny: bool) -> None:
         try:
             import torch
         except ImportError as error:
             print(f"skipped: no PyTorch in {sys.executable}: {error}")
             sys.exit(SKIPPED)
-        self.torch, self.small = torch, small
+        self.torch, self.tiny = torch, tiny
         torch.manual_seed(0)
         self.prepare()
 
@@ -65,7 +65,7 @@ class Torch:
 
 class Matmul(Torch):
     def prepare(self) -> None:
-        size = 1024 if self.small else 8192
+        size = 1024 if self.tiny else 8192
         self.one, self.other, self.product = (self.random(size, size) for _ in range(3))
 
     def unit(self) -> None:
@@ -79,7 +79,7 @@ class Decode(Torch):
     BATCH, LAYERS, LENGTH = 8, 4, 1024
 
     def prepare(self) -> None:
-        torch, self.width = self.torch, 512 if self.small else 4096
+        torch, self.width = self.torch, 512 if self.tiny else 4096
         inner, heads = self.width * 11 // 4, self.width // 128
         shapes = ((self.width, 3 * self.width), (self.width, self.width), (self.width, 2 * inner))
         self.layers = [
@@ -120,8 +120,8 @@ class Train(Torch):
     LOSS_EACH = 10
 
     def prepare(self) -> None:
-        torch, width = self.torch, 256 if self.small else 4096
-        rows = 512 if self.small else 16384
+        torch, width = self.torch, 256 if self.tiny else 4096
+        rows = 512 if self.tiny else 16384
         linear = torch.nn.Linear
         layers = (
             linear(1024, width),
@@ -152,8 +152,8 @@ class Train(Torch):
 class Spin:
     waits = False
 
-    def __init__(self, small: bool) -> None:
-        del small
+    def __init__(self, tiny: bool) -> None:
+        del tiny
         import card
         import kernels
 
@@ -270,10 +270,10 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("name")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--small", action="store_true", help="small matrices, for a simulated card")
+    parser.add_argument("--tiny", action="store_true", help="tiny matrices, for a simulated card")
     options = parser.parse_args()
     journal = Journal(options.folder, options.name)
-    load = KINDS[options.kind](options.small)
+    load = KINDS[options.kind](options.tiny)
     for _ in range(3):
         load.unit()
     load.finish()

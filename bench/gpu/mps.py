@@ -1,9 +1,9 @@
 """Two containers under MPS (XPU_ENFORCE=mps) on one card, and the card without it afterwards.
 
 A fault of ours: a container is refused or its program does not work under MPS, gets more memory than its
-slice, the daemon outlives the last container, or a program on the host does not work afterwards. An MPS server
-that is killed can leave a card unusable: so this comes late in a run, nothing is killed here, and a daemon that
-is still there is told to quit by its own pipe folder. The compute mode is never changed.
+slice, the daemon outlives the last container, or a program on the host does not work afterwards. An MPS
+server that is killed can leave a card unusable: so this comes late in a run, nothing is killed here, and a
+daemon that is still there is told to quit by its own pipe folder. The compute mode is never changed.
 
 `mps.py client SECONDS` is the program in each container, and on the host before and after.
 """
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--mem", default="4G", help="memory of each of the two slices (4G)")
     parser.add_argument("--seconds", type=float, default=5.0, help="that the clients compute (5)")
     options = parser.parse_args()
+    options.seconds = 1.0 if options.small else options.seconds
     with Record(options) as record:
         machine = record.machine(options)
         nothing = {"XPU_VISIBLE_DEVICES": "none", "XPU_ENFORCE": "auto"}

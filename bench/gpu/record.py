@@ -1,8 +1,8 @@
 """What a measuring program says: `name: value`, `ok: …`, `FAILED: …`, `skipped: …`, as soon as it is known.
 
-With --json FILE each is a line of JSON there as well, on the disk before the next is measured. The C programs
-beside this are taken from --programs FOLDER (XPU_GPU_PROGRAMS), and built where they are not in it: a machine
-with a card may have no compiler. Once a card was seen, `skipped` is for a missing tool alone.
+With --json FILE each is a line of JSON there as well, on the disk before the next is measured. C programs are
+taken from --programs FOLDER (XPU_GPU_PROGRAMS), or built, or were laid where they are built: a machine with a
+card may have no compiler. Once a card was seen, `skipped` is for a missing tool alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,9 +22,8 @@ from host import Machine, PlaceError, machine
 
 SKIPPED = 77
 REPOSITORY = Path(__file__).resolve().parents[2]
-#: Where programs are built, which containers see too.
-BUILD = REPOSITORY / "build" / "gpu"
-_STRICT = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror")
+#: Where programs are built, and are laid by whoever brings them built.
+BUILD = REPOSITORY / "build" / "bench"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +38,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         default=os.environ.get("XPU_GPU_PROGRAMS", ""),
         help="where the C programs are, built already (else they are built)",
+    )
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        default=bool(os.environ.get("XPU_GPU_SMALL")),
+        help="in short, without a framework: for a simulated card",
     )
 
 
@@ -86,30 +90,20 @@ class Record:
         self._line("skipped", why, why)
         sys.exit(1 if self._failed else SKIPPED)
 
-    def built(self, name: str, sources: Sequence[Path]) -> str:
-        """The path of a C program; it is skipped where it is not there and cannot be built."""
-        found = Path(self._programs, name)
-        if self._programs and found.exists():
-            return str(found)
-        compiler = shutil.which("cc") or shutil.which("gcc")
-        if compiler is None:
-            self.skip(f"no compiler, and {name} is not in --programs")
-        BUILD.mkdir(parents=True, exist_ok=True)
-        # Under a name of its own first: another program may be running the one that is there.
-        new = BUILD / f"{name}.{os.getpid()}"
-        words = [
-            compiler,
-            *_STRICT,
-            f"-I{REPOSITORY}/native/headers",
-            "-o",
-            str(new),
-            *map(str, sources),
-            "-ldl",
-        ]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-        if done.returncode:
-            raise PlaceError(f"{name} cannot be built: {done.stderr.strip()}")
-        new.rename(BUILD / name)
+    def built(self, name: str, folder: Path) -> str:
+        """The path of a C program, which the Makefile in `folder` builds; skipped where that cannot be."""
+        given = Path(self._programs, name)
+        if self._programs and given.exists():
+            return str(given)
+        if shutil.which("make") and shutil.which("cc"):
+            BUILD.mkdir(parents=True, exist_ok=True)
+            # One at a time: another run would execute a program that is half written.
+            words = ["flock", f"{BUILD}/{name}.lock", "make", "-s", "-C", str(folder), f"OUT={BUILD}"]
+            done = subprocess.run([*words, f"{BUILD}/{name}"], capture_output=True, text=True, timeout=120)
+            if done.returncode:
+                raise PlaceError(f"{name} cannot be built: {(done.stdout + done.stderr).strip()}")
+        if not (BUILD / name).exists():
+            self.skip(f"{name} is not in {BUILD}, and there is no make and compiler to build it")
         return str(BUILD / name)
 
     def _line(self, name: str, value: object, text: str, **numbers: object) -> None:

@@ -288,6 +288,7 @@ def main() -> None:
     parser.add_argument("--mem", default="4G", help="memory of the slice (4G)")
     parser.add_argument("--busy", type=float, default=BUSY_S, help="seconds of kernels (4)")
     options = parser.parse_args()
+    options.busy = 2.0 if options.small else options.busy
     with Record(options) as record:
         machine = record.machine(options)
         nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])

@@ -9,11 +9,13 @@ SIGINT, SIGTERM and SIGHUP end it, with nothing left; after SIGKILL the next run
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -47,14 +49,14 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
         default=(1, 1),
         help="of these, the K-th of N parts that take about as long each (--set full: 4 for 8 minutes each)",
     )
+    parser.add_argument(
+        "--within", type=float, metavar="SECONDS", help="what would not end by then is left out, and said"
+    )
     parser.add_argument("--law", choices=runs.LAWS, default="ours", help="what holds the caps (ours)")
     parser.add_argument("--real", action="store_true", help="this machine's card, not a simulated one")
     parser.add_argument("--topology", default="4xT4-R580", help="of the simulated cards (4xT4-R580)")
     parser.add_argument("--cards", type=int, help="how many cards are used at once, for slow loads")
     parser.add_argument("--seconds", type=float, help="of each load alone without a limit (5; --quick: 2)")
-    parser.add_argument(
-        "--programs", type=Path, help="where share-load is, built already, on a machine without a compiler"
-    )
     parser.add_argument(
         "--out", type=Path, help="a folder for table.md and results.json, kept up to date, and overview.svg"
     )
@@ -79,10 +81,14 @@ class Session:
         cards: int,
         seconds: float,
         keep: Callable[[Sequence[tuple[Scenario, Result]]], None] = lambda judged: None,
+        end: float = math.inf,
     ) -> None:
-        """`keep` is given all that was judged so far, after each."""
+        """`keep` is given all that was judged so far, after each; `end`: when all must be over (monotonic)."""
+        self._end = end
         self._node, self._law, self._seconds, self._keep = node, law, seconds, keep
         self._keeping = threading.Lock()
+        #: Scenarios that were not run: they would have ended too late.
+        self.left_out: list[str] = []
         self._cards: queue.SimpleQueue[int] = queue.SimpleQueue()
         for card in range(cards):
             self._cards.put(card)
@@ -115,6 +121,10 @@ class Session:
         def one(scenario: Scenario) -> None:
             card = self._cards.get()
             try:
+                if time.monotonic() + runs.length(scenario) > self._end:
+                    self.left_out.append(scenario.name)
+                    print(f"{scenario.name}: left out, it would end too late", file=sys.stderr, flush=True)
+                    return
                 natives = [self.natives[container.load.name] for container in scenario.containers]
                 with self._agent_for(scenario):
                     result = runs.run(self._node, scenario, card, natives, self._law)
@@ -173,8 +183,9 @@ class Signals:
 
 def main(words: Sequence[str]) -> int:
     signals = Signals()
+    begin = time.monotonic()
     try:
-        return _run(words, signals.came)
+        return _run(words, begin, signals.came)
     except BaseException:
         # Not Stopped alone: Ctrl-C also ends the programs that were being run, which then have failed.
         if not signals.number:
@@ -182,7 +193,7 @@ def main(words: Sequence[str]) -> int:
         return 128 + signals.number
 
 
-def _run(words: Sequence[str], stop: threading.Event) -> int:
+def _run(words: Sequence[str], begin: float, stop: threading.Event) -> int:
     options = arguments(words)
     wanted = [each for each in scenarios.SETS[options.set]() if not options.only or options.only in each.name]
     if options.law != "ours":
@@ -193,9 +204,7 @@ def _run(words: Sequence[str], stop: threading.Event) -> int:
     cards = options.cards or (1 if options.real else int(options.topology.split("x")[0]))
     quiet, command = timing.busy(), _command(words[1:])
     card = "a real card" if options.real else f"{options.topology}, simulated"
-    with Node(
-        options.prefix, options.topology, real=options.real, stop=stop, programs=options.programs
-    ) as node:
+    with Node(options.prefix, options.topology, real=options.real, stop=stop) as node:
         node.host_pids = options.real and options.law == "tokens"
         if options.real:
             node.calibrate(0)
@@ -207,7 +216,7 @@ def _run(words: Sequence[str], stop: threading.Event) -> int:
                 _write(options.out, text, table.document(judged, session.natives, command, said))
 
         seconds = options.seconds or NATIVE_SECONDS[options.set == "quick"]
-        session = Session(node, options.law, cards, seconds, keep)
+        session = Session(node, options.law, cards, seconds, keep, begin + (options.within or math.inf))
         names = {container.load.name for scenario in wanted for container in scenario.containers}
         try:
             session.measure_natives([load for name, load in LOADS.items() if name in names])
@@ -227,7 +236,7 @@ def _run(words: Sequence[str], stop: threading.Event) -> int:
         text = table.summary(judged, session.natives, command, said)
         page = table.put_into(options.page.read_text(), options.law, text)
         options.page.write_text(page)
-    return 0 if len(judged) == len(wanted) else 1
+    return 0 if len(judged) + len(session.left_out) == len(wanted) else 1
 
 
 def _command(words: Sequence[str]) -> str:
@@ -235,7 +244,7 @@ def _command(words: Sequence[str]) -> str:
     kept: list[str] = []
     given = iter(words)
     for word in given:
-        if word in ("--out", "--page", "--programs"):
+        if word in ("--out", "--page"):
             next(given)
         else:
             kept.append(f"'{word}'" if " " in word else word)

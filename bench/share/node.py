@@ -43,10 +43,8 @@ class Node:
         *,
         real: bool = False,
         stop: threading.Event | None = None,
-        programs: Path | None = None,
     ) -> None:
-        """`programs`: where share-load is; None: it is built here."""
-        self._prefix, self._programs = prefix, programs
+        self._prefix = prefix
         self._stop = stop or threading.Event()
         self.runtime = prefix / "bin" / "xpu-container-runtime"
         self.xpu = prefix / "bin" / "xpu"
@@ -66,8 +64,7 @@ class Node:
             for folder in runfolder.dead():
                 runfolder.remove(folder, self._prefix)
                 print(f"removed what a run that was killed has left: {folder}", file=sys.stderr, flush=True)
-            programs = self._programs or _build()
-            image.make(str(self.folder / "image"), [str(programs / "share-load")])
+            image.make(str(self.folder / "image"), [_build()])
             subprocess.run(["runc", "spec"], cwd=self.folder, check=True)
             if not self.real:
                 self.call(str(self.xpu), "sim", "up", "--force", "--topology", self.topology)
@@ -140,12 +137,17 @@ class Node:
         self._containers.remove(container)
 
 
-def _build() -> Path:
+def _build() -> str:
+    """share-load. On a machine without make it was laid there, built. NodeError: it was not."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    # One run at a time: another one would copy a program that is half written.
-    build = ["flock", str(BUILD / "share-load.lock"), "make", "-s", "-C", str(HERE / "load")]
-    subprocess.run([*build, f"OUT={BUILD}"], check=True)
-    return BUILD
+    program = BUILD / "share-load"
+    if shutil.which("make"):
+        # One run at a time: another one would copy a program that is half written.
+        build = ["flock", str(BUILD / "share-load.lock"), "make", "-s", "-C", str(HERE / "load")]
+        subprocess.run([*build, f"OUT={BUILD}"], check=True)
+    elif not program.exists():
+        raise NodeError(f"no make to build {program} with: lay it there")
+    return str(program)
 
 
 class Started:

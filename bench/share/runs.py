@@ -18,6 +18,8 @@ from share.scenarios import SHARED_MEMORY, Container, Scenario
 
 TAIL = 0.3  # seconds that loads go on after the time that is judged
 PATIENCE = 60  # seconds for containers to get ready
+#: Seconds that starting and removing containers takes, about.
+AROUND = 2.0
 LAWS = ("ours", "none", "tokens")
 
 
@@ -31,6 +33,11 @@ def run(node: Node, scenario: Scenario, card: int, natives: Sequence[Native], la
     """`law`: ours, the product's limits; tokens, the open peer's in the load itself; none."""
     found, changed = _together(node, scenario, card, law)
     return measure.judge(scenario, found, natives, changed)
+
+
+def length(scenario: Scenario) -> float:
+    """Seconds that it takes, about."""
+    return scenario.warm_up + scenario.seconds + TAIL + AROUND
 
 
 def _together(node: Node, scenario: Scenario, card: int, law: str) -> tuple[list[list[logs.Log]], float]:

@@ -169,6 +169,29 @@ def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert arguments(["prefix", "--part", "2/4"]).part == (2, 4)
 
 
+def test_what_would_end_too_late_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def run(_: Node, one: Scenario, *__: object) -> Result:
+        ran.append(one.name)
+        return measure.judge(scenario(30), [[log((0.3, 11))]], [NATIVE])
+
+    monkeypatch.setattr(runs, "run", run)
+    node = Node(tmp_path, "1xT4-R580")
+    try:
+        session = Session(node, "ours", 1, 1.0, end=time.monotonic() + 60)
+        session.natives = {"async-1ms": NATIVE}
+        short, long = scenario(30), replace(scenario(30), name="long", least=600.0)
+        judged = session.measure([long, short])
+    finally:
+        node.__exit__()
+    assert ran == [short.name] and session.left_out == ["long"]
+    assert [one.name for one, _ in judged] == [short.name]
+    assert "long: left out, it would end too late" in capsys.readouterr().err
+
+
 def test_a_run_that_is_killed_leaves_what_it_had(installed: Path, tmp_path: Path) -> None:
     """Whole files, of each scenario that was judged by then."""
     words = ["--topology", "1xT4-R580", "--set", "beside", "--only", "two", "--seconds", "0.5"]
