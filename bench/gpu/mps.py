@@ -82,12 +82,7 @@ def told(record: Record, child: places.Child, where: str, timeout: float) -> Non
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(timeout)
     status = child.poll()
-    for line in child.output().splitlines():
-        word, _, rest = line.partition(": ")
-        if word in ("ok", "FAILED"):
-            record.check(word == "ok", f"{where}: {rest}")
-        elif rest and word != "xpu":  # that the memory was refused, on stderr
-            record.value(f"{where}, {word}", rest)
+    record.relay(where, child.output())
     if status != 0:
         tail = " ".join(child.output().split())[-200:]
         record.check(False, f"{where}: the program ends with {status}: {tail}")

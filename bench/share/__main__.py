@@ -83,7 +83,7 @@ class Session:
         keep: Callable[[Sequence[tuple[Scenario, Result]]], None] = lambda judged: None,
         end: float = math.inf,
     ) -> None:
-        """`keep` is given all that was judged so far, after each; `end`: when all must be over (monotonic)."""
+        """`keep` is given all that was judged so far, after each; `end`: when all must be over."""
         self._end = end
         self._node, self._law, self._seconds, self._keep = node, law, seconds, keep
         self._keeping = threading.Lock()
