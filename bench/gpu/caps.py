@@ -42,15 +42,17 @@ PAIRS = (
 FOUR = 25
 #: Seconds that a phase goes on after the time that is judged.
 TAIL = 0.3
-#: Loads that wait for each unit: what their device has to do is measured.
-WAITING = ("decode",)
+#: Loads that leave the card pauses: what a unit takes the device is measured apart.
+WITH_PAUSES = ("decode", "eager", "short")
+#: Of these, those that use so little of a card that higher caps say nothing.
+LIGHT, LIGHT_CAPS = ("eager", "short"), (30, 10)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     places.add_options(parser)
     add_options(parser)
-    parser.add_argument("--loads", default="matmul,decode,train", help="comma list of load.py's kinds")
+    parser.add_argument("--loads", default="matmul,decode,eager,train", help="comma list of load.py's kinds")
     parser.add_argument("--caps", type=_numbers, default=CAPS, help="comma list (90,70,50,30,10)")
     parser.add_argument("--no-pairs", action="store_true", help="each load alone only")
     parser.add_argument("--turns", type=int, default=2, help="of each load on the host and without a cap (2)")
@@ -78,17 +80,17 @@ class Alone:
     rate: float
     unit: float
     clock: float
-    waits: bool
+    pauses: bool
 
     @property
     def seconds(self) -> float:
         """Of the card's time for one unit. What leaves the card no pause has all of it, by definition."""
-        return self.unit if self.waits else 1 / self.rate
+        return self.unit if self.pauses else 1 / self.rate
 
     def native(self, clock: float) -> Native:
         """At that clock of the card; 0: as it was."""
         factor = clock / self.clock if clock and self.clock else 1.0
-        return Native(self.rate * self.seconds * factor, not self.waits, 0.0)
+        return Native(self.rate * self.seconds * factor, not self.pauses, 0.0)
 
 
 def log_of(done: Sequence[tuple[float, int]], begin: float, seconds: float) -> Log:
@@ -175,7 +177,7 @@ class Session:
         if not mean:
             said = f"{kind} on the host completed nothing: {runners['host'].output()[-300:]}"
             raise LoadError(said, None, on_host=True)
-        self.alone[kind] = Alone(mean, unit, statistics.mean(clocks["host"]), kind in WAITING)
+        self.alone[kind] = Alone(mean, unit, statistics.mean(clocks["host"]), kind in WITH_PAUSES)
         self._tell_alone(kind, rates, statistics.mean(clocks["no cap"]))
 
     def _tell_alone(self, kind: str, rates: dict[str, list[float]], clock: float) -> None:
@@ -302,7 +304,7 @@ def main() -> None:
         ready(session, groups)
         session.measure_alone(*groups[:2])
         for kind in session.kinds:
-            for cap in options.caps:
+            for cap in options.caps if kind not in LIGHT else LIGHT_CAPS:
                 session.judge(f"{kind} at {cap}", [Asked(groups[2], kind, cap)])
         if session.kinds and not options.no_pairs:
             pairs(session, *groups[2:])

@@ -2,8 +2,10 @@
 
 matmul   products of matrices of 8192 x 8192 in bf16, launched ahead
 decode   a decoder's step for a small batch as one CUDA graph, which each step waits for, as a server does
+eager    the same for a small model without a graph: short kernels, launched more slowly than they run
 train    a training step of a multi-layer perceptron in bf16 with Adam, batches copied from the host
 spin     kernels of 500 us by the driver API: no framework is needed
+short    kernels of 3 us by the driver API, launched more slowly than they run
 
 It knows nothing of limits. caps.py tells it what to do by one byte of FOLDER/NAME.control: `p` to pause, `r`
 to run, `c` to say what a unit of work takes the device, `q` to end. FOLDER/NAME.log has a line for each
@@ -79,7 +81,7 @@ class Decode(Torch):
     BATCH, LAYERS, LENGTH = 8, 4, 1024
 
     def prepare(self) -> None:
-        torch, self.width = self.torch, 512 if self.tiny else 4096
+        torch, self.width = self.torch, self.wide()
         inner, heads = self.width * 11 // 4, self.width // 128
         shapes = ((self.width, 3 * self.width), (self.width, self.width), (self.width, 2 * inner))
         self.layers = [
@@ -98,6 +100,9 @@ class Decode(Torch):
             self.chosen = self.step()
         self.answer = torch.empty(self.BATCH, dtype=self.chosen.dtype, pin_memory=True)
 
+    def wide(self) -> int:
+        return 512 if self.tiny else 4096
+
     def step(self) -> Any:
         torch, x = self.torch, self.tokens
         functional = torch.nn.functional
@@ -114,6 +119,24 @@ class Decode(Torch):
     def unit(self) -> None:
         self.graph.replay()
         self.answer.copy_(self.chosen, non_blocking=True)
+
+
+class Eager(Decode):
+    """The host launches one kernel after another, and the device waits for it in between."""
+
+    waits = False
+    LENGTH = 128
+
+    def wide(self) -> int:
+        return 512
+
+    def unit(self) -> None:
+        with self.torch.no_grad():
+            self.step()
+
+    def device_seconds(self) -> float:
+        """Of a unit: as a graph its kernels follow each other."""
+        return measured_seconds(self, self.graph.replay)
 
 
 class Train(Torch):
@@ -151,6 +174,7 @@ class Train(Torch):
 
 class Spin:
     waits = False
+    MICROSECONDS = 500
 
     def __init__(self, tiny: bool) -> None:
         del tiny
@@ -158,7 +182,7 @@ class Spin:
         import kernels
 
         self.cuda = card.Cuda()
-        self.unit = kernels.Kernels(self.cuda, 500).launch
+        self.unit = kernels.Kernels(self.cuda, self.MICROSECONDS).launch
         self._event = kernels.Event
 
     def event(self) -> Any:
@@ -168,7 +192,31 @@ class Spin:
         self.cuda.must("cuCtxSynchronize")
 
 
-KINDS: dict[str, Callable[[bool], Any]] = {"matmul": Matmul, "decode": Decode, "train": Train, "spin": Spin}
+class Short(Spin):
+    MICROSECONDS, PAUSE_NS = 3, 6000
+
+    def __init__(self, tiny: bool) -> None:
+        super().__init__(tiny)
+        self._launch, self.unit = self.unit, self._launch_and_pause
+
+    def _launch_and_pause(self) -> None:
+        until = time.perf_counter_ns() + self.PAUSE_NS
+        self._launch()
+        while time.perf_counter_ns() < until:
+            pass
+
+    def device_seconds(self) -> float:
+        return self.MICROSECONDS / 1e6
+
+
+KINDS: dict[str, Callable[[bool], Any]] = {
+    "matmul": Matmul,
+    "decode": Decode,
+    "eager": Eager,
+    "train": Train,
+    "spin": Spin,
+    "short": Short,
+}
 
 
 # ---- running ----
@@ -249,20 +297,26 @@ def run_waiting(load: Any, journal: Journal, units: int) -> int:
     return units
 
 
-def unit_seconds(load: Any) -> float:
-    """Of the device, for one unit, when many are launched one behind the other."""
+def measured_seconds(load: Any, launch: Callable[[], object]) -> float:
+    """Of the device, for one of what `launch` launches, when many are launched one behind the other."""
     start, end, count = load.event(), load.event(), 4
     while True:
         load.finish()
         start.record()
         for _ in range(count):
-            load.unit()
+            launch()
         end.record()
         end.synchronize()
         taken = float(start.elapsed_time(end)) / 1000
         if taken > UNIT_S or count > 100000:
             return taken / count
         count *= 2
+
+
+def unit_seconds(load: Any) -> float:
+    """Of the device, for one unit: a kind that its host holds up says so itself."""
+    known = getattr(load, "device_seconds", None)
+    return float(known()) if known else measured_seconds(load, load.unit)
 
 
 def main() -> None:
