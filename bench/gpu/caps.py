@@ -1,7 +1,7 @@
 """How well caps on compute hold for real kernels: completed work in percent of the host's, in the same run.
 
 A fault of ours: a mean error of more than 3 points, a window of 2 s that is more than 10 off, more than 2 %
-of the host's throughput lost in a slice without a cap. A card may change its clocks (under a cap it is
+of the host's throughput lost in a slice without a cap (5 % where the host holds the load up). A card may change its clocks (under a cap it is
 cooler): so work is also taken at the host's clock, and the better of the two counts.
 
 Each load (load.py) is one process that lives through the run: on the host, in a container without a cap, and
@@ -29,6 +29,8 @@ from share.measure import Native
 from share.scenarios import Container, Scenario
 
 MEAN, WORST, LOST = 3.0, 10.0, 2.0
+#: Percent by which loads that their host holds up differ from process to process, on the host too.
+LOST_BY_HOST = 5.0
 #: Seconds until all programs are ready: frameworks that start together read much.
 START_S = 150.0
 CAPS = (90, 70, 50, 30, 10)
@@ -50,16 +52,16 @@ LIGHT, LIGHT_CAPS = ("eager", "short"), (30, 10)
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    places.add_options(parser)
     add_options(parser)
     parser.add_argument("--loads", default="matmul,decode,eager,train", help="comma list of load.py's kinds")
     parser.add_argument("--caps", type=_numbers, default=CAPS, help="comma list (90,70,50,30,10)")
     parser.add_argument("--no-pairs", action="store_true", help="each load alone only")
     parser.add_argument("--turns", type=int, default=2, help="of each load on the host and without a cap (2)")
     parser.add_argument("--seconds", type=float, default=5.0, help="that are judged of each phase (5)")
-    parser.add_argument("--mem", default="10G", help="memory of each slice (10G)")
+    parser.add_argument("--mem", default="14G", help="memory of a slice for all loads (14G)")
     parser.add_argument("--tiny", action="store_true", help="tiny matrices, to try this on a simulated card")
     options = parser.parse_args()
+    options.mem_of_one = min(options.mem, "4G", key=places.bytes_of)
     if options.small:
         options.loads, options.caps, options.no_pairs = "spin", (30,), True
         options.seconds, options.turns, options.mem = 3.0, 1, "1G"
@@ -193,10 +195,11 @@ class Session:
         free = statistics.mean(rates["no cap"])
         lost = 100 * (1 - free / alone.rate)
         at_clock = 100 * (1 - free / alone.rate * alone.clock / clock) if clock and alone.clock else lost
-        what = (
-            f"{kind} without a cap: {lost:+.2f} % lost ({at_clock:+.2f} at the host's clock), at most {LOST}"
+        most = LOST_BY_HOST if alone.pauses else LOST
+        self.record.check(
+            min(lost, at_clock) <= most,
+            f"{kind} without a cap: {lost:+.2f} % lost ({at_clock:+.2f} at the host's clock), at most {most}",
         )
-        self.record.check(min(lost, at_clock) <= LOST, what)
 
     def judge(self, name: str, asked: Sequence[Asked]) -> None:
         """One phase with caps, which are set before. What fails is said, and the next phase goes on."""
@@ -287,14 +290,15 @@ def four(session: Session, groups: Sequence[Group], open_: Callable[[int], Group
 def main() -> None:
     options = arguments()
     with Record(options) as record, contextlib.ExitStack() as stack:
-        machine = record.machine(options)
+        machine = record.machine()
         nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
         session = Session(record, options, stack.enter_context(Clocks(nvml)))
         first: list[places.Place] = []
 
-        def slice_(cap: int, kinds: Sequence[str] = ()) -> Group:
+        def slice_(cap: int, kinds: Sequence[str] = (), memory: str = options.mem) -> Group:
+            beside = first[0] if first else None
             place = places.opened(
-                "container", machine=machine, memory=options.mem, cores=cap or None, beside=(*first, None)[0]
+                "container", machine=machine, memory=memory, cores=cap or None, beside=beside
             )
             first.append(stack.enter_context(place))
             return Group(first[-1], kinds or session.kinds, options, cap)
@@ -308,7 +312,7 @@ def main() -> None:
                 session.judge(f"{kind} at {cap}", [Asked(groups[2], kind, cap)])
         if session.kinds and not options.no_pairs:
             pairs(session, *groups[2:])
-            four(session, groups[2:], lambda cap: slice_(cap, session.kinds[:1]))
+            four(session, groups[2:], lambda cap: slice_(cap, session.kinds[:1], options.mem_of_one))
         if session.set_took:
             record.value("xpu set took", f"{statistics.median(session.set_took) * 1e3:.0f} ms (median)")
         if session.judged and not session.failed:

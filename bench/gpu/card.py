@@ -50,11 +50,13 @@ def fail(why: str) -> NoReturn:
     end()
 
 
-def report(name: str, value: object) -> None:
+def report(name: str, value: object, **numbers: object) -> None:
+    """`numbers` are for the file alone."""
     print(f"{name}: {value}", flush=True)
     if path := os.environ.get("XPU_GPU_JSON"):
         program = os.path.basename(sys.argv[0])
-        line = json.dumps({"program": program, "name": name, "value": value, "at": round(time.time(), 3)})
+        at = round(time.time(), 3)
+        line = json.dumps({"program": program, "name": name, "value": value, "at": at, **numbers})
         with open(path, "a") as file:
             file.write(line + "\n")
 

@@ -38,7 +38,6 @@ Runs = dict[str, dict[str, list[float]]]
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    places.add_options(parser)
     add_options(parser)
     parser.add_argument("--rounds", type=int, default=5, help="processes in each place (5)")
     parser.add_argument("--launches", type=int, default=20000, help="in each process (20000)")
@@ -112,7 +111,7 @@ def main() -> None:
     runs: Runs = {each: {} for each in SETTINGS}
     order, shuffle = list(SETTINGS), random.Random(0).shuffle
     with Record(options) as record, contextlib.ExitStack() as stack:
-        machine = record.machine(options)
+        machine = record.machine()
         program = record.built("launches", places.HERE)
         ready = opened(stack, options, machine)
         for _ in range(options.rounds):

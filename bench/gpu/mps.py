@@ -74,7 +74,9 @@ def daemons(folder: Path) -> dict[int, str]:
 
 def program(place: places.Place, seconds: float) -> places.Child:
     words = [place.machine.python, str(places.HERE / "mps.py"), "client", str(seconds)]
-    return place.start(words, {"XPU_GPU_SIMULATED": "1"} if place.machine.root else {})
+    # Its lines are told by this program.
+    simulated = {"XPU_GPU_SIMULATED": "1"} if place.machine.root else {}
+    return place.start(words, {"XPU_GPU_JSON": "", **simulated})
 
 
 def told(record: Record, child: places.Child, where: str, timeout: float) -> None:
@@ -132,14 +134,13 @@ def quit_by_hand(record: Record, machine: places.Machine, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    places.add_options(parser)
     add_options(parser)
     parser.add_argument("--mem", default="4G", help="memory of each of the two slices (4G)")
     parser.add_argument("--seconds", type=float, default=5.0, help="that the clients compute (5)")
     options = parser.parse_args()
     options.seconds = 1.0 if options.small else options.seconds
     with Record(options) as record:
-        machine = record.machine(options)
+        machine = record.machine()
         nothing = {"XPU_VISIBLE_DEVICES": "none", "XPU_ENFORCE": "auto"}
         with (
             places.opened("native", machine=machine) as host,

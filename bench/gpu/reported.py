@@ -283,14 +283,13 @@ def follow(place: places.Place, nvml: Nvml, busy: float, timeout: float) -> Foll
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    places.add_options(parser)
     add_options(parser)
     parser.add_argument("--mem", default="4G", help="memory of the slice (4G)")
     parser.add_argument("--busy", type=float, default=BUSY_S, help="seconds of kernels (4)")
     options = parser.parse_args()
     options.busy = 2.0 if options.small else options.busy
     with Record(options) as record:
-        machine = record.machine(options)
+        machine = record.machine()
         nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
         for host_pids, where in ((False, "pid namespace"), (True, "no pid namespace")):
             made = {"machine": machine, "memory": options.mem, "host_pids": host_pids}

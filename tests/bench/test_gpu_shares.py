@@ -1,0 +1,306 @@
+"""The scripts that measure launches, caps, what the driver reports, MPS, and the kernel driver's boundary.
+
+They run on a simulated card, and find what is wrong. How long anything takes there, and how well a cap holds,
+is not asserted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from support import REPOSITORY
+from xpu_simulator.simulator import SimState
+
+SCRIPTS = REPOSITORY / "bench" / "gpu"
+sys.path.insert(0, str(SCRIPTS))
+import caps  # noqa: E402
+import card  # noqa: E402
+import reported  # noqa: E402
+from record import Record  # noqa: E402
+
+MIB = 1 << 20
+RECORD = Record(SimpleNamespace(json="", programs=""))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def small(
+    up: Callable[..., SimState], installed: Path, tmp_path: Path
+) -> Callable[..., tuple[int, str, list[dict[str, Any]]]]:
+    """Runs a script in short on a simulated card: its status, what it printed, and its lines of JSON."""
+    root = up("1xT4-R580").root
+
+    def run(name: str, *words: str) -> tuple[int, str, list[dict[str, Any]]]:
+        results = tmp_path / "results"
+        command = [sys.executable, str(SCRIPTS / name), "--small", "--json", str(results), "--root", root]
+        command += ["--prefix", str(installed), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        assert not done.stderr, done.stdout + done.stderr
+        return done.returncode, done.stdout, [json.loads(line) for line in results.read_text().splitlines()]
+
+    return run
+
+
+Small = Callable[..., tuple[int, str, list[dict[str, Any]]]]
+
+
+def failures(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("FAILED")]
+
+
+def test_launches_are_measured_on_the_host_and_in_slices(small: Small) -> None:
+    status, text, results = small("launches.py", "--place", "sandbox")
+    assert status in (0, 1), text
+    found = {each["name"]: set(each["ns"]) for each in results if "ns" in each}
+    everywhere = {"native", "no cap", "cap 100", "cap 50"}
+    assert all(found[name] == everywhere for name in ("launch", "graph launch", "start"))
+    assert re.search(r"(ok|FAILED): launch, cap 50: [+-]\d+ ns", text)
+    assert "pair of 1 MiB, bounds: not checked" in text
+
+
+def test_a_load_runs_on_the_host_and_under_a_cap_that_is_changed(small: Small) -> None:
+    status, text, results = small("caps.py")
+    assert status in (0, 1), text
+    assert re.search(r"(ok|FAILED): spin without a cap", text)
+    (phase,) = [each for each in results if each["name"] == "spin at 30"]
+    ((due, got, mean, worst),) = phase["outcomes"]
+    assert due == pytest.approx(30) and got > 0 and worst >= mean >= 0
+    assert "xpu set took" in text
+
+
+def test_how_the_driver_reports_is_asked(small: Small) -> None:
+    status, text, _ = small("reported.py")
+    assert status == 0, text
+    assert re.search(r"pids, pid namespace: \d+ inside, \d+ on the host", text)
+    assert "the driver's figure after alloc: " in text and "utilisation while busy: " in text
+    assert "ok: the account moves with each of 10 calls, and by as much" in text
+
+
+def test_two_containers_work_under_mps_and_nothing_of_it_is_left(small: Small) -> None:
+    status, text, _ = small("mps.py")
+    assert status == 0, text
+    for where in ("host before", "MPS at 30", "MPS at 60", "host afterwards"):
+        assert f"ok: {where}: kernels run" in text
+    assert "ok: the MPS daemon ends with the last container" in text
+
+
+def test_the_boundary_is_skipped_where_no_kernel_driver_is(small: Small) -> None:
+    status, text, _ = small("boundary/run")
+    assert status == 77, text
+    assert "skipped: no NVIDIA kernel driver behind /dev/nvidiactl" in text
+
+
+# ---- what is wrong is found ----
+
+
+class Loaded:
+    """A load of a cap of 50 that completes its units at these rates, one after another for two seconds."""
+
+    def __init__(self, *rates: float) -> None:
+        self._rates = rates
+
+    def run(self) -> None:
+        pass
+
+    pause = run
+
+    def done(self, since: float) -> list[tuple[float, int]]:
+        times, units = [since], [0.0]
+        for rate in self._rates:
+            for _ in range(200):
+                times.append(times[-1] + 0.01)
+                units.append(units[-1] + rate * 0.01)
+        return [(time, round(each)) for time, each in zip(times, units, strict=True)]
+
+
+def judged(
+    monkeypatch: pytest.MonkeyPatch, clock: float, *rates: float, pauses: bool = False
+) -> caps.Session:
+    """One phase of a load that completes 1000 units a second on the host, at 1500 MHz."""
+    monkeypatch.setattr("caps.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(card, "_failed", [])
+    options: Any = SimpleNamespace(loads="spin", seconds=5.0)
+    clocks: Any = SimpleNamespace(mean=lambda since: clock)
+    session = caps.Session(RECORD, options, clocks)
+    session.alone["spin"] = caps.Alone(1000.0, 0.0005, 1500.0, pauses)
+    group: Any = SimpleNamespace(place=None, cap=50, loads={"spin": Loaded(*rates)})
+    session.judge("spin at 50", [caps.Asked(group, "spin", 50)])
+    return session
+
+
+def test_a_cap_that_holds_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert judged(monkeypatch, 1500, *[500] * 4).failed == 0
+    assert not failures(capsys.readouterr().out)
+
+
+def test_a_cap_that_does_not_hold_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert judged(monkeypatch, 1500, *[540] * 4).failed == 1
+    assert failures(capsys.readouterr().out) == [
+        "FAILED: spin at 50: mean error 4.00 (3), worst 2-s window 4.00 (10)"
+    ]
+
+
+def test_a_share_that_swings_is_found_though_its_mean_is_right(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert judged(monkeypatch, 1500, 500, 800, 200, 500).failed == 1
+    assert "worst 2-s window 30" in failures(capsys.readouterr().out)[0]
+
+
+def test_a_card_that_runs_faster_under_a_cap_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judged(monkeypatch, 1650, *[550] * 4).failed == 0
+
+
+def test_a_load_with_pauses_is_judged_by_what_its_units_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1000 units of half a millisecond use 50 % of a card; without a pause they would use all of it."""
+    assert judged(monkeypatch, 1500, *[1000] * 4, pauses=True).failed == 0
+    assert judged(monkeypatch, 1500, *[1000] * 4).failed == 1
+
+
+def report(*, account: int, shown: str = "7=0") -> reported.Report:
+    lines = ["pid 7 4294967296", "lists real 7=0", f"lists ours {shown}"]
+    for i in range(2 * reported.STEPS):
+        change = reported.STEP if i < reported.STEPS else -reported.STEP
+        name = "alloc" if i < reported.STEPS else "free"
+        lines.append(f"step {name} {i}.0 {i}.001 {change} 0 {account if change > 0 else change}")
+    return reported.Report(RECORD, lines, 4711)
+
+
+def watched(lag: float, most: int) -> Any:
+    """A driver whose figure of the process grows to `most` so many seconds after the first call."""
+    seen = [(at / 100, 0 if at / 100 < 0.001 + lag else most) for at in range(-50, 100)]
+    return SimpleNamespace(of=lambda pid: seen if pid == 4711 else [], errors={})
+
+
+def test_an_account_that_does_not_move_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    report(account=reported.STEP).memory(watched(0.1, reported.STEP), [])
+    assert not failures(capsys.readouterr().out)
+    report(account=0).memory(watched(0.1, reported.STEP), [])
+    assert failures(capsys.readouterr().out) == [
+        "FAILED: the account moves with each of 10 calls, and by as much"
+    ]
+
+
+def test_a_driver_that_reports_more_than_the_slice_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    report(account=reported.STEP).memory(watched(0.1, 5 << 30), [])
+    assert failures(capsys.readouterr().out) == [
+        "FAILED: the driver reports 5120 MiB at most, of a slice of 4096"
+    ]
+
+
+def test_a_process_of_another_container_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    report(account=0, shown="7=0 8=0").pids([4711], "pid namespace")
+    assert failures(capsys.readouterr().out)
+
+
+def test_a_lag_is_counted_from_the_call_s_return() -> None:
+    step = reported.Step("alloc", 10.0, 10.1, reported.STEP, 0, reported.STEP)
+    seen = [(9.9, 100 * MIB), (10.05, 100 * MIB), (10.25, 612 * MIB)]
+    assert reported.lags([step], seen) == [pytest.approx(0.15)]
+    assert reported.lags([step], [(9.9, 0), (10.05, reported.STEP)]) == [0]
+    assert reported.lags([step], [(9.9, 0), (10.2, 0)]) == [None]
+
+
+# ---- the boundary's programs, on a program that asks as libcuda does, of a file that is no device ----
+
+CLIENT = """
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+/* FILE SIZE WRAPPED [stay]: an RM_ALLOC of video memory, and FB_GET_INFO_V2; then that it is ready. */
+int main(int count, char **words) {
+    unsigned char memory[128] = {0};
+    uint64_t size = strtoull(words[2], 0, 10);
+    struct { uint32_t root, parent, object, class; uint64_t at, rights; uint32_t bytes, flags, status, pad; }
+        alloc = {1, 2, 3, 0x40, (uintptr_t)memory, 0, sizeof memory, 0, 0, 0};
+    struct { uint32_t command, size; uint64_t at; } wrapped = {0x2b, sizeof alloc, (uintptr_t)&alloc};
+    uint32_t info[4] = {1, 8, 0, 0};
+    struct { uint32_t client, object, command, flags; uint64_t at; uint32_t size, status; }
+        control = {1, 4, 0x20801303, 0, (uintptr_t)info, sizeof info, 0};
+    int fd = open(words[1], O_RDWR);
+    memcpy(memory + 64, &size, sizeof size);
+    if (atoi(words[3]))
+        ioctl(fd, _IOWR('F', 211, wrapped), &wrapped);
+    else
+        ioctl(fd, _IOWR('F', 0x2b, alloc), &alloc);
+    ioctl(fd, _IOWR('F', 0x2a, control), &control);
+    ioctl(-1, 0x58505505, 0);
+    if (count > 4)
+        pause();
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The boundary's programs, and `client`."""
+    folder = tmp_path_factory.mktemp("boundary")
+    subprocess.run(["make", "-s", "-C", str(SCRIPTS / "boundary"), f"OUT={folder}"], check=True, timeout=120)
+    (folder / "client.c").write_text(CLIENT)
+    subprocess.run(["cc", "-Wall", "-Werror", "-o", folder / "client", folder / "client.c"], check=True)
+    (folder / "nvidiactl").touch()
+    return folder
+
+
+def boundary(programs: Path, name: str, *client: str) -> tuple[int, str]:
+    paths = [str(programs / each) for each in (f"boundary-{name}", "client", "nvidiactl")]
+    words = [paths[0], "--anyway", *paths[1:], *client]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert not done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("wrapped", ["0", "1"])
+def test_an_allocation_is_seen_with_its_size(programs: Path, wrapped: str) -> None:
+    status, text = boundary(programs, "trace", str(256 * MIB), wrapped)
+    assert status == 0, text
+    assert "ioctls, start: 2: 0x2a x 1, 0x2b x 1 (" in text
+    assert "RM_ALLOC: 48 bytes x 1" in text
+    assert "ok: 256 MiB are an RM_ALLOC of class 0x40 with their size at byte 64" in text
+
+
+def test_an_allocation_that_is_otherwise_is_told(programs: Path) -> None:
+    status, text = boundary(programs, "trace", str(255 * MIB), "0")
+    assert status == 1
+    assert f"RM_ALLOC of class 0x40: 1, the largest of {255 * MIB} bytes" in text
+    assert failures(text) == ["FAILED: 256 MiB are an RM_ALLOC of class 0x40 with their size at byte 64"]
+
+
+def test_a_control_is_made_again_on_a_copy_of_the_descriptor(programs: Path) -> None:
+    """The file is none of a driver: the copy is one of that file, so that the kernel refuses the ioctl."""
+    status, text = boundary(programs, "duplicate", "0", "0", "stay")
+    assert status == 0, text
+    refused = "the ioctl fails: Inappropriate ioctl for device"
+    assert f"FB_GET_INFO_V2 again on a copy of the program's descriptor: {refused}" in text
+    assert "another process's control on a copy is taken: no" in text
+
+
+def test_time_slices_are_measured_though_no_channel_group_is_seen(
+    programs: Path, up: Callable[..., SimState]
+) -> None:
+    (driver,) = Path(up("1xT4-R580").root).glob("usr/lib/*-linux-gnu")
+    done = subprocess.run(
+        [programs / "boundary-timeslice", "--anyway"],
+        env={"LD_LIBRARY_PATH": str(driver)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"before: \d+\.\d % of \d+ kernels are the first's", done.stdout)
+    assert "not reached: no channel group was seen" in done.stdout
