@@ -1,8 +1,9 @@
 """How well caps on compute hold for real kernels: completed work in percent of the host's, in the same run.
 
 A fault of ours: a mean error of more than 3 points, a window of 2 s that is more than 10 off, more than 2 %
-of the host's throughput lost in a slice without a cap (5 % where the host holds the load up). A card may change its clocks (under a cap it is
-cooler): so work is also taken at the host's clock, and the better of the two counts.
+of the host's throughput lost in a slice without a cap (5 % where the host holds the load up). A card may
+change its clocks (under a cap it is cooler): so work is also taken at the host's clock, and the better of the
+two counts.
 
 Each load (load.py) is one process that lives through the run: on the host, in a container without a cap, and
 in containers whose caps are changed while they run, by `xpu set`. One phase after another says who runs.

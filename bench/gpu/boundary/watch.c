@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -87,6 +88,9 @@ static void be_child(void (*run)(void), char **command, int told) {
     int listener = filter_that_asks();
     if (write(told, &listener, sizeof listener) != sizeof listener || listener < 0)
         _exit(1);
+    /* It is closed by an exec: not before the parent has a copy. */
+    if (read(told, &listener, 1) != 1)
+        _exit(1);
     if (command && *command) {
         execvp(*command, command);
         _exit(127);
@@ -115,18 +119,18 @@ static int copied(pid_t pid, int fd) {
 
 struct watched watch_start(void (*run)(void), char **command, unsigned int seconds) {
     int told[2], number = -1;
-    if (pipe2(told, O_CLOEXEC))
-        stop("pipe");
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, told))
+        stop("socketpair");
     fflush(stdout);
     if ((child = fork()) == 0)
         be_child(run, command, told[1]);
     close(told[1]);
     if (child < 0 || read(told[0], &number, sizeof number) != sizeof number || number < 0)
         stop("a filter that asks (seccomp, user notification)");
-    close(told[0]);
     struct watched watched = {child, copied(child, number)};
-    if (watched.listener < 0)
+    if (watched.listener < 0 || write(told[0], "", 1) != 1)
         stop("pidfd_getfd of the filter's listener");
+    close(told[0]);
     signal(SIGALRM, too_late);
     alarm(seconds);
     return watched;
