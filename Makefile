@@ -15,6 +15,7 @@
 #   make bench-share   how well caps on compute hold: shares, errors, pictures (SHARE="--quick": in short)
 #   make bench-agent   what the agent costs, with no container and with 64
 #   make bench-kubernetes   memory of the device plugin, and how soon it answers the kubelet
+#   make lease   what runs on a card need on a machine without a network, into build/lease (docs/hardware.md)
 #   make soak    whether the agent grows over an hour of starts and stops (SOAK="--minutes 10": in short)
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #
@@ -78,6 +79,8 @@ packages-bench: packages-engine
 	@packaging/install-packages e2fsprogs mount util-linux
 packages-test: packages-engine
 	@packaging/install-packages $(TEST_PACKAGES)
+packages-lease: packages-engine
+	@packaging/install-packages patchelf
 packages-kubernetes: packages-engine
 	@packaging/install-packages $(KUBERNETES_PACKAGES)
 
@@ -250,6 +253,11 @@ SHARE ?= --out $(BUILD)/share
 .PHONY: bench-share
 bench-share: packages-engine root
 	@exec env PYTHONPATH=bench:src:packaging $(PYTHON) -m share $(ROOT) $(SHARE)
+
+# For a machine that may have neither a network nor a compiler: bench/gpu/lease runs there with it.
+.PHONY: lease
+lease: packages-lease root
+	@$(PYTHON) packaging/lease.py $(BUILD)/lease $(COMMIT)
 
 .PHONY: bench-kubernetes
 bench-kubernetes: packages-engine $(BUILD)/venv.stamp root

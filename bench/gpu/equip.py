@@ -1,0 +1,230 @@
+"""Sets a machine up for a run, without a network: equip.py [--kit DIR] [--any-kit]
+
+Everything goes to kit.PLACE and this repository's build folder, and nothing else is installed: what the
+machine lacks comes from the kit; the product is built here where there are make and a compiler, else taken as
+it was packed. Besides, cgroups are mounted where there are none: runc starts nothing without. What was made
+is in kit.PLACE/machine.json for the steps that follow, and used again by the next run of the same kit and
+tree. Exit status 0: ready; 1: something was not, and a line FAILED says what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import card
+import kit
+
+ROOT, TOOLS, STATE = kit.PLACE / "root", kit.PLACE / "bin", kit.PLACE / "machine.json"
+BUILD = kit.REPOSITORY / "build"
+_NAME = "xpu-container-runtime"
+#: The least version, and what the product imports of the standard library that a reduced Python may lack.
+_NEEDED = "import ctypes, hashlib, json, sqlite3, sys; sys.exit(sys.version_info < (3, 9))"
+_HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+_BUILD_S, _PATIENCE = 90, 30
+_CGROUPS = "/sys/fs/cgroup"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kit", type=Path, default=kit.KIT, help="the folder that `make lease` made")
+    parser.add_argument("--any-kit", action="store_true", help="a packed tree of other sources will do")
+    return parser.parse_args()
+
+
+def ran(*words: object, timeout: float = _PATIENCE) -> tuple[bool, str]:
+    """Whether a command succeeded, and what it printed."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = [str(word) for word in words]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            env=environ,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, str(error)
+    return done.returncode == 0, done.stdout.decode(errors="replace").strip()
+
+
+def which(name: str, *more: Path) -> str:
+    """Where a program is, on PATH and in the folders of root's; empty: nowhere."""
+    folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", *map(str, more)]
+    return shutil.which(name, path=":".join(folders)) or ""
+
+
+# ---- interpreters ----
+
+
+def product_python() -> str:
+    """The interpreter that runs the product; empty: none does."""
+    # Behind a virtual environment's interpreter is the one that it was made with: with -IS both are the same.
+    behind = [os.path.realpath(path) for path in (shutil.which("python3"), sys.executable) if path]
+    candidates = ["/usr/bin/python3", *behind]
+    found = next((each for each in candidates if ran(each, "-IS", "-c", _NEEDED)[0]), "")
+    none = f"none of {', '.join(candidates)} will do"
+    card.check(bool(found), f"the product's interpreter: {found or none}")
+    return found
+
+
+def measuring_python() -> str:
+    """The interpreter that has torch; where none has, the one on PATH."""
+    kept = sorted(glob.glob("/opt/*/.venv/bin/python3") + glob.glob("/opt/*/bin/python3"))
+    candidates = [*filter(None, [shutil.which("python3")]), sys.executable, *kept]
+    found = next((each for each in candidates if ran(each, "-c", _HAS_TORCH)[0]), "")
+    without = f"{candidates[0]}; no torch in any of {', '.join(candidates)}"
+    card.report("the interpreter that measures", found or without)
+    return found or candidates[0]
+
+
+# ---- what the machine lacks ----
+
+
+def add_tools(folder: Path, files: Sequence[str]) -> None:
+    """runc and busybox, from the kit where the machine has none."""
+    for each in (TOOLS, kit.LIBRARIES):
+        each.mkdir(parents=True, exist_ok=True)
+    for path in files:
+        if path.startswith("lib/"):
+            shutil.copy(folder / path, kit.LIBRARIES)
+    for name, word in (("runc", "--version"), ("busybox", "true")):
+        if not which(name) and f"bin/{name}" in files:
+            shutil.copy(folder / "bin" / name, TOOLS / name)
+            (TOOLS / name).chmod(0o755)
+        program = which(name, TOOLS)
+        works, text = ran(program, word) if program else (False, "neither on this machine nor in the kit")
+        card.check(works, f"{name}: {program} {' '.join(text.split())[:120]}")
+
+
+def add_programs(folder: Path, files: Sequence[str]) -> None:
+    """Programs that are built where there is a compiler, to where that would have put them."""
+    for path in files:
+        if path.startswith("build/"):
+            target = kit.REPOSITORY / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Newer than its sources, so that no make would build it again.
+            shutil.copyfile(folder / path, target)
+            target.chmod(0o755)
+
+
+def mount_cgroups() -> None:
+    """Where no hierarchy is mounted at all."""
+    with open("/proc/self/mountinfo") as lines:
+        kinds = {line.partition(" - ")[2].split()[0] for line in lines}
+    found = sorted(kinds & {"cgroup", "cgroup2"})
+    if found:
+        card.report("cgroups", ", ".join(found))
+        return
+    if not os.path.isdir(_CGROUPS):
+        ran("mount", "-t", "sysfs", "sysfs", "/sys")
+    done, text = ran("mount", "-t", "cgroup2", "none", _CGROUPS)
+    card.check(done, f"no cgroups were mounted: mount -t cgroup2 none {_CGROUPS} {text}")
+
+
+# ---- the product ----
+
+
+def build(folder: Path, python: str, commit: str) -> str:
+    """`make install` from this tree; empty, or why it did not work."""
+    missing = [name for name in ("make", "cc", "flock") if not which(name)]
+    if missing:
+        return f"no {', '.join(missing)}"
+    if (folder / "wheels").is_dir():
+        shutil.rmtree(BUILD / "wheels", ignore_errors=True)
+        shutil.copytree(folder / "wheels", BUILD / "wheels")
+    words = [
+        "install",
+        f"PREFIX={ROOT}",
+        "DESTDIR=",
+        f"PYTHON={python}",
+        *([f"COMMIT={commit}"] if commit else []),
+    ]
+    done, text = ran("make", "-C", kit.REPOSITORY, *words, timeout=_BUILD_S)
+    return "" if done else f"make {' '.join(words)}: {' '.join(text[-300:].split())}"
+
+
+def unpack(folder: Path, python: str) -> str:
+    """The tree that was packed, with this machine's interpreter; empty, or why it did not work."""
+    shutil.rmtree(ROOT, ignore_errors=True)
+    ROOT.mkdir(parents=True)
+    try:
+        with tarfile.open(folder / "tree.tar.gz") as archive:
+            archive.extractall(ROOT)
+    except (OSError, tarfile.TarError) as error:
+        return f"tree.tar.gz: {error}"
+    # The packed launcher and xpu start this one.
+    kit.INTERPRETER.unlink(missing_ok=True)
+    kit.INTERPRETER.symlink_to(python)
+    done, text = ran(python, "-IS", ROOT / "lib" / _NAME / "precompile.py", timeout=_BUILD_S)
+    return "" if done else f"precompile.py: {' '.join(text[-300:].split())}"
+
+
+def install(folder: Path, manifest: dict[str, Any], python: str, any_kit: bool) -> bool:
+    """The product in ROOT, built here or packed; False: neither worked."""
+    changed = kit.differences(manifest) if manifest else []
+    other = f"{len(changed)} of the kit's sources are others here, such as {', '.join(changed[:3])}"
+    failure = build(folder, python, "" if changed else manifest.get("commit", ""))
+    if not failure:
+        card.report("built here", other if changed else "from the kit's sources")
+    elif not manifest:
+        failure = f"not built here ({failure}), and there is no kit"
+    elif changed and not any_kit:
+        failure = f"not built here ({failure}), and {other}: run `make lease` again, or give --any-kit"
+    else:
+        card.report("not built here", failure)
+        card.report("the packed tree", other if changed else "of the same sources")
+        failure = unpack(folder, python)
+        add_programs(folder, [each["path"] for each in manifest["files"]])
+    works, text = (False, failure) if failure else ran(ROOT / "bin" / "xpu", "--version")
+    return card.check(works, f"the product in {ROOT}: {text}")
+
+
+def used_again(identity: str) -> bool:
+    """Whether an earlier run has set this machine up for just this kit and tree."""
+    try:
+        known = json.loads(STATE.read_text())["identity"]
+    except (OSError, ValueError, LookupError):
+        return False
+    return bool(known == identity and ran(ROOT / "bin" / "xpu", "--version")[0])
+
+
+def main() -> None:
+    options = arguments()
+    manifest: dict[str, Any] = {}
+    try:
+        manifest = kit.read(options.kit)
+        card.report("kit", f"{options.kit}, of commit {manifest['commit']}")
+    except kit.KitError as error:
+        card.check(False, str(error))
+    whole = json.dumps([manifest, kit.sources(), sys.executable], sort_keys=True)
+    identity = hashlib.sha256(whole.encode()).hexdigest()
+    mount_cgroups()
+    if used_again(identity):
+        card.check(True, f"set up by an earlier run, in {kit.PLACE}")
+        card.end()
+    STATE.unlink(missing_ok=True)
+    add_tools(options.kit, [each["path"] for each in manifest.get("files", [])])
+    product, measuring = product_python(), measuring_python()
+    if product and install(options.kit, manifest, product, options.any_kit):
+        # So that commands outside of a run's own folders find a runc that is on no system path.
+        settings = kit.PLACE / "config.yaml"
+        settings.write_text(f"low_level_runtimes: [{which('runc', TOOLS) or 'runc'}]\n")
+        state = {"identity": identity, "prefix": str(ROOT), "python": measuring, "tools": str(TOOLS)}
+        STATE.write_text(json.dumps({**state, "config": str(settings)}))
+    card.end()
+
+
+main()

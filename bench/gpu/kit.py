@@ -1,0 +1,78 @@
+"""The kit of a run on a machine that is lent: what `make lease` packs and equip.py unpacks, and its manifest.
+
+manifest.json lists each file with its size, SHA-256, version and where it came from, and the sources of what
+was compiled, so that a kit of another tree is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+#: Where `make lease` leaves it, ignored by git.
+KIT = REPOSITORY / "build" / "lease"
+MANIFEST, FORMAT, MOST = "manifest.json", 1, 30_000_000
+#: Where a machine is set up, and compiled into what is packed: runc finds its libraries there, the launcher
+#: its interpreter. LD_LIBRARY_PATH would not do, for runc starts itself again with an empty environment.
+PLACE = Path("/opt/xpu-lease")
+INTERPRETER, LIBRARIES = PLACE / "python3", PLACE / "lib"
+#: What the packed tree and programs are built of.
+SOURCES = (
+    "Makefile",
+    "bench/gpu",
+    "bench/share/load",
+    "config",
+    "hooks",
+    "native",
+    "src",
+)
+#: Of bench/gpu only what is compiled: a script may change without a new kit.
+_COMPILED = (".c", ".h", "Makefile")
+
+
+class KitError(Exception):
+    """There is no kit, or not a whole one; says which file and what to do."""
+
+
+def sources(repository: Path = REPOSITORY) -> dict[str, str]:
+    """A short digest of each source, by its path in the repository."""
+    return {str(path.relative_to(repository)): digest(path)[:16] for path in sorted(_sources(repository))}
+
+
+def _sources(repository: Path) -> Iterator[Path]:
+    for name in SOURCES:
+        top = repository / name
+        for path in [top] if top.is_file() else top.rglob("*"):
+            compiled = name != "bench/gpu" or path.name.endswith(_COMPILED)
+            if path.is_file() and compiled and path.suffix != ".pyc":
+                yield path
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read(kit: Path) -> dict[str, Any]:
+    """The manifest of a whole kit. KitError."""
+    todo = "run `make lease` where the kit is made, and bring build/lease along"
+    try:
+        manifest = json.loads((kit / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
+        raise KitError(f"no kit in {kit} ({error}): {todo}") from error
+    if manifest.get("format") != FORMAT:
+        raise KitError(f"the kit in {kit} is of format {manifest.get('format')}, not {FORMAT}: {todo}")
+    for each in manifest["files"]:
+        path = kit / each["path"]
+        if not path.is_file() or path.stat().st_size != each["size"] or digest(path) != each["sha256"]:
+            raise KitError(f"{path} is missing or not the one that was packed: {todo}")
+    return dict(manifest)
+
+
+def differences(manifest: dict[str, Any], repository: Path = REPOSITORY) -> list[str]:
+    """Sources that are not those of the kit's tree."""
+    packed, here = manifest["sources"], sources(repository)
+    return sorted(path for path in {*packed, *here} if packed.get(path) != here.get(path))

@@ -1,0 +1,281 @@
+"""Steps of a run on a machine that is lent (bench/gpu/steps.py): what is kept and printed, whatever they do.
+
+Each test runs a program with steps of its own, as bench/gpu/lease does, in processes of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import REPOSITORY
+
+SCRIPTS = REPOSITORY / "bench" / "gpu"
+#: What is printed, and brought back: characters, files, bytes of each.
+MOST_PRINTED, MOST_FILES, MOST_BYTES = 12_000, 8, 16 << 20
+
+_PROGRAM = """
+import json, sys
+sys.path.insert(0, {scripts!r})
+from pathlib import Path
+import steps
+
+run = steps.Steps("a run", Path({out!r}), {seconds}, {count})
+steps.end_earlier_runs()
+for name, seconds, words in json.loads({given!r}):
+    run.step(name, seconds, words, "a fault", measures=True)
+sys.exit(run.finish())
+"""
+#: Leaves a process in another session that holds the pipe, and says which.
+_DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(f"daemon: {os.getpid()}", flush=True)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+Step = tuple[str, float, list[str]]
+
+
+def shell(name: str, script: str, seconds: float = 20) -> Step:
+    return name, seconds, ["sh", "-c", script]
+
+
+def python(name: str, script: str, seconds: float = 20) -> Step:
+    return name, seconds, [sys.executable, "-c", script]
+
+
+class Run:
+    """A run of these steps, which writes into `out`."""
+
+    def __init__(self, out: Path, steps: Sequence[Step], seconds: float = 100) -> None:
+        self.out, self.printed = out, out.with_name("printed")
+        given = json.dumps(steps)
+        program = _PROGRAM.format(
+            scripts=str(SCRIPTS), out=str(out), seconds=seconds, count=len(steps), given=given
+        )
+        with self.printed.open("wb") as output:
+            self.popen = subprocess.Popen([sys.executable, "-c", program], stdout=output, stderr=output)
+
+    def text(self) -> str:
+        return self.printed.read_text()
+
+    def results(self, **like: object) -> list[dict[str, Any]]:
+        """Those lines that have these values; every line is whole."""
+        lines = [json.loads(line) for line in (self.out / "results.jsonl").read_text().splitlines()]
+        return [line for line in lines if like.items() <= line.items()]
+
+    def outcomes(self) -> dict[str, str]:
+        return {line["step"]: line["word"] for line in self.results(kind="step")}
+
+    def log(self) -> bytes:
+        """As zcat shows it: all members, and of one that was cut off what is there."""
+        rest, text = (self.out / "log.gz").read_bytes(), b""
+        while rest:
+            member = zlib.decompressobj(31)
+            text += member.decompress(rest)
+            rest = member.unused_data
+        return text
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Run]:
+    """Runs steps to their end."""
+
+    def to_its_end(*steps: Step, seconds: float = 100) -> Run:
+        made = Run(tmp_path / "out", steps, seconds)
+        made.popen.wait(120)
+        return made
+
+    return to_its_end
+
+
+def until(holds: Callable[[], bool], what: str, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_step_s_lines_are_results_and_its_output_is_in_the_log(run: Callable[..., Run]) -> None:
+    done = run(shell("one", "echo 'size: 4 GiB'; echo 'ok: it holds'; echo 'a remark'; echo aside >&2"))
+    assert done.popen.returncode == 0
+    (value,), (held,) = done.results(kind="value"), done.results(kind="ok")
+    assert (value["step"], value["name"], value["value"], held["text"]) == (
+        "one",
+        "size",
+        "4 GiB",
+        "it holds",
+    )
+    for line in (b"size: 4 GiB", b"a remark", b"aside"):
+        assert line in done.log()
+    assert "one: size: 4 GiB" in done.text() and "1 held" in done.text()
+    assert "| one | ok |" in (done.out / "summary.md").read_text()
+
+
+def test_the_next_step_goes_on_whatever_came(run: Callable[..., Run]) -> None:
+    done = run(
+        shell("fails", "echo 'FAILED: the limit'; exit 1"),
+        shell("says so and ends well", "echo 'FAILED: another'"),
+        shell("has a status", "exit 3"),
+        shell("is killed", "kill -9 $$"),
+        ("is missing", 20, ["/no/such/program"]),
+        shell("has no tool", "echo 'skipped: no torch'; exit 77"),
+        shell("holds", "true"),
+    )
+    assert list(done.outcomes().values()) == ["FAILED"] * 5 + ["skipped", "ok"]
+    assert done.popen.returncode == 1
+    for line in (
+        "fails: the limit",
+        "has a status: exit status 3",
+        "is killed: exit status -9",
+        "is missing: not started",
+    ):
+        assert f"FAILED {line}" in done.text()
+
+
+def test_a_step_that_is_late_is_ended_with_its_group(run: Callable[..., Run]) -> None:
+    script = "trap '' TERM; sleep 600 & echo \"child: $!\"; sleep 600; sleep 600"
+    done = run(shell("late", script, seconds=1), shell("next", "true"))
+    assert done.outcomes() == {"late": "late", "next": "ok"}
+    assert not is_running(int(done.results(name="child")[0]["value"]))
+    assert "no end within 1 s" in done.text()
+
+
+def test_a_step_that_is_late_may_clean_up(run: Callable[..., Run]) -> None:
+    script = "trap 'echo \"ok: cleaned up\"; exit 0' TERM; sleep 600 & wait"
+    done = run(shell("late", script, seconds=1))
+    assert done.outcomes() == {"late": "late"}
+    assert done.results(kind="ok", text="cleaned up")
+
+
+def test_a_daemon_that_holds_the_pipe_in_another_session_is_ended(run: Callable[..., Run]) -> None:
+    done = run(python("daemon", _DAEMON), shell("next", "true"))
+    assert done.outcomes() == {"daemon": "ok", "next": "ok"}
+    assert not is_running(int(done.results(name="daemon")[0]["value"]))
+    assert done.results(kind="step", step="daemon")[0]["seconds"] < 15
+
+
+def test_a_step_that_closes_its_output_runs_on(run: Callable[..., Run], tmp_path: Path) -> None:
+    done = run(shell("closed", f"exec >&- 2>&-; sleep 0.3; echo done > {tmp_path}/mark"))
+    assert done.outcomes() == {"closed": "ok"} and (tmp_path / "mark").exists()
+
+
+def test_what_floods_the_log_keeps_its_begin_and_its_last_words(run: Callable[..., Run]) -> None:
+    junk = (
+        "import os\nprint('begin: here', flush=True)\n"
+        "for _ in range(400): os.write(1, os.urandom(1 << 16))\nprint('\\nlast words')"
+    )
+    done = run(*(python(f"junk {number}", junk) for number in range(4)), shell("next", "echo 'after: all'"))
+    assert done.outcomes()["next"] == "ok" and done.results(name="after")
+    log = done.log()
+    assert log.count(b"\nbegin: here\n") == log.count(b"\nlast words\n") == 4
+    assert b"bytes left out" in log and b"\nafter: all\n" in log
+    assert (done.out / "log.gz").stat().st_size < MOST_BYTES
+    assert len(done.printed.read_bytes()) < MOST_PRINTED
+
+
+def test_with_everything_failing_what_is_printed_and_kept_is_bounded(run: Callable[..., Run]) -> None:
+    many = 'i=0; while [ $i -lt 3000 ]; do echo "FAILED: check $i of many, {}"; i=$((i+1)); done; exit 1'
+    done = run(*(shell(f"step {number}", many.format("long " * 60)) for number in range(20)))
+    assert list(done.outcomes().values()) == ["FAILED"] * 20
+    printed = done.printed.read_bytes()
+    assert len(printed) < MOST_PRINTED and printed.isascii()
+    for number in range(20):
+        assert f"FAILED step {number}: check 0 of many" in done.text()
+    assert done.text().splitlines()[-1].startswith("a run: ")
+    files = list(done.out.iterdir())
+    assert len(files) <= MOST_FILES and all(file.stat().st_size < MOST_BYTES for file in files)
+
+
+def test_a_step_that_no_longer_fits_is_left_out(run: Callable[..., Run]) -> None:
+    steps = (
+        shell("first", "true", seconds=4),
+        shell("long", "true", seconds=60),
+        shell("short", "true", seconds=4),
+    )
+    done = run(*steps, seconds=20)
+    assert done.outcomes() == {"first": "ok", "long": "left out", "short": "ok"}
+    assert "left out long" in done.text() and "it wants 60" in done.text()
+
+
+def test_a_step_has_what_is_left_of_the_run(run: Callable[..., Run]) -> None:
+    done = run(shell("long", "sleep 600", seconds=8), seconds=12)
+    assert done.outcomes() == {"long": "late"}
+    assert done.results(kind="step")[0]["seconds"] < 12
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_a_run_that_is_ended_leaves_what_it_had(tmp_path: Path, number: signal.Signals) -> None:
+    steps = [
+        shell("first", "echo 'a value: 1'"),
+        shell("second", "echo 'another: 2'; echo 'a line of the log'; sleep 600"),
+        shell("third", "true"),
+    ]
+    made = Run(tmp_path / "out", steps)
+    until(lambda: (made.out / "results.jsonl").exists() and made.results(name="another") != [], "no result")
+    # The log is flushed each second.
+    until(lambda: b"a line of the log" in made.log(), "nothing in the log")
+    made.popen.send_signal(number)
+    status = made.popen.wait(30)
+    assert made.results(name="a value") and made.results(name="another")
+    assert b"a line of the log" in made.log()
+    assert "| first | ok |" in (made.out / "summary.md").read_text()
+    if number == signal.SIGTERM:
+        assert status == 143 and made.outcomes() == {"first": "ok", "second": "late", "third": "left out"}
+        assert "stopped by SIGTERM" in made.text().splitlines()[-1]
+    else:
+        assert "ok       first" in made.text()
+
+
+@pytest.mark.parametrize("least", [1, 200, 1500])
+def test_a_run_that_was_killed_is_readable_at_every_moment(tmp_path: Path, least: int) -> None:
+    noisy = 'i=0; while :; do i=$((i+1)); echo "value $i: $i"; done'
+    made = Run(tmp_path / "out", [shell("noisy", noisy)])
+    file = made.out / "results.jsonl"
+    until(lambda: file.exists() and file.read_bytes().count(b"\n") >= least, "no results")
+    made.popen.kill()
+    made.popen.wait()
+    whole = file.read_text().rpartition("\n")[0].splitlines()
+    assert [json.loads(line)["value"] for line in whole] == [str(i + 1) for i in range(len(whole))]
+    assert made.log().startswith(b"===== noisy")
+
+
+def test_what_a_killed_run_has_left_is_ended_by_the_next(tmp_path: Path, run: Callable[..., Run]) -> None:
+    first = Run(tmp_path / "first", [python("daemon", _DAEMON + "time.sleep(600)")])
+    until(lambda: (first.out / "results.jsonl").exists() and first.results(name="daemon") != [], "no daemon")
+    daemon = int(first.results(name="daemon")[0]["value"])
+    first.popen.kill()
+    first.popen.wait()
+    assert is_running(daemon)
+    done = run(shell("next", "true"))
+    until(lambda: not is_running(daemon), "it lives")
+    assert done.outcomes() == {"next": "ok"}
+
+
+def test_what_a_run_that_lives_has_started_is_left_alone(tmp_path: Path, run: Callable[..., Run]) -> None:
+    first = Run(tmp_path / "first", [shell("waits", 'echo "child: $$"; sleep 600')])
+    until(lambda: (first.out / "results.jsonl").exists() and first.results(name="child") != [], "no child")
+    run(shell("next", "true"))
+    assert is_running(int(first.results(name="child")[0]["value"]))
+    first.popen.terminate()
+    first.popen.wait(30)
