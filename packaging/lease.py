@@ -39,8 +39,9 @@ _OF_LIBC = (
     "librt.so",
     "libresolv.so",
 )
-#: Folders of C programs, and what their Makefile leaves in OUT.
-PROGRAMS = (("bench/share/load", "build/bench", "share-load"), ("native/probe", "build/probe", "cuda-probe"))
+#: Folders with a Makefile for the C programs of measurements: into OUT, as all that needs them finds them.
+PROGRAMS, OUT = ("bench/share/load", "bench/gpu", "bench/gpu/boundary"), Path("build/bench")
+PROBE = Path("build/probe/cuda-probe")
 
 
 class PackError(Exception):
@@ -141,16 +142,20 @@ def pack(folder: Path, archive: Path) -> None:
 
 def add_programs(folder: Path) -> dict[str, tuple[str, str]]:
     """Below `build/` as they lie below the repository's: equip.py copies them to there."""
-    made = []
-    for source, out, name in PROGRAMS:
-        output("make", "-s", "-C", REPOSITORY / source, f"OUT={REPOSITORY / out}")
-        made.append((Path(out) / name, source))
-    built = Path(sandbox.build()).relative_to(REPOSITORY)
-    made += [(built / name, "native/interposer/nvidia") for name in sandbox.LIBRARIES]
-    for path, _ in made:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / path, folder / path)
-    return {str(path): (_least_libc(REPOSITORY / path), source) for path, source in made}
+    made = {}
+    for source in PROGRAMS:
+        out = BUILD / "lease-programs" / source
+        if (REPOSITORY / source / "Makefile").exists():
+            output("make", "-s", "-C", REPOSITORY / source, f"OUT={out}")
+            made.update({OUT / path.name: (path, source) for path in sorted(out.iterdir())})
+    made[PROBE] = (REPOSITORY / PROBE, "native/probe")
+    built = Path(sandbox.build())
+    for name in sandbox.LIBRARIES:
+        made[built.relative_to(REPOSITORY) / name] = (built / name, "native/interposer/nvidia")
+    for target, (path, _) in made.items():
+        (folder / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / target)
+    return {str(target): (_least_libc(path), source) for target, (path, source) in made.items()}
 
 
 def _least_libc(program: Path) -> str:

@@ -8,6 +8,7 @@ the interposers, which have to be built for it (`build`); needs root.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -20,14 +21,18 @@ INTERPOSERS = f"{ROOT}/lib"
 REAL = f"{ROOT}/usr/lib/real"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 PAGES = ("quota", "usage")
+#: Where a simulated driver's libraries find its socket, below the root that they lie in.
+_SIMULATED = "/run/nvidia-sim"
 
 
 def build(kind: str = "") -> str:
     """Builds the interposers for sandboxes, and gives the folder; `kind`: sanitizers
-    ("address,undefined")."""
+    ("address,undefined"). What was built elsewhere serves where there is no make."""
     folder = os.path.join(REPOSITORY, "build", f"interposer-test{kind and '-'}{kind.replace(',', '-')}")
     native = os.path.join(REPOSITORY, "native", "interposer", "nvidia")
     settings = [f"OUT={folder}", f"FOLDER={FOLDER}", *([f"SANITIZE={kind}"] if kind else [])]
+    if not shutil.which("make") and all(os.path.exists(f"{folder}/{name}") for name in LIBRARIES):
+        return folder
     # Tests that run side by side ask for the same build: one makes it, the others wait.
     command = ["flock", f"{folder}.lock", "make", "-s", "-C", native, *settings]
     os.makedirs(os.path.dirname(folder), exist_ok=True)
@@ -56,6 +61,9 @@ def command(
     steps += [f"mount -o remount,bind,ro {FOLDER}/quota"]
     if simulation:
         steps = [*_private_dev(), *steps, *_simulated_device(simulation)]
+    elif os.path.isdir(_SIMULATED):
+        # A made-up machine: its driver is found as a real one is, and its socket is the host's.
+        steps += _socket("")
     return ["unshare", "-m", "sh", "-ec", "\n".join([*steps, setup, 'exec "$@"']), "sh", *arguments]
 
 
@@ -69,10 +77,13 @@ def _bind(source: str, target: str) -> list[str]:
     return [f"touch {target}", f"mount --bind {source} {target}"]
 
 
+def _socket(root: str) -> list[str]:
+    return [f"mkdir -p {ROOT}{_SIMULATED}", f"mount --bind {root}{_SIMULATED} {ROOT}{_SIMULATED}"]
+
+
 def _simulated_device(root: str) -> list[str]:
     return [
-        f"mkdir -p {ROOT}/run/nvidia-sim",
-        f"mount --bind {root}/run/nvidia-sim {ROOT}/run/nvidia-sim",
+        *_socket(root),
         f"for node in {root}/dev/nvidia*; do test -c $node || continue; "
         "test -e /dev/${node##*/} || touch /dev/${node##*/}; mount --bind $node /dev/${node##*/}; done",
     ]

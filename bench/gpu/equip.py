@@ -162,7 +162,9 @@ def unpack(folder: Path, python: str) -> str:
     ROOT.mkdir(parents=True)
     try:
         with tarfile.open(folder / "tree.tar.gz") as archive:
-            archive.extractall(ROOT)
+            # It is ours. Newer versions of Python want to be told so.
+            trusted = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
+            archive.extractall(ROOT, **trusted)
     except (OSError, tarfile.TarError) as error:
         return f"tree.tar.gz: {error}"
     # The packed launcher and xpu start this one.
@@ -219,7 +221,7 @@ def main() -> None:
     add_tools(options.kit, [each["path"] for each in manifest.get("files", [])])
     product, measuring = product_python(), measuring_python()
     if product and install(options.kit, manifest, product, options.any_kit):
-        # So that commands outside of a run's own folders find a runc that is on no system path.
+        # So that commands outside of a measuring program's own folders find a runc that is on no system path.
         settings = kit.PLACE / "config.yaml"
         settings.write_text(f"low_level_runtimes: [{which('runc', TOOLS) or 'runc'}]\n")
         state = {"identity": identity, "prefix": str(ROOT), "python": measuring, "tools": str(TOOLS)}

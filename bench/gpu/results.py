@@ -217,9 +217,15 @@ class Screen:
         room -= sum(len(line) + 1 for line in failures)
         table = _within(room, ["", *(_row(each) for each in outcomes), ""])
         room -= sum(len(line) + 1 for line in table)
-        values = _in_turn([[f"{each.step}: {line}" for line in each.values] for each in outcomes])
+        # What the machine is comes back in files, if there is no room for it here.
+        measured = sorted(outcomes, key=lambda each: each.step in ("facts", "set-up"))
+        values = [line for each in (measured[:-2], measured[-2:]) for line in _in_turn(_values(each))]
         for line in [*_within(room, (plain(each, 120) for each in values)), *table, *failures, title]:
             self.say(line)
+
+
+def _values(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    return [[f"{each.step}: {line}" for line in each.values] for each in outcomes]
 
 
 def _failures(outcome: Outcome) -> list[str]:

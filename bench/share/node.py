@@ -55,6 +55,8 @@ class Node:
         self.real = real
         self.folder = runfolder.make()
         self.environ = runfolder.environment(self.folder)
+        # On PATH, but in none of the system's folders, where runc was only brought along.
+        (self.folder / "config.yaml").write_text(f"low_level_runtimes: [{shutil.which('runc') or 'runc'}]\n")
         self._agent: subprocess.Popen[bytes] | None = None
         self._containers: list[Started] = []
         self.calibration: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ def make_mounts(plan: dict[str, object], root: str) -> None:
     for source, target in plan["binds"]:  # type: ignore[attr-defined]
         place = root + target
         os.makedirs(place if os.path.isdir(source) else os.path.dirname(place), exist_ok=True)
-        if not os.path.isdir(source):
+        if not os.path.isdir(source) and (os.path.islink(place) or not os.path.exists(place)):
             # In place of a link too, as resolv.conf may be one.
             if os.path.lexists(place):
                 os.unlink(place)
@@ -50,7 +50,7 @@ def make_mounts(plan: dict[str, object], root: str) -> None:
 
 def make_cgroups(hierarchies: list[list[str]], root: str) -> None:
     """Every hierarchy at its place; the namespace makes this root's own cgroup the top of each."""
-    if not any(target == "/sys/fs/cgroup" for target, _, _ in hierarchies):
+    if hierarchies and not any(target == "/sys/fs/cgroup" for target, _, _ in hierarchies):
         mount("-t", "tmpfs", "-o", "mode=755", "cgroup", f"{root}/sys/fs/cgroup")
     for target, kind, options in hierarchies:
         os.makedirs(root + target, exist_ok=True)

@@ -95,11 +95,18 @@ class Root:
 
     `run` runs a command in it; `path` is where its files are for this process. Without `network` not even the
     loopback device is up; apt still has what roots of this release have downloaded before. Its cgroups are
-    mounted as this machine's are, or with `only_v2` as on a machine that has no others.
+    mounted as this machine's are ("own"), as on a machine that has no others than v2's ("v2"), or not at all
+    ("none"). `binds`: files and folders of this machine, and where they are in it.
     """
 
     def __init__(
-        self, suite: str, *, packages: Sequence[str] = (), network: bool = True, only_v2: bool = False
+        self,
+        suite: str,
+        *,
+        packages: Sequence[str] = (),
+        network: bool = True,
+        cgroups: str = "own",
+        binds: Sequence[tuple[str, str]] = (),
     ) -> None:
         lower = prepare(suite, packages)
         self._archives = CACHE / f"archives-{suite}"
@@ -114,8 +121,13 @@ class Root:
             "binds": [
                 [str(self._scratch / "archives"), "/var/cache/apt/archives"],
                 *([name, name] for name in _NETWORK_FILES if os.path.exists(name)),
+                *binds,
             ],
-            "cgroups": [["/sys/fs/cgroup", "cgroup2", ""]] if only_v2 else self._cgroups.hierarchies,
+            "cgroups": {
+                "own": self._cgroups.hierarchies,
+                "v2": [["/sys/fs/cgroup", "cgroup2", ""]],
+                "none": [],
+            }[cgroups],
         }
         namespaces = [
             "--mount",

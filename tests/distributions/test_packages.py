@@ -63,7 +63,7 @@ def image_in(machine: Root) -> None:
 def machine(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Root]:
     """A root with the packages installed, and a simulated T4."""
     suite, view = request.param
-    entered = Root(suite, packages=PACKAGES[suite], network=False, only_v2=view == "v2")
+    entered = Root(suite, packages=PACKAGES[suite], network=False, cgroups=view)
     try:
         done = install(entered, debs)
         assert done.returncode == 0, done.stdout
