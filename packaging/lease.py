@@ -143,8 +143,9 @@ def pack(folder: Path, archive: Path) -> None:
 def add_programs(folder: Path) -> dict[str, tuple[str, str]]:
     """Below `build/` as they lie below the repository's: equip.py copies them to there."""
     made = {}
+    shutil.rmtree(BUILD / "lease-programs", ignore_errors=True)
     for source in PROGRAMS:
-        out = BUILD / "lease-programs" / source
+        out = BUILD / "lease-programs" / source.replace("/", "-")
         if (REPOSITORY / source / "Makefile").exists():
             output("make", "-s", "-C", REPOSITORY / source, f"OUT={out}")
             made.update({OUT / path.name: (path, source) for path in sorted(out.iterdir())})
