@@ -150,6 +150,7 @@ class Steps:
                 if selector.select(0.1) and not self._read(child, reader):
                     # It has closed its output and runs on: from here on `select` only lets time pass.
                     selector.unregister(child.stdout)
+                _reap(but=child.pid)
                 now = time.monotonic()
                 if now > flush_at:
                     self._log.flush()
@@ -221,8 +222,7 @@ def end_descendants(child: subprocess.Popen[bytes] | None = None) -> list[str]:
         for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if child is None or child.poll() is not None:
-            _reap()
+        _reap(but=child.pid if child is not None and child.poll() is None else 0)
         if not alive:
             return []
         if time.monotonic() > until:
@@ -230,10 +230,15 @@ def end_descendants(child: subprocess.Popen[bytes] | None = None) -> list[str]:
         time.sleep(0.02)
 
 
-def _reap() -> None:
+def _reap(but: int) -> None:
+    """Takes leave of those that ended and were left to us, as an init does: who waits until a process is gone
+    would wait for ever. Not of `but`, the step itself, whose status its Popen is to have."""
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None or ended.si_pid == but:
+                return
+            os.waitpid(ended.si_pid, 0)
 
 
 def _descendants() -> dict[int, tuple[str, str]]:

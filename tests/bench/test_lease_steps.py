@@ -175,6 +175,26 @@ def test_a_daemon_that_holds_the_pipe_in_another_session_is_ended(run: Callable[
     assert done.results(kind="step", step="daemon")[0]["seconds"] < 15
 
 
+def test_an_orphan_that_ends_is_gone_while_its_step_runs(run: Callable[..., Run]) -> None:
+    """As on a machine with an init: who waits until it is gone would wait for ever."""
+    orphan = """
+import os, sys, time
+read, write = os.pipe()
+if os.fork() == 0:
+    pid = os.fork()
+    if pid:
+        os.write(write, str(pid).encode())
+    os._exit(0)
+os.wait()
+pid = os.read(read, 10).decode()
+while os.path.exists(f"/proc/{pid}"):
+    time.sleep(0.01)
+print("ok: gone")
+"""
+    done = run(python("orphan", orphan, seconds=10))
+    assert done.outcomes() == {"orphan": "ok"} and done.results(kind="ok")
+
+
 def test_a_step_that_closes_its_output_runs_on(run: Callable[..., Run], tmp_path: Path) -> None:
     done = run(shell("closed", f"exec >&- 2>&-; sleep 0.3; echo done > {tmp_path}/mark"))
     assert done.outcomes() == {"closed": "ok"} and (tmp_path / "mark").exists()
