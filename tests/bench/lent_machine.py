@@ -3,7 +3,7 @@
 A minimal Debian root, entered (distributions/root.py), with a simulated R580 driver's files below
 /usr/local/nvidia, read-only, its nodes in /dev and its files in /proc. Python has a virtual environment below
 /opt, and nothing in /usr/bin. The simulation itself runs outside, as a card does. XPU_LEASE_PYTHON names a
-virtual environment of this machine that is bound over the one in /opt, to try by hand what needs PyTorch.
+virtual environment of this machine that takes its place, to try by hand what needs PyTorch.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class LentMachine:
         cached: bool = True,
         cgroups: str = "own",
     ) -> None:
-        own = os.environ.get("XPU_LEASE_PYTHON")
-        binds = [*_binds(state, driver), *([(own, _VENV)] if own else [])]
+        own = os.environ.get("XPU_LEASE_PYTHON", "")
+        binds = [*_of_card(state, driver), *(_of_environment(Path(own)) if own else [])]
         self._root = Root(SUITE, packages=PACKAGES, network=False, cgroups=cgroups, binds=binds)
         self._environ = {"PATH": _PATH, "OUT": OUT}
         self._environ |= {} if cached else {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
@@ -122,7 +122,13 @@ class LentMachine:
         self._root.close()
 
 
-def _binds(state: SimState, driver: Path) -> Sequence[tuple[str, str]]:
+def _of_environment(folder: Path) -> Sequence[tuple[str, str]]:
+    """A virtual environment, and the Python that it was made with."""
+    made_with = (folder / "bin/python3").resolve().parents[1]
+    return [(str(folder), _VENV), (str(made_with), str(made_with))]
+
+
+def _of_card(state: SimState, driver: Path) -> Sequence[tuple[str, str]]:
     simulated = Path(state.root)
     return [
         (str(driver), "/usr/local/nvidia"),

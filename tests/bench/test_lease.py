@@ -6,6 +6,7 @@ What is measured is not looked at: a simulated card's figures say nothing of a r
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import zlib
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import lease
-from support import REPOSITORY
+from support import REPOSITORY, simulation
 from xpu_simulator.simulator import SimState
 
 from .lent_machine import OUT, TREE, LentMachine, make_driver, make_kit
@@ -29,6 +30,8 @@ pytestmark = pytest.mark.timeout(900)
 #: What is seen of what a run prints, and what is brought back.
 MOST_PRINTED, MOST_FILES, MOST_BYTES = 12_000, 8, 16 << 20
 SET_UP = ("facts", "set-up")
+#: A virtual environment with PyTorch: then the whole runs are tried, which take half an hour.
+BY_HAND = "XPU_LEASE_PYTHON" in os.environ
 #: Steps that judge times, about which two processors that do other things say anything.
 TIMED = ("launches", "caps", "mps")
 
@@ -42,7 +45,9 @@ def kit(installed: Path) -> Path:
 def lent(up: Callable[..., SimState], tmp_path: Path, kit: Path) -> Iterator[Callable[..., LentMachine]]:
     """Machines that are closed when the test ends; arguments as LentMachine's."""
     made: list[LentMachine] = []
-    state = up("1xT4-R580")
+    # PyTorch takes no driver that does not say that it is NVIDIA's (sim/README.md).
+    native = {"native": str(simulation.build("sim-cudart", "CUDART=1"))} if BY_HAND else {}
+    state = up(os.environ.get("XPU_LEASE_CARD", "1xT4-R580"), **native)
 
     def make(with_kit: bool = True, **how: Any) -> LentMachine:
         driver = make_driver(state, tmp_path / f"nvidia-{len(made)}")
@@ -197,6 +202,20 @@ def test_a_packed_tree_of_other_sources_is_taken_only_if_that_is_asked_for(
     assert left.outcomes() == {"facts": "ok", "set-up": "FAILED", "devices": "FAILED"}
     assert "such as src/xpu_runtime/version.py: run `make lease` again" in left.failures()
     assert_held(run(machine, 1, "--only", "devices", "--any-kit"))
+
+
+@pytest.mark.skipif(not BY_HAND, reason="by hand: XPU_LEASE_PYTHON=FOLDER names an environment with PyTorch")
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("number", runs.RUNS)
+def test_the_whole_of_a_run_by_hand(lent: Callable[..., LentMachine], tmp_path: Path, number: int) -> None:
+    machine = lent()
+    left = Left(machine, number, machine.lease(number).stdout)
+    kept = REPOSITORY / "build" / "lent-by-hand" / str(number)
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(machine.path(OUT) / str(number), kept)
+    print(left.printed)
+    assert list(left.outcomes()) == names(number)
+    assert machine.programs() == []
 
 
 # ---- the kit itself ----
