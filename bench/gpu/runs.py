@@ -48,8 +48,9 @@ def _xpu(*words: str) -> Callable[[Machine], list[str]]:
     return lambda machine: [f"{machine.prefix}/bin/xpu", *words]
 
 
-def _program(name: str) -> Callable[[Machine], list[str]]:
-    return lambda machine: machine.program(name)
+def _program(name: str, *small: str) -> Callable[[Machine], list[str]]:
+    """`small`: words for a machine that is."""
+    return lambda machine: machine.program(name, *(small if machine.small else ()))
 
 
 def _cases(place: str, *only: str) -> Callable[[Machine], list[str]]:
@@ -95,7 +96,12 @@ RUNS: dict[int, tuple[Step, ...]] = {
             _program("used_memory.py"),
             "the card loses memory that no account has, or the other way round",
         ),
-        Step("answers", 150, _program("answers.py"), "a result in the slice that is not the one beside it"),
+        Step(
+            "answers",
+            150,
+            _program("answers.py", "--mem", "2G"),
+            "a result in the slice that is not the one beside it",
+        ),
         Step(
             "cases",
             150,
@@ -131,9 +137,9 @@ RUNS: dict[int, tuple[Step, ...]] = {
         Step("mps", 60, _program("mps.py"), "a slice under MPS has more than its part, or MPS runs on"),
         Step(
             "boundary",
-            90,
+            150,
             _program("boundary/run"),
-            "a program in a slice reaches what its devices do not allow",
+            "none: what fails is what a limit in the kernel driver's place would need",
         ),
     ),
 }
