@@ -136,7 +136,7 @@ def pack(folder: Path, archive: Path) -> None:
                     tar.addfile(entry, file)
             else:
                 tar.addfile(entry)
-    with archive.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
+    with archive.open("wb") as target, gzip.GzipFile("", "wb", 9, target, mtime=0) as packed:
         packed.write(whole.getvalue())
 
 

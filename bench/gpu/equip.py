@@ -25,6 +25,10 @@ from typing import Any
 import card
 import kit
 
+sys.path.insert(0, str(kit.REPOSITORY / "src"))
+
+from xpu_runtime.vendors.nvidia import driver_files, search
+
 ROOT, TOOLS, STATE = kit.PLACE / "root", kit.PLACE / "bin", kit.PLACE / "machine.json"
 BUILD = kit.REPOSITORY / "build"
 _NAME = "xpu-container-runtime"
@@ -134,6 +138,17 @@ def mount_cgroups() -> None:
     card.check(done, f"no cgroups were mounted: mount -t cgroup2 none {_CGROUPS} {text}")
 
 
+def find_driver() -> None:
+    """The product takes no driver from a folder that others can write, as a lent machine's may be. What the
+    loader's cache has it takes."""
+    found = search.search("/")
+    if not found.refused:
+        card.report("the driver", driver_files.DriverFiles(found).folder or found.missing)
+        return
+    done, text = ran(which("ldconfig") or "ldconfig", found.refused_folder)
+    card.check(done, f"ldconfig {found.refused_folder}, as {found.refused} {text}")
+
+
 # ---- the product ----
 
 
@@ -214,6 +229,7 @@ def main() -> None:
     whole = json.dumps([manifest, kit.sources(), sys.executable], sort_keys=True)
     identity = hashlib.sha256(whole.encode()).hexdigest()
     mount_cgroups()
+    find_driver()
     if used_again(identity):
         card.check(True, f"set up by an earlier run, in {kit.PLACE}")
         card.end()

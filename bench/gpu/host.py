@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -21,18 +19,13 @@ from pathlib import Path
 import card
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "src"))
+
+from xpu_runtime import paths  # noqa: E402
+from xpu_runtime.vendors.nvidia import driver_files  # noqa: E402
+
 UNITS = {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10}
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-#: Where hosts keep a driver that the loader's cache may not know.
-DRIVER_FOLDERS = [
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-    "/home/kubernetes/bin/nvidia/lib64",
-    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
-    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
-    "/run/nvidia/driver/usr/lib64",
-    "/usr/lib/wsl/lib",
-]
 
 
 class PlaceError(Exception):
@@ -45,6 +38,10 @@ class Driver:
 
     folder: str
     paths: Mapping[str, str]
+    #: nvidia-smi, as the host has it; empty: there is none.
+    smi: str
+    #: Whether programs of the host find it without LD_LIBRARY_PATH.
+    in_cache: bool
 
     def path_of(self, name: str) -> str:
         return self.paths[name]
@@ -63,12 +60,7 @@ class Machine:
 
     @property
     def smi(self) -> str:
-        """nvidia-smi, as the host has it; empty: there is none."""
-        if self.root:
-            return f"{self.root}/usr/bin/nvidia-smi"
-        top = Path(self.driver.folder)
-        beside = [str(top), *(str(each / "bin") for each in (top, *list(top.parents)[:2]))]
-        return shutil.which("nvidia-smi", path=":".join([*beside, os.environ.get("PATH", os.defpath)])) or ""
+        return self.driver.smi
 
     def query(self, fields: str) -> list[str]:
         """What nvidia-smi on the host says of each chosen device, a line each. PlaceError."""
@@ -85,7 +77,7 @@ class Machine:
     def environ(self) -> dict[str, str]:
         """A program's on the host: the loader finds the driver, the shell its programs."""
         environ = dict(os.environ)
-        if self.root or not _in_cache("libcuda.so.1"):
+        if not self.driver.in_cache:
             environ["LD_LIBRARY_PATH"] = ":".join([*self.other_libraries(), self.driver.folder])
         if self.smi:
             environ["PATH"] = f"{environ.get('PATH', os.defpath)}:{os.path.dirname(self.smi)}"
@@ -147,49 +139,18 @@ def begin(options: argparse.Namespace, results: str | None = None) -> Machine:
 
 
 def find_driver(root: str) -> Driver:
-    """The loader's cache, LD_LIBRARY_PATH, then the folders that hosts keep a driver in. PlaceError."""
-    cuda, nvml = LIBRARIES
-    if root:
-        folders = [str(path) for path in Path(root).glob("usr/lib/*-linux-gnu")]
-    else:
-        folders = [os.path.dirname(path) for path in [_in_cache(cuda)] if path]
-        folders += [each for each in os.environ.get("LD_LIBRARY_PATH", "").split(":") if each]
-        folders += DRIVER_FOLDERS
-    for folder in folders:
-        if _is_ours(f"{folder}/{cuda}"):
-            found = {name: f"{folder}/{name}" for name in LIBRARIES if os.path.exists(f"{folder}/{name}")}
-            if nvml not in found:
-                beside = [each for each in folders if _is_ours(f"{each}/{nvml}")]
-                if not beside:
-                    raise PlaceError(
-                        f"{folder} has libcuda.so.1; no libnvidia-ml.so.1 in {', '.join(folders)}"
-                    )
-                found[nvml] = f"{beside[0]}/{nvml}"
-            return Driver(folder, found)
-    raise PlaceError(f"no libcuda.so.1 in the loader's cache, nor in {', '.join(folders)}")
-
-
-@functools.cache
-def _in_cache(name: str) -> str:
-    """Where the loader's cache has a library for this machine; empty: nowhere."""
-    ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    if not ldconfig:
-        return ""
-    done = subprocess.run([ldconfig, "-p"], capture_output=True, text=True)
-    lines = [line for line in done.stdout.split("\n") if line.startswith(f"\t{name} (")]
-    paths = [line.split("=> ")[1] for line in lines]
-    return next((path for path in paths if _is_ours(path)), "")
-
-
-def _is_ours(path: str) -> bool:
-    """Whether it is a library of 64 bits for this processor (elf(5))."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(20)
-    except OSError:
-        return False
-    wanted = {"x86_64": 62, "aarch64": 183}[platform.machine()]
-    return head[:5] == b"\x7fELF\x02" and int.from_bytes(head[18:20], "little") == wanted
+    """As the product finds it, by the caller's LD_LIBRARY_PATH, too. PlaceError."""
+    paths.take_caller_library_path()
+    found = driver_files.find(root or "/")
+    libraries = {name: found.path_of(name) for name in LIBRARIES}
+    if not found.folder:
+        raise PlaceError(found.missing)
+    missing = [name for name, path in libraries.items() if path is None]
+    if missing:
+        raise PlaceError(f"no {', no '.join(missing)} beside {found.folder}/{LIBRARIES[1]}")
+    smi = found.program("nvidia-smi") or shutil.which("nvidia-smi") or ""
+    whole = {name: path for name, path in libraries.items() if path}
+    return Driver(found.folder, whole, smi, found.in_cache and not root)
 
 
 def bytes_of(amount: str) -> int:

@@ -18,8 +18,10 @@ import pytest
 
 from share import runfolder
 from support import REPOSITORY
+from xpu_runtime import paths
 from xpu_runtime.limits import pages
 from xpu_runtime.linux import proc
+from xpu_runtime.vendors.nvidia import search
 from xpu_simulator.simulator import SimState
 
 sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
@@ -174,16 +176,20 @@ def test_an_exception_leaves_nothing(machine: places.Machine) -> None:
 def test_a_driver_is_found_by_the_search_path_and_a_library_for_another_machine_is_not_taken(
     machine: places.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("host._in_cache", lambda name: "")
-    monkeypatch.setattr("host.DRIVER_FOLDERS", [])
+    monkeypatch.setattr(search, "_cached", lambda cache: ())
+    monkeypatch.setattr(search, "PLACES", (("nowhere",),))
+    monkeypatch.setattr(search, "DRIVER_CONTAINER", str(tmp_path))
+    monkeypatch.setattr(paths, "_caller_library_path", ())
     other = tmp_path / "lib32"
     other.mkdir()
-    (other / "libcuda.so.1").write_bytes(b"\x7fELF\x01" + bytes(32))
+    (other / "libnvidia-ml.so.1").write_bytes(b"\x7fELF\x01" + bytes(64))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(other))
-    with pytest.raises(places.PlaceError, match=r"no libcuda\.so\.1 in the loader's cache, nor in .*lib32"):
+    with pytest.raises(
+        places.PlaceError, match=r"libnvidia-ml\.so\.1 is neither in .* nor in LD_LIBRARY_PATH"
+    ):
         places.find_driver("")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{other}:{machine.driver.folder}")
-    assert places.find_driver("") == machine.driver
+    assert places.find_driver("").paths == machine.driver.paths
 
 
 def cores(place: places.Place) -> int | None:

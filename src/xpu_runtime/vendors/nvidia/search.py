@@ -56,6 +56,7 @@ class Found(Value):
     #: Whether only this process's LD_LIBRARY_PATH led there: an engine's processes find no driver.
     by_caller: bool = False
     #: Where there is no driver: a folder that has one and is not taken, and why.
+    refused_folder: str = ""
     refused: str = ""
 
     @property
@@ -64,7 +65,11 @@ class Found(Value):
         more = " nor in LD_LIBRARY_PATH" if paths.caller_library_path() and self.root == "/" else ""
         known = os.path.join(self.root, PLACES[0][0])
         text = f"{NVML} is neither in {self.cache}{more} nor in {known} and the like"
-        return f"{text}; {self.refused}" if self.refused else text
+        return (
+            f"{text}; {self.refused_folder} has it and is not taken, as {self.refused}"
+            if self.refused
+            else text
+        )
 
 
 def search(root: str) -> Found:
@@ -75,19 +80,20 @@ def search(root: str) -> Found:
         return Found(root, cached, cache, in_cache=True)
     # What the caller's variable names are folders of the host.
     callers = (paths.caller_library_path(),) if root == "/" else ()
-    refused = ""
+    refused = ("", "")
     for place in (*callers, *PLACES):
         entries = _entries(root, place)
         if _has_nvml(root, entries):
             why = _why_not_trusted(root, entries)
             if not why:
                 return Found(root, entries, cache, by_caller=place in callers)
-            refused = refused or why
+            if not refused[1]:
+                refused = (os.path.dirname(_nvml(root, entries) or ""), why)
     if root == "/" and not why_not_trusted(DRIVER_CONTAINER):
         found = search(DRIVER_CONTAINER)
         if _has_nvml(found.root, found.entries):
             return found
-    return Found(root, cached, cache, refused=refused)
+    return Found(root, cached, cache, refused_folder=refused[0], refused=refused[1])
 
 
 def resolve(root: str, path: str) -> str | None:
@@ -140,12 +146,9 @@ def _nvml(root: str, entries: tuple[ldcache.Entry, ...]) -> str | None:
 
 
 def _why_not_trusted(root: str, entries: tuple[ldcache.Entry, ...]) -> str:
-    """Of the first file that is not, as the rest of a sentence."""
-    for path in dict.fromkeys(resolve(root, entry.path) for entry in entries):
-        why = why_not_trusted(path) if path else ""
-        if why:
-            return f"{os.path.dirname(_nvml(root, entries) or '')} has it and is not taken, as {why}"
-    return ""
+    """Of the first file that is not."""
+    whys = (why_not_trusted(path) for entry in entries if (path := resolve(root, entry.path)))
+    return next(filter(None, whys), "")
 
 
 def _entries(root: str, folders: tuple[str, ...]) -> tuple[ldcache.Entry, ...]:
