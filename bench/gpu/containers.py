@@ -37,7 +37,6 @@ _ALLOCATORS = {"caching": {}, "cudaMallocAsync": {"PYTORCH_CUDA_ALLOC_CONF": "ba
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    places.add_options(parser)
     add_options(parser)
     return parser.parse_args()
 
