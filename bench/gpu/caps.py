@@ -196,7 +196,7 @@ class Session:
         free = statistics.mean(rates["no cap"])
         lost = 100 * (1 - free / alone.rate)
         at_clock = 100 * (1 - free / alone.rate * alone.clock / clock) if clock and alone.clock else lost
-        most = LOST_BY_HOST if alone.pauses else LOST
+        most = LOST_BY_HOST if alone.pauses or self.options.tiny else LOST
         self.record.check(
             min(lost, at_clock) <= most,
             f"{kind} without a cap: {lost:+.2f} % lost ({at_clock:+.2f} at the host's clock), at most {most}",
@@ -246,6 +246,9 @@ class Session:
             clock=clock,
             outcomes=[(each.expected, each.got, each.mean_error, each.worst) for each in best],
         )
+        if self.options.tiny:
+            self.record.value("not checked", f"{name}: tiny matrices leave the card pauses of unknown length")
+            return
         self.judged += 1
         if mean > MEAN or worst > WORST:
             self.failed += 1

@@ -127,7 +127,7 @@ def judged(
     """One phase of a load that completes 1000 units a second on the host, at 1500 MHz."""
     monkeypatch.setattr("caps.time.sleep", lambda seconds: None)
     monkeypatch.setattr(card, "_failed", [])
-    options: Any = SimpleNamespace(loads="spin", seconds=5.0)
+    options: Any = SimpleNamespace(loads="spin", seconds=5.0, tiny=False)
     clocks: Any = SimpleNamespace(mean=lambda since: clock)
     session = caps.Session(RECORD, options, clocks)
     session.alone["spin"] = caps.Alone(1000.0, 0.0005, 1500.0, pauses)
