@@ -96,7 +96,7 @@ def torch(record: Record, place: places.Place) -> None:
 def main() -> None:
     options = arguments()
     with Record(options) as record:
-        machine, began = record.machine(options), time.monotonic()
+        machine, began = record.machine(), time.monotonic()
         with places.opened("container", machine=machine, memory=MEMORY, cores=30) as outer:
             with places.opened("container", machine=machine, memory=MEMORY, cores=30, beside=outer) as place:
                 started(record, place, began)

@@ -113,13 +113,13 @@ RUNS: dict[int, tuple[Step, ...]] = {
         *NODE,
         Step(
             "launches",
-            140,
+            110,
             _program("launches.py"),
             "at no cap a launch costs 1 us more than outside",
         ),
         Step(
             "caps",
-            330,
+            400,
             _program("caps.py"),
             "a share 3 points off its cap, 10 in 2 s, or 2 % of throughput lost at no cap",
         ),
