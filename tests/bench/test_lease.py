@@ -127,7 +127,8 @@ def test_the_three_runs_go_to_their_end_and_leave_nothing_on_the_machine(
             assert step in ("facts", "doctor", "devices", "share") or left.held(step), left.log
             assert f"===== {step}," in left.log and f"| {step} |" in left.summary
         assert machine.programs() == []
-        assert "xpu-" not in machine.path("/proc/1/mountinfo").read_text()
+        mounts = machine.path("/proc/1/mountinfo").read_text().splitlines()
+        assert [line for line in mounts if "xpu-" in line.split()[4]] == []
         if number == 1:
             assert left.said("set-up")["built here"] == "from the kit's sources"
         else:
@@ -138,9 +139,8 @@ def test_without_a_compiler_cgroups_and_the_loader_s_cache_all_comes_from_the_ki
     lent: Callable[..., LentMachine],
 ) -> None:
     machine = lent(compiler=False, cached=False, cgroups="none")
-    # LD_LIBRARY_PATH is of this shell alone, which doctor may call a problem.
     left = run(machine, 1, "--only", "doctor", "--only", "devices", "--only", "containers")
-    assert_held(left, {"doctor": ("ok", "FAILED")})
+    assert_held(left)
     assert left.said("set-up")["not built here"] == "no make, cc"
     assert "mount -t cgroup2 none /sys/fs/cgroup" in left.log
     assert left.said("facts")["in the loader's cache"].startswith("no libcuda.so")
@@ -170,7 +170,7 @@ def test_a_run_that_is_killed_leaves_its_results_and_nothing_for_the_next(
         left = Left(machine, 1, machine.run("sh", "-c", script).stdout)
         assert f"===== {step}," in left.log and left.said("facts")["kernel"]
         before = names(1)[: names(1).index(step)]
-        assert list(left.outcomes()) == before
+        assert list(left.outcomes()) in (before, [*before, step])  # it may just have ended
         assert all(f"| {each} | {word} |" in left.summary for each, word in left.outcomes().items())
     left = run(machine, 1, "--only", "containers")
     assert_held(left)

@@ -208,3 +208,16 @@ def test_the_callers_folders_come_before_known_places_and_are_of_the_host_alone(
     known = install("usr/local/nvidia/lib64")
     found = driver_files.find(str(root))
     assert (found.folder, found.by_caller) == (str(known), False)
+
+
+def test_a_callers_folder_that_is_a_known_place_is_known_to_starts_too(
+    monkeypatch: pytest.MonkeyPatch, root: Path, install: Callable[..., Path]
+) -> None:
+    known, other = install("opt/known"), install("opt/other")
+    monkeypatch.setattr(search, "PLACES", ((str(known).lstrip("/"),),))
+    monkeypatch.setattr(paths, "_caller_library_path", (str(known),))
+    found = driver_files.find("/")
+    assert (found.folder, found.by_caller) == (str(known), False)
+    monkeypatch.setattr(paths, "_caller_library_path", (str(other),))
+    found = driver_files.find("/")
+    assert (found.folder, found.by_caller, found.engines_folder) == (str(other), True, str(known))

@@ -12,7 +12,7 @@ import os
 
 from xpu_runtime.linux import ldcache
 from xpu_runtime.vendors.inventory import Library
-from xpu_runtime.vendors.nvidia.search import NVML, Found, resolve, search
+from xpu_runtime.vendors.nvidia.search import Found, resolve, search
 
 #: Library names up to ".so", by capability.
 LIBRARIES = {
@@ -89,16 +89,13 @@ class DriverFiles:
         self.cache = found.cache
         self.in_cache = found.in_cache
         self.by_caller = found.by_caller
+        self.engines_folder = found.engines_folder
+        #: The folder of the driver's libraries, as a host path; "" where there is no driver.
+        self.folder = found.folder
         #: Where there is no driver: where was looked, as a clause for people.
         self.missing = found.missing
         self._native = ldcache.flags_for(os.uname().machine)
         self._entries = found.entries
-
-    @property
-    def folder(self) -> str:
-        """The folder of the driver's libraries, as a host path; "" where there is no driver."""
-        library = self.path_of(NVML)
-        return os.path.dirname(library) if library else ""
 
     def path_of(self, soname: str) -> str | None:
         """The host path of the library that the driver root's loader would take for `soname`."""

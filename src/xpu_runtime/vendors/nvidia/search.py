@@ -53,11 +53,18 @@ class Found(Value):
     cache: str
     #: Whether the loader's cache has them: then programs of the host find them, too.
     in_cache: bool = False
-    #: Whether only this process's LD_LIBRARY_PATH led there: an engine's processes find no driver.
+    #: Whether only this process's LD_LIBRARY_PATH led there: an engine's processes find no driver, or the one
+    #: in `engines_folder`.
     by_caller: bool = False
+    engines_folder: str = ""
     #: Where there is no driver: a folder that has one and is not taken, and why.
     refused_folder: str = ""
     refused: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the driver's libraries, as a host path; "" where there is no driver."""
+        return os.path.dirname(_nvml(self.root, self.entries) or "")
 
     @property
     def missing(self) -> str:
@@ -78,22 +85,38 @@ def search(root: str) -> Found:
     cached = _cached(cache)
     if _has_nvml(root, cached):
         return Found(root, cached, cache, in_cache=True)
+    engines = _known(Found(root, cached, cache))
     # What the caller's variable names are folders of the host.
-    callers = (paths.caller_library_path(),) if root == "/" else ()
-    refused = ("", "")
-    for place in (*callers, *PLACES):
+    entries = _entries(root, paths.caller_library_path()) if root == "/" else ()
+    nvml = _nvml(root, entries)
+    if nvml is None or nvml == _nvml(engines.root, engines.entries):
+        return engines
+    why = _why_not_trusted(root, entries)
+    if why:
+        return engines if engines.folder else _refused(engines, nvml, why)
+    return Found(root, entries, cache, by_caller=True, engines_folder=engines.folder)
+
+
+def _known(none: Found) -> Found:
+    """In the places that hosts are known for; `none`, with what was refused, where no driver is there."""
+    root = none.root
+    for place in PLACES:
         entries = _entries(root, place)
-        if _has_nvml(root, entries):
+        nvml = _nvml(root, entries)
+        if nvml is not None:
             why = _why_not_trusted(root, entries)
             if not why:
-                return Found(root, entries, cache, by_caller=place in callers)
-            if not refused[1]:
-                refused = (os.path.dirname(_nvml(root, entries) or ""), why)
+                return Found(root, entries, none.cache)
+            none = none if none.refused else _refused(none, nvml, why)
     if root == "/" and not why_not_trusted(DRIVER_CONTAINER):
         found = search(DRIVER_CONTAINER)
-        if _has_nvml(found.root, found.entries):
+        if found.folder:
             return found
-    return Found(root, cached, cache, refused_folder=refused[0], refused=refused[1])
+    return none
+
+
+def _refused(found: Found, nvml: str, why: str) -> Found:
+    return found.replace(refused_folder=os.path.dirname(nvml), refused=why)
 
 
 def resolve(root: str, path: str) -> str | None:
