@@ -90,7 +90,7 @@ def run(place: places.Place, case: Case, options: argparse.Namespace) -> Ran:
     environ = {**case.environ, "XPU_GPU_JSON": ""}
     if options.cpu:
         environ["XPU_GPU_ON"] = "cpu"
-    elif options.root:
+    elif place.machine.is_simulated:
         environ["XPU_GPU_SIMULATED"] = "1"
     done = place.run(words, options.timeout, environ)
     file = folder / f"{program}.json"
@@ -195,18 +195,18 @@ def main() -> None:
 
         try:
             for done in as_completed([pool.submit(both, case) for case in cases if not case.alone]):
-                tell(options, *done.result())
+                tell(options, machine, *done.result())
             for case in cases:
                 if case.alone:
-                    tell(options, *both(case))
+                    tell(options, machine, *both(case))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     card.end()
 
 
-def tell(options: argparse.Namespace, case: Case, native: Ran, inside: Ran) -> None:
-    compare(case, native, inside, simulated=bool(options.root) and not options.cpu)
+def tell(options: argparse.Namespace, machine: places.Machine, case: Case, native: Ran, inside: Ran) -> None:
+    compare(case, native, inside, simulated=machine.is_simulated and not options.cpu)
     if options.keep and (native.status or inside.status):
         keep(options.keep, case, native, inside)
 

@@ -77,7 +77,8 @@ def environ(libraries: Sequence[str]) -> dict[str, str]:
 def spec(
     name: str, rootfs: Path, environ: dict[str, str], binds: Sequence[str], driver_folder: str
 ) -> dict[str, Any]:
-    """One with the host's network, a large /dev/shm, and a first process that reaps."""
+    """One with a large /dev/shm and a first process that reaps. Its network is a loopback, which runc sets
+    up: the host's may be down, and NCCL needs one."""
     kinds = ("bounding", "effective", "permitted")
     shm = ["nosuid", "nodev", "mode=1777"]
     mounts = [
@@ -111,7 +112,7 @@ def spec(
         "linux": {
             "cgroupsPath": f"/{name}",
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
-            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "mount")],
+            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "mount", "network")],
         },
     }
 

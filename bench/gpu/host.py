@@ -59,6 +59,11 @@ class Machine:
     devices: str = "0"
 
     @property
+    def is_simulated(self) -> bool:
+        """Also where a simulated driver lies as a real one would, as a rehearsal of the whole has it."""
+        return bool(self.root) or card.is_simulated()
+
+    @property
     def smi(self) -> str:
         return self.driver.smi
 

@@ -265,11 +265,11 @@ def words_of(options: argparse.Namespace, group: str, case: str) -> list[str]:
     return [options.python, os.path.realpath(__file__), group, case]
 
 
-def environ_of(options: argparse.Namespace, **more: str) -> dict[str, str]:
+def environ_of(options: argparse.Namespace, machine: Any, **more: str) -> dict[str, str]:
     import places
 
     environ = {card.LIMIT_VARIABLE: str(places.bytes_of(options.mem)), "XPU_GPU_JSON": "", **more}
-    return {**environ, **({"XPU_GPU_SIMULATED": "1"} if options.root else {})}
+    return {**environ, **({"XPU_GPU_SIMULATED": "1"} if machine.is_simulated else {})}
 
 
 def take(options: argparse.Namespace, place: Any, nvml: Nvml, case: str) -> None:
@@ -279,7 +279,7 @@ def take(options: argparse.Namespace, place: Any, nvml: Nvml, case: str) -> None
         return Seen(nvml.used(), place.used_memory())
 
     before = look()
-    child = place.start(words_of(options, "take", case), environ_of(options))
+    child = place.start(words_of(options, "take", case), environ_of(options, place.machine))
     until = time.monotonic() + options.timeout
     while READY not in child.output().split("\n") and child.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
@@ -323,7 +323,7 @@ def refuse(options: argparse.Namespace, machine: Any, first: Any, case: str) -> 
     try:
         with places.opened(options.place, machine=machine, memory=options.mem, beside=first) as place:
             file = place.shared / "results"
-            environ = environ_of(options, XPU_GPU_JSON=str(file))
+            environ = environ_of(options, machine, XPU_GPU_JSON=str(file))
             done = place.run(words_of(options, "past", case), options.timeout, environ)
             results = file.read_text() if file.exists() else ""
     except places.PlaceError as error:
