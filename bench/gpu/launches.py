@@ -120,7 +120,7 @@ def main() -> None:
                 for name, value in run(record, ready[each](), program, options).items():
                     runs[each].setdefault(name, []).append(value)
         record.value("launches in each place", options.rounds * options.launches)
-        told(record, runs, simulated=bool(machine.root))
+        told(record, runs, simulated=machine.is_simulated)
 
 
 if __name__ == "__main__":

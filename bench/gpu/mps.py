@@ -75,7 +75,7 @@ def daemons(folder: Path) -> dict[int, str]:
 def program(place: places.Place, seconds: float) -> places.Child:
     words = [place.machine.python, str(places.HERE / "mps.py"), "client", str(seconds)]
     # Its lines are told by this program.
-    simulated = {"XPU_GPU_SIMULATED": "1"} if place.machine.root else {}
+    simulated = {"XPU_GPU_SIMULATED": "1"} if place.machine.is_simulated else {}
     return place.start(words, {"XPU_GPU_JSON": "", **simulated})
 
 

@@ -65,7 +65,9 @@ def _of_folder(found: DriverFiles) -> list[Finding]:
     findings = []
     if found.by_caller:
         theirs = f"that in {found.engines_folder}" if found.engines_folder else "none"
-        text = f"only this shell's LD_LIBRARY_PATH leads to {found.folder}: the driver of containers is {theirs}"
+        text = (
+            f"only this shell's LD_LIBRARY_PATH leads to {found.folder}: the driver of containers is {theirs}"
+        )
         findings.append(finding.problem(_CHECK, text, _into_cache(found.folder)))
     if found.folder.startswith(_WSL):
         text = f"the driver in {found.folder} is WSL's: it has no device nodes to give to containers"
