@@ -290,95 +290,10 @@ CUDA_API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice number) {
     return CUDA_SUCCESS;
 }
 
-static int attribute_of(const struct cuda_device *device, int attribute) {
-    const struct sim_device *info = &device->gpu->info;
-    switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
-        return 1024;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
-        return 64;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
-        return 2147483647;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
-        return 65535;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
-        return 49152;
-    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
-        return 65536;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-        return 32;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
-        return (int)info->sm_clock_mhz * 1000;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-        return (int)info->memory_clock_mhz * 1000;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
-        return 512;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-        return (int)cuda_mps_multiprocessors(device->instance ? device->instance->sm_count : info->sm_count);
-    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
-        return cuda_mps_enabled();
-    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
-        return (int)info->ecc;
-    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
-        return info->multicast && !device->instance;
-    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
-        return (int)info->pageable;
-    case CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT:
-        return inventory.hello.cuda_version < 13040 ? 0
-               : info->locality_domains             ? (int)info->locality_domains
-                                                    : 1;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-        return (int)info->bus;
-    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
-        return (int)info->slot;
-    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
-        return (int)info->domain;
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
-        return (int)info->memory_bus_bits;
-    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-        return (int)info->l2_bytes;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-        return info->cc_major == 7 && info->cc_minor == 5 ? 1024 : 2048;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
-        return 3;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-        return (int)info->cc_major;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-        return (int)info->cc_minor;
-    case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
-    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES: /* bits: descriptors */
-    case CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-        return 1;
-    default:
-        return cuda_constant_attribute(attribute); /* 0: a feature that it does not have */
-    }
-}
-
 CUDA_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice number) {
     DEVICE(number, value && (int)attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX);
     if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED && inventory.hello.cuda_version < 12030)
         return CUDA_ERROR_INVALID_VALUE;
-    *value = attribute_of(device, (int)attribute);
+    *value = cuda_attribute(device, (int)attribute);
     return CUDA_SUCCESS;
 }

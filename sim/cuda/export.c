@@ -87,8 +87,10 @@ static const void *const hook_table[HOOK_ENTRIES] = {
     ENTRY(unknown),     ENTRY(unknown), ENTRY(each_domain),
 };
 
-/* The tools' own storage for each thread: asked for, and not used without tools. */
-static const void *const thread_table[] = {SIZE(3), ENTRY(unknown), ENTRY(unknown)};
+/* What tools know of the calling thread. cuBLAS of CUDA 13 has its kernels by context, and asks here. */
+static CUresult thread_context(CUcontext *context) { return cuda_current(context); }
+
+static const void *const thread_table[] = {SIZE(3), ENTRY(unknown), ENTRY(thread_context)};
 
 /* ---- What the runtime keeps for each context ---- */
 
@@ -203,11 +205,50 @@ static uint32_t process_bits(void) { return 0; }
 
 static const void *const check_table[] = {SIZE(4), ENTRY(unknown), ENTRY(context_bits), ENTRY(process_bits)};
 
-/* Asked for by the runtime of CUDA 13 only, which was not seen to call any of it. */
-enum { NEWER_ENTRIES = 77 };
-static const void *const newer_table[NEWER_ENTRIES] = {
-    SIZE(NEWER_ENTRIES),
-    [1 ... NEWER_ENTRIES - 1] = ENTRY(unknown),
+/* What tools know of contexts. The runtime of CUDA 13 asks for it and was not seen to call any; its cuBLAS
+ * wants a number that no other context of the process has. */
+static CUresult context_number(CUcontext context, uint64_t *number) {
+    unsigned long long id;
+    CUresult result = cuCtxGetId(context, &id);
+    if (result == CUDA_SUCCESS)
+        *number = id;
+    return result;
+}
+
+enum { CONTEXT_ENTRIES = 77 };
+static const void *const context_table[CONTEXT_ENTRIES] = {
+    SIZE(CONTEXT_ENTRIES),
+    [1 ... 3] = ENTRY(unknown),
+    ENTRY(context_number),
+    [5 ... CONTEXT_ENTRIES - 1] = ENTRY(unknown),
+};
+
+/* What tools know of modules. cuFFT looks for the one kernel that each of its modules has, by no name; how
+ * many the visitor was shown is what it gets. */
+static int each_kernel(CUcontext context, CUmodule module, void (*visit)(void *of, CUfunction kernel),
+                       void *of) {
+    CUfunction kernel;
+    (void)context;
+    if (cuModuleGetFunction(&kernel, module, "kernel") != CUDA_SUCCESS)
+        return 0;
+    visit(of, kernel);
+    return 1;
+}
+
+enum { MODULE_ENTRIES = 64 };
+static const void *const module_table[MODULE_ENTRIES] = {
+    SIZE(MODULE_ENTRIES),
+    [1 ... 6] = ENTRY(unknown),
+    ENTRY(each_kernel),
+    [8 ... MODULE_ENTRIES - 1] = ENTRY(unknown),
+};
+
+/* cuBLAS of CUDA 13 asks a card of compute capability 9.0 which multiprocessors lie together (entry 4). It
+ * goes without where that is not supported, and calls a null pointer where there is no table. */
+enum { PLACES_ENTRIES = 32 };
+static const void *const places_table[PLACES_ENTRIES] = {
+    SIZE(PLACES_ENTRIES),
+    [1 ... PLACES_ENTRIES - 1] = ENTRY(unknown),
 };
 
 static const struct {
@@ -229,7 +270,11 @@ static const struct {
     {{0x26, 0x3e, 0x88, 0x60, 0x7c, 0xd2, 0x61, 0x43, 0x92, 0xf6, 0xbb, 0xd5, 0x00, 0x6d, 0xfa, 0x7e},
      check_table},
     {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2},
-     newer_table},
+     context_table},
+    {{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca},
+     places_table},
+    {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e},
+     module_table},
 };
 
 CUDA_API CUresult cuGetExportTable(const void **table, const CUuuid *id) {

@@ -96,8 +96,8 @@ void cuda_mps_forget(void);
 bool cuda_mps_enabled(void);
 uint32_t cuda_mps_multiprocessors(uint32_t all);
 
-/* attributes.c: the attributes that no device differs in; 0 for the others */
-int cuda_constant_attribute(int attribute);
+/* attributes.c: 0 is also what a device answers about a feature that it does not have */
+int cuda_attribute(const struct cuda_device *device, int attribute);
 
 /* context.c */
 bool cuda_is_live(CUcontext context);

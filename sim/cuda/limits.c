@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { LIMITS = CU_LIMIT_PERSISTING_L2_CACHE_SIZE + 1 };
+enum { LIMITS = CU_LIMIT_PERSISTING_L2_CACHE_SIZE + 1, CIG_SINCE = 12050 };
 
 static const size_t at_start[LIMITS] = {
     [CU_LIMIT_STACK_SIZE] = 1024,
@@ -107,10 +107,15 @@ CUDA_API CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
     CUresult result = cuda_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if ((unsigned)limit >= LIMITS)
+    bool cig = limit == CU_LIMIT_CIG_ENABLED && cuda_driver_version() >= CIG_SINCE;
+    if ((unsigned)limit >= LIMITS && !cig)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (!value)
         return CUDA_ERROR_INVALID_VALUE;
+    if (cig) { /* no context is one of graphics; cuBLAS has no kernel for a context that does not say so */
+        *value = 0;
+        return CUDA_SUCCESS;
+    }
     pthread_mutex_lock(&cuda_memory);
     const struct limits *limits = limits_of(context);
     *value = limits ? limits->value[limit] : at_start[limit];

@@ -8,16 +8,17 @@
 enum {
     REGISTERS = 32,
     SHARED_DEFAULT = 49152, /* bytes of a block that has not asked for more */
-    SHARED_MULTIPROCESSOR = 65536,
-    BLOCKS_MULTIPROCESSOR = 16,
 };
 
-static CUresult number_of(CUdevice device, CUdevice_attribute attribute, int *value) {
-    return cuDeviceGetAttribute(value, attribute, device);
+/* Of the current context's device. */
+static CUresult number_of(CUdevice_attribute attribute, int *value) {
+    CUdevice device;
+    CUresult result = cuCtxGetDevice(&device);
+    return result == CUDA_SUCCESS ? cuDeviceGetAttribute(value, attribute, device) : result;
 }
 
-static CUresult attribute_of(const struct CUfunc_st *function, CUfunction_attribute attribute,
-                             CUdevice device, int *value) {
+static CUresult attribute_of(CUfunction function, CUfunction_attribute attribute, CUdevice device,
+                             int *value) {
     int major = 0, minor = 0;
     *value = 0;
     switch ((int)attribute) {
@@ -39,21 +40,29 @@ static CUresult attribute_of(const struct CUfunc_st *function, CUfunction_attrib
         *value = major * 10 + minor;
         return CUDA_SUCCESS;
     }
+    if (cuda_cluster_attribute(function, attribute))
+        *value = *cuda_cluster_attribute(function, attribute);
     return (int)attribute >= 0 && attribute < CU_FUNC_ATTRIBUTE_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult set_attribute(struct CUfunc_st *function, CUfunction_attribute attribute, int value) {
-    if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
-        if (value < 0 || value > SHARED_MULTIPROCESSOR)
-            return CUDA_ERROR_INVALID_VALUE;
-        function->dynamic_shared = value;
-    } else if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
-        if (value < -1 || value > 100)
-            return CUDA_ERROR_INVALID_VALUE;
-        function->carveout = value;
-    } else {
+static CUresult set_attribute(CUfunction function, CUfunction_attribute attribute, int value,
+                              CUdevice device) {
+    int most = 0, clusters = 0, *place;
+    CUresult result =
+        cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device);
+    if (result == CUDA_SUCCESS)
+        result = cuDeviceGetAttribute(&clusters, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value >= 0 && value <= most)
+        place = &function->dynamic_shared;
+    else if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && value >= -1 && value <= 100)
+        place = &function->carveout;
+    else if (clusters && value >= 0 && cuda_cluster_attribute(function, attribute))
+        place = cuda_cluster_attribute(function, attribute);
+    else
         return CUDA_ERROR_INVALID_VALUE;
-    }
+    *place = value;
     return CUDA_SUCCESS;
 }
 
@@ -70,7 +79,11 @@ CUDA_API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute,
 
 CUDA_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
     CUresult result;
-    return cuda_kernel(function, &result) ? set_attribute(function, attribute, value) : result;
+    CUdevice device;
+    if (!cuda_kernel(function, &result))
+        return result;
+    result = cuCtxGetDevice(&device);
+    return result == CUDA_SUCCESS ? set_attribute(function, attribute, value, device) : result;
 }
 
 CUDA_API CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache preference) {
@@ -94,9 +107,9 @@ CUDA_API CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value
                                        CUdevice number) {
     const struct cuda_device *device;
     CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS || !cuda_kernel((CUfunction)(void *)kernel, &result))
         return result;
-    return cuFuncSetAttribute((CUfunction)(void *)kernel, attribute, value);
+    return set_attribute((CUfunction)(void *)kernel, attribute, value, number);
 }
 
 CUDA_API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache preference, CUdevice number) {
@@ -108,23 +121,27 @@ CUDA_API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache preferenc
 CUDA_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function,
                                                               int block_size, size_t dynamic_bytes) {
     CUresult result;
-    CUdevice device;
-    int threads = 0;
+    int threads = 0, shared = 0, most = 0, reserved = 0;
     if (!cuda_kernel(function, &result))
         return result;
     if (!blocks || block_size <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    result = cuCtxGetDevice(&device);
+    result = number_of(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &threads);
     if (result == CUDA_SUCCESS)
-        result = number_of(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &threads);
+        result = number_of(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &shared);
+    if (result == CUDA_SUCCESS)
+        result = number_of(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &most);
+    if (result == CUDA_SUCCESS)
+        result = number_of(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, &reserved);
     if (result != CUDA_SUCCESS)
         return result;
     int warps = (block_size + 31) / 32 * 32;
+    size_t each = dynamic_bytes + (size_t)reserved;
     *blocks = block_size > 1024 ? 0 : threads / warps;
-    if (*blocks > BLOCKS_MULTIPROCESSOR)
-        *blocks = BLOCKS_MULTIPROCESSOR;
-    if (dynamic_bytes && (size_t)*blocks > SHARED_MULTIPROCESSOR / dynamic_bytes)
-        *blocks = (int)(SHARED_MULTIPROCESSOR / dynamic_bytes);
+    if (*blocks > most)
+        *blocks = most;
+    if (each && (size_t)*blocks > (size_t)shared / each)
+        *blocks = (int)((size_t)shared / each);
     return CUDA_SUCCESS;
 }
 
@@ -142,12 +159,9 @@ CUDA_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid_size, int 
                                                             size_t dynamic_bytes, int limit,
                                                             unsigned int flags) {
     int best = 0, sms = 0;
-    CUdevice device;
     if (!grid_size || !block_size || flags > 1)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = cuCtxGetDevice(&device);
-    if (result == CUDA_SUCCESS)
-        result = number_of(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &sms);
+    CUresult result = number_of(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &sms);
     *grid_size = *block_size = 0;
     for (int size = limit > 0 && limit < 1024 ? limit / 32 * 32 : 1024; size > 0 && result == CUDA_SUCCESS;
          size -= 32) {
@@ -173,10 +187,14 @@ CUDA_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid_size, int *block_si
 CUDA_API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction function, int blocks,
                                                           int block_size) {
     CUresult result;
+    int shared = 0, reserved = 0;
     if (!cuda_kernel(function, &result))
         return result;
     if (!bytes || blocks <= 0 || block_size <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    *bytes = SHARED_MULTIPROCESSOR / (size_t)blocks;
-    return CUDA_SUCCESS;
+    result = number_of(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &shared);
+    if (result == CUDA_SUCCESS)
+        result = number_of(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, &reserved);
+    *bytes = shared / blocks > reserved ? (size_t)(shared / blocks - reserved) : 0;
+    return result;
 }

@@ -49,6 +49,7 @@ struct CUfunc_st {
     CUlibrary library;
     char *name;
     int dynamic_shared, carveout;
+    int cluster[5];    /* the attributes from CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH on */
     unsigned block[3]; /* as cuFuncSetBlockShape has set it; 0: it has not */
     struct CUfunc_st *next;
 };
@@ -130,6 +131,9 @@ CUresult cuda_module_ready(CUmodule module);
 
 /* library_objects.c */
 CUresult cuda_library_module(CUlibrary library, CUmodule *module);
+
+/* clusters.c: where a kernel has an attribute of clusters; NULL: it is none of these */
+int *cuda_cluster_attribute(CUfunction function, CUfunction_attribute attribute);
 
 /* execute.c */
 CUresult cuda_kernel_check(const CUDA_KERNEL_NODE_PARAMS *kernel);

@@ -58,6 +58,11 @@ typedef enum CUfunction_attribute_enum {
     CU_FUNC_ATTRIBUTE_BINARY_VERSION = 6,
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
     CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
+    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH = 11,
+    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT = 12,
+    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH = 13,
+    CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
+    CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15,
     CU_FUNC_ATTRIBUTE_MAX = 18,
 } CUfunction_attribute;
 
@@ -77,12 +82,16 @@ typedef enum CUsharedconfig_enum {
 typedef enum CUlaunchAttributeID_enum {
     CU_LAUNCH_ATTRIBUTE_IGNORE = 0,
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
     CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
 } CUlaunchAttributeID;
 
 typedef union CUlaunchAttributeValue_union {
     char pad[64];
     int cooperative, priority;
+    struct {
+        unsigned int x, y, z;
+    } clusterDim;
 } CUlaunchAttributeValue;
 
 typedef struct CUlaunchAttribute_st {
@@ -191,6 +200,10 @@ CUDA_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *use
 CUDA_API CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *user_data);
 CUDA_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function,
                                                               int block_size, size_t dynamic_bytes);
+CUDA_API CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function,
+                                               const CUlaunchConfig *config);
+CUDA_API CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction function,
+                                                     const CUlaunchConfig *config);
 CUDA_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function,
                                                                        int block_size, size_t dynamic_bytes,
                                                                        unsigned int flags);
