@@ -215,12 +215,29 @@ static CUresult context_number(CUcontext context, uint64_t *number) {
     return result;
 }
 
+/* cuBLAS keeps memory for each stream by such a number, and asks first for what is behind a stream's handle.
+ */
+static CUresult stream_behind(CUcontext context, CUstream handle, CUstream *stream, int per_thread) {
+    (void)context, (void)per_thread; /* the handle says that too */
+    *stream = handle;
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_number(CUcontext context, CUstream stream, uint64_t *number) {
+    unsigned long long id;
+    (void)context;
+    CUresult result = cuStreamGetId(stream, &id);
+    if (result == CUDA_SUCCESS)
+        *number = id;
+    return result;
+}
+
 enum { CONTEXT_ENTRIES = 77 };
 static const void *const context_table[CONTEXT_ENTRIES] = {
-    SIZE(CONTEXT_ENTRIES),
-    [1 ... 3] = ENTRY(unknown),
-    ENTRY(context_number),
-    [5 ... CONTEXT_ENTRIES - 1] = ENTRY(unknown),
+    SIZE(CONTEXT_ENTRIES), [1 ... 3] = ENTRY(unknown),
+    ENTRY(context_number), [5 ... 38] = ENTRY(unknown),
+    ENTRY(stream_number),  [40 ... 50] = ENTRY(unknown),
+    ENTRY(stream_behind),  [52 ... CONTEXT_ENTRIES - 1] = ENTRY(unknown),
 };
 
 /* What tools know of modules. cuFFT looks for the one kernel that each of its modules has, by no name; how

@@ -12,8 +12,7 @@ enum { LIBRARY_MAGIC = 0x4c494231 };
 
 struct CUlib_st {
     uint32_t magic;
-    const void *image; /* the program's, or `own` */
-    void *own;
+    size_t bytes; /* of its image, which the program need not keep */
     struct CUfunc_st *kernels;
     pthread_mutex_t lock;
     struct loaded {
@@ -37,7 +36,7 @@ CUresult cuda_library_module(CUlibrary library, CUmodule *module) {
         loaded = loaded->next;
     if (!loaded) {
         struct loaded *made = malloc(sizeof *made);
-        result = made ? cuda_module_load(&made->module, library->image, library) : CUDA_ERROR_OUT_OF_MEMORY;
+        result = made ? cuda_module_load(&made->module, library->bytes, library) : CUDA_ERROR_OUT_OF_MEMORY;
         if (result == CUDA_SUCCESS) {
             made->context = context;
             made->next = library->loaded;
@@ -54,7 +53,7 @@ CUresult cuda_library_module(CUlibrary library, CUmodule *module) {
     return result;
 }
 
-static CUresult load(CUlibrary *library, const void *image, void *own) {
+static CUresult load(CUlibrary *library, const void *image) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)
         return result;
@@ -64,20 +63,20 @@ static CUresult load(CUlibrary *library, const void *image, void *own) {
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
     made->magic = LIBRARY_MAGIC;
-    made->image = image;
-    made->own = own;
+    made->bytes = cuda_image_size(image);
     pthread_mutex_init(&made->lock, NULL);
     *library = made;
     return CUDA_SUCCESS;
 }
 
-/* The image is not copied: all that is ever read of it is its head. */
+/* An option may be one without a value, and then there may be no values at all. */
 CUDA_API CUresult cuLibraryLoadData(CUlibrary *library, const void *image, CUjit_option *jit_options,
                                     void **jit_values, unsigned int jit_count, CUlibraryOption *options,
                                     void **values, unsigned int count) {
-    if ((jit_count && (!jit_options || !jit_values)) || (count && (!options || !values)))
+    (void)values;
+    if ((jit_count && (!jit_options || !jit_values)) || (count && !options))
         return CUDA_ERROR_INVALID_VALUE;
-    return load(library, image, NULL);
+    return load(library, image);
 }
 
 CUDA_API CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit_options,
@@ -90,9 +89,8 @@ CUDA_API CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CU
     CUresult result = cuda_file_read(path, &image, &size);
     if (result != CUDA_SUCCESS)
         return result;
-    result = load(library, image, image);
-    if (result != CUDA_SUCCESS)
-        free(image);
+    result = load(library, image);
+    free(image);
     return result;
 }
 
@@ -111,7 +109,6 @@ CUDA_API CUresult cuLibraryUnload(CUlibrary library) {
     }
     cuda_functions_free(library->kernels);
     pthread_mutex_destroy(&library->lock);
-    free(library->own);
     free(library);
     return CUDA_SUCCESS;
 }

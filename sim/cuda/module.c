@@ -108,8 +108,7 @@ static bool starts(const void *image, const void *with, size_t size) {
     return true;
 }
 
-/* Bytes of an image, 0 if it is of no kind that has any. */
-static size_t image_size(const void *image) {
+size_t cuda_image_size(const void *image) {
     static const uint32_t wrapper = 0x466243b1,
                           binary = 0xba55ed50; /* nvcc's; the first points to the second */
     if (starts(image, &wrapper, sizeof wrapper)) {
@@ -155,20 +154,18 @@ CUresult cuda_module_ready(CUmodule module) {
     return cuda_leave(result);
 }
 
-CUresult cuda_module_load(CUmodule *module, const void *image, CUlibrary library) {
+CUresult cuda_module_load(CUmodule *module, size_t bytes, CUlibrary library) {
     CUcontext context;
     CUresult result = cuda_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!module || !image)
-        return CUDA_ERROR_INVALID_VALUE;
     struct CUmod_st *made = calloc(1, sizeof *made);
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
     made->magic = MODULE_MAGIC;
     made->context = context;
     made->library = library;
-    made->cost = round_up(image_size(image), PAGE);
+    made->cost = round_up(bytes, PAGE);
     result = eager() ? cuda_module_ready(made) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) {
         free(made);
@@ -179,7 +176,11 @@ CUresult cuda_module_load(CUmodule *module, const void *image, CUlibrary library
 }
 
 CUDA_API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    return cuda_module_load(module, image, NULL);
+    CUcontext context;
+    CUresult result = cuda_current(&context);
+    if (result == CUDA_SUCCESS && (!module || !image))
+        result = CUDA_ERROR_INVALID_VALUE;
+    return result == CUDA_SUCCESS ? cuda_module_load(module, cuda_image_size(image), NULL) : result;
 }
 
 CUDA_API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,

@@ -122,7 +122,9 @@ bool cuda_tail_add(struct tail *tail, const CUgraphNode *nodes, size_t count);
 /* The kernel behind a CUfunction or CUkernel, with its code on the device; NULL
  * and *result: why not. */
 const struct CUfunc_st *cuda_kernel(CUfunction function, CUresult *result);
-CUresult cuda_module_load(CUmodule *module, const void *image, CUlibrary library);
+/* Bytes of device memory that an image takes; 0: it is of no kind that takes any. */
+size_t cuda_image_size(const void *image);
+CUresult cuda_module_load(CUmodule *module, size_t bytes, CUlibrary library);
 struct CUfunc_st *cuda_function_of(struct CUfunc_st **functions, const char *name);
 void cuda_functions_free(struct CUfunc_st *functions);
 /* Followed by a zero byte. */
