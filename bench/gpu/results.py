@@ -1,7 +1,8 @@
 """What a run leaves and what it prints: log.gz, results.jsonl, summary.md, and lines within a budget.
 
 All of it is good after a kill at any second, and small: few files come back from a machine that is lent, and
-little of what is printed is seen. Every line is made plain ASCII, so that a character is a byte.
+little of what is printed is seen. Every line is made plain ASCII, so that a character is a byte. A disk that
+is full costs what would be on it, and nothing else.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Log:
     MOST, _LAST = 12 * _MIB, 1 << 16
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
+        self._file = path.open("wb", buffering=0)
         self._member = zlib.compressobj(6, zlib.DEFLATED, 31)
         self._most, self._begin, self._dropped, self._last = 0, 0, 0, b""
         self._unflushed = False
@@ -96,21 +97,23 @@ class Log:
 
     def flush(self) -> None:
         if self._unflushed:
-            self._file.write(self._member.flush(zlib.Z_SYNC_FLUSH))
-            self._file.flush()
+            self._write(self._member.flush(zlib.Z_SYNC_FLUSH))
             self._unflushed = False
 
     def end(self, title: str) -> None:
         if self._dropped:
             self._put(f"\n[{self._dropped - len(self._last)} bytes left out]\n".encode() + self._last)
         self._put(f"\n----- {title}\n".encode())
-        self._file.write(self._member.flush(zlib.Z_FINISH))
-        self._file.flush()
+        self._write(self._member.flush(zlib.Z_FINISH))
         self._unflushed = False
 
     def _put(self, data: bytes) -> None:
-        self._file.write(self._member.compress(data))
+        self._write(self._member.compress(data))
         self._unflushed = True
+
+    def _write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(data)
 
 
 class Results:
@@ -119,7 +122,7 @@ class Results:
     MOST, A_STEP = 8 * _MIB, 2000
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="ascii")
+        self._file = path.open("wb", buffering=0)
         self._most, self._lines, self._synced = 0, 0, 0
 
     def begin(self) -> None:
@@ -134,13 +137,14 @@ class Results:
 
     def put(self, **values: object) -> None:
         """However much there is."""
-        self._file.write(json.dumps(values) + "\n")
-        self._file.flush()
+        with contextlib.suppress(OSError):
+            self._file.write((json.dumps(values) + "\n").encode("ascii"))
 
     def sync(self) -> None:
         if self._file.tell() != self._synced:
             self._synced = self._file.tell()
-            os.fsync(self._file.fileno())
+            with contextlib.suppress(OSError):
+                os.fsync(self._file.fileno())
 
 
 class Reader:
@@ -271,5 +275,6 @@ def write_summary(path: Path, title: str, outcomes: Sequence[Outcome]) -> None:
     for each in outcomes:
         lines += ["", f"{each.step}:", "", *(f"    {value}" for value in each.values)] if each.values else []
     aside = path.with_suffix(".new")
-    aside.write_text("\n".join(lines) + "\n", encoding="ascii")
-    aside.rename(path)
+    with contextlib.suppress(OSError):
+        aside.write_text("\n".join(lines) + "\n", encoding="ascii")
+        aside.rename(path)

@@ -33,14 +33,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that measures, or with `measures` False one whose output is only kept. `small_s`: its seconds
-    on a machine that is `small`."""
+    """A step that measures, or with `measures` False one whose output is only kept."""
 
     name: str
     seconds: float
     words: Callable[[Machine], list[str]]
     fault: str
-    small_s: float = 40.0
     measures: bool = True
 
 

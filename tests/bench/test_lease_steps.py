@@ -62,12 +62,16 @@ class Run:
 
     def __init__(self, out: Path, steps: Sequence[Step], seconds: float = 100) -> None:
         self.out, self.printed = out, out.with_name("printed")
-        given = json.dumps(steps)
-        program = _PROGRAM.format(
-            scripts=str(SCRIPTS), out=str(out), seconds=seconds, count=len(steps), given=given
-        )
+        program = self.program(out, steps, seconds)
         with self.printed.open("wb") as output:
             self.popen = subprocess.Popen([sys.executable, "-c", program], stdout=output, stderr=output)
+
+    @staticmethod
+    def program(out: Path, steps: Sequence[Step], seconds: float = 100) -> str:
+        given = json.dumps(steps)
+        return _PROGRAM.format(
+            scripts=str(SCRIPTS), out=str(out), seconds=seconds, count=len(steps), given=given
+        )
 
     def text(self) -> str:
         return self.printed.read_text()
@@ -225,6 +229,17 @@ def test_with_everything_failing_what_is_printed_and_kept_is_bounded(run: Callab
     assert done.text().splitlines()[-1].startswith("a run: ")
     files = list(done.out.iterdir())
     assert len(files) <= MOST_FILES and all(file.stat().st_size < MOST_BYTES for file in files)
+
+
+def test_on_a_full_disk_all_steps_run_and_are_told(tmp_path: Path) -> None:
+    steps = [shell("first", "seq 100000; echo 'ok: it holds'"), shell("second", "echo 'size: 4'")]
+    program = Run.program(tmp_path / "out", steps)
+    full = f'mount -t tmpfs -o size=8k full {tmp_path} && exec {sys.executable} -c "$1"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-ec", full, "sh", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and not done.stderr
+    assert "ok       first" in done.stdout and "second: size: 4" in done.stdout and "1 held" in done.stdout
 
 
 def test_a_step_that_no_longer_fits_is_left_out(run: Callable[..., Run]) -> None:
