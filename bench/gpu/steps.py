@@ -140,7 +140,7 @@ class Steps:
         self._log.end(f"{outcome.step}: {outcome.word}, {outcome.seconds:.1f} s")
 
     def _follow(self, child: subprocess.Popen[bytes], until: float, reader: results.Reader) -> bool:
-        """Until it has ended; whether it was ended, at its time or with the run."""
+        """Until it has ended, or would not; whether it was told to, at its time or with the run."""
         assert child.stdout is not None
         os.set_blocking(child.stdout.fileno(), False)
         told, flush_at = False, 0.0
@@ -159,9 +159,6 @@ class Steps:
                     told, until = True, now + GRACE_S
                     _signal_group(child, signal.SIGTERM)
                 elif told and now > until:
-                    _signal_group(child, signal.SIGKILL)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        child.wait(GONE_S)
                     break
         return told
 
@@ -215,8 +212,6 @@ def end_descendants(child: subprocess.Popen[bytes] | None = None) -> list[str]:
     What a daemon forks is left to us when its parent ends, as we are the subreaper.
     """
     until = time.monotonic() + GONE_S
-    if child is not None:
-        _signal_group(child, signal.SIGKILL)
     while True:
         alive = _descendants()
         for pid in alive:

@@ -19,6 +19,9 @@ import pytest
 
 from support import REPOSITORY
 
+sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
+import results as kept
+
 SCRIPTS = REPOSITORY / "bench" / "gpu"
 #: What is printed, and brought back: characters, files, bytes of each.
 MOST_PRINTED, MOST_FILES, MOST_BYTES = 12_000, 8, 16 << 20
@@ -242,6 +245,13 @@ def test_on_a_full_disk_all_steps_run_and_are_told(tmp_path: Path) -> None:
     assert "ok       first" in done.stdout and "second: size: 4" in done.stdout and "1 held" in done.stdout
 
 
+def test_no_more_is_printed_than_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = kept.Screen(steps=10, most=700)
+    for number in range(100):
+        screen.say(f"line {number}")
+    assert 600 < len(capsys.readouterr().out) <= 700
+
+
 def test_a_step_that_no_longer_fits_is_left_out(run: Callable[..., Run]) -> None:
     steps = (
         shell("first", "true", seconds=4),
@@ -263,7 +273,7 @@ def test_a_step_has_what_is_left_of_the_run(run: Callable[..., Run]) -> None:
 def test_a_run_that_is_ended_leaves_what_it_had(tmp_path: Path, number: signal.Signals) -> None:
     steps = [
         shell("first", "echo 'a value: 1'"),
-        shell("second", "echo 'another: 2'; echo 'a line of the log'; sleep 600"),
+        shell("second", "echo 'another: 2'; echo 'a line of' 'the log'; sleep 600", seconds=90),
         shell("third", "true"),
     ]
     made = Run(tmp_path / "out", steps)
