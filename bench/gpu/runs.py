@@ -33,13 +33,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that measures, or with `measures` False one whose output is only kept."""
+    """A step that measures, or with `measures` False one whose output is only kept; with `brief` False one that
+    is left out where the machine is `small`."""
 
     name: str
     seconds: float
     words: Callable[[Machine], list[str]]
     fault: str
     measures: bool = True
+    brief: bool = True
 
 
 def _xpu(*words: str) -> Callable[[Machine], list[str]]:
@@ -58,20 +60,19 @@ def _cases(place: str, *only: str) -> Callable[[Machine], list[str]]:
 
 
 def _share(machine: Machine) -> list[str]:
-    """The harness of bench/share on the real card, with spin kernels."""
+    """The harness of bench/share on the real card, with spin kernels: what goes wrong first."""
+    words = ["--only", "at 30 %", "--seconds", "1"] if machine.small else ["--within", "190"]
+    return [*_harness(machine), "--quick", *words, "--out", str(machine.results / "share")]
+
+
+def _mixes(machine: Machine) -> list[str]:
+    """As many as there is time for. Each is told as it ends; a second folder would be too many files."""
+    return [*_harness(machine), "--set", "beside", "--within", "180"]
+
+
+def _harness(machine: Machine) -> list[str]:
     folders = ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))
-    words = [
-        "env",
-        f"PYTHONPATH={folders}",
-        machine.python,
-        "-m",
-        "share",
-        machine.prefix,
-        "--real",
-        "--quick",
-    ]
-    words += ["--only", "at 30 %", "--seconds", "1"] if machine.small else ["--within", "190"]
-    return [*words, "--out", str(machine.results / "share")]
+    return ["env", f"PYTHONPATH={folders}", machine.python, "-m", "share", machine.prefix, "--real"]
 
 
 NODE = (
@@ -132,6 +133,7 @@ RUNS: dict[int, tuple[Step, ...]] = {
             _cases("sandbox", "look-ups", "overhead"),
             "a look-up that this driver answers otherwise, or a call that costs more than said",
         ),
+        Step("mixes", 195, _mixes, "as of share", brief=False),
         Step("mps", 60, _program("mps.py"), "a slice under MPS has more than its part, or MPS runs on"),
         Step(
             "boundary",
