@@ -33,8 +33,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that measures, or with `measures` False one whose output is only kept; with `brief` False one that
-    is left out where the machine is `small`."""
+    """A step that measures, or with `measures` False one whose output is only kept; with `brief` False one
+    that is left out where the machine is `small`."""
 
     name: str
     seconds: float
