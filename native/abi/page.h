@@ -101,8 +101,8 @@ struct xpu_usage_total {
     uint64_t reserved[5];
 };
 
-/* A device's time, as all processes of the container have used it together. Times are of CLOCK_MONOTONIC as
- * the container sees it, in ns: only differences mean something on the host. */
+/* A device's time, as all processes of the container have used it together. Times are of the
+ * host's CLOCK_MONOTONIC, in ns. */
 struct xpu_usage_compute {
     uint64_t paid;     /* when what was launched is paid for, at paid_cap; atomic */
     uint64_t paid_cap; /* the share that `paid` was reckoned with; atomic */

@@ -10,8 +10,6 @@
 #include "process_state.h"
 #include "slot.h"
 
-#include <time.h>
-
 /* What this process itself has been charged, in the same terms as the page: a container that writes an
  * earlier `paid` into its page gains nothing by it for the processes that it has. Atomic. */
 static struct { uint64_t paid, share; } own[XPU_DEVICES];
@@ -28,12 +26,6 @@ static const uint64_t MOST_SIBLINGS_NS = 40000000;
 /* The agent's round that was seen last of each device, and when; whether it was ever seen to change. */
 static uint32_t rounds[XPU_DEVICES], moved[XPU_DEVICES];
 static uint64_t round_at[XPU_DEVICES];
-
-uint64_t xpu_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static struct xpu_usage_compute *compute_of(int device) { return &xpu_pages()->usage->compute[device]; }
 
@@ -98,6 +90,16 @@ static bool rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, u
     return before != 0;
 }
 
+/* A debt beyond all that the container was ever charged is none of its work's: the word was written by another
+ * clock, or by the program. Without this all its programs would wait for as long, and nobody would know why. */
+static void forget_rubbish(int device, uint32_t share, uint64_t now) {
+    struct xpu_usage_compute *compute = compute_of(device);
+    uint64_t paid = XPU_LOAD(compute->paid);
+    uint64_t most = at_share(XPU_LOAD(compute->used), share) + XPU_KEPT_CREDIT_NS;
+    if (paid > now && paid - now > most)
+        (void)__atomic_compare_exchange_n(&compute->paid, &paid, now, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
 static void rescale_all(int device, uint32_t share, uint64_t now, bool is_own) {
     (void)rescale(&compute_of(device)->paid, &compute_of(device)->paid_cap, share, now);
     if (is_own && rescale(&own[device].paid, &own[device].share, share, now))
@@ -149,6 +151,7 @@ static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, int64_t 
     ns = xpu_of_part(device, ns);
     uint64_t by = at_share(ns, share);
     rescale_all(device, share, now, true);
+    forget_rubbish(device, share, now);
     uint64_t kept = XPU_LOAD(kept_from[device]);
     struct credit credit = {XPU_CREDIT_NS + kept, XPU_IDLE_CREDIT_NS + kept};
     if (is_unpaid(XPU_LOAD(own[device].paid), now, spare, until))

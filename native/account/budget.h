@@ -12,6 +12,7 @@
 #define XPU_ACCOUNT_BUDGET_H
 
 #include "abi/page.h"
+#include "clock.h"
 
 #include <stdbool.h>
 
@@ -31,9 +32,6 @@ enum {
 
 /* No cap on the device's time, or no such device. */
 #define XPU_NO_CAP UINT32_MAX
-
-/* CLOCK_MONOTONIC, ns. */
-uint64_t xpu_now(void);
 
 /* Whether the container has a cap on any device. What has none when it starts never gets one. */
 bool xpu_any_cap(void);

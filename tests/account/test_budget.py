@@ -285,3 +285,22 @@ def test_parts_that_are_more_than_the_device_leave_no_debt_beyond_a_second(accou
         assert one.ask("launch-anyway", 0, WHOLE, 100 * MS, NOW) == "ok"
     assert launch(one, WHOLE, 1, NOW) == 1100 * MS - IDLE_CREDIT
     assert words(mine)[2] == 3000 * MS
+
+
+@pytest.mark.parametrize("ahead", [24 * 3600 * S, 1 << 62])
+def test_a_debt_beyond_what_work_can_have_made_is_not_believed(account: Make, ahead: int) -> None:
+    here = account(cores=50)
+    one = started(here)
+    assert launch(one, 5000, 100 * MS, NOW) == 0
+    write(here.place.pages, COMPUTE_AT, NOW + ahead)
+    another = started(here)
+    assert launch(another, 5000, 1, NOW + 200 * MS) == 0
+
+
+def test_a_debt_that_work_has_made_is_believed_however_large(account: Make) -> None:
+    here = account(cores=50)
+    one = started(here)
+    assert launch(one, 5000, 1800 * S, NOW) == 0
+    another = started(here)
+    assert launch(another, 5000, 1, NOW + S) == 3600 * S - IDLE_CREDIT - S
+    assert launch(another, 2500, 1, NOW + S) == 2 * (3600 * S - IDLE_CREDIT - S)
