@@ -41,6 +41,15 @@ LOADS = {
         Load("bursty", ("async", "kernel=1ms", "on=3s", "off=1s"), MS),
         Load("processes", ("async", "kernel=1ms", "processes=3"), MS, processes=3),
         Load("streams", ("async", "kernel=1ms", "streams=4"), MS),
+        *(
+            Load(
+                f"interleaved-{count}",
+                ("interleaved", "kernel=100us", f"streams={count}"),
+                MS // 10,
+                saturates=False,
+            )
+            for count in (1, 2, 4, 8)
+        ),
         Load("copies", ("async", "kernel=1ms", "copy=262144"), MS, saturates=False),
         Load("training", ("train", "copy=1048576"), 2 * MS, saturates=False),
         Load("decode", ("decode", "kernel=100us", "graph=20", "gap=500us"), 2 * MS, saturates=False),

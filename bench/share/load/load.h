@@ -30,6 +30,7 @@ NORETURN_PRINTF void fail(const char *format,
     X(cuDeviceGetAttribute)                                                                                  \
     X(cuDevicePrimaryCtxRetain)                                                                              \
     X(cuCtxSetCurrent)                                                                                       \
+    X(cuCtxSynchronize)                                                                                      \
     X(cuModuleLoadData)                                                                                      \
     X(cuModuleGetFunction)                                                                                   \
     X(cuLaunchKernel)                                                                                        \
@@ -107,6 +108,7 @@ struct pattern {
     unsigned int streams;
     unsigned int graph; /* kernels in a graph */
     uint64_t gap_ns;    /* that the host takes between two rounds */
+    uint64_t round_ns;  /* of work in a round of interleaved streams */
     uint64_t on_ns, off_ns;
     size_t copy; /* bytes after each kernel */
 };

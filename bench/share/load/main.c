@@ -23,7 +23,7 @@ static struct {
     double seconds, each, fixed;
     unsigned int processes, cap;
 } options = {.log = "share.log", .law = "none", .seconds = 10, .processes = 1};
-static struct pattern pattern = {.kernel_ns = MS, .streams = 1, .graph = 20};
+static struct pattern pattern = {.kernel_ns = MS, .streams = 1, .graph = 20, .round_ns = 5 * MS};
 static pid_t workers[PROCESSES];
 
 uint64_t now(void) {
@@ -157,6 +157,8 @@ static void option(const char *name, const char *value) {
         pattern.graph = number; /* kernels in it */
     else if (strcmp(name, "gap") == 0)
         pattern.gap_ns = duration(value); /* of the host, after each round that it waited for */
+    else if (strcmp(name, "round") == 0)
+        pattern.round_ns = duration(value); /* of work in all streams, before the program waits */
     else if (strcmp(name, "on") == 0)
         pattern.on_ns = duration(value);
     else if (strcmp(name, "off") == 0)
@@ -184,7 +186,7 @@ int main(int count, char **words) {
         return 0;
     }
     if (count < 2 || !pattern_known(words[1]))
-        fail("which kind of load? async, sync, graph, train, decode; or calibrate");
+        fail("which kind of load? async, sync, graph, train, decode, interleaved; or calibrate");
     pattern.kind = words[1];
     for (int i = 2; i < count; i++) {
         char *value = strchr(words[i], '=');

@@ -43,6 +43,15 @@ static uint64_t round_graph(CUstream stream) {
     return kernel.ns * pattern.graph;
 }
 
+/* Kernels in all streams in turn, as libraries launch that split their work: none has much under way. */
+static uint64_t round_interleaved(CUstream stream) {
+    uint64_t work = 0;
+    (void)stream;
+    for (; work < pattern.round_ns; work += kernel.ns, turn = (turn + 1) % pattern.streams)
+        launch(&kernel, streams[turn]);
+    return work;
+}
+
 /* A training step: forward and backward of many short kernels and some long ones, a batch copied, and now and
  * then the loss is read. */
 static uint64_t round_step(CUstream stream) {
@@ -64,7 +73,7 @@ static const struct kind {
     bool waits; /* for each round */
 } kinds[] = {
     {"async", round_kernel, false}, {"sync", round_kernel, true},  {"graph", round_graph, false},
-    {"train", round_step, false},   {"decode", round_graph, true},
+    {"train", round_step, false},   {"decode", round_graph, true},  {"interleaved", round_interleaved, true},
 };
 static const struct kind *kind;
 
@@ -187,7 +196,10 @@ static uint64_t run_ahead(uint64_t work, uint64_t until) {
 static uint64_t run_waiting(uint64_t work, uint64_t until) {
     while (!until || now() < until) {
         work += kind->round(streams[0]);
-        MUST(cuStreamSynchronize(streams[0]));
+        if (pattern.streams > 1)
+            MUST(cuCtxSynchronize());
+        else
+            MUST(cuStreamSynchronize(streams[0]));
         record_done(now(), work, RECORD_DONE);
         if (pattern.gap_ns)
             sleep_until(now() + pattern.gap_ns);
