@@ -50,6 +50,20 @@ LOADS = {
             )
             for count in (1, 2, 4, 8)
         ),
+        Load(
+            "interleaved-processes",
+            ("interleaved", "kernel=100us", "streams=4", "processes=4"),
+            MS // 10,
+            saturates=False,
+            processes=4,
+        ),
+        Load(
+            "interleaved-many",
+            ("interleaved", "kernel=30us", "streams=8", "processes=8"),
+            MS // 10,
+            saturates=False,
+            processes=8,
+        ),
         Load("copies", ("async", "kernel=1ms", "copy=262144"), MS, saturates=False),
         Load("training", ("train", "copy=1048576"), 2 * MS, saturates=False),
         Load("decode", ("decode", "kernel=100us", "graph=20", "gap=500us"), 2 * MS, saturates=False),
