@@ -10,6 +10,8 @@ from functools import cache
 from xpu_runtime import paths
 
 _ANSWER_S = 10.0
+#: Of `why_not`: on a node that has much to do it may be sound all the same.
+SILENT = f"which does not answer within {_ANSWER_S:.0f} s"
 #: What a container's start needs of it; its version; the number that its compiled code begins with.
 _ASK = (
     "import sys, sqlite3, ctypes, json;"
@@ -42,9 +44,13 @@ def of_hook() -> str | None:
 
 
 @cache
-def _answer(python: str) -> tuple[list[str], str]:
-    """What it says when it is asked, and what it says on stderr last; OSError, TimeoutExpired."""
-    done = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, text=True, timeout=_ANSWER_S)
+def _answer(python: str) -> tuple[list[str], str] | None:
+    """What it says when it is asked, and what it says on stderr last; None: nothing in time. OSError."""
+    words = [python, "-I", "-S", "-c", _ASK]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return None
     return done.stdout.split(), (done.stderr.strip().splitlines() or ["it fails without a word"])[-1]
 
 
@@ -53,11 +59,12 @@ def why_not(python: str) -> str:
     if not os.access(python, os.X_OK):
         return "which is missing or not executable"
     try:
-        words, last = _answer(python)
-    except subprocess.TimeoutExpired:
-        return f"which does not answer within {_ANSWER_S:.0f} s"
+        answer = _answer(python)
     except OSError as error:
         return f"which does not start ({error.strerror})"
+    if answer is None:
+        return SILENT
+    words, last = answer
     if len(words) != 3:
         return f"which lacks what a start needs ({last})"
     version = (int(words[0]), int(words[1]))
@@ -67,7 +74,7 @@ def why_not(python: str) -> str:
 def magic(python: str) -> bytes | None:
     """The number that its compiled code begins with (importlib.util.MAGIC_NUMBER); None if it is not told."""
     try:
-        words, _ = _answer(python)
-    except (OSError, subprocess.TimeoutExpired):
+        words, _ = _answer(python) or ([], "")
+    except OSError:
         return None
     return bytes.fromhex(words[2]) if len(words) == 3 else None

@@ -175,6 +175,9 @@ class _Reader:
     def devices(self) -> tuple[str, tuple[str, ...]]:
         name = "XPU_VISIBLE_DEVICES"
         words = self.items(name)
+        if self.name(name).startswith("NVIDIA_"):
+            # NVIDIA's device plugin names a GPU once for each share of it that a pod has (time slicing).
+            words = list(dict.fromkeys(words))
         if len(words) == 1 and words[0] in ("auto", "all", "none"):
             return words[0], ()
         for word in words:

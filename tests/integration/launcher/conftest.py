@@ -84,7 +84,7 @@ def checked_launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher
 @pytest.fixture
 def launcher_without_python(tmp_path: Path) -> Launcher:
     """A launcher whose interpreter is not there."""
-    program = build(tmp_path / "build", "PYTHON=/nonexistent/python3")
+    program = build(tmp_path / "build", f"PYTHON={tmp_path}/missing/python3")
     return Launcher(tmp_path / "installation", program)
 
 

@@ -62,7 +62,7 @@ def run(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedPr
         ["create", "one", "two"],
         ["create", "--frobnicate", "one"],
         ["create", "--pid-file"],
-        ["create", "--bundle", "/nonexistent", "one"],
+        ["create", "--bundle", "/dev/null/bundle", "one"],
         ["run", "one"],
         ["run", "--preserve-fds", "many", "one"],
         ["restore", "one"],

@@ -167,10 +167,10 @@ def test_what_a_container_says_begins_no_field(journald: socket.socket) -> None:
 
 
 def test_many_are_told_in_several_looks_and_none_is_lost_on_a_node_without_journald(
-    journald: socket.socket, monkeypatch: pytest.MonkeyPatch
+    journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[tuple[str, str]] = []
-    monkeypatch.setattr(journal, "_JOURNAL", "/nonexistent")
+    monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "missing"))
     monkeypatch.setattr(journal, "_SYSLOG", "/dev/null")  # it is there
     monkeypatch.setattr(journal, "send_to_system_log", lambda level, text: lines.append((level, text)))
     with Ledger() as ledger:
@@ -186,7 +186,7 @@ def test_many_are_told_in_several_looks_and_none_is_lost_on_a_node_without_journ
 def test_a_syslog_that_is_away_or_full_is_waited_for(
     journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "_JOURNAL", "/nonexistent")
+    monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "missing"))
     monkeypatch.setattr(messages, "_SYSTEM_LOG", str(tmp_path / "log"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
         dead.bind(str(tmp_path / "log"))
@@ -215,7 +215,7 @@ def test_where_nobody_takes_events_the_ledger_is_read_ever_less_often(
     journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a syslog that reads a stream: no datagram reaches it."""
-    monkeypatch.setattr(journal, "_JOURNAL", "/nonexistent")
+    monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "missing"))
     for module, name in ((messages, "_SYSTEM_LOG"), (journal, "_SYSLOG")):
         monkeypatch.setattr(module, name, str(tmp_path / "stream"))
     with Ledger() as ledger:

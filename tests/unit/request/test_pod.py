@@ -130,7 +130,7 @@ def test_a_copied_assignment_is_refused(config: Config, change: dict[str, str], 
     assert told in refusal(spec(assignment=assigned(ASSIGNED.replace(**change))), config)
 
 
-def test_a_forged_one_is_refused_whatever_else_the_container_says(config: Config) -> None:
+def test_a_forged_one_is_refused_whatever_else_the_container_says(config: Config, tmp_path: Path) -> None:
     forged = sign(ASSIGNED, "k1", bytes(32))
     for asked in (spec(assignment=forged), spec("XPU_VISIBLE_DEVICES=none", assignment=forged)):
         assert "forged or damaged" in refusal(asked, config)
@@ -138,8 +138,8 @@ def test_a_forged_one_is_refused_whatever_else_the_container_says(config: Config
         spec(assignment=sign(ASSIGNED, "k2", KEY)), config
     )
     assert "is not v1.KEYID.PAYLOAD.MAC" in refusal(spec(assignment="all"), config)
-    gone = config.replace(kubernetes_keys="/nonexistent/keys")
-    assert "/nonexistent/keys, cannot be read" in refusal(spec(assignment=assigned()), gone)
+    gone = config.replace(kubernetes_keys=str(tmp_path / "missing"))
+    assert f"{tmp_path}/missing, cannot be read" in refusal(spec(assignment=assigned()), gone)
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,12 @@ def test_what_images_set_by_habit_chooses_no_device_beside_ours(value: str) -> N
     assert request(f"NVIDIA_VISIBLE_DEVICES={value}", "XPU_MEM=4G").choice == "auto"
 
 
+def test_a_device_that_nvidias_plugin_names_for_each_share_of_it_is_meant_once() -> None:
+    found = request("NVIDIA_VISIBLE_DEVICES=GPU-1234-abcd,GPU-5678-abcd,GPU-1234-abcd", "XPU_MEM=4G")
+    assert found.selectors == ("GPU-1234-abcd", "GPU-5678-abcd")
+    assert request("NVIDIA_VISIBLE_DEVICES=1,1", "XPU_COUNT=1").selectors == ("1",)
+
+
 def test_devices_that_are_named_the_other_way_can_be_too_few() -> None:
     told = refusal("NVIDIA_VISIBLE_DEVICES=GPU-1234-abcd", "XPU_COUNT=2")
     assert (

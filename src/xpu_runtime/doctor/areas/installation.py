@@ -19,6 +19,7 @@ _CHECK = "installation"
 _PROGRAMS = (engine.LAUNCHER, paths.HOOK)
 _PREFIXES = ("/usr/local", "/usr")
 _AGAIN = "install again"
+_LATER = "look again when the node has less to do; install again if it stays so"
 _MOST_BYTES = 16 << 20
 _CODE = os.path.join(paths.LIB, "python")
 _FILES = (
@@ -75,7 +76,9 @@ def _parts() -> Iterator[Finding]:
         if python is None:
             continue
         why = interpreter.why_not(python)
-        if why:
+        if why == interpreter.SILENT:
+            yield finding.unknown(_CHECK, f"{who} starts {python}, {why}", _LATER)
+        elif why:
             text = f"{who} starts {python}, {why}: no container with an XPU starts"
             yield finding.problem(_CHECK, text, "install Python 3.9 or newer there, or install this again")
 
@@ -90,7 +93,7 @@ def _modules() -> Iterator[Finding]:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_IMPORT_S)
     except subprocess.TimeoutExpired:
         text = f"{python} does not import the modules in {_packages()} within {_IMPORT_S:.0f} s"
-        yield finding.problem(_CHECK, text, _AGAIN)
+        yield finding.unknown(_CHECK, text, _LATER)
         return
     broken = [line[1:-1] for line in done.stdout.splitlines()]
     if done.returncode:
