@@ -141,14 +141,29 @@ static void learn_at_most(const struct xpu_lane *lane, const struct xpu_marker *
         learn(marker, most, XPU_COST_UNSURE);
 }
 
+/* Work that had ended when its marker was recorded: what passed until then is what it took at most. It is as
+ * good as right where the marker was recorded at once, and wrong by as much as the clocks are compared wrongly,
+ * which of a kernel of 3 us can be all of it: one such time counts little, in either direction. Were only those
+ * believed that are less, it would be learnt in the end to take nothing. */
+static void learn_past(const struct xpu_marker *marker, double took) {
+    bool at_once = marker->recorded - marker->last < IDLE_NS;
+    double before = (double)marker->last_ns, least = before / 2, most = 2 * before + 1000;
+    if (took >= before && !at_once)
+        return;
+    xpu_cost_learn(marker->last_cost, took < least ? least : took > most ? most : took, XPU_COST_EITHER);
+}
+
 /* One launch after a pause, the last: it is learnt from, if the marker had to wait for it; and one that came
  * late still says how long the launch took at most. */
 static void learn_last(const struct xpu_marker *marker, const struct shown *shown, bool guessed) {
     bool only = marker->count == 1 && !guessed;
     double took = only && shown->passed < shown->last ? shown->passed : shown->last;
-    if ((shown->alone || only) && !shown->others &&
-        !(shown->predicted && took > BELIEVED * (double)marker->last_ns) &&
-        (!shown->past || marker->unknown || took < (double)marker->last_ns))
+    if ((!shown->alone && !only) || shown->others ||
+        (shown->predicted && took > BELIEVED * (double)marker->last_ns))
+        return;
+    if (shown->past && !marker->unknown)
+        learn_past(marker, took);
+    else
         xpu_cost_learn(marker->last_cost, took, shown->sure);
 }
 
