@@ -9,21 +9,15 @@
  * them). The legacy default stream waits for all blocking streams, and they for it: by commands of their own.
  */
 #define _GNU_SOURCE
+#include "../../native/account/clock.h"
 #include "work.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LEGACY_CHANNEL = 0, DEFAULT_CONNECTIONS = 8, HIGHEST_PRIORITY = -5 };
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
 
 static CUresult known_fault(CUcontext context) {
     return cuda_result(__atomic_load_n(&context->fault, __ATOMIC_ACQUIRE));
@@ -108,7 +102,7 @@ static uint64_t completed(CUcontext context, uint32_t channel) {
 
 static void put(CUcontext context, struct sim_command command) {
     struct work *work = &context->work;
-    command.stamp = now_ns();
+    command.stamp = xpu_now();
     work->queue->commands[work->head % SIM_RING] = command;
     work->issued[command.channel]++;
     __atomic_store_n(&work->queue->head, ++work->head, __ATOMIC_RELEASE);
@@ -263,11 +257,11 @@ CUresult cuda_submit(CUstream handle, struct sim_command command, struct mark *m
 CUresult cuda_look(CUcontext context) { return cuda_ask(context, SIM_LOOK, 0, 0, NULL); }
 
 void cuda_spend(uint64_t begun, uint64_t ns) {
-    while (now_ns() - begun < ns)
+    while (xpu_now() - begun < ns)
         ;
 }
 
-uint64_t cuda_spending(uint64_t ns) { return ns ? now_ns() : 0; }
+uint64_t cuda_spending(uint64_t ns) { return ns ? xpu_now() : 0; }
 
 /* ---- what is done ---- */
 

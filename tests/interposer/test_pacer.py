@@ -511,3 +511,41 @@ def test_a_program_ends_whatever_is_under_way(paced: Callable[..., Paced], way: 
 def test_sanitizers_find_nothing(paced: Callable[..., Paced], kind: str, what: str) -> None:
     one = paced(50, libraries=build(kind), fenced=kind if what == "forks" else "")
     run_sanitized(one, kind, what)
+
+
+#: How a program's clock can differ from the host's, as words in front of it.
+CLOCKS = {
+    "ten times as fast": ["env", "RATE=10"],
+    "a day ahead": ["env", "SHIFT_S=86400"],
+    "behind": ["env", "SHIFT_S=-100"],
+    "a time namespace": ["unshare", "--time", "--fork", "--kill-child", "--monotonic", "86400", "env"],
+}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_a_cap_holds_whatever_clock_a_program_has_and_for_those_after_it(
+    paced: Callable[..., Paced], tmp_path: Path, clock: str
+) -> None:
+    one = paced(30)
+    library = compile_c(
+        Path(__file__).with_name("shifted_clock.c"), tmp_path / "shifted.so", "-shared", "-fPIC"
+    )
+    preload = [] if clock == "a time namespace" else [f"LD_PRELOAD={library}"]
+    words = [*CLOCKS[clock], *preload, str(one.program), "ways"]
+    pipe = subprocess.PIPE
+    rate = 10 if "ten" in clock else 1
+
+    def got(program: subprocess.Popen[str]) -> float:
+        began = time.monotonic()
+        count = int(asks(program, "cuLaunchKernel", "symbol", 2 * rate).split()[0])
+        return count / 10 / (time.monotonic() - began)  # of 1 ms each
+
+    shifted = one.sandbox.start(words, stdin=pipe, stdout=pipe, text=True)
+    try:
+        within(22, 36, lambda: got(shifted))
+    finally:
+        shifted.stdin.close()
+        shifted.wait(20)
+    with one.running("ways") as program:
+        within(22, 36, lambda: got(program))
