@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from xpu_runtime import paths
 from xpu_runtime.doctor import interpreter
 from xpu_runtime.doctor.areas import installation
 from xpu_runtime.finding import PROBLEM, UNKNOWN, Finding
@@ -18,7 +19,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
     hook.write_text(f"#!{program}\n")
-    monkeypatch.setattr(interpreter.paths, "HOOK", str(hook))
+    monkeypatch.setattr(paths, "HOOK", str(hook))
     monkeypatch.setattr(interpreter, "_ANSWER_S", 0.1)
     monkeypatch.setattr(installation, "_IMPORT_S", 0.1)
     interpreter._answer.cache_clear()
