@@ -155,7 +155,7 @@ def find_driver(root: str) -> Driver:
         raise PlaceError(f"no {', no '.join(missing)} beside {found.folder}/{LIBRARIES[1]}")
     smi = found.program("nvidia-smi") or shutil.which("nvidia-smi") or ""
     whole = {name: path for name, path in libraries.items() if path}
-    return Driver(found.folder, whole, smi, found.in_cache and not root)
+    return Driver(found.folder, whole, smi, found.in_cache and found.root == "/")
 
 
 def bytes_of(amount: str) -> int:

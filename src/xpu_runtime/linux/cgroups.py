@@ -49,6 +49,12 @@ def mounted(of: tuple[str, ...] | None = None) -> list[Hierarchy]:
     return found
 
 
+def v1_controllers() -> tuple[str, ...]:
+    """The controllers of each v1 hierarchy that this process is in, as the kernel writes them ("cpu,cpuacct",
+    "name=systemd"), mounted or not."""
+    return tuple(",".join(controllers) for controllers, _ in _memberships(os.getpid()) if controllers)
+
+
 def v2_mountpoint() -> str | None:
     """Where cgroup v2 is mounted, on a hybrid host too; None where it is not."""
     return next((each.mountpoint for each in mounted((_V2,))), None)

@@ -51,6 +51,7 @@ def granted(uuid: str) -> Grant:
         ([V1], WARNING, "v1 only"),
         ([V1, Hierarchy(2, (), "/", "{0}")], OK, "hybrid"),
         ([Hierarchy(2, (), "/", "{0}")], OK, "with dmem controller"),
+        ([V2, Hierarchy(2, (), "/", "{0}")], OK, "with dmem controller"),
         ([V2], PROBLEM, "cgroup v2 is at /sys/fs/cgroup/unified and not at"),
         ([Hierarchy(1, ("memory",), "/", "/sys/fs/cgroup/memory"), V2], PROBLEM, "no container can start"),
     ],
@@ -58,7 +59,9 @@ def granted(uuid: str) -> Grant:
 def test_cgroups(tmp_path: Path, mounted: list[Hierarchy], state: str, says: str) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory dmem\n")
     here = [each.replace(mountpoint=each.mountpoint.format(tmp_path)) for each in mounted]
-    finding = kernel.of_cgroups(here, systemd=True, top=str(tmp_path))
+    finding = kernel.of_cgroups(
+        here, systemd=True, top=str(tmp_path), own=("devices",) if V1 in mounted else ()
+    )
     assert finding.state == state
     assert says in finding.text
     assert (finding.todo is None) == (state == OK)

@@ -221,3 +221,89 @@ def test_a_callers_folder_that_is_a_known_place_is_known_to_starts_too(
     monkeypatch.setattr(paths, "_caller_library_path", (str(other),))
     found = driver_files.find("/")
     assert (found.folder, found.by_caller, found.engines_folder) == (str(other), True, str(known))
+
+
+@pytest.fixture
+def moving(root: Path, install: Callable[..., Path]) -> Path:
+    """A library folder of somebody else's, whose links lead to files that are root's."""
+    real = install("usr/lib/elsewhere")
+    folder = root / "home/kubernetes/bin/nvidia/lib64"
+    folder.mkdir(parents=True)
+    for file in real.iterdir():
+        (folder / file.name).symlink_to(f"/usr/lib/elsewhere/{file.name}")
+    os.chown(folder, 1000, 1000)
+    return folder
+
+
+def test_a_folder_of_somebody_elses_is_not_taken_whatever_its_links_lead_to(root: Path, moving: Path) -> None:
+    found = driver_files.find(str(root))
+    assert found.folder == ""
+    assert f"{moving} has it and is not taken, as {moving} can be written by others" in found.missing
+
+
+def test_a_link_is_followed_once_and_what_it_led_to_is_taken(
+    root: Path, install: Callable[..., Path]
+) -> None:
+    """Whoever could change it afterwards would lead the next look elsewhere."""
+    there = install("usr/local/nvidia/lib64")
+    found = search.search(str(root))
+    assert {entry.path for entry in found.entries} == {
+        f"/usr/local/nvidia/lib64/{name}.so.{VERSION}" for name in ("libcuda", "libnvidia-ml")
+    }
+    assert not any((there / Path(entry.path).name).is_symlink() for entry in found.entries)
+
+
+@pytest.mark.parametrize("link", ["mem", "kmsg", "fifo", "loop", "folder"])
+def test_what_is_no_library_is_passed_over(root: Path, install: Callable[..., Path], link: str) -> None:
+    there = install("usr/local/nvidia/lib64")
+    odd = there / "libcuda.so.9"
+    if link == "fifo":
+        os.mkfifo(odd)
+    elif link == "folder":
+        odd.mkdir()
+    elif link == "loop":
+        odd.symlink_to(odd.name)
+    else:
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/mem").touch()
+        odd.symlink_to(f"/proc/self/{link}")
+    assert driver_files.find(str(root)).folder == str(there)
+
+
+def test_cudas_stubs_are_no_driver(root: Path, install: Callable[..., Path]) -> None:
+    there = install("usr/local/nvidia/lib64", links=False)
+    for file in there.iterdir():
+        file.rename(there / f"{file.name.split('.so')[0]}.so")
+    assert driver_files.find(str(root)).folder == ""
+
+
+def test_programs_that_others_can_have_put_there_are_not_given(
+    root: Path, install: Callable[..., Path]
+) -> None:
+    install("opt/nvidia/lib64")
+    for place in ("opt/nvidia/bin", "usr/bin"):
+        (root / place).mkdir(parents=True)
+        (root / place / "nvidia-smi").touch()
+    assert driver_files.find(str(root)).program("nvidia-smi") == f"{root}/opt/nvidia/bin/nvidia-smi"
+    os.chown(root / "opt/nvidia/bin", 1000, 1000)
+    assert driver_files.find(str(root)).program("nvidia-smi") == f"{root}/usr/bin/nvidia-smi"
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_driver_container_is_judged_file_by_file(
+    root: Path, install: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    folder = "usr/lib/odd" if cached else "usr/lib64"
+    there = install(folder)
+    if cached:
+        cache(root, folder)
+    monkeypatch.setattr(search, "_cached", lambda path: () if path == "/etc/ld.so.cache" else real(path))
+    monkeypatch.setattr(search, "DRIVER_CONTAINER", str(root))
+    monkeypatch.setattr(search, "PLACES", (("usr/lib64",),))
+    found = search.search("/")
+    assert (found.folder, found.root, found.in_cache) == (str(there), str(root), False)
+    there.chmod(0o777)
+    assert search.search("/").folder == ""
+
+
+real = search._cached

@@ -19,15 +19,30 @@ def look(machine: Machine) -> Iterator[Finding]:
     yield seccomp("/proc/sys/kernel/seccomp/actions_avail")
 
 
-def of_cgroups(mounted: list[cgroups.Hierarchy], systemd: bool, top: str = _TOP) -> Finding:
-    """What these hierarchies, and whether systemd runs, mean for us; runc looks for them in `top`."""
+def of_cgroups(
+    mounted: list[cgroups.Hierarchy], systemd: bool, top: str = _TOP, own: tuple[str, ...] | None = None
+) -> Finding:
+    """What these hierarchies, and whether systemd runs, mean for us; runc looks for them in `top`. `own`: the
+    controllers of the v1 hierarchies that this process is in, one or more words each ("cpu,cpuacct")."""
     v1 = [each for each in mounted if each.version == 1 and "devices" in each.controllers]
-    v2 = next((each.mountpoint for each in mounted if each.version == 2), None)
+    points = [each.mountpoint for each in mounted if each.version == 2]
+    # runc takes `top` for v2 if that is mounted there, else needs v1's devices hierarchy.
+    v2 = top if top in points else points[0] if points else None
     manager = "systemd" if systemd else "no systemd"
     if not v1 and v2 != top:
-        # runc takes `top` for v2 if that is mounted there, else needs v1's devices hierarchy.
         there = "no cgroup hierarchy is mounted" if v2 is None else f"cgroup v2 is at {v2} and not at {top}"
-        return finding.problem("cgroups", f"{there}: no container can start", f"mount -t cgroup2 none {top}")
+        before = "" if os.path.isdir(top) else "mount -t sysfs none /sys; "
+        todo = f"{before}mount -t cgroup2 none {top}"
+        return finding.problem("cgroups", f"{there}: no container can start", todo)
+    used = top if v2 == top else v1[0].mountpoint
+    if os.path.isdir(used) and os.statvfs(used).f_flag & os.ST_RDONLY:
+        text = f"{used} is mounted read-only: no container can start"
+        return finding.problem("cgroups", text, f"mount -o remount,rw {used}")
+    missing = [] if v2 == top else _not_mounted(mounted, cgroups.v1_controllers() if own is None else own)
+    if missing:
+        text = f"the cgroup hierarchies {', '.join(missing)} are not mounted: containers do not start"
+        todo = "; ".join(_mount_v1(name, top) for name in missing)
+        return finding.problem("cgroups", text, todo)
     if v2 is None:
         text = f"v1 only, {manager}: the kernel's and the driver's own memory limits need cgroup v2"
         return finding.warning("cgroups", text, "boot with systemd.unified_cgroup_hierarchy=1")
@@ -36,6 +51,18 @@ def of_cgroups(mounted: list[cgroups.Hierarchy], systemd: bool, top: str = _TOP)
     return finding.ok(
         "cgroups", f"{kind} at {v2}, {manager}, {'with' if dmem else 'without'} dmem controller"
     )
+
+
+def _not_mounted(mounted: list[cgroups.Hierarchy], own: tuple[str, ...]) -> list[str]:
+    """Of the v1 hierarchies that this process is in, those that are mounted nowhere: runc wants each."""
+    there = {controller for each in mounted for controller in each.controllers}
+    return [name for name in own if not there.intersection(name.split(","))]
+
+
+def _mount_v1(name: str, top: str) -> str:
+    folder = f"{top}/{name.removeprefix('name=')}"
+    options = f"none,{name}" if name.startswith("name=") else name
+    return f"mkdir -p {folder}; mount -t cgroup -o {options} none {folder}"
 
 
 def _words(path: str) -> list[str]:

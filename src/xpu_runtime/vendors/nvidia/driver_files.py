@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime.linux import ldcache
+from xpu_runtime.linux import ldcache, trusted
 from xpu_runtime.vendors.inventory import Library
 from xpu_runtime.vendors.nvidia.search import Found, resolve, search
 
@@ -108,24 +108,39 @@ class DriverFiles:
 
     def program(self, name: str) -> str | None:
         """The host path of one of the driver's programs, of that driver whose libraries were found: those
-        that lie beside them come first."""
-        beside = [self.folder, *(f"{above}/bin" for above in self._above())] if self.folder else []
-        for folder in [*beside, *_BIN_FOLDERS]:
-            path = self._below_root(os.path.join(folder, name))
+        that lie beside them come first, if nobody but root could have put them there."""
+        for folder in self._beside():
+            path = self._judged(f"{folder}/{name}")
+            if path is not None:
+                return path
+        for folder in _BIN_FOLDERS:
+            path = resolve(self.root, os.path.join("/", folder, name))
             if path is not None:
                 return path
         return None
 
-    def _above(self) -> tuple[str, str]:
-        """/usr/local/nvidia for the folder lib64 there, /usr for /usr/lib/x86_64-linux-gnu: where bin is."""
-        above = os.path.dirname(self.folder)
-        return above, os.path.dirname(above)
+    def programs(self) -> list[str]:
+        """The host paths of those that are there."""
+        names = (name for group in BINARIES.values() for name in group)
+        return [path for path in map(self.program, names) if path is not None]
 
-    def _below_root(self, path: str) -> str | None:
-        """The file at a host path, or at one that is relative to the root."""
-        if path.startswith("/"):
-            path = os.path.relpath(path, self.root)
-        return resolve(self.root, os.path.join("/", path))
+    def _beside(self) -> list[str]:
+        """/usr/local/nvidia/bin for /usr/local/nvidia/lib64, /usr/bin for /usr/lib/x86_64-linux-gnu; and the
+        folder of the libraries itself (WSL's)."""
+        if not self.folder:
+            return []
+        above = os.path.dirname(self.folder)
+        is_multiarch = os.path.basename(above) == "lib"
+        return [self.folder, f"{above}/bin", *([f"{os.path.dirname(above)}/bin"] if is_multiarch else [])]
+
+    def _judged(self, path: str) -> str | None:
+        """The regular file at a host path, as a host path."""
+        try:
+            real = trusted.real("/" + os.path.relpath(path, self.root), self.root)
+        except (trusted.UntrustedError, OSError):
+            return None
+        host = os.path.join(self.root, real.lstrip("/"))
+        return host if os.path.isfile(host) else None
 
     def select(self, version: str) -> list[Library]:
         """Every file of driver `version`, each with its capability."""
@@ -170,11 +185,12 @@ class DriverFiles:
 
     def _data(self, place: str) -> str | None:
         """Of usr/share the driver's own comes first, where it lies in a folder of its own."""
-        own = [f"{self._above()[0]}/{place[4:]}"] if self.folder and place.startswith("usr/share/") else []
-        for path in [*own, os.path.join(self.root, place)]:
-            if os.path.exists(path):
-                return path
-        return None
+        if self.folder and place.startswith("usr/share/"):
+            own = self._judged(f"{os.path.dirname(self.folder)}/{place[4:]}")
+            if own is not None:
+                return own
+        path = os.path.join(self.root, place)
+        return path if os.path.exists(path) else None
 
 
 _FLAGS_32 = ldcache.flags_for("i386")

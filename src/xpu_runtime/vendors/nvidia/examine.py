@@ -64,10 +64,8 @@ def _of_folder(found: DriverFiles) -> list[Finding]:
     """What the folder of the libraries, or those beside it, should have and do not."""
     findings = []
     if found.by_caller:
-        theirs = f"that in {found.engines_folder}" if found.engines_folder else "none"
-        text = (
-            f"only this shell's LD_LIBRARY_PATH leads to {found.folder}: the driver of containers is {theirs}"
-        )
+        theirs = f"get that in {found.engines_folder}" if found.engines_folder else "find no driver"
+        text = f"only this shell's LD_LIBRARY_PATH leads to the driver in {found.folder}: containers {theirs}"
         findings.append(finding.problem(_CHECK, text, _into_cache(found.folder)))
     if found.folder.startswith(_WSL):
         text = f"the driver in {found.folder} is WSL's: it has no device nodes to give to containers"

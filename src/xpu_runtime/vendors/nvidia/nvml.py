@@ -77,8 +77,8 @@ def discover(root: str) -> Discovered:
         files.cache,
         os.path.join(root, "dev/nvidia-caps"),
         os.path.join(root, "proc/driver/nvidia/version"),
-        # A folder's time changes when another driver's files come into it.
-        *([library, files.folder] if library else []),
+        # A folder's time changes when another driver's files come into it; programs lie elsewhere.
+        *([library, files.folder, *files.programs()] if library else []),
     ]
     stamps = tuple(map(stamp, watched))
     if library is None:
@@ -86,7 +86,7 @@ def discover(root: str) -> Discovered:
     try:
         pynvml = _open(library)
     except _NotLoaded:
-        return Discovered(missing=f"the NVIDIA driver of {root} is not loaded", stamps=stamps)
+        return Discovered(missing=f"the NVIDIA driver is not loaded (driver root {root})", stamps=stamps)
     try:
         version = pynvml.nvmlSystemGetDriverVersion()
         number = pynvml.nvmlSystemGetCudaDriverVersion_v2()

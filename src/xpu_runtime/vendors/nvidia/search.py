@@ -3,16 +3,15 @@
 The loader's cache of the driver root comes first, as there the driver's installer has put them. Not every
 host has them in it: GKE's nodes, containerised drivers and many images keep them in a folder of their own,
 which only LD_LIBRARY_PATH names. A folder is taken if libnvidia-ml.so.1 is in it, and if nobody but root
-could have put it there: its files are mounted into containers, and opened by root.
+could have put it there (linux/trusted.py): its files are mounted into containers, and loaded by root.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 
 from xpu_runtime import paths
-from xpu_runtime.linux import elf, ldcache
+from xpu_runtime.linux import elf, ldcache, trusted
 from xpu_runtime.value import Value
 
 #: Without it no card is found.
@@ -72,51 +71,82 @@ class Found(Value):
         more = " nor in LD_LIBRARY_PATH" if paths.caller_library_path() and self.root == "/" else ""
         known = os.path.join(self.root, PLACES[0][0])
         text = f"{NVML} is neither in {self.cache}{more} nor in {known} and the like"
-        return (
-            f"{text}; {self.refused_folder} has it and is not taken, as {self.refused}"
-            if self.refused
-            else text
-        )
+        if not self.refused:
+            return text
+        return f"{text}; {self.refused_folder} has it and is not taken, as {self.refused}"
 
 
 def search(root: str) -> Found:
     """The driver's libraries below `root`; without NVML's where there is no driver."""
     cache = os.path.join(root, "etc/ld.so.cache")
     cached = _cached(cache)
-    if _has_nvml(root, cached):
+    if _nvml(root, cached):
         return Found(root, cached, cache, in_cache=True)
     engines = _known(Found(root, cached, cache))
-    # What the caller's variable names are folders of the host.
-    entries = _entries(root, paths.caller_library_path()) if root == "/" else ()
-    nvml = _nvml(root, entries)
-    if nvml is None or nvml == _nvml(engines.root, engines.entries):
+    if root != "/" or not paths.caller_library_path():
         return engines
-    why = _why_not_trusted(root, entries)
-    if why:
-        return engines if engines.folder else _refused(engines, nvml, why)
-    return Found(root, entries, cache, by_caller=True, engines_folder=engines.folder)
+    # LD_LIBRARY_PATH names folders of the host.
+    callers = _in_folders(Found(root, (), cache), paths.caller_library_path())
+    if not callers.folder:
+        return engines if engines.folder or not callers.refused else callers
+    if callers.folder == engines.folder:
+        return engines
+    return callers.replace(by_caller=True, engines_folder=engines.folder)
 
 
 def _known(none: Found) -> Found:
     """In the places that hosts are known for; `none`, with what was refused, where no driver is there."""
-    root = none.root
     for place in PLACES:
-        entries = _entries(root, place)
-        nvml = _nvml(root, entries)
-        if nvml is not None:
-            why = _why_not_trusted(root, entries)
-            if not why:
-                return Found(root, entries, none.cache)
-            none = none if none.refused else _refused(none, nvml, why)
-    if root == "/" and not why_not_trusted(DRIVER_CONTAINER):
-        found = search(DRIVER_CONTAINER)
+        found = _in_folders(none, place)
         if found.folder:
             return found
-    return none
+        none = none if none.refused else found
+    if none.root != "/" or trusted.may_hang(DRIVER_CONTAINER):
+        return none
+    found = _of_container(none)
+    return found if found.folder else none
 
 
-def _refused(found: Found, nvml: str, why: str) -> Found:
-    return found.replace(refused_folder=os.path.dirname(nvml), refused=why)
+def _of_container(none: Found) -> Found:
+    """In the root of a driver container, by its own loader's cache first; its files are judged as others'."""
+    root = DRIVER_CONTAINER
+    cache = os.path.join(root, "etc/ld.so.cache")
+    try:
+        trusted.real(root)
+        entries = [
+            entry.replace(path=trusted.real(entry.path, root))
+            for entry in _cached(cache)
+            if entry.soname.startswith(_STARTS)
+        ]
+    except (trusted.UntrustedError, OSError):
+        entries = []
+    if _nvml(root, tuple(entries)):
+        return Found(root, tuple(entries), cache)
+    return _known(Found(root, (), cache)) if os.path.isdir(root) else none
+
+
+def _in_folders(none: Found, folders: tuple[str, ...]) -> Found:
+    """The libraries of these folders as a loader's cache would have them. `none`, with the reason, where NVML
+    is not among them or others could have put a file there."""
+    entries: list[ldcache.Entry] = []
+    for folder in folders:
+        inside, host = os.path.join("/", folder), os.path.join(none.root, folder.lstrip("/"))
+        if trusted.may_hang(host):
+            continue
+        try:
+            real = trusted.real(inside, none.root)
+            names = os.listdir(os.path.join(none.root, real.lstrip("/")))
+            # The newest first, where the files of two drivers lie there.
+            for name in sorted(names, reverse=True):
+                if name.startswith(_STARTS) and ".so" in name:
+                    entries += _of_file(none.root, f"{real}/{name}")
+        except trusted.UntrustedError as error:
+            if os.path.lexists(f"{host}/{NVML}"):
+                return none.replace(refused_folder=host, refused=str(error))
+        except OSError:
+            continue  # there is no such folder, or it cannot be read
+    found = none.replace(entries=tuple(entries))
+    return found if found.folder else none
 
 
 def resolve(root: str, path: str) -> str | None:
@@ -131,25 +161,6 @@ def resolve(root: str, path: str) -> str | None:
     return host if os.path.isfile(host) else None
 
 
-def why_not_trusted(path: str) -> str:
-    """Why others than root or the caller could have written that file or folder; "" if none could."""
-    at = os.path.realpath(path)
-    # In a folder with the sticky bit (/tmp) others cannot replace what is root's, and can add files.
-    ignored = 0
-    while True:
-        try:
-            status = os.stat(at)
-            is_fixed = os.statvfs(at).f_flag & os.ST_RDONLY
-        except OSError as error:
-            return f"{at}: {error.strerror}"
-        writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & ignored
-        if not is_fixed and (status.st_uid not in (0, os.geteuid()) or writable):
-            return f"{at} can be written by others than root"
-        if at == "/":
-            return ""
-        at, ignored = os.path.dirname(at), stat.S_ISVTX
-
-
 def _cached(cache: str) -> tuple[ldcache.Entry, ...]:
     try:
         with open(cache, "rb") as file:
@@ -158,52 +169,30 @@ def _cached(cache: str) -> tuple[ldcache.Entry, ...]:
         return ()
 
 
-def _has_nvml(root: str, entries: tuple[ldcache.Entry, ...]) -> bool:
-    return _nvml(root, entries) is not None
-
-
 def _nvml(root: str, entries: tuple[ldcache.Entry, ...]) -> str | None:
     flags = ldcache.flags_for(_MACHINE)
     paths_of_it = (entry.path for entry in entries if (entry.soname, entry.flags) == (NVML, flags))
     return next((path for path in (resolve(root, each) for each in paths_of_it) if path), None)
 
 
-def _why_not_trusted(root: str, entries: tuple[ldcache.Entry, ...]) -> str:
-    """Of the first file that is not."""
-    whys = (why_not_trusted(path) for entry in entries if (path := resolve(root, entry.path)))
-    return next(filter(None, whys), "")
-
-
-def _entries(root: str, folders: tuple[str, ...]) -> tuple[ldcache.Entry, ...]:
-    """What a loader's cache would have of the libraries in these folders."""
-    entries = []
-    for folder in folders:
-        try:
-            names = os.listdir(os.path.join(root, folder.lstrip("/")))
-        except OSError:
-            continue
-        # The newest first, where the files of two drivers lie there.
-        for name in sorted(names, reverse=True):
-            if name.startswith(_STARTS) and ".so" in name:
-                entries += _of_file(root, os.path.join("/", folder, name))
-    return tuple(entries)
-
-
 def _of_file(root: str, path: str) -> list[ldcache.Entry]:
-    """An entry for the file's own name, and one for its SONAME, whose link may be missing."""
-    host = resolve(root, path)
-    if host is None:
-        return []
+    """An entry for the file's own name, and one for its SONAME, whose link may be missing; by the path of the
+    file itself, so that no link is followed again. UntrustedError."""
     try:
-        fd = os.open(host, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        real = trusted.real(path, root)
+        fd = os.open(os.path.join(root, real.lstrip("/")), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return []
     try:
         machine, soname = elf.elf_machine(fd), elf.elf_soname(fd)
+    except OSError:
+        return []
     finally:
         os.close(fd)
     if not machine:
         return []
+    name = os.path.basename(path)
+    # CUDA's stubs, which have no version in their names, have the driver's SONAME.
+    names = (name, soname) if f"{soname.partition('.so')[0]}.so." in os.path.basename(real) else (name,)
     flags = ldcache.flags_for(machine)
-    names = dict.fromkeys((os.path.basename(path), soname))
-    return [ldcache.Entry(name, path, flags) for name in names if name]
+    return [ldcache.Entry(each, real, flags) for each in dict.fromkeys(names) if each]

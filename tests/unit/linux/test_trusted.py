@@ -1,0 +1,86 @@
+"""Who can have put something at a path: each folder and link on the way is judged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.linux import mountinfo, trusted
+from xpu_runtime.linux.mountinfo import MountEntry
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/file").touch()
+    return tmp_path
+
+
+def test_links_are_followed_and_stay_below_the_root(folder: Path) -> None:
+    (folder / "a/link").symlink_to("/a/b")
+    (folder / "a/up").symlink_to("../../../../a/b/file")
+    assert trusted.real("/a/link/file", str(folder)) == "/a/b/file"
+    assert trusted.real("/a/up", str(folder)) == "/a/b/file"
+    assert trusted.real(f"{folder}/a/b/../b/file") == f"{folder.resolve()}/a/b/file"
+
+
+@pytest.mark.parametrize("who", ["mode", "owner"])
+@pytest.mark.parametrize("where", ["a", "a/b", "a/b/file"])
+def test_what_others_can_write_is_named(folder: Path, where: str, who: str) -> None:
+    if who == "mode":
+        (folder / where).chmod(0o777)
+    else:
+        os.chown(folder / where, 1000, 1000)
+    with pytest.raises(
+        trusted.UntrustedError, match=f"^{folder}/{where} can be written by others than root$"
+    ):
+        trusted.real(f"{folder}/a/b/file")
+
+
+def test_a_folder_that_a_link_passes_through_is_judged(folder: Path) -> None:
+    (folder / "others").mkdir()
+    (folder / "others/on").symlink_to(folder / "a/b")
+    (folder / "link").symlink_to("others/on/file")
+    assert trusted.real(f"{folder}/link") == f"{folder}/a/b/file"
+    (folder / "others").chmod(0o777)
+    with pytest.raises(trusted.UntrustedError, match="/others can be written"):
+        trusted.real(f"{folder}/link")
+
+
+def test_in_a_sticky_folder_what_is_roots_is_fixed_and_the_folder_itself_is_not(folder: Path) -> None:
+    (folder / "a").chmod(0o1777)
+    assert trusted.real(f"{folder}/a/b/file")
+    with pytest.raises(trusted.UntrustedError):
+        trusted.real(f"{folder}/a")
+    (folder / "a/link").symlink_to("b/file")
+    os.chown(folder / "a/link", 1000, 1000, follow_symlinks=False)
+    with pytest.raises(trusted.UntrustedError, match="/a/link can be written"):
+        trusted.real(f"{folder}/a/link")
+
+
+def test_a_file_system_that_is_mounted_read_only_is_fixed(folder: Path) -> None:
+    os.chown(folder / "a", 1000, 1000)
+    program = f"from xpu_runtime.linux import trusted; print(trusted.real('{folder}/a/b/file'))"
+    script = f"""mount --bind {folder}/a {folder}/a; mount -o remount,bind,ro {folder}/a; exec "$@" """
+    words = ["unshare", "-m", "sh", "-ec", script, "sh", sys.executable, "-c", program]
+    done = subprocess.run(words, env={"PYTHONPATH": "src"}, capture_output=True, text=True)
+    assert done.stdout.strip() == f"{folder}/a/b/file", done.stderr
+
+
+def test_links_without_an_end_are_an_error(folder: Path) -> None:
+    (folder / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        trusted.real(f"{folder}/loop")
+    with pytest.raises(FileNotFoundError):
+        trusted.real(f"{folder}/a/missing")
+
+
+def test_a_file_system_of_others_making_may_hang(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = {"fuse": [MountEntry("0:1", "fuse.sshfs", "", "/", "/home/user", False)]}
+    monkeypatch.setattr(mountinfo, "read", lambda kind: mounts.get(kind, []))
+    assert trusted.may_hang("/home/user/bin") and trusted.may_hang("/home/user")
+    assert not trusted.may_hang("/home/user2")
