@@ -23,7 +23,8 @@ ORDER = {
     "native/headers/cuda": (),
     "native/headers/nvml": (),
     "native/abi": (),
-    "native/account": ("native/abi",),
+    "native/clock": (),
+    "native/account": ("native/abi", "native/clock"),
     "native/interposer/nvidia": (),
     "native/interposer/nvidia/client": ("native/account", "native/headers/nvml"),
     "native/interposer/nvidia/cuda": (
@@ -44,7 +45,7 @@ ORDER = {
     "sim/exports": (),
     "sim/client": ("sim",),
     "sim/driver": ("sim",),
-    "sim/cuda": ("sim", "sim/client", "native/headers/cuda"),
+    "sim/cuda": ("sim", "sim/client", "native/clock", "native/headers/cuda"),
     "sim/cudart": ("sim/cuda",),
     "sim/nvml": ("sim/client", "native/headers/nvml"),
     "sim/mps": ("sim",),

@@ -90,14 +90,16 @@ static bool rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, u
     return before != 0;
 }
 
-/* A debt beyond all that the container was ever charged is none of its work's: the word was written by another
- * clock, or by the program. Without this all its programs would wait for as long, and nobody would know why. */
+/* A debt beyond all that the container was ever charged is none of its work's: the word was written by
+ * another clock, or by the program. Without this all its programs would wait for as long, and nobody would
+ * know why. */
 static void forget_rubbish(int device, uint32_t share, uint64_t now) {
     struct xpu_usage_compute *compute = compute_of(device);
     uint64_t paid = XPU_LOAD(compute->paid);
     uint64_t most = at_share(XPU_LOAD(compute->used), share) + XPU_KEPT_CREDIT_NS;
     if (paid > now && paid - now > most)
-        (void)__atomic_compare_exchange_n(&compute->paid, &paid, now, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+        (void)__atomic_compare_exchange_n(&compute->paid, &paid, now, false, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_ACQUIRE);
 }
 
 static void rescale_all(int device, uint32_t share, uint64_t now, bool is_own) {

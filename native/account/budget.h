@@ -12,7 +12,7 @@
 #define XPU_ACCOUNT_BUDGET_H
 
 #include "abi/page.h"
-#include "clock.h"
+#include "clock/clock.h"
 
 #include <stdbool.h>
 

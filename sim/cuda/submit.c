@@ -9,7 +9,7 @@
  * them). The legacy default stream waits for all blocking streams, and they for it: by commands of their own.
  */
 #define _GNU_SOURCE
-#include "../../native/account/clock.h"
+#include "../../native/clock/clock.h"
 #include "work.h"
 
 #include <stdlib.h>

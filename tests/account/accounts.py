@@ -18,7 +18,7 @@ from support import REPOSITORY
 from xpu_runtime.limits import pages, usage_page
 
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
-SOURCES = sorted((REPOSITORY / "native/account").glob("*.c"))
+SOURCES = sorted([*(REPOSITORY / "native/account").glob("*.c"), REPOSITORY / "native/clock/clock.c"])
 LINEAR, MANAGED, POOL, VMM, ARRAY, GRAPH, EXTERNAL, FREED_EXPORTED, OVERHEAD = range(9)
 GRAIN = 512
 

@@ -73,7 +73,7 @@ static const struct kind {
     bool waits; /* for each round */
 } kinds[] = {
     {"async", round_kernel, false}, {"sync", round_kernel, true},  {"graph", round_graph, false},
-    {"train", round_step, false},   {"decode", round_graph, true},  {"interleaved", round_interleaved, true},
+    {"train", round_step, false},   {"decode", round_graph, true}, {"interleaved", round_interleaved, true},
 };
 static const struct kind *kind;
 

@@ -277,8 +277,8 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_lane *lane) 
             return true;
         }
         if (!waited) {
-            /* In every stream: nothing more may come there meanwhile, and a stream whose work has no marked end
-             * is charged until one is seen. */
+            /* In every stream: nothing more may come there meanwhile, and a stream whose work has no marked
+             * end is charged until one is seen. */
             xpu_marker_end(lane, pace->on, pace->stream);
             xpu_marker_late_all(lane, INT64_MAX);
             reaped_at = now;

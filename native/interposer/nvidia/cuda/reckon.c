@@ -142,9 +142,9 @@ static void learn_at_most(const struct xpu_lane *lane, const struct xpu_marker *
 }
 
 /* Work that had ended when its marker was recorded: what passed until then is what it took at most. It is as
- * good as right where the marker was recorded at once, and wrong by as much as the clocks are compared wrongly,
- * which of a kernel of 3 us can be all of it: one such time counts little, in either direction. Were only those
- * believed that are less, it would be learnt in the end to take nothing. */
+ * good as right where the marker was recorded at once, and wrong by as much as the clocks are compared
+ * wrongly, which of a kernel of 3 us can be all of it: one such time counts little, in either direction. Were
+ * only those believed that are less, it would be learnt in the end to take nothing. */
 static void learn_past(const struct xpu_marker *marker, double took) {
     bool at_once = marker->recorded - marker->last < IDLE_NS;
     double before = (double)marker->last_ns, least = before / 2, most = 2 * before + 1000;

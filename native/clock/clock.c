@@ -1,7 +1,7 @@
 /*
- * A program can shift or scale the time that it sees: a library in the place of clock_gettime (libfaketime), or
- * a time namespace (time_namespaces(7)). With such a clock it would get more of the device than its share, or
- * owe for a day what it used in a second, and its container's other programs with it.
+ * A program can shift or scale the time that it sees: a library in the place of clock_gettime (libfaketime),
+ * or a time namespace (time_namespaces(7)). With such a clock it would get more of the device than its share,
+ * or owe for a day what it used in a second, and its container's other programs with it.
  *
  * So the kernel's own function is called, which is mapped into each process (vdso(7)), and the offset of the
  * time namespace is taken off. What is mapped has no fixed layout but ELF's; where the function is not found,
@@ -9,7 +9,6 @@
  */
 #define _GNU_SOURCE
 #include "clock.h"
-#include "atomic.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -146,11 +145,11 @@ static int64_t read_offset(void) {
     return (int64_t)seconds * 1000000000 + (int64_t)nanoseconds;
 }
 
-static void look(void) { XPU_STORE(offset, read_offset()); }
+static void look(void) { __atomic_store_n(&offset, read_offset(), __ATOMIC_RELAXED); }
 
 __attribute__((constructor)) static void prepare(void) {
     clock_function *found = find();
-    XPU_STORE(kernels, found ? found : by_system_call);
+    __atomic_store_n(&kernels, found ? found : by_system_call, __ATOMIC_RELEASE);
     look();
     /* A child may be the first process of another time namespace. */
     pthread_atfork(NULL, NULL, look);
@@ -158,9 +157,10 @@ __attribute__((constructor)) static void prepare(void) {
 
 uint64_t xpu_now(void) {
     struct timespec now;
-    clock_function *function = XPU_LOAD(kernels);
+    clock_function *function = __atomic_load_n(&kernels, __ATOMIC_ACQUIRE);
     if (__builtin_expect(!function, 0)) /* another library's constructor came first */
         function = by_system_call;
     (void)function(CLOCK_MONOTONIC, &now);
-    return (uint64_t)((int64_t)now.tv_sec * 1000000000 + now.tv_nsec - XPU_LOAD(offset));
+    return (uint64_t)((int64_t)now.tv_sec * 1000000000 + now.tv_nsec -
+                      __atomic_load_n(&offset, __ATOMIC_RELAXED));
 }

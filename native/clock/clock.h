@@ -1,0 +1,13 @@
+/*
+ * A clock that a program cannot change: the host's CLOCK_MONOTONIC. For the account, and for the simulated
+ * device.
+ */
+#ifndef XPU_CLOCK_H
+#define XPU_CLOCK_H
+
+#include <stdint.h>
+
+/* CLOCK_MONOTONIC of the host, ns. */
+uint64_t xpu_now(void);
+
+#endif
