@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
+import re
 import shutil
 import statistics
 from collections.abc import Callable
 
 import places
-from record import SKIPPED, Record, add_options
+from record import Record, add_options
 
 SETTINGS = ("native", "no cap", "cap 100", "cap 50")
 US, MS = 1e3, 1e6
@@ -33,6 +34,8 @@ BOUNDS: dict[str, tuple[float, float] | None] = {
 #: What varies by some percent from process to process, on the host too.
 VARY, VARIES = ("start", "pair of 1 MiB"), 0.05
 GOAL = 100.0
+#: A line of launches.c that is a figure: a driver or a loader may print others.
+_FIGURE = re.compile(r"([A-Za-z][\w ]*) (\d+\.\d+)")
 Runs = dict[str, dict[str, list[float]]]
 
 
@@ -74,17 +77,28 @@ def opened(
 def run(record: Record, place: places.Place, program: str, options: argparse.Namespace) -> dict[str, float]:
     own = str(shutil.copy(program, place.shared))
     done = place.run([own, "1", str(options.launches)], timeout=60)
-    if done.returncode == SKIPPED and place.kind == "native":
-        record.skip(f"no driver: {done.stdout.strip()[-200:]}")
-    lines = [line.rpartition(" ") for line in done.stdout.splitlines()]
+    found = [(line, _FIGURE.fullmatch(line)) for line in done.stdout.splitlines() if line.strip()]
+    others = " / ".join(line.strip() for line, figure in found if not figure)[-300:]
     if done.returncode:
-        record.check(False, f"launches in a {place.kind}: {done.returncode}: {done.stdout.strip()[-300:]}")
+        record.check(False, f"launches in a place of the kind {place.kind}: {done.returncode}: {others}")
         return {}
-    return {name: float(value) for name, _, value in lines}
+    if others:
+        record.value(f"launches in a place of the kind {place.kind} also says", others)
+    return {figure[1]: float(figure[2]) for _, figure in found if figure}
+
+
+def told_so_far(record: Record, runs: Runs, number: int, options: argparse.Namespace) -> None:
+    """One line after each round: a run that is killed has these."""
+    said = []
+    for name in BOUNDS:
+        ns = {each: statistics.median(runs[each][name]) for each in SETTINGS if name in runs[each]}
+        said.append(f"{name} {', '.join(f'{each} {value:.0f}' for each, value in ns.items())}")
+    record.value(f"ns after round {number} of {options.rounds}", "; ".join(said), runs=runs)
 
 
 def told(record: Record, runs: Runs, *, simulated: bool) -> None:
     """A line for each call: what it takes on the host, and how much more elsewhere."""
+    record.check(bool(runs["native"]), "launches are measured on the host")
     for name in runs["native"]:
         ns = {each: statistics.median(runs[each][name]) for each in SETTINGS if name in runs[each]}
         more = {each: value - ns["native"] for each, value in ns.items() if each != "native"}
@@ -114,13 +128,18 @@ def main() -> None:
         machine = record.machine()
         program = record.built("launches", places.HERE)
         ready = opened(stack, options, machine)
-        for _ in range(options.rounds):
-            shuffle(order)
-            for each in order:
-                for name, value in run(record, ready[each](), program, options).items():
-                    runs[each].setdefault(name, []).append(value)
-        record.value("launches in each place", options.rounds * options.launches)
-        told(record, runs, simulated=machine.is_simulated)
+        try:
+            for number in range(1, options.rounds + 1):
+                shuffle(order)
+                for each in order:
+                    for name, value in run(record, ready[each](), program, options).items():
+                        runs[each].setdefault(name, []).append(value)
+                told_so_far(record, runs, number, options)
+        finally:
+            # Also where this run has no more time: before the places are closed, which takes some.
+            done = len(runs["native"].get("launch", ()))
+            record.value("launches in each place", done * options.launches)
+            told(record, runs, simulated=machine.is_simulated)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ SCRIPTS = REPOSITORY / "bench" / "gpu"
 sys.path.insert(0, str(SCRIPTS))
 import caps  # noqa: E402
 import card  # noqa: E402
+import launches  # noqa: E402
 import reported  # noqa: E402
 from record import Record  # noqa: E402
 
@@ -64,6 +65,26 @@ def test_launches_are_measured_on_the_host_and_in_slices(small: Small) -> None:
     assert all(found[name] == everywhere for name in ("launch", "graph launch", "start"))
     assert re.search(r"(ok|FAILED): launch, cap 50: [+-]\d+ ns", text)
     assert "pair of 1 MiB, bounds: not checked" in text
+    assert re.search(r"ns after round 1 of 1: launch native \d+, no cap \d+", text)
+
+
+@pytest.mark.parametrize("status", [0, 1, 77])
+def test_of_what_a_program_prints_only_figures_are_figures(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, status: int
+) -> None:
+    """A program that finds no GPU on a host that has one has failed, too."""
+    printed = "launch 2012.5\nlibcuda: a warning of 12\nleft behind and killed: 7 (sleep)\ngraph launch 3.0\n"
+    done = SimpleNamespace(returncode=status, stdout=printed)
+    place: Any = SimpleNamespace(kind="native", shared=tmp_path, run=lambda words, timeout: done)
+    (tmp_path / "program").touch()
+    (tmp_path / "in").mkdir()
+    place.shared = tmp_path / "in"
+    options: Any = SimpleNamespace(launches=10)
+    found = launches.run(RECORD, place, str(tmp_path / "program"), options)
+    said = "libcuda: a warning of 12 / left behind and killed: 7 (sleep)"
+    text = capsys.readouterr().out
+    assert found == ({} if status else {"launch": 2012.5, "graph launch": 3.0})
+    assert text.startswith("FAILED: ") == bool(status) and text.endswith(f": {said}\n")
 
 
 def test_a_load_runs_on_the_host_and_under_a_cap_that_is_changed(small: Small) -> None:
