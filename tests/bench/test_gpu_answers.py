@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,6 +131,53 @@ def test_a_result_that_differs_from_the_hosts_is_a_failure(
     native = ran(tmp_path / "native", ONE + TWO)
     answers.compare(answers.Case("case"), native, ran(tmp_path / "slice", value, **more), simulated=False)
     assert capsys.readouterr().out.splitlines() == [said]
+
+
+def test_other_bits_are_no_fault_where_kernels_are_chosen_by_timing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    case = answers.Case("case", by_timing=True)
+    native, inside = (ran(tmp_path / name, value) for name, value in (("a", ONE + TWO), ("b", ONE + ONE)))
+    answers.compare(case, native, inside, simulated=False)
+    assert capsys.readouterr().out.startswith("ok: case, a: 1.0e-07 off (at most 1e-05), of other bits")
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Path:
+    """An interpreter whose programs have no end; a line in `begun` beside it for each."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho begun >> {tmp_path}/begun; echo begun; exec sleep 1000\n")
+    python.chmod(0o755)
+    return python
+
+
+def test_what_has_no_end_on_the_host_does_not_cost_its_time_in_the_slice(
+    up: Callable[..., SimState], installed: Path, hanging: Path
+) -> None:
+    words = ["--place", "sandbox", "--only", "copies", "--python", str(hanging), "--timeout", "1"]
+    done = run("answers.py", up("1xT4-R580"), installed, *words)
+    assert done.returncode == 1 and done.stdout.count("FAILED: ") == 1, done.stdout + done.stderr
+    assert "copies: not run in the slice, it has no end natively: no end within 1 s" in done.stdout
+    assert (hanging.parent / "begun").read_text() == "begun\n"
+
+
+def test_what_was_not_compared_when_it_is_told_to_end_is_said(
+    up: Callable[..., SimState], installed: Path, hanging: Path
+) -> None:
+    words = ["--root", up("1xT4-R580").root, "--prefix", str(installed), "--python", str(hanging)]
+    command = [sys.executable, str(SCRIPTS / "answers.py"), *words, "--place", "sandbox", "--jobs", "1"]
+    command += ["--only", "copies", "--only", "sort"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        until = time.monotonic() + 60
+        while not (hanging.parent / "begun").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        started.terminate()
+        text, _ = started.communicate(timeout=60)
+    assert started.returncode == 143
+    assert [line.split(":")[1] for line in text.splitlines() if line.startswith("not run: ")] == [
+        " copies",
+        " sort",
+    ]
 
 
 @pytest.mark.parametrize(
