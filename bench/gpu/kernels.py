@@ -55,11 +55,13 @@ class Event:
 
 
 class Kernels:
-    """Launches kernels of about `microseconds` on the default stream."""
+    """Launches kernels of about `microseconds` on the default stream, or of so many `iterations`."""
 
-    def __init__(self, cuda: card.Cuda, microseconds: int) -> None:
-        self._cuda, self._function = cuda, ctypes.c_void_p()
-        self._iterations, self._out = ctypes.c_uint64(1000), ctypes.c_uint64(0)
+    def __init__(
+        self, cuda: card.Cuda, microseconds: int, blocks: int = _BLOCKS, iterations: int = 0
+    ) -> None:
+        self._cuda, self._function, self._blocks = cuda, ctypes.c_void_p(), blocks
+        self._iterations, self._out = ctypes.c_uint64(iterations or 1000), ctypes.c_uint64(0)
         pointers = [ctypes.addressof(each) for each in (self._iterations, self._out)]
         self._arguments = (ctypes.c_void_p * 2)(*pointers)
         module = ctypes.c_void_p()
@@ -67,12 +69,18 @@ class Kernels:
         named = f"busy_{microseconds}us".encode()
         if cuda.call("cuModuleGetFunction", ctypes.byref(self._function), module, named):
             cuda.must("cuModuleGetFunction", ctypes.byref(self._function), module, b"spin")
-            self._calibrate(microseconds)
+            if not iterations:
+                self._calibrate(microseconds)
+
+    @property
+    def iterations(self) -> int:
+        """Of each thread of a kernel: what another process takes for the same work."""
+        return self._iterations.value
 
     def launch(self) -> None:
         self._cuda.must(
             "cuLaunchKernel",
-            *(self._function, _BLOCKS, 1, 1, _THREADS, 1, 1, 0, None, self._arguments, None),
+            *(self._function, self._blocks, 1, 1, _THREADS, 1, 1, 0, None, self._arguments, None),
         )
 
     def computes(self) -> bool:

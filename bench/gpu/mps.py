@@ -1,11 +1,13 @@
 """Two containers under MPS (XPU_ENFORCE=mps) on one card, and the card without it afterwards.
 
 A fault of ours: a container is refused or its program does not work under MPS, gets more memory than its
-slice, the daemon outlives the last container, or a program on the host does not work afterwards. An MPS
-server that is killed can leave a card unusable: so this comes late in a run, nothing is killed here, and a
-daemon that is still there is told to quit by its own pipe folder. The compute mode is never changed.
+slice or more of the multiprocessors than its part, the daemon outlives the last container, or a program on
+the host does not work afterwards. An MPS server that is killed can leave a card unusable: so this comes late
+in a run, nothing is killed here, and a daemon that is still there is told to quit by its own pipe folder; so
+are all at once when this is told to end (SIGTERM). The compute mode is never changed.
 
-`mps.py client SECONDS` is the program in each container, and on the host before and after.
+`mps.py client SECONDS [ITERATIONS]` is the program in each container, and on the host before and after: the
+first one on the host measures how many iterations take 500 us, and the others compute as many.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import places
@@ -26,13 +30,19 @@ from share import runfolder
 #: Seconds until the daemon must have ended after the last container, and until it must after `quit`.
 GONE_S = 20.0
 #: Seconds until a program that computes for none has ended.
-START_S = 40.0
+START_S = 20.0
 CORES = (30, 60)
+#: Percent of its part that a container may have more: the driver gives out multiprocessors by twos, and a
+#: card's clock is higher where less of it works.
+MORE = 15.0
+#: Blocks of a kernel: several rounds on each multiprocessor, so that fewer of them take as much longer.
+BLOCKS = 8448
+RATE, ITERATIONS = "kernels in a second", "iterations of a kernel"
 PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 
 
-def client(seconds: float) -> None:
-    """Takes memory to the limit and past it, computes, and says how much."""
+def client(seconds: float, iterations: int = 0) -> None:
+    """Takes memory to the limit and past it, computes, and says how much. Told to end, it launches no more."""
     import card
     import kernels
 
@@ -47,15 +57,18 @@ def client(seconds: float) -> None:
         half = cuda.plain(limit // 2)
         if card.check(half > 0, "half of the slice is given"):
             cuda.free_plain(half)
-    load = kernels.Kernels(cuda, 500)
+    load = kernels.Kernels(cuda, 500, BLOCKS, iterations)
     card.check_result(load.computes, "a kernel computes what the host does")
-    units, until = 0, time.monotonic() + seconds
-    while time.monotonic() < until:
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    units, begin = 0, time.monotonic()
+    while time.monotonic() < begin + seconds and not told:
         for _ in range(10):
             load.launch()
         cuda.must("cuCtxSynchronize")
         units += 10
-    card.report("kernels of 500 us in a second", f"{units / seconds:.0f}")
+    card.report(ITERATIONS, load.iterations)
+    card.report(RATE, f"{units / (time.monotonic() - begin):.1f}")
     card.check(units > 0, "kernels run")
     card.end()
 
@@ -72,46 +85,72 @@ def daemons(folder: Path) -> dict[int, str]:
     return found
 
 
-def program(place: places.Place, seconds: float) -> places.Child:
-    words = [place.machine.python, str(places.HERE / "mps.py"), "client", str(seconds)]
+def program(place: places.Place, seconds: float, iterations: str = "0") -> places.Child:
+    words = [place.machine.python, str(places.HERE / "mps.py"), "client", str(seconds), iterations]
     # Its lines are told by this program.
     simulated = {"XPU_GPU_SIMULATED": "1"} if place.machine.is_simulated else {}
     return place.start(words, {"XPU_GPU_JSON": "", **simulated})
 
 
-def told(record: Record, child: places.Child, where: str, timeout: float) -> None:
-    """What a client said, and how it ended."""
+def told(record: Record, child: places.Child, where: str, until: float) -> dict[str, str]:
+    """What a client said, and how it ended; its values by name."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(timeout)
+        child.wait(max(0.0, until - time.monotonic()))
     status = child.poll()
     record.relay(where, child.output())
     if status != 0:
         tail = " ".join(child.output().split())[-200:]
-        record.check(False, f"{where}: the program ends with {status}: {tail}")
+        ended = "does not end" if status is None else f"ends with {status}"
+        record.check(False, f"{where}: the program {ended}: {tail}")
+    lines = (line.partition(": ") for line in child.output().splitlines())
+    return {name: value for name, found, value in lines if found}
 
 
-def together(record: Record, folder_of: places.Place, options: argparse.Namespace) -> None:
+def on_host(record: Record, host: places.Place, where: str, seconds: float) -> dict[str, str]:
+    return told(record, program(host, seconds), where, time.monotonic() + START_S + seconds)
+
+
+def together(record: Record, folder_of: places.Place, options: argparse.Namespace, host: dict[str, str]) -> None:
     """Two containers with a program each at the same time."""
     request = {"XPU_ENFORCE": "mps"}
+    children: list[places.Child] = []
     with contextlib.ExitStack() as stack:
-        found = [
-            stack.enter_context(
-                places.opened(
-                    "container",
-                    machine=folder_of.machine,
-                    memory=options.mem,
-                    cores=cores,
-                    beside=folder_of,
-                    request=request,
-                )
-            )
-            for cores in CORES
-        ]
-        children = [program(place, options.seconds) for place in found]
-        for cores, child in zip(CORES, children, strict=True):
-            told(record, child, f"MPS at {cores}", START_S + options.seconds)
-        record.value("MPS processes", len(daemons(folder_of.folder)))
-        record.check(bool(daemons(folder_of.folder)), "the containers have an MPS daemon")
+        slice_ = {"machine": folder_of.machine, "memory": options.mem, "beside": folder_of, "request": request}
+        try:
+            found = [stack.enter_context(places.opened("container", cores=cores, **slice_)) for cores in CORES]
+            children += [program(place, options.seconds, host.get(ITERATIONS, "0")) for place in found]
+            until = time.monotonic() + START_S + options.seconds
+            for cores, child in zip(CORES, children, strict=True):
+                said = told(record, child, f"MPS at {cores}", until)
+                judge(record, cores, said, host, simulated=folder_of.machine.is_simulated)
+            record.value("MPS processes", len(daemons(folder_of.folder)))
+            record.check(bool(daemons(folder_of.folder)), "the containers have an MPS daemon")
+        except SystemExit:
+            end_at_once(record, folder_of, children)
+            raise
+
+
+def judge(record: Record, cores: int, said: dict[str, str], host: dict[str, str], *, simulated: bool) -> None:
+    """Whether a container has no more than its part of what the host has alone."""
+    if RATE not in said or not float(host.get(RATE, "0")):
+        return  # its program has failed, and that was told
+    part = 100 * float(said[RATE]) / float(host[RATE])
+    record.value(f"MPS at {cores}, percent of the host's kernels", f"{part:.1f}")
+    most = cores * (1 + MORE / 100)
+    what = f"MPS at {cores}: {part:.1f} % of the host's kernels, at most {most:.1f}"
+    if simulated:
+        record.value("not checked", f"{what}: a simulated card has no multiprocessors")
+    else:
+        record.check(part <= most, what)
+
+
+def end_at_once(record: Record, folder_of: places.Place, children: Sequence[places.Child]) -> None:
+    """The clients and then the daemons, by their own ways, before somebody kills them all."""
+    record.value("told to end", "the clients, and the MPS daemon by quit")
+    for child in children:
+        if child.poll() is None:
+            child.signal(signal.SIGTERM)
+    quit_by_hand(record, folder_of.machine, folder_of.folder)
 
 
 def has_ended(folder: Path) -> bool:
@@ -127,7 +166,7 @@ def quit_by_hand(record: Record, machine: places.Machine, folder: Path) -> None:
             control = os.readlink(f"/proc/{pid}/exe")
             if pipe and control.endswith("nvidia-cuda-mps-control"):
                 words = {**machine.environ(), PIPE: pipe}
-                done = subprocess.run([control], input="quit\n", env=words, text=True, timeout=60)
+                done = subprocess.run([control], input="quit\n", env=words, text=True, timeout=GONE_S)
                 record.value("told to quit", f"status {done.returncode}")
     record.check(has_ended(folder), "the MPS daemon ends when it is told to quit")
 
@@ -147,17 +186,18 @@ def main() -> None:
             # It has no device, and outlives the others: what they leave is found by its folder.
             places.opened("container", machine=machine, request=nothing) as last,
         ):
-            told(record, program(host, 1.0), "host before", START_S)
+            before = on_host(record, host, "host before", 2.0)
             try:
-                together(record, last, options)
-            finally:
-                if not record.check(has_ended(last.folder), "the MPS daemon ends with the last container"):
-                    quit_by_hand(record, machine, last.folder)
-                told(record, program(host, 1.0), "host afterwards", START_S)
+                together(record, last, options, before)
+            except (places.PlaceError, subprocess.SubprocessError, OSError) as error:
+                record.check(False, " ".join(str(error).split())[:400])
+            if not record.check(has_ended(last.folder), "the MPS daemon ends with the last container"):
+                quit_by_hand(record, machine, last.folder)
+            on_host(record, host, "host afterwards", 1.0)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["client"]:
-        client(float(sys.argv[2]))
+        client(float(sys.argv[2]), *map(int, sys.argv[3:4]))
     else:
         main()

@@ -6,10 +6,12 @@ is not asserted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +27,7 @@ sys.path.insert(0, str(SCRIPTS))
 import caps  # noqa: E402
 import card  # noqa: E402
 import launches  # noqa: E402
+import mps  # noqa: E402
 import reported  # noqa: E402
 from record import Record  # noqa: E402
 
@@ -111,6 +114,43 @@ def test_two_containers_work_under_mps_and_nothing_of_it_is_left(small: Small) -
     for where in ("host before", "MPS at 30", "MPS at 60", "host afterwards"):
         assert f"ok: {where}: kernels run" in text
     assert "ok: the MPS daemon ends with the last container" in text
+
+
+@pytest.mark.parametrize(("rate", "held"), [("30.5", True), ("20", True), ("60", False)])
+def test_a_container_that_has_more_than_its_part_under_mps_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rate: str, held: bool
+) -> None:
+    monkeypatch.setattr(card, "_failed", [])
+    mps.judge(RECORD, 30, {mps.RATE: rate}, {mps.RATE: "100"}, simulated=False)
+    assert bool(failures(capsys.readouterr().out)) != held
+
+
+def test_told_to_end_mps_is_told_to_quit_before_anything_is_killed(
+    up: Callable[..., SimState], installed: Path
+) -> None:
+    words = ["--root", up("1xT4-R580").root, "--prefix", str(installed), "--seconds", "100"]
+    command = [sys.executable, str(SCRIPTS / "mps.py"), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        # Both containers have been started when there is a daemon with two clients.
+        until = time.monotonic() + 60
+        while len(_clients()) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        started.terminate()
+        text, _ = started.communicate(timeout=90)
+    assert started.returncode == 143
+    assert "told to quit: status 0" in text and "ok: the MPS daemon ends when it is told to quit" in text
+
+
+def _clients() -> list[str]:
+    """Programs of mps.py's containers that compute."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if words[2:4] == [b"client", b"100.0"]:
+                found.append(path.parent.name)
+    return found
 
 
 def test_the_boundary_is_skipped_where_no_kernel_driver_is(small: Small) -> None:
