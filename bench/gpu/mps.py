@@ -42,7 +42,7 @@ PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 def client(seconds: float, iterations: int = 0) -> None:
-    """Takes memory to the limit and past it, computes, and says how much. Told to end, it launches no more."""
+    """Takes memory to the limit and past it, computes, and says how much. Told to end, it does so."""
     import card
     import kernels
 
@@ -110,14 +110,23 @@ def on_host(record: Record, host: places.Place, where: str, seconds: float) -> d
     return told(record, program(host, seconds), where, time.monotonic() + START_S + seconds)
 
 
-def together(record: Record, folder_of: places.Place, options: argparse.Namespace, host: dict[str, str]) -> None:
+def together(
+    record: Record, folder_of: places.Place, options: argparse.Namespace, host: dict[str, str]
+) -> None:
     """Two containers with a program each at the same time."""
     request = {"XPU_ENFORCE": "mps"}
     children: list[places.Child] = []
     with contextlib.ExitStack() as stack:
-        slice_ = {"machine": folder_of.machine, "memory": options.mem, "beside": folder_of, "request": request}
+        slice_ = {
+            "machine": folder_of.machine,
+            "memory": options.mem,
+            "beside": folder_of,
+            "request": request,
+        }
         try:
-            found = [stack.enter_context(places.opened("container", cores=cores, **slice_)) for cores in CORES]
+            found = [
+                stack.enter_context(places.opened("container", cores=cores, **slice_)) for cores in CORES
+            ]
             children += [program(place, options.seconds, host.get(ITERATIONS, "0")) for place in found]
             until = time.monotonic() + START_S + options.seconds
             for cores, child in zip(CORES, children, strict=True):

@@ -55,12 +55,13 @@ class Sample:
 
 
 class Nvml:
-    """Functions give None where the driver does not answer; `status` is then why (nvmlReturn_t)."""
+    """Functions give None where the driver does not answer; `status` is then why (nvmlReturn_t), of the last
+    call of the thread that asks."""
 
     def __init__(self, path: str, uuid: str) -> None:
         """OSError: no such library, or it does not start."""
         self._library = ctypes.CDLL(path)
-        self._device, self.status = ctypes.c_void_p(), 0
+        self._device, self._of_thread = ctypes.c_void_p(), threading.local()
         for name, words in (
             ("nvmlInit_v2", ()),
             ("nvmlDeviceGetHandleByUUID", (uuid.encode(), ctypes.byref(self._device))),
@@ -68,9 +69,13 @@ class Nvml:
             if status := getattr(self._library, name)(*words):
                 raise OSError(f"{name} of {path}: error {status}")
 
+    @property
+    def status(self) -> int:
+        return getattr(self._of_thread, "status", 0)
+
     def _call(self, name: str, *words: Any) -> bool:
         function = getattr(self._library, name, None)
-        self.status = function(self._device, *words) if function else NO_FUNCTION
+        self._of_thread.status = function(self._device, *words) if function else NO_FUNCTION
         return self.status == 0
 
     def processes(self) -> dict[int, int | None] | None:

@@ -282,7 +282,8 @@ CLIENT = """
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* FILE SIZE WRAPPED [stay]: an RM_ALLOC of video memory, and FB_GET_INFO_V2; then that it is ready. */
+/* FILE SIZE WRAPPED [stay]: an RM_ALLOC of video memory, and FB_GET_INFO_V2; a call of nvidia-uvm (beside
+ * FILE) that has the same number as the resource manager's; then that it is ready. */
 int main(int count, char **words) {
     unsigned char memory[128] = {0};
     uint64_t size = strtoull(words[2], 0, 10);
@@ -299,6 +300,8 @@ int main(int count, char **words) {
     else
         ioctl(fd, _IOWR('F', 0x2b, alloc), &alloc);
     ioctl(fd, _IOWR('F', 0x2a, control), &control);
+    strcpy(strrchr(words[1], '/'), "/nvidia-uvm");
+    ioctl(open(words[1], O_RDWR), 0x2a, 0);
     ioctl(-1, 0x58505505, 0);
     if (count > 4)
         pause();
@@ -314,7 +317,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(["make", "-s", "-C", str(SCRIPTS / "boundary"), f"OUT={folder}"], check=True, timeout=120)
     (folder / "client.c").write_text(CLIENT)
     subprocess.run(["cc", "-Wall", "-Werror", "-o", folder / "client", folder / "client.c"], check=True)
-    (folder / "nvidiactl").touch()
+    for node in ("nvidiactl", "nvidia-uvm"):
+        (folder / node).touch()
     return folder
 
 
@@ -330,8 +334,8 @@ def boundary(programs: Path, name: str, *client: str) -> tuple[int, str]:
 def test_an_allocation_is_seen_with_its_size(programs: Path, wrapped: str) -> None:
     status, text = boundary(programs, "trace", str(256 * MIB), wrapped)
     assert status == 0, text
-    assert "ioctls, start: 2: 0x2a x 1, 0x2b x 1 (" in text
-    assert "RM_ALLOC: 48 bytes x 1" in text
+    assert "ioctls, start: 3: nvidiactl 0x2a x 1, 0x2b x 1; nvidia-uvm 0x2a x 1 (" in text
+    assert "RM_ALLOC: 48 bytes x 1\n" in text and "RM_CONTROL: 32 bytes x 1\n" in text
     assert "ok: 256 MiB are an RM_ALLOC of class 0x40 with their size at byte 64" in text
 
 

@@ -18,7 +18,10 @@ static const char *const names[STEPS] = {
     [LAUNCHES] = "1000 launches", [READY] = "end",
 };
 
-static unsigned int counts[STEPS][256], other[STEPS]; /* of NVIDIA's devices by number; others */
+/* Of NVIDIA's nodes one by one: a number of nvidiactl is another call of nvidia-uvm. */
+enum { NODES = 8 };
+static char nodes[NODES][32];
+static unsigned int counts[STEPS][NODES][256], other[STEPS]; /* by number; of other files */
 static unsigned int sizes[256][0x4000];
 static unsigned int memory_objects, found;
 static uint64_t largest;
@@ -50,20 +53,39 @@ static void look_at_alloc(const struct ioctl *one) {
     found += size == BYTES;
 }
 
+/* The last place is for all that there is no place for. */
+static unsigned int place_of(const char *node) {
+    unsigned int place = 0;
+    while (place < NODES - 1 && *nodes[place] && strcmp(nodes[place], node) != 0)
+        place++;
+    snprintf(nodes[place], sizeof nodes[place], "%s", place < NODES - 1 ? node : "others");
+    return place;
+}
+
+/* Whether its numbers are the resource manager's, as nvidiactl's and each card's are, and not nvidia-uvm's. */
+static bool is_rm(const char *node) {
+    return strncmp(node, "nvidia-", strlen("nvidia-")) != 0;
+}
+
 static unsigned int count_step(enum step step) {
-    char text[512] = "";
+    char text[1024] = "";
     unsigned int all = 0;
-    for (unsigned int nr = 0; nr < 256; nr++) {
-        size_t length = strlen(text);
-        if (!counts[step][nr])
-            continue;
-        all += counts[step][nr];
-        snprintf(text + length, sizeof text - length, "%s 0x%02x x %u", length ? "," : ":", nr,
-                 counts[step][nr]);
+    for (unsigned int node = 0; node < NODES; node++) {
+        bool is_first = true;
+        for (unsigned int nr = 0; nr < 256; nr++) {
+            size_t length = strlen(text);
+            unsigned int count = counts[step][node][nr];
+            if (!count)
+                continue;
+            all += count;
+            snprintf(text + length, sizeof text - length, "%s%s 0x%02x x %u", is_first && length ? "; " : "",
+                     is_first ? nodes[node] : ",", nr, count);
+            is_first = false;
+        }
     }
     char name[64];
     snprintf(name, sizeof name, "ioctls, %s", names[step]);
-    value(name, "%u%s (%u on other files)", all, text, other[step]);
+    value(name, "%u%s%s (%u on other files)", all, *text ? ": " : "", text, other[step]);
     return all;
 }
 
@@ -106,9 +128,11 @@ int main(int count, char **words) {
             step = one.step < STEPS ? one.step : step;
             reached = reached || step == READY;
         } else if (*one.node && one.nr < 256) {
-            counts[step][one.nr]++;
-            sizes[one.nr][one.size & 0x3fff]++;
-            look_at_alloc(&one);
+            counts[step][place_of(one.node)][one.nr]++;
+            if (is_rm(one.node)) {
+                sizes[one.nr][one.size & 0x3fff]++;
+                look_at_alloc(&one);
+            }
         } else {
             other[step]++;
         }
