@@ -2,8 +2,8 @@
 
 The root is an overlay, so that the host's files stay as they are; its upper folder is in a tmpfs, as an
 overlay's cannot be in an overlay. It shows one file system. What else is mounted below / is bound in, but for
-the kernel's own, /run, /tmp, and the driver, which the runtime brings; the system's folders, in which the
-runtime makes mount points, are overlays, too.
+the kernel's own, /run, /tmp, and the driver, which the runtime brings: read-only, as it is the host's own.
+The system's folders, in which the runtime makes mount points, are overlays, too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,18 @@ from xpu_runtime.linux import mountinfo, syscalls
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64")
 _OVERLAID = (*_SYSTEM, "/usr", "/usr/local", "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/etc", "/var")
 _LEFT_OUT = ("/proc", "/sys", "/dev", "/run", "/var/run", "/tmp")
+#: Where programs would write beside their home or their modules, which may be read-only: all of it is gone
+#: with the container, so that none takes what another one has compiled.
+_CACHES = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TMPDIR": "/tmp",
+    "CUDA_CACHE_PATH": "/tmp/cuda-cache",
+    "CUPY_CACHE_DIR": "/tmp/cupy-cache",
+    "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor-cache",
+    "TORCH_EXTENSIONS_DIR": "/tmp/torch-extensions",
+    "TRITON_CACHE_DIR": "/tmp/triton-cache",
+    "XDG_CACHE_HOME": "/tmp/cache",
+}
 #: What a container gets of Docker, too.
 _CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID"),
@@ -71,14 +83,24 @@ def environ(libraries: Sequence[str]) -> dict[str, str]:
     """This process's own without what leads to a driver or asks for devices."""
     dropped = ("XPU_", "NVIDIA_VISIBLE", "NVIDIA_DRIVER", "CUDA_VISIBLE", "LD_LIBRARY_PATH", "LD_PRELOAD")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return {"PATH": os.defpath, **kept, **({"LD_LIBRARY_PATH": ":".join(libraries)} if libraries else {})}
+    return {
+        "PATH": os.defpath,
+        **kept,
+        **_CACHES,
+        **({"LD_LIBRARY_PATH": ":".join(libraries)} if libraries else {}),
+    }
 
 
 def spec(
-    name: str, rootfs: Path, environ: dict[str, str], binds: Sequence[str], driver_folder: str
+    name: str,
+    rootfs: Path,
+    environ: dict[str, str],
+    binds: Sequence[str],
+    driver_folder: str,
+    shared: str = "",
 ) -> dict[str, Any]:
-    """One with a large /dev/shm and a first process that reaps. Its network is a loopback, which runc sets
-    up: the host's may be down, and NCCL needs one."""
+    """One with a large /dev/shm and a first process that reaps; of the host only `shared` may be written to.
+    Its network is a loopback, which runc sets up: the host's may be down, and NCCL needs one."""
     kinds = ("bounding", "effective", "permitted")
     shm = ["nosuid", "nodev", "mode=1777"]
     mounts = [
@@ -94,9 +116,8 @@ def spec(
     for path in [*bound, *binds]:
         # A single file there is the driver's, as engines put it into containers.
         if os.path.isdir(path) or (os.path.exists(path) and not path.startswith("/usr/")):
-            mounts.append(
-                {"destination": path, "source": path, "type": "bind", "options": ["bind", "rprivate"]}
-            )
+            mounts.append(_bind(path, "ro"))
+    mounts += [_bind(shared)] if shared else []
     return {
         "ociVersion": "1.0.2",
         "process": {
@@ -126,6 +147,10 @@ def _limit(name: str) -> dict[str, Any]:
 
 def _mount_of(destination: str, kind: str, *options: str) -> dict[str, Any]:
     return {"destination": destination, "type": kind, "source": kind, "options": list(options)}
+
+
+def _bind(path: str, *options: str) -> dict[str, Any]:
+    return {"destination": path, "source": path, "type": "bind", "options": ["bind", "rprivate", *options]}
 
 
 def _mounted(driver_folder: str) -> list[str]:

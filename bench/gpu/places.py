@@ -42,6 +42,8 @@ PREFIX = "xpu-gpu-"
 TIMED_OUT = 124
 #: In the environment of each program that a place starts: the place's folder, and which program it is.
 MARK = "XPU_GPU_RUN"
+#: Seconds until a container runs, or a command of the product has ended.
+START_S = 120
 #: Seconds until processes that were killed must be gone: a driver takes its time to free what they had.
 GONE_S = 20.0
 
@@ -256,7 +258,7 @@ class Sandbox(Place):
 
 class Container(Place):
     """`request`: more of what a container asks for by its environment (XPU_SCHED); `host_pids`: no pid
-    namespace of its own; `binds`: more folders of the host at their own path."""
+    namespace of its own; `binds`: more folders of the host at their own path, read-only."""
 
     kind = "container"
 
@@ -290,8 +292,9 @@ class Container(Place):
         folder = self.folder / f"bundle-{self.name}"
         rootfs = bundle.overlay(folder, self.machine.driver.folder)
         environ = {**bundle.environ(self.machine.other_libraries()), **self._asked()}
-        binds = [str(REPOSITORY), str(self.shared), *self._binds, *bundle.left_out(self.machine.python)]
-        spec = bundle.spec(self.name, rootfs, environ, binds, self.machine.driver.folder)
+        binds = [str(REPOSITORY), *self._binds, *bundle.left_out(self.machine.python)]
+        driver = self.machine.driver.folder
+        spec = bundle.spec(self.name, rootfs, environ, binds, driver, str(self.shared))
         if self._host_pids:
             spec["linux"]["namespaces"].remove({"type": "pid"})
         (folder / "config.json").write_text(json.dumps(spec))
@@ -299,14 +302,18 @@ class Container(Place):
         log = folder / "log"
         with log.open("wb") as output:
             words = [*self._runtime, "run", "--detach", "--bundle", str(folder), self.name]
-            done = subprocess.run(
-                words,
-                env=self.product_environ(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                timeout=120,
-            )
+            try:
+                done = subprocess.run(
+                    words,
+                    env=self.product_environ(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=START_S,
+                )
+            except subprocess.TimeoutExpired as late:
+                said = log.read_text(errors="replace").strip()
+                raise PlaceError(f"no container within {START_S} s: {said}") from late
         if done.returncode:
             raise PlaceError(f"no container: {log.read_text(errors='replace').strip()}")
 
@@ -333,7 +340,12 @@ class Container(Place):
         return {**asked, **self._request}
 
     def _call(self, words: list[str]) -> str:
-        done = subprocess.run(words, env=self.product_environ(), capture_output=True, text=True, timeout=120)
+        try:
+            done = subprocess.run(
+                words, env=self.product_environ(), capture_output=True, text=True, timeout=START_S
+            )
+        except subprocess.TimeoutExpired as late:
+            raise PlaceError(f"{' '.join(words)}: no end within {START_S} s") from late
         if done.returncode:
             raise PlaceError(f"{' '.join(words)}: {(done.stderr or done.stdout).strip()}")
         return done.stdout

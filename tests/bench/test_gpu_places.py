@@ -146,6 +146,20 @@ def test_what_a_container_writes_is_not_on_the_host(machine: places.Machine) -> 
         assert done.returncode == 0 and not Path(done.stdout.strip()).exists(), done.stdout
         assert not Path(f"/{name}").exists() and not Path(f"/usr/lib/{name}").exists()
         assert (place.shared / name).exists()
+        tree = f"cd {REPOSITORY}; ! touch {name} 2> /dev/null; echo 'import card' > {place.shared}/new.py"
+        programs = f"PYTHONPATH=bench/gpu python3 {place.shared}/new.py; touch $TRITON_CACHE_DIR"
+        script = f"{tree}; ls bench/gpu; {programs}"
+        done = place.run(["sh", "-ec", script], timeout=30)
+        assert done.returncode == 0 and "card.py" in done.stdout, done.stdout
+    assert not (REPOSITORY / name).exists()
+
+
+def test_of_the_host_a_container_may_write_to_its_shared_folder_alone(machine: places.Machine) -> None:
+    with places.opened("container", machine=machine, memory="2G") as place:
+        spec = json.loads((place.folder / f"bundle-{place.name}/config.json").read_text())
+        binds = {each["destination"]: each["options"] for each in spec["mounts"] if each["type"] == "bind"}
+    assert str(REPOSITORY) in binds
+    assert [path for path, options in binds.items() if "ro" not in options] == [str(place.shared)]
 
 
 def test_system_folders_with_file_systems_of_their_own_are_overlays_too() -> None:
