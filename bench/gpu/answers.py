@@ -194,8 +194,9 @@ def keep(folder: str, case: Case, native: Ran, inside: Ran | None) -> None:
 
 def main() -> None:
     options = arguments()
+    names = card.chosen([case.name for case in CASES], options.only)
     machine = host.begin(options, options.json)
-    cases = [case for case in CASES if not options.only or any(word in case.name for word in options.only)]
+    cases = [case for case in CASES if case.name in names]
     with (
         # Ended last: what its threads wait for ends with the places.
         ThreadPoolExecutor(options.jobs) as pool,

@@ -18,7 +18,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 SKIPPED = 77
@@ -28,8 +28,11 @@ MIB = 1 << 20
 FOLDERS = ("/usr/lib/xpu", "/mnt/usr/lib/xpu")
 #: The slice's memory in bytes, as whoever has made it and has seen the card outside asked for it.
 LIMIT_VARIABLE = "XPU_GPU_LIMIT"
+#: Set by whoever has seen the card on the host, for the programs that it starts there.
+SEEN_VARIABLE = "XPU_GPU_SEEN"
 _LIMIT_AT, _NO_LIMIT = 2048, (1 << 64) - 1
 _failed: list[str] = []
+_reported: set[str] = set()
 
 
 def skip(why: str) -> NoReturn:
@@ -40,7 +43,7 @@ def skip(why: str) -> NoReturn:
 
 def missing(why: str) -> NoReturn:
     """For a card that is not found: a fault in a slice, or where somebody has seen the card outside."""
-    if in_slice() or os.environ.get(LIMIT_VARIABLE):
+    if in_slice() or os.environ.get(LIMIT_VARIABLE) or os.environ.get(SEEN_VARIABLE):
         fail(why)
     skip(why)
 
@@ -52,6 +55,7 @@ def fail(why: str) -> NoReturn:
 
 def report(name: str, value: object, **numbers: object) -> None:
     """`numbers` are for the file alone."""
+    _reported.add(name)
     print(f"{name}: {value}", flush=True)
     if path := os.environ.get("XPU_GPU_JSON"):
         program = os.path.basename(sys.argv[0])
@@ -91,7 +95,17 @@ def check_result(holds: Callable[[], bool], what: str) -> None:
 
 
 def end() -> NoReturn:
-    sys.exit(1 if _failed else 0)
+    """A program that has only skipped was skipped itself."""
+    only_skipped = "skipped" in _reported and not _reported & {"ok", "FAILED", "not checked"}
+    sys.exit(1 if _failed else SKIPPED if only_skipped else 0)
+
+
+def chosen(names: Iterable[str], words: Iterable[str] | None) -> list[str]:
+    """Those with one of the words in their name; all without words. Ends the program where there is none."""
+    names, words = list(names), list(words or [""])
+    if missing_words := [word for word in words if not any(word in name for name in names)]:
+        sys.exit(f"nothing has {missing_words[0]!r} in its name: {', '.join(names)}")
+    return [name for name in names if any(word in name for word in words)]
 
 
 def mib(amount: int) -> str:

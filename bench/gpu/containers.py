@@ -62,7 +62,7 @@ def smi(record: Record, place: places.Place) -> None:
 def driver(record: Record, place: places.Place) -> None:
     """cuda-probe: 5 GiB are refused, and the program goes on."""
     if not PROBE.exists():
-        record.value("cuda-probe", f"not tried: {PROBE} is not there")
+        record.value("skipped", f"cuda-probe: {PROBE} is not there")
         return
     done = place.run([str(PROBE), "info"], timeout=60)
     record.check(f"of {MIB} MiB" in done.stdout, f"libcuda in it: {_one_line(done.stdout)}")
@@ -80,7 +80,7 @@ def driver(record: Record, place: places.Place) -> None:
 def torch(record: Record, place: places.Place) -> None:
     python = place.machine.python
     if place.run([python, "-c", _HAS_TORCH], timeout=30).returncode:
-        record.value("PyTorch", f"not tried: none in {python}")
+        record.value("skipped", f"PyTorch: none in {python}")
         return
     for name, environ in _ALLOCATORS.items():
         done = place.run([python, "-c", _TORCH], timeout=90, environ=environ)

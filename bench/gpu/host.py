@@ -136,6 +136,7 @@ def begin(options: argparse.Namespace, results: str | None = None) -> Machine:
         on = machine(options)
         for line in on.query("name,driver_version,memory.total"):
             card.report("card", line)
+        os.environ[card.SEEN_VARIABLE] = "1"
     except PlaceError as error:
         if os.path.exists("/proc/driver/nvidia/version"):
             card.fail(str(error))

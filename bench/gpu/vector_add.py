@@ -23,7 +23,7 @@ def build(folder: str, cudart: str) -> str:
     words = [NVCC or "", "-cudart", cudart, "-o", program, source]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     if done.returncode:
-        card.skip(f"nvcc cannot build {source}: {done.stderr.strip()[-300:]}")
+        card.missing(f"nvcc cannot build {source}: {done.stderr.strip()[-300:]}")
     return program
 
 
@@ -42,6 +42,8 @@ def main(command: list[str]) -> None:
     limit = card.limit()
     if not NVCC:
         card.skip("no nvcc on PATH or in /usr/local/cuda/bin")
+    if not (shutil.which("g++") or shutil.which("gcc")):
+        card.skip("no gcc on PATH, which nvcc calls for the host's part")
     card.Cuda()
     with tempfile.TemporaryDirectory() as folder:
         for cudart in ("static", "shared"):

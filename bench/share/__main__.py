@@ -236,6 +236,9 @@ def _run(words: Sequence[str], begin: float, stop: threading.Event) -> int:
         text = table.summary(judged, session.natives, command, said)
         page = table.put_into(options.page.read_text(), options.law, text)
         options.page.write_text(page)
+    if not judged:
+        print("nothing was judged: give it more time (--within)", file=sys.stderr)
+        return 1
     return 0 if len(judged) + len(session.left_out) == len(wanted) else 1
 
 

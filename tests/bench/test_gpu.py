@@ -98,6 +98,25 @@ def test_all_that_needs_no_framework_holds_on_a_simulated_card(
     assert [json.loads(line)["name"] for line in results.read_text().splitlines()] == list(outcomes)
 
 
+def test_a_run_of_which_all_is_skipped_is_skipped(up: Callable[..., SimState], tmp_path: Path) -> None:
+    words = ["--root", up("1xT4-R580").root, "--record", str(tmp_path / "record.md")]
+    assert run("run", *words, "--only", "vectorAdd").returncode == SKIPPED
+    done = run("run", *words, "--only", "vectoradd")
+    assert done.returncode == 1 and "nothing has 'vectoradd' in its name: nvidia-smi inside" in done.stderr
+
+
+def test_on_a_host_whose_card_was_seen_a_program_that_finds_none_has_failed(
+    up: Callable[..., SimState],
+) -> None:
+    root = up("1xT4-R580").root
+    machine = places.Machine(str(REPOSITORY), root, sys.executable, places.find_driver(root))
+    program = f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); import card; card.Cuda()"
+    for seen, status in ({}, SKIPPED), ({"XPU_GPU_SEEN": "1"}, 1):
+        with places.opened("native", machine=machine) as place:
+            done = place.run([sys.executable, "-c", program], 60, {"CUDA_VISIBLE_DEVICES": "99", **seen})
+        assert done.returncode == status and "no GPU: cuInit gives" in done.stdout, done.stdout
+
+
 def test_a_script_that_hangs_costs_its_time_and_leaves_no_process(
     up: Callable[..., SimState], tmp_path: Path
 ) -> None:
