@@ -76,7 +76,9 @@ def test_of_what_a_program_prints_only_figures_are_figures(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, status: int
 ) -> None:
     """A program that finds no GPU on a host that has one has failed, too."""
-    printed = "launch 2012.5\nlibcuda: a warning of 12\nleft behind and killed: 7 (sleep)\ngraph launch 3.0\n"
+    printed = (
+        "launch 2012.5\nlibcuda: a warning of 12.5\nleft behind and killed: 7 (sleep)\ngraph launch 3.0\n"
+    )
     done = SimpleNamespace(returncode=status, stdout=printed)
     place: Any = SimpleNamespace(kind="native", shared=tmp_path, run=lambda words, timeout: done)
     (tmp_path / "program").touch()
@@ -84,7 +86,7 @@ def test_of_what_a_program_prints_only_figures_are_figures(
     place.shared = tmp_path / "in"
     options: Any = SimpleNamespace(launches=10)
     found = launches.run(RECORD, place, str(tmp_path / "program"), options)
-    said = "libcuda: a warning of 12 / left behind and killed: 7 (sleep)"
+    said = "libcuda: a warning of 12.5 / left behind and killed: 7 (sleep)"
     text = capsys.readouterr().out
     assert found == ({} if status else {"launch": 2012.5, "graph launch": 3.0})
     assert text.startswith("FAILED: ") == bool(status) and text.endswith(f": {said}\n")

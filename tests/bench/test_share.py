@@ -192,6 +192,14 @@ def test_what_would_end_too_late_is_left_out_and_said(
     assert "long: left out, it would end too late" in capsys.readouterr().err
 
 
+def test_a_run_that_had_time_for_nothing_has_failed(installed: Path) -> None:
+    words = ["--topology", "1xT4-R580", "--quick", "--only", "at 30 %", "--seconds", "0.5", "--within", "0.1"]
+    folder = {"PYTHONPATH": ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))}
+    command = [sys.executable, "-m", "share", str(installed), *words]
+    done = subprocess.run(command, env={**os.environ, **folder}, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1 and "nothing was judged" in done.stderr, done.stdout + done.stderr
+
+
 def test_a_run_that_is_killed_leaves_what_it_had(installed: Path, tmp_path: Path) -> None:
     """Whole files, of each scenario that was judged by then."""
     words = ["--topology", "1xT4-R580", "--set", "beside", "--only", "two", "--seconds", "0.5"]

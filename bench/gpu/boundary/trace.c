@@ -62,10 +62,9 @@ static unsigned int place_of(const char *node) {
     return place;
 }
 
-/* Whether its numbers are the resource manager's, as nvidiactl's and each card's are, and not nvidia-uvm's. */
-static bool is_rm(const char *node) {
-    return strncmp(node, "nvidia-", strlen("nvidia-")) != 0;
-}
+/* Whether its numbers are the resource manager's, as nvidiactl's and each card's are, and not nvidia-uvm's.
+ */
+static bool is_rm(const char *node) { return strncmp(node, "nvidia-", strlen("nvidia-")) != 0; }
 
 static unsigned int count_step(enum step step) {
     char text[1024] = "";
