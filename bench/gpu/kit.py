@@ -20,6 +20,8 @@ MANIFEST, FORMAT, MOST = "manifest.json", 1, 30_000_000
 #: its interpreter. LD_LIBRARY_PATH would not do, for runc starts itself again with an empty environment.
 PLACE = Path("/opt/xpu-lease")
 INTERPRETER, LIBRARIES = PLACE / "python3", PLACE / "lib"
+#: What equip.py says of the driver where there is none.
+NO_DRIVER = "none: no NVIDIA driver is on this machine"
 #: What the packed tree and programs are built of.
 SOURCES = (
     "Makefile",
@@ -28,6 +30,8 @@ SOURCES = (
     "config",
     "hooks",
     "native",
+    "packaging/requirements.txt",
+    "packaging/third_party.py",
     "src",
 )
 #: Of bench/gpu only what is compiled: a script may change without a new kit.
@@ -63,13 +67,18 @@ def read(kit: Path) -> dict[str, Any]:
         manifest = json.loads((kit / MANIFEST).read_text())
     except (OSError, ValueError) as error:
         raise KitError(f"no kit in {kit} ({error}): {todo}") from error
-    if manifest.get("format") != FORMAT:
-        raise KitError(f"the kit in {kit} is of format {manifest.get('format')}, not {FORMAT}: {todo}")
-    for each in manifest["files"]:
-        path = kit / each["path"]
-        if not path.is_file() or path.stat().st_size != each["size"] or digest(path) != each["sha256"]:
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise KitError(f"the kit in {kit} is of format {found}, not {FORMAT}: {todo}")
+    try:
+        entries = [(kit / each["path"], each["size"], each["sha256"]) for each in manifest["files"]]
+        {**manifest["sources"]}, manifest["commit"]  # noqa: B018
+    except (LookupError, TypeError) as error:
+        raise KitError(f"{kit / MANIFEST} is not whole ({type(error).__name__}: {error}): {todo}") from error
+    for path, size, sha256 in entries:
+        if not path.is_file() or path.stat().st_size != size or digest(path) != sha256:
             raise KitError(f"{path} is missing or not the one that was packed: {todo}")
-    return dict(manifest)
+    return manifest
 
 
 def differences(manifest: dict[str, Any], repository: Path = REPOSITORY) -> list[str]:

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
 OK, FAILED, SKIPPED, LATE, LEFT_OUT = "ok", "FAILED", "skipped", "late", "left out"
@@ -21,7 +22,18 @@ _MIB = 1 << 20
 #: Characters of a result and of a line that says what was seen.
 _LONGEST, _SEEN = 500, 160
 #: A measuring program's lines, as card.py prints them; a name has no character that plain() has replaced.
-_LINE = re.compile(r"(ok|FAILED|skipped): (.*)|([A-Za-z/][^:?]{0,99}): (.+)")
+_LINE = re.compile(r"(ok|FAILED|skipped): (.*)|([A-Za-z0-9/][^:?]{0,99}): (.+)")
+#: What looks like a value and is none: an error of Python's, what our libraries say on stderr, where a file went.
+_NO_VALUE = re.compile(r"xpu|written|[\w.]*(Error|Exception|Warning|Expired)|/.*[.]py")
+#: A line of `xpu doctor` that says why it fails.
+_PROBLEM = "problem "
+#: More digits of a figure than anybody reads.
+_DIGITS = re.compile(r"(?<![\w.])\d+[.]\d{5,}(?![\w.])")
+#: Of what the steps before the measuring ones say, the values that are printed at the end.
+FACTS: dict[str, tuple[str, ...]] = {
+    "facts": ("kernel", "card", "driver"),
+    "set-up": ("the driver", "cgroups", "built here", "not built here", "the packed tree"),
+}
 #: Of what a step has said, so much is kept for the last lines.
 _FAILURES, _VALUES = 40, 200
 
@@ -32,10 +44,19 @@ def plain(text: str, most: int = _LONGEST) -> str:
     return line if len(line) <= most else line[: max(0, most - 3)] + "..."
 
 
+def _opened(path: Path) -> FileIO:
+    """A new file; where there can be none, one that keeps nothing: what is printed is still seen."""
+    try:
+        return FileIO(path, "wb")
+    except OSError as error:
+        print(f"nothing is kept in {path}: {error.strerror}", flush=True)
+        return FileIO(os.devnull, "wb")
+
+
 @dataclass
 class Outcome:
     """How a step ended: one of the words above, its seconds, the last line that it printed, how many checks
-    held and failed; of failures and values the first, each once."""
+    held and failed, why it was late or has skipped things; of failures and values the first, each once."""
 
     step: str
     word: str
@@ -44,12 +65,30 @@ class Outcome:
     fault: str = ""
     held: int = 0
     wrong: int = 0
+    measures: bool = False
+    late: str = ""
+    skipped: list[str] = field(default_factory=list)
     failures: dict[str, None] = field(default_factory=dict)
     values: dict[str, None] = field(default_factory=dict)
 
     @property
     def bad(self) -> bool:
-        return self.word in (FAILED, LATE)
+        """A step that was late is a failure if a check of it was, or if it had said nothing by then."""
+        nothing = not (self.held or self.values or self.skipped)
+        return self.word == FAILED or (self.word == LATE and bool(self.wrong or nothing))
+
+    @property
+    def told(self) -> str:
+        """How many checks held, and what was not tried."""
+        late = f"{self.late}; at the end: {self.last}" if self.late else ""
+        if not self.measures or self.word == LEFT_OUT:
+            return late or self.last
+        counts = [f"{self.held} held"]
+        if self.wrong:
+            counts.append(f"{self.wrong} failed")
+        if self.skipped:
+            counts.append(f"{len(self.skipped)} skipped ({'; '.join(dict.fromkeys(self.skipped))})")
+        return ", ".join(filter(None, [*counts, late]))
 
     def fail(self, text: str) -> None:
         self.wrong += 1
@@ -58,7 +97,7 @@ class Outcome:
 
     def say(self, value: str) -> None:
         if len(self.values) < _VALUES:
-            self.values[value] = None
+            self.values[_DIGITS.sub(lambda figure: f"{float(figure[0]):.4g}", value)] = None
 
 
 class Log:
@@ -72,7 +111,7 @@ class Log:
     MOST, _LAST = 12 * _MIB, 1 << 16
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
+        self._file = _opened(path)
         self._member = zlib.compressobj(6, zlib.DEFLATED, 31)
         self._most, self._begin, self._dropped, self._last = 0, 0, 0, b""
         self._unflushed = False
@@ -122,7 +161,7 @@ class Results:
     MOST, A_STEP = 8 * _MIB, 2000
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
+        self._file = _opened(path)
         self._most, self._lines, self._synced = 0, 0, 0
 
     def begin(self) -> None:
@@ -181,6 +220,8 @@ class Reader:
     def _meaning(self, line: str) -> tuple[str, dict[str, str]]:
         found = _LINE.fullmatch(line) if self._measures else None
         if found is None:
+            if not self._measures and line.startswith(_PROBLEM):
+                self._outcome.fail(line)
             # Of a program that measures nothing, as much as people read.
             return ("line" if self._count < 100 and not self._measures else ""), {"text": line}
         kind, text, name, value = found.groups()
@@ -188,6 +229,10 @@ class Reader:
             self._outcome.fail(text)
         elif kind == OK:
             self._outcome.held += 1
+        elif kind == SKIPPED:
+            self._outcome.skipped.append(text)
+        elif _NO_VALUE.fullmatch(name):
+            return "", {}
         elif not kind:
             self._outcome.say(f"{name}: {value}")
             return "value", {"name": name, "value": value}
@@ -210,40 +255,69 @@ class Screen:
                 print(text, flush=True)
 
     def outcome(self, outcome: Outcome) -> None:
-        what = next(iter(outcome.failures), outcome.last)
+        what = next(iter(outcome.failures), outcome.told)
         self.say(f"{outcome.word:8} {outcome.step:14} {outcome.seconds:6.1f} s  {what}")
 
     def finish(self, title: str, outcomes: Sequence[Outcome]) -> None:
         """Values as far as there is room, then all steps, then what failed."""
-        self._line = _SEEN
+        self._line = _LONGEST
         room = self._left - len(title) - 2
-        failures = _within(room * 3 // 5, _in_turn([_failures(each) for each in outcomes if each.bad]))
+        failures = _failed(room * 3 // 5, [each for each in outcomes if each.bad])
         room -= sum(len(line) + 1 for line in failures)
         table = _within(room, ["", *(_row(each) for each in outcomes), ""])
         room -= sum(len(line) + 1 for line in table)
-        # What the machine is comes back in files, if there is no room for it here.
-        measured = sorted(outcomes, key=lambda each: each.step in ("facts", "set-up"))
-        values = [line for each in (measured[:-2], measured[-2:]) for line in _in_turn(_values(each))]
-        for line in [*_within(room, (plain(each, 120) for each in values)), *table, *failures, title]:
+        for line in [*_step_by_step(room, [_values(each) for each in outcomes]), *table, *failures, title]:
             self.say(line)
 
 
-def _values(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    return [[f"{each.step}: {line}" for line in each.values] for each in outcomes]
+def _values(outcome: Outcome) -> list[str]:
+    """Of what the machine is, little: it comes back in files."""
+    values = list(outcome.values)
+    if outcome.step in FACTS:
+        values = [value for value in values if value.partition(":")[0] in FACTS[outcome.step]]
+    return [plain(f"{outcome.step}: {value}", 120) for value in values]
 
 
-def _failures(outcome: Outcome) -> list[str]:
-    lines = list(outcome.failures) or [f"{outcome.word}: {outcome.last}"]
-    return [plain(f"FAILED {outcome.step}: {line}", _SEEN) for line in lines]
+def _failed(room: int, outcomes: Sequence[Outcome]) -> list[str]:
+    """Of each step the first failure at least, as long as there is room for those of all steps."""
+    found = [list(each.failures) or [f"{each.word}: {each.told}"] for each in outcomes]
+    lines = [[f"FAILED {outcomes[at].step}: {line}" for line in each] for at, each in enumerate(found)]
+    width = _LONGEST
+    while width > _SEEN and sum(min(len(each[0]), width) + 1 for each in lines) > room:
+        width -= 20
+    return _within(room, (_ends(line, width) for line in _in_turn(lines)))
+
+
+def _ends(text: str, most: int) -> str:
+    """Its begin and its end, as there it says what to do."""
+    line = plain(text, 1 << 16)
+    return line if len(line) <= most else f"{line[: most // 2]}...{line[len(line) - (most - most // 2 - 3) :]}"
 
 
 def _row(outcome: Outcome) -> str:
-    if outcome.word == LEFT_OUT:
-        said = outcome.last
-    else:
-        said = f"{outcome.seconds:.0f} s, {outcome.held} held, {outcome.wrong} failed"
-    why = f"; a fault of ours: {outcome.fault}" if outcome.bad else ""
-    return plain(f"{outcome.word:8} {outcome.step:12} {said}{why}", _SEEN)
+    said = outcome.told if outcome.word == LEFT_OUT else f"{outcome.seconds:.0f} s"
+    if outcome.word not in (LEFT_OUT, FAILED) and outcome.told:
+        said += f", {outcome.told}"
+    elif outcome.word == FAILED:
+        said += f", {outcome.held} held, {outcome.wrong} failed"
+    return plain(f"{outcome.word:8} {outcome.step:12} {said}{_our_fault(outcome)}", 2 * _SEEN)
+
+
+def _our_fault(outcome: Outcome) -> str:
+    """For whoever judges a failure: it may as well be the machine's."""
+    return f"; would be our fault: {outcome.fault}" if outcome.bad and outcome.fault else ""
+
+
+def _step_by_step(room: int, groups: Sequence[Sequence[str]]) -> list[str]:
+    """In the order of the groups; where there is no room for all, as many of each as of the others."""
+    kept: list[list[str]] = [[] for _ in groups]
+    for place in range(max(map(len, groups), default=0)):
+        for group, chosen in zip(groups, kept):
+            line = group[place] if place < len(group) else None
+            if line is not None and len(line) + 1 <= room:
+                room -= len(line) + 1
+                chosen.append(line)
+    return [line for chosen in kept for line in chosen]
 
 
 def _in_turn(groups: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -268,10 +342,10 @@ def write_summary(path: Path, title: str, outcomes: Sequence[Outcome]) -> None:
     """summary.md as of now, whole at any time."""
     lines = [f"### {title}", "", "| step | outcome | seconds | held | seen |", "|---|---|---|---|---|"]
     for each in outcomes:
-        seen = "; ".join(list(each.failures)[:10]) or each.last
+        seen = "; ".join(list(each.failures)[:10]) or each.told
         seen = seen.replace("|", "/")
         lines.append(f"| {each.step} | {each.word} | {each.seconds:.0f} | {each.held} | {seen} |")
-    lines += ["", *(f"A fault of ours in {each.step}: {each.fault}" for each in outcomes if each.bad)]
+    lines += ["", *(f"{each.step}{_our_fault(each)}" for each in outcomes if _our_fault(each))]
     for each in outcomes:
         lines += ["", f"{each.step}:", "", *(f"    {value}" for value in each.values)] if each.values else []
     aside = path.with_suffix(".new")

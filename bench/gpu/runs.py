@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import steps
+
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 #: Seconds of a whole run; whoever lends a machine ends a run after ten minutes.
@@ -34,7 +36,8 @@ class Machine:
 @dataclass(frozen=True)
 class Step:
     """A step that measures, or with `measures` False one whose output is only kept; with `brief` False one
-    that is left out where the machine is `small`."""
+    that is left out where the machine is `small`. `grace`: seconds that it has to clean up. The last step of a
+    run has all that is left."""
 
     name: str
     seconds: float
@@ -42,6 +45,7 @@ class Step:
     fault: str
     measures: bool = True
     brief: bool = True
+    grace: float = steps.GRACE_S
 
 
 def _xpu(*words: str) -> Callable[[Machine], list[str]]:
@@ -53,10 +57,29 @@ def _program(name: str, *small: str) -> Callable[[Machine], list[str]]:
     return lambda machine: machine.program(name, *(small if machine.small else ()))
 
 
+#: A log for each case would be too many files to bring back: they go to log.gz, marked as no results. At its time
+#: the shell, too, is told to end, and goes on.
+_KEPT = """
+trap : TERM
+rm -rf "$1" && mkdir -p "$1" && cd "$1" && shift
+"$@"
+status=$?
+for log in record-logs/*.log; do
+    [ ! -e "$log" ] || sed "s|^|\\| ${log##*/}: |" "$log"
+done
+exit $status
+"""
+
+
 def _cases(place: str, *only: str) -> Callable[[Machine], list[str]]:
-    """bench/gpu/run. Its record, and a log for each case, would be too many files to bring back."""
+    """bench/gpu/run, whose rows are in summary.md and results.jsonl."""
     words = ["--place", place, *(word for name in only for word in ("--only", name))]
-    return lambda machine: machine.program("run", *words, "--record", f"{machine.prefix}/../gpu-record.md")
+
+    def command(machine: Machine) -> list[str]:
+        program = machine.program("run", *words, "--record", "record.md")
+        return ["sh", "-c", _KEPT, "sh", f"{machine.prefix}/../cases", *program]
+
+    return command
 
 
 def _share(machine: Machine) -> list[str]:
@@ -134,7 +157,14 @@ RUNS: dict[int, tuple[Step, ...]] = {
             "a look-up that this driver answers otherwise, or a call that costs more than said",
         ),
         Step("mixes", 195, _mixes, "as of share", brief=False),
-        Step("mps", 60, _program("mps.py"), "a slice under MPS has more than its part, or MPS runs on"),
+        Step(
+            "mps",
+            150,
+            _program("mps.py"),
+            "a slice under MPS has more than its part, or MPS runs on",
+            # An MPS server that is killed can leave a card unusable: the program tells it to quit.
+            grace=30,
+        ),
         Step(
             "boundary",
             150,

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import time
@@ -39,8 +41,8 @@ class Steps:
     """A run: what its steps leave is in the folder `out`, and all of them together have `seconds`."""
 
     def __init__(self, title: str, out: Path, seconds: float, steps: int) -> None:
-        out.mkdir(parents=True, exist_ok=True)
         self.title, self.out = title, out
+        self._lock = take_folder(out)
         self._begin = time.monotonic()
         self._end = self._begin + seconds
         self._log, self._results = results.Log(out / "log.gz"), results.Results(out / "results.jsonl")
@@ -68,21 +70,25 @@ class Steps:
         fault: str,
         *,
         measures: bool = False,
+        last: bool = False,
+        grace: float = GRACE_S,
         environ: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Runs a command for at most so many seconds, or what is left of the run's if that is half of it.
 
-        `fault`: which answer would be a fault of ours. `measures`: its lines are results (card.py).
+        `fault`: which answer would be a fault of ours. `measures`: its lines are results (card.py). `last`: no
+        step comes after it, and it has all that is left. `grace`: seconds that it has after SIGTERM.
         """
-        outcome = Outcome(name, results.LEFT_OUT, fault=fault)
+        outcome = Outcome(name, results.LEFT_OUT, fault=fault, measures=measures)
         self.outcomes.append(outcome)
-        limit = min(seconds, self.left() - GRACE_S)
+        limit = self.left() - grace
+        limit = limit if last else min(seconds, limit)
         if self._stopped:
             outcome.last = f"not started: {self._stopped}"
         elif limit < seconds / 2:
             outcome.last = f"not started: {max(0.0, limit):.0f} s are left, and it wants {seconds:.0f}"
         else:
-            self._run(outcome, command, limit, measures, environ or {})
+            self._run(outcome, command, (limit, grace), environ or {})
         words = {"word": outcome.word, "seconds": round(outcome.seconds, 1), "fault": fault}
         self._results.put(step=name, at=self._at(), kind="step", last=outcome.last, **words)
         self._results.sync()
@@ -91,11 +97,19 @@ class Steps:
         return outcome
 
     def finish(self) -> int:
-        """The last lines. 1 if anything failed, 0 if not, 143 after a signal."""
+        """The last lines. 1 if anything failed, 77 if nothing was measured, else 0; 143 after a signal."""
+        untried = [each for each in self.outcomes if each.word in (results.SKIPPED, results.LEFT_OUT)]
         title = f"{self.title}: {self._at():.0f} s{self._stopped and ', ' + self._stopped}; in {self.out}"
+        if untried:
+            title += f"; not tried: {', '.join(each.step for each in untried)}"
         results.write_summary(self.out / "summary.md", self.title, self.outcomes)
         self._screen.finish(title, self.outcomes)
-        return 143 if self._stopped else int(any(each.bad for each in self.outcomes))
+        if self._stopped:
+            return 143
+        if any(each.bad for each in self.outcomes):
+            return 1
+        measuring = [each for each in self.outcomes if each.measures and each.step not in results.FACTS]
+        return _SKIPPED if measuring and all(each in untried for each in measuring) else 0
 
     def _at(self) -> float:
         return round(time.monotonic() - self._begin, 1)
@@ -104,11 +118,13 @@ class Steps:
         self._stopped = self._stopped or f"stopped by {signal.Signals(number).name}"
 
     def _run(
-        self, outcome: Outcome, command: Sequence[str], limit: float, measures: bool, more: Mapping[str, str]
+        self, outcome: Outcome, command: Sequence[str], times: tuple[float, float], more: Mapping[str, str]
     ) -> None:
+        """`times`: its seconds, and those after SIGTERM."""
+        limit, grace = times
         begin = time.monotonic()
         self._log.begin(f"{outcome.step}, {self._at():.1f} s: {' '.join(command)}")
-        reader = results.Reader(self._results, outcome, measures)
+        reader = results.Reader(self._results, outcome, outcome.measures)
         try:
             child = subprocess.Popen(
                 command,
@@ -123,14 +139,11 @@ class Steps:
             outcome.word = results.FAILED
             outcome.fail(results.plain(f"not started: {error}"))
         else:
-            late = self._follow(child, begin + limit, reader)
+            late = self._follow(child, begin + limit, grace, reader)
             left = end_descendants(child)
             self._drain(child, reader)
             if late:
-                outcome.failures = {
-                    f"{self._stopped or f'no end within {limit:.0f} s'}; at the end: {outcome.last}": None,
-                    **outcome.failures,
-                }
+                outcome.late = self._stopped or f"no end within {limit:.0f} s"
             if left:
                 outcome.fail(f"processes that SIGKILL does not end: {', '.join(left)}")
             if child.returncode not in (0, _SKIPPED, None) and not late and not outcome.wrong:
@@ -139,7 +152,9 @@ class Steps:
         outcome.seconds = time.monotonic() - begin
         self._log.end(f"{outcome.step}: {outcome.word}, {outcome.seconds:.1f} s")
 
-    def _follow(self, child: subprocess.Popen[bytes], until: float, reader: results.Reader) -> bool:
+    def _follow(
+        self, child: subprocess.Popen[bytes], until: float, grace: float, reader: results.Reader
+    ) -> bool:
         """Until it has ended, or would not; whether it was told to, at its time or with the run."""
         assert child.stdout is not None
         os.set_blocking(child.stdout.fileno(), False)
@@ -156,7 +171,7 @@ class Steps:
                     self._log.flush()
                     flush_at = now + 1
                 if not told and (now > until or self._stopped):
-                    told, until = True, now + GRACE_S
+                    told, until = True, now + grace
                     _signal_group(child, signal.SIGTERM)
                 elif told and now > until:
                     break
@@ -189,6 +204,21 @@ def _word(status: int | None, wrong: int) -> str:
     if status == _SKIPPED and not wrong:
         return results.SKIPPED
     return results.FAILED if status or wrong else results.OK
+
+
+def take_folder(out: Path) -> int:
+    """The folder of a run's results, empty, and locked as long as this process lives: two runs on one card
+    would measure each other. What an earlier run has left is beside it in NAME.before. OSError."""
+    out.mkdir(parents=True, exist_ok=True)
+    lock = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if earlier := os.listdir(out):
+        before = out.with_name(f"{out.name}.before")
+        shutil.rmtree(before, ignore_errors=True)
+        before.mkdir(exist_ok=True)
+        for name in earlier:
+            os.rename(out / name, before / name)
+    return lock
 
 
 # ---- processes ----
