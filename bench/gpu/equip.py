@@ -10,6 +10,7 @@ tree. Exit status 0: ready; 1: something was not, and a line FAILED says what.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import glob
 import hashlib
 import json
@@ -27,7 +28,10 @@ import kit
 
 sys.path.insert(0, str(kit.REPOSITORY / "src"))
 
-from xpu_runtime.vendors.nvidia import driver_files, search
+from xpu_runtime import finding
+from xpu_runtime.doctor.areas import kernel
+from xpu_runtime.linux import cgroups
+from xpu_runtime.vendors.nvidia import search
 
 ROOT, TOOLS, STATE = kit.PLACE / "root", kit.PLACE / "bin", kit.PLACE / "machine.json"
 BUILD = kit.REPOSITORY / "build"
@@ -37,6 +41,10 @@ _NEEDED = "import ctypes, hashlib, json, sqlite3, sys; sys.exit(sys.version_info
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 _BUILD_S, _PATIENCE = 90, 30
 _CGROUPS = "/sys/fs/cgroup"
+#: Below these a driver may be that is laid out otherwise than on any host that the product knows.
+_ELSEWHERE = ("/usr/local/nvidia", "/opt/nvidia", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+#: A folder that the product knows and no host has by chance.
+_KNOWN = "/opt/nvidia/lib64"
 
 
 def arguments() -> argparse.Namespace:
@@ -77,7 +85,7 @@ def product_python() -> str:
     """The interpreter that runs the product; empty: none does."""
     # Behind a virtual environment's interpreter is the one that it was made with: with -IS both are the same.
     behind = [os.path.realpath(path) for path in (shutil.which("python3"), sys.executable) if path]
-    candidates = ["/usr/bin/python3", *behind]
+    candidates = list(dict.fromkeys(["/usr/bin/python3", *behind]))
     found = next((each for each in candidates if ran(each, "-IS", "-c", _NEEDED)[0]), "")
     none = f"none of {', '.join(candidates)} will do"
     card.check(bool(found), f"the product's interpreter: {found or none}")
@@ -87,7 +95,7 @@ def product_python() -> str:
 def measuring_python() -> str:
     """The interpreter that has torch; where none has, the one on PATH."""
     kept = sorted(glob.glob("/opt/*/.venv/bin/python3") + glob.glob("/opt/*/bin/python3"))
-    candidates = [*filter(None, [shutil.which("python3")]), sys.executable, *kept]
+    candidates = list(dict.fromkeys([*filter(None, [shutil.which("python3")]), sys.executable, *kept]))
     found = next((each for each in candidates if ran(each, "-c", _HAS_TORCH)[0]), "")
     without = f"{candidates[0]}; no torch in any of {', '.join(candidates)}"
     card.report("the interpreter that measures", found or without)
@@ -125,28 +133,62 @@ def add_programs(folder: Path, files: Sequence[str]) -> None:
 
 
 def mount_cgroups() -> None:
-    """Where no hierarchy is mounted at all."""
-    with open("/proc/self/mountinfo") as lines:
-        kinds = {line.partition(" - ")[2].split()[0] for line in lines}
-    found = sorted(kinds & {"cgroup", "cgroup2"})
-    if found:
-        card.report("cgroups", ", ".join(found))
+    """Where no container could start with what is mounted, by the rule of `xpu doctor`."""
+    found = kernel.of_cgroups(cgroups.mounted(), os.path.isdir("/run/systemd/system"))
+    if found.state != finding.PROBLEM:
+        card.report("cgroups", found.text)
         return
     if not os.path.isdir(_CGROUPS):
         ran("mount", "-t", "sysfs", "sysfs", "/sys")
     done, text = ran("mount", "-t", "cgroup2", "none", _CGROUPS)
-    card.check(done, f"no cgroups were mounted: mount -t cgroup2 none {_CGROUPS} {text}")
+    card.check(done, f"{found.text}; mount -t cgroup2 none {_CGROUPS} {text}")
 
 
 def find_driver() -> None:
-    """The product takes no driver from a folder that others can write, as a lent machine's may be. What the
-    loader's cache has it takes."""
-    found = search.search("/")
-    if not found.refused:
-        card.report("the driver", driver_files.DriverFiles(found).folder or found.missing)
+    """Has the product find the driver, which takes none from a folder that others can write, as a lent machine's
+    may be, nor from one that it does not know. What the loader's cache has it takes, and a read-only mount."""
+    found = search.search(os.environ.get("XPU_GPU_ROOT") or "/")
+    if found.folder:
+        card.report("the driver", found.folder)
         return
-    done, text = ran(which("ldconfig") or "ldconfig", found.refused_folder)
-    card.check(done, f"ldconfig {found.refused_folder}, as {found.refused} {text}")
+    folder, why = found.refused_folder, found.refused
+    if not folder:
+        folder, why = elsewhere(), "it is in no place that hosts are known for"
+    if folder:
+        offer(folder, found.refused_folder or _KNOWN, why)
+    elif nodes := sorted(glob.glob("/dev/nvidia[0-9]*") + glob.glob("/proc/driver/nvidia/version")):
+        card.check(False, f"{nodes[0]} is there, and no library of a driver: {found.missing}")
+    else:
+        card.report("the driver", kit.NO_DRIVER)
+
+
+def offer(folder: str, known: str, why: str) -> None:
+    """By the loader's cache, and where that cannot be by a read-only mount on a folder that the product knows."""
+    done, text = ran(which("ldconfig") or "ldconfig", folder)
+    if search.search("/").folder:
+        card.check(True, f"ldconfig {folder}, as {why}")
+        return
+    told = f"as {why}, and after ldconfig {folder} the product finds it not: {text or 'nothing said'}"
+    with contextlib.suppress(OSError):
+        os.makedirs(known, exist_ok=True)
+    for words in (("--bind", folder, known), ("-o", "remount,bind,ro", known)):
+        done, text = ran("mount", *words)
+        told += "" if done else f"; mount {' '.join(words)}: {text}"
+    card.check(bool(search.search("/").folder), f"{folder} is mounted read-only on {known}, {told}")
+
+
+def elsewhere() -> str:
+    """A folder with the driver's library, of this kind of processor, that the product does not know; or empty."""
+    named = [each for each in os.environ.get("LD_LIBRARY_PATH", "").split(":") if each.startswith("/")]
+    below = [
+        path for top in _ELSEWHERE for path in sorted(glob.glob(f"{top}/**/{search.NVML}", recursive=True))
+    ]
+    for path in [*(f"{each}/{search.NVML}" for each in named), *below]:
+        with contextlib.suppress(OSError), open(path, "rb") as library:
+            # ELF, of 64 bits.
+            if library.read(5) == b"\x7fELF\x02":
+                return os.path.dirname(path)
+    return ""
 
 
 # ---- the product ----
@@ -213,13 +255,29 @@ def used_again(identity: str) -> bool:
     """Whether an earlier run has set this machine up for just this kit and tree."""
     try:
         known = json.loads(STATE.read_text())["identity"]
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, TypeError):
         return False
     return bool(known == identity and ran(ROOT / "bin" / "xpu", "--version")[0])
 
 
+def remember(state: dict[str, Any]) -> None:
+    """Whole or not at all: a run may be killed here."""
+    new = STATE.with_suffix(".new")
+    new.write_text(json.dumps(state))
+    new.rename(STATE)
+
+
 def main() -> None:
-    options = arguments()
+    """Sets up what it can, and says what it could not."""
+    try:
+        set_up(arguments())
+    except OSError as error:
+        place = f"{kit.PLACE} and {BUILD} must be writable: mount a tmpfs over what is not"
+        card.check(False, f"{error}: {place}")
+    card.end()
+
+
+def set_up(options: argparse.Namespace) -> None:
     manifest: dict[str, Any] = {}
     try:
         manifest = kit.read(options.kit)
@@ -232,7 +290,7 @@ def main() -> None:
     find_driver()
     if used_again(identity):
         card.check(True, f"set up by an earlier run, in {kit.PLACE}")
-        card.end()
+        return
     STATE.unlink(missing_ok=True)
     add_tools(options.kit, [each["path"] for each in manifest.get("files", [])])
     product, measuring = product_python(), measuring_python()
@@ -241,8 +299,7 @@ def main() -> None:
         settings = kit.PLACE / "config.yaml"
         settings.write_text(f"low_level_runtimes: [{which('runc', TOOLS) or 'runc'}]\n")
         state = {"identity": identity, "prefix": str(ROOT), "python": measuring, "tools": str(TOOLS)}
-        STATE.write_text(json.dumps({**state, "config": str(settings)}))
-    card.end()
+        remember({**state, "config": str(settings)})
 
 
 main()

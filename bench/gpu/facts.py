@@ -40,7 +40,9 @@ _QUERY = (
 _ENVIRONMENT = ("CUDA", "NVIDIA", "LD_", "TORCH", "PYTORCH", "XLA", "JAX", "TRITON", "PYTHON", "VIRTUAL_ENV")
 #: Which driver the loader takes for a program.
 _LOADED = (
-    "import ctypes; ctypes.CDLL('libcuda.so.1'); "
+    "import ctypes, sys\n"
+    "try: ctypes.CDLL('libcuda.so.1')\n"
+    "except OSError as error: sys.exit(f'no libcuda.so.1 ({error})')\n"
     "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'libcuda' in line})"
 )
 _PATIENCE = 15
@@ -125,7 +127,7 @@ def driver() -> Iterator[tuple[str, object]]:
     wanted = ("libcuda.so", "libnvidia-ml.so")
     cached = [line.strip() for line in said(ldconfig, "-p").split("; ") if line.strip().startswith(wanted)]
     yield "in the loader's cache", "; ".join(cached) or f"no {', no '.join(wanted)}"
-    yield "the loader takes", said(sys.executable, "-c", _LOADED)
+    yield "the loader finds", said(sys.executable, "-c", _LOADED)
     for folder in ("/usr/local/nvidia", "/usr/local/nvidia/lib64", "/usr/local/nvidia/bin"):
         yield folder, " ".join(sorted(os.listdir(folder))) if os.path.isdir(folder) else "is not there"
     where = f"{os.environ.get('PATH', '')}:/usr/local/nvidia/bin"

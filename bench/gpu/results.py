@@ -291,7 +291,9 @@ def _failed(room: int, outcomes: Sequence[Outcome]) -> list[str]:
 def _ends(text: str, most: int) -> str:
     """Its begin and its end, as there it says what to do."""
     line = plain(text, 1 << 16)
-    return line if len(line) <= most else f"{line[: most // 2]}...{line[len(line) - (most - most // 2 - 3) :]}"
+    return (
+        line if len(line) <= most else f"{line[: most // 2]}...{line[len(line) - (most - most // 2 - 3) :]}"
+    )
 
 
 def _row(outcome: Outcome) -> str:

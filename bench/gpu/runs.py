@@ -84,13 +84,13 @@ def _cases(place: str, *only: str) -> Callable[[Machine], list[str]]:
 
 def _share(machine: Machine) -> list[str]:
     """The harness of bench/share on the real card, with spin kernels: what goes wrong first."""
-    words = ["--only", "at 30 %", "--seconds", "1"] if machine.small else ["--within", "190"]
+    words = ["--only", "at 30 %", "--seconds", "1"] if machine.small else ["--within", "150"]
     return [*_harness(machine), "--quick", *words, "--out", str(machine.results / "share")]
 
 
 def _mixes(machine: Machine) -> list[str]:
     """As many as there is time for. Each is told as it ends; a second folder would be too many files."""
-    return [*_harness(machine), "--set", "beside", "--within", "180"]
+    return [*_harness(machine), "--set", "beside", "--within", "110"]
 
 
 def _harness(machine: Machine) -> list[str]:
@@ -149,14 +149,14 @@ RUNS: dict[int, tuple[Step, ...]] = {
     3: (
         *NODE,
         Step("reported", 70, _program("reported.py"), "memory or pids of one process taken for another's"),
-        Step("share", 200, _share, "shares of spin kernels that are worse than on the simulated card"),
+        Step("share", 160, _share, "shares of spin kernels that are worse than on the simulated card"),
         Step(
             "look-ups",
             60,
             _cases("sandbox", "look-ups", "overhead"),
             "a look-up that this driver answers otherwise, or a call that costs more than said",
         ),
-        Step("mixes", 195, _mixes, "as of share", brief=False),
+        Step("mixes", 125, _mixes, "as of share", brief=False),
         Step(
             "mps",
             150,
@@ -167,7 +167,7 @@ RUNS: dict[int, tuple[Step, ...]] = {
         ),
         Step(
             "boundary",
-            150,
+            100,
             _program("boundary/run"),
             "none: what fails is what a limit in the kernel driver's place would need",
         ),

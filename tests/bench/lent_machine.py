@@ -58,7 +58,8 @@ def make_driver(state: SimState, folder: Path) -> Path:
 
 class LentMachine:
     """`close` it. `compiler`: it has gcc and make. `cached`: the loader's cache has the driver, else only
-    LD_LIBRARY_PATH leads to it. `cgroups`: as Root's. `kit`: what was packed, or nothing."""
+    LD_LIBRARY_PATH leads to it. `cgroups`: as Root's. `card`: it has one. `kit`: what was packed, or nothing.
+    `changed`: a script that makes it another machine."""
 
     def __init__(
         self,
@@ -69,17 +70,20 @@ class LentMachine:
         compiler: bool = True,
         cached: bool = True,
         cgroups: str = "own",
+        card: bool = True,
+        changed: str = "",
     ) -> None:
         own = os.environ.get("XPU_LEASE_PYTHON", "")
-        binds = [*_of_card(state, driver), *(_of_environment(Path(own)) if own else [])]
+        binds = [*(_of_card(state, driver) if card else []), *(_of_environment(Path(own)) if own else [])]
         self._root = Root(SUITE, packages=PACKAGES, network=False, cgroups=cgroups, binds=binds)
         self._environ = {"PATH": _PATH, "OUT": OUT}
-        self._environ |= {} if cached else {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
+        self._environ |= {} if cached or changed else {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
         try:
-            self._must("mount -o remount,bind,ro /usr/local/nvidia")
+            self._must("mount -o remount,bind,ro /usr/local/nvidia" if card else "")
             self._must("" if own else _MOVE_PYTHON)
             self._must("" if compiler else _NO_COMPILER)
-            self._must(_IN_CACHE if cached else "")
+            self._must(_IN_CACHE if cached and card else "")
+            self._must(changed)
             self._bring_tree(kit)
         except BaseException:
             self.close()

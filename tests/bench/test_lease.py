@@ -32,6 +32,8 @@ MOST_PRINTED, MOST_FILES, MOST_BYTES = 12_000, 8, 16 << 20
 SET_UP = ("facts", "set-up")
 #: A virtual environment with PyTorch: then the whole runs are tried, which take half an hour.
 BY_HAND = "XPU_LEASE_PYTHON" in os.environ
+#: Its contexts take memory, as a real card's do.
+CARD = {"model": os.environ.get("XPU_LEASE_CARD", "T4"), "context_mib": 500 if BY_HAND else 300}
 #: Steps that judge times, about which two processors that do other things say anything.
 TIMED = ("launches", "caps", "mps")
 
@@ -47,7 +49,7 @@ def lent(up: Callable[..., SimState], tmp_path: Path, kit: Path) -> Iterator[Cal
     made: list[LentMachine] = []
     # PyTorch takes no driver that does not say that it is NVIDIA's (sim/README.md).
     native = {"native": str(simulation.build("sim-cudart", "CUDART=1"))} if BY_HAND else {}
-    state = up(os.environ.get("XPU_LEASE_CARD", "1xT4-R580"), **native)
+    state = up({"driver": "R580", "gpus": [CARD]}, **native)
 
     def make(with_kit: bool = True, **how: Any) -> LentMachine:
         driver = make_driver(state, tmp_path / f"nvidia-{len(made)}")
@@ -203,6 +205,46 @@ def test_a_packed_tree_of_other_sources_is_taken_only_if_that_is_asked_for(
     assert left.outcomes() == {"facts": "ok", "set-up": "FAILED", "devices": "FAILED"}
     assert "such as src/xpu_runtime/version.py: run `make lease` again" in left.failures()
     assert_held(run(machine, 1, "--only", "devices", "--any-kit"))
+
+
+def test_without_a_driver_a_run_ends_once_the_machine_is_set_up(lent: Callable[..., LentMachine]) -> None:
+    machine = lent(with_kit=False, compiler=False, card=False)
+    done = machine.lease(1, "--small")
+    left = Left(machine, 1, done.stdout)
+    assert list(left.outcomes()) == list(SET_UP)
+    assert "no NVIDIA driver found on this machine: nothing to measure" in done.stdout
+    assert "our fault: a case" not in done.stdout
+
+
+#: The driver in a folder that everybody may write, and one that the product does not know; neither with a cache.
+_WRITABLE = """
+umount /usr/local/nvidia && mkdir -p /usr/local/nvidia/lib64 && cp -a /run/driver/lib64/. /usr/local/nvidia/lib64
+chmod 777 /usr/local/nvidia/lib64
+"""
+_UNKNOWN = """
+umount /usr/local/nvidia && mkdir -p /usr/local/nvidia/lib/x86_64-linux-gnu
+cp -a /run/driver/lib64/. /usr/local/nvidia/lib/x86_64-linux-gnu
+"""
+_NO_LDCONFIG = "rm -f $(command -v ldconfig) /sbin/ldconfig /usr/sbin/ldconfig"
+
+
+@pytest.mark.parametrize("laid", [_WRITABLE, _UNKNOWN], ids=["writable by all", "in no known place"])
+@pytest.mark.parametrize("ldconfig", [True, False], ids=["with ldconfig", "without"])
+def test_a_driver_that_the_product_does_not_take_is_offered_to_it(
+    lent: Callable[..., LentMachine], laid: str, ldconfig: bool
+) -> None:
+    kept = "mkdir -p /run/driver && cp -a /usr/local/nvidia/. /run/driver\n"
+    changed = f"{kept}{laid}\n{'' if ldconfig else _NO_LDCONFIG}"
+    left = run(lent(compiler=False, cached=False, changed=changed), 1, "--only", "devices")
+    assert_held(left)
+    assert ("ldconfig" if ldconfig else "is mounted read-only on") in left.log
+
+
+def test_a_machine_where_nothing_can_be_written_is_told_of(lent: Callable[..., LentMachine]) -> None:
+    machine = lent(compiler=False, changed=f"mkdir -p {kits.PLACE}; mount -t tmpfs -o ro none {kits.PLACE}")
+    left = run(machine, 1, "--only", "devices")
+    assert left.outcomes()["set-up"] == "FAILED"
+    assert "/opt/xpu-lease and" in left.printed and "must be writable" in left.printed
 
 
 @pytest.mark.skipif(not BY_HAND, reason="by hand: XPU_LEASE_PYTHON=FOLDER names an environment with PyTorch")
