@@ -145,8 +145,9 @@ def mount_cgroups() -> None:
 
 
 def find_driver() -> None:
-    """Has the product find the driver, which takes none from a folder that others can write, as a lent machine's
-    may be, nor from one that it does not know. What the loader's cache has it takes, and a read-only mount."""
+    """Has the product find the driver. It takes none from a folder that others can write, as a lent machine's
+    may be, nor from one that it does not know; it takes what the loader's cache has, and a read-only mount.
+    """
     found = search.search(os.environ.get("XPU_GPU_ROOT") or "/")
     if found.folder:
         card.report("the driver", found.folder)
@@ -163,7 +164,7 @@ def find_driver() -> None:
 
 
 def offer(folder: str, known: str, why: str) -> None:
-    """By the loader's cache, and where that cannot be by a read-only mount on a folder that the product knows."""
+    """By the loader's cache, or else by a read-only mount on a folder that the product knows."""
     done, text = ran(which("ldconfig") or "ldconfig", folder)
     if search.search("/").folder:
         card.check(True, f"ldconfig {folder}, as {why}")
@@ -178,7 +179,7 @@ def offer(folder: str, known: str, why: str) -> None:
 
 
 def elsewhere() -> str:
-    """A folder with the driver's library, of this kind of processor, that the product does not know; or empty."""
+    """A folder with the driver's library that the product does not know; empty: there is none."""
     named = [each for each in os.environ.get("LD_LIBRARY_PATH", "").split(":") if each.startswith("/")]
     below = [
         path for top in _ELSEWHERE for path in sorted(glob.glob(f"{top}/**/{search.NVML}", recursive=True))

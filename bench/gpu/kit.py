@@ -72,7 +72,7 @@ def read(kit: Path) -> dict[str, Any]:
         raise KitError(f"the kit in {kit} is of format {found}, not {FORMAT}: {todo}")
     try:
         entries = [(kit / each["path"], each["size"], each["sha256"]) for each in manifest["files"]]
-        {**manifest["sources"]}, manifest["commit"]  # noqa: B018
+        {**manifest["sources"]}, manifest["commit"]
     except (LookupError, TypeError) as error:
         raise KitError(f"{kit / MANIFEST} is not whole ({type(error).__name__}: {error}): {todo}") from error
     for path, size, sha256 in entries:

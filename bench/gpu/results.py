@@ -23,7 +23,7 @@ _MIB = 1 << 20
 _LONGEST, _SEEN = 500, 160
 #: A measuring program's lines, as card.py prints them; a name has no character that plain() has replaced.
 _LINE = re.compile(r"(ok|FAILED|skipped): (.*)|([A-Za-z0-9/][^:?]{0,99}): (.+)")
-#: What looks like a value and is none: an error of Python's, what our libraries say on stderr, where a file went.
+#: What looks like a value and is none: Python's errors, our libraries' words on stderr, where a file went.
 _NO_VALUE = re.compile(r"xpu|written|[\w.]*(Error|Exception|Warning|Expired)|/.*[.]py")
 #: A line of `xpu doctor` that says why it fails.
 _PROBLEM = "problem "
@@ -314,7 +314,7 @@ def _step_by_step(room: int, groups: Sequence[Sequence[str]]) -> list[str]:
     """In the order of the groups; where there is no room for all, as many of each as of the others."""
     kept: list[list[str]] = [[] for _ in groups]
     for place in range(max(map(len, groups), default=0)):
-        for group, chosen in zip(groups, kept):
+        for group, chosen in zip(groups, kept, strict=True):
             line = group[place] if place < len(group) else None
             if line is not None and len(line) + 1 <= room:
                 room -= len(line) + 1

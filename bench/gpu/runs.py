@@ -36,8 +36,8 @@ class Machine:
 @dataclass(frozen=True)
 class Step:
     """A step that measures, or with `measures` False one whose output is only kept; with `brief` False one
-    that is left out where the machine is `small`. `grace`: seconds that it has to clean up. The last step of a
-    run has all that is left."""
+    that is left out where the machine is `small`. `grace`: seconds that it has to clean up. The last step of
+    a run has all that is left."""
 
     name: str
     seconds: float
@@ -57,8 +57,8 @@ def _program(name: str, *small: str) -> Callable[[Machine], list[str]]:
     return lambda machine: machine.program(name, *(small if machine.small else ()))
 
 
-#: A log for each case would be too many files to bring back: they go to log.gz, marked as no results. At its time
-#: the shell, too, is told to end, and goes on.
+#: A log for each case would be too many files to bring back: they go to log.gz, marked as no results. At its
+#: time the shell, too, is told to end, and goes on.
 _KEPT = """
 trap : TERM
 rm -rf "$1" && mkdir -p "$1" && cd "$1" && shift

@@ -76,8 +76,8 @@ class Steps:
     ) -> Outcome:
         """Runs a command for at most so many seconds, or what is left of the run's if that is half of it.
 
-        `fault`: which answer would be a fault of ours. `measures`: its lines are results (card.py). `last`: no
-        step comes after it, and it has all that is left. `grace`: seconds that it has after SIGTERM.
+        `fault`: which answer would be a fault of ours. `measures`: its lines are results (card.py). `last`:
+        none comes after it, and it has all that is left. `grace`: seconds that it has after SIGTERM.
         """
         outcome = Outcome(name, results.LEFT_OUT, fault=fault, measures=measures)
         self.outcomes.append(outcome)

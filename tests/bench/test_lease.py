@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -207,18 +208,22 @@ def test_a_packed_tree_of_other_sources_is_taken_only_if_that_is_asked_for(
     assert_held(run(machine, 1, "--only", "devices", "--any-kit"))
 
 
-def test_without_a_driver_a_run_ends_once_the_machine_is_set_up(lent: Callable[..., LentMachine]) -> None:
-    machine = lent(with_kit=False, compiler=False, card=False)
+def test_without_a_driver_a_run_ends_after_its_set_up_which_says_what_cannot_be_written(
+    lent: Callable[..., LentMachine],
+) -> None:
+    unwritable = f"mkdir -p {kits.PLACE}; mount -t tmpfs -o ro none {kits.PLACE}"
+    machine = lent(compiler=False, card=False, changed=unwritable)
     done = machine.lease(1, "--small")
     left = Left(machine, 1, done.stdout)
-    assert list(left.outcomes()) == list(SET_UP)
+    assert left.outcomes() == {"facts": "ok", "set-up": "FAILED"} and done.returncode == 1
+    assert f"{kits.PLACE} and" in done.stdout and "must be writable" in done.stdout
     assert "no NVIDIA driver found on this machine: nothing to measure" in done.stdout
-    assert "our fault: a case" not in done.stdout
 
 
-#: The driver in a folder that everybody may write, and one that the product does not know; neither with a cache.
+#: The driver in a folder that everybody may write, and in one that the product does not know.
 _WRITABLE = """
-umount /usr/local/nvidia && mkdir -p /usr/local/nvidia/lib64 && cp -a /run/driver/lib64/. /usr/local/nvidia/lib64
+umount /usr/local/nvidia && mkdir -p /usr/local/nvidia/lib64
+cp -a /run/driver/lib64/. /usr/local/nvidia/lib64
 chmod 777 /usr/local/nvidia/lib64
 """
 _UNKNOWN = """
@@ -228,23 +233,18 @@ cp -a /run/driver/lib64/. /usr/local/nvidia/lib/x86_64-linux-gnu
 _NO_LDCONFIG = "rm -f $(command -v ldconfig) /sbin/ldconfig /usr/sbin/ldconfig"
 
 
-@pytest.mark.parametrize("laid", [_WRITABLE, _UNKNOWN], ids=["writable by all", "in no known place"])
-@pytest.mark.parametrize("ldconfig", [True, False], ids=["with ldconfig", "without"])
+@pytest.mark.parametrize(
+    ("changed", "how"),
+    [(_WRITABLE + _NO_LDCONFIG, "is mounted read-only on"), (_UNKNOWN, "ldconfig")],
+    ids=["writable by all, without ldconfig", "in no known place"],
+)
 def test_a_driver_that_the_product_does_not_take_is_offered_to_it(
-    lent: Callable[..., LentMachine], laid: str, ldconfig: bool
+    lent: Callable[..., LentMachine], changed: str, how: str
 ) -> None:
     kept = "mkdir -p /run/driver && cp -a /usr/local/nvidia/. /run/driver\n"
-    changed = f"{kept}{laid}\n{'' if ldconfig else _NO_LDCONFIG}"
-    left = run(lent(compiler=False, cached=False, changed=changed), 1, "--only", "devices")
+    left = run(lent(compiler=False, cached=False, changed=kept + changed), 1, "--only", "devices")
     assert_held(left)
-    assert ("ldconfig" if ldconfig else "is mounted read-only on") in left.log
-
-
-def test_a_machine_where_nothing_can_be_written_is_told_of(lent: Callable[..., LentMachine]) -> None:
-    machine = lent(compiler=False, changed=f"mkdir -p {kits.PLACE}; mount -t tmpfs -o ro none {kits.PLACE}")
-    left = run(machine, 1, "--only", "devices")
-    assert left.outcomes()["set-up"] == "FAILED"
-    assert "/opt/xpu-lease and" in left.printed and "must be writable" in left.printed
+    assert how in left.log
 
 
 @pytest.mark.skipif(not BY_HAND, reason="by hand: XPU_LEASE_PYTHON=FOLDER names an environment with PyTorch")
@@ -259,6 +259,50 @@ def test_the_whole_of_a_run_by_hand(lent: Callable[..., LentMachine], tmp_path: 
     print(left.printed)
     assert list(left.outcomes()) == names(number)
     assert machine.programs() == []
+
+
+# ---- the program ----
+
+
+def test_a_step_that_no_run_has_is_refused_and_those_that_it_has_are_named() -> None:
+    words = [
+        sys.executable,
+        "-B",
+        str(REPOSITORY / "bench/gpu/lease"),
+        "1",
+        "--only",
+        "container",
+        "--only",
+        "anwsers",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and not done.stdout
+    assert "no step of this run has 'anwsers'" in done.stderr and "used memory, answers, cases" in done.stderr
+
+
+def test_the_card_is_held_open_and_one_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
+    script = """
+import os, runpy, sys, time
+keep_awake = runpy.run_path(sys.argv[1])["keep_awake"]
+os.mkfifo(sys.argv[3])
+keep_awake(sys.argv[3])
+keep_awake(sys.argv[2])
+fds = "/proc/self/fd/"
+while not any(os.path.realpath(fds + each) == sys.argv[2] for each in os.listdir(fds)):
+    time.sleep(0.01)
+print("held")
+"""
+    node = tmp_path / "node"
+    node.touch()
+    words = [
+        sys.executable,
+        "-c",
+        script,
+        str(REPOSITORY / "bench/gpu/lease"),
+        str(node),
+        str(tmp_path / "hangs"),
+    ]
+    assert subprocess.run(words, capture_output=True, text=True, timeout=60).stdout == "held\n"
 
 
 # ---- the kit itself ----
@@ -283,6 +327,24 @@ def test_a_kit_says_what_is_in_it_and_is_refused_when_that_is_not_so(kit: Path, 
         file.write(b"more")
     with pytest.raises(kits.KitError, match="bin/busybox is missing or not the one"):
         kits.read(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "null",
+        "{}",
+        '{"format": 1}',
+        '{"format": 1, "files": [1], "sources": {}, "commit": ""}',
+        '{"format": 1, "files": null, "sources": {}, "commit": ""}',
+        '{"format": 1, "files": [], "sources": [], "commit": ""}',
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / kits.MANIFEST).write_text(text)
+    with pytest.raises(kits.KitError, match="run `make lease`"):
+        kits.read(tmp_path)
 
 
 def test_a_kit_that_is_too_large_names_what_makes_it_so(

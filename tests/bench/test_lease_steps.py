@@ -34,8 +34,8 @@ import steps
 
 run = steps.Steps("a run", Path({out!r}), {seconds}, {count})
 steps.end_earlier_runs()
-for name, seconds, words in json.loads({given!r}):
-    run.step(name, seconds, words, "a fault", measures=True)
+for name, seconds, words, *how in json.loads({given!r}):
+    run.step(name, seconds, words, "a fault", **{{"measures": True, **(how[0] if how else {{}})}})
 sys.exit(run.finish())
 """
 #: Leaves a process in another session that holds the pipe, and says which.
@@ -49,11 +49,12 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-Step = tuple[str, float, list[str]]
+Step = tuple[Any, ...]
 
 
-def shell(name: str, script: str, seconds: float = 20) -> Step:
-    return name, seconds, ["sh", "-c", script]
+def shell(name: str, script: str, seconds: float = 20, **how: Any) -> Step:
+    """`how`: more words for Steps.step."""
+    return name, seconds, ["sh", "-c", script], how
 
 
 def python(name: str, script: str, seconds: float = 20) -> Step:
@@ -168,6 +169,40 @@ def test_a_step_that_is_late_is_ended_with_its_group(run: Callable[..., Run]) ->
     assert "no end within 1 s" in done.text()
 
 
+def test_a_step_that_was_late_has_failed_only_if_a_check_did_or_if_it_had_said_nothing(
+    run: Callable[..., Run],
+) -> None:
+    done = run(shell("late", "echo 'ok: it holds'; sleep 600", seconds=1))
+    assert done.outcomes() == {"late": "late"} and done.popen.returncode == 0
+    assert "FAILED" not in done.text() and "1 held, no end within 1 s" in done.text()
+    done = run(
+        shell("wrong", "echo 'FAILED: the limit'; sleep 600", seconds=1),
+        shell("mute", "sleep 600", seconds=1),
+    )
+    assert done.outcomes() == {"wrong": "late", "mute": "late"} and done.popen.returncode == 1
+    assert "FAILED wrong: the limit" in done.text() and "FAILED mute: late" in done.text()
+
+
+def test_a_step_has_the_grace_that_is_its_own(run: Callable[..., Run]) -> None:
+    stubborn = "trap '' TERM; echo 'ok: begun'; while :; do sleep 0.1; done"
+    done = run(shell("short", stubborn, seconds=1, grace=0.5), shell("long", stubborn, seconds=1, grace=6))
+    short, long = (each["seconds"] for each in done.results(kind="step"))
+    assert 1.4 < short < 4 < 6.9 < long
+
+
+def test_the_last_step_has_all_that_is_left(run: Callable[..., Run]) -> None:
+    done = run(shell("one", "sleep 3; echo 'ok: done'", seconds=1, last=True), seconds=30)
+    assert done.outcomes() == {"one": "ok"}
+
+
+def test_a_run_in_which_every_measuring_step_was_skipped_says_so(run: Callable[..., Run]) -> None:
+    no_tool = "echo 'skipped: no torch'; exit 77"
+    done = run(shell("facts", "true"), shell("doctor", "true", measures=False), shell("a", no_tool))
+    assert done.popen.returncode == 77
+    assert done.text().splitlines()[-1].endswith("not tried: a")
+    assert run(shell("b", no_tool), shell("c", "true")).popen.returncode == 0
+
+
 def test_a_step_that_is_late_may_clean_up(run: Callable[..., Run]) -> None:
     script = "trap 'echo \"ok: cleaned up\"; exit 0' TERM; sleep 600 & wait"
     done = run(shell("late", script, seconds=1))
@@ -243,6 +278,65 @@ def test_on_a_full_disk_all_steps_run_and_are_told(tmp_path: Path) -> None:
     )
     assert done.returncode == 0 and not done.stderr
     assert "ok       first" in done.stdout and "second: size: 4" in done.stdout and "1 held" in done.stdout
+
+
+def test_folders_in_the_way_and_a_folder_that_goes_away_cost_what_would_be_in_it(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    for name in ("log.gz", "results.jsonl", "summary.new"):
+        (tmp_path / "out" / name / "in the way").mkdir(parents=True)
+    done = run(shell("one", "echo 'ok: it holds'"))
+    assert done.outcomes() == {"one": "ok"} and b"it holds" in done.log()
+    gone = run(shell("removes", f"rm -r {tmp_path}/out; echo 'ok: gone'"), shell("next", "echo 'size: 4'"))
+    assert gone.popen.returncode == 0 and "next: size: 4" in gone.text()
+
+
+def test_results_of_an_earlier_run_are_moved_aside_and_those_of_one_that_lives_are_left(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    run(shell("earlier", "true"))
+    first = Run(tmp_path / "out", [shell("waits", "echo 'here: 1'; sleep 600")])
+    until(lambda: (first.out / "results.jsonl").exists() and first.results(name="here") != [], "no result")
+    assert '"earlier"' in (tmp_path / "out.before/results.jsonl").read_text()
+    second = Run(tmp_path / "out", [shell("second", "true")])
+    assert second.popen.wait(30) != 0
+    assert first.results(name="here") != [] and first.popen.poll() is None
+    first.popen.terminate()
+    first.popen.wait(30)
+
+
+def test_a_long_failure_is_printed_with_its_end_which_says_what_to_do(run: Callable[..., Run]) -> None:
+    long = f"no kit in {'/a/folder' * 30}: run make lease again"
+    done = run(
+        shell("one", f"echo 'FAILED: {long}'"),
+        shell("doctor", f"echo 'problem  kit: {long}'; exit 1", measures=False),
+    )
+    assert f"FAILED one: {long}" in done.text() and f"FAILED doctor: problem  kit: {long}" in done.text()
+    assert "would be our fault: a fault" in done.text()
+    assert "would be our fault: a fault" in (done.out / "summary.md").read_text()
+
+
+def test_values_are_printed_step_by_step_and_what_is_no_value_is_none(run: Callable[..., Run]) -> None:
+    lines = (
+        "1 GiB by cuMemAlloc, MiB: 1024\\nxpu: refused\\nValueError: no\\nwritten: /a\\nratio: 0.61043068300"
+    )
+    done = run(
+        shell("one", f"printf '{lines}\\n'"),
+        shell("two", "echo 'a: 1'; echo 'skipped: no JAX'; echo 'skipped: no JAX'; echo 'ok: b'"),
+        shell("facts", "echo 'card: T4'; echo 'tools: many'"),
+    )
+    assert [each["name"] for each in done.results(step="one", kind="value")] == [
+        "1 GiB by cuMemAlloc, MiB",
+        "ratio",
+    ]
+    printed = [line for line in done.text().splitlines() if line.startswith(("one: ", "two: ", "facts: "))]
+    assert printed == [
+        "one: 1 GiB by cuMemAlloc, MiB: 1024",
+        "one: ratio: 0.6104",
+        "two: a: 1",
+        "facts: card: T4",
+    ]
+    assert "1 held, 2 skipped (no JAX)" in done.text()
 
 
 def test_no_more_is_printed_than_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
