@@ -35,6 +35,8 @@ from xpu_runtime.vendors.nvidia import search
 
 ROOT, TOOLS, STATE = kit.PLACE / "root", kit.PLACE / "bin", kit.PLACE / "machine.json"
 BUILD = kit.REPOSITORY / "build"
+#: A simulated card's that is up on this machine (host.py), to rehearse.
+DRIVER_ROOT = os.environ.get("XPU_GPU_ROOT") or "/"
 _NAME = "xpu-container-runtime"
 #: The least version, and what the product imports of the standard library that a reduced Python may lack.
 _NEEDED = "import ctypes, hashlib, json, sqlite3, sys; sys.exit(sys.version_info < (3, 9))"
@@ -148,7 +150,7 @@ def find_driver() -> None:
     """Has the product find the driver. It takes none from a folder that others can write, as a lent machine's
     may be, nor from one that it does not know; it takes what the loader's cache has, and a read-only mount.
     """
-    found = search.search(os.environ.get("XPU_GPU_ROOT") or "/")
+    found = search.search(DRIVER_ROOT)
     if found.folder:
         card.report("the driver", found.folder)
         return
@@ -285,7 +287,7 @@ def set_up(options: argparse.Namespace) -> None:
         card.report("kit", f"{options.kit}, of commit {manifest['commit']}")
     except kit.KitError as error:
         card.check(False, str(error))
-    whole = json.dumps([manifest, kit.sources(), sys.executable], sort_keys=True)
+    whole = json.dumps([manifest, kit.sources(), sys.executable, DRIVER_ROOT], sort_keys=True)
     identity = hashlib.sha256(whole.encode()).hexdigest()
     mount_cgroups()
     find_driver()
@@ -298,7 +300,8 @@ def set_up(options: argparse.Namespace) -> None:
     if product and install(options.kit, manifest, product, options.any_kit):
         # So that commands outside of a measuring program's own folders find a runc that is on no system path.
         settings = kit.PLACE / "config.yaml"
-        settings.write_text(f"low_level_runtimes: [{which('runc', TOOLS) or 'runc'}]\n")
+        driver = f"driver: {{root: {DRIVER_ROOT}}}\n" if DRIVER_ROOT != "/" else ""
+        settings.write_text(f"low_level_runtimes: [{which('runc', TOOLS) or 'runc'}]\n{driver}")
         state = {"identity": identity, "prefix": str(ROOT), "python": measuring, "tools": str(TOOLS)}
         remember({**state, "config": str(settings)})
 

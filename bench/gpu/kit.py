@@ -78,7 +78,7 @@ def read(kit: Path) -> dict[str, Any]:
     for path, size, sha256 in entries:
         if not path.is_file() or path.stat().st_size != size or digest(path) != sha256:
             raise KitError(f"{path} is missing or not the one that was packed: {todo}")
-    return manifest
+    return dict(manifest)
 
 
 def differences(manifest: dict[str, Any], repository: Path = REPOSITORY) -> list[str]:
