@@ -183,9 +183,9 @@ def offer(folder: str, known: str, why: str) -> None:
 def elsewhere() -> str:
     """A folder with the driver's library that the product does not know; empty: there is none."""
     named = [each for each in os.environ.get("LD_LIBRARY_PATH", "").split(":") if each.startswith("/")]
-    below = [
-        path for top in _ELSEWHERE for path in sorted(glob.glob(f"{top}/**/{search.NVML}", recursive=True))
-    ]
+    # Links are not followed: they may lead in a circle.
+    trees = (os.walk(top) for top in _ELSEWHERE)
+    below = [f"{folder}/{search.NVML}" for tree in trees for folder, _, files in tree if search.NVML in files]
     for path in [*(f"{each}/{search.NVML}" for each in named), *below]:
         with contextlib.suppress(OSError), open(path, "rb") as library:
             # ELF, of 64 bits.
