@@ -68,7 +68,8 @@ def _words(path: str) -> list[str]:
 
 def _judge(host: str, *, leaf: bool) -> None:
     status = os.stat(host, follow_symlinks=False)
-    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    # In the group root nobody else is.
+    others = status.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if status.st_gid else 0))
     # In a folder with the sticky bit (/tmp) others can add files, and cannot replace what is root's.
     if status.st_mode & stat.S_ISVTX and not leaf:
         others = 0

@@ -41,6 +41,14 @@ def test_what_others_can_write_is_named(folder: Path, where: str, who: str) -> N
         trusted.real(f"{folder}/a/b/file")
 
 
+def test_the_group_root_is_root_and_another_is_not(folder: Path) -> None:
+    (folder / "a").chmod(0o775)
+    assert trusted.real(f"{folder}/a/b/file")
+    os.chown(folder / "a", 0, 50)
+    with pytest.raises(trusted.UntrustedError, match="/a can be written"):
+        trusted.real(f"{folder}/a/b/file")
+
+
 def test_a_folder_that_a_link_passes_through_is_judged(folder: Path) -> None:
     (folder / "others").mkdir()
     (folder / "others/on").symlink_to(folder / "a/b")
