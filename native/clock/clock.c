@@ -23,6 +23,7 @@
 typedef int clock_function(clockid_t clock, struct timespec *time);
 
 static clock_function *kernels; /* atomic */
+static int registered;          /* atomic */
 static int64_t offset;          /* of this process's time namespace, ns; atomic */
 
 /* ---- the function that the kernel maps ---- */
@@ -147,19 +148,24 @@ static int64_t read_offset(void) {
 
 static void look(void) { __atomic_store_n(&offset, read_offset(), __ATOMIC_RELAXED); }
 
-__attribute__((constructor)) static void prepare(void) {
+/* Not when the library is loaded, as few programs ask for the time. Two threads may be here at once: both
+ * find the same. */
+static clock_function *prepare(void) {
     clock_function *found = find();
-    __atomic_store_n(&kernels, found ? found : by_system_call, __ATOMIC_RELEASE);
     look();
     /* A child may be the first process of another time namespace. */
-    pthread_atfork(NULL, NULL, look);
+    if (!__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
+        pthread_atfork(NULL, NULL, look);
+    found = found ? found : by_system_call;
+    __atomic_store_n(&kernels, found, __ATOMIC_RELEASE);
+    return found;
 }
 
 uint64_t xpu_now(void) {
     struct timespec now;
     clock_function *function = __atomic_load_n(&kernels, __ATOMIC_ACQUIRE);
-    if (__builtin_expect(!function, 0)) /* another library's constructor came first */
-        function = by_system_call;
+    if (__builtin_expect(!function, 0))
+        function = prepare();
     (void)function(CLOCK_MONOTONIC, &now);
     return (uint64_t)((int64_t)now.tv_sec * 1000000000 + now.tv_nsec -
                       __atomic_load_n(&offset, __ATOMIC_RELAXED));
