@@ -23,6 +23,8 @@ _FACILITY_DAEMON = 3 << 3
 _SEVERITIES = {"error": 3, "warning": 4, "info": 6}
 #: RFC 3164 asks for no more than this many bytes in a message.
 _LONGEST_DATAGRAM = 1024
+#: How many frames of an internal error are told.
+_FRAMES = 5
 
 
 class Log(Value):
@@ -112,9 +114,11 @@ def line_of(error: BaseException) -> str:
             f"a part of xpu-container-runtime cannot be started ({error}): if it is being installed now, "
             "start the container again; else install xpu-container-runtime again"
         )
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    # The innermost frame alone would be that of a system call, whoever made it.
+    trace, frames = error.__traceback__, []
+    while trace is not None:
+        frames.append(f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}")
         trace = trace.tb_next
-    where = f" in {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else ""
+    where = f" in {' < '.join(frames[: -_FRAMES - 1 : -1])}" if frames else ""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return f"internal error{where}: {text}: please report it"

@@ -75,6 +75,7 @@ class Copies:
         self._pid = pid
         self._fds: dict[str, int] = {}
         self._attached: set[str] = set()
+        self._entered = False
         self._host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._run_dir = os.open(paths.run_dir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.host_devices = mountinfo.devices()
@@ -99,6 +100,7 @@ class Copies:
             raise ApplyError(
                 f"cannot enter the mount namespace of process {self._pid}: {error.strerror}"
             ) from error
+        self._entered = True
 
     def take(self, source: str) -> int:
         """A copy that can be attached, the caller's to close: an image may have two places for one file."""
@@ -122,7 +124,8 @@ class Copies:
 
     def close(self) -> None:
         """Goes back to the host's mount namespace, and drops what was not attached."""
-        syscalls.setns(self._host, syscalls.CLONE_NEWNS)
+        if self._entered:
+            syscalls.setns(self._host, syscalls.CLONE_NEWNS)
         os.close(self._host)
         os.close(self._run_dir)
         for fd in self._fds.values():

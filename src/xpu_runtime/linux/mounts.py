@@ -105,7 +105,10 @@ def _remount(mount_fd: int, attributes: int) -> None:
 
 
 def enter_mount_namespace(pid: int) -> None:
-    """Moves this process, which must have one thread, into the mount namespace of `pid`."""
+    """Moves the calling thread into the mount namespace of `pid`."""
+    # The kernel refuses it (EINVAL) to a thread that shares its root and current folder with others. NVML and
+    # CUDA start threads in who asks them.
+    syscalls.unshare(syscalls.CLONE_FS)
     fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         syscalls.setns(fd, syscalls.CLONE_NEWNS)

@@ -61,6 +61,7 @@ _CAPABILITIES_HEAD = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERS
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
+CLONE_FS = 0x200
 CLONE_NEWNS = 0x20000
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_IN_ROOT = 0x10
@@ -140,7 +141,8 @@ def setns(fd: int, kind: int) -> None:
 
 
 def unshare(flags: int) -> None:
-    """unshare(2): the calling thread gets namespaces of its own (CLONE_NEW...)."""
+    """unshare(2): the calling thread gets namespaces of its own (CLONE_NEW...), or a root and current folder of
+    its own (CLONE_FS)."""
     _syscall("", _UNSHARE, flags)
 
 
