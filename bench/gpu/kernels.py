@@ -55,10 +55,11 @@ class Event:
 
 
 class Kernels:
-    """Launches kernels of about `microseconds` on the default stream, or of so many `iterations`."""
+    """Launches kernels of about `microseconds` on the default stream, or of so many `iterations`. `named`:
+    what a simulated card takes instead, which knows what a kernel does by its name."""
 
     def __init__(
-        self, cuda: card.Cuda, microseconds: int, blocks: int = _BLOCKS, iterations: int = 0
+        self, cuda: card.Cuda, microseconds: int, blocks: int = _BLOCKS, iterations: int = 0, named: str = ""
     ) -> None:
         self._cuda, self._function, self._blocks = cuda, ctypes.c_void_p(), blocks
         self._iterations, self._out = ctypes.c_uint64(iterations or 1000), ctypes.c_uint64(0)
@@ -66,8 +67,8 @@ class Kernels:
         self._arguments = (ctypes.c_void_p * 2)(*pointers)
         module = ctypes.c_void_p()
         cuda.must("cuModuleLoadData", ctypes.byref(module), PTX)
-        named = f"busy_{microseconds}us".encode()
-        if cuda.call("cuModuleGetFunction", ctypes.byref(self._function), module, named):
+        by_name = (named or f"busy_{microseconds}us").encode()
+        if cuda.call("cuModuleGetFunction", ctypes.byref(self._function), module, by_name):
             cuda.must("cuModuleGetFunction", ctypes.byref(self._function), module, b"spin")
             if not iterations:
                 self._calibrate(microseconds)
@@ -82,6 +83,14 @@ class Kernels:
             "cuLaunchKernel",
             *(self._function, self._blocks, 1, 1, _THREADS, 1, 1, 0, None, self._arguments, None),
         )
+
+    def take(self, iterations: int) -> None:
+        """What each thread of the next kernels does."""
+        self._iterations.value = iterations
+
+    def write_to(self, address: int) -> None:
+        """Where the next kernels write what they have computed."""
+        self._out.value = address
 
     def computes(self) -> bool:
         """Whether one thread's result is the right one: the host computes it, too."""

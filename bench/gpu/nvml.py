@@ -88,6 +88,11 @@ class Nvml:
                 }
         return None
 
+    def used(self) -> int | None:
+        """Bytes of the card that are in use, whoever has them (nvmlMemory_t: total, free, used)."""
+        amounts = (ctypes.c_ulonglong * 3)()
+        return amounts[2] if self._call("nvmlDeviceGetMemoryInfo", amounts) else None
+
     def utilisation(self, since: int) -> list[Sample] | None:
         """Samples after that time (as Sample.at)."""
         found, count = (_Sample * _MOST)(), ctypes.c_uint(_MOST)

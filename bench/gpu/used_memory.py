@@ -11,7 +11,6 @@ used_memory.py take | past CASE is the program in the container.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import dataclasses
 import json
 import os
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import card
+from nvml import Nvml
 
 GIB = 1 << 30
 #: MiB that the account may have less than the card has lost, and more, and that may stay.
@@ -229,26 +229,6 @@ def inside(group: str, case: str) -> None:
 # ---- outside ----
 
 
-class Nvml:
-    """The driver's own word on the whole card."""
-
-    def __init__(self, path: str, uuid: str) -> None:
-        self._library, self._device = ctypes.CDLL(path), ctypes.c_void_p()
-        self._must("nvmlInit_v2")
-        self._must("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(self._device))
-
-    def used(self) -> int:
-        """nvmlMemory_t: total, free, used; bytes."""
-        amounts = (ctypes.c_ulonglong * 3)()
-        self._must("nvmlDeviceGetMemoryInfo", self._device, amounts)
-        return amounts[2]
-
-    def _must(self, name: str, *words: Any) -> None:
-        status = getattr(self._library, name)(*words)
-        if status:
-            card.fail(f"{name} outside the container: error {status}")
-
-
 @dataclasses.dataclass(frozen=True)
 class Seen:
     """Bytes on the card and in the account."""
@@ -288,7 +268,10 @@ def take(options: argparse.Namespace, place: Any, nvml: Nvml, case: str) -> None
     """One program that takes memory: before, with, and after it."""
 
     def look() -> Seen:
-        return Seen(nvml.used(), place.used_memory())
+        used = nvml.used()
+        if used is None:
+            card.fail(f"nvmlDeviceGetMemoryInfo outside the container: error {nvml.status}")
+        return Seen(used, place.used_memory())
 
     before = look()
     child = place.start(words_of(options, "take", case), environ_of(options, place.machine))

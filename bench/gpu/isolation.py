@@ -1,0 +1,220 @@
+"""What becomes of a container's work when another one on the same card goes wrong (docs/isolation.md).
+
+One container computes and checks what it gets, all the time. In another one a program ends its context by an
+illegal access, is killed amid kernels, runs a kernel that never ends, or takes all the memory that it can get.
+A fault of ours, or a card that isolates less than is said: the first one's work ends or is wrong, a container
+cannot be used again afterwards, or the card's memory does not come back.
+
+isolation.py ROLE is the program in a container.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import card
+import kernels
+import places
+from nvml import Nvml
+from record import Record, add_options
+
+MIB, READY = 1 << 20, "ready"
+#: The first container's cores, and the other's.
+CORES = (50, 20)
+#: Seconds until a program is ready, until it has ended, and until a driver has taken back what it had.
+START_S, END_S, BACK_S = 30.0, 20.0, 10.0
+#: MiB of the card that may be in use afterwards beyond what was before.
+LEFT = 16
+#: Seconds for which the first one's work is looked at while something goes wrong.
+LOOK_S = 2.0
+#: What the other may keep from the first, which has a turn as it has: in percent of its kernels alone.
+LEAST = 40.0
+
+
+# ---- inside ----
+
+
+def works() -> None:
+    """Until SIGTERM: a line for each tenth of a second or so, with all kernels that have run."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    load, cuda, units = _kernels(500)
+    print(READY, flush=True)
+    while not told:
+        for _ in range(100):
+            load.launch()
+        cuda.must("cuCtxSynchronize")
+        units += 100
+        if not card.is_simulated() and not load.computes():
+            card.fail(f"a wrong result after {units} kernels")
+        print(f"units {time.monotonic():.3f} {units}", flush=True)
+    print("ended well", flush=True)
+
+
+def _kernels(microseconds: int, named: str = "") -> tuple[kernels.Kernels, card.Cuda, int]:
+    cuda = card.Cuda()
+    return kernels.Kernels(cuda, microseconds, named=named), cuda, 0
+
+
+def illegal_access() -> None:
+    """An address that nobody has: every call from then on says so."""
+    load, cuda, _ = _kernels(10, "fault_illegal_address")
+    load.write_to(16)
+    print(READY, flush=True)
+    load.launch()
+    first, second = cuda.call("cuCtxSynchronize"), cuda.call("cuCtxSynchronize")
+    print(f"errors {cuda.name(first)} {cuda.name(second)}", flush=True)
+
+
+def killed_amid_kernels() -> None:
+    """Launches until it is killed."""
+    load, cuda, _ = _kernels(500)
+    if cuda.plain(1 << 30) < 0:
+        card.fail("1 GiB was refused")
+    print(READY, flush=True)
+    while True:
+        load.launch()
+
+
+def endless_kernel() -> None:
+    load, cuda, _ = _kernels(10, "busy_100000000us")
+    load.take(1 << 62)
+    load.launch()
+    print(READY, flush=True)
+    cuda.call("cuCtxSynchronize")
+
+
+def all_memory() -> None:
+    """Until it is refused, by blocks; holds it until it is killed."""
+    cuda, blocks = card.Cuda(), 0
+    while cuda.plain(64 * MIB) > 0:
+        blocks += 1
+    print(f"blocks {blocks}", flush=True)
+    print(READY, flush=True)
+    time.sleep(600)
+
+
+#: By name what goes wrong, and whether its program ends by itself.
+WRONG: dict[str, tuple[Callable[[], None], bool]] = {
+    "illegal access": (illegal_access, True),
+    "killed amid kernels": (killed_amid_kernels, False),
+    "endless kernel": (endless_kernel, False),
+    "all memory": (all_memory, False),
+}
+
+
+# ---- outside ----
+
+
+def program(place: places.Place, role: str) -> places.Child:
+    simulated = {"XPU_GPU_SIMULATED": "1"} if place.machine.is_simulated else {}
+    words = [place.machine.python, str(Path(__file__).resolve()), "role", role]
+    return place.start(words, {"XPU_GPU_JSON": "", **simulated})
+
+
+def wait_for(child: places.Child, word: str, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while word not in child.output():
+        if child.poll() is not None or time.monotonic() > until:
+            return word in child.output()
+        time.sleep(0.01)
+    return True
+
+
+def rate(child: places.Child) -> float:
+    """Kernels in a second, from now on."""
+    begin = time.monotonic()
+    time.sleep(LOOK_S)
+    lines = [line.split() for line in child.output().splitlines() if line.startswith("units ")]
+    seen = [(float(at), int(units)) for _, at, units in lines if float(at) >= begin]
+    if len(seen) < 2:
+        return 0.0
+    return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+
+def tail(child: places.Child) -> str:
+    return " ".join(child.output().split())[-200:]
+
+
+class Trial:
+    def __init__(
+        self, record: Record, first: places.Place, other: places.Place, used: Callable[[], int]
+    ) -> None:
+        self.record, self.other, self.used = record, other, used
+        self.worker = program(first, "works")
+        self.alone = 0.0
+
+    def begin(self) -> bool:
+        if not self.record.check(wait_for(self.worker, READY, START_S), "the first container's work begins"):
+            self.record.value("it said", tail(self.worker))
+            return False
+        self.alone = rate(self.worker)
+        self.record.value("kernels a second alone", f"{self.alone:.0f}")
+        return self.record.check(self.alone > 0, "its kernels run")
+
+    def goes_wrong(self, name: str, ends: bool) -> None:
+        before, child = self.used(), program(self.other, name)
+        if not wait_for(child, READY, START_S):
+            self.record.check(False, f"{name}: its program does not begin: {tail(child)}")
+            child.kill()
+            return
+        beside = rate(self.worker)
+        part = 100 * beside / self.alone
+        self.record.check(
+            part >= LEAST and self.worker.poll() is None,
+            f"{name}: the first one goes on, with {part:.0f} % of its kernels alone",
+        )
+        if ends:
+            wait_for(child, "errors", END_S)
+        begin = time.monotonic()
+        stays = child.kill()
+        self.record.check(not stays, f"{name}: its program ends, {time.monotonic() - begin:.2f} s after it is killed")
+        said = [line for line in child.output().splitlines() if line.split()[0] in ("errors", "blocks")]
+        if said:
+            self.record.value(f"{name}, its program", "; ".join(said))
+        self._comes_back(name, before)
+
+    def _comes_back(self, name: str, before: int) -> None:
+        begin = time.monotonic()
+        while (left := self.used() - before) > LEFT * MIB and time.monotonic() < begin + BACK_S:
+            time.sleep(0.02)
+        self.record.check(
+            left <= LEFT * MIB,
+            f"{name}: {left / MIB:+.0f} MiB of the card stay, {time.monotonic() - begin:.2f} s later",
+        )
+
+    def end(self) -> None:
+        self.worker.signal(signal.SIGTERM)
+        well = wait_for(self.worker, "ended well", END_S)
+        self.record.check(well, f"the first container's work was right to its end: {'' if well else tail(self.worker)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_options(parser)
+    parser.add_argument("--mem", default="4G", help="memory of each of the two slices (4G)")
+    options = parser.parse_args()
+    with Record(options) as record:
+        machine = record.machine()
+        nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
+        slice_ = {"machine": machine, "memory": options.mem if not options.small else "1G"}
+        with places.opened("container", cores=CORES[0], **slice_) as first, places.opened(
+            "container", cores=CORES[1], beside=first, **slice_
+        ) as other:
+            trial = Trial(record, first, other, lambda: nvml.used() or 0)
+            if trial.begin():
+                for name, (_, ends) in WRONG.items():
+                    trial.goes_wrong(name, ends)
+            trial.end()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["role"]:
+        works() if sys.argv[2] == "works" else WRONG[sys.argv[2]][0]()
+    else:
+        main()
