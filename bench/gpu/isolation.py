@@ -1,8 +1,8 @@
 """What becomes of a container's work when another one on the same card goes wrong (docs/isolation.md).
 
-One container computes and checks what it gets, all the time. In another one a program ends its context by an
-illegal access, is killed amid kernels, runs a kernel that never ends, or takes all the memory that it can get.
-A fault of ours, or a card that isolates less than is said: the first one's work ends or is wrong, a container
+One container computes and checks what it gets, all the time. In another one a program makes an illegal
+access, is killed amid kernels, runs a kernel that never ends, or takes all the memory that it can get. A
+fault of ours, or a card that isolates less than is said: the first one's work ends or is wrong, a container
 cannot be used again afterwards, or the card's memory does not come back.
 
 isolation.py ROLE is the program in a container.
@@ -173,7 +173,9 @@ class Trial:
             wait_for(child, "errors", END_S)
         begin = time.monotonic()
         stays = child.kill()
-        self.record.check(not stays, f"{name}: its program ends, {time.monotonic() - begin:.2f} s after it is killed")
+        self.record.check(
+            not stays, f"{name}: its program ends, {time.monotonic() - begin:.2f} s after it is killed"
+        )
         said = [line for line in child.output().splitlines() if line.split()[0] in ("errors", "blocks")]
         if said:
             self.record.value(f"{name}, its program", "; ".join(said))
@@ -191,7 +193,9 @@ class Trial:
     def end(self) -> None:
         self.worker.signal(signal.SIGTERM)
         well = wait_for(self.worker, "ended well", END_S)
-        self.record.check(well, f"the first container's work was right to its end: {'' if well else tail(self.worker)}")
+        self.record.check(
+            well, f"the first container's work was right to its end: {'' if well else tail(self.worker)}"
+        )
 
 
 def main() -> None:
@@ -203,9 +207,10 @@ def main() -> None:
         machine = record.machine()
         nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
         slice_ = {"machine": machine, "memory": options.mem if not options.small else "1G"}
-        with places.opened("container", cores=CORES[0], **slice_) as first, places.opened(
-            "container", cores=CORES[1], beside=first, **slice_
-        ) as other:
+        with (
+            places.opened("container", cores=CORES[0], **slice_) as first,
+            places.opened("container", cores=CORES[1], beside=first, **slice_) as other,
+        ):
             trial = Trial(record, first, other, lambda: nvml.used() or 0)
             if trial.begin():
                 for name, (_, ends) in WRONG.items():

@@ -18,7 +18,8 @@ from xpu_runtime.doctor import bounded
 from xpu_runtime.doctor.bounded import Answer
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.limits import enforce, unaccounted
+from xpu_runtime.limits import enforce, sharing, unaccounted, unaccounted_time
+from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.unaccounted import Amounts
 from xpu_runtime.limits.usage import OfDrivers, Usage
 from xpu_runtime.vendors import discovery
@@ -112,6 +113,13 @@ def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -
 def usage_and_unaccounted(devices: Inventory, grants: list[Grant]) -> tuple[Usage, Amounts]:
     """As `usage`, and as `amounts_unaccounted`."""
     return usage(devices, grants), amounts_unaccounted(devices, grants)
+
+
+def shares(devices: Inventory, grants: list[Grant]) -> Shares:
+    """As `sharing.got`, with what the driver counts beyond each; without that where the driver hangs."""
+    found = sharing.got(grants)
+    answer = one(lambda: unaccounted_time.add(devices, grants, found)) if found else None
+    return answer.values[0] if answer and answer.values else found
 
 
 def amounts_unaccounted(devices: Inventory, grants: list[Grant]) -> Amounts:

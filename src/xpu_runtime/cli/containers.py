@@ -105,6 +105,7 @@ class _Entry(Value):
     cores: int | None = None
     cores_shared: str | None = None
     cores_got_percent: float | None = None
+    cores_unaccounted_percent: float | None = None
     cores_sched: str | None = None
     cores_priority: str | None = None
     memory_backend: str | None = None
@@ -135,6 +136,9 @@ def entry(
         cores=slice_.cores,
         cores_shared=sharing.shared(slice_),
         cores_got_percent=None if got is None or got.percent is None else round(got.percent, 1),
+        cores_unaccounted_percent=None
+        if got is None or got.unaccounted is None
+        else round(got.unaccounted, 1),
         cores_sched=policy.sched if policy is not None else None,
         cores_priority=policy.priority if policy is not None else None,
         **slice_.holding.as_dict(),

@@ -32,7 +32,7 @@ from xpu_runtime.config.load import load
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.quotas import granted
-from xpu_runtime.limits import registry, sharing, unaccounted
+from xpu_runtime.limits import registry, unaccounted, unaccounted_time
 from xpu_runtime.limits.backend import Detail
 from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.usage import Usage
@@ -71,7 +71,8 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
         slices    a list, each as `xpu ps --json` has it, and besides
           limit_in_force_bytes   what the quota page or the driver says; null: no limit, or not known
           cores_in_force         in percent, where a backend holds a cap on cores
-                                 (its cores_got_percent, cores_sched and cores_priority: as in `xpu ps`)
+                                 (cores_got_percent, cores_unaccounted_percent, cores_sched and
+                                 cores_priority: as in `xpu ps`)
           device_memory_bytes    all of the device
           driver_used_bytes      what the driver reports for the container
           memory_unaccounted_bytes  of that, what its account has not, if more than 256 MiB a process
@@ -92,7 +93,8 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
     inventory = asking.inventory(config)
     usage, beyond = asking.usage_and_unaccounted(inventory, grants)
     problems: list[str] = unaccounted.warn(grants, beyond)
-    shares = sharing.got(grants)
+    shares = asking.shares(inventory, grants)
+    problems += unaccounted_time.warn(grants, shares)
     known = names.of(grants)
     details = [_details(grant) for grant in grants]
     with PodLedger() as ledger:
@@ -278,7 +280,8 @@ def _cores(slice_: dict[str, Any]) -> str:
     cap = containers.cores(slice_)
     if slice_["cores_sched"] is None:
         return cap
-    got = f", got {share(slice_['cores_got_percent'])}" if slice_["cores_got_percent"] is not None else ""
+    percent = share(slice_["cores_got_percent"], slice_["cores_unaccounted_percent"])
+    got = f", got {percent}" if slice_["cores_got_percent"] is not None else ""
     return f"{cap} ({slice_['cores_sched']}, {slice_['cores_priority']} priority{got})"
 
 

@@ -22,7 +22,7 @@ from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry as backends
-from xpu_runtime.limits import sharing
+from xpu_runtime.limits import sharing, unaccounted_time
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.limits.usage import Usage, processes
 from xpu_runtime.value import Value
@@ -118,6 +118,8 @@ class Live:
         self._names = names
         self._naming = registry.naming_processes(self._inventory)
         self._before: dict[tuple[int, int], tuple[int, Compute]] = {}
+        #: Percent that the driver counted beyond what was charged, in the last reading.
+        self._beyond: dict[tuple[int, int], float] = {}
         #: The driver has answered.
         self._is_open = False
         #: By device: the last samples of its processes, and when they were told.
@@ -166,7 +168,9 @@ class Live:
                 waits = False
                 if key in now and key in before:
                     (then, was), (when, used) = before[key], now[key]
-                    got = _of_page(sharing.share(was, used, when - then))
+                    got = self._compared(
+                        key, _of_page(sharing.share(was, used, when - then)), grant, slice_, utilization
+                    )
                     waits = used.waits != was.waits
                 elif key in now or damage:
                     got = _Got(None)
@@ -192,6 +196,23 @@ class Live:
             for uuid, rows in by_card.items()
         )
         return Reading(agent is not None, cards, self._inventory, usage)
+
+    def _compared(
+        self,
+        key: tuple[int, int],
+        got: _Got,
+        grant: Grant,
+        slice_: Slice,
+        utilization: samples.Utilization | None,
+    ) -> _Got:
+        """With a note where the driver counts more: samples are late, so that two readings must show it."""
+        counted = _by_driver(grant, slice_, (utilization or {}).get(slice_.device_uuid)).percent
+        known = counted is not None and got.percent is not None and sharing.shared(slice_) == sharing.CAP
+        beyond = unaccounted_time.beyond(counted, got.percent) if known else 0.0  # type: ignore[arg-type]
+        before, self._beyond[key] = self._beyond.get(key, 0.0), beyond
+        if not (beyond and before):
+            return got
+        return got.replace(note=f"{beyond:.0f}% more by the driver's count: a program goes round the cap")
 
     def _told_since(self) -> samples.Utilization | None:
         told = self._samples.answer()

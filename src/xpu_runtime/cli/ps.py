@@ -32,7 +32,7 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.pod_ledger import PodLedger
-from xpu_runtime.limits import pages, sharing, unaccounted
+from xpu_runtime.limits import pages, sharing, unaccounted, unaccounted_time
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Inventory
 
@@ -80,6 +80,8 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
     (mps). GOT is the share of the device's time that the container had in the 0.2 seconds for which the
     command watches, where its CORES are capped: it may be below the cap while the container wants no more, or
     while others use the card, and flickers where kernels take as long (see `xpu top` for longer times).
+    `0% (95% unaccounted)` is GOT where the driver counts 95 % that the account has not, if that is more than
+    15: a program goes round the interposer libraries (the command then watches for 1.3 seconds more).
     ENFORCED BY names what holds each limit and how strongly: hard (the container cannot get round it) or
     soft; `unenforced` is booked and held by nothing. NAME is docker's name, in Kubernetes
     NAMESPACE/POD/CONTAINER, else of containerd NAMESPACE/ID (with nerdctl its name for the id); a dash where
@@ -154,7 +156,8 @@ def _read(names: Names) -> _Slices:
     inventory = _inventory(notes) if grants else None
     used, beyond = _used(inventory, grants, notes) if inventory is not None else ({}, {})
     slices = [(grant, position, slice_) for grant in grants for position, slice_ in enumerate(grant.slices)]
-    shares = sharing.got(grants)
+    shares = asking.shares(inventory, grants) if inventory is not None else sharing.got(grants)
+    notes += unaccounted_time.warn(grants, shares)
     names.learn(grants)
     entries = [
         containers.entry(
@@ -187,7 +190,7 @@ def _row(entry: dict[str, Any], booked: int) -> dict[str, str]:
         "Memory": "whole device" if entry["memory_bytes"] is None else memory(entry["memory_bytes"]),
         "Used": used,
         "Cores": containers.cores(entry),
-        "Got": share(entry["cores_got_percent"]),
+        "Got": share(entry["cores_got_percent"], entry["cores_unaccounted_percent"]),
         "EnforcedBy": containers.enforced(entry),
         "Mode": entry["mode"] or "-",
         "State": entry["state"],

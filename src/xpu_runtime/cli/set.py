@@ -159,7 +159,7 @@ def _tell(
 ) -> None:
     if as_json:
         usage, beyond = asking.usage_and_unaccounted(inventory, [grant])
-        shares = sharing.got([grant])
+        shares = asking.shares(inventory, [grant])
         known = names.of([grant])
         print_json(
             [

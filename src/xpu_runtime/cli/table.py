@@ -218,9 +218,10 @@ def percent(amount: int | None) -> str:
     return "-" if amount is None else f"{amount}%"
 
 
-def share(percentage: float | None) -> str:
-    """A measured percentage, or a dash for unknown."""
-    return "-" if percentage is None else f"{percentage:.0f}%"
+def share(percentage: float | None, unaccounted: float | None = None) -> str:
+    """A measured percentage, or a dash for unknown; `0% (95% unaccounted)` where the account lacks that."""
+    beyond = f" ({unaccounted:.0f}% unaccounted)" if unaccounted else ""
+    return ("-" if percentage is None else f"{percentage:.0f}%") + beyond
 
 
 def timestamp(seconds: float) -> str:

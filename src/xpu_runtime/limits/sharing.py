@@ -24,6 +24,9 @@ class Got(Value):
     percent: float | None
     #: Charges were guessed: `percent` is None for that.
     unmeasured: bool = False
+    #: Percent that the driver counts beyond it, 0.0 for as good as nothing; None where it tells nothing
+    #: (unaccounted_time.py).
+    unaccounted: float | None = None
 
 
 #: By grant and position of the slice in it.

@@ -108,18 +108,23 @@ def warn(grants: list[Grant], amounts: Amounts) -> list[str]:
             for position in range(len(grant.slices))
             if (amount := amounts.get((grant.id, position), 0))
         ]
-        if lines and _first_time(grant):
-            for line in lines:
-                messages.to_system_log("warning", line)
-        told += lines
+        told += tell(grant, lines, _TOLD)
     return told
 
 
-def _first_time(grant: Grant) -> bool:
-    """Whether this is the first warning of this grant: a mark in the grant's folder says so."""
+def tell(grant: Grant, lines: list[str], mark: str) -> list[str]:
+    """The lines, which the system's log gets the first time that there are some: a file of the grant's folder
+    with the name `mark` says so."""
+    if lines and _first_time(grant, mark):
+        for line in lines:
+            messages.to_system_log("warning", line)
+    return lines
+
+
+def _first_time(grant: Grant, mark: str) -> bool:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        os.close(os.open(os.path.join(folders.of(grant), _TOLD), flags, 0o600))
+        os.close(os.open(os.path.join(folders.of(grant), mark), flags, 0o600))
     except FileExistsError:
         return False
     except OSError:
