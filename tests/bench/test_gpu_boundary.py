@@ -1,4 +1,4 @@
-"""The programs for the kernel driver's boundary, with a file in the place of a device and a libcuda that asks."""
+"""The programs for the kernel driver's boundary, with a file in the place of a device."""
 
 from __future__ import annotations
 
@@ -113,7 +113,10 @@ def test_time_slices_are_measured_though_no_channel_group_is_seen(
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"before: \d+\.\d % of \d+ kernels are the first's", done.stdout)
+    seen = re.search(
+        r"before: (\d+)\.\d and (\d+)\.\d kernels in a second, \d+\.\d % are the first's", done.stdout
+    )
+    assert seen and int(seen[1]) > 0 and int(seen[2]) > 0, done.stdout
     assert "not reached: no channel group was seen" in done.stdout
 
 
@@ -162,6 +165,8 @@ def test_an_allocation_is_made_by_the_supervisor(stand_ins: Path) -> None:
     answered = "asked: 64 MiB, error 0, status 0x0, at 0x5000, own addresses 1\n"
     assert text.count(answered) == 2, text
     assert "allocations: 2 seen, 2 made, 0 refused" in text and status == 0
+    kept = re.search(r"capabilities kept: 0x([0-9a-f]{16})\n", text)
+    assert kept and not int(kept[1], 16) & (1 << 21 | 1 << 23 | 1 << 38)  # ADMIN, NICE, PERFMON
 
 
 def test_an_ioctl_that_fails_for_the_supervisor_fails_for_the_program(stand_ins: Path) -> None:
@@ -190,6 +195,14 @@ def test_the_supervised_program_of_cuda_goes_through_its_steps(
     else:
         assert "NVML counts the memory to the program: yes" in text
         assert "free 600.0, so used 400.0; NVML: total " in text
+
+
+def test_time_slices_that_change_nothing_are_told(stand_ins: Path, up: Callable[..., SimState]) -> None:
+    (libraries,) = Path(up("1xT4-R580").root).glob("usr/lib/*-linux-gnu")
+    status, text = supervised(stand_ins, "timeslice", driver=True, libraries=libraries)
+    assert "SET_TIMESLICE to 16384 us: 0x5c: get 0x0 (2048 us), set 0x0\n" in text
+    assert re.search(r"asked 0\.5 to 1: got \d\.\d\d to 1\n", text), text
+    assert "the work follows the slice: no" in text and status == 0
 
 
 def test_a_libcuda_that_never_asks_is_found(stand_ins: Path, up: Callable[..., SimState]) -> None:

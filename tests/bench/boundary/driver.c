@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 enum { ALLOC = 0xc030462b, FREE = 0xc0104629, CONTROL = 0xc020462a, MOST = 64, OUT_OF_MEMORY = 2 };
+enum { GET_TIMESLICE = 0xa06c0104, FB_GET_INFO = 0x20801303 };
 struct alloc {
     uint32_t root, parent, object, class;
     uint64_t at, rights;
@@ -48,8 +49,12 @@ int ioctl(int fd, unsigned long request, ...) {
     if (is_node && request == CONTROL) {
         uint32_t *control = argument, *list;
         memcpy(&list, control + 4, sizeof list);
-        list[4] = 1000 << 10;
-        list[6] = 600 << 10;
+        if (control[2] == GET_TIMESLICE) {
+            list[0] = 2048;
+        } else if (control[2] == FB_GET_INFO) {
+            list[4] = 1000 << 10;
+            list[6] = 600 << 10;
+        }
         control[7] = 0;
         return 0;
     }
@@ -133,10 +138,11 @@ static int my_release(uint64_t memory) {
     return real_release(memory);
 }
 
-/* A subdevice, and memory of the context's own. */
+/* A subdevice, a channel group, and memory of the context's own. */
 static int (*real_retain)(void *, int);
 static int my_retain(void *context, int device) {
     ask(0x2080, 90, 0);
+    ask(0xa06c, 92, 0);
     ask(0x40, 91, 100 << 20);
     return real_retain(context, device);
 }
