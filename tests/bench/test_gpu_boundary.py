@@ -129,7 +129,7 @@ def stand_ins(programs: Path) -> Path:
     sources = Path(__file__).parent / "boundary"
     command = ["cc", "-Wall", "-Wextra", "-Werror", "-o"]
     subprocess.run([*command, programs / "asks", sources / "asks.c"], check=True)
-    library = [programs / "driver.so", "-shared", "-fPIC", sources / "driver.c", "-ldl"]
+    library = [str(programs / "driver.so"), "-shared", "-fPIC", str(sources / "driver.c"), "-ldl"]
     subprocess.run([*command, *library], check=True)
     return programs
 
