@@ -1,7 +1,7 @@
 /* Steps of CUDA for the boundary's programs: see watch.h. */
 #define _GNU_SOURCE
 #include "cuda/cuda_api.h"
-#include "watch.h"
+#include "memory.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -17,7 +17,18 @@
     X(cuModuleLoadData)                                                                                      \
     X(cuModuleGetFunction)                                                                                   \
     X(cuLaunchKernel)                                                                                        \
-    X(cuMemAlloc_v2)
+    X(cuEventCreate)                                                                                         \
+    X(cuEventRecord)                                                                                         \
+    X(cuEventSynchronize)                                                                                    \
+    X(cuMemAlloc_v2)                                                                                         \
+    X(cuMemFree_v2)                                                                                          \
+    X(cuMemAllocAsync)                                                                                       \
+    X(cuMemFreeAsync)                                                                                        \
+    X(cuMemCreate)                                                                                           \
+    X(cuMemRelease)                                                                                          \
+    X(cuMemGetInfo_v2)                                                                                       \
+    X(cuMemcpyHtoD_v2)                                                                                       \
+    X(cuMemcpyDtoH_v2)
 
 static struct {
 #define DECLARE(name) __typeof__(name) *name;
@@ -98,3 +109,94 @@ void cuda_launch(unsigned int count, bool empty) {
 }
 
 void cuda_wait(void) { MUST(cuCtxSynchronize()); }
+
+void cuda_keep_busy(unsigned int count) {
+    static CUevent events[2];
+    static unsigned int calls;
+    CUevent *own = &events[calls % 2];
+    if (!*own)
+        MUST(cuEventCreate(own, 0));
+    cuda_launch(count, false);
+    MUST(cuEventRecord(*own, NULL));
+    if (calls++)
+        MUST(cuEventSynchronize(events[calls % 2]));
+}
+
+/* ---- memory ---- */
+
+const char *const cuda_ways[WAYS] = {"cuMemAlloc", "cuMemAllocAsync", "cuMemCreate"};
+
+int cuda_try(enum way way, size_t bytes, uint64_t *memory) {
+    CUmemAllocationProp wanted = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUdeviceptr pointer = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    int status;
+    if (way == CREATED)
+        status = (int)cuda.cuMemCreate(&handle, bytes, &wanted, 0);
+    else if (way == POOL)
+        status = (int)cuda.cuMemAllocAsync(&pointer, bytes, NULL);
+    else
+        status = (int)cuda.cuMemAlloc_v2(&pointer, bytes);
+    if (way == POOL && !status)
+        cuda_wait();
+    *memory = way == CREATED ? (uint64_t)handle : (uint64_t)pointer;
+    return status;
+}
+
+void cuda_give(enum way way, uint64_t memory) {
+    if (way == CREATED)
+        MUST(cuMemRelease((CUmemGenericAllocationHandle)memory));
+    else if (way == POOL)
+        MUST(cuMemFreeAsync((CUdeviceptr)memory, NULL));
+    else
+        MUST(cuMemFree_v2((CUdeviceptr)memory));
+    /* A pool gives back what it does not use when all that was asked of it is done. */
+    cuda_wait();
+}
+
+bool cuda_copies(uint64_t memory, size_t bytes) {
+    size_t count = bytes / sizeof(uint64_t);
+    uint64_t *there = malloc(bytes), *back = calloc(1, bytes);
+    must(!there || !back, "malloc(");
+    for (size_t i = 0; i < count; i++)
+        there[i] = (i + memory) * 6364136223846793005u;
+    MUST(cuMemcpyHtoD_v2((CUdeviceptr)memory, there, bytes));
+    MUST(cuMemcpyDtoH_v2(back, (CUdeviceptr)memory, bytes));
+    bool same = memcmp(there, back, bytes) == 0;
+    free(there);
+    free(back);
+    return same;
+}
+
+bool cuda_computes(uint64_t memory) {
+    uint64_t steps = 1000, back = 0, wanted = steps;
+    void *arguments[] = {&steps, &memory};
+    for (uint64_t i = 0; i < steps; i++)
+        wanted = wanted * 6364136223846793005u + 1442695040888963407u;
+    MUST(cuLaunchKernel(kernels[1], 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
+    cuda_wait();
+    MUST(cuMemcpyDtoH_v2(&back, (CUdeviceptr)memory, sizeof back));
+    return back == wanted;
+}
+
+size_t cuda_free_bytes(void) {
+    size_t unused = 0, total;
+    MUST(cuMemGetInfo_v2(&unused, &total));
+    return unused;
+}
+
+void cuda_time(unsigned int count, size_t bytes, double *allocate, double *give) {
+    CUdeviceptr pointer;
+    *allocate = *give = 0;
+    /* The first call may set up what the others find. */
+    for (unsigned int i = 0; i <= count; i++) {
+        double begin = now_us();
+        MUST(cuMemAlloc_v2(&pointer, bytes));
+        double between = now_us();
+        MUST(cuMemFree_v2(pointer));
+        double end = now_us();
+        *allocate += i ? (between - begin) / count : 0;
+        *give += i ? (end - between) / count : 0;
+    }
+}

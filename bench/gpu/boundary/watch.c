@@ -22,6 +22,10 @@
 #include <unistd.h>
 
 static const unsigned int MARK = 0x58505500; /* no ioctl of anybody's, on descriptor -1 */
+enum { ONLY = 8 };
+/* What of an ioctl's number the driver looks at: its size, and the number proper. */
+static const unsigned int LOOKED_AT = 0x3fff00ff;
+static unsigned int only[ONLY], only_count;
 static pid_t child;
 static bool failed;
 
@@ -68,19 +72,55 @@ char **arguments(char **words) {
 
 /* ---- the child ---- */
 
-void mark(enum step step) { (void)ioctl(-1, MARK | step, NULL); }
+void mark(unsigned int step) { (void)ioctl(-1, MARK | step, NULL); }
 
+#ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+#define SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (1UL << 5)
+#endif
+
+void watch_only(const unsigned int *requests, unsigned int count) {
+    for (only_count = 0; only_count < count && only_count < ONLY; only_count++)
+        only[only_count] = requests[only_count];
+}
+
+static int install(struct sock_filter *rules, size_t count, unsigned long flags) {
+    struct sock_fprog program = {(unsigned short)count, rules};
+    return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER | flags,
+                        &program);
+}
+
+/* Every ioctl, or marks and those of watch_only. */
 static int filter_that_asks(void) {
-    struct sock_filter rules[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_ioctl, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof rules / sizeof *rules, rules};
+    struct sock_filter rules[16 + 2 * ONLY];
+    size_t count = 0;
+#define RULE(...) rules[count++] = (struct sock_filter)__VA_ARGS__
+#define ASK_IF(value)                                                                                        \
+    RULE(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1));                                                  \
+    RULE(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF))
+    RULE(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)));
+    RULE(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_ioctl, 1, 0));
+    RULE(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+    if (only_count) {
+        /* The lower half of the second argument: the upper one is not the driver's either. */
+        RULE(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])));
+        RULE(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, ~0xffu));
+        ASK_IF(MARK);
+        RULE(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])));
+        RULE(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, LOOKED_AT));
+        for (unsigned int i = 0; i < only_count; i++) {
+            ASK_IF(only[i] & LOOKED_AT);
+        }
+        RULE(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+    } else {
+        RULE(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
+    }
+#undef ASK_IF
+#undef RULE
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return -1;
-    return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
+    /* A signal would make a call that is answered already be asked a second time, and so made twice. */
+    int listener = only_count ? install(rules, count, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) : -1;
+    return listener >= 0 ? listener : install(rules, count, 0);
 }
 
 static void be_child(void (*run)(void), char **command, int told) {
@@ -97,13 +137,14 @@ static void be_child(void (*run)(void), char **command, int told) {
     }
     run();
     fflush(stdout);
-    _exit(0);
+    _exit(status_of_checks());
 }
 
 static void too_late(int signal) {
     static const char text[] = "FAILED: no end in time\n";
     (void)signal;
-    kill(child, SIGKILL);
+    if (child > 0)
+        kill(child, SIGKILL);
     _exit(write(STDOUT_FILENO, text, sizeof text - 1) < 0 ? 2 : 1);
 }
 
@@ -115,6 +156,26 @@ static int copied(pid_t pid, int fd) {
         close(process);
     errno = error;
     return copy;
+}
+
+static void have(unsigned int seconds) {
+    signal(SIGALRM, too_late);
+    alarm(seconds);
+}
+
+int watch_none(void (*run)(void), unsigned int seconds) {
+    fflush(stdout);
+    if ((child = fork()) == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        run();
+        fflush(stdout);
+        _exit(status_of_checks());
+    }
+    if (child < 0)
+        stop("fork");
+    have(seconds);
+    struct watched watched = {child, -1};
+    return watch_end(&watched);
 }
 
 struct watched watch_start(void (*run)(void), char **command, unsigned int seconds) {
@@ -131,8 +192,7 @@ struct watched watch_start(void (*run)(void), char **command, unsigned int secon
     if (watched.listener < 0 || write(told[0], "", 1) != 1)
         stop("pidfd_getfd of the filter's listener");
     close(told[0]);
-    signal(SIGALRM, too_late);
-    alarm(seconds);
+    have(seconds);
     return watched;
 }
 
@@ -141,6 +201,15 @@ struct watched watch_start(void (*run)(void), char **command, unsigned int secon
 bool watch_read(pid_t pid, uint64_t address, void *into, size_t size) {
     struct iovec here = {into, size}, there = {(void *)address, size};
     return process_vm_readv(pid, &here, 1, &there, 1, 0) == (ssize_t)size;
+}
+
+bool watch_write(const struct watched *watched, const struct ioctl *one, uint64_t address, const void *from,
+                 size_t size) {
+    uint64_t id = one->id;
+    struct iovec here = {(void *)from, size}, there = {(void *)address, size};
+    /* Its number may be another thread's by now. */
+    return ioctl(watched->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) == 0 &&
+           process_vm_writev(one->thread, &here, 1, &there, 1, 0) == (ssize_t)size;
 }
 
 int watch_copy(const struct watched *watched, int fd) { return copied(watched->pid, fd); }
@@ -198,8 +267,26 @@ bool watch_next(const struct watched *watched, struct ioctl *next, int ms, bool 
     return true;
 }
 
-void watch_let(const struct watched *watched, const struct ioctl *one) {
-    struct seccomp_notif_resp answer = {.id = one->id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
-    if (ioctl(watched->listener, SECCOMP_IOCTL_NOTIF_SEND, &answer) && errno != ENOENT)
+static void answer(const struct watched *watched, struct seccomp_notif_resp *response) {
+    if (ioctl(watched->listener, SECCOMP_IOCTL_NOTIF_SEND, response) && errno != ENOENT)
         stop("SECCOMP_IOCTL_NOTIF_SEND");
+}
+
+void watch_let(const struct watched *watched, const struct ioctl *one) {
+    struct seccomp_notif_resp response = {.id = one->id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
+    answer(watched, &response);
+}
+
+void watch_answer(const struct watched *watched, const struct ioctl *one, int error) {
+    struct seccomp_notif_resp response = {.id = one->id, .error = -error};
+    answer(watched, &response);
+}
+
+int watch_end(const struct watched *watched) {
+    int status;
+    while (waitpid(watched->pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return -1;
+    child = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

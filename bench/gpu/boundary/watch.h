@@ -1,7 +1,7 @@
 /*
  * A program whose ioctls are seen before they are made, by a filter of seccomp that asks
- * (seccomp_unotify(2)): what the boundary's programs share, and the program's own steps of CUDA. Each ioctl
- * is let through as it is.
+ * (seccomp_unotify(2)): what the boundary's programs share, and the program's own steps of CUDA. An ioctl is
+ * let through as it is, or answered in the driver's place.
  *
  * Numbers and offsets are those of NVIDIA's open kernel driver, from 515 to 595: nvos.h, nv_escape.h,
  * ctrl2080fb.h, ctrla06c.h. The driver looks at the number and the size alone.
@@ -18,7 +18,7 @@ enum { RM_FREE = 0x29, RM_CONTROL = 0x2a, RM_ALLOC = 0x2b, VID_HEAP_CONTROL = 0x
 enum { CLASS_MEMORY = 0x40, CLASS_SUBDEVICE = 0x2080, CLASS_CHANNEL_GROUP = 0xa06c };
 enum { SKIPPED = 77 };
 
-/* The begin of RM_ALLOC's argument, of 32 or 48 bytes. */
+/* The begin of RM_ALLOC's argument, of 32 bytes (NVOS21), 40 or 48 (NVOS64: to 525, from 535). */
 struct rm_alloc {
     uint32_t root, parent, object, class;
     uint64_t parameters;
@@ -29,6 +29,15 @@ struct rm_control {
     uint64_t parameters;
     uint32_t size, status;
 };
+
+struct rm_free {
+    uint32_t root, parent, object, status;
+};
+
+/* The whole number of an ioctl of NVIDIA's. */
+static inline unsigned int rm_request(unsigned int nr, size_t size) {
+    return 3u << 30 | (unsigned int)size << 16 | 'F' << 8 | nr;
+}
 
 /* Steps that the program marks, so that ioctls can be told apart. */
 enum step { STARTING, INIT, CONTEXT, ALLOCATION, LAUNCHES, READY, STEPS };
@@ -51,15 +60,26 @@ struct ioctl {
 
 /* Runs `command`, or `run` without one, in a child. It is killed with this program, which has `seconds`. */
 struct watched watch_start(void (*run)(void), char **command, unsigned int seconds);
+/* Of the ioctls of the next watch_start, only marks and those of these numbers and sizes are seen. */
+void watch_only(const unsigned int *requests, unsigned int count);
+/* Runs `run` in a child, and nothing of it is seen: its status. */
+int watch_none(void (*run)(void), unsigned int seconds);
 /* The next one, which waits until watch_let; false: none within `ms`, or the child has ended (*ended). */
 bool watch_next(const struct watched *watched, struct ioctl *next, int ms, bool *ended);
 void watch_let(const struct watched *watched, const struct ioctl *one);
+/* In the kernel's place: the ioctl is not made, and returns 0 or fails with `error`. */
+void watch_answer(const struct watched *watched, const struct ioctl *one, int error);
 bool watch_read(pid_t pid, uint64_t address, void *into, size_t size);
+/* For one that still waits. */
+bool watch_write(const struct watched *watched, const struct ioctl *one, uint64_t address, const void *from,
+                 size_t size);
 /* A copy of the child's descriptor, for this process. */
 int watch_copy(const struct watched *watched, int fd);
+/* Waits for the child's end: its status. */
+int watch_end(const struct watched *watched);
 
-/* In the child. */
-void mark(enum step step);
+/* In the child, which waits until the mark is let through. */
+void mark(unsigned int step);
 
 /* What is printed: see ../record.py. */
 __attribute__((format(printf, 2, 3))) void value(const char *name, const char *format, ...);
@@ -77,5 +97,20 @@ void cuda_allocate(size_t bytes);
 /* Kernels of about 200 us, or empty ones; the last call waits for them. */
 void cuda_launch(unsigned int count, bool empty);
 void cuda_wait(void);
+/* The same, but at most two calls' kernels wait at a time: the card always has some. */
+void cuda_keep_busy(unsigned int count);
+
+/* Memory by each of CUDA's ways: CUDA's own status, which is no error of the program. */
+enum way { PLAIN, POOL, CREATED, WAYS };
+enum { OUT_OF_MEMORY = 2 };
+extern const char *const cuda_ways[WAYS];
+int cuda_try(enum way way, size_t bytes, uint64_t *memory);
+void cuda_give(enum way way, uint64_t memory);
+/* Whether what is copied there comes back, and a kernel's result; not for CREATED, which is not mapped. */
+bool cuda_copies(uint64_t memory, size_t bytes);
+bool cuda_computes(uint64_t memory);
+size_t cuda_free_bytes(void);
+/* Means of `count` pairs of cuMemAlloc and cuMemFree, in microseconds. */
+void cuda_time(unsigned int count, size_t bytes, double *allocate, double *give);
 
 #endif
