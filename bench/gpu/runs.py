@@ -160,6 +160,12 @@ RUNS: dict[int, tuple[Step, ...]] = {
         ),
         Step("mixes", 125, _mixes, "as of share", brief=False),
         Step(
+            "isolation",
+            60,
+            _program("isolation.py"),
+            "a container's work ends or is wrong when another one goes wrong, or memory stays",
+        ),
+        Step(
             "mps",
             150,
             _program("mps.py"),

@@ -1,0 +1,86 @@
+"""The script that looks at a container's work while another one goes wrong, on a simulated card."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from support import REPOSITORY
+from xpu_simulator.simulator import SimState
+
+SCRIPTS = REPOSITORY / "bench" / "gpu"
+sys.path.insert(0, str(SCRIPTS))
+import card  # noqa: E402
+import isolation  # noqa: E402
+from record import Record  # noqa: E402
+
+
+def test_each_thing_that_goes_wrong_leaves_the_other_container_alone(
+    up: Callable[..., SimState], installed: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    command = [sys.executable, str(SCRIPTS / "isolation.py"), "--small", "--json", str(results)]
+    command += ["--root", up("1xT4-R580").root, "--prefix", str(installed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    held = [
+        each["value"] for each in map(json.loads, results.read_text().splitlines()) if each["name"] == "ok"
+    ]
+    for name in isolation.WRONG:
+        assert sum(each.startswith(f"{name}: ") for each in held) == 3, held
+    assert "illegal access, its program: errors CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout
+
+
+class Child:
+    """A program that has said so, and with `status` has ended."""
+
+    def __init__(self, said: str, status: int | None = None) -> None:
+        self._said, self._status = said, status
+
+    def output(self) -> str:
+        return self._said
+
+    def poll(self) -> int | None:
+        return self._status
+
+    def kill(self) -> list[int]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("rate", "status", "used", "wrong"),
+    [
+        (90.0, None, [0, 0], ""),
+        (30.0, None, [0, 0], "the first one goes on, with 30 % of its kernels alone"),
+        (90.0, 1, [0, 0], "the first one goes on"),
+        (90.0, None, [0, 64 << 20], "+64 MiB of the card stay"),
+    ],
+)
+def test_what_does_not_stay_apart_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rate: float,
+    status: int | None,
+    used: list[int],
+    wrong: str,
+) -> None:
+    monkeypatch.setattr(card, "_failed", [])
+    monkeypatch.setattr(isolation, "BACK_S", 0.1)
+    monkeypatch.setattr(isolation, "rate", lambda _: rate)
+    started = iter([Child(isolation.READY, status), Child(isolation.READY)])
+    monkeypatch.setattr(isolation, "program", lambda *_: next(started))
+    record = Record(SimpleNamespace(json="", programs=""))  # type: ignore[arg-type]
+    amounts: list[int] = list(used)
+    place: Any = None
+    trial = isolation.Trial(record, place, place, lambda: amounts.pop(0) if len(amounts) > 1 else amounts[0])
+    trial.alone = 100.0
+    trial.goes_wrong("killed amid kernels", ends=False)
+    failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED")]
+    assert len(failed) == bool(wrong) and wrong in "".join(failed)
