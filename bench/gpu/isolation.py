@@ -206,10 +206,10 @@ def main() -> None:
     with Record(options) as record:
         machine = record.machine()
         nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
-        slice_ = {"machine": machine, "memory": options.mem if not options.small else "1G"}
+        memory = "1G" if options.small else options.mem
         with (
-            places.opened("container", cores=CORES[0], **slice_) as first,
-            places.opened("container", cores=CORES[1], beside=first, **slice_) as other,
+            places.opened("container", machine=machine, memory=memory, cores=CORES[0]) as first,
+            places.opened("container", machine=machine, memory=memory, cores=CORES[1], beside=first) as other,
         ):
             trial = Trial(record, first, other, lambda: nvml.used() or 0)
             if trial.begin():
