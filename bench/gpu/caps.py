@@ -1,9 +1,16 @@
-"""How well caps on compute hold for real kernels: completed work in percent of the host's, in the same run.
+"""How well caps on compute hold for real kernels: the share of the device's time that each load has.
+
+A share is units completed, times what a unit takes the device at the clock of that phase. A card at its power
+limit runs faster under a cap, so what a unit takes is measured on the host at several clocks: running all the
+time, and in bursts that keep the device as busy as a cap would. The driver's own samples are told beside it.
 
 A fault of ours: a mean error of more than 3 points, a window of 2 s that is more than 10 off, more than 2 %
-of the host's throughput lost in a slice without a cap (5 % where the host holds the load up). A card may
-change its clocks (under a cap it is cooler): so work is also taken at the host's clock, and the better of the
-two counts.
+of the host's throughput lost in a slice without a cap (5 % where the host holds the load up).
+
+Contexts that take turns lose throughput without any cap, too. So each pair also runs on the host, where they
+have N % of the device's time together. In containers each must have at most its cap, and at least N % of it
+where the caps are 100 together. A load that waits for each unit leaves turns to others: what it gets on the
+host is enough.
 
 Each load (load.py) is one process that lives through the run: on the host, in a container without a cap, and
 in containers whose caps are changed while they run, by `xpu set`. One phase after another says who runs.
@@ -16,18 +23,14 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import places
-from nvml import Clocks, Nvml
+import shares
+from nvml import Clocks, Nvml, Use
+from phases import Asked, Group, Phase, joined
 from record import SKIPPED, Record, add_options
 from runner import LoadError, Runner
-
-from share import measure, scenarios
-from share.loads import Load
-from share.logs import Log
-from share.measure import Native
-from share.scenarios import Container, Scenario
+from shares import Alone, Outcome
 
 MEAN, WORST, LOST = 3.0, 10.0, 2.0
 #: Percent by which loads that their host holds up differ from process to process, on the host too.
@@ -35,6 +38,8 @@ LOST_BY_HOST = 5.0
 #: Seconds until all programs are ready: frameworks that start together read much.
 START_S = 150.0
 CAPS = (90, 70, 50, 30, 10)
+#: Of some loads fewer: `eager` and `short` use so little of a card that higher caps say nothing.
+FEWER = {"eager": (30, 10), "short": (30, 10), "train": (90, 50, 30, 10)}
 #: Who runs beside each other: load and cap.
 PAIRS = (
     (("matmul", 30), ("matmul", 70)),
@@ -43,29 +48,36 @@ PAIRS = (
     (("decode", 30), ("train", 70)),
 )
 FOUR = 25
-#: Seconds that a phase goes on after the time that is judged.
-TAIL = 0.3
-#: Loads that leave the card pauses: what a unit takes the device is measured apart.
-WITH_PAUSES = ("decode", "eager", "short")
-#: Of these, those that use so little of a card that higher caps say nothing.
-LIGHT, LIGHT_CAPS = ("eager", "short"), (30, 10)
+#: Seconds that are not judged, and that a phase goes on after the time that is.
+WARM_UP, TAIL = 2.0, 0.3
+#: Percent for which the device is busy in bursts, and seconds of them that are not measured, and that are.
+BUSY, BURSTS_WARM_UP, BURSTS_S = (90, 70, 50), 1.0, 1.0
+#: Loads that leave the card pauses: what a unit takes the device is measured apart. Who waits for each unit.
+WITH_PAUSES, WAITS = ("decode", "eager", "short"), ("decode",)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_options(parser)
     parser.add_argument("--loads", default="matmul,decode,eager,train", help="comma list of load.py's kinds")
-    parser.add_argument("--caps", type=_numbers, default=CAPS, help="comma list (90,70,50,30,10)")
+    parser.add_argument("--caps", type=_numbers, help="comma list, of each load alone (90,70,50,30,10)")
     parser.add_argument("--no-pairs", action="store_true", help="each load alone only")
+    parser.add_argument(
+        "--only-pairs",
+        action="store_true",
+        help="one turn on the host, none without a cap, and alone the caps that --caps names only",
+    )
     parser.add_argument("--turns", type=int, default=2, help="of each load on the host and without a cap (2)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="that are judged of each phase (5)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="that are judged of each phase (4)")
     parser.add_argument("--mem", default="14G", help="memory of a slice for all loads (14G)")
     parser.add_argument("--tiny", action="store_true", help="tiny matrices, to try this on a simulated card")
     options = parser.parse_args()
     options.mem_of_one = min(options.mem, "4G", key=places.bytes_of)
     if options.small:
-        options.loads, options.caps, options.no_pairs = "spin", (30,), True
-        options.seconds, options.turns, options.mem = 3.0, 1, "1G"
+        options.loads, options.caps, options.seconds, options.turns = "spin", (30,), 3.0, 1
+        options.no_pairs, options.mem = not options.only_pairs, "1G"
+    if options.only_pairs:
+        options.turns = 1
     return options
 
 
@@ -73,133 +85,132 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(",") if word)
 
 
-# ---- what is known of each load on the host ----
-
-
-@dataclass(frozen=True)
-class Alone:
-    """A load on the host: units in a second, what one takes the device (s), the card's clock (MHz, or 0)."""
-
-    rate: float
-    unit: float
-    clock: float
-    pauses: bool
-
-    @property
-    def seconds(self) -> float:
-        """Of the card's time for one unit. What leaves the card no pause has all of it, by definition."""
-        return self.unit if self.pauses else 1 / self.rate
-
-    def native(self, clock: float) -> Native:
-        """At that clock of the card; 0: as it was."""
-        factor = clock / self.clock if clock and self.clock else 1.0
-        return Native(self.rate * self.seconds * factor, not self.pauses, 0.0)
-
-
-def log_of(done: Sequence[tuple[float, int]], begin: float, seconds: float) -> Log:
-    """As share/measure.py takes it: work in seconds of the card's time."""
-    times = [time for time, _ in done]
-    work = [units * seconds for _, units in done]
-    return Log(0, begin, "", (0,) * 320, times, work, [(begin, True)])
+def caps_of(kind: str, options: argparse.Namespace) -> Sequence[int]:
+    """Of a load alone."""
+    if options.caps is not None:
+        return tuple(options.caps)
+    return () if options.only_pairs else FEWER.get(kind, CAPS)
 
 
 # ---- phases ----
 
 
-class Group:
-    """One container (or the host) with its loads; `cap`: what its cores are now, 0 for none."""
-
-    def __init__(
-        self, place: places.Place, kinds: Sequence[str], options: argparse.Namespace, cap: int
-    ) -> None:
-        self.place, self.cap = place, cap
-        more = ["--tiny"] if options.tiny else []
-        self.loads = {kind: Runner(place, kind, more) for kind in kinds}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Who runs in a phase."""
-
-    group: Group
-    kind: str
-    cap: int
-
-    @property
-    def runner(self) -> Runner:
-        return self.group.loads[self.kind]
-
-
 class Session:
-    def __init__(self, record: Record, options: argparse.Namespace, clocks: Clocks) -> None:
-        self.record, self.options, self.clocks = record, options, clocks
+    def __init__(self, record: Record, options: argparse.Namespace, clocks: Clocks, use: Use) -> None:
+        self.record, self.options, self.clocks, self.use = record, options, clocks, use
         self.kinds = options.loads.split(",")
         self.alone: dict[str, Alone] = {}
+        #: Of loads side by side on the host: what share each has, and what they complete together.
+        self.natives: dict[tuple[str, ...], tuple[list[float], float]] = {}
         self.judged = self.failed = 0
         self.set_took: list[float] = []
 
-    def phase(self, loads: Sequence[Runner], warm_up: float) -> tuple[float, float, float]:
-        """Runs these together; when that began, when it ended, and the card's clock meanwhile."""
-        begin = time.monotonic()
+    def phase(self, loads: Sequence[Runner], busy: int = 100) -> Phase:
+        """Runs these together, or one in bursts."""
+        warm_up, seconds = (WARM_UP, self.options.seconds) if busy == 100 else (BURSTS_WARM_UP, BURSTS_S)
+        since, moment = time.monotonic() + warm_up, time.time() + warm_up
         for one in loads:
-            one.run()
+            if busy == 100:
+                one.run()
+            else:
+                one.bursts(busy)
         time.sleep(warm_up)
-        since = time.monotonic()
-        time.sleep(self.options.seconds + TAIL)
+        time.sleep(seconds + TAIL)
         clock = self.clocks.mean(since)
-        end = time.monotonic()
         for one in loads:
             one.pause()
-        return begin, end, clock
-
-    def rate(self, load: Runner) -> tuple[float, float]:
-        """Units in a second, and the clock."""
-        _, end, clock = self.phase([load], scenarios.WARM_UP)
-        since = end - self.options.seconds
-        return load.units(since, end) / self.options.seconds, clock
+        used = [self.use.mean(moment, moment + seconds, pid) for pid in (None, *(one.pid for one in loads))]
+        return Phase(since, seconds, clock, used[0], used[1:])
 
     def measure_alone(self, host: Group, free: Group) -> None:
         """Each load on the host and without a cap, in turn: what a slice costs."""
         for kind in list(self.kinds):
+            runners = {"host": host.loads[kind]}
+            if not self.options.only_pairs:
+                runners["no cap"] = free.loads[kind]
             try:
-                self._measure_alone(kind, {"host": host.loads[kind], "no cap": free.loads[kind]})
+                self._measure_alone(kind, runners)
             except LoadError as error:
                 self.record.check(False, str(error))
                 self.kinds.remove(kind)
 
     def _measure_alone(self, kind: str, runners: dict[str, Runner]) -> None:
-        unit = runners["host"].unit_seconds()
-        rates: dict[str, list[float]] = {name: [] for name in runners}
-        clocks: dict[str, list[float]] = {name: [] for name in runners}
+        host, points = runners["host"], list[tuple[float, float]]()
+        found: dict[str, list[tuple[float, Phase]]] = {name: [] for name in runners}
+        unit = host.unit_seconds() if kind in WITH_PAUSES else None
         for _ in range(self.options.turns):
             for name, runner in runners.items():
-                rate, clock = self.rate(runner)
-                rates[name].append(rate)
-                clocks[name].append(clock)
-        mean = statistics.mean(rates["host"])
-        if not mean:
-            said = f"{kind} on the host completed nothing: {runners['host'].output()[-300:]}"
-            raise LoadError(said, None, on_host=True)
-        self.alone[kind] = Alone(mean, unit, statistics.mean(clocks["host"]), kind in WITH_PAUSES)
-        self._tell_alone(kind, rates, statistics.mean(clocks["no cap"]))
+                phase = self.phase([runner])
+                rate = self._rate(runner, phase)
+                found[name].append((rate, phase))
+                if name == "host" and not rate:
+                    said = f"{kind} on the host completed nothing: {host.output()[-300:]}"
+                    raise LoadError(said, None, on_host=True)
+                if name == "host":
+                    # What leaves the card no pause, and is never seen behind another, has all of it.
+                    taken = unit or host.unit_between(phase.since, phase.until) or 1 / rate
+                    points.append((phase.clock, taken))
+        for busy in BUSY if unit is None else ():
+            phase = self.phase([host], busy)
+            behind = host.unit_between(phase.since, phase.until)
+            self.record.value(
+                f"{kind} in bursts of {busy} %",
+                f"{behind * 1e3:.3f} ms a unit, {phase.said}" if behind else "no unit follows another",
+            )
+            points += [(phase.clock, behind)] if behind else []
+        rate = statistics.mean(each for each, _ in found["host"])
+        clock = statistics.mean(each.clock for _, each in found["host"])
+        self.alone[kind] = Alone(rate, clock, tuple(points), kind in WAITS)
+        self._tell_alone(kind, found)
 
-    def _tell_alone(self, kind: str, rates: dict[str, list[float]], clock: float) -> None:
+    def _rate(self, runner: Runner, phase: Phase) -> float:
+        return shares.share(runner.done(phase.since), phase.since, phase.until, 0.01)
+
+    def _tell_alone(self, kind: str, found: dict[str, list[tuple[float, Phase]]]) -> None:
         alone = self.alone[kind]
         self.record.value(
             f"{kind} on the host",
-            f"{alone.rate:.1f} units a second, {alone.unit * 1e3:.3f} ms each on the device, "
-            f"{min(100.0, 100 * alone.rate * alone.unit):.0f} % of the card, {alone.clock:.0f} MHz",
-            rates=rates["host"],
-            unit=alone.unit,
-            clock=alone.clock,
+            f"{alone.rate:.1f} units a second, {alone.unit(alone.clock) * 1e3:.3f} ms each on the device, "
+            f"{alone.demand:.0f} % of its time, {found['host'][-1][1].said}",
+            rates=[rate for rate, _ in found["host"]],
+            points=alone.points,
         )
-        free = statistics.mean(rates["no cap"])
+        if "no cap" not in found:
+            return
+        free = statistics.mean(rate for rate, _ in found["no cap"])
+        time_of_free = statistics.mean(rate * alone.unit(phase.clock) for rate, phase in found["no cap"])
         lost = 100 * (1 - free / alone.rate)
-        at_clock = 100 * (1 - free / alone.rate * alone.clock / clock) if clock and alone.clock else lost
-        most = LOST_BY_HOST if alone.pauses or self.options.tiny else LOST
+        of_time = 100 * (1 - time_of_free / (alone.rate * alone.unit(alone.clock)))
+        most = LOST_BY_HOST if kind in WITH_PAUSES or self.options.tiny else LOST
         self.record.check(
-            min(lost, at_clock) <= most,
-            f"{kind} without a cap: {lost:+.2f} % lost ({at_clock:+.2f} at the host's clock), at most {most}",
+            min(lost, of_time) <= most,
+            f"{kind} without a cap: {lost:+.2f} % lost ({of_time:+.2f} of the device's time), at most {most}",
+        )
+
+    def native(self, groups: Sequence[Group], kinds: Sequence[str]) -> bool:
+        """The same loads side by side on the host, what can be had at all: whether that is known now."""
+        try:
+            # The first group has a load of each kind, the others more of the same for who is beside its like.
+            of = [groups[kinds[:i].count(kind)].loads[kind] for i, kind in enumerate(kinds)]
+            self._native(kinds, of)
+        except LoadError as error:
+            return self.record.check(False, f"{' beside '.join(kinds)} on the host: {error}")
+        return True
+
+    def _native(self, kinds: Sequence[str], runners: Sequence[Runner]) -> None:
+        phase = self.phase(runners)
+        rates = [self._rate(runner, phase) for runner in runners]
+        got = [
+            100 * rate * self.alone[kind].unit(phase.clock) for rate, kind in zip(rates, kinds, strict=True)
+        ]
+        work = [100 * rate / self.alone[kind].rate for rate, kind in zip(rates, kinds, strict=True)]
+        self.natives[tuple(kinds)] = got, sum(work)
+        self.record.value(
+            f"{' beside '.join(kinds)} on the host",
+            f"{joined(got)} % of the device's time, {sum(got):.1f} together; {joined(work)} % of the work "
+            f"that each does alone; {phase.said}",
+            got=got,
+            work=work,
         )
 
     def judge(self, name: str, asked: Sequence[Asked]) -> None:
@@ -221,31 +232,51 @@ class Session:
                 group.cap = cap
 
     def _judge(self, name: str, asked: Sequence[Asked]) -> None:
-        containers = tuple(Container(Load(each.kind, (), 0), each.cap) for each in asked)
-        scenario = Scenario(name, containers, least=self.options.seconds)
-        begin, _, clock = self.phase([each.runner for each in asked], scenario.warm_up)
+        phase = self.phase([each.runner for each in asked])
         alone = [self.alone[each.kind] for each in asked]
+        native, work_native = self.natives.get(tuple(each.kind for each in asked), (None, 0.0))
+        due = shares.due([each.cap for each in asked], alone, native if len(asked) > 1 else None)
         found = [
-            [log_of(each.runner.done(begin), begin, one.seconds)]
-            for each, one in zip(asked, alone, strict=True)
+            shares.outcome(
+                each.runner.done(phase.since), phase.since, phase.seconds, one.unit(phase.clock), of
+            )
+            for each, one, of in zip(asked, alone, due, strict=True)
         ]
-        raw, at_clock = (
-            measure.judge(scenario, found, [one.native(each) for one in alone]).outcomes
-            for each in (0.0, clock)
-        )
-        best = min(raw, at_clock, key=lambda outcomes: max(each.mean_error for each in outcomes))
-        mean, worst = (max(getattr(each, field) for each in best) for field in ("mean_error", "worst"))
-        got, same, due = (
-            "/".join(f"{getattr(each, field):.1f}" for each in outcomes)
-            for outcomes, field in ((raw, "got"), (at_clock, "got"), (best, "expected"))
-        )
-        # Of a load with pauses it is the same: what it gets done depends on the host, too.
-        said = "" if all(each.pauses for each in alone) else f"{same} at the host's clock, "
+        work = [
+            100 * self._rate(each.runner, phase) / one.rate for each, one in zip(asked, alone, strict=True)
+        ]
+        if not all(each.is_near(phase.clock) for each in alone):
+            self.record.value(
+                "not measured", f"{name}: what a unit takes at {phase.clock:.0f} MHz, or near it"
+            )
+        self._tell(name, phase, found, work, native if len(asked) > 1 else None, work_native)
+
+    def _tell(
+        self,
+        name: str,
+        phase: Phase,
+        found: Sequence[Outcome],
+        work: Sequence[float],
+        native: Sequence[float] | None,
+        work_native: float,
+    ) -> None:
+        mean, worst = max(each.error for each in found), max(each.worst for each in found)
+        low, high = joined([each.low for each in found]), joined([each.high for each in found])
+        said = f"got {joined([each.got for each in found])} of {low if low == high else f'{low} to {high}'} %"
+        said += f" of the device's time, {joined(work)} % of the host's work"
+        if native is not None:
+            said += f"; on the host {joined(native)} of the time"
+            # Where the caps leave some of the card to nobody, less work is no loss.
+            if sum(each.high for each in found) >= sum(native):
+                said += f", {100 * (1 - sum(work) / work_native):+.1f} % of its work lost"
         self.record.value(
             name,
-            f"got {got} of {due} %, {said}{clock:.0f} MHz, mean error {mean:.2f}, worst {worst:.2f}",
-            clock=clock,
-            outcomes=[(each.expected, each.got, each.mean_error, each.worst) for each in best],
+            f"{said}; {phase.said}; mean error {mean:.2f}, worst {worst:.2f}",
+            clock=phase.clock,
+            outcomes=[(each.low, each.high, each.got, each.error, each.worst) for each in found],
+            work=work,
+            busy=phase.busy,
+            of=phase.of,
         )
         if self.options.tiny:
             self.record.value("not checked", f"{name}: tiny matrices leave the card pauses of unknown length")
@@ -274,21 +305,28 @@ def ready(session: Session, groups: Sequence[Group]) -> None:
             session.kinds.remove(kind)
 
 
-def pairs(session: Session, one: Group, other: Group) -> None:
+def pairs(session: Session, host: Sequence[Group], groups: Sequence[Group]) -> None:
     wanted = [pair for pair in PAIRS if all(kind in session.kinds for kind, _ in pair)]
     first = session.kinds[0]
-    for (kind, cap), (kind_beside, cap_beside) in wanted or [((first, 30), (first, 70))]:
-        asked = (Asked(one, kind, cap), Asked(other, kind_beside, cap_beside))
-        session.judge(f"{kind} at {cap} beside {kind_beside} at {cap_beside}", asked)
+    for pair in wanted or [((first, 30), (first, 70))]:
+        kinds = tuple(kind for kind, _ in pair)
+        if kinds not in session.natives and not session.native(host, kinds):
+            continue
+        asked = [Asked(group, kind, cap) for group, (kind, cap) in zip(groups, pair, strict=True)]
+        session.judge(" beside ".join(f"{kind} at {cap}" for kind, cap in pair), asked)
 
 
-def four(session: Session, groups: Sequence[Group], open_: Callable[[int], Group]) -> None:
+def four(
+    session: Session, host: Sequence[Group], groups: Sequence[Group], open_: Callable[[int], Group]
+) -> None:
     """The same load four times. Two more containers fit when the first two have 25 each."""
     kind = session.kinds[0]
+    if (kind, kind) not in session.natives:
+        session.native(host[:2], (kind, kind))
     session.judge(f"two of {kind} at {FOUR}", [Asked(group, kind, FOUR) for group in groups])
     more = [open_(FOUR) for _ in range(2)]
     ready(session, more)
-    if kind in session.kinds:
+    if kind in session.kinds and session.native(host, (kind,) * 4):
         session.judge(f"four of {kind} at {FOUR}", [Asked(group, kind, FOUR) for group in (*groups, *more)])
 
 
@@ -297,7 +335,8 @@ def main() -> None:
     with Record(options) as record, contextlib.ExitStack() as stack:
         machine = record.machine()
         nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
-        session = Session(record, options, stack.enter_context(Clocks(nvml)))
+        clocks, use = stack.enter_context(Clocks(nvml)), stack.enter_context(Use(nvml))
+        session = Session(record, options, clocks, use)
         first: list[places.Place] = []
 
         def slice_(cap: int, kinds: Sequence[str] = (), memory: str = options.mem) -> Group:
@@ -308,16 +347,20 @@ def main() -> None:
             first.append(stack.enter_context(place))
             return Group(first[-1], kinds or session.kinds, options, cap)
 
-        host = stack.enter_context(places.opened("native", machine=machine))
-        groups = [Group(host, session.kinds, options, 0), *(slice_(cap) for cap in (0, 90, 10))]
-        ready(session, groups)
-        session.measure_alone(*groups[:2])
+        native = stack.enter_context(places.opened("native", machine=machine))
+        host = [Group(native, session.kinds, options)]
+        free = host[0] if options.only_pairs else slice_(0)
+        groups = [slice_(cap) for cap in (90, 10)]
+        if not options.no_pairs:
+            host += [Group(native, session.kinds[:1], options) for _ in range(3)]
+        ready(session, [*host, free, *groups])
+        session.measure_alone(host[0], free)
         for kind in session.kinds:
-            for cap in options.caps if kind not in LIGHT else LIGHT_CAPS:
-                session.judge(f"{kind} at {cap}", [Asked(groups[2], kind, cap)])
+            for cap in caps_of(kind, options):
+                session.judge(f"{kind} at {cap}", [Asked(groups[0], kind, cap)])
         if session.kinds and not options.no_pairs:
-            pairs(session, *groups[2:])
-            four(session, groups[2:], lambda cap: slice_(cap, session.kinds[:1], options.mem_of_one))
+            pairs(session, host, groups)
+            four(session, host, groups, lambda cap: slice_(cap, session.kinds[:1], options.mem_of_one))
         if session.set_took:
             record.value("xpu set took", f"{statistics.median(session.set_took) * 1e3:.0f} ms (median)")
         if session.judged and not session.failed:

@@ -32,6 +32,7 @@ again:
 #: Threads of `spin`: every multiprocessor has work.
 _BLOCKS, _THREADS = 528, 128
 _BLOCKING_SYNC = 1
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 class Event:
@@ -46,6 +47,13 @@ class Event:
 
     def synchronize(self) -> None:
         self._cuda.must("cuEventSynchronize", self._handle)
+
+    def query(self) -> bool:
+        """Whether it has come."""
+        status = self._cuda.call("cuEventQuery", self._handle)
+        if status not in (0, _NOT_READY):
+            card.fail(f"cuEventQuery: {self._cuda.name(status)}")
+        return status == 0
 
     def elapsed_time(self, later: Event) -> float:
         """Milliseconds from this one to a later one, of the device's clock."""

@@ -7,11 +7,13 @@ train    a training step of a multi-layer perceptron in bf16 with Adam, batches 
 spin     kernels of 500 us by the driver API: no framework is needed
 short    kernels of 3 us by the driver API, launched more slowly than they run
 
-It knows nothing of limits. caps.py tells it what to do by one byte of FOLDER/NAME.control: `p` to pause, `r`
-to run, `c` to say what a unit of work takes the device, `q` to end. FOLDER/NAME.log has a line for each
-thing: `ready`, `on TIME`, `done TIME UNITS` (all units that were completed by then), `off TIME`, `unit
-SECONDS`; times are seconds of CLOCK_MONOTONIC. No wait is added for the log: events tell what is completed of
-work that is launched ahead.
+It knows nothing of limits. caps.py tells it what to do by a byte of FOLDER/NAME.control: `p` to pause, `r`
+to run, `b` to run in bursts that keep the device busy for as many percent of the time as the next byte says,
+`c` to say what a unit of work takes the device, `q` to end. FOLDER/NAME.log has a line for each thing:
+`ready`, `on TIME`, `done TIME UNITS SECONDS OF` (all units that were completed by then; and what OF of these
+took the device, where that is known), `off TIME`, `unit SECONDS`; times are seconds of CLOCK_MONOTONIC. No
+wait is added for the log: events tell what is completed of work that is launched ahead. What lies between two
+events is the device's time of the units between them where these were launched before the first event came.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,9 @@ SKIPPED = 77
 WINDOW_S, AHEAD = 0.002, 16
 #: Seconds between two lines of work that is waited for, and that a unit's time is measured for.
 LINE_S, UNIT_S = 0.005, 0.3
-PAUSE, RUN, CALIBRATE, QUIT = b"prcq"
+PAUSE, RUN, BURSTS, CALIBRATE, QUIT = b"prbcq"
+#: Events in a burst.
+BURST = 4
 
 
 # ---- kinds: `unit` launches one unit, `event` makes an event; `waits`: each unit is waited for ----
@@ -228,11 +233,16 @@ class Journal:
     def __init__(self, folder: Path, name: str) -> None:
         self._log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         with (folder / f"{name}.control").open("r+b") as file:
-            self._control = mmap.mmap(file.fileno(), 1)
+            self._control = mmap.mmap(file.fileno(), 2)
 
     @property
     def wanted(self) -> int:
         return self._control[0]
+
+    @property
+    def busy(self) -> int:
+        """Percent, in bursts."""
+        return self._control[1]
 
     def pause(self) -> None:
         """What was asked for is done."""
@@ -243,6 +253,15 @@ class Journal:
         os.write(self._log, f"{line}\n".encode())
 
 
+@dataclass
+class Launched:
+    """An event, all units before it, and whether the event before it was still to come by then."""
+
+    event: Any
+    units: int
+    behind: bool
+
+
 class Ahead:
     """Runs work that is launched ahead of the device."""
 
@@ -250,34 +269,53 @@ class Ahead:
         self._load, self._journal = load, journal
         self._every = 1  # units between two events
         self._spare: list[Any] = []
+        self._seconds, self._of = 0.0, 0
+        self._under_way: collections.deque[Launched] = collections.deque()
 
     def run(self, units: int) -> int:
         """Until something else is wanted; all units that were completed, `units` before."""
+        wanted, busy = self._journal.wanted, self._journal.busy
         base = self._load.event()
         base.record()
         base.synchronize()
         self._base, self._at, self._last = base, time.monotonic(), time.monotonic()
-        under_way: collections.deque[tuple[Any, int]] = collections.deque()
-        while self._journal.wanted == RUN:
-            for _ in range(self._every):
-                self._load.unit()
-            units += self._every
-            event = self._spare.pop() if self._spare else self._load.event()
-            event.record()
-            under_way.append((event, units))
-            if len(under_way) > AHEAD:
-                self._completed(*under_way.popleft())
-        while under_way:
-            self._completed(*under_way.popleft())
+        self._units, begun = units, time.monotonic()
+        while self._journal.wanted == wanted:
+            units = self._launch(units)
+            if len(self._under_way) > AHEAD:
+                self._completed()
+            if wanted == BURSTS and len(self._under_way) == BURST:
+                self._drain()
+                time.sleep((time.monotonic() - begun) * (100 / busy - 1))
+                begun = time.monotonic()
+        self._drain()
         return units
 
-    def _completed(self, event: Any, units: int) -> None:
-        event.synchronize()
+    def _launch(self, units: int) -> int:
+        for _ in range(self._every):
+            self._load.unit()
+        units += self._every
+        event = self._spare.pop() if self._spare else self._load.event()
+        event.record()
+        behind = bool(self._under_way) and not self._under_way[-1].event.query()
+        self._under_way.append(Launched(event, units, behind))
+        return units
+
+    def _drain(self) -> None:
+        while self._under_way:
+            self._completed()
+
+    def _completed(self) -> None:
+        one = self._under_way.popleft()
+        one.event.synchronize()
         # When the device had done it, and not when a busy host came to see that.
-        at = self._at + self._base.elapsed_time(event) / 1000
-        self._journal.write("done", at, units)
-        self._spare.append(event)
+        at = self._at + self._base.elapsed_time(one.event) / 1000
         taken, self._last = at - self._last, at
+        if one.behind:
+            self._seconds, self._of = self._seconds + taken, self._of + one.units - self._units
+        self._units = one.units
+        self._journal.write("done", at, one.units, self._seconds, self._of)
+        self._spare.append(one.event)
         if taken < WINDOW_S / 2 and self._every < 1024:
             self._every *= 2
         elif taken > 4 * WINDOW_S and self._every > 1:
@@ -334,7 +372,7 @@ def main() -> None:
     ahead, units = Ahead(load, journal), 0
     journal.write("ready")
     while (wanted := journal.wanted) != QUIT:
-        if wanted == RUN:
+        if wanted in (RUN, BURSTS):
             journal.write("on", time.monotonic())
             units = run_waiting(load, journal, units) if load.waits else ahead.run(units)
             journal.write("off", time.monotonic())

@@ -9,12 +9,13 @@ import ctypes
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 NOT_FOUND, NOT_SUPPORTED, NO_FUNCTION = 6, 3, 13
 _UNKNOWN = (1 << 64) - 1
 _SM = 1  # NVML_CLOCK_SM
-_CLOCK_EACH_S = 0.1
+_BUSY = 1  # NVML_GPU_UTILIZATION_SAMPLES
+_CLOCK_EACH_S, _USE_EACH_S = 0.1, 0.2
 _MOST = 1024
 
 
@@ -31,6 +32,12 @@ class _Sample(ctypes.Structure):
     _fields_ = [("pid", ctypes.c_uint), ("at", ctypes.c_ulonglong)] + [
         (name, ctypes.c_uint) for name in ("sm", "memory", "encoder", "decoder")
     ]
+
+
+class _Busy(ctypes.Structure):
+    """nvmlSample_t, of a value that is an unsigned int."""
+
+    _fields_ = [("at", ctypes.c_ulonglong), ("percent", ctypes.c_uint), ("more", ctypes.c_uint)]
 
 
 class _Accounting(ctypes.Structure):
@@ -101,6 +108,14 @@ class Nvml:
             return None
         return [Sample(each.pid, each.at, each.sm) for each in found[: count.value]]
 
+    def busy(self, since: int) -> list[tuple[int, int]] | None:
+        """When (as Sample.at), after that time, and percent of the time before it in which a kernel ran."""
+        found, count, kind = (_Busy * _MOST)(), ctypes.c_uint(_MOST), ctypes.c_uint()
+        words = (_BUSY, ctypes.c_ulonglong(since), ctypes.byref(kind), ctypes.byref(count), found)
+        if not self._call("nvmlDeviceGetSamples", *words):
+            return None
+        return [(each.at, each.percent) for each in found[: count.value] if each.at > since]
+
     def accounting(self) -> bool | None:
         """Whether accounting mode is on."""
         mode = ctypes.c_uint()
@@ -119,28 +134,69 @@ class Nvml:
         return clock.value if self._call("nvmlDeviceGetClockInfo", _SM, ctypes.byref(clock)) else None
 
 
-class Clocks:
-    """A context manager: a thread reads the device's clock while it is open."""
+_Own = TypeVar("_Own", bound="Thread")
 
-    def __init__(self, nvml: Nvml) -> None:
-        self._nvml, self._samples = nvml, list[tuple[float, int]]()
+
+class Thread:
+    """A context manager: a thread looks at the device while it is open."""
+
+    def __init__(self, nvml: Nvml, every: float) -> None:
+        self._nvml, self._every = nvml, every
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def mean(self, since: float) -> float:
-        """MHz from that time (CLOCK_MONOTONIC) until now; 0: the driver does not say."""
-        found = [clock for moment, clock in list(self._samples) if moment >= since]
-        return sum(found) / len(found) if found else 0.0
+    def _run(self) -> None:
+        while not self._over.wait(self._every):
+            self._look()
 
-    def _sample(self) -> None:
-        while not self._over.wait(_CLOCK_EACH_S):
-            if clock := self._nvml.clock():
-                self._samples.append((time.monotonic(), clock))
+    def _look(self) -> None:
+        raise NotImplementedError
 
-    def __enter__(self) -> Clocks:
+    def __enter__(self: _Own) -> _Own:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+
+
+class Clocks(Thread):
+    """The device's clock."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        super().__init__(nvml, _CLOCK_EACH_S)
+        self._samples = list[tuple[float, int]]()
+
+    def mean(self, since: float) -> float:
+        """MHz from that time (CLOCK_MONOTONIC) until now; 0: the driver does not say."""
+        found = [clock for moment, clock in list(self._samples) if moment >= since]
+        return sum(found) / len(found) if found else 0.0
+
+    def _look(self) -> None:
+        if clock := self._nvml.clock():
+            self._samples.append((time.monotonic(), clock))
+
+
+class Use(Thread):
+    """How busy the device is, and each process keeps it, by the driver's samples; they come 100 ms late."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        super().__init__(nvml, _USE_EACH_S)
+        self._device, self._of = list[tuple[int, int]](), list[Sample]()
+        self._last = int(time.time() * 1e6)
+
+    def mean(self, since: float, until: float, pid: int | None = None) -> float | None:
+        """Percent between two times (seconds since 1970), of a process or of the device; None: no sample."""
+        seen = (
+            list(self._device)
+            if pid is None
+            else [(each.at, each.sm) for each in list(self._of) if each.pid == pid]
+        )
+        found = [percent for at, percent in seen if since * 1e6 <= at <= until * 1e6]
+        return sum(found) / len(found) if found else None
+
+    def _look(self) -> None:
+        self._device += self._nvml.busy(max([self._last, *(at for at, _ in self._device[-1:])])) or []
+        last = max([self._last, *(each.at for each in self._of[-_MOST:])])
+        self._of += self._nvml.utilisation(last) or []

@@ -26,10 +26,12 @@ class Runner:
         self.kind, self._place = kind, place
         name = f"{kind}-{time.monotonic_ns()}"
         self._control, self._log = (place.shared / f"{name}.{each}" for each in ("control", "log"))
-        self._control.write_bytes(b"p")
+        self._control.write_bytes(b"p\0")
         words = [place.machine.python, str(places.HERE / "load.py"), kind, name, str(place.shared), *more]
         self._child = place.start(words)
         self._read, self._times, self._units = 0, [0.0], [0]
+        #: Of each of these times: what the device needed in all, for how many of the units.
+        self._known: list[tuple[float, int]] = [(0.0, 0)]
         self._off = self._ready = False
         self._unit: float | None = None
 
@@ -42,6 +44,19 @@ class Runner:
     def run(self) -> None:
         self._off = False
         self._tell(b"r")
+
+    def bursts(self, busy: int) -> None:
+        """Runs so that the device is busy for that many percent of the time."""
+        self._off = False
+        with self._control.open("r+b") as file:
+            file.seek(1)
+            file.write(bytes([busy]))
+        self._tell(b"b")
+
+    @property
+    def pid(self) -> int:
+        """The host's number of it."""
+        return self._child.pid
 
     def pause(self) -> None:
         """And waits until all that it has launched is completed."""
@@ -61,18 +76,12 @@ class Runner:
         first = max(0, bisect.bisect_right(self._times, since) - 1)
         return list(zip(self._times[first:], self._units[first:], strict=True))
 
-    def units(self, since: float, until: float) -> float:
-        """That were completed between two times."""
+    def unit_between(self, since: float, until: float) -> float | None:
+        """What a unit took the device, of those between two times that followed another; None: none did."""
         self._follow()
-        return self._at(until) - self._at(since)
-
-    def _at(self, moment: float) -> float:
-        after = bisect.bisect_right(self._times, moment)
-        if after in (0, len(self._times)):
-            return float(self._units[max(0, after - 1)])
-        start, end = self._times[after - 1], self._times[after]
-        part = (moment - start) / (end - start)
-        return self._units[after - 1] + part * (self._units[after] - self._units[after - 1])
+        first, last = (max(0, bisect.bisect_right(self._times, each) - 1) for each in (since, until))
+        (before, of_before), (after, of_after) = self._known[first], self._known[last]
+        return (after - before) / (of_after - of_before) if of_after > of_before else None
 
     def _tell(self, what: bytes) -> None:
         with self._control.open("r+b") as file:
@@ -107,11 +116,14 @@ class Runner:
             if word == "done":
                 self._times.append(float(values[0]))
                 self._units.append(int(values[1]))
+                known = (float(values[2]), int(values[3])) if values[2:] else self._known[-1]
+                self._known.append(known)
             elif word == "unit":
                 self._unit = float(values[0])
             elif word == "on":
                 # Nothing was completed in the pause before.
                 self._times.append(float(values[0]))
                 self._units.append(self._units[-1])
+                self._known.append(self._known[-1])
             self._ready = self._ready or word == "ready"
             self._off = self._off or word == "off"
