@@ -141,8 +141,8 @@ def setns(fd: int, kind: int) -> None:
 
 
 def unshare(flags: int) -> None:
-    """unshare(2): the calling thread gets namespaces of its own (CLONE_NEW...), or a root and current folder of
-    its own (CLONE_FS)."""
+    """unshare(2): the calling thread gets namespaces of its own (CLONE_NEW...), or a root and current folder
+    of its own (CLONE_FS)."""
     _syscall("", _UNSHARE, flags)
 
 
