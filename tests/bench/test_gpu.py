@@ -99,7 +99,8 @@ def test_all_that_needs_no_framework_holds_on_a_simulated_card(
     assert "cuMemAlloc gets: 2048.0 MiB" in (tmp_path / "record-logs/limit.log").read_text()
     assert [json.loads(line)["name"] for line in results.read_text().splitlines()] == list(outcomes)
     (said,) = re.findall("exported, packed: (.*)", (tmp_path / "record-logs/lookups.log").read_text())
-    assert set(lookups.unpacked(said)) == {name for name in listed("libcuda")["R580"] if name.startswith("cu")}
+    functions = {name for name in listed("libcuda")["R580"] if name.startswith("cu")}
+    assert set(lookups.unpacked(said)) == functions
     for each in ("nothing is decided about it", "exported beyond R580", "in R580 there and not exported"):
         assert re.search(f"{each}.*: none", text), each
 
