@@ -19,6 +19,8 @@ __asm__(".symver __isoc23_sscanf, __isoc99_sscanf@" SIM_OLDEST_SCANF);
 __asm__(".symver __isoc23_strtol, strtol@" SIM_OLDEST);
 __asm__(".symver __isoc23_strtoul, strtoul@" SIM_OLDEST);
 __asm__(".symver __isoc23_strtoull, strtoull@" SIM_OLDEST);
+/* In libc from glibc 2.34 on, which has its old version as well. */
+__asm__(".symver pthread_create, pthread_create@" SIM_OLDEST);
 #endif
 
 #endif

@@ -6,6 +6,7 @@ lookups.py [FOLDER]: in a slice without an argument; with one in a sandbox over 
 
 from __future__ import annotations
 
+import base64
 import collections
 import ctypes
 import os
@@ -14,19 +15,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 
 import card
 
 #: cuda.h's CUDA_VERSION that a program was built with, and its flags: none, legacy stream, per-thread stream.
 VERSIONS = (11000, 11030, 11070, 12000, 12020, 12080, 13000)
 FLAGS = (0, 1, 2)
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+#: What was decided about each function, and what the libraries of each driver branch are thought to export.
+DECIDED, LISTED = "native/interposer/nvidia/cuda/functions.txt", "sim/exports/libcuda.txt"
+#: A debugger's interface.
+_DEBUGGER = "cudbg"
 _VARIANT = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 
 
 def in_sandbox(folder: str) -> int:
     """Runs this script in a sandbox over the libraries of `folder`."""
-    repository = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-    sys.path[:0] = [os.path.join(repository, "packaging"), os.path.join(repository, "src")]
+    sys.path[:0] = [os.path.join(REPOSITORY, "packaging"), os.path.join(REPOSITORY, "src")]
     import sandbox
     from xpu_runtime.limits import pages
 
@@ -46,6 +52,53 @@ def exported(library: str) -> list[str]:
     done = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True)
     words = [line.split() for line in done.stdout.split("\n") if line]
     return sorted(fields[-1].split("@")[0] for fields in words if fields[-1].startswith("cu"))
+
+
+def decided() -> set[str]:
+    """The functions, without their variants, that DECIDED says something about."""
+    with open(os.path.join(REPOSITORY, DECIDED)) as table:
+        lines = [line for line in table if not line.startswith(("#", "["))]
+    return {name for line in lines for name in line.split()}
+
+
+def listed() -> dict[str, set[str]]:
+    """Driver branch → the names of LISTED, each branch with those of the ones before it."""
+    branches: dict[str, set[str]] = {}
+    names: set[str] = set()
+    with open(os.path.join(REPOSITORY, LISTED)) as lines:
+        for line in map(str.strip, lines):
+            if line.startswith("["):
+                names = branches[line.strip("[]")] = set(names)
+            elif line.startswith("-"):
+                names.discard(line[1:])
+            elif line and not line.startswith("#"):
+                names.add(line.split()[0])
+    return branches
+
+
+def compare(names: list[str]) -> None:
+    """Reports what of the driver's names we do not know."""
+    try:
+        known, branches = decided(), listed()
+    except OSError as error:  # these scripts alone were copied
+        card.report("exported, compared", f"with nothing: {error.strerror}: {error.filename}")
+        return
+    theirs = set(names)
+    unknown = {_VARIANT.sub("", name) for name in theirs if not name.startswith(_DEBUGGER)} - known
+    card.report("exported, and nothing is decided about it", ", ".join(sorted(unknown)) or "none")
+    branch = min(branches, key=lambda each: len(branches[each] ^ theirs))
+    more, fewer = sorted(theirs - branches[branch]), sorted(branches[branch] - theirs)
+    card.report(f"exported beyond {branch} in {LISTED}", ", ".join(more) or "none")
+    card.report(f"in {branch} there and not exported", ", ".join(fewer) or "none")
+
+
+def packed(names: list[str]) -> str:
+    return base64.b64encode(zlib.compress("\n".join(names).encode(), 9)).decode()
+
+
+def unpacked(text: str) -> list[str]:
+    """The names that `packed` has made this of."""
+    return zlib.decompress(base64.b64decode(text)).decode().split("\n")
 
 
 def address(library: ctypes.CDLL, name: str) -> int:
@@ -107,6 +160,8 @@ def main() -> None:
     unasked = sorted(name for name in interposed & set(names) if name not in ours)
     card.report("interposed, and reached by dlsym alone", ", ".join(unasked) or "none")
     card.report("interposed, and not in this driver", ", ".join(sorted(interposed - set(names))) or "none")
+    compare(names)
+    card.report("exported, packed", packed(names))  # as the last: a record's row has no room for all of it
     card.end()
 
 

@@ -2,6 +2,7 @@
  * libcuda: contexts, the primary one of each device, and each thread's stack of current ones.
  */
 #define _GNU_SOURCE
+#include "../client/thread.h"
 #include "export.h"
 
 #include <pthread.h>
@@ -74,6 +75,7 @@ static CUresult start(CUcontext context, CUdevice number, const struct cuda_devi
     struct sim_request request = {.operation = SIM_CTX_CREATE, .device = device->gpu->id, .mig = device->mig};
     CUresult result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
     if (result == CUDA_SUCCESS) {
+        sim_start_thread();
         context->magic = CONTEXT_MAGIC;
         context->id = (uint32_t)reply.value[0];
         context->device = number;

@@ -2,6 +2,7 @@
  * libnvidia-ml: start, end, errors, the system, and the way to a device's handle.
  */
 #define _GNU_SOURCE
+#include "../client/thread.h"
 #include "library.h"
 
 #include <fcntl.h>
@@ -80,10 +81,12 @@ NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
         if (status == SIM_OK)
             status = sim_inventory(&inventory);
         result = nvml_result(status);
-        if (result == NVML_SUCCESS)
+        if (result == NVML_SUCCESS) {
+            sim_start_thread();
             fill_handles();
-        else
+        } else {
             sim_disconnect();
+        }
     }
     if (result == NVML_SUCCESS)
         __atomic_fetch_add(&users, 1, __ATOMIC_RELEASE);

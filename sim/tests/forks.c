@@ -1,13 +1,16 @@
 /*
- * Processes that fork: `forks CHECK` says "ok", or what was otherwise than it must be. A child that hangs is
- * ended by its alarm.
+ * Processes that fork, and threads of the libraries' own: `forks CHECK` says "ok", or what was otherwise than
+ * it must be. A child that hangs is ended by its alarm.
  */
 #define _GNU_SOURCE
 #include "../../native/headers/nvml/nvml.h"
 #include "check.h"
 
+#include <dirent.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -121,9 +124,66 @@ static void check_meanwhile(void) {
         MUST(pthread_join(threads[i], NULL));
 }
 
+/* Whether a thread is one of the libraries' own: by its name, and as it takes no signal. */
+static bool is_of_library(const char *task) {
+    char path[300], line[100];
+    unsigned long long blocked = 0;
+    bool named = false;
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
+    FILE *status = fopen(path, "r");
+    while (status && fgets(line, sizeof line, status)) {
+        named = named || strncmp(line, "Name:\tcuda0", 11) == 0;
+        sscanf(line, "SigBlk: %llx", &blocked);
+    }
+    if (status)
+        fclose(status);
+    return named && (blocked & 1ull << (SIGTERM - 1));
+}
+
+static int count_threads(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    int found = 0;
+    HOLDS(tasks != NULL);
+    for (struct dirent *task; (task = readdir(tasks));)
+        found += is_of_library(task->d_name);
+    closedir(tasks);
+    return found;
+}
+
+/* Until it has its name; the library does not wait for it. */
+static void expect_threads(int number) {
+    for (int i = 0; i < 1000 && count_threads() < number; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    EXPECT(number, count_threads());
+}
+
+static void in_child_with_none(void) {
+    expect_threads(0);
+    use_nvml();
+    expect_threads(1);
+    use_cuda();
+    expect_threads(2);
+}
+
+/* One of each library, and no more, whatever begins and ends again. */
+static void check_threads(void) {
+    use_nvml();
+    expect_threads(1);
+    use_nvml();
+    expect_threads(1);
+    MUST(cuInit(0));
+    expect_threads(1);
+    use_cuda();
+    use_cuda();
+    expect_threads(2);
+    in_children(2, in_child_with_none);
+    expect_threads(2);
+}
+
 int main(int count, char **words) {
     static const struct check checks[] = {{"before-cuda", check_before_cuda},
                                           {"before-nvml", check_before_nvml},
+                                          {"threads", check_threads},
                                           {"meanwhile", check_meanwhile}};
     RUN_CHECK(checks, count, words);
     puts("ok");

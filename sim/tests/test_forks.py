@@ -1,4 +1,5 @@
-"""A process may fork before it uses the simulated driver, and while its threads do: no child hangs."""
+"""A process may fork before it uses the simulated driver, and while its threads do: no child hangs. The
+libraries have threads of their own, which a child has not."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from support.simulation import compile_program
 from xpu_simulator.simulator import SimState
 
 
-@pytest.mark.parametrize("check", ["before-cuda", "before-nvml", "meanwhile"])
+@pytest.mark.parametrize("check", ["before-cuda", "before-nvml", "meanwhile", "threads"])
 def test_a_forked_child_uses_the_card(up: Callable[..., SimState], tmp_path: Path, check: str) -> None:
     program = compile_program(up("1xT4"), Path(__file__).with_name("forks.c"), tmp_path)
     done = subprocess.run([program, check], capture_output=True, text=True, timeout=100)

@@ -230,7 +230,7 @@ def test_a_pool_is_shared_and_its_pointers_opened(
 
 
 def test_three_hundred_processes_have_a_context_and_memory_each(up: Up) -> None:
-    root = up("2xH200").root
+    root = up({"gpus": [{"model": "H200", "count": 2}]}).root
     program = (
         "import ctypes, glob, sys\n"
         "cuda = ctypes.CDLL(glob.glob(sys.argv[1] + '/usr/lib/*-linux-gnu/libcuda.so.1')[0])\n"

@@ -23,6 +23,11 @@ def test_the_ones_that_come_with_us_are_what_their_names_say() -> None:
     assert sizes["8xA100-80GB"] == {80 * GIB}
     assert sizes["1xH100"] == {81559 * MIB}
     assert sizes["2xH200"] == {143771 * MIB}
+    # As measured on an H200.
+    for name in "1xH100", "2xH200":
+        read = topology.read(name)
+        assert {gpu.settings["context_memory"] for gpu in read.gpus} == {518 * MIB}
+        assert read.launch_ns == 4000
     profiles = {part["profile"] for gpu in topology.read("2xA100-MIG").gpus for part in gpu.mig}
     assert profiles == {"3g.40gb", "1g.10gb"}
 

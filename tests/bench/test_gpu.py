@@ -19,11 +19,13 @@ import pytest
 import sandbox
 from share import runfolder
 from support import REPOSITORY
+from support.exports import listed
 from xpu_runtime.limits import pages
 from xpu_runtime.linux import proc
 from xpu_simulator.simulator import SimState
 
 sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
+import lookups
 import places
 
 SCRIPTS = REPOSITORY / "bench" / "gpu"
@@ -96,6 +98,11 @@ def test_all_that_needs_no_framework_holds_on_a_simulated_card(
     assert "262.0 MiB used, 262.0 MiB reported by the driver" in text
     assert "cuMemAlloc gets: 2048.0 MiB" in (tmp_path / "record-logs/limit.log").read_text()
     assert [json.loads(line)["name"] for line in results.read_text().splitlines()] == list(outcomes)
+    (said,) = re.findall("exported, packed: (.*)", (tmp_path / "record-logs/lookups.log").read_text())
+    functions = {name for name in listed("libcuda")["R580"] if name.startswith("cu")}
+    assert set(lookups.unpacked(said)) == functions
+    for each in ("nothing is decided about it", "exported beyond R580", "in R580 there and not exported"):
+        assert re.search(f"{each}.*: none", text), each
 
 
 def test_a_run_of_which_all_is_skipped_is_skipped(up: Callable[..., SimState], tmp_path: Path) -> None:

@@ -73,9 +73,12 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) {
 
 /* ---- processes ---- */
 
+int odd_lists; /* how many were asked for */
+
 static nvmlReturn_t list(const char *variable, unsigned int *count, void *infos, size_t size) {
     struct entry found[128];
     unsigned int there = entries(variable, found), room = *count;
+    odd_lists++;
     if (memory_questions > 1 && strcmp(variable, "ODD_COMPUTE") == 0)
         there += entries("ODD_COME", found + there);
     *count = there;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from .sandboxes import Sandbox, compile_c
 CARD: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "H200", "multicast": True}]}
 #: What the simulated driver leaves behind is not looked at.
 SUPPRESSIONS = "leak:libcuda.real\nleak:libnvidia-ml.real\n"
+#: In a child LeakSanitizer still knows its parent's threads, which the driver's libraries have started.
+OF_PARENTS_THREADS = re.compile(r"==\d+==Running thread \d+ was not suspended. False leaks are possible.\n")
 
 
 @pytest.mark.parametrize("interposed", [False, True])
@@ -35,4 +38,5 @@ def test_children_of_a_program_with_address_sanitizer_end_in_good_order(
     if not interposed:
         environ["LD_LIBRARY_PATH"] = "/mnt/usr/lib/real"
     done = one.run([str(program)], env=environ)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0 0\n", "")
+    found = OF_PARENTS_THREADS.sub("", done.stderr)
+    assert (done.returncode, done.stdout, found) == (0, "0 0 0\n", "")

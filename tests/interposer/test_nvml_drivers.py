@@ -125,6 +125,25 @@ def test_the_driver_s_report_is_read_whatever_length_its_entries_have(
     assert done.stdout == f"{GIB}\n", done.stderr
 
 
+#: How many lists a question for free memory asks for, by which of them has this process with its bytes.
+LISTS_OF_A_QUESTION = """
+asked = ctypes.c_int.in_dll(ctypes.CDLL(FOLDER + "/libnvidia-ml.real"), "odd_lists")
+for places in ["ODD_COMPUTE"], ["ODD_GRAPHICS"], ["ODD_MPS"], []:
+    for each in "ODD_COMPUTE", "ODD_GRAPHICS", "ODD_MPS":
+        os.environ[each] = f"1:9 {os.getpid()}:{(1 << 30) if each in places else 0}"
+    before = asked.value
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    print(asked.value - before, (total.value - free.value) >> 20)
+"""
+
+
+def test_lists_are_asked_for_until_one_says_what_this_process_has(sandbox: Make, driver: Path) -> None:
+    odd = f"mount --bind {driver} {FOLDER}/libnvidia-ml.real"
+    program = f"FOLDER = {FOLDER!r}\n{SECOND_IN_THE_LIST}{LISTS_OF_A_QUESTION}"
+    done = sandbox(4 * GIB).run([sys.executable, "-c", program], setup=odd)
+    assert done.stdout.splitlines()[1:] == ["1 1024", "2 1024", "3 1024", "3 0"], done.stderr
+
+
 #: A context, and what it took as far as is known.
 CONTEXT = """
 import ctypes

@@ -54,20 +54,22 @@ static nvmlDevice_t handle_of(int device) {
     return xpu_nvml_handle(device);
 }
 
-typedef void visitor(const nvmlProcessInfo_t *process, void *data);
+/* True: no further list is needed. */
+typedef bool visitor(const nvmlProcessInfo_t *process, void *data);
 
-/* A process may be on several lists, each time with all it has. False: the driver answers for none. */
+/* A process may be on several lists, each time with all it has; a list takes the driver 16 us (H200, driver
+ * 580.159.04). False: the driver answers for none. */
 static bool read_lists(int device, visitor *each, void *data) {
     static const unsigned int modes[] = {NVML_PROCESS_MODE_COMPUTE, NVML_PROCESS_MODE_GRAPHICS,
                                          NVML_PROCESS_MODE_MPS};
     nvmlDevice_t handle = handle_of(device);
-    bool read = false;
-    for (size_t i = 0; handle && i < sizeof modes / sizeof *modes; i++) {
+    bool read = false, enough = false;
+    for (size_t i = 0; handle && !enough && i < sizeof modes / sizeof *modes; i++) {
         nvmlProcessInfo_t *infos;
         unsigned int count;
         read |= xpu_nvml_processes(handle, modes[i], &infos, &count) == NVML_SUCCESS;
         for (unsigned int at = 0; at < count; at++)
-            each(&infos[at], data);
+            enough |= each(&infos[at], data);
         free(infos);
     }
     return read;
@@ -81,13 +83,14 @@ struct wanted {
 
 /* All ones mean that the driver does not say. 0 means the same until it has once reported more: some drivers
  * translate process ids into the container's, but look the bytes up by the host's. */
-static void look_for(const nvmlProcessInfo_t *process, void *data) {
+static bool look_for(const nvmlProcessInfo_t *process, void *data) {
     struct wanted *wanted = data;
     const uint64_t used = process->usedGpuMemory;
     if (process->pid == wanted->id && (used || GET(told)) && used != NVML_VALUE_NOT_AVAILABLE) {
         wanted->bytes = used > wanted->bytes ? used : wanted->bytes;
         wanted->there = true;
     }
+    return wanted->bytes != 0;
 }
 
 void xpu_reported_distrust(void) {
@@ -117,14 +120,15 @@ static bool is_among(const struct xpu_ids *ids, unsigned int id) {
     return there;
 }
 
-static void add_id(const nvmlProcessInfo_t *process, void *data) {
+static bool add_id(const nvmlProcessInfo_t *process, void *data) {
     struct xpu_ids *ids = data;
     if (is_among(ids, process->pid))
-        return;
+        return false;
     if (ids->count < XPU_IDS)
         ids->id[ids->count++] = process->pid;
     else
         ids->known = false;
+    return false;
 }
 
 void xpu_reported_ids(int device, struct xpu_ids *ids) {
