@@ -35,6 +35,8 @@ CORES = (30, 60)
 #: Percent of its part that a container may have more: the driver gives out multiprocessors by twos, and a
 #: card's clock is higher where less of it works.
 MORE = 15.0
+#: Of each of the daemon's logs, and of an error, which has their ends as well.
+LINES, MOST = 40, 3000
 #: Blocks of a kernel: several rounds on each multiprocessor, so that fewer of them take as much longer.
 BLOCKS = 8448
 RATE, ITERATIONS = "kernels in a second", "iterations of a kernel"
@@ -134,9 +136,27 @@ def together(
                 judge(record, cores, said, host, simulated=folder_of.machine.is_simulated)
             record.value("MPS processes", len(daemons(folder_of.folder)))
             record.check(bool(daemons(folder_of.folder)), "the containers have an MPS daemon")
+            if any(child.poll() != 0 for child in children):
+                logs(record, folder_of.folder)
         except SystemExit:
+            logs(record, folder_of.folder)
             end_at_once(record, folder_of, children)
             raise
+        except BaseException:
+            logs(record, folder_of.folder)
+            raise
+
+
+def logs(record: Record, folder: Path) -> None:
+    """What the daemons and servers have said: while a container runs, as it goes with the last one."""
+    found = sorted((folder / "run/devices/mps").glob("*/log/*"))
+    for path in found:
+        with contextlib.suppress(OSError):
+            lines = path.read_text(errors="replace").splitlines()
+            for number, line in enumerate(lines[-LINES:], max(0, len(lines) - LINES) + 1):
+                record.value(f"MPS {path.name} {number}", " ".join(line.split()))
+    if not found:
+        record.value("MPS logs", "none is there any more, what they ended with is in the error")
 
 
 def judge(record: Record, cores: int, said: dict[str, str], host: dict[str, str], *, simulated: bool) -> None:
@@ -199,8 +219,9 @@ def main() -> None:
             try:
                 together(record, last, options, before)
             except (places.PlaceError, subprocess.SubprocessError, OSError) as error:
-                record.check(False, " ".join(str(error).split())[:400])
+                record.check(False, " ".join(str(error).split())[:MOST])
             if not record.check(has_ended(last.folder), "the MPS daemon ends with the last container"):
+                logs(record, last.folder)
                 quit_by_hand(record, machine, last.folder)
             on_host(record, host, "host afterwards", 1.0)
 

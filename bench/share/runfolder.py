@@ -1,18 +1,19 @@
 """The folder below /run of one run, and the end of all that is in it: also after a run that was killed.
 
-Its name has the pid, the start time and the PID namespace of the run that made it, so that a later run can
-tell whether that one still lives. What belongs to it is found by the folder, not by anything that the run
-remembered: containers in runc's state below it, processes by their environment, cgroups by name, mounts.
+It has the pid, the start time and the PID namespace of the run that made it, so that a later run can tell
+whether that one still lives: in a file, as a socket of MPS in it leaves 20 bytes for its name. What belongs
+to it is found by the folder, not by anything that the run remembered: containers in runc's state below it,
+processes by their environment, cgroups by name, mounts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,24 +21,31 @@ from pathlib import Path
 from xpu_runtime.linux import cgroups, mountinfo, proc, syscalls
 
 TOP, PREFIX = Path("/run"), "xpu-share-"
+#: In it: the numbers of the run that made it.
+OWNER = "owner"
 END_S = 5.0  # until processes that were killed have left their cgroups
 
 
 def make(prefix: str = PREFIX) -> Path:
-    """An empty one, this process's own; `prefix` says whose runs it is one of."""
+    """A new one, this process's own; `prefix` says whose runs it is one of."""
     pid = os.getpid()
-    name = f"{prefix}{pid}-{proc.start_time(pid)}-{proc.pid_namespace()}-"
-    return Path(tempfile.mkdtemp(prefix=name, dir=TOP))
+    while True:
+        folder = TOP / f"{prefix}{pid}-{secrets.token_hex(2)}"
+        with contextlib.suppress(FileExistsError):  # a run in another PID namespace has the same pid
+            folder.mkdir(0o700)
+            (folder / OWNER).write_text(f"{pid} {proc.start_time(pid)} {proc.pid_namespace()}")
+            return folder
 
 
 def dead(prefix: str = PREFIX) -> list[Path]:
-    """Those of runs that have ended; nothing is known of runs in other PID namespaces."""
+    """Those of runs that have ended; nothing is known of runs in other PID namespaces, nor of a folder that
+    was made just now."""
     found = []
     for folder in TOP.glob(f"{prefix}*"):
-        words = folder.name.removeprefix(prefix).split("-")
-        if len(words) != 4 or not all(word.isdecimal() for word in words[:3]):
+        try:
+            pid, started, namespace = map(int, (folder / OWNER).read_text().split())
+        except (OSError, ValueError):
             continue
-        pid, started, namespace = map(int, words[:3])
         if namespace == proc.pid_namespace() and not proc.is_alive(pid, started):
             found.append(folder)
     return sorted(found)

@@ -28,6 +28,8 @@ class Daemon:
         self.root = root
         self.program = str(Path(root) / "usr/bin/nvidia-cuda-mps-control")
         self.folder = folder
+        (libcuda,) = Path(root).glob("usr/lib/*/libcuda.so.1")
+        self.places = {"PATH": str(Path(root) / "usr/bin"), "LD_LIBRARY_PATH": str(libcuda.parent)}
         self.environ = {
             "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
             "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
@@ -35,7 +37,12 @@ class Daemon:
 
     def run(self, *options: str, text: str = "", check: bool = True) -> str:
         done = subprocess.run(
-            [self.program, *options], input=text, env=self.environ, capture_output=True, text=True, timeout=20
+            [self.program, *options],
+            input=text,
+            env={**self.places, **self.environ},
+            capture_output=True,
+            text=True,
+            timeout=20,
         )
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
@@ -84,6 +91,37 @@ def test_the_daemon_leaves_the_files_of_the_real_one_and_takes_them_away(daemon:
     daemon.run(text="quit\n")
     assert list(pipe.iterdir()) == []
     assert daemon.run(text="get_server_list\n", check=False) == "Cannot find MPS control daemon process\n"
+
+
+@pytest.mark.parametrize(("length", "status"), [(87, 0), (88, 1)])
+def test_a_path_that_is_too_long_for_a_socket_ends_the_daemon_without_a_word(
+    up: Up, tmp_path: Path, length: int, status: int
+) -> None:
+    """By NVIDIA's R555: 87 bytes of the pipe folder are the most."""
+    one = Daemon(up("1xT4-R580").root, tmp_path)
+    pipe = tmp_path / ("p" * (length - len(str(tmp_path)) - 1))
+    one.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(pipe)
+    done = subprocess.run(
+        [one.program, "-d", "-multiuser-server"],
+        env={**one.places, **one.environ},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (status, "")
+    assert (pipe / "control").exists() == (status == 0)
+    one.run(text="quit\n", check=False)
+
+
+def test_the_server_is_found_by_path_and_libcuda_as_the_loader_does(up: Up, tmp_path: Path) -> None:
+    one = Daemon(up("1xT4-R580").root, tmp_path)
+    places, one.places = one.places, {"LD_LIBRARY_PATH": one.places["LD_LIBRARY_PATH"], "PATH": "/nowhere"}
+    one.run("-d", "-multiuser-server")
+    assert one.ask("start_server -uid 0", "get_server_list") == []
+    assert "Server exited" in (tmp_path / "log/control.log").read_text()
+    one.run(text="quit\n")
+    one.places = {"PATH": places["PATH"]}
+    done = subprocess.run([one.program, "-d"], env={**one.places, **one.environ}, check=False)
+    assert done.returncode == 244
 
 
 def test_commands_are_taken_as_documented(daemon: Daemon, process: Start) -> None:

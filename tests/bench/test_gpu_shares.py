@@ -134,6 +134,41 @@ def test_two_containers_work_under_mps_and_nothing_of_it_is_left(small: Small) -
     assert "ok: the MPS daemon ends with the last container" in text
 
 
+@pytest.mark.parametrize(
+    ("program", "script", "told"),
+    [
+        (
+            "control",
+            'echo the output; echo the log > "$CUDA_MPS_LOG_DIRECTORY/control.log"; exit 1',
+            "fails (1); start.log: the output; control.log: the log",
+        ),
+        ("server", "exit 1", "the MPS server ends at once; control.log: "),
+    ],
+)
+def test_what_the_programs_of_mps_say_that_fail_is_told(
+    small: Small, run_dir: Path, program: str, script: str, told: str
+) -> None:
+    (path,) = run_dir.rglob(f"usr/bin/nvidia-cuda-mps-{program}")
+    path.unlink()
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    status, text, _ = small("mps.py")
+    assert status == 1
+    assert [line for line in failures(text) if told in line], text
+    assert "ok: host afterwards: kernels run" in text
+
+
+def test_the_logs_of_mps_are_lines_of_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run/devices/mps/GPU-1/log"
+    folder.mkdir(parents=True)
+    (folder / "control.log").write_text("first: line\n" + "more\n" * mps.LINES)
+    (folder / "server.log").write_text("its own")
+    mps.logs(RECORD, tmp_path)
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2:] == [f"MPS control.log {mps.LINES + 1}: more", "MPS server.log 1: its own"]
+    assert len(told) == mps.LINES + 1
+
+
 @pytest.mark.parametrize(("rate", "held"), [("30.5", True), ("20", True), ("60", False)])
 def test_a_container_that_has_more_than_its_part_under_mps_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rate: str, held: bool

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -115,13 +116,24 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next_and_a_living_runs_is_
 
 
 def test_the_folder_of_a_later_process_with_the_same_pid_is_no_reason_to_keep_it() -> None:
-    mine = runfolder.make()
-    words = mine.name.split("-")
-    words[3] = str(int(words[3]) - 1)
-    other = mine.with_name("-".join(words))
-    other.mkdir()
+    mine, other = runfolder.make(), runfolder.make()
+    pid, started, namespace = (mine / runfolder.OWNER).read_text().split()
+    (other / runfolder.OWNER).write_text(f"{pid} {int(started) - 1} {namespace}")
     try:
         assert other in runfolder.dead() and mine not in runfolder.dead()
+        (other / runfolder.OWNER).write_text(f"{pid} {int(started) - 1} {int(namespace) + 1}")
+        assert other not in runfolder.dead()  # who knows what lives there
     finally:
         for each in (mine, other):
             shutil.rmtree(each, ignore_errors=True)
+
+
+def test_many_folders_of_the_same_pid_are_apart_and_short(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As of runs in several PID namespaces. A socket of MPS is 81 bytes behind it, of 106 that fit."""
+    monkeypatch.setattr(runfolder, "TOP", tmp_path)
+    made = [runfolder.make("xpu-gpu-") for _ in range(1000)]
+    assert len(set(made)) == 1000
+    longest = made[0].name.replace(str(os.getpid()), "4194304")  # the largest pid: proc_sys_kernel(5)
+    assert len(f"/run/{longest}/run/devices/mps/GPU-{uuid4()}/pipe/control_privileged") <= 106

@@ -440,16 +440,66 @@ def test_many_starts_and_ends_at_once_leave_nothing(card: Node, bundles: Bundles
     assert daemons(card) == []
 
 
+def instead(node: Node, program: str, *lines: str) -> None:
+    """A script in place of one of the driver's MPS programs."""
+    (path,) = node.run_dir.rglob(f"usr/bin/nvidia-cuda-mps-{program}")
+    path.unlink()
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+
+
+def test_what_a_daemon_says_that_does_not_start_is_in_the_refusal(card: Node, bundles: Bundles) -> None:
+    """Its folder, with its logs, is gone by the time that somebody reads the refusal."""
+    instead(
+        card,
+        "control",
+        "echo the output",
+        'printf "first line\\nlast line\\n" > "$CUDA_MPS_LOG_DIRECTORY/control.log"',
+        "exit 3",
+    )
+    done = card.run(bundles(MPS, "XPU_MEM=4G"))
+    assert done.returncode != 0
+    told = "fails (3); start.log: the output; control.log: first line / last line: see "
+    assert told in done.stderr, done.stderr
+
+
+def test_a_server_that_ends_at_once_is_told_at_once(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4-R580")
+    instead(node, "server", "exit 1")
+    began = time.monotonic()
+    done = node.run(bundles(MPS, "XPU_MEM=4G"))
+    assert time.monotonic() - began < 30
+    assert "the MPS server ends at once; control.log: " in done.stderr, done.stderr
+    assert "Server exited" in done.stderr
+    assert (names(node), kept(node)) == ([], [])
+
+
+def test_a_run_folder_too_long_for_the_sockets_is_refused_with_the_way_out(
+    node: Node, bundles: Bundles
+) -> None:
+    """NVIDIA's daemon ends there with status 1, without a word."""
+    node.run_dir = node.folder / "a-run-folder-of-30-characters-"
+    node.environ["XPU_RUN_DIR"] = str(node.run_dir)
+    node.sim("1xT4-R580")
+    done = node.run(bundles(MPS, "XPU_MEM=4G"))
+    assert done.returncode != 0
+    assert "/pipe/control_privileged has 21 bytes more than the 106 that fit" in done.stderr, done.stderr
+    assert "set XPU_RUN_DIR to a shorter path" in done.stderr
+    explained = node.xpu("explain", "-e", MPS, "-e", "XPU_MEM=4G", check=False)
+    assert "set XPU_RUN_DIR to a shorter path" in explained.stdout + explained.stderr
+    assert node.run(bundles("XPU_MEM=4G", args=["true"])).returncode == 0  # without MPS it serves
+
+
 def test_what_mps_cannot_serve_is_refused_with_the_reason(node: Node, bundles: Bundles) -> None:
     node.sim("2xT4-R535")
     for asked, why in (
-        (["XPU_MEM=4G"], "mps needs driver R550 or newer, not 535"),
+        (["XPU_MEM=4G"], "mps needs driver R555 or newer, not 535"),
         ([], "XPU_ENFORCE=mps holds a limit: it needs XPU_MEM or XPU_CORES"),
     ):
         done = node.run(bundles(MPS, *asked))
         assert why in done.stderr
     both = node.xpu("explain", "-e", MPS, "-e", "XPU_MEM=4G", "-e", "XPU_CORES=30", check=False).stdout
-    assert both.count("mps needs driver R550") == 1  # what is wrong with memory and with cores
+    assert both.count("mps needs driver R555") == 1  # what is wrong with memory and with cores
     node.xpu("sim", "down")
     node.sim("2xT4")
     for words, why in (

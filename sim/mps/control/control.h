@@ -58,8 +58,8 @@ extern struct options options;
 extern struct connection connections[MAX_CONNECTIONS];
 extern char pipe_folder[PATH_MAX], log_folder[PATH_MAX];
 
-/* A file of the pipe folder, as a socket's name; the descriptor is to be closed after its use. */
-int named(struct sockaddr_un *address, const char *name);
+/* A file of the pipe folder, as a socket's name; false where its path is too long for one. */
+bool named(struct sockaddr_un *address, const char *name);
 void place(const char *name, char *path);
 int add(int fd, enum kind kind);
 void drop(int at);

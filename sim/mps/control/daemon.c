@@ -24,6 +24,8 @@ struct connection connections[MAX_CONNECTIONS];
 char pipe_folder[PATH_MAX], log_folder[PATH_MAX];
 static struct pollfd polled[MAX_CONNECTIONS];
 static FILE *journal;
+/* R580's status where it finds no libcuda.so.1; this one looks by LD_LIBRARY_PATH alone. */
+enum { NO_LIBCUDA = 244 };
 static char answer[1 << 16];
 
 void say(const char *format, ...) {
@@ -47,12 +49,16 @@ void note(const char *text, long number) {
     fflush(journal);
 }
 
-/* A path in the pipe folder, as a socket's name; by way of a descriptor, since names are short. */
-int named(struct sockaddr_un *address, const char *name) {
-    int directory = open(pipe_folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+/* Of R555, which takes a byte less than bind(2). */
+bool named(struct sockaddr_un *address, const char *name) {
+    char path[PATH_MAX];
+    place(name, path);
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    snprintf(address->sun_path, sizeof address->sun_path, "/proc/self/fd/%d/%.80s", directory, name);
-    return directory;
+    size_t length = strlen(path);
+    if (length + 1 >= sizeof address->sun_path)
+        return false;
+    memcpy(address->sun_path, path, length + 1);
+    return true;
 }
 
 void place(const char *name, char *path) {
@@ -85,13 +91,13 @@ int listen_at(const char *name, mode_t mode, enum kind kind) {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     place(name, path);
     unlink(path);
-    int directory = named(&address, name);
+    if (!named(&address, name))
+        exit(1); /* without a word, as R555 does */
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || chmod(path, mode) < 0 ||
         listen(fd, 64) < 0) {
         perror(path);
         exit(1);
     }
-    close(directory);
     return add(fd, kind);
 }
 
@@ -185,6 +191,19 @@ static void write_pid(void) {
     }
 }
 
+/* Whether one of the folders, which are a list as in PATH, has the file. */
+static bool is_in(const char *name, const char *folders) {
+    char path[PATH_MAX];
+    while (folders && *folders) {
+        size_t length = strcspn(folders, ":");
+        if (snprintf(path, sizeof path, "%.*s/%s", (int)length, folders, name) < (int)sizeof path &&
+            access(path, R_OK) == 0)
+            return true;
+        folders += length + (folders[length] == ':');
+    }
+    return false;
+}
+
 void run_daemon(bool background, const char *configuration) {
     char path[PATH_MAX];
     int ready[2];
@@ -192,12 +211,18 @@ void run_daemon(bool background, const char *configuration) {
     signal(SIGPIPE, SIG_IGN);
     if (pipe2(ready, O_CLOEXEC) < 0)
         exit(1);
-    if (background && fork() > 0) {
+    pid_t made = background ? fork() : 0;
+    if (made > 0) {
         char byte;
+        int status;
         close(ready[1]);
-        exit(read(ready[0], &byte, 1) == 1 ? 0 : 1);
+        if (read(ready[0], &byte, 1) == 1)
+            exit(0);
+        exit(waitpid(made, &status, 0) == made && WIFEXITED(status) ? WEXITSTATUS(status) : 1);
     }
     setsid();
+    if (!is_in("libcuda.so.1", getenv("LD_LIBRARY_PATH")))
+        exit(NO_LIBCUDA);
     lock_folder();
     snprintf(log_folder, sizeof log_folder, "%s", logs && *logs ? logs : MPS_DEFAULT_LOG);
     mkdir(log_folder, 0755);

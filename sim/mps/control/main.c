@@ -50,8 +50,7 @@ static int to_daemon(int count, char **words) {
     /* Protocol 3 has one socket, and commands of words. */
     const char *const names[] = {"control_privileged", "control"};
     for (int i = geteuid() == 0 ? 0 : 1; fd >= 0 && i < (geteuid() || count ? 2 : 1); i++) {
-        int directory = named(&address, names[i]);
-        if (directory >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+        if (named(&address, names[i]) && connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
             return count ? run_command(fd, count, words) : run_commands(fd);
     }
     printf("Cannot find MPS control daemon process\n");

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define SERVER_PROGRAM "nvidia-cuda-mps-server"
 enum { SERVER_S = 20 };
 
 pid_t server;
@@ -52,13 +53,9 @@ static bool report(struct mps_report *told) {
 }
 
 void start_server(uid_t uid) {
-    char path[PATH_MAX];
     int pair[2];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    char *end = length > 0 ? (path[length] = 0, strrchr(path, '/')) : NULL;
-    if (!end || (size_t)(end - path) + 32 > sizeof path || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) < 0)
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) < 0)
         return;
-    strcpy(end, "/nvidia-cuda-mps-server");
     server = fork();
     if (server == 0) {
         int nothing = open("/dev/null", O_RDWR);
@@ -69,8 +66,8 @@ void start_server(uid_t uid) {
             close(fd);
         if (uid && !options.multiuser && (setgid(uid) < 0 || setuid(uid) < 0))
             _exit(1);
-        execl(path, path, (char *)NULL);
-        _exit(127);
+        execlp(SERVER_PROGRAM, SERVER_PROGRAM, (char *)NULL); /* by PATH, as NVIDIA's does */
+        _exit(1);
     }
     close(pair[1]);
     server_fd = pair[0];

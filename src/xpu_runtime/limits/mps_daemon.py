@@ -19,13 +19,13 @@ use it is not known here.
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 import time
 
 from xpu_runtime.errors import DeviceError
-from xpu_runtime.limits import folders
+from xpu_runtime.limits import folders, mps_programs
+from xpu_runtime.limits.mps_namespaces import configuration
 from xpu_runtime.linux import cgroups, files, proc, syscalls
 from xpu_runtime.value import Value
 
@@ -38,6 +38,8 @@ _FOR_CLIENTS = ("control", "log")
 _OPTIONS = ("-d", "-multiuser-server")
 #: Seconds: for one command, for the daemon to answer, for a server to have initialized the device.
 _COMMAND_S, _START_S, _SERVER_S = 5.0, 10.0, 40.0
+#: And until a server that is not there is given up: one that cannot work ends as soon as it is forked.
+_FORK_S = 5.0
 #: And for the end: what `quit` allows the server, then what is left until SIGKILL.
 _QUIT_S, _END_S = 1, 3.0
 _POLL_S = 0.01
@@ -65,20 +67,6 @@ class Process(Value):
 
     def __str__(self) -> str:
         return f"{self.pid} {self.started}"
-
-
-class Namespace(Value):
-    """What each process of a container gets; 0: no limit."""
-
-    name: str
-    percent: int
-    pinned_mib: int
-
-    @property
-    def limits(self) -> list[tuple[str, str]]:
-        """As the configuration file has them; on the command line `_` is `-`."""
-        found = [("active_thread_percentage", str(self.percent))] if self.percent else []
-        return found + ([("pinned_memory_limit", f"{self.pinned_mib}M")] if self.pinned_mib else [])
 
 
 class Daemon:
@@ -167,13 +155,29 @@ class Daemon:
 
     # Its life; under the device's lock.
 
-    def start(self, program: str, namespaces: list[Namespace], own: Namespace, *, third: bool) -> Process:
-        """Starts daemon and server, where they do not run; the server. DeviceError, and what was started
-        stays for the next one to use or end.
+    def start(
+        self, programs: Programs, namespaces: list[Namespace], own: Namespace, *, third: bool
+    ) -> Process:
+        """Starts daemon and server, where they do not run; the server. DeviceError with what they have said,
+        as their folder ends with the container; and what was started stays for the next one to use or end.
 
         `namespaces`: those of all containers that may run, `own` of the one that starts. `third`: the driver
         has protocol 3; a daemon that runs already keeps its own.
         """
+        longest = os.path.join(_SERVER_NAME, own.name, "control") if third else mps_programs.PRIVILEGED
+        refusal = mps_programs.too_long(self.pipe, longest)
+        if refusal is not None:
+            raise DeviceError(refusal)
+        try:
+            return self._start(programs, namespaces, own, third=third)
+        except DeviceError as error:
+            told = mps_programs.said(os.path.join(self.folder, "log"))
+            raise DeviceError(f"{error.what}; {told}", error.todo) from error
+
+    def _start(
+        self, programs: Programs, namespaces: list[Namespace], own: Namespace, *, third: bool
+    ) -> Process:
+        program = programs.control
         control, server = self.find()
         if control is not None and server is None and self.has_namespaces:
             # Nothing says that a named server which was killed is started again.
@@ -183,14 +187,24 @@ class Daemon:
             if server is not None:
                 self._quit(program)  # a server without a daemon takes no new client
             self._make(namespaces, third=third)
-            self._launch(program)
+            self._launch(programs)
             self._await(lambda: self.find()[0] is not None and self._answers(program), _START_S, "answer")
         elif self.has_namespaces:
             self._keep_namespaces(program, namespaces, own)
         self._link([each.name for each in namespaces], own.name)
         if self.find()[1] is None and not self.has_namespaces:
             self.ask(program, "start_server -uid 0", _SERVER_S)
-        self._await(lambda: self._serves(program), _SERVER_S, "get a server for the device ready")
+        seen = time.monotonic()
+
+        def serves() -> bool:
+            nonlocal seen
+            if self.has_namespaces or self.find()[1] is not None:
+                seen = time.monotonic()
+            elif time.monotonic() - seen > _FORK_S:
+                raise DeviceError("the MPS server ends at once", self._see())
+            return self._serves(program)
+
+        self._await(serves, _SERVER_S, "get a server for the device ready")
         server = self.find()[1]
         if server is None:
             raise DeviceError("the MPS server ended at once", self._see())
@@ -216,7 +230,7 @@ class Daemon:
             time.sleep(_POLL_S)
         for each in self.find():
             if each is not None:
-                _kill(each)
+                proc.kill(each.pid, each.started)
         self._await(lambda: self.find() == (None, None), _END_S, "end")
 
     def set(self, program: str, namespace: Namespace) -> None:
@@ -243,23 +257,15 @@ class Daemon:
         except DeviceError:
             pass
 
-    def _configured(self, namespaces: list[Namespace]) -> str:
-        """The file of "MPS v3 Configuration File"."""
-        server = f"servers.{_SERVER_NAME}"
-        lines = ['schema_version = "1.0"', f"[{server}]", f'allowed_devices = "{self._uuid}"', "uid = 0"]
-        for each in namespaces:
-            lines += ["", f"[{server}.namespaces.{each.name}]"]
-            lines += [f'{key} = "{value}"' for key, value in each.limits]
-        return "\n".join(lines) + "\n"
-
-    def _launch(self, program: str) -> None:
+    def _launch(self, programs: Programs) -> None:
+        program = programs.control
         options = [*_OPTIONS_3, "-a", self._configuration] if self.has_namespaces else [*_OPTIONS]
-        with open(os.path.join(self.folder, "log", "start.log"), "ab") as log:
+        with open(os.path.join(self.folder, "log", "start.log"), "wb") as log:
             try:
                 # To files: whoever waits for the hook's output must not wait for the daemon's end.
                 done = subprocess.run(
                     [program, *options],
-                    env=self._environment(),
+                    env={**self._environment(), **programs.environment()},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -310,7 +316,7 @@ class Daemon:
                     os.unlink(os.path.join(top, name))
             if third:
                 with open(self._configuration, "w", encoding="ascii") as file:
-                    file.write(self._configured(namespaces))
+                    file.write(configuration(_SERVER_NAME, self._uuid, namespaces))
             elif self.has_namespaces:
                 os.unlink(self._configuration)
             if not os.path.ismount(self.shm):
@@ -383,17 +389,12 @@ class Daemon:
             time.sleep(_POLL_S)
 
     def _see(self) -> str:
-        return f"see {os.path.join(self.folder, 'log')}"
-
-
-def _kill(process: Process) -> None:
-    try:
-        if process.alive:
-            os.kill(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+        return f"see {os.path.join(self.folder, 'log')} while it is there"
 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from xpu_runtime.limits.mps_namespaces import Namespace
+    from xpu_runtime.limits.mps_programs import Programs

@@ -7,7 +7,7 @@ to go on where the driver then does not work under MPS: a wrong pipe folder woul
 any limit, silently. What the percentage cannot do (hold for all processes together, change for a running one)
 the library's account and pacer do. Soft, and taken only where it is named: an error of one container on the
 card reaches its neighbours (docs/compute.md). R550 is the first driver whose libcuda tells whether it is
-under MPS and whose daemon serves several users.
+under MPS, R555 whose daemon serves several users (R550's takes `-multiuser-server` for a command).
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant
-    from xpu_runtime.limits.mps_daemon import Daemon, Namespace, Process
+    from xpu_runtime.limits.mps_daemon import Daemon, Process
+    from xpu_runtime.limits.mps_namespaces import Namespace
+    from xpu_runtime.limits.mps_programs import Programs
     from xpu_runtime.limits.pages import Policy
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
 
 NAME = "mps"
 
-_OLDEST_DRIVER, _OLDEST_ARCH = 550, 7.0
+_OLDEST_DRIVER, _OLDEST_ARCH = 555, 7.0
 #: From here on the daemon has protocol 3.
 _NAMESPACES_SINCE = 615
 _PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
@@ -108,7 +110,7 @@ class Mps(Library):
         daemon = _daemon(uuid)
         with per_device.Locked(NAME, uuid):
             server = daemon.start(
-                _program(inventory),
+                _programs(inventory),
                 _namespaces(uuid),
                 _namespace(grant),
                 third=_has_namespaces(inventory, grant),
@@ -223,7 +225,9 @@ def _unavailable(inventory: Inventory, device: Device) -> str | None:
     missing = [name for name in _PROGRAMS if name not in there]
     if missing:
         return f"the driver root {inventory.root} has no {missing[0]} (Debian: nvidia-cuda-mps)"
-    return None
+    from xpu_runtime.limits import mps_programs
+
+    return mps_programs.too_long(_daemon(device.uuid).pipe)
 
 
 def _cannot_serve(request: Request) -> str | None:
@@ -245,7 +249,7 @@ def _of_process(grant: Grant, position: int) -> tuple[int, int]:
 
 def _namespace(grant: Grant) -> Namespace:
     """What its processes get now; until it is prepared, what they will."""
-    from xpu_runtime.limits.mps_daemon import Namespace
+    from xpu_runtime.limits.mps_namespaces import Namespace
 
     ((percent, pinned),) = [_of_process(grant, position) for position in range(len(grant.slices))]
     try:
@@ -287,11 +291,18 @@ def _daemon(uuid: str) -> Daemon:
 
 
 def _program(inventory: Inventory) -> str:
-    libraries = (library for driver in inventory.drivers for library in driver.libraries)
-    path = next((each.source for each in libraries if each.name == _PROGRAMS[0]), None)
-    if path is None:
+    return _programs(inventory).control
+
+
+def _programs(inventory: Inventory) -> Programs:
+    from xpu_runtime.limits.mps_programs import Programs
+
+    libraries = [library for driver in inventory.drivers for library in driver.libraries]
+    paths = {each.name: each.source for each in libraries if each.kind == "bin"}
+    if _PROGRAMS[0] not in paths:
         raise DeviceError(f"the driver root {inventory.root} has no {_PROGRAMS[0]}", "see `xpu doctor`")
-    return path
+    of_cuda = (each.source for each in libraries if each.kind == "lib" and each.name.startswith("libcuda.so"))
+    return Programs(paths[_PROGRAMS[0]], paths.get(_PROGRAMS[1], ""), next(of_cuda, ""))
 
 
 def _program_of_node() -> str | None:
