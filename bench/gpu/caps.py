@@ -46,6 +46,7 @@ PAIRS = (
     (("matmul", 70), ("matmul", 30)),
     (("matmul", 30), ("decode", 70)),
     (("decode", 30), ("train", 70)),
+    (("decode", 30), ("train", 60)),
 )
 FOUR = 25
 #: Seconds that are not judged, and that a phase goes on after the time that is.

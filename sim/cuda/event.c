@@ -98,14 +98,13 @@ CUDA_API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event
 
 static CUresult record(CUstream handle, CUevent event) {
     uint64_t cost = cuda_hello()->record_ns / (event->flags & CU_EVENT_DISABLE_TIMING ? 10 : 1);
-    uint64_t begun = cuda_spending(cost);
+    if (cost)
+        cuda_spend(cuda_spending(cost), cost);
     CUresult result =
         cuda_submit(handle, (struct sim_command){.kind = SIM_RECORD, .number = event->number}, &event->mark);
     /* Whoever waits for it next, in whatever process, is to find this record. */
     if (result == CUDA_SUCCESS && event->interprocess)
         result = cuda_look(event->context);
-    if (cost)
-        cuda_spend(begun, cost);
     return result;
 }
 

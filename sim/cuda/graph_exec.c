@@ -225,10 +225,10 @@ static CUresult run_graph(CUgraph graph, CUstream stream, CUcontext context) {
     struct run run = {.stream = stream, .context = context};
     uint64_t cost = cuda_hello()->launch_ns, begun = cuda_spending(cost);
     CUresult result = run_nodes(graph, &run);
-    if (result == CUDA_SUCCESS)
-        result = give(&run);
     if (cost)
         cuda_spend(begun, cost);
+    if (result == CUDA_SUCCESS)
+        result = give(&run);
     return result;
 }
 
