@@ -55,6 +55,8 @@ WARM_UP, TAIL = 2.0, 0.3
 BUSY, BURSTS_WARM_UP, BURSTS_S = (90, 70, 50), 1.0, 1.0
 #: Loads that leave the card pauses: what a unit takes the device is measured apart. Who waits for each unit.
 WITH_PAUSES, WAITS = ("decode", "eager", "short"), ("decode",)
+#: Their kernels take longer when each comes alone than one behind the other: the driver's samples tell it.
+BY_DRIVER = ("eager", "short")
 
 
 def arguments() -> argparse.Namespace:
@@ -150,6 +152,8 @@ class Session:
                 if name == "host":
                     # What leaves the card no pause, and is never seen behind another, has all of it.
                     taken = unit or host.unit_between(phase.since, phase.until) or 1 / rate
+                    if kind in BY_DRIVER and phase.busy:
+                        taken = phase.busy / 100 / rate
                     points.append((phase.clock, taken))
         for busy in BUSY if unit is None else ():
             phase = self.phase([host], busy)
