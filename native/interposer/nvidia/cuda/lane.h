@@ -42,7 +42,7 @@ struct xpu_marker {
     bool last_alone;  /* or before the last of them */
     bool gathered;    /* launches are among them of which it is not known when they began */
     int64_t first;    /* before the first launch, CLOCK_MONOTONIC */
-    int64_t last;     /* the last; if its stream had nothing to do, when the device was told of it */
+    int64_t last;     /* and the last */
     int64_t expected; /* its end, by the predictions */
     int64_t recorded; /* before the call that recorded it */
     int64_t at;       /* ns of the device's clock */
@@ -106,7 +106,6 @@ struct xpu_lane {
     uint32_t let_go_at;    /* `ended_count` then; atomic */
     uint64_t exhausted_at; /* since then no event is free; 0: not seen so; atomic */
     uint64_t stall;        /* ns: how long the next launch waits for one that ends; 0: as usual; atomic */
-    uint64_t quickest;     /* ns: of the calls that recorded a probe; 0: none has yet; atomic */
     uint64_t behind_at;    /* `ended_count` and 1 when one behind its own stream's work was let go; atomic */
     CUstream probes;       /* the pacer's own stream */
     CUevent events[XPU_LANE_EVENTS];

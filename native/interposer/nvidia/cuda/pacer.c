@@ -104,15 +104,6 @@ void xpu_pace_begin(struct xpu_pace *pace) {
     }
 }
 
-/* When the device was told of a launch that has just returned. It is at the end of the call, which takes some
- * microseconds: of a kernel that is as short, all that it would seem to take. Clocks are compared by records
- * of events (clocks.c), so it is as though the launch had been a call as quick as they. */
-static int64_t told_at(const struct xpu_pace *pace) {
-    uint64_t quickest = __atomic_load_n(&pace->lane->quickest, __ATOMIC_RELAXED);
-    int64_t at = quickest ? (int64_t)(xpu_now() - quickest) : 0;
-    return at > pace->at ? at : pace->at;
-}
-
 /* With the stream's flag taken. */
 static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
     struct xpu_marker *since = &on->since;
@@ -126,10 +117,10 @@ static void add(struct xpu_lane_stream *on, const struct xpu_pace *pace) {
     since->pauses |= since->last_alone && since->count;
     if (!since->count || pace->at < since->first) /* of several threads, not the first to come here */
         since->first = pace->at;
-    since->last = since->last_alone ? told_at(pace) : pace->at;
+    since->last = pace->at;
     since->last_ns = pace->ns;
     since->last_cost = pace->cost;
-    __atomic_store_n(&on->busy_until, (since->last_alone ? since->last : on->busy_until) + (int64_t)pace->ns,
+    __atomic_store_n(&on->busy_until, (since->last_alone ? pace->at : on->busy_until) + (int64_t)pace->ns,
                      __ATOMIC_RELAXED);
     since->expected = on->busy_until;
     since->ns += pace->ns;
