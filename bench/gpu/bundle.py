@@ -164,7 +164,7 @@ def _mounted(driver_folder: str) -> list[str]:
     )
 
 
-def left_out(program: str) -> list[str]:
+def interpreter_folder(program: str) -> list[str]:
     """The folder of an interpreter, such as a virtual environment, where it lies in what is not shown anyway.
     Never /usr: what is bound in is the host's own, which a container's mount points would be made in."""
     path = os.path.abspath(program)

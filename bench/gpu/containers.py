@@ -13,7 +13,7 @@ import time
 import places
 from record import Record, add_options
 
-MEMORY, MIB = "4G", 4096
+MEMORY, SLICE_MIB = "4G", 4096
 PROBE = places.REPOSITORY / "build/probe/cuda-probe"
 #: Prints what PyTorch sees and is granted, a word and a value a line. The random numbers are the host's, as a
 #: simulated card computes none.
@@ -55,7 +55,7 @@ def started(record: Record, place: places.Place, began: float) -> None:
 def smi(record: Record, place: places.Place) -> None:
     words = ["nvidia-smi", "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader"]
     done = place.run(words, timeout=60)
-    sees = done.returncode == 0 and f"{MIB} MiB" in done.stdout
+    sees = done.returncode == 0 and f"{SLICE_MIB} MiB" in done.stdout
     record.check(sees, f"nvidia-smi in it, status {done.returncode}: {_one_line(done.stdout)}")
 
 
@@ -65,7 +65,7 @@ def driver(record: Record, place: places.Place) -> None:
         record.value("skipped", f"cuda-probe: {PROBE} is not there")
         return
     done = place.run([str(PROBE), "info"], timeout=60)
-    record.check(f"of {MIB} MiB" in done.stdout, f"libcuda in it: {_one_line(done.stdout)}")
+    record.check(f"of {SLICE_MIB} MiB" in done.stdout, f"libcuda in it: {_one_line(done.stdout)}")
     done = place.run([str(PROBE), "alloc", "5120", "2000", "500"], timeout=60)
     for amount, answer in (
         ("5120", "CUDA_ERROR_OUT_OF_MEMORY"),
@@ -85,7 +85,7 @@ def torch(record: Record, place: places.Place) -> None:
     for name, environ in _ALLOCATORS.items():
         done = place.run([python, "-c", _TORCH], timeout=90, environ=environ)
         said = dict(line.split(None, 1) for line in done.stdout.splitlines() if len(line.split()) == 2)
-        wanted = {"total": str(MIB), "5": "refused", "1": "granted", "copied": "True"}
+        wanted = {"total": str(SLICE_MIB), "5": "refused", "1": "granted", "copied": "True"}
         wrong = {word: said.get(word) for word, value in wanted.items() if said.get(word) != value}
         last = _one_line(done.stdout) if wrong else said.get("version", "")
         record.check(

@@ -32,7 +32,7 @@ START_S, END_S, BACK_S = 30.0, 20.0, 10.0
 LEFT = 16
 #: Seconds for which the first one's work is looked at while something goes wrong.
 LOOK_S = 2.0
-#: What the other may keep from the first, which has a turn as it has: in percent of its kernels alone.
+#: Percent of its kernels alone that the first container must complete at least: the other has a turn, too.
 LEAST = 40.0
 
 
@@ -119,11 +119,16 @@ def program(place: places.Place, role: str) -> places.Child:
 
 def wait_for(child: places.Child, word: str, seconds: float) -> bool:
     until = time.monotonic() + seconds
-    while word not in child.output():
+    while not _has_said(child, word):
         if child.poll() is not None or time.monotonic() > until:
-            return word in child.output()
+            return _has_said(child, word)
         time.sleep(0.01)
     return True
+
+
+def _has_said(child: places.Child, word: str) -> bool:
+    """Whether one of its lines begins so."""
+    return any(line.startswith(word) for line in child.output().splitlines())
 
 
 def rate(child: places.Child) -> float:
@@ -135,6 +140,14 @@ def rate(child: places.Child) -> float:
     if len(seen) < 2:
         return 0.0
     return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+
+def used(nvml: Nvml) -> int:
+    """Bytes of the card."""
+    amount = nvml.used()
+    if amount is None:
+        card.fail(f"nvmlDeviceGetMemoryInfo outside the containers: error {nvml.status}")
+    return amount
 
 
 def tail(child: places.Child) -> str:
@@ -176,9 +189,12 @@ class Trial:
         self.record.check(
             not stays, f"{name}: its program ends, {time.monotonic() - begin:.2f} s after it is killed"
         )
-        said = [line for line in child.output().splitlines() if line.split()[0] in ("errors", "blocks")]
+        said = [line for line in child.output().splitlines() if line.startswith(("errors ", "blocks "))]
         if said:
             self.record.value(f"{name}, its program", "; ".join(said))
+        if ends:
+            failed = bool(said) and "CUDA_SUCCESS" not in said[0]
+            self.record.check(failed, f"{name}: its own program is told of it, each time")
         self._comes_back(name, before)
 
     def _comes_back(self, name: str, before: int) -> None:
@@ -211,7 +227,7 @@ def main() -> None:
             places.opened("container", machine=machine, memory=memory, cores=CORES[0]) as first,
             places.opened("container", machine=machine, memory=memory, cores=CORES[1], beside=first) as other,
         ):
-            trial = Trial(record, first, other, lambda: nvml.used() or 0)
+            trial = Trial(record, first, other, lambda: used(nvml))
             if trial.begin():
                 for name, (_, ends) in WRONG.items():
                     trial.goes_wrong(name, ends)

@@ -372,13 +372,17 @@ def main() -> None:
     ahead, units = Ahead(load, journal), 0
     journal.write("ready")
     while (wanted := journal.wanted) != QUIT:
+        if wanted == BURSTS and load.waits:
+            sys.exit(f"{options.kind} waits for each unit: it has no bursts")
         if wanted in (RUN, BURSTS):
             journal.write("on", time.monotonic())
             units = run_waiting(load, journal, units) if load.waits else ahead.run(units)
             journal.write("off", time.monotonic())
         elif wanted == CALIBRATE:
-            journal.write("unit", unit_seconds(load))
+            seconds = unit_seconds(load)
+            # First, as the next thing is asked for as soon as the line is there.
             journal.pause()
+            journal.write("unit", seconds)
         else:
             time.sleep(0.002)
 

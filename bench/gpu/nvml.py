@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-NOT_FOUND, NOT_SUPPORTED, NO_FUNCTION = 6, 3, 13
+NOT_FOUND, NO_FUNCTION = 6, 13
 _UNKNOWN = (1 << 64) - 1
 _SM = 1  # NVML_CLOCK_SM
 _BUSY = 1  # NVML_GPU_UTILIZATION_SAMPLES

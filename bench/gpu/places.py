@@ -292,7 +292,7 @@ class Container(Place):
         folder = self.folder / f"bundle-{self.name}"
         rootfs = bundle.overlay(folder, self.machine.driver.folder)
         environ = {**bundle.environ(self.machine.other_libraries()), **self._asked()}
-        binds = [str(REPOSITORY), *self._binds, *bundle.left_out(self.machine.python)]
+        binds = [str(REPOSITORY), *self._binds, *bundle.interpreter_folder(self.machine.python)]
         driver = self.machine.driver.folder
         spec = bundle.spec(self.name, rootfs, environ, binds, driver, str(self.shared))
         if self._host_pids:

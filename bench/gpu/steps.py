@@ -33,10 +33,6 @@ MARK = "XPU_LEASE_RUN"
 _SKIPPED = 77
 
 
-class Stopped(Exception):
-    """The run was told to end."""
-
-
 class Steps:
     """A run: what its steps leave is in the folder `out`, and all of them together have `seconds`."""
 

@@ -190,7 +190,7 @@ def test_a_container_cannot_end_the_daemon(card: Node, bundles: Bundles) -> None
     container = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
     there = daemons(card)
     listed = card.oci("exec", container, "ls", "/usr/lib/xpu/mps").stdout.split()
-    assert listed == ["control"] if has_namespaces(card) else ["control", "log"]
+    assert listed == (["control"] if has_namespaces(card) else ["control", "log"])
     env = ["--env", "CUDA_MPS_PIPE_DIRECTORY=/usr/lib/xpu/mps"]
     done = card.oci("exec", *env, container, "sh", "-c", "echo quit | nvidia-cuda-mps-control")
     assert (done.returncode, done.stdout) == (1, "Cannot find MPS control daemon process\n")

@@ -208,6 +208,8 @@ int main(int count, char **words) {
     if (shared == MAP_FAILED)
         return 1;
     pid_t second = fork();
+    if (second < 0) /* kill(-1) would be everybody's end */
+        return 1;
     if (second == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         work(1);

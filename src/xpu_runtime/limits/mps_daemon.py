@@ -38,9 +38,9 @@ _FOR_CLIENTS = ("control", "log")
 _OPTIONS = ("-d", "-multiuser-server")
 #: Seconds: for one command, for the daemon to answer, for a server to have initialized the device.
 _COMMAND_S, _START_S, _SERVER_S = 5.0, 10.0, 40.0
-#: And until a server that is not there is given up: one that cannot work ends as soon as it is forked.
+#: Seconds until a server that is not there is given up: one that cannot work ends as soon as it is forked.
 _FORK_S = 5.0
-#: And for the end: what `quit` allows the server, then what is left until SIGKILL.
+#: Seconds for the end: what `quit` allows the server, then what is left until SIGKILL.
 _QUIT_S, _END_S = 1, 3.0
 _POLL_S = 0.01
 _MAX_ENVIRON = 1 << 20
@@ -158,8 +158,8 @@ class Daemon:
     def start(
         self, programs: Programs, namespaces: list[Namespace], own: Namespace, *, third: bool
     ) -> Process:
-        """Starts daemon and server, where they do not run; the server. DeviceError with what they have said,
-        as their folder ends with the container; and what was started stays for the next one to use or end.
+        """Starts the daemon and the server where they do not run, and returns the server. A DeviceError has
+        their logs, because the folder goes with the container. What was started stays for the next call.
 
         `namespaces`: those of all containers that may run, `own` of the one that starts. `third`: the driver
         has protocol 3; a daemon that runs already keeps its own.

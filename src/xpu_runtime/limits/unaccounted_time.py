@@ -30,28 +30,30 @@ _Ask = Callable[[], dict[str, dict[int, float]]]
 def add(inventory: Inventory, grants: list[Grant], shares: Shares) -> Shares:
     """The shares, each with what the driver counts beyond it; None stays where it tells nothing.
 
-    Takes 1.3 s where the driver's last samples say more than a share of `shares`, else next to no time.
+    Takes 1.3 s where the driver's last samples say more than one of `shares`, otherwise next to no time.
     DeviceError if the driver cannot be asked.
     """
-    told = {
+    capped = {
         (grant.id, position): grant.slices[position].device_uuid
         for grant in grants
         for position in range(len(grant.slices))
         if (grant.id, position) in shares and sharing.shared(grant.slices[position]) == sharing.CAP
     }
-    if not told:
+    if not capped:
         return shares
     ask = registry.utilization(inventory)
-    beyond = _beyond(ask(), told, grants, shares)
+    beyond = _beyond(ask(), capped, grants, shares)
     if any(beyond.values()):
-        beyond = _watch(ask, told, grants)
+        beyond = _watch(ask, capped, grants)
     return {key: got.replace(unaccounted=beyond.get(key)) for key, got in shares.items()}
 
 
-def _watch(ask: _Ask, told: dict[tuple[int, int], str], grants: list[Grant]) -> dict[tuple[int, int], float]:
+def _watch(
+    ask: _Ask, capped: dict[tuple[int, int], str], grants: list[Grant]
+) -> dict[tuple[int, int], float]:
     before = {key: (when, used) for key, when, used in sharing.readings(grants)}
     time.sleep(_LATE_S)
-    ask()  # of the time before
+    ask()  # drops the samples from before the watch
     time.sleep(_WATCHED_S - _LATE_S)
     shares = {
         key: sharing.share(before[key][1], used, when - before[key][0])
@@ -59,19 +61,19 @@ def _watch(ask: _Ask, told: dict[tuple[int, int], str], grants: list[Grant]) -> 
         if key in before
     }
     time.sleep(_LATE_S)
-    return _beyond(ask(), told, grants, shares)
+    return _beyond(ask(), capped, grants, shares)
 
 
 def _beyond(
     samples: dict[str, dict[int, float]],
-    told: dict[tuple[int, int], str],
+    capped: dict[tuple[int, int], str],
     grants: list[Grant],
     shares: Shares,
 ) -> dict[tuple[int, int], float]:
     """Percent beyond each share; 0.0 for as good as nothing."""
     theirs = {grant.id: processes(grant) for grant in grants}
     found = {}
-    for key, uuid in told.items():
+    for key, uuid in capped.items():
         got, pids = shares.get(key), theirs[key[0]]
         if uuid not in samples or pids is None or got is None or got.percent is None:
             continue
