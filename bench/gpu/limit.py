@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import card
+import nvml
 
 limit, cuda = card.limit(), card.Cuda()
-driver = card.Driver(cuda.uuid())
+driver = nvml.in_slice(cuda.uuid())
 chunk = max(limit // 64, 2 * card.MIB)
 _, total = cuda.memory()
 card.check(total == limit, f"the card is as large as the slice, {card.mib(limit)}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 import card
+import nvml
 
 limit, cuda = card.limit(), card.Cuda()
-driver = card.Driver(cuda.uuid())
+driver = nvml.in_slice(cuda.uuid())
 worst = 0
 
 
@@ -16,7 +17,9 @@ def compare(when: str) -> None:
     free, total = cuda.memory()
     reported = driver.own()
     if reported is None:
-        listed = ", ".join(f"{pid} with {card.mib(used)}" for pid, used in driver.processes().items())
+        listed = ", ".join(
+            f"{pid} with {card.mib(used or 0)}" for pid, used in (driver.processes() or {}).items()
+        )
         card.fail(f"the driver does not list this process, {os.getpid()}; it lists {listed or 'none'}")
     worst = max(worst, abs(total - free - reported))
     same = abs(total - free - reported) <= 2 * card.MIB

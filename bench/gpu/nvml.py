@@ -1,4 +1,4 @@
-"""What the driver's own NVML says on the host of one device: read, never set.
+"""What the driver's own NVML says of one device, on the host and in a slice: read, never set.
 
 Structures are those of native/headers/nvml/nvml.h.
 """
@@ -6,10 +6,13 @@ Structures are those of native/headers/nvml/nvml.h.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import card
 
 NOT_FOUND, NO_FUNCTION = 6, 13
 _UNKNOWN = (1 << 64) - 1
@@ -95,6 +98,12 @@ class Nvml:
                 }
         return None
 
+    def own(self) -> int | None:
+        """Bytes of this process; None: the driver does not say. In a container it may be listed by the host's
+        number of it: the only one that is listed is taken for it."""
+        listed = self.processes() or {}
+        return listed.get(os.getpid(), next(iter(listed.values())) if len(listed) == 1 else None)
+
     def used(self) -> int | None:
         """Bytes of the card that are in use, whoever has them (nvmlMemory_t: total, free, used)."""
         amounts = (ctypes.c_ulonglong * 3)()
@@ -135,6 +144,14 @@ class Nvml:
 
 
 _Own = TypeVar("_Own", bound="Thread")
+
+
+def in_slice(uuid: str) -> Nvml:
+    """In a slice, past the interposers. The program ends where it does not start there."""
+    try:
+        return Nvml(f"{card.folder()}/libnvidia-ml.real", uuid)
+    except OSError as error:
+        card.missing(f"the driver's NVML does not start, or has no device {uuid}: {error}")
 
 
 class Thread:

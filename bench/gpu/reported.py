@@ -42,7 +42,7 @@ def inside(busy: float) -> None:
     import nvml
 
     cuda = card.Cuda()
-    real = nvml.Nvml(f"{card.folder()}/libnvidia-ml.real", cuda.uuid())
+    real = nvml.in_slice(cuda.uuid())
     ours = nvml.Nvml("libnvidia-ml.so.1", cuda.uuid())
 
     def used() -> int:
