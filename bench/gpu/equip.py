@@ -42,7 +42,6 @@ _NAME = "xpu-container-runtime"
 _NEEDED = "import ctypes, hashlib, json, sqlite3, sys; sys.exit(sys.version_info < (3, 9))"
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 _BUILD_S, _PATIENCE = 90, 30
-_CGROUPS = "/sys/fs/cgroup"
 #: Below these a driver may be that is laid out otherwise than on any host that the product knows.
 _ELSEWHERE = ("/usr/local/nvidia", "/opt/nvidia", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 #: A folder that the product knows and no host has by chance.
@@ -140,16 +139,13 @@ def mount_cgroups() -> None:
     if found.state != finding.PROBLEM:
         card.report("cgroups", found.text)
         return
-    if not os.path.isdir(_CGROUPS):
-        ran("mount", "-t", "sysfs", "sysfs", "/sys")
-    done, text = ran("mount", "-t", "cgroup2", "none", _CGROUPS)
-    card.check(done, f"{found.text}; mount -t cgroup2 none {_CGROUPS} {text}")
+    done, text = ran("sh", "-ec", found.todo)
+    card.check(done, f"{found.text}; {found.todo} {text}")
 
 
 def find_driver() -> None:
     """Has the product find the driver. It takes none from a folder that others can write, as a lent machine's
-    may be, nor from one that it does not know; it takes what the loader's cache has, and a read-only mount.
-    """
+    may be, nor from one that it does not know; it takes what the loader's cache has."""
     found = search.search(DRIVER_ROOT)
     if found.folder:
         card.report("the driver", found.folder)
@@ -158,26 +154,25 @@ def find_driver() -> None:
     if not folder:
         folder, why = elsewhere(), "it is in no place that hosts are known for"
     if folder:
-        offer(folder, found.refused_folder or _KNOWN, why)
+        offer(folder, why, writable=bool(found.refused_folder))
     elif nodes := sorted(glob.glob("/dev/nvidia[0-9]*") + glob.glob("/proc/driver/nvidia/version")):
         card.check(False, f"{nodes[0]} is there, and no library of a driver: {found.missing}")
     else:
         card.report("the driver", kit.NO_DRIVER)
 
 
-def offer(folder: str, known: str, why: str) -> None:
-    """By the loader's cache, or else by a read-only mount on a folder that the product knows."""
-    done, text = ran(which("ldconfig") or "ldconfig", folder)
-    if search.search("/").folder:
-        card.check(True, f"ldconfig {folder}, as {why}")
-        return
-    told = f"as {why}, and after ldconfig {folder} the product finds it not: {text or 'nothing said'}"
+def offer(folder: str, why: str, *, writable: bool) -> None:
+    """By the loader's cache, or else by a copy in a folder that the product knows. `writable`: others can put
+    files there, so that no program of the host is led to it."""
+    if not writable:
+        done, text = ran(which("ldconfig") or "ldconfig", folder)
+        if search.search("/").folder:
+            card.check(True, f"ldconfig {folder}, as {why}")
+            return
+        why += f", and after ldconfig {folder} the product finds it not: {text or 'nothing said'}"
     with contextlib.suppress(OSError):
-        os.makedirs(known, exist_ok=True)
-    for words in (("--bind", folder, known), ("-o", "remount,bind,ro", known)):
-        done, text = ran("mount", *words)
-        told += "" if done else f"; mount {' '.join(words)}: {text}"
-    card.check(bool(search.search("/").folder), f"{folder} is mounted read-only on {known}, {told}")
+        shutil.copytree(folder, _KNOWN, symlinks=True, dirs_exist_ok=True)
+    card.check(bool(search.search("/").folder), f"{folder} is copied to {_KNOWN}, as {why}")
 
 
 def elsewhere() -> str:
@@ -306,4 +301,5 @@ def set_up(options: argparse.Namespace) -> None:
         remember({**state, "config": str(settings)})
 
 
-main()
+if __name__ == "__main__":
+    main()

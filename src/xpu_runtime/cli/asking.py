@@ -17,7 +17,7 @@ from xpu_runtime.config.defaults import Config
 from xpu_runtime.doctor import bounded
 from xpu_runtime.doctor.bounded import Answer
 from xpu_runtime.errors import DeviceError
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import CORES, Grant
 from xpu_runtime.limits import enforce, sharing, unaccounted, unaccounted_time
 from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.unaccounted import Amounts
@@ -116,10 +116,11 @@ def usage_and_unaccounted(devices: Inventory, grants: list[Grant]) -> tuple[Usag
 
 
 def shares(devices: Inventory, grants: list[Grant]) -> Shares:
-    """As `sharing.got`, with what the driver counts beyond each; without that where the driver hangs."""
-    found = sharing.got(grants)
-    answer = one(lambda: unaccounted_time.add(devices, grants, found)) if found else None
-    return answer.values[0] if answer and answer.values else found
+    """As `unaccounted_time.got`; without what the driver counts where it hangs."""
+    if not any(slice_.holder(CORES) for grant in grants for slice_ in grant.slices):
+        return {}
+    answer = one(lambda: unaccounted_time.got(devices, grants))
+    return answer.values[0] if answer.values else sharing.got(grants)
 
 
 def amounts_unaccounted(devices: Inventory, grants: list[Grant]) -> Amounts:

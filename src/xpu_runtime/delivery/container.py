@@ -17,7 +17,7 @@ import stat
 from xpu_runtime import paths
 from xpu_runtime.delivery import in_root
 from xpu_runtime.errors import ApplyError
-from xpu_runtime.linux import cgroups, files, mountinfo, mounts, proc, syscalls
+from xpu_runtime.linux import cgroups, files, mountinfo, mounts, proc
 from xpu_runtime.linux.credentials import MakingFilesAs
 from xpu_runtime.linux.device_rule import DeviceRule
 
@@ -113,7 +113,7 @@ class Copies:
         """Has `attach` mount a file with `data`, which keeps no name on the host."""
         name = files.create_aside(self._run_dir, "mounted", data, 0o644)
         try:
-            syscalls.setns(self._host, syscalls.CLONE_NEWNS)
+            mounts.enter(self._host)
             try:
                 fd = mounts.clone(os.path.join(paths.run_dir(), name))
             finally:
@@ -124,12 +124,12 @@ class Copies:
 
     def close(self) -> None:
         """Goes back to the host's mount namespace, and drops what was not attached."""
-        if self._entered:
-            syscalls.setns(self._host, syscalls.CLONE_NEWNS)
-        os.close(self._host)
-        os.close(self._run_dir)
-        for fd in self._fds.values():
-            os.close(fd)
+        try:
+            if self._entered:
+                mounts.enter(self._host)
+        finally:
+            for fd in (self._host, self._run_dir, *self._fds.values()):
+                os.close(fd)
 
 
 class Container(in_root.InRoot):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from xpu_runtime.linux import trusted
 from xpu_runtime.value import Value
 
 #: Bytes of a socket's path: sun_path has 108 with its end (unix(7)), and NVIDIA's daemon takes one less.
@@ -31,12 +32,22 @@ class Programs(Value):
     def environment(self) -> dict[str, str]:
         """Where the daemon finds the server and libcuda."""
         folders = [os.path.dirname(path) for path in (self.server, self.control) if path]
-        found = {"PATH": ":".join(dict.fromkeys([*folders, *_SYSTEM]))}
+        mine = [each for each in dict.fromkeys(folders) if _is_roots(each)]
+        found = {"PATH": ":".join(dict.fromkeys([*mine, *_SYSTEM]))}
         beside = os.path.dirname(self.libcuda)
         # A driver of a container or a chroot lies beside a C library that is not the loader's here.
         if beside and _has(beside, "libcuda.so.1") and not _has(beside, "libc.so.6"):
             found["LD_LIBRARY_PATH"] = beside
         return found
+
+
+def _is_roots(folder: str) -> bool:
+    """Whether nobody else can put a program there, which root would run: not in one like /tmp, either."""
+    try:
+        trusted.real(folder)
+    except (trusted.UntrustedError, OSError):
+        return False
+    return True
 
 
 def _has(folder: str, name: str) -> bool:

@@ -37,7 +37,7 @@ _PRIORITY_SHIFT = 8
 USAGE_HEADER = 4096
 SLOT_SIZE, SLOT_DEVICE_SIZE = 64, 192
 #: struct xpu_usage_compute: each device's, and in it `used`, `waits`, `guesses`, `held`.
-COMPUTE_AT, COMPUTE_SIZE, COMPUTE_WORDS = 2048, 128, (16, 24, 32, 40)
+COMPUTE_AT, COMPUTE_SIZE, COMPUTE_WORDS = 2048, 128, (16, 24, 32, 40, 0)
 #: O_NONBLOCK: a lease that a process of the container holds makes this an error instead of a wait of 45 s. It
 #: can put one on the quota page too, which it may only read.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -90,6 +90,8 @@ class Compute(Value):
     guesses: int
     #: ns that launches have waited for their turns, of all threads together.
     held: int = 0
+    #: CLOCK_MONOTONIC, ns: up to when what was launched is paid for by the cap.
+    paid: int = 0
 
 
 def needs_agent(sched: str | None, priority: str | None) -> bool:

@@ -1,8 +1,9 @@
 """Device time that the driver counts for a container and its account lacks: a program goes round the cap.
 
 For commands that people run; never on the start path. The driver's samples of processes are compared with the
-usage page, which the container can write. A container under MPS cannot be told from the others of its server.
-No backend is named here.
+usage page, which the container can write. Nothing is said of a container that is charged ahead: a kernel of
+seconds counts in its account when it was launched, and with the driver while it runs. Nor of one under MPS,
+whose server the driver takes for all of its containers. No backend is named here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.limits import sharing, unaccounted
-from xpu_runtime.limits.sharing import Shares
+from xpu_runtime.limits.sharing import Got, Shares
 from xpu_runtime.limits.usage import processes
 from xpu_runtime.vendors import registry
 from xpu_runtime.vendors.inventory import Inventory
@@ -22,63 +23,72 @@ from xpu_runtime.vendors.inventory import Inventory
 ALLOWANCE = 15.0
 #: Seconds for which it is watched, and by which samples are late.
 _WATCHED_S, _LATE_S = 1.0, 0.3
+#: ns of the device's time: what a container owes when it is charged ahead. Of short kernels no more than
+#: 20 ms are under way.
+_AHEAD_NS = 50_000_000
 _TOLD = "told-time"
 
+_Key = tuple[int, int]
 _Ask = Callable[[], dict[str, dict[int, float]]]
 
 
-def add(inventory: Inventory, grants: list[Grant], shares: Shares) -> Shares:
-    """The shares, each with what the driver counts beyond it; None stays where it tells nothing.
+def got(inventory: Inventory, grants: list[Grant]) -> Shares:
+    """As `sharing.got`, with what the driver counts beyond each share; None where it tells nothing.
 
-    Takes 1.3 s where the driver's last samples say more than one of `shares`, otherwise next to no time.
-    DeviceError if the driver cannot be asked.
+    Takes 1.3 s more where that is beyond ALLOWANCE at the first look. DeviceError if the driver cannot be
+    asked.
     """
     capped = {
         (grant.id, position): grant.slices[position].device_uuid
         for grant in grants
         for position in range(len(grant.slices))
-        if (grant.id, position) in shares and sharing.shared(grant.slices[position]) == sharing.CAP
+        if sharing.shared(grant.slices[position]) == sharing.CAP
     }
-    if not capped:
-        return shares
-    ask = registry.utilization(inventory)
-    beyond = _beyond(ask(), capped, grants, shares)
+    ask = registry.utilization(inventory) if capped else dict
+    before = ask()  # of the time before, too: they count only where there are no newer ones
+    shares = sharing.got(grants)
+    samples = {uuid: newer or before.get(uuid, {}) for uuid, newer in ask().items()}
+    beyond = _beyond(samples, capped, grants, shares)
     if any(beyond.values()):
         beyond = _watch(ask, capped, grants)
-    return {key: got.replace(unaccounted=beyond.get(key)) for key, got in shares.items()}
+    return {key: share.replace(unaccounted=beyond.get(key)) for key, share in shares.items()}
 
 
-def _watch(
-    ask: _Ask, capped: dict[tuple[int, int], str], grants: list[Grant]
-) -> dict[tuple[int, int], float]:
+def _watch(ask: _Ask, capped: dict[_Key, str], grants: list[Grant]) -> dict[_Key, float]:
+    caps = {(g.id, p): g.slices[p].cores or 100 for g in grants for p in range(len(g.slices))}
     before = {key: (when, used) for key, when, used in sharing.readings(grants)}
     time.sleep(_LATE_S)
     ask()  # drops the samples from before the watch
     time.sleep(_WATCHED_S - _LATE_S)
-    shares = {
-        key: sharing.share(before[key][1], used, when - before[key][0])
-        for key, when, used in sharing.readings(grants)
-        if key in before
-    }
+    shares: Shares = {}
+    for key, when, used in sharing.readings(grants):
+        if key not in before:
+            continue
+        then, was = before[key]
+        ahead = max(was.paid - then, used.paid - when) * caps[key] // 100
+        shares[key] = Got(None) if ahead > _AHEAD_NS else sharing.share(was, used, when - then)
     time.sleep(_LATE_S)
     return _beyond(ask(), capped, grants, shares)
 
 
 def _beyond(
-    samples: dict[str, dict[int, float]],
-    capped: dict[tuple[int, int], str],
-    grants: list[Grant],
-    shares: Shares,
-) -> dict[tuple[int, int], float]:
-    """Percent beyond each share; 0.0 for as good as nothing."""
+    samples: dict[str, dict[int, float]], capped: dict[_Key, str], grants: list[Grant], shares: Shares
+) -> dict[_Key, float]:
+    """Percent beyond each share; 0.0 for as good as nothing. What cannot be told is left out."""
     theirs = {grant.id: processes(grant) for grant in grants}
+    # In a PID namespace that containers share it is not known whose a process is.
+    owners: dict[int, int] = {}
+    for pids in theirs.values():
+        for pid in pids or ():
+            owners[pid] = owners.get(pid, 0) + 1
     found = {}
     for key, uuid in capped.items():
-        got, pids = shares.get(key), theirs[key[0]]
-        if uuid not in samples or pids is None or got is None or got.percent is None:
+        share, pids = shares.get(key), theirs[key[0]]
+        known = pids is not None and all(owners[pid] == 1 for pid in pids)
+        if uuid not in samples or not known or share is None or share.percent is None:
             continue
-        counted = 100 * min(1.0, sum(samples[uuid].get(pid, 0.0) for pid in pids))
-        found[key] = beyond(counted, got.percent)
+        counted = 100 * min(1.0, sum(samples[uuid].get(pid, 0.0) for pid in pids or ()))
+        found[key] = beyond(counted, share.percent)
     return found
 
 

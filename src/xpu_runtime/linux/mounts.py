@@ -106,11 +106,16 @@ def _remount(mount_fd: int, attributes: int) -> None:
 
 def enter_mount_namespace(pid: int) -> None:
     """Moves the calling thread into the mount namespace of `pid`."""
+    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        enter(fd)
+    finally:
+        os.close(fd)
+
+
+def enter(namespace: int) -> None:
+    """The same, by a descriptor of the namespace."""
     # The kernel refuses it (EINVAL) to a thread that shares its root and current folder with others. NVML and
     # CUDA start threads in who asks them.
     syscalls.unshare(syscalls.CLONE_FS)
-    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        syscalls.setns(fd, syscalls.CLONE_NEWNS)
-    finally:
-        os.close(fd)
+    syscalls.setns(namespace, syscalls.CLONE_NEWNS)

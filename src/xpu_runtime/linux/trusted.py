@@ -1,8 +1,8 @@
 """Paths at which nobody but root, or the caller, can have put what is there.
 
 A path is walked component by component, links too, and each folder on the way is looked at before anything
-in it is: where others can write into none of them, nobody can make the path lead elsewhere afterwards. A file
-system that is mounted read-only counts as fixed. Opens and lists nothing.
+in it is: where others can write into none of them, nobody can make the path lead elsewhere afterwards. An
+image that nothing can be written into counts as fixed, whoever owns its files. Opens and lists nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import errno
 import os
 import stat
 
-from xpu_runtime.linux import mountinfo
+from xpu_runtime.linux import mountinfo, syscalls
 
 _MOST_LINKS = 40
+#: File systems that are made as a whole and never written. Of another one a read-only mount says nothing: it
+#: may be mounted for writing elsewhere.
+_IMAGES = ("squashfs", "erofs", "iso9660", "cramfs", "romfs")
 #: Where a look can take for ever: a server that is away, a program that does not answer.
 _MAY_HANG = ("nfs", "cifs", "smb", "fuse", "autofs", "ceph", "lustre", "afs")
 
@@ -58,7 +61,10 @@ def real(path: str, root: str = "/") -> str:
 
 def may_hang(path: str) -> bool:
     """Whether `path` lies on a file system of others' making: to look there can take for ever."""
-    points = [entry.point for kind in _MAY_HANG for entry in mountinfo.read(kind) if entry.point != "/"]
+    path = "/" + "/".join(_words(path))
+    points = [
+        each.point for each in mountinfo.read() if each.kind.startswith(_MAY_HANG) and each.point != "/"
+    ]
     return any(path == point or path.startswith(f"{point}/") for point in points)
 
 
@@ -68,8 +74,9 @@ def _words(path: str) -> list[str]:
 
 def _judge(host: str, *, leaf: bool) -> None:
     status = os.stat(host, follow_symlinks=False)
-    # In the group root nobody else is.
-    others = status.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if status.st_gid else 0))
+    # In the group root nobody else is; but with an ACL these bits say what anybody that it names may do.
+    alone = status.st_gid == 0 and not _has_acl(host)
+    others = status.st_mode & (stat.S_IWOTH | (0 if alone else stat.S_IWGRP))
     # In a folder with the sticky bit (/tmp) others can add files, and cannot replace what is root's.
     if status.st_mode & stat.S_ISVTX and not leaf:
         others = 0
@@ -77,5 +84,19 @@ def _judge(host: str, *, leaf: bool) -> None:
         raise UntrustedError(f"{host} can be written by others than root")
 
 
+def _has_acl(host: str) -> bool:
+    try:
+        return "system.posix_acl_access" in os.listxattr(host, follow_symlinks=False)
+    except OSError:
+        return False  # the file system has none
+
+
 def _is_fixed(host: str) -> bool:
-    return bool(os.statvfs(host).f_flag & os.ST_RDONLY)
+    fd = os.open(host, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        entry = mountinfo.Table().get(syscalls.mount_id(fd))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return entry is not None and entry.kind in _IMAGES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -70,13 +71,44 @@ def test_in_a_sticky_folder_what_is_roots_is_fixed_and_the_folder_itself_is_not(
         trusted.real(f"{folder}/a/link")
 
 
-def test_a_file_system_that_is_mounted_read_only_is_fixed(folder: Path) -> None:
+def test_a_read_only_mount_of_a_users_folder_is_not_fixed(folder: Path) -> None:
+    """The user writes into it where it is mounted for writing."""
     os.chown(folder / "a", 1000, 1000)
     program = f"from xpu_runtime.linux import trusted; print(trusted.real('{folder}/a/b/file'))"
     script = f"""mount --bind {folder}/a {folder}/a; mount -o remount,bind,ro {folder}/a; exec "$@" """
     words = ["unshare", "-m", "sh", "-ec", script, "sh", sys.executable, "-c", program]
     done = subprocess.run(words, env={"PYTHONPATH": "src"}, capture_output=True, text=True)
-    assert done.stdout.strip() == f"{folder}/a/b/file", done.stderr
+    assert f"{folder}/a can be written by others than root" in done.stderr
+
+
+@pytest.mark.parametrize(("kind", "fixed"), [("squashfs", True), ("erofs", True), ("ext4", False)])
+def test_an_image_that_nobody_can_write_is_fixed_whoever_owns_its_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, fixed: bool
+) -> None:
+    os.chown(folder / "a", 1000, 1000)
+    entry = MountEntry("0:1", kind, "ro", "/", str(folder), False)
+    monkeypatch.setattr(mountinfo.Table, "get", lambda *_: entry)
+    if fixed:
+        assert trusted.real(f"{folder}/a/b/file") == f"{folder}/a/b/file"
+    else:
+        with pytest.raises(trusted.UntrustedError):
+            trusted.real(f"{folder}/a/b/file")
+
+
+def test_what_an_acl_lets_somebody_write_is_not_roots_alone(folder: Path) -> None:
+    # version 2; user::rwx, user:65534:rwx, group::r-x, mask::rwx, other::r-x (acl(5), posix_acl_xattr.h)
+    entries = [
+        (1, 7, 0xFFFFFFFF),
+        (2, 7, 65534),
+        (4, 5, 0xFFFFFFFF),
+        (16, 7, 0xFFFFFFFF),
+        (32, 5, 0xFFFFFFFF),
+    ]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *each) for each in entries)
+    os.setxattr(folder / "a", "system.posix_acl_access", acl)
+    assert (folder / "a").stat().st_mode & 0o777 == 0o775
+    with pytest.raises(trusted.UntrustedError, match="/a can be written"):
+        trusted.real(f"{folder}/a/b/file")
 
 
 def test_links_without_an_end_are_an_error(folder: Path) -> None:
@@ -88,7 +120,7 @@ def test_links_without_an_end_are_an_error(folder: Path) -> None:
 
 
 def test_a_file_system_of_others_making_may_hang(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounts = {"fuse": [MountEntry("0:1", "fuse.sshfs", "", "/", "/home/user", False)]}
-    monkeypatch.setattr(mountinfo, "read", lambda kind: mounts.get(kind, []))
-    assert trusted.may_hang("/home/user/bin") and trusted.may_hang("/home/user")
+    entry = MountEntry("0:1", "fuse.sshfs", "", "/", "/home/user", False)
+    monkeypatch.setattr(mountinfo, "read", lambda: [entry])
+    assert trusted.may_hang("/home/user/bin") and trusted.may_hang("//home/./user")
     assert not trusted.may_hang("/home/user2")

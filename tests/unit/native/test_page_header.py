@@ -63,6 +63,7 @@ int main(int argc, char **argv) {
     SAY("waits at", offsetof(struct xpu_usage_compute, waits));
     SAY("guesses at", offsetof(struct xpu_usage_compute, guesses));
     SAY("held at", offsetof(struct xpu_usage_compute, held));
+    SAY("paid at", offsetof(struct xpu_usage_compute, paid));
     puts("}");
     return 0;
 }
@@ -127,6 +128,7 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
         "waits at": pages.COMPUTE_WORDS[1],
         "guesses at": pages.COMPUTE_WORDS[2],
         "held at": pages.COMPUTE_WORDS[3],
+        "paid at": pages.COMPUTE_WORDS[4],
     }
 
 

@@ -29,19 +29,26 @@ def of_cgroups(
     # runc takes `top` for v2 if that is mounted there, else needs v1's devices hierarchy.
     v2 = top if top in points else points[0] if points else None
     manager = "systemd" if systemd else "no systemd"
-    if not v1 and v2 != top:
+    any_v1 = any(each.version == 1 for each in mounted)
+    missing = [] if v2 == top else _not_mounted(mounted, cgroups.v1_controllers() if own is None else own)
+    if not v1 and v2 != top and not (any_v1 and missing):
         there = "no cgroup hierarchy is mounted" if v2 is None else f"cgroup v2 is at {v2} and not at {top}"
-        before = "" if os.path.isdir(top) else "mount -t sysfs none /sys; "
-        todo = f"{before}mount -t cgroup2 none {top}"
+        if any_v1:  # which a mount at `top` would cover
+            text = "no cgroup hierarchy for devices is mounted, and the kernel has none of v1"
+            return finding.problem("cgroups", text, "boot with systemd.unified_cgroup_hierarchy=1")
+        sysfs = "" if os.path.isdir(top) else "mount -t sysfs none /sys; "
+        todo = f"{sysfs}mount -t cgroup2 none {top}"
         return finding.problem("cgroups", f"{there}: no container can start", todo)
-    used = top if v2 == top else v1[0].mountpoint
+    used = top if v2 == top or not v1 else v1[0].mountpoint
     if os.path.isdir(used) and os.statvfs(used).f_flag & os.ST_RDONLY:
         text = f"{used} is mounted read-only: no container can start"
         return finding.problem("cgroups", text, f"mount -o remount,rw {used}")
-    missing = [] if v2 == top else _not_mounted(mounted, cgroups.v1_controllers() if own is None else own)
     if missing:
         text = f"the cgroup hierarchies {', '.join(missing)} are not mounted: containers do not start"
-        todo = "; ".join(_mount_v1(name, top) for name in missing)
+        # Of the kernel's own folder nobody can make one in it.
+        below = any(each.mountpoint.startswith(f"{top}/") for each in mounted)
+        before = [] if below else [f"mount -t tmpfs none {top}"]
+        todo = "; ".join([*before, *(_mount_v1(name, top) for name in missing)])
         return finding.problem("cgroups", text, todo)
     if v2 is None:
         text = f"v1 only, {manager}: the kernel's and the driver's own memory limits need cgroup v2"

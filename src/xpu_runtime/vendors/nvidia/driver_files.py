@@ -108,13 +108,13 @@ class DriverFiles:
 
     def program(self, name: str) -> str | None:
         """The host path of one of the driver's programs, of that driver whose libraries were found: those
-        that lie beside them come first, if nobody but root could have put them there."""
+        that lie beside them come first. Root runs them: nobody else could have put them there."""
         for folder in self._beside():
             path = self._judged(f"{folder}/{name}")
             if path is not None:
                 return path
         for folder in _BIN_FOLDERS:
-            path = resolve(self.root, os.path.join("/", folder, name))
+            path = self._judged(os.path.join(self.root, folder, name))
             if path is not None:
                 return path
         return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from xpu_runtime import paths
-from xpu_runtime.linux import elf, ldcache, trusted
+from xpu_runtime.linux import elf, files, ldcache, trusted
 from xpu_runtime.value import Value
 
 #: Without it no card is found.
@@ -112,7 +112,7 @@ def _of_container(none: Found) -> Found:
     root = DRIVER_CONTAINER
     cache = os.path.join(root, "etc/ld.so.cache")
     try:
-        trusted.real(root)
+        trusted.real(cache)
         entries = [
             entry.replace(path=trusted.real(entry.path, root))
             for entry in _cached(cache)
@@ -163,8 +163,7 @@ def resolve(root: str, path: str) -> str | None:
 
 def _cached(cache: str) -> tuple[ldcache.Entry, ...]:
     try:
-        with open(cache, "rb") as file:
-            return tuple(ldcache.parse(file.read(_MAX_CACHE)))
+        return tuple(ldcache.parse(files.read(cache, _MAX_CACHE)))
     except (OSError, ValueError):
         return ()
 
