@@ -70,6 +70,7 @@ MODELS: dict[str, dict[str, int | str]] = {
     "H200": {
         "name": "NVIDIA H200",
         "memory": 143771 * MIB,
+        "reserved": 615 * MIB,
         "mig_capable": 1,
         "pci_device_id": 0x233510DE,
         "pci_subsystem_id": 0x18BE10DE,

@@ -237,6 +237,10 @@ def _gpu(entry: dict[str, Any], index: int, name: str, where: str) -> Gpu:
     }
     if "memory_mib" in entry:
         settings["memory"] = entry["memory_mib"] * MIB
+    if "reserved_mib" in entry:
+        settings["reserved"] = entry["reserved_mib"] * MIB
+    if int(settings.get("reserved", 0)) >= int(settings["memory"]):
+        raise ConfigError(f"{where}: the driver would keep all of the memory", "set reserved_mib, and lower")
     parts: list[dict[str, int | str]] = []
     if "mig" in entry:
         settings["mig_enabled"] = 1
