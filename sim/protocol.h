@@ -58,7 +58,7 @@ enum {
 enum sim_operation {
     SIM_HELLO = 1,     /* → struct sim_hello */
     SIM_DEVICE,        /* device → struct sim_device */
-    SIM_MEMORY,        /* device, mig → value: total, used; as the caller's cgroup sees them */
+    SIM_MEMORY,        /* device, mig → value: total, used, reserved; as the caller's cgroup sees them */
     SIM_SENSORS,       /* device → value: GPU utilisation in percent */
     SIM_PROCESSES,     /* device, mig; argument: since (for `busy`) → struct sim_process[]; those that the
                         * caller's pid namespace shows */
@@ -188,7 +188,8 @@ struct sim_mig {
 };
 
 struct sim_device {
-    uint64_t memory;         /* bytes */
+    uint64_t memory;         /* bytes, all that there is */
+    uint64_t reserved;       /* of which the driver keeps for itself */
     uint64_t context_memory; /* bytes that each context takes for itself */
     uint32_t minor;          /* of /dev/nvidiaN */
     uint32_t healthy, mig_capable, mig_enabled, mig_count;

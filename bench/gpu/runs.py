@@ -102,7 +102,7 @@ def _harness(machine: Machine) -> list[str]:
 
 NODE = (
     Step("doctor", 40, _xpu("doctor"), "it finds a problem that is none", measures=False),
-    Step("devices", 30, _xpu("devices"), "not the card, memory and driver of nvidia-smi", measures=False),
+    Step("devices", 30, _xpu("devices"), "not nvidia-smi's card, total - reserved, driver", measures=False),
 )
 
 RUNS: dict[int, tuple[Step, ...]] = {

@@ -272,7 +272,8 @@ CUDA_API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice number) {
 /* What the device has; what a cgroup's limit leaves of it is cuMemGetInfo's to say. */
 CUDA_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice number) {
     DEVICE(number, bytes);
-    *bytes = device->instance ? device->instance->memory : device->gpu->info.memory;
+    const struct sim_device *info = &device->gpu->info;
+    *bytes = device->instance ? device->instance->memory : info->memory - info->reserved;
     return CUDA_SUCCESS;
 }
 

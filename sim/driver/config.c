@@ -36,6 +36,7 @@ static const struct key device_keys[] = {
     KEY(TEXT, struct sim_device, serial),
     KEY(TEXT, struct sim_device, vbios),
     KEY(NUMBER64, struct sim_device, memory),
+    KEY(NUMBER64, struct sim_device, reserved),
     KEY(NUMBER64, struct sim_device, context_memory),
     KEY(NUMBER32, struct sim_device, minor),
     KEY(NUMBER32, struct sim_device, healthy),

@@ -14,9 +14,10 @@ struct unit *unit_of(uint32_t device, uint32_t mig) {
     return &state.devices[device].units[mig == SIM_NO_MIG ? 0 : 1 + mig];
 }
 
+/* What programs can have. */
 static uint64_t unit_total(uint32_t device, uint32_t mig) {
     const struct sim_device *info = &state.devices[device].info;
-    return mig == SIM_NO_MIG ? info->memory : info->mig[mig].memory;
+    return mig == SIM_NO_MIG ? info->memory - info->reserved : info->mig[mig].memory;
 }
 
 static uint64_t *usage_of(struct client *client, const struct block *block) {
@@ -192,13 +193,17 @@ void memory_free_client(struct client *client) {
             release(client, &client->slots[i]);
 }
 
-void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_t *total, uint64_t *used) {
+void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_t *value) {
     struct cgroup *limit = mig == SIM_NO_MIG ? cgroup_limit(cgroup_of(client), device) : NULL;
+    uint64_t *total = &value[0], *used = &value[1], *reserved = &value[2];
     *total = unit_total(device, mig);
     *used = unit_of(device, mig)->used;
+    *reserved = mig == SIM_NO_MIG ? state.devices[device].info.reserved : 0;
     if (limit) {
-        if (limit->hard[device] < *total)
+        if (limit->hard[device] < *total) {
             *total = limit->hard[device];
+            *reserved = 0; /* the limit's size is all that is seen */
+        }
         *used = limit->used[device];
     } else if (mig == SIM_NO_MIG) {
         for (uint32_t i = 0; i < state.devices[device].info.mig_count; i++)

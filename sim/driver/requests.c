@@ -177,7 +177,7 @@ static enum sim_status on_device(struct client *client, const struct sim_request
         return SIM_OK;
     case SIM_MEMORY:
         if (!lost)
-            memory_report(client, request->device, request->mig, &value[0], &value[1]);
+            memory_report(client, request->device, request->mig, value);
         break;
     case SIM_SENSORS: {
         uint64_t now = clock_now();

@@ -253,7 +253,8 @@ enum sim_status memory_join(struct client *client, uint32_t context, struct bloc
 void memory_unref(struct block *block);
 void memory_free_context(struct client *client, uint32_t context);
 void memory_free_client(struct client *client);
-void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_t *total, uint64_t *used);
+/* The values of SIM_MEMORY; what is reserved is in neither of the others. */
+void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_t *value);
 
 /* share.c; descriptors that they are given are theirs to close, unless taken */
 enum sim_status share_data(struct client *client, int fd);

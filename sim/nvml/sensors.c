@@ -9,37 +9,36 @@
 
 #include <string.h>
 
-static nvmlReturn_t memory_of(nvmlDevice_t device, uint64_t *total, uint64_t *used) {
+/* With `total` and `free` as NVML has them: what the driver keeps for itself is in the one and not in the
+ * other. A limit set below what is already in use leaves nothing free, and not less than nothing. */
+static nvmlReturn_t memory_of(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     struct sim_reply reply;
     nvmlReturn_t result = nvml_ask(device, SIM_MEMORY, &reply, NULL, 0);
     if (result == NVML_SUCCESS) {
-        *total = reply.value[0];
-        *used = reply.value[1];
+        uint64_t total = reply.value[0], used = reply.value[1], reserved = reply.value[2];
+        memory->total = total + reserved;
+        memory->reserved = reserved;
+        memory->free = used < total ? total - used : 0;
+        memory->used = used;
     }
     return result;
 }
 
-/* A limit set below what is already in use leaves nothing free, and not less than nothing. */
-static uint64_t what_is_free(uint64_t total, uint64_t used) { return used < total ? total - used : 0; }
-
+/* The older form has no place for what is reserved, and counts it as used. */
 NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
-    uint64_t total = 0, used = 0;
+    nvmlMemory_v2_t card;
     CHECK(nvml_check_alive, device, memory);
-    nvmlReturn_t result = memory_of(device, &total, &used);
+    nvmlReturn_t result = memory_of(device, &card);
     if (result == NVML_SUCCESS)
-        *memory = (nvmlMemory_t){total, what_is_free(total, used), used};
+        *memory = (nvmlMemory_t){card.total, card.free, card.used + card.reserved};
     return result;
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
-    uint64_t total = 0, used = 0;
     CHECK(nvml_check_alive, device, memory);
     if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    nvmlReturn_t result = memory_of(device, &total, &used);
-    if (result == NVML_SUCCESS)
-        *memory = (nvmlMemory_v2_t){memory->version, total, 0, what_is_free(total, used), used};
-    return result;
+    return memory_of(device, memory);
 }
 
 /* Each process has some of the window: 1 MiB of it, say. */

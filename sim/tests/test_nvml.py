@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,15 @@ import pynvml
 import pytest
 
 from support import MIB, REPOSITORY, exports
-from support.simulation import NVML_INVALID, NVML_LOST, NVML_NOT_SUPPORTED, SUCCESS, UNAVAILABLE, Process
+from support.simulation import (
+    NVML_INVALID,
+    NVML_LOST,
+    NVML_NOT_SUPPORTED,
+    OUT_OF_MEMORY,
+    SUCCESS,
+    UNAVAILABLE,
+    Process,
+)
 from xpu_simulator import simulator
 from xpu_simulator.simulator import SimState
 
@@ -43,6 +52,29 @@ def test_a_card_is_described_in_full(up: Up, process: Start) -> None:
     assert one.nvml("nvmlDeviceGetComputeMode") == 0
     assert one.nvml("nvmlDeviceGetGraphicsRunningProcesses") == []
     assert one.nvml("nvmlDeviceGetBAR1MemoryInfo")["bar1Total"] == 256 * MIB
+
+
+def test_what_the_driver_keeps_for_itself_is_nobody_s(up: Up, process: Start) -> None:
+    card = {"model": "T4", "memory_mib": 1000, "reserved_mib": 400}
+    root = up({"driver": "R580", "gpus": [card]}).root
+    one = process(root)
+    assert one.start() == SUCCESS
+    assert (one.total(), one.info()) == (600 * MIB, [SUCCESS, 600 * MIB, 600 * MIB])
+
+    def told(*version: int) -> list[int]:
+        memory = one.nvml("nvmlDeviceGetMemoryInfo", 0, *version)
+        return [memory.get(key, 0) // MIB for key in ("total", "reserved", "used", "free")]
+
+    assert told() == [1000, 0, 400, 600]
+    assert told(pynvml.nvmlMemory_v2) == [1000, 400, 0, 600]
+    assert one.alloc(602 * MIB)[0] == OUT_OF_MEMORY
+    assert one.alloc(600 * MIB)[0] == SUCCESS
+    assert one.alloc(1)[0] == OUT_OF_MEMORY
+    assert told() == [1000, 0, 1000, 0]
+    assert told(pynvml.nvmlMemory_v2) == [1000, 400, 600, 0]
+    query = ["--query-gpu=memory.total,memory.reserved,memory.used", "--format=csv,noheader,nounits"]
+    done = subprocess.run([f"{root}/usr/bin/nvidia-smi", *query], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "1000, 400, 600\n"
 
 
 def test_a_mig_layout_is_described_in_full(up: Up, native: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ def test_the_ones_that_come_with_us_are_what_their_names_say() -> None:
     assert sizes["8xA100-80GB"] == {80 * GIB}
     assert sizes["1xH100"] == {81559 * MIB}
     assert sizes["2xH200"] == {143771 * MIB}
+    assert {gpu.settings["reserved"] for gpu in topology.read("2xH200").gpus} == {615 * MIB}
     # As measured on an H200.
     for name in "1xH100", "2xH200":
         read = topology.read(name)
@@ -84,6 +85,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> No
         ),
         ("gpus: [{model: T4, fail: {cuInit: NVML_ERROR_UNKNOWN}}]", "'cuInit' does not match"),
         ("gpus: [{model: T4, memory_mib: 0}]", "gpus[0].memory_mib: 0 is less than the minimum of 1"),
+        ("gpus: [{model: T4, memory_mib: 9, reserved_mib: 9}]", "the driver would keep all of the memory"),
         ("gpus: [{model: T4, count: 17}]", "17 is greater than the maximum of 16"),
         ("gpus: [{model: T4, count: 16}, {model: T4}]", "there are 17 cards"),
         ("gpus: [{model: T4, mig: [1g.5gb]}]", "the MIG profiles of T4 are not simulated"),
@@ -122,7 +124,7 @@ def test_a_file_of_ones_own_may_say_everything(tmp_path: Path) -> None:
         "description: mine\ndriver: R580\ntime_slice_us: 500\n"
         "context_switch_us: 5\nlaunch_ns: 4500\nrecord_ns: 2500\n"
         "gpus:\n"
-        "  - {model: T4, count: 2, memory_mib: 1000, context_mib: 5}\n"
+        "  - {model: T4, count: 2, memory_mib: 1000, reserved_mib: 3, context_mib: 5}\n"
         "  - {model: H200, uuid: GPU-11111111-2222-3333-4444-555555555555, healthy: false,\n"
         "     fail: {nvmlDeviceGetMemoryInfo: NVML_ERROR_UNKNOWN}}\n"
         "  - {model: A100-SXM4-80GB, mig: []}\n"
@@ -132,6 +134,7 @@ def test_a_file_of_ones_own_may_say_everything(tmp_path: Path) -> None:
     assert (read.time_slice_us, read.context_switch_us) == (500, 5)
     assert (read.launch_ns, read.record_ns) == (4500, 2500)
     assert [int(gpu.settings["memory"]) // MIB for gpu in read.gpus] == [1000, 1000, 143771, 81920]
+    assert [int(gpu.settings.get("reserved", 0)) // MIB for gpu in read.gpus] == [3, 3, 615, 0]
     assert read.gpus[2].settings["uuid"] == "GPU-11111111-2222-3333-4444-555555555555"
     assert read.gpus[2].faults == {"nvmlDeviceGetMemoryInfo": 999}
     assert read.gpus[3].settings["mig_enabled"] == 1

@@ -118,6 +118,18 @@ def test_a_limit_above_the_card_s_size_shows_the_card_s(sandbox: Make, worker: S
     assert memory(worker(sandbox(20 * GIB))) == (15360 * MIB, 0, 15360 * MIB)
 
 
+def test_what_the_driver_keeps_for_itself_is_not_in_a_slice(sandbox: Make, worker: Start) -> None:
+    whole = (143771 - 615) * MIB
+    one = worker(sandbox(whole, topology="2xH200-R580"))
+    assert memory(one) == (whole, 0, whole)
+    using(one, GIB)
+    used = memory(one)[1]
+    assert memory(one) == (whole, used, whole - used)
+    newer = one.nvml("nvmlDeviceGetMemoryInfo", 0, V2)
+    assert [newer[name] for name in ("total", "used", "free", "reserved")] == [whole, used, whole - used, 0]
+    assert one.total() == whole and one.info() == [SUCCESS, whole - used, whole]
+
+
 def test_each_device_has_its_own_limit(sandbox: Make, worker: Start) -> None:
     one = worker(sandbox(4 * GIB, 2 * GIB, topology="2xT4"))
     using(one, 300 * MIB, 1)

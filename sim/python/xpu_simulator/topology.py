@@ -17,6 +17,7 @@ from xpu_runtime import paths
 from xpu_runtime.config.document import dotted, read_document
 from xpu_runtime.errors import ConfigError, did_you_mean
 from xpu_runtime.value import Value
+from xpu_simulator.models import FIRST_INSTANCE, MIB, MODELS, PROFILES
 
 #: Topologies and their JSON Schema: sim/ of the tree, and of what is installed.
 _DATA = os.path.join(paths.LIB, "sim")
@@ -37,7 +38,6 @@ DRIVERS = {
 }
 _FIRST_WITH_LIMITS = 615
 
-_MIB = 1 << 20
 #: The driver's limits (sim/protocol.h).
 _MOST_GPUS = 16
 _MOST_SLICES = 7
@@ -45,118 +45,6 @@ _MOST_SLICES = 7
 #: Minor numbers of /dev/nvidia-caps as the driver hands them out (/proc/driver/nvidia-caps/mig-minors):
 #: config, monitor, then per card 15 GPU instances of one and their 8 compute instances.
 _FIRST_CAP, _CAPS_OF_INSTANCE, _CAPS_OF_GPU = 3, 9, 135
-
-#: What the cards are, from their data sheets and nvidia-smi; the keys are the driver's (driver/config.c).
-_MODELS: dict[str, dict[str, int | str]] = {
-    "T4": {
-        "name": "Tesla T4",
-        "memory": 15360 * _MIB,
-        "pci_device_id": 0x1EB810DE,
-        "pci_subsystem_id": 0x12A210DE,
-        "cc_major": 7,
-        "cc_minor": 5,
-        "architecture": 6,
-        "brand": 2,
-        "sm_count": 40,
-        "ecc": 1,
-        "power_idle_mw": 9000,
-        "power_limit_mw": 70000,
-        "sm_clock_mhz": 1590,
-        "memory_clock_mhz": 5001,
-        "memory_bus_bits": 256,
-        "l2_bytes": 4 * _MIB,
-        "vbios": "90.04.A7.00.01",
-    },
-    "A100-SXM4-80GB": {
-        "name": "NVIDIA A100-SXM4-80GB",
-        "memory": 81920 * _MIB,
-        "mig_capable": 1,
-        "pci_device_id": 0x20B210DE,
-        "pci_subsystem_id": 0x147F10DE,
-        "cc_major": 8,
-        "cc_minor": 0,
-        "architecture": 7,
-        "brand": 14,
-        "sm_count": 108,
-        "ecc": 1,
-        "power_idle_mw": 60000,
-        "power_limit_mw": 400000,
-        "sm_clock_mhz": 1410,
-        "memory_clock_mhz": 1593,
-        "memory_bus_bits": 5120,
-        "l2_bytes": 40 * _MIB,
-        "vbios": "92.00.36.00.10",
-    },
-    "H100-80GB-HBM3": {
-        "name": "NVIDIA H100 80GB HBM3",
-        "memory": 81559 * _MIB,
-        "mig_capable": 1,
-        "pci_device_id": 0x233010DE,
-        "pci_subsystem_id": 0x16C110DE,
-        "cc_major": 9,
-        "cc_minor": 0,
-        "architecture": 9,
-        "brand": 14,
-        "sm_count": 132,
-        "ecc": 1,
-        "power_idle_mw": 70000,
-        "power_limit_mw": 700000,
-        "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 2619,
-        "memory_bus_bits": 5120,
-        "l2_bytes": 50 * _MIB,
-        "vbios": "96.00.74.00.09",
-    },
-    "H200": {
-        "name": "NVIDIA H200",
-        "memory": 143771 * _MIB,
-        "mig_capable": 1,
-        "pci_device_id": 0x233510DE,
-        "pci_subsystem_id": 0x18BE10DE,
-        "cc_major": 9,
-        "cc_minor": 0,
-        "architecture": 9,
-        "brand": 14,
-        "sm_count": 132,
-        "ecc": 1,
-        "power_idle_mw": 75000,
-        "power_limit_mw": 700000,
-        "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 3201,
-        "memory_bus_bits": 6144,
-        "l2_bytes": 60 * _MIB,
-        "vbios": "96.00.A4.00.07",
-    },
-}
-
-
-class Profile(Value):
-    """A MIG profile: its compute slices (of 7), memory slices (of 8), memory, and engines."""
-
-    slices: int
-    memory_slices: int
-    memory_mib: int
-    sm_count: int
-    copy_engines: int
-    decoders: int
-    jpegs: int
-    ofas: int
-
-
-#: By model, from the MIG user guide's tables and what `nvidia-smi` reports of such devices.
-_PROFILES = {
-    "A100-SXM4-80GB": {
-        "1g.10gb": Profile(1, 1, 9728, 14, 1, 0, 0, 0),
-        "1g.20gb": Profile(1, 2, 19968, 14, 1, 1, 0, 0),
-        "2g.20gb": Profile(2, 2, 19968, 28, 2, 1, 0, 0),
-        "3g.40gb": Profile(3, 4, 40192, 42, 3, 2, 0, 0),
-        "4g.40gb": Profile(4, 4, 40192, 56, 4, 2, 0, 0),
-        "7g.80gb": Profile(7, 8, 80640, 98, 7, 5, 1, 1),
-    },
-}
-#: The first GPU instance id that the driver gives a profile of so many slices.
-_FIRST_INSTANCE = {7: 0, 4: 1, 3: 1, 2: 3, 1: 7}
-
 
 #: The schema's types, as a YAML file has them.
 _TYPES = {
@@ -333,7 +221,7 @@ def _gpus(entries: list[dict[str, Any]], name: str, path: str) -> list[Gpu]:
 
 def _gpu(entry: dict[str, Any], index: int, name: str, where: str) -> Gpu:
     settings: dict[str, int | str] = {
-        **_MODELS[entry["model"]],
+        **MODELS[entry["model"]],
         "uuid": entry.get("uuid") or f"GPU-{_made_uuid(name, index)}",
         "serial": f"13256{index:08d}",
         "minor": index,
@@ -341,14 +229,18 @@ def _gpu(entry: dict[str, Any], index: int, name: str, where: str) -> Gpu:
         "bus": 0,
         "slot": 0x10 + index,
         "healthy": int(entry.get("healthy", True)),
-        "context_memory": entry.get("context_mib", 0) * _MIB,
+        "context_memory": entry.get("context_mib", 0) * MIB,
         "multicast": int(entry.get("multicast", False)),
         "locality_domains": entry.get("locality_domains", 1),
         "pageable": int(entry.get("pageable", False)),
         "host_pids": int(entry.get("host_pids", False)),
     }
     if "memory_mib" in entry:
-        settings["memory"] = entry["memory_mib"] * _MIB
+        settings["memory"] = entry["memory_mib"] * MIB
+    if "reserved_mib" in entry:
+        settings["reserved"] = entry["reserved_mib"] * MIB
+    if int(settings.get("reserved", 0)) >= int(settings["memory"]):
+        raise ConfigError(f"{where}: the driver would keep all of the memory", "set reserved_mib, and lower")
     parts: list[dict[str, int | str]] = []
     if "mig" in entry:
         settings["mig_enabled"] = 1
@@ -358,7 +250,7 @@ def _gpu(entry: dict[str, Any], index: int, name: str, where: str) -> Gpu:
 
 
 def _mig(entry: dict[str, Any], index: int, name: str, where: str) -> list[dict[str, int | str]]:
-    profiles = _PROFILES.get(entry["model"])
+    profiles = PROFILES.get(entry["model"])
     if profiles is None:
         raise ConfigError(
             f"{where}.mig: the MIG profiles of {entry['model']} are not simulated", "leave mig out"
@@ -371,7 +263,7 @@ def _mig(entry: dict[str, Any], index: int, name: str, where: str) -> list[dict[
         if word not in profiles:
             raise ConfigError(f"{where}.mig[{number}] is {word!r}: {_meant(word, list(profiles))}")
         profile = profiles[word]
-        instance = _FIRST_INSTANCE[profile.slices]
+        instance = FIRST_INSTANCE[profile.slices]
         while instance in taken:
             instance += 1
         taken.add(instance)
@@ -380,7 +272,7 @@ def _mig(entry: dict[str, Any], index: int, name: str, where: str) -> list[dict[
             {
                 "uuid": f"MIG-{_made_uuid(name, index, number)}",
                 "profile": word,
-                "memory": profile.memory_mib * _MIB,
+                "memory": profile.memory_mib * MIB,
                 "gi": instance,
                 "ci": 0,
                 "gi_minor": minor,

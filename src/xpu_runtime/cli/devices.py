@@ -68,9 +68,10 @@ _UUID = 12
 def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json: bool) -> None:
     """List the devices of this node and what is granted of each.
 
-    Asks the driver again, so that containers started from now on get a changed MIG layout too. USED and UTIL
-    are the memory in use and the share of the time, whoever uses it, as the driver tells them; a dash where
-    it does not. GRANTED and CORES are what containers have been given, and what is reserved for pods. LIMITS
+    Asks the driver again, so that containers started from now on get a changed MIG layout too. MEMORY is
+    without what the driver keeps for itself, so less than the total of nvidia-smi. USED and UTIL are the
+    memory in use and the share of the time, whoever uses it, as the driver tells them; a dash where it does
+    not. GRANTED and CORES are what containers have been given, and what is reserved for pods. LIMITS
     BY is what would hold the limit of a slice of that device's memory, and how strongly; for a whole MIG
     device that is the hardware. A drained device gets no new slices (`xpu drain`), a reserved one only those
     of containers that name its reservation (`xpu reserve`).

@@ -137,12 +137,25 @@ def _ask(pynvml: Any, function: str, *args: Any, default: Any = None) -> Any:
         return default
 
 
+def _memory(pynvml: Any, handle: Any) -> tuple[int, int]:
+    """What all programs together can have of a device, and what they have of it, in bytes.
+
+    Before R510 a driver has one number for what it keeps for itself and what programs have.
+    """
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        return memory.total, memory.used
+    return memory.total - memory.reserved, memory.used
+
+
 def _device(pynvml: Any, index: int, root: str, majors: dict[str, int]) -> list[Device]:
     """The GPU at `index`, or in MIG mode its MIG devices."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         minor = pynvml.nvmlDeviceGetMinorNumber(handle)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        memory, _ = _memory(pynvml, handle)
         fault = None
     except pynvml.NVMLError as error:
         # A card that fell off the bus must not hide the others.
@@ -194,7 +207,7 @@ def _mig_devices(
                 index=f"{gpu.index}:{position}",
                 uuid=pynvml.nvmlDeviceGetUUID(mig),
                 name=pynvml.nvmlDeviceGetName(mig),
-                memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(mig).total,
+                memory_bytes=_memory(pynvml, mig)[0],
                 nodes=(*gpu.nodes, *(node for node in capabilities if node)),
                 parent=gpu.uuid,
                 fault=missing,
@@ -260,10 +273,13 @@ def sensors(driver: Driver, devices: tuple[Device, ...]) -> dict[str, Sensors]:
         for device in devices:
             handle = _ask(pynvml, "nvmlDeviceGetHandleByUUID", device.uuid)
             if handle:
-                memory = _ask(pynvml, "nvmlDeviceGetMemoryInfo", handle)
+                try:
+                    _, used = _memory(pynvml, handle)
+                except pynvml.NVMLError:
+                    used = None
                 milliwatts = _ask(pynvml, "nvmlDeviceGetPowerUsage", handle)
                 found[device.uuid] = Sensors(
-                    memory.used if memory else None,
+                    used,
                     _ask(pynvml, "nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU),
                     None if milliwatts is None else milliwatts / 1000,
                 )
