@@ -165,13 +165,14 @@ def offer(folder: str, why: str, *, writable: bool) -> None:
     """By the loader's cache, or else by a copy in a folder that the product knows. `writable`: others can put
     files there, so that no program of the host is led to it."""
     if not writable:
-        done, text = ran(which("ldconfig") or "ldconfig", folder)
+        _, text = ran(which("ldconfig") or "ldconfig", folder)
         if search.search("/").folder:
             card.check(True, f"ldconfig {folder}, as {why}")
             return
         why += f", and after ldconfig {folder} the product finds it not: {text or 'nothing said'}"
     with contextlib.suppress(OSError):
         shutil.copytree(folder, _KNOWN, symlinks=True, dirs_exist_ok=True)
+        os.chmod(_KNOWN, 0o755)  # that of the other one was copied, too
     card.check(bool(search.search("/").folder), f"{folder} is copied to {_KNOWN}, as {why}")
 
 

@@ -68,6 +68,27 @@ def test_cgroups(tmp_path: Path, mounted: list[Hierarchy], state: str, says: str
 
 
 @pytest.mark.parametrize(
+    ("v1", "own", "todo"),
+    [
+        ((), (), "mount -t cgroup2 none {0}"),
+        (("memory",), (), "boot with systemd.unified_cgroup_hierarchy=1"),
+        (
+            ("memory",),
+            ("memory", "devices"),
+            "mkdir -p {0}/devices; mount -t cgroup -o devices none {0}/devices",
+        ),
+    ],
+)
+def test_nothing_is_to_be_mounted_over_hierarchies_of_v1(
+    tmp_path: Path, v1: tuple[str, ...], own: tuple[str, ...], todo: str
+) -> None:
+    mounted = [Hierarchy(1, (each,), "/", f"{tmp_path}/{each}") for each in v1]
+    here = [*mounted, Hierarchy(2, (), "/", f"{tmp_path}/unified")]
+    finding = kernel.of_cgroups(here, systemd=True, top=str(tmp_path), own=own)
+    assert (finding.state, finding.todo) == (PROBLEM, todo.format(tmp_path))
+
+
+@pytest.mark.parametrize(
     ("version", "mounted", "state"),
     [
         ("runc version 1.0.0~rc93+ds1", [V1, V2], WARNING),

@@ -35,7 +35,7 @@ def write(folder: Path, device: int, **values: int) -> None:
 def test_each_devices_counters_are_read(folder: Path) -> None:
     write(folder, 0, paid=1, paid_cap=2, used=3, waits=4, guesses=5, held=6)
     write(folder, 1, used=7)
-    assert pages.compute(str(folder), 2) == [Compute(3, 4, 5, 6), Compute(7, 0, 0, 0)]
+    assert pages.compute(str(folder), 2) == [Compute(3, 4, 5, 6, 1), Compute(7, 0, 0, 0)]
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (2048, 0), (2048 + 127, 0), (2048 + 128, 1)])

@@ -34,7 +34,7 @@ def of_cgroups(
     if not v1 and v2 != top and not (any_v1 and missing):
         there = "no cgroup hierarchy is mounted" if v2 is None else f"cgroup v2 is at {v2} and not at {top}"
         if any_v1:  # which a mount at `top` would cover
-            text = "no cgroup hierarchy for devices is mounted, and the kernel has none of v1"
+            text = "no cgroup hierarchy for devices is mounted, and v1 has none here: no container can start"
             return finding.problem("cgroups", text, "boot with systemd.unified_cgroup_hierarchy=1")
         sysfs = "" if os.path.isdir(top) else "mount -t sysfs none /sys; "
         todo = f"{sysfs}mount -t cgroup2 none {top}"
