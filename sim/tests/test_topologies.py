@@ -28,7 +28,7 @@ def test_the_ones_that_come_with_us_are_what_their_names_say() -> None:
     for name in "1xH100", "2xH200":
         read = topology.read(name)
         assert {gpu.settings["context_memory"] for gpu in read.gpus} == {518 * MIB}
-        assert read.launch_ns == 4000
+        assert (read.launch_ns, read.time_slice_us, read.context_switch_us) == (4000, 2048, 190)
     profiles = {part["profile"] for gpu in topology.read("2xA100-MIG").gpus for part in gpu.mig}
     assert profiles == {"3g.40gb", "1g.10gb"}
 
