@@ -76,8 +76,8 @@ def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json
     device that is the hardware. A drained device gets no new slices (`xpu drain`), a reserved one only those
     of containers that name its reservation (`xpu reserve`).
 
-    On a terminal, columns without room are left out, and a line names them. --format has the fields of the whole table;
-    with json, an object a line as in --json.
+    On a terminal, columns without room are left out, and a line names them. --format has the fields of the
+    whole table; with json, an object a line as in --json.
 
     \b
     Example:

@@ -79,9 +79,10 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
     share the device among the containers that have work, and `side by side` that they run at the same time
     (mps). GOT is the share of the device's time that the container had in the 0.2 seconds for which the
     command watches, where its CORES are capped. It may be below the cap while the container wants no more, or
-    while others use the card. It flickers where one kernel takes 0.2 seconds or more (see `xpu top` for longer
-    times). `0% (95% unaccounted)` is GOT where the driver counts 95 % that the account has not, if that is
-    more than 15: a program goes round the interposer libraries. The command then watches for 1.3 seconds more.
+    while others use the card. It flickers where one kernel takes 0.2 seconds or more (see `xpu top` for
+    longer times). `0% (95% unaccounted)` is GOT where the driver counts 95 % that the account has not, if
+    that is more than 15: a program goes round the interposer libraries. The command then watches for 1.3
+    seconds more.
     ENFORCED BY names what holds each limit and how strongly: hard (the container cannot get round it) or
     soft; `unenforced` is booked and held by nothing. NAME is docker's name, in Kubernetes
     NAMESPACE/POD/CONTAINER, else of containerd NAMESPACE/ID (with nerdctl its name for the id); a dash where
@@ -89,8 +90,8 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
     NAME, beyond what its containers have.
 
     On a terminal, columns without room are left out, and a line names them; HELD is then how strongly memory
-    and cores are held. --format has the fields of the whole table, ID in full, and Device, the UUID; with json, an
-    object a line as in --json.
+    and cores are held. --format has the fields of the whole table, ID in full, and Device, the UUID; with
+    json, an object a line as in --json.
 
     \b
     Example:
