@@ -74,8 +74,8 @@ def illegal_access() -> None:
 def killed_amid_kernels() -> None:
     """Launches until it is killed."""
     load, cuda, _ = _kernels(500)
-    if cuda.plain(1 << 30) < 0:
-        card.fail("1 GiB was refused")
+    if cuda.plain(512 * MIB) < 0:
+        card.fail("512 MiB were refused")
     print(READY, flush=True)
     while True:
         load.launch()
