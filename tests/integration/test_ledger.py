@@ -180,7 +180,7 @@ def test_a_ledger_that_is_lost_while_containers_run_is_made_anew_from_them(
     assert after["memory_bytes"] == 11 * GIB
     # What is in use is told by the pages, which may be lost too.
     in_pages = {"memory_used_bytes", "memory_unaccounted_bytes"}
-    in_pages |= {"cores_got_percent", "cores_sched", "cores_priority"}
+    in_pages |= {"cores_got_percent", "cores_unaccounted_percent", "cores_sched", "cores_priority"}
     granted = [name for name in before if name not in in_pages]
     assert [after[name] for name in granted] == [before[name] for name in granted]
     node.remove(container)

@@ -65,6 +65,7 @@ def test_a_running_container_is_listed_and_gone_after_its_end(
         "cores": 30,
         "cores_shared": "cap",
         "cores_got_percent": 0.0,
+        "cores_unaccounted_percent": 0.0,
         "cores_sched": "fixed",
         "cores_priority": "normal",
         "memory_backend": t4[0],
