@@ -142,6 +142,8 @@ def _merged(before: Any, patch: Any) -> Any:
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
+    #: Of connections that are not accepted yet: with the usual five, more are reset on a busy machine.
+    request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
         self.api = api
