@@ -9,6 +9,7 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -157,17 +158,14 @@ def in_slice(uuid: str) -> Nvml:
 class Thread:
     """A context manager: a thread looks at the device while it is open."""
 
-    def __init__(self, nvml: Nvml, every: float) -> None:
-        self._nvml, self._every = nvml, every
+    def __init__(self, nvml: Nvml, every: float, look: Callable[[], None]) -> None:
+        self._nvml, self._every, self._look_now = nvml, every, look
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         while not self._over.wait(self._every):
-            self._look()
-
-    def _look(self) -> None:
-        raise NotImplementedError
+            self._look_now()
 
     def __enter__(self: _Own) -> _Own:
         self._thread.start()
@@ -182,7 +180,7 @@ class Clocks(Thread):
     """The device's clock."""
 
     def __init__(self, nvml: Nvml) -> None:
-        super().__init__(nvml, _CLOCK_EACH_S)
+        super().__init__(nvml, _CLOCK_EACH_S, self._look)
         self._samples = list[tuple[float, int]]()
 
     def mean(self, since: float) -> float:
@@ -199,7 +197,7 @@ class Use(Thread):
     """How busy the device is, and each process keeps it, by the driver's samples; they come 100 ms late."""
 
     def __init__(self, nvml: Nvml) -> None:
-        super().__init__(nvml, _USE_EACH_S)
+        super().__init__(nvml, _USE_EACH_S, self._look)
         self._device, self._of = list[tuple[int, int]](), list[Sample]()
         self._last = int(time.time() * 1e6)
 

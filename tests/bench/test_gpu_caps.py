@@ -26,7 +26,7 @@ from runner import Runner
 from shares import Alone
 
 RECORD = Record(SimpleNamespace(json="", programs=""))  # type: ignore[arg-type]
-#: At the power limit a unit takes 1.6 ms at 1500 MHz, else 1.4 ms at 2000: not in proportion.
+#: A unit takes 1.6 ms at 1500 MHz, at the power limit, and 1.4 ms at 2000: not in proportion.
 SLOW, FAST = (1500.0, 0.0016), (2000.0, 0.0014)
 LIMITED = Alone(625.0, 1500.0, (SLOW, (1800.0, 0.0015), FAST))
 

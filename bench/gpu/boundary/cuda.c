@@ -186,17 +186,28 @@ size_t cuda_free_bytes(void) {
     return unused;
 }
 
-void cuda_time(unsigned int count, size_t bytes, double *allocate, double *give) {
+void cuda_tell_time(const char *how) {
+    enum { COUNT = 40 };
+    static const size_t BYTES = 64ull << 20;
     CUdeviceptr pointer;
-    *allocate = *give = 0;
+    double allocate = 0, give = 0;
+    char name[64];
     /* The first call may set up what the others find. */
-    for (unsigned int i = 0; i <= count; i++) {
+    for (unsigned int i = 0; i <= COUNT; i++) {
         double begin = now_us();
-        MUST(cuMemAlloc_v2(&pointer, bytes));
+        MUST(cuMemAlloc_v2(&pointer, BYTES));
         double between = now_us();
         MUST(cuMemFree_v2(pointer));
         double end = now_us();
-        *allocate += i ? (between - begin) / count : 0;
-        *give += i ? (end - between) / count : 0;
+        allocate += i ? (between - begin) / COUNT : 0;
+        give += i ? (end - between) / COUNT : 0;
     }
+    snprintf(name, sizeof name, "us of 64 MiB, %s", how);
+    value(name, "cuMemAlloc %.1f, cuMemFree %.1f", allocate, give);
+}
+
+void cuda_alone(void) {
+    cuda_init();
+    cuda_context();
+    cuda_tell_time("no filter");
 }

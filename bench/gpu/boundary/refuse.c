@@ -12,10 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SECONDS = 18, MOST = 4096, NO_MEMORY = 0x51, TIMED = 40 };
+enum { SECONDS = 18, MOST = 4096, NO_MEMORY = 0x51 };
 enum { MIB = 1 << 20 };
 static const uint64_t LIMIT = 1ull << 30;
-static const size_t TIMED_BYTES = 64ull << 20;
 
 enum { BEGIN, LIMITED, PAST, AGAIN = PAST + WAYS, SUM, TIMING, END, ALL };
 static const char *const names[ALL] = {
@@ -55,20 +54,6 @@ static void works(uint64_t memory, const char *what) {
     check(cuda_computes(memory), text);
 }
 
-static void time_it(const char *how) {
-    char name[64];
-    double allocate, give;
-    cuda_time(TIMED, TIMED_BYTES, &allocate, &give);
-    snprintf(name, sizeof name, "us of 64 MiB, %s", how);
-    value(name, "cuMemAlloc %.1f, cuMemFree %.1f", allocate, give);
-}
-
-static void alone(void) {
-    cuda_init();
-    cuda_context();
-    time_it("no filter");
-}
-
 static void program(void) {
     uint64_t first = 0, second = 0, other;
     cuda_init();
@@ -86,7 +71,7 @@ static void program(void) {
     if (has_second)
         works(second, "memory from afterwards");
     mark(SUM);
-    (void)expect(PLAIN, 768, OUT_OF_MEMORY, "beside 512", &other);
+    (void)expect(PLAIN, 768, OUT_OF_MEMORY, "with 512 MiB in use", &other);
     if (has_first)
         cuda_give(PLAIN, first);
     if (has_second)
@@ -94,7 +79,7 @@ static void program(void) {
     if (expect(PLAIN, 768, 0, "with all given back", &other))
         cuda_give(PLAIN, other);
     mark(TIMING);
-    time_it("filter and counts");
+    cuda_tell_time("filter and counts");
     mark(END);
 }
 
@@ -170,7 +155,7 @@ int main(int words_count, char **words) {
     if (is_command)
         limit = LIMIT;
     else
-        check(watch_none(alone, SECONDS) == 0, "the program without a filter comes to its end");
+        check(watch_none(cuda_alone, SECONDS) == 0, "the program without a filter comes to its end");
     watch_only(memory_requests, sizeof memory_requests / sizeof *memory_requests);
     struct watched watched = watch_start(program, command, SECONDS);
     while (watch_next(&watched, &one, -1, &ended)) {

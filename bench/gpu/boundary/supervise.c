@@ -9,8 +9,8 @@
  * what the driver says to this process of the card's memory, through the program's own handles.
  */
 #define _GNU_SOURCE
-#include "figures.h"
 #include "memory.h"
+#include "nvml.h"
 
 #include <errno.h>
 #include <linux/capability.h>
@@ -21,27 +21,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SECONDS = 18, TIMED = 40, MIB = 1 << 20, SUBDEVICES = 32 };
+enum { SECONDS = 18, MIB = 1 << 20, SUBDEVICES = 32 };
 static const size_t BYTES = 64ull << 20;
 static const unsigned int given_up[] = {CAP_SYS_ADMIN, CAP_SYS_NICE, CAP_PERFMON};
 
 enum { BEGIN, BEFORE, HELD, FREED, TIMING, END };
 
 /* ---- the program ---- */
-
-static void time_it(const char *how) {
-    char name[64];
-    double allocate, give;
-    cuda_time(TIMED, BYTES, &allocate, &give);
-    snprintf(name, sizeof name, "us of 64 MiB, %s", how);
-    value(name, "cuMemAlloc %.1f, cuMemFree %.1f", allocate, give);
-}
-
-static void alone(void) {
-    cuda_init();
-    cuda_context();
-    time_it("no filter");
-}
 
 static uint64_t allocated(enum way way) {
     char what[64];
@@ -77,7 +63,7 @@ static void program(void) {
         if ((memory = allocated(way)))
             cuda_give(way, memory);
     mark(TIMING);
-    time_it("made by the supervisor");
+    cuda_tell_time("made by the supervisor");
     mark(END);
 }
 
@@ -95,7 +81,7 @@ static struct {
     int fd;
 } subdevices[SUBDEVICES];
 static unsigned int subdevice_count;
-static uint64_t figure[END + 1];
+static uint64_t reported[END + 1];
 
 static bool give_up(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -200,7 +186,7 @@ static void tell_card(const struct watched *watched) {
         if (fd >= 0)
             close(fd);
     }
-    bool has = figures_card(&total, &used);
+    bool has = nvml_card(&total, &used);
     value(
         "FB_GET_INFO_V2",
         "status 0x%x, errno %d, %u subdevices; MiB: total %.1f, heap %.1f, free %.1f, so used %.1f; NVML%s: "
@@ -216,17 +202,18 @@ static void begin_step(const struct watched *watched, unsigned int step) {
     char name[64], others[256];
     if (step < BEFORE || step > FREED)
         return;
-    figure[step] = figures_settled(watched->pid, figure[step - 1]);
-    uint64_t own = figures_process(getpid(), NULL, 0);
-    (void)figures_process(watched->pid, others, sizeof others);
+    reported[step] = nvml_settled(watched->pid, reported[step - 1]);
+    uint64_t own = nvml_process(getpid(), NULL, 0);
+    (void)nvml_process(watched->pid, others, sizeof others);
     snprintf(name, sizeof name, "NVML, %s", names[step]);
     value(name, "the program (%d) %.1f MiB, the supervisor (%d) %.1f MiB; others: %s", (int)watched->pid,
-          (double)figure[step] / MIB, (int)getpid(), (double)own / MIB, *others ? others : "none");
+          (double)reported[step] / MIB, (int)getpid(), (double)own / MIB, *others ? others : "none");
     if (step == HELD)
         tell_card(watched);
     if (step == FREED)
         value("NVML counts the memory to the program", "%s",
-              figure[HELD] >= figure[BEFORE] + BYTES && figure[FREED] + BYTES <= figure[HELD] ? "yes" : "no");
+              reported[HELD] >= reported[BEFORE] + BYTES && reported[FREED] + BYTES <= reported[HELD] ? "yes"
+                                                                                                      : "no");
     /* What the context took is told apart from what is timed. */
     if (step == BEFORE)
         value("allocations at the context", "%u", sum.seen);
@@ -255,11 +242,11 @@ int main(int count, char **words) {
     if (!check(give_up(), "CAP_SYS_ADMIN, CAP_SYS_NICE and CAP_PERFMON are given up"))
         return 1;
     if (!is_command)
-        check(watch_none(alone, SECONDS) == 0, "the program without a filter comes to its end");
+        check(watch_none(cuda_alone, SECONDS) == 0, "the program without a filter comes to its end");
     watch_only(memory_requests, sizeof memory_requests / sizeof *memory_requests);
     struct watched watched = watch_start(program, command, SECONDS);
     /* After the fork: NVML has threads and descriptors of its own. */
-    if (!figures_begin())
+    if (!nvml_begin())
         value("NVML", "there is none, or it has no card");
     while (watch_next(&watched, &one, -1, &ended)) {
         if (one.is_mark) {

@@ -110,7 +110,9 @@ void cuda_give(enum way way, uint64_t memory);
 bool cuda_copies(uint64_t memory, size_t bytes);
 bool cuda_computes(uint64_t memory);
 size_t cuda_free_bytes(void);
-/* Means of `count` pairs of cuMemAlloc and cuMemFree, in microseconds. */
-void cuda_time(unsigned int count, size_t bytes, double *allocate, double *give);
+/* Says what a pair of cuMemAlloc and cuMemFree takes, by the mean of 40. */
+void cuda_tell_time(const char *how);
+/* The same in a program that does nothing else: without a filter. */
+void cuda_alone(void);
 
 #endif

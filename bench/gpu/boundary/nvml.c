@@ -1,5 +1,5 @@
-/* See figures.h. */
-#include "figures.h"
+/* See nvml.h. */
+#include "nvml.h"
 #include "nvml/nvml.h"
 
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ static struct {
 static nvmlDevice_t card;
 static bool begun;
 
-bool figures_begin(void) {
+bool nvml_begin(void) {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!library)
         return false;
@@ -32,7 +32,7 @@ bool figures_begin(void) {
     return begun;
 }
 
-bool figures_card(uint64_t *total, uint64_t *used) {
+bool nvml_card(uint64_t *total, uint64_t *used) {
     nvmlMemory_t memory;
     if (!begun || nvml.memory(card, &memory) != NVML_SUCCESS)
         return false;
@@ -41,7 +41,7 @@ bool figures_card(uint64_t *total, uint64_t *used) {
     return true;
 }
 
-uint64_t figures_process(pid_t pid, char *others, size_t size) {
+uint64_t nvml_process(pid_t pid, char *others, size_t size) {
     nvmlProcessInfo_t found[LISTED];
     unsigned int count = LISTED;
     uint64_t bytes = 0;
@@ -59,11 +59,11 @@ uint64_t figures_process(pid_t pid, char *others, size_t size) {
     return bytes;
 }
 
-uint64_t figures_settled(pid_t pid, uint64_t before) {
+uint64_t nvml_settled(pid_t pid, uint64_t before) {
     uint64_t bytes = before;
     for (int i = 0; i < STEPS && bytes == before; i++) {
         usleep(STEP_US);
-        bytes = figures_process(pid, NULL, 0);
+        bytes = nvml_process(pid, NULL, 0);
     }
     return bytes;
 }
