@@ -87,8 +87,8 @@ def _judge(host: str, *, leaf: bool) -> None:
 def _has_acl(host: str) -> bool:
     try:
         return "system.posix_acl_access" in os.listxattr(host, follow_symlinks=False)
-    except OSError:
-        return False  # the file system has none
+    except OSError as error:
+        return error.errno != errno.EOPNOTSUPP  # the file system has none
 
 
 def _is_fixed(host: str) -> bool:
