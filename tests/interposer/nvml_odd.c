@@ -201,6 +201,48 @@ nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *
     return engine(percent, period);
 }
 
+nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period) {
+    (void)device;
+    return engine(percent, period);
+}
+
+nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period) {
+    (void)device;
+    return engine(percent, period);
+}
+
+/* The same samples; a driver before R550, which ODD_OLDER stands for, has no such list. */
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                   nvmlProcessesUtilizationInfo_v1_t *info) {
+    struct entry found[64];
+    unsigned int there = entries("ODD_SAMPLES", found), room = info->processSamplesCount;
+    (void)device;
+    if (getenv("ODD_OLDER"))
+        return NVML_ERROR_FUNCTION_NOT_FOUND;
+    info->processSamplesCount = there;
+    if (!there)
+        return NVML_ERROR_NOT_FOUND;
+    if (!info->procUtilArray || room < there)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned int i = 0; i < there; i++) {
+        unsigned int percent = (unsigned int)found[i].a;
+        info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+            .timeStamp = found[i].b, .pid = found[i].pid, .jpgUtil = percent, .ofaUtil = percent / 2};
+    }
+    return NVML_SUCCESS;
+}
+
+/* One of each engine. */
+nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
+                                  nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
+    (void)device, (void)type, (void)since;
+    *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
+    *count = 1;
+    if (samples)
+        *samples = (nvmlSample_t){1, {.uiVal = 100}};
+    return NVML_SUCCESS;
+}
+
 /* ---- confidential computing ---- */
 
 nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *size) {

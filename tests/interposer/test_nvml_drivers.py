@@ -216,6 +216,23 @@ said = [plain(nvmlDeviceGetUtilizationRates(card)), nvmlDeviceGetEncoderUtilizat
     assert unlisted[0] == {"gpu": 100, "memory": 90}, "the driver knows no pid of ours: its own answer"
 
 
+def test_engines_for_jpeg_and_optical_flow_are_as_busy_as_this_container_makes_them(
+    container: Container,
+) -> None:
+    _, one, two, ask = container
+    script = """
+def newest(kind):
+    return nvmlDeviceGetSamples(card, kind, 0)[1][0].sampleValue.uiVal
+said = [nvmlDeviceGetJpgUtilization(card)[0], nvmlDeviceGetOfaUtilization(card)[0], newest(8), newest(9)]
+"""
+    listed = f"{one.pid()}:5 {two.pid()}:5"
+    mine = f"{one.pid()}:30:1000 {two.pid()}:20:1000 {one.pid()}:40:3000"
+    assert ask(script, compute=listed, samples=f"{OTHER}:90:4000 {mine}") == [60, 30, 60, 30]
+    assert ask(script, compute=listed, samples=f"{OTHER}:90:4000") == [0, 0, 0, 0]
+    older = ask(script, compute=listed, samples=mine, older="1")
+    assert older == [100] * 4, "a driver that tells them of no process: its own answer"
+
+
 def test_protected_memory_is_bounded_by_the_slice(container: Container) -> None:
     inside, _, _, ask = container
     script = """

@@ -342,6 +342,8 @@ NVML_ALONE = {
     "nvmlDeviceGetConfComputeMemSizeInfo",
     "nvmlDeviceGetConfComputeProtectedMemoryUsage",
     "nvmlDeviceGetDynamicPstatesInfo",
+    "nvmlDeviceGetJpgUtilization",
+    "nvmlDeviceGetOfaUtilization",
     "nvmlDeviceGetProcessesUtilizationInfo",
     "nvmlDeviceGetRunningProcessDetailList",
 }

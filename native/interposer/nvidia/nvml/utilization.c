@@ -58,36 +58,47 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, sample *sample
     return result;
 }
 
-nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
-                                                   nvmlProcessesUtilizationInfo_v1_t *info) {
+/* The same of the newer list (since R550), which has JPEG and optical flow too; `procUtilArray` is to be
+ * freed. */
+static nvmlReturn_t infos_of_ours(nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *infos) {
     struct processes own;
-    if (!info || info->version != NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1))
-        return ASK(nvmlDeviceGetProcessesUtilizationInfo, device, info);
-    nvmlProcessesUtilizationInfo_v1_t real = {.version = info->version,
-                                              .lastSeenTimeStamp = info->lastSeenTimeStamp};
-    nvmlReturn_t result = ASK(nvmlDeviceGetProcessesUtilizationInfo, device, &real);
+    infos->processSamplesCount = 0;
+    infos->procUtilArray = NULL;
+    nvmlReturn_t result = ASK(nvmlDeviceGetProcessesUtilizationInfo, device, infos);
     if (result != NVML_ERROR_INSUFFICIENT_SIZE)
         return result;
-    real.processSamplesCount += 64;
-    real.procUtilArray = calloc(real.processSamplesCount, sizeof *real.procUtilArray);
-    if (!real.procUtilArray || !view_processes(-1, &own)) {
-        free(real.procUtilArray);
+    infos->processSamplesCount += 64;
+    infos->procUtilArray = calloc(infos->processSamplesCount, sizeof *infos->procUtilArray);
+    if (!infos->procUtilArray || !view_processes(-1, &own)) {
+        free(infos->procUtilArray);
+        infos->procUtilArray = NULL;
         return NVML_ERROR_MEMORY;
     }
-    result = ASK(nvmlDeviceGetProcessesUtilizationInfo, device, &real);
-    unsigned int there = 0;
-    if (result == NVML_SUCCESS) {
-        there = view_keep(&own, real.procUtilArray, real.processSamplesCount, sizeof *real.procUtilArray,
-                          __builtin_offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
+    result = ASK(nvmlDeviceGetProcessesUtilizationInfo, device, infos);
+    if (result == NVML_SUCCESS)
+        infos->processSamplesCount =
+            view_keep(&own, infos->procUtilArray, infos->processSamplesCount, sizeof *infos->procUtilArray,
+                      __builtin_offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
+    free(own.found);
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                   nvmlProcessesUtilizationInfo_v1_t *info) {
+    if (!info || info->version != NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1))
+        return ASK(nvmlDeviceGetProcessesUtilizationInfo, device, info);
+    nvmlProcessesUtilizationInfo_v1_t ours = {.version = info->version,
+                                              .lastSeenTimeStamp = info->lastSeenTimeStamp};
+    nvmlReturn_t result = infos_of_ours(device, &ours);
+    unsigned int there = result == NVML_SUCCESS ? ours.processSamplesCount : 0;
+    if (result == NVML_SUCCESS)
         result =
             there ? view_fits(&info->processSamplesCount, there, info->procUtilArray) : NVML_ERROR_NOT_FOUND;
-    }
     if (result == NVML_SUCCESS) {
-        memcpy(info->procUtilArray, real.procUtilArray, there * sizeof *real.procUtilArray);
-        info->lastSeenTimeStamp = real.lastSeenTimeStamp;
+        memcpy(info->procUtilArray, ours.procUtilArray, there * sizeof *ours.procUtilArray);
+        info->lastSeenTimeStamp = ours.lastSeenTimeStamp;
     }
-    free(own.found);
-    free(real.procUtilArray);
+    free(ours.procUtilArray);
     return result;
 }
 
@@ -128,23 +139,57 @@ static bool known(nvmlDevice_t device, bool *none) {
     return is;
 }
 
+/* The time (us since 1970) from which on samples count. */
+static unsigned long long window_start(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000 - WINDOW;
+}
+
 /* How busy this container keeps the device; false where that cannot be told. */
 static bool busy_of_ours(nvmlDevice_t device, struct busy *busy) {
-    struct timespec now;
     sample *samples;
     unsigned int count = 0;
     bool none = false;
     *busy = (struct busy){0};
     if (!known(device, &none))
         return none && xpu_nvml_index(device) >= 0;
-    clock_gettime(CLOCK_REALTIME, &now);
-    unsigned long long stamp =
-        (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
-    nvmlReturn_t result = samples_of_ours(device, stamp - WINDOW, &samples, &count);
+    nvmlReturn_t result = samples_of_ours(device, window_start(), &samples, &count);
     if (result == NVML_SUCCESS)
         add_up(samples, count, busy);
     free(samples);
     return result == NVML_SUCCESS || result == NVML_ERROR_NOT_FOUND;
+}
+
+/* The same of the engines that only the newer list tells of. */
+static bool engines_of_ours(nvmlDevice_t device, unsigned int *jpeg, unsigned int *flow) {
+    nvmlProcessesUtilizationInfo_v1_t infos = {.version =
+                                                   NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1),
+                                               .lastSeenTimeStamp = window_start()};
+    struct busy busy = {0};
+    bool none = false;
+    *jpeg = *flow = 0;
+    if (!known(device, &none))
+        return none && xpu_nvml_index(device) >= 0;
+    nvmlReturn_t result = infos_of_ours(device, &infos);
+    unsigned int count = result == NVML_SUCCESS ? infos.processSamplesCount : 0;
+    sample *samples = calloc(count + 1, sizeof *samples);
+    for (unsigned int i = 0; samples && i < count; i++) {
+        const nvmlProcessUtilizationInfo_v1_t *info = &infos.procUtilArray[i];
+        /* (encoder and decoder are other engines, added up alike) */
+        samples[i] = (sample){.pid = info->pid,
+                              .timeStamp = info->timeStamp,
+                              .encUtil = info->jpgUtil,
+                              .decUtil = info->ofaUtil};
+    }
+    if (samples)
+        add_up(samples, count, &busy);
+    *jpeg = busy.encoder;
+    *flow = busy.decoder;
+    bool told = samples && (result == NVML_SUCCESS || result == NVML_ERROR_NOT_FOUND);
+    free(samples);
+    free(infos.procUtilArray);
+    return told;
 }
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
@@ -171,6 +216,22 @@ nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *
     return result;
 }
 
+nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *rate, unsigned int *period) {
+    unsigned int jpeg, flow;
+    nvmlReturn_t result = ASK(nvmlDeviceGetJpgUtilization, device, rate, period);
+    if (result == NVML_SUCCESS && engines_of_ours(device, &jpeg, &flow))
+        *rate = jpeg;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *rate, unsigned int *period) {
+    unsigned int jpeg, flow;
+    nvmlReturn_t result = ASK(nvmlDeviceGetOfaUtilization, device, rate, period);
+    if (result == NVML_SUCCESS && engines_of_ours(device, &jpeg, &flow))
+        *rate = flow;
+    return result;
+}
+
 nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info) {
     struct busy busy;
     nvmlReturn_t result = ASK(nvmlDeviceGetDynamicPstatesInfo, device, info);
@@ -182,17 +243,32 @@ nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamic
     return result;
 }
 
+/* What this container makes of a kind of samples now; false: they are of something else, or it cannot be
+ * told. */
+static bool rate_of_ours(nvmlDevice_t device, nvmlSamplingType_t type, unsigned int *rate) {
+    struct busy busy;
+    unsigned int jpeg, flow;
+    if (type == NVML_JPG_UTILIZATION_SAMPLES || type == NVML_OFA_UTILIZATION_SAMPLES) {
+        bool told = engines_of_ours(device, &jpeg, &flow);
+        *rate = type == NVML_JPG_UTILIZATION_SAMPLES ? jpeg : flow;
+        return told;
+    }
+    if (type < NVML_GPU_UTILIZATION_SAMPLES || type > NVML_DEC_UTILIZATION_SAMPLES ||
+        !busy_of_ours(device, &busy))
+        return false;
+    const unsigned int rates[] = {busy.gpu, busy.memory, busy.encoder, busy.decoder};
+    *rate = rates[type - NVML_GPU_UTILIZATION_SAMPLES];
+    return true;
+}
+
 /* The card's samples of the past cannot be taken apart: none is above what this container makes now. */
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
                                   nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
-    struct busy busy;
+    unsigned int rate;
     nvmlReturn_t result = ASK(nvmlDeviceGetSamples, device, type, since, value_type, count, samples);
-    if (result != NVML_SUCCESS || !samples || type < NVML_GPU_UTILIZATION_SAMPLES ||
-        type > NVML_DEC_UTILIZATION_SAMPLES || *value_type != NVML_VALUE_TYPE_UNSIGNED_INT ||
-        !busy_of_ours(device, &busy))
+    if (result != NVML_SUCCESS || !samples || *value_type != NVML_VALUE_TYPE_UNSIGNED_INT ||
+        !rate_of_ours(device, type, &rate))
         return result;
-    const unsigned int rates[] = {busy.gpu, busy.memory, busy.encoder, busy.decoder};
-    unsigned int rate = rates[type - NVML_GPU_UTILIZATION_SAMPLES];
     for (unsigned int i = 0; i < *count; i++)
         if (samples[i].sampleValue.uiVal > rate)
             samples[i].sampleValue.uiVal = rate;
