@@ -176,6 +176,37 @@ NVML_API nvmlReturn_t nvmlDeviceGetPowerState(nvmlDevice_t device, unsigned int 
     return nvmlDeviceGetPerformanceState(device, state);
 }
 
+/* Bits of nvmlClocksEventReasons: nothing else slows a simulated card down. */
+enum { REASON_IDLE = 0x1, REASONS_KNOWN = 0x1ff };
+
+NVML_API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device,
+                                                                unsigned long long *reasons) {
+    uint64_t percent = 0;
+    CHECK(nvml_check_alive, device, reasons);
+    nvmlReturn_t result = nvml_busy_percent(device, &percent);
+    if (result == NVML_SUCCESS)
+        *reasons = percent ? 0 : REASON_IDLE;
+    return result;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t device,
+                                                                  unsigned long long *reasons) {
+    CHECK(nvml_check_alive, device, reasons);
+    *reasons = REASONS_KNOWN;
+    return NVML_SUCCESS;
+}
+
+/* Their names since R535. */
+NVML_API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device,
+                                                             unsigned long long *reasons) {
+    return nvmlDeviceGetCurrentClocksThrottleReasons(device, reasons);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device,
+                                                               unsigned long long *reasons) {
+    return nvmlDeviceGetSupportedClocksThrottleReasons(device, reasons);
+}
+
 /* The modes of a card that nobody has changed. */
 #define FIXED_MODE(function, value)                                                                          \
     NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *mode) {                                \

@@ -187,7 +187,7 @@ NVML_API const char *nvmlErrorString(nvmlReturn_t result) {
         "Insufficient Resources",
         "Frequency not supported",
         "Argument version mismatch",
-        "Deprecated",
+        "Requested functionality has been deprecated",
         "Not Ready",
         "No GPUs found",
         "Invalid state",

@@ -77,6 +77,18 @@ NVML_API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsig
     return engine(device, percent, period);
 }
 
+NVML_API nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *percent,
+                                                  unsigned int *period) {
+    CHECK(nvml_check_alive, device, percent && period);
+    return engine(device, percent, period);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *percent,
+                                                  unsigned int *period) {
+    CHECK(nvml_check_alive, device, percent && period);
+    return engine(device, percent, period);
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device,
                                                       nvmlGpuDynamicPstatesInfo_t *info) {
     uint64_t percent = 0;

@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <string.h>
+#include <time.h>
 
 #if defined(__x86_64__) && !defined(XPU_SIM_COMMON_START)
 __asm__(".symver dlopen,dlopen@GLIBC_2.2.5\n"
@@ -55,6 +56,7 @@ __asm__(".symver dlopen,dlopen@GLIBC_2.17\n"
 #endif
 
 struct nvml nvml;
+unsigned int smi_branch;
 
 /* Called in place of a function that this driver does not have. */
 static nvmlReturn_t missing(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
@@ -103,4 +105,19 @@ nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsign
     if (result != NVML_SUCCESS)
         *count = 0;
     return result;
+}
+
+unsigned int smi_accounted(nvmlDevice_t device, unsigned int pids[SMI_MAX_PROCESSES]) {
+    unsigned int count = SMI_MAX_PROCESSES;
+    return nvml.nvmlDeviceGetAccountingPids(device, &count, pids) == NVML_SUCCESS ? count : 0;
+}
+
+bool smi_mig(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig) {
+    unsigned int most = 0;
+    return nvml.nvmlDeviceGetMaxMigDeviceCount(device, &most) == NVML_SUCCESS && index < most &&
+           nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index, mig) == NVML_SUCCESS;
+}
+
+void smi_sleep(unsigned int ms) {
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
 }

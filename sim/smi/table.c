@@ -54,8 +54,10 @@ static void print_head(void) {
     strftime(when, sizeof when, "%a %b %e %H:%M:%S %Y", localtime_r(&now, &parts));
     printf("%s       \n", when);
     line(frame);
-    snprintf(text, sizeof text, " NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %d.%d", driver, driver,
-             cuda / 1000, cuda % 1000 / 10);
+    snprintf(text, sizeof text,
+             smi_branch < SMI_RENAMED ? " NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %d.%d"
+                                      : " NVIDIA-SMI %-22s KMD Version: %-13s CUDA UMD Version: %d.%d",
+             driver, driver, cuda / 1000, cuda % 1000 / 10);
     full(text);
     rule('|', '-', '+');
     line("| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |");
@@ -138,12 +140,6 @@ static void print_device(nvmlDevice_t device) {
 static const char *mig_rule =
     "+------------------+----------------------------------+-----------+-----------------------+";
 
-static bool next_mig(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig) {
-    unsigned int most = 0;
-    return nvml.nvmlDeviceGetMaxMigDeviceCount(device, &most) == NVML_SUCCESS && index < most &&
-           nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index, mig) == NVML_SUCCESS;
-}
-
 static void print_mig(nvmlDevice_t device, nvmlDevice_t mig, unsigned int index) {
     nvmlDeviceAttributes_t parts = {0};
     nvmlMemory_v2_t memory;
@@ -173,7 +169,7 @@ static void print_mig_table(const struct selection *selection) {
     nvmlDevice_t mig;
     bool any = false;
     for (unsigned int i = 0; i < selection->count; i++)
-        for (unsigned int j = 0; next_mig(selection->devices[i], j, &mig); j++) {
+        for (unsigned int j = 0; smi_mig(selection->devices[i], j, &mig); j++) {
             if (!any) {
                 puts("");
                 line(frame);
@@ -254,7 +250,7 @@ void smi_list(const struct selection *selection) {
         nvml.nvmlDeviceGetName(selection->devices[i], name, sizeof name);
         nvml.nvmlDeviceGetUUID(selection->devices[i], uuid, sizeof uuid);
         printf("GPU %u: %s (UUID: %s)\n", index, name, uuid);
-        for (unsigned int j = 0; next_mig(selection->devices[i], j, &mig); j++) {
+        for (unsigned int j = 0; smi_mig(selection->devices[i], j, &mig); j++) {
             nvml.nvmlDeviceGetName(mig, name, sizeof name);
             nvml.nvmlDeviceGetUUID(mig, uuid, sizeof uuid);
             const char *profile = strstr(name, "MIG ");

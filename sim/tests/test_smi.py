@@ -48,7 +48,7 @@ def test_the_table_has_the_driver_each_card_and_each_process(up: Up, process: St
     assert width == {91}, "all lines are of one width"
     table = "\n".join(lines)
     assert (
-        "| NVIDIA-SMI 615.36.02              Driver Version: 615.36.02      CUDA Version: 13.4     |" in table
+        "| NVIDIA-SMI 615.36.02              KMD Version: 615.36.02     CUDA UMD Version: 13.4     |" in table
     )
     assert (
         "|   1  Tesla T4                       On  |   00000000:00:11.0 Off |                    0 |" in table
@@ -146,6 +146,11 @@ def test_cards_are_chosen_by_any_of_their_names(up: Up, chosen: str) -> None:
     assert query(root, "--query-gpu=index", "--format=csv,noheader", f"--id={name}") == ["2"]
 
 
+def test_before_r610_the_table_has_the_driver_s_version(up: Up) -> None:
+    head = "| NVIDIA-SMI 595.58.03              Driver Version: 595.58.03      CUDA Version: 13.2     |"
+    assert head in query(up("1xT4-R595").root)
+
+
 def test_versions_and_help(up: Up) -> None:
     root = up("1xT4-R535").root
     assert query(root, "--version") == [
@@ -157,6 +162,15 @@ def test_versions_and_help(up: Up) -> None:
     assert any("--query-gpu" in line for line in query(root, "-h"))
 
 
+def test_since_r610_the_driver_s_version_is_the_kmd_s(up: Up) -> None:
+    assert query(up("1xT4-R610").root, "--version")[2:] == [
+        'DRIVER version      : Deprecated, see "KMD version" instead',
+        'CUDA version        : Deprecated, see "CUDA UMD version" instead',
+        "KMD version         : 610.43.02",
+        "CUDA UMD version    : 13.3",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
@@ -166,6 +180,14 @@ def test_versions_and_help(up: Up) -> None:
         (["--query-gpu=index"], 2, "--format="),
         (["--query-gpu=index", "--format=xml"], 2, "--format="),
         (["-L", "--query-gpu=index", "--format=csv"], 2, "Invalid combination"),
+        (["-x"], 2, "Invalid combination"),
+        (["-q", "-x", "-d", "MEMORY"], 2, "Invalid combination"),
+        (["-q", "-d", "MEMORY,COLOUR"], 2, '"COLOUR" is not a known display type'),
+        (["-q", "--loop=often"], 2, '"often" is not a valid number'),
+        (["dmon", "-d", "0"], 2, '"0" is not a valid number'),
+        (["dmon", "-s", "pz"], 2, "Metric 'z' is not recognized"),
+        (["dmon", "-q"], 2, "Option -q is not recognized"),
+        (["topo"], 2, "-m alone is simulated"),
         (["-i", "7"], 6, "No devices were found"),
     ],
 )

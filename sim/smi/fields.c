@@ -1,0 +1,226 @@
+/*
+ * nvidia-smi's values of a device, read through NVML, and the tables of where each is printed.
+ */
+#define _GNU_SOURCE
+#include "fields.h"
+
+bool smi_has(const struct field *field) {
+    return smi_branch >= field->since && (!field->until || smi_branch < field->until);
+}
+
+bool smi_value(const struct field *field, const struct subject *of, char *text, size_t size) {
+    *text = 0;
+    nvmlReturn_t result = field->read ? field->read(of, field, text, size) : NVML_ERROR_NOT_SUPPORTED;
+    if (result == NVML_ERROR_NOT_SUPPORTED || result == NVML_ERROR_FUNCTION_NOT_FOUND)
+        snprintf(text, size, "N/A");
+    else if (result != NVML_SUCCESS)
+        snprintf(text, size, "%s", nvml.nvmlErrorString(result));
+    return result == NVML_SUCCESS;
+}
+
+/* ---- readers ---- */
+
+#define NUMBER(name, function, format)                                                                       \
+    VALUE(name, unsigned int value = 0, nvml.function(of->device, &value), format, value)
+#define MODE(name, function)                                                                                 \
+    VALUE(name, unsigned int value = 0, nvml.function(of->device, &value), "%s", enabled(value))
+/* The current mode, or with the argument 1 the pending one. */
+#define MODES(name, function)                                                                                \
+    VALUE(name, unsigned int modes[2] = {0}, nvml.function(of->device, &modes[0], &modes[1]), "%s",          \
+          enabled(modes[field->argument]))
+#define WATTS(name, function)                                                                                \
+    VALUE(name, unsigned int value = 0, nvml.function(of->device, &value), "%u.%02u", value / 1000,          \
+          value % 1000 / 10)
+#define MEMORY(name, member)                                                                                 \
+    VALUE(name, nvmlMemory_v2_t memory, smi_memory(of->device, &memory), "%llu", MIB(memory.member))
+#define BAR1(name, member)                                                                                   \
+    VALUE(name, nvmlBAR1Memory_t bar = {0}, nvml.nvmlDeviceGetBAR1MemoryInfo(of->device, &bar), "%llu",      \
+          MIB(bar.member))
+#define PROTECTED(name, member)                                                                              \
+    VALUE(name, nvmlMemory_t memory = {0},                                                                   \
+          nvml.nvmlDeviceGetConfComputeProtectedMemoryUsage(of->device, &memory), "%llu",                    \
+          MIB(memory.member))
+#define RATE(name, member)                                                                                   \
+    VALUE(name, nvmlUtilization_t rates = {0}, nvml.nvmlDeviceGetUtilizationRates(of->device, &rates), "%u", \
+          rates.member)
+#define ENGINE(name, function)                                                                               \
+    VALUE(name, unsigned int value[2] = {0}, nvml.function(of->device, &value[0], &value[1]), "%u", value[0])
+#define PCI(name, format, member)                                                                            \
+    VALUE(name, nvmlPciInfo_t pci = {0}, nvml.nvmlDeviceGetPciInfo_v3(of->device, &pci), format, pci.member)
+/* Of a MIG device. */
+#define PART(name, member)                                                                                   \
+    VALUE(name, nvmlDeviceAttributes_t parts = {0}, nvml.nvmlDeviceGetAttributes_v2(of->device, &parts),     \
+          "%u", parts.member)
+
+static const char *enabled(unsigned int mode) { return mode ? "Enabled" : "Disabled"; }
+
+static const char *word(const char *const *words, size_t count, unsigned int number) {
+    return number < count && words[number] ? words[number] : "Unknown";
+}
+
+static const char *const compute_modes[] = {"Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"};
+static const char *const brands[] = {[2] = "Tesla", [14] = "NVIDIA"};
+static const char *const architectures[] = {
+    [6] = "Turing", [7] = "Ampere", [8] = "Ada Lovelace", [9] = "Hopper"};
+
+TEXT(name_of, nvmlDeviceGetName)
+TEXT(uuid, nvmlDeviceGetUUID)
+TEXT(serial, nvmlDeviceGetSerial)
+TEXT(vbios, nvmlDeviceGetVbiosVersion)
+NUMBER(index_of, nvmlDeviceGetIndex, "%u")
+NUMBER(minor_number, nvmlDeviceGetMinorNumber, "%u")
+NUMBER(board_id, nvmlDeviceGetBoardId, "0x%x")
+NUMBER(gpu_instance, nvmlDeviceGetGpuInstanceId, "%u")
+NUMBER(compute_instance, nvmlDeviceGetComputeInstanceId, "%u")
+NUMBER(link_generation, nvmlDeviceGetCurrPcieLinkGeneration, "%u")
+NUMBER(link_generation_max, nvmlDeviceGetMaxPcieLinkGeneration, "%u")
+NUMBER(link_width, nvmlDeviceGetCurrPcieLinkWidth, "%u")
+NUMBER(link_width_max, nvmlDeviceGetMaxPcieLinkWidth, "%u")
+NUMBER(fan_speed, nvmlDeviceGetFanSpeed, "%u")
+NUMBER(pstate, nvmlDeviceGetPerformanceState, "P%u")
+NUMBER(accounting_size, nvmlDeviceGetAccountingBufferSize, "%u")
+MODE(accounting_mode, nvmlDeviceGetAccountingMode)
+MODE(persistence_mode, nvmlDeviceGetPersistenceMode)
+MODE(display_mode, nvmlDeviceGetDisplayMode)
+MODE(display_active, nvmlDeviceGetDisplayActive)
+MODES(mig_mode, nvmlDeviceGetMigMode)
+MODES(ecc_mode, nvmlDeviceGetEccMode)
+WATTS(power_draw, nvmlDeviceGetPowerUsage)
+WATTS(power_enforced, nvmlDeviceGetEnforcedPowerLimit)
+WATTS(power_limit, nvmlDeviceGetPowerManagementLimit)
+MEMORY(memory_total, total)
+MEMORY(memory_reserved, reserved)
+MEMORY(memory_used, used)
+MEMORY(memory_free, free)
+BAR1(bar1_total, bar1Total)
+BAR1(bar1_used, bar1Used)
+BAR1(bar1_free, bar1Free)
+PROTECTED(protected_total, total)
+PROTECTED(protected_used, used)
+PROTECTED(protected_free, free)
+RATE(utilization_gpu, gpu)
+RATE(utilization_memory, memory)
+ENGINE(utilization_encoder, nvmlDeviceGetEncoderUtilization)
+ENGINE(utilization_decoder, nvmlDeviceGetDecoderUtilization)
+ENGINE(utilization_jpeg, nvmlDeviceGetJpgUtilization)
+ENGINE(utilization_ofa, nvmlDeviceGetOfaUtilization)
+PCI(bus_id, "%s", busId)
+PCI(pci_domain, "0x%04X", domain)
+PCI(pci_bus, "0x%02X", bus)
+PCI(pci_device, "0x%02X", device)
+PCI(pci_device_id, "0x%08X", pciDeviceId)
+PCI(pci_subsystem_id, "0x%08X", pciSubSystemId)
+PART(part_multiprocessors, multiprocessorCount)
+PART(part_copy, sharedCopyEngineCount)
+PART(part_encoders, sharedEncoderCount)
+PART(part_decoders, sharedDecoderCount)
+PART(part_ofas, sharedOfaCount)
+PART(part_jpegs, sharedJpegCount)
+VALUE(brand, unsigned int value = 0, nvml.nvmlDeviceGetBrand(of->device, &value), "%s",
+      word(brands, COUNT(brands), value))
+VALUE(architecture, unsigned int value = 0, nvml.nvmlDeviceGetArchitecture(of->device, &value), "%s",
+      word(architectures, COUNT(architectures), value))
+VALUE(compute_mode, unsigned int value = 0, nvml.nvmlDeviceGetComputeMode(of->device, &value), "%s",
+      word(compute_modes, COUNT(compute_modes), value))
+VALUE(count_of_gpus, unsigned int value = 0, nvml.nvmlDeviceGetCount_v2(&value), "%u", value)
+VALUE(temperature, unsigned int value = 0, nvml.nvmlDeviceGetTemperature(of->device, 0, &value), "%u", value)
+/* The argument: which threshold. */
+VALUE(temperature_threshold, unsigned int value = 0,
+      nvml.nvmlDeviceGetTemperatureThreshold(of->device, field->argument, &value), "%u", value)
+/* The argument: which clock. */
+VALUE(clock_now, unsigned int value = 0, nvml.nvmlDeviceGetClockInfo(of->device, field->argument, &value),
+      "%u", value)
+VALUE(clock_max, unsigned int value = 0, nvml.nvmlDeviceGetMaxClockInfo(of->device, field->argument, &value),
+      "%u", value)
+/* The argument: 0 sent, 1 received. */
+VALUE(throughput, unsigned int value = 0,
+      nvml.nvmlDeviceGetPcieThroughput(of->device, field->argument, &value), "%u", value)
+VALUE(throughput_mb, unsigned int value = 0,
+      nvml.nvmlDeviceGetPcieThroughput(of->device, field->argument, &value), "%u", value / 1000)
+/* The argument: one of the reasons. */
+VALUE(reason, unsigned long long value = 0,
+      nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of->device, &value), "%s",
+      value & field->argument ? "Active" : "Not Active")
+VALUE(reasons_active, unsigned long long value = 0,
+      nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of->device, &value), "0x%016llX", value)
+VALUE(reasons_supported, unsigned long long value = 0,
+      nvml.nvmlDeviceGetSupportedClocksThrottleReasons(of->device, &value), "0x%016llX", value)
+/* The argument: 2 if uncorrected, 1 if since ever. */
+VALUE(ecc_total, unsigned long long value = 0,
+      nvml.nvmlDeviceGetTotalEccErrors(of->device, field->argument >> 1, field->argument & 1, &value), "%llu",
+      value)
+/* The argument: sessions, frames a second, latency. */
+VALUE(encoder_stats, unsigned int value[3] = {0},
+      nvml.nvmlDeviceGetEncoderStats(of->device, &value[0], &value[1], &value[2]), "%u",
+      value[field->argument])
+VALUE(capture_sessions, nvmlFBCStats_t value = {0}, nvml.nvmlDeviceGetFBCStats(of->device, &value), "%u",
+      value.sessionsCount)
+VALUE(capture_fps, nvmlFBCStats_t value = {0}, nvml.nvmlDeviceGetFBCStats(of->device, &value), "%u",
+      value.averageFPS)
+VALUE(capture_latency, nvmlFBCStats_t value = {0}, nvml.nvmlDeviceGetFBCStats(of->device, &value), "%u",
+      value.averageLatency)
+
+READ(deprecated) {
+    UNUSED, (void)text, (void)size;
+    return NVML_ERROR_DEPRECATED;
+}
+
+nvmlReturn_t smi_timestamp(const struct subject *of, const struct field *field, char *text, size_t size) {
+    struct timespec now;
+    struct tm parts;
+    UNUSED;
+    clock_gettime(CLOCK_REALTIME, &now);
+    size_t length = strftime(text, size, "%Y/%m/%d %H:%M:%S", localtime_r(&now.tv_sec, &parts));
+    snprintf(text + length, size - length, ".%03ld", now.tv_nsec / 1000000);
+    return NVML_SUCCESS;
+}
+
+READ(driver_version) {
+    UNUSED;
+    return nvml.nvmlSystemGetDriverVersion(text, (unsigned int)size);
+}
+
+READ(compute_cap) {
+    int major = 0, minor = 0;
+    UNUSED;
+    nvmlReturn_t result = nvml.nvmlDeviceGetCudaComputeCapability(of->device, &major, &minor);
+    snprintf(text, size, "%d.%d", major, minor);
+    return result;
+}
+
+/* ---- the tables ---- */
+
+const struct field smi_gpu_fields[] = {
+#include "gpu_fields.def"
+    {0},
+};
+
+const struct field smi_mig_fields[] = {
+#include "mig_fields.def"
+    {0},
+};
+
+const struct field smi_device_columns[] = {
+    {CSV("pwr"), .unit = "W", .read = power_draw, .sections = 'p'},
+    {CSV("gtemp"), .unit = "C", .read = temperature, .sections = 'p'},
+    {CSV("mtemp"), .unit = "C", .sections = 'p'},
+    {CSV("sm"), .unit = "%", .read = utilization_gpu, .sections = 'u'},
+    {CSV("mem"), .unit = "%", .read = utilization_memory, .sections = 'u'},
+    {CSV("enc"), .unit = "%", .read = utilization_encoder, .sections = 'u'},
+    {CSV("dec"), .unit = "%", .read = utilization_decoder, .sections = 'u'},
+    {CSV("jpg"), .unit = "%", .read = utilization_jpeg, .sections = 'u', .since = 535},
+    {CSV("ofa"), .unit = "%", .read = utilization_ofa, .sections = 'u', .since = 535},
+    {CSV("mclk"), .unit = "MHz", .read = clock_now, .argument = 2, .sections = 'c'},
+    {CSV("pclk"), .unit = "MHz", .read = clock_now, .sections = 'c'},
+    {CSV("pviol"), .unit = "%", .sections = 'v'},
+    {CSV("tviol"), .unit = "bool", .sections = 'v'},
+    {CSV("fb"), .unit = "MB", .read = memory_used, .sections = 'm'},
+    {CSV("bar1"), .unit = "MB", .read = bar1_used, .sections = 'm'},
+    {CSV("ccpm"), .unit = "MB", .read = protected_used, .sections = 'm', .since = 535},
+    {CSV("sbecc"), .unit = "errs", .read = ecc_total, .sections = 'e'},
+    {CSV("dbecc"), .unit = "errs", .read = ecc_total, .argument = 2, .sections = 'e'},
+    {CSV("pci"), .unit = "errs", .sections = 'e'},
+    {CSV("rxpci"), .unit = "MB/s", .read = throughput_mb, .argument = 1, .sections = 't'},
+    {CSV("txpci"), .unit = "MB/s", .read = throughput_mb, .sections = 't'},
+    {0},
+};
