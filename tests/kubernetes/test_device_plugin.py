@@ -24,7 +24,7 @@ import pytest
 
 from support.containerd_files import configured
 from support.kubernetes_api import ApiServer, Object
-from support.stand_in_kubelet import Kubelet, until
+from support.stand_in_kubelet import Kubelet, needed, until
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
@@ -79,9 +79,16 @@ class Plugin:
     def start(self, *options: str) -> None:
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(self.command(*options), env=self.environ, stderr=log)
+        needed[self.process] = self.log_file
+
+    def may_end(self) -> None:
+        """It ends by itself: what is waited for then does not need it."""
+        assert self.process is not None
+        needed.pop(self.process)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
+        self.may_end()
         self.process.send_signal(number)
         status = self.process.wait(30)
         self.process = None
@@ -103,11 +110,14 @@ def plugin(
 ) -> Iterator[Plugin]:
     """Not started; with four T4 on the node, and a Node object."""
     up("4xT4")
+    # Without NVML's binding there are none, and each test would wait for them.
+    assert len(devices()) == 4
     api_server.put(NODE_PATH, {"kind": "Node"})
     found = Plugin(tmp_path, installed, kubelet, api_server)
     monkeypatch.setenv("XPU_CONFIG", str(found.config))
     yield found
     if found.process is not None:
+        needed.pop(found.process, None)
         found.process.kill()
         found.process.wait()
 
@@ -424,6 +434,7 @@ def test_a_plugin_beside_which_another_could_run_ends(
 ) -> None:
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    plugin.may_end()
     (run_dir / "kubernetes.lock").unlink()
     until(lambda: "the lock of the node's one device plugin was removed" in plugin.log(), "it ends")
     until(lambda: kubelet.healthy(MEMORY) == 0, "it has ended")
@@ -676,6 +687,20 @@ def test_an_assignment_that_proves_nothing_is_refused_and_the_pod_says_why(
     assert not reservations()
 
 
+def test_a_static_pod_is_told_that_no_scheduler_places_it_and_what_to_do(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    plugin.configure(placement="extender")
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    pod(plugin.api, "a", {MEMORY: "4"}, annotations={"kubernetes.io/config.mirror": "0123456789abcdef" * 2})
+    until(lambda: events(plugin.api, "a"), "the pod says why")
+    ((reason, message),) = events(plugin.api, "a")
+    assert reason == "XPURefused"
+    assert message.startswith("a static pod is placed by no scheduler")
+    assert "kubernetes.placement: node" in message and "nodeName" not in message
+
+
 def test_a_pod_that_was_signed_with_a_key_which_comes_later_starts_when_it_is_there(
     plugin: Plugin, kubelet: Kubelet
 ) -> None:
@@ -904,7 +929,7 @@ def _free_port() -> int:
 def test_without_grpc_it_is_said_what_to_install(plugin: Plugin) -> None:
     code = f"import sys; sys.modules['grpc'] = None; {_MAIN}"
     command = [sys.executable, "-c", code, *plugin.command()[3:]]
-    done = subprocess.run(command, env=plugin.environ, capture_output=True, text=True)
+    done = subprocess.run(command, env=plugin.environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith("xpu: the device plugin needs gRPC (")
     # On no index: by its name pip would not find it.
@@ -912,8 +937,20 @@ def test_without_grpc_it_is_said_what_to_install(plugin: Plugin) -> None:
     assert "the DaemonSet" in done.stderr and done.stderr.endswith("`pip install '.[kubernetes]'`\n")
 
 
+def test_a_plugin_that_ends_for_want_of_a_package_is_waited_for_no_longer(
+    plugin: Plugin, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    (tmp_path / "grpc.py").write_text("raise ImportError('there is none')\n")
+    plugin.environ["PYTHONPATH"] = f"{tmp_path}:{plugin.environ['PYTHONPATH']}"
+    plugin.start()
+    began = time.monotonic()
+    with pytest.raises(AssertionError, match=r"the device plugin needs gRPC \(there is none\)"):
+        until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    assert time.monotonic() - began < 15
+
+
 def test_a_name_that_is_not_the_configured_one_is_refused(plugin: Plugin) -> None:
     plugin.configure(node_name="n2")
-    done = subprocess.run(plugin.command(), env=plugin.environ, capture_output=True, text=True)
+    done = subprocess.run(plugin.command(), env=plugin.environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert f"the node's name is n1, and kubernetes.node_name in {plugin.config} is n2" in done.stderr

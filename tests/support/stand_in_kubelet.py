@@ -10,6 +10,7 @@ and marks a resource's devices unhealthy when the stream of the endpoint that wa
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import tempfile
 import threading
@@ -48,10 +49,18 @@ _CALLS = {
 }
 
 
+#: Programs without which nothing comes that a test waits for, each with its log.
+needed: dict[subprocess.Popen[bytes], Path] = {}
+
+
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """What `condition` returns as soon as that is true."""
+    """What `condition` returns as soon as that is true. A program of `needed` that has ended, as one does
+    that lacks a package, is an error at once, with what it has said: all tests that wait for it would wait in
+    vain, half an hour in sum."""
     deadline = time.monotonic() + WAIT_S
     while not (found := condition()):
+        for program, log in needed.items():
+            assert program.poll() is None, f"{what}: the program has ended; its log: {log.read_text()}"
         assert time.monotonic() < deadline, f"it did not come to it that {what}"
         time.sleep(0.01)
     return found

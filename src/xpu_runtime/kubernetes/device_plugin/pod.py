@@ -62,6 +62,11 @@ class PodOnNode(Value):
         """What it is known by, as Reservation.key: two objects may say that they are one static pod."""
         return self.uid, self.namespace, self.name
 
+    @property
+    def is_static(self) -> bool:
+        """Whether the kubelet has it from its own folder: no scheduler places it, and nobody assigns it."""
+        return _HASH.fullmatch(self.uid) is not None
+
     @classmethod
     def of(cls, item: Mapping[str, Any], known: Resources) -> PodOnNode | None:
         """None for a pod that asks for no device, by whatever name: what has one by an alias that was turned

@@ -269,6 +269,13 @@ class Pods:
             reservation = of_assignment(assigned, pod.namespace, pod.name, key_id)
             with self._ledger.turn(_left(until)):
                 return reserve(inventory, config, reservation) or reservation
+        if config.kubernetes_placement != "node" and pod.is_static:
+            raise XpuError(
+                "a static pod is placed by no scheduler, and this node gives devices by the scheduler "
+                "extender's assignments alone (kubernetes.placement: extender)",
+                "make it a pod of the API, such as a DaemonSet's, or have nodes place pods themselves "
+                "(kubernetes.placement: node; docs/kubernetes.md, Variants)",
+            )
         if config.kubernetes_placement != "node":
             raise XpuError(
                 "the pod has no assignment, and this node gives devices by assignments alone "
