@@ -98,6 +98,9 @@ class Api:
     def create_pod(self, pod: dict[str, Any]) -> dict[str, Any]:
         return self.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
 
+    def patch_pod(self, name: str, change: dict[str, Any], part: str = "") -> None:
+        self.call("PATCH", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}{part}", change, _MERGE)
+
     def delete_pod(self, name: str, grace: int | None = None) -> None:
         body = {} if grace is None else {"gracePeriodSeconds": grace}
         try:
