@@ -90,12 +90,6 @@ def _measure(
     free = list(kubelet.devices[CORES])
     endpoint = kubelet.endpoint(CORES)
     endpoint.call("GetDevicePluginOptions")
-    asked = [{"available_deviceIDs": free, "allocation_size": 30}]
-    _print(
-        "GetPreferredAllocation",
-        300,
-        lambda: endpoint.call("GetPreferredAllocation", container_requests=asked),
-    )
     given = [{"devices_ids": free[:30]}]
     _print("Allocate", 2000, lambda: endpoint.call("Allocate", container_requests=given))
     for number in range(pods):

@@ -177,6 +177,11 @@ def described(api: ApiServer) -> Object:
     return found
 
 
+def devices_of(api: ApiServer) -> list[str]:
+    """The UUIDs that the node's annotation has."""
+    return [each["uuid"] for each in described(api)["devices"]]
+
+
 def taken_by_docker(uuid: str, gib: int, cores: int | None = None, pid: int | None = None) -> Grant:
     """A grant of a container that is no pod's: process `pid`, or this one."""
     pid = pid or os.getpid()
@@ -261,12 +266,12 @@ def test_a_unit_that_makes_too_long_a_list_is_refused_with_one_that_fits(
     done = subprocess.run(plugin.command(), env=plugin.environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "xpu: kubernetes.memory_unit: 1MiB: the list of yoyoworks.com/xpu-mem has 38 MiB with it, and the "
-        "kubelet takes 4 MiB: a unit that fits this node is 16MiB"
+        "xpu: kubernetes.memory_unit: 1MiB: the list of yoyoworks.com/xpu-mem has 18 MiB with it, and the "
+        "kubelet takes 4 MiB: a unit that fits this node is 8MiB"
     )
-    plugin.configure(memory_unit="16MiB")
+    plugin.configure(memory_unit="8MiB")
     plugin.start()
-    until(lambda: plugin.kubelet.healthy(MEMORY) == 8 * 80 * 64, "that fits")
+    until(lambda: plugin.kubelet.healthy(MEMORY) == 8 * 80 * 128, "that fits")
 
 
 def test_what_docker_has_is_not_offered_and_the_node_says_so(
@@ -323,7 +328,7 @@ def test_a_drained_card_is_not_offered_until_it_is_undrained(plugin: Plugin, kub
     until(lambda: kubelet.healthy(CORES) == 400, "they are again")
 
 
-def test_a_card_that_is_lost_is_unhealthy_under_its_ids_and_recovers(
+def test_a_card_that_is_lost_is_unhealthy_in_the_status_of_its_pods_alone_and_recovers(
     plugin: Plugin, kubelet: Kubelet, up: Callable[..., simulator.SimState]
 ) -> None:
     simulator.down()
@@ -334,20 +339,37 @@ def test_a_card_that_is_lost_is_unhealthy_under_its_ids_and_recovers(
     )
     up(well)
     second = devices()[1]
+    plugin.configure(placement="extender")
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    # Of one size, and bound in another order than the kubelet comes to them.
+    cards = dict(zip("abcdefgh", [*devices(), *devices()], strict=True))
+    for name, uuid in cards.items():
+        pod(plugin.api, name, {MEMORY: "4"}, uid=f"u-{name}", annotations=assigned(f"u-{name}", uuid, 4))
+    until(lambda: len(reservations()) == 8, "all are reserved")
+    for name in "hcafgebd":
+        kubelet.allocate(name, MEMORY, 4)
+        kubelet.pre_start(name, MEMORY)
     simulator.down()
     up(lost)
-    until(lambda: kubelet.healthy(MEMORY) == 45, "one is unhealthy")
+
+    def sick() -> set[str]:
+        """The pods that are told by an ID that it is not healthy."""
+        return {name for name in cards if "Unhealthy" in kubelet.resource_status(name)[MEMORY].values()}
+
+    until(lambda: sick() == {"b", "f"}, "the pods of the second card know, and no others")
+    assert set(kubelet.resource_status("b")[MEMORY].values()) == {"Unhealthy"}
+    until(lambda: kubelet.healthy(MEMORY) == 45, "one card is not offered")
     assert kubelet.capacity(MEMORY) == 60
-    sick = {each for each, health in kubelet.devices[MEMORY].items() if health == "Unhealthy"}
-    assert sick == {f"{second}::{number}" for number in range(15)}
+    told_ids = {each for name in cards for each in kubelet.resource_status(name)[MEMORY]}
+    assert not [each for each in told_ids for uuid in devices_of(plugin.api) if uuid in each]
     until(lambda: described(plugin.api)["devices"][1]["why"], "the node says why")
     told = described(plugin.api)["devices"][1]
     assert (told["uuid"], told["healthy"], told["memory"]) == (second, False, 15 * GIB)
     simulator.down()
     up(well)
     until(lambda: kubelet.healthy(MEMORY) == 60, "it has recovered")
+    until(lambda: sick() == set(), "its pods know")
 
 
 def test_a_driver_that_hangs_makes_all_unhealthy_and_nothing_else_hang(
@@ -467,6 +489,26 @@ def test_a_plugin_that_starts_again_leaves_pods_as_they_are(
     kubelet.pre_start("a", MEMORY)
     assert reservations() == before
     assert len(list(kubelet.plugins.iterdir())) == 5
+
+
+def test_a_pod_keeps_the_ids_that_an_earlier_build_gave_it_until_it_ends(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    """They named cards. A kubelet that starts again fails a pod whose IDs are in no list."""
+    before = [f"{devices()[3]}::{number}" for number in range(4)]
+    pod(plugin.api, "a", {MEMORY: "4"})
+    kubelet.given["default", "a", "main", MEMORY] = before
+    plugin.start()
+    until(lambda: set(before) <= kubelet.devices.get(MEMORY, {}).keys(), "they are in the list")
+    until(lambda: (kubelet.healthy(MEMORY), kubelet.capacity(MEMORY)) == (60, 60), "the number is the same")
+    kubelet.pre_start("a", MEMORY)
+    pod(plugin.api, "b", {MEMORY: "11"})
+    kubelet.allocate("b", MEMORY, 11)
+    kubelet.pre_start("b", MEMORY)
+    plugin.api.delete("/api/v1/namespaces/default/pods/a")
+    kubelet.remove("a")
+    until(lambda: not [each for each in kubelet.devices[MEMORY] if "::" in each], "they are gone with it")
+    assert kubelet.capacity(MEMORY) == 60
 
 
 def test_two_plugins_on_a_node_are_one_too_many(plugin: Plugin, kubelet: Kubelet) -> None:
@@ -640,10 +682,7 @@ def test_an_assignment_says_which_card_it_is(plugin: Plugin, kubelet: Kubelet) -
     pod(plugin.api, "a", {MEMORY: "4"}, uid="u-a", annotations=assigned("u-a", third, 4))
     until(reservations, "it is reserved")
     assert reservations()["a"].containers == {"main": (Share(third, 4 * GIB, None),)}
-    # So that the kubelet's and our view of a card's health are of one card.
     kubelet.allocate("a", MEMORY, 4)
-    ((_, ids),) = kubelet.given.items()
-    assert {each.partition("::")[0] for each in ids} == {third}
     kubelet.pre_start("a", MEMORY)
 
 

@@ -2,7 +2,7 @@
 
 Its registration server, the client that it is to plugins, and PodResources; tests/kubernetes has a real
 kubelet besides. As the real one (pkg/kubelet/cm/devicemanager of 1.20 to 1.36) it
-removes all sockets when it starts, takes only healthy IDs that nobody has, calls without naming the pod,
+removes all sockets when it starts, takes any healthy IDs that nobody has, calls without naming the pod,
 gives a regular container the IDs of its pod's init containers first and tells PodResources nothing of these,
 and marks a resource's devices unhealthy when the stream of the endpoint that was registered last ends.
 """
@@ -10,6 +10,7 @@ and marks a resource's devices unhealthy when the stream of the endpoint that wa
 from __future__ import annotations
 
 import importlib
+import random
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,6 @@ def _compiled(name: str) -> Any:
 PLUGIN, RESOURCES = _compiled("deviceplugin_v1beta1"), _compiled("podresources_v1")
 _CALLS = {
     "GetDevicePluginOptions": (PLUGIN.Empty, PLUGIN.DevicePluginOptions),
-    "GetPreferredAllocation": (PLUGIN.PreferredAllocationRequest, PLUGIN.PreferredAllocationResponse),
     "Allocate": (PLUGIN.AllocateRequest, PLUGIN.AllocateResponse),
     "PreStartContainer": (PLUGIN.PreStartContainerRequest, PLUGIN.PreStartContainerResponse),
 }
@@ -163,7 +163,7 @@ class Kubelet:
     def _register(self, request: Any, context: grpc.ServicerContext) -> Any:
         if request.version != "v1beta1":
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "unsupported version")
-        assert request.options.pre_start_required and request.options.get_preferred_allocation_available
+        assert request.options.pre_start_required and not request.options.get_preferred_allocation_available
         # As the real one, it connects after it has answered.
         threading.Thread(target=self._connect, args=(request.resource_name, request.endpoint)).start()
         return PLUGIN.Empty()
@@ -202,6 +202,16 @@ class Kubelet:
                 devices = holder.devices.add(resource_name=resource, device_ids=ids)
                 devices.topology.nodes.add(ID=1)
         return answer
+
+    def resource_status(self, pod: str, container: str = "main") -> dict[str, dict[str, str]]:
+        """The container's status.allocatedResourcesStatus from 1.36 on, by resource and ID
+        (ManagerImpl.UpdateAllocatedResourcesStatus): an ID that is not in the list any more is healthy."""
+        with self._lock:
+            return {
+                resource: {each: self.devices.get(resource, {}).get(each, "Healthy") for each in ids}
+                for (_, of, name, resource), ids in self.given.items()
+                if (of, name) == (pod, container)
+            }
 
     # What tests do
 
@@ -243,12 +253,7 @@ class Kubelet:
         number -= len(again)
         assert len(free) >= number, f"UnexpectedAdmissionError: {len(free)} of {resource}, {number} requested"
         endpoint = self.endpoint(resource)
-        ids = again
-        if number:
-            asked = [{"available_deviceIDs": free, "allocation_size": number}]
-            chosen = endpoint.call("GetPreferredAllocation", container_requests=asked).container_responses[0]
-            assert len(set(chosen.deviceIDs)) == number and set(chosen.deviceIDs) <= set(free)
-            ids = [*again, *chosen.deviceIDs]
+        ids = [*again, *random.sample(free, number)]  # it walks a map
         answer = endpoint.call("Allocate", container_requests=[{"devices_ids": ids}])
         with self._lock:
             self.given[key] = ids

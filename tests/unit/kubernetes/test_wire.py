@@ -19,9 +19,6 @@ PAIRS = [
     (v1beta1.RegisterRequest, PLUGIN.RegisterRequest),
     (v1beta1.Device, PLUGIN.Device),
     (v1beta1.ListAndWatchResponse, PLUGIN.ListAndWatchResponse),
-    (v1beta1.ContainerPreferredAllocationRequest, PLUGIN.ContainerPreferredAllocationRequest),
-    (v1beta1.PreferredAllocationRequest, PLUGIN.PreferredAllocationRequest),
-    (v1beta1.PreferredAllocationResponse, PLUGIN.PreferredAllocationResponse),
     (v1beta1.AllocateRequest, PLUGIN.AllocateRequest),
     (v1beta1.AllocateResponse, PLUGIN.AllocateResponse),
     (v1beta1.PreStartContainerRequest, PLUGIN.PreStartContainerRequest),
@@ -61,17 +58,9 @@ MESSAGES = st.one_of(
         TEXT,
         TEXT,
         TEXT,
-        st.none() | st.builds(v1beta1.DevicePluginOptions, st.booleans(), st.booleans()),
+        st.none() | st.builds(v1beta1.DevicePluginOptions, st.booleans()),
     ),
-    st.builds(
-        v1beta1.PreferredAllocationRequest,
-        st.lists(
-            st.builds(
-                v1beta1.ContainerPreferredAllocationRequest, IDS, IDS, st.integers(-(1 << 31), (1 << 31) - 1)
-            ),
-            max_size=3,
-        ).map(tuple),
-    ),
+    st.builds(v1beta1.PreStartContainerRequest, IDS),
     st.builds(
         v1beta1.AllocateResponse,
         st.lists(

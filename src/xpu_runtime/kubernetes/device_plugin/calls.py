@@ -1,4 +1,4 @@
-"""What the kubelet is answered: Allocate, GetPreferredAllocation, PreStartContainer.
+"""What the kubelet is answered: Allocate, PreStartContainer.
 
 Allocate does not say whose container it is, and need not: what a container gets is in its pod's reservation.
 It answers with one variable, from which the runtime knows that the container has devices by its pod, even
@@ -15,16 +15,12 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin.given import Given
 from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
-from xpu_runtime.kubernetes.device_plugin.offer import preferred
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
 from xpu_runtime.kubernetes.device_plugin.pods import Pods
 from xpu_runtime.kubernetes.device_plugin.v1beta1 import (
     AllocateRequest,
     AllocateResponse,
     ContainerAllocateResponse,
-    ContainerPreferredAllocationResponse,
-    PreferredAllocationRequest,
-    PreferredAllocationResponse,
     PreStartContainerRequest,
 )
 
@@ -52,15 +48,6 @@ class KubeletCalls:
         self._api = api
         self._listed = listed
         self._changed = changed
-
-    def preferred(self, resource: str, request: PreferredAllocationRequest) -> PreferredAllocationResponse:
-        given = self._given.last
-        answers = []
-        for each in request.containers:
-            first = self._pods.likely_devices(resource, each.size, given.by_pod(resource))
-            ids = preferred(each.available, each.must_include, each.size, given.ids(resource) or (), first)
-            answers.append(ContainerPreferredAllocationResponse(ids))
-        return PreferredAllocationResponse(tuple(answers))
 
     def allocate(self, resource: str, request: AllocateRequest) -> AllocateResponse:
         self._changed()

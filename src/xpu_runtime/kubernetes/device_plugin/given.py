@@ -13,33 +13,42 @@ from xpu_runtime.kubernetes.device_plugin import kubelet
 from xpu_runtime.kubernetes.device_plugin.v1beta1 import PodResources
 from xpu_runtime.value import Value
 
-#: Namespace and name of a pod.
+#: Namespace and name of a pod; and of a container, with the pod's.
 PodName = tuple[str, str]
+ContainerName = tuple[str, str, str]
 
 
 class GivenNow(Value):
     """As it was told last. `is_known` is False where nothing could be told."""
 
     is_known: bool = False
-    #: By resource, then by pod.
-    by_resource: Mapping[str, Mapping[PodName, frozenset[str]]] = {}
+    #: By resource, then by container.
+    by_resource: Mapping[str, Mapping[ContainerName, frozenset[str]]] = {}
 
     def ids(self, resource: str, pods: Collection[PodName] | None = None) -> frozenset[str] | None:
         """The IDs that pods have (those named, or all); None: it is not known."""
         if not self.is_known:
             return None
         some = self.by_resource.get(resource, {})
-        return frozenset().union(*(ids for pod, ids in some.items() if pods is None or pod in pods))
+        return frozenset().union(*(ids for of, ids in some.items() if pods is None or of[:2] in pods))
+
+    def ids_of(self, resource: str, containers: Collection[ContainerName]) -> frozenset[str]:
+        """The IDs that these containers have."""
+        some = self.by_resource.get(resource, {})
+        return frozenset().union(*(ids for of, ids in some.items() if of in containers))
 
     def by_pod(self, resource: str) -> dict[PodName, int]:
         """How many IDs each pod has."""
-        return {pod: len(ids) for pod, ids in self.by_resource.get(resource, {}).items()}
+        found: dict[PodName, int] = {}
+        for (namespace, pod, _), ids in self.by_resource.get(resource, {}).items():
+            found[namespace, pod] = found.get((namespace, pod), 0) + len(ids)
+        return found
 
     def owner(self, resource: str, ids: Iterable[str]) -> PodName | None:
         """The pod that has some of these IDs, as they are one pod's; None: none does, as far as is told."""
         wanted = frozenset(ids)
-        found = [pod for pod, some in self.by_resource.get(resource, {}).items() if wanted & some]
-        return found[0] if len(found) == 1 else None
+        found = {of[:2] for of, some in self.by_resource.get(resource, {}).items() if wanted & some}
+        return found.pop() if len(found) == 1 else None
 
 
 class Given:
@@ -85,13 +94,13 @@ class Given:
                 self._turn.notify_all()
         return told
 
-    def _sorted(self, pods: Iterable[PodResources]) -> dict[str, dict[PodName, frozenset[str]]]:
-        found: dict[str, dict[PodName, frozenset[str]]] = {}
+    def _sorted(self, pods: Iterable[PodResources]) -> dict[str, dict[ContainerName, frozenset[str]]]:
+        found: dict[str, dict[ContainerName, frozenset[str]]] = {}
         for pod in pods:
             for container in pod.containers:
                 for devices in container.devices:
                     if devices.resource in self._resources:
                         of_resource = found.setdefault(devices.resource, {})
-                        before = of_resource.get((pod.namespace, pod.name), frozenset())
-                        of_resource[pod.namespace, pod.name] = before | frozenset(devices.ids)
+                        name = pod.namespace, pod.name, container.name
+                        of_resource[name] = of_resource.get(name, frozenset()) | frozenset(devices.ids)
         return found

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.device_plugin import node
 from xpu_runtime.kubernetes.device_plugin.cards import cards, strengths, with_known
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
-from xpu_runtime.kubernetes.device_plugin.given import Given
+from xpu_runtime.kubernetes.device_plugin.given import ContainerName, Given
 from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
 from xpu_runtime.kubernetes.device_plugin.offer import Card, Offer, check_size, offered
 from xpu_runtime.kubernetes.device_plugin.pods import Pods
 from xpu_runtime.kubernetes.device_plugin.server import Served
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger, Taken
 from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.request.assignment import AssignmentError, read_keys
 from xpu_runtime.vendors.inventory import Inventory
 
@@ -155,13 +156,15 @@ class Looking:
         given, asking = self._given.last, self._pods.asking()
         # Before the API has answered nobody is known, and all that have IDs count.
         active = asking if self._pods.is_listed else None
+        faulty = {card.uuid for card in self.cards if card.fault}
+        sick = [name for each in self.taken.reservations.values() for name in _containers_on(faulty, each)]
         for resource, served in self._served.items():
             waiting = self._pods.waiting(resource, given.by_pod(resource))
-            seen = self.cards, given.ids(resource, active), waiting
+            seen = self.cards, given.ids(resource, active), waiting, given.ids_of(resource, sick)
             if self._offered_of.get(resource) == seen:
                 continue
             self._offered_of[resource] = seen
-            offer = offered(resource, self.cards, self._resources, seen[1], waiting)
+            offer = offered(resource, self.cards, self._resources, *seen[1:])
             self.offers[resource] = offer
             if served.tell(offer):
                 self._log(f"{resource}: {len(offer.healthy)} of {len(offer.ids)} to be had")
@@ -170,6 +173,14 @@ class Looking:
         if problem != self._problems.get(part, ""):
             self._problems[part] = problem
             self._log(problem or f"{part}: it is well again")
+
+
+def _containers_on(devices: Collection[str], reservation: Reservation) -> Iterator[ContainerName]:
+    """The containers that have something of one of these devices."""
+    for group in (reservation.init, reservation.sidecars, reservation.containers):
+        for name, shares in group.items():
+            if any(share.device_uuid in devices for share in shares):
+                yield reservation.namespace, reservation.pod, name
 
 
 def key_ids(path: str) -> list[str]:

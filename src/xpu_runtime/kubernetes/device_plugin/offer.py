@@ -1,16 +1,17 @@
 """What a node offers to Kubernetes: IDs by resource, and how many of them may be had. Pure functions.
 
-The kubelet counts IDs and knows no cards: which of them it gives to whom says nothing on where a container's
-slice is (that is the reservation's to say). So what is told is a number: of the IDs that nobody has, as many
-are healthy as there are units free on the cards, and the others are not, whoever has taken those: docker, or
-pods through another resource. IDs of a card that is not healthy are all unhealthy, IDs of one that is drained
-or reserved where no pod has them. Reads neither ledger nor driver.
+The kubelet counts IDs and does not say for which pod it asks: which of them it gives to whom says nothing on
+where a container's slice is (that is the reservation's to say). So an ID names no card. One that did would
+often name another card than the pod has, to all who read IDs: exporters in PodResources, and from Kubernetes
+1.36 on everybody in a pod's allocatedResourcesStatus. What is told is a number: of the IDs that nobody has,
+as many are healthy as there are units free on the cards, and the others are not, whoever has taken those:
+docker, or pods through another resource. An ID that a container has is healthy as long as the cards of that
+container are, by its reservation. Reads neither ledger nor driver.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Collection, Sequence
 
 from xpu_runtime.errors import ConfigError
@@ -20,8 +21,6 @@ from xpu_runtime.ledger.grants import Use
 from xpu_runtime.request.units import show_exactly
 from xpu_runtime.value import Value
 
-#: Between a device's UUID and a number; as others have it, whose tools look for what is before it.
-_SEPARATOR = "::"
 #: What one entry of ListAndWatchResponse has besides the ID: four tags and lengths, and the longer state.
 _ENTRY_BYTES = 6 + len(UNHEALTHY)
 
@@ -93,20 +92,24 @@ def _not_counted(kind: str) -> NotImplementedError:
 
 
 @functools.cache
-def _ids(uuid: str, number: int) -> tuple[str, ...]:
-    """The IDs of a device with so many units; the same strings each time, as there are thousands."""
-    return tuple(f"{uuid}{_SEPARATOR}{n}" for n in range(number))
+def _ids(resource: str, number: int) -> tuple[str, ...]:
+    """The same strings each time, as there are thousands."""
+    return tuple(f"{_prefix(resource)}{n}" for n in range(number))
 
 
-def ids_of(resource: str, card: Card, resources: Resources) -> tuple[str, ...]:
-    """The IDs of a card, in their order."""
-    number = units(resource, card.memory_bytes, resources)
-    return (card.uuid,)[:number] if resource == WHOLE else _ids(card.uuid, number)
+def _prefix(resource: str) -> str:
+    """What the IDs of a resource begin with. No two resources have one: a kubelet that is told of a change
+    finds the pod that has an ID by the ID alone (1.36, getPodAndContainerForDevice)."""
+    return f"{resource.rpartition('/')[2]}-"
 
 
-def card_of(device_id: str) -> str:
-    """The UUID of the device that an ID is of."""
-    return device_id.partition(_SEPARATOR)[0]
+def ids_of(resource: str, cards: Sequence[Card], resources: Resources) -> tuple[str, ...]:
+    """The IDs of all cards, in their order: one a unit."""
+    return _ids(resource, _total(resource, cards, resources))
+
+
+def _total(resource: str, cards: Sequence[Card], resources: Resources) -> int:
+    return sum(units(resource, card.memory_bytes, resources) for card in cards)
 
 
 def offered(
@@ -115,87 +118,54 @@ def offered(
     resources: Resources,
     allocated: Collection[str] | None,
     waiting: Waiting,
+    sick: Collection[str] = (),
 ) -> Offer:
     """The IDs of `resource`, and which of them the kubelet may give to somebody.
 
     `allocated`: those that pods have; None where that is not known: then only what others than pods have is
-    taken off, and what the kubelet has given it takes off itself.
+    taken off, and what the kubelet has given it takes off itself. `sick`: of these, those of containers whose
+    slice is on a card that is not healthy.
     """
-    ids = {card.uuid: ids_of(resource, card, resources) for card in cards}
+    names = ids_of(resource, cards, resources)
     open_cards = [card for card in cards if not card.fault and not card.withheld]
     if allocated is None:
-        left = {
-            each.uuid: _without_others(resource, each, len(ids[each.uuid]), resources) for each in open_cards
-        }
-        spare = 0
-        allocated = ()
-    else:
-        left = {each.uuid: free_units(resource, each, each.use, resources) for each in open_cards}
-        # What waits needs its IDs, or the kubelet would fail its pod for good; what is not reserved yet has
-        # to be taken from what is free for others.
-        spare = waiting.units - min(waiting.not_reserved, sum(left.values()))
-    unused = {card.uuid: [each for each in ids[card.uuid] if each not in allocated] for card in open_cards}
-    healthy = {each for card in cards if not card.fault for each in ids[card.uuid] if each in allocated}
-    # First the IDs of the cards that have room, then, for the rest of the number, any.
-    for uuid, some in unused.items():
-        here = min(left[uuid], len(some))
-        healthy.update(some[:here])
-        spare += left[uuid] - here
-    rest = [each for some in unused.values() for each in some if each not in healthy]
-    healthy.update(rest[:spare])
-    return Offer(tuple(each for card in cards for each in ids[card.uuid]), frozenset(healthy))
+        number = sum(_without_others(resource, card, resources) for card in open_cards)
+        return Offer(names, frozenset(names[:number]))
+    free = sum(free_units(resource, card, card.use, resources) for card in open_cards)
+    # What waits needs its IDs, or the kubelet would fail its pod for good; what is not reserved yet has to be
+    # taken from what is free for others.
+    number = free + waiting.units - min(waiting.not_reserved, free)
+    # A pod keeps its IDs until it ends, those too that are not among the names any more, such as of an
+    # earlier build: a kubelet that starts again fails a pod whose IDs are not in the list. As many others
+    # are left out.
+    known = frozenset(names)
+    unused = [each for each in names if each not in allocated][: max(len(names) - len(allocated), 0)]
+    listed = frozenset(unused).union(allocated)
+    foreign = sorted(each for each in allocated if each not in known)
+    healthy = frozenset(unused[:number]).union(each for each in allocated if each not in sick)
+    return Offer((*(each for each in names if each in listed), *foreign), healthy)
 
 
-def by_state(offer: Offer, cards: Sequence[Card]) -> dict[str, int]:
-    """How many IDs may be had (or have been given), are of a card with a fault, are of one that is
+def by_state(resource: str, offer: Offer, cards: Sequence[Card], resources: Resources) -> dict[str, int]:
+    """How many IDs may be had (or have been given), are for cards with a fault, are for those that are
     drained or reserved, and are taken elsewhere: by who is no pod, or by pods through other resources."""
-    faulty = {card.uuid for card in cards if card.fault}
-    withheld = {card.uuid for card in cards if card.withheld and not card.fault}
-    rest = Counter(card_of(each) for each in offer.ids if each not in offer.healthy)
-    found = {
-        "unhealthy": sum(number for uuid, number in rest.items() if uuid in faulty),
-        "withheld": sum(number for uuid, number in rest.items() if uuid in withheld),
+    rest = len(offer.ids) - len(offer.healthy)
+    faulty = min(rest, _total(resource, [card for card in cards if card.fault], resources))
+    closed = [card for card in cards if card.withheld and not card.fault]
+    left = sum(free_units(resource, card, card.use, resources) for card in closed)
+    withheld = min(rest - faulty, left)
+    return {
+        "healthy": len(offer.healthy),
+        "unhealthy": faulty,
+        "withheld": withheld,
+        "elsewhere": rest - faulty - withheld,
     }
-    return {"healthy": len(offer.healthy), **found, "elsewhere": sum(rest.values()) - sum(found.values())}
 
 
-def _without_others(resource: str, card: Card, total: int, resources: Resources) -> int:
+def _without_others(resource: str, card: Card, resources: Resources) -> int:
+    total = units(resource, card.memory_bytes, resources)
     taken = total - free_units(resource, card, card.others, resources)
     return max(total - taken, 0)
-
-
-def preferred(
-    available: Sequence[str],
-    must_include: Sequence[str],
-    size: int,
-    allocated: Collection[str],
-    first: Sequence[tuple[str, int]] = (),
-) -> tuple[str, ...]:
-    """`size` IDs of `available`, `must_include` among them, of as few cards as can be.
-
-    `first`: cards, and how many of each, that are thought to be the right ones. Otherwise a card that has
-    enough and of which the least is left; where none has enough, those of which the most is left.
-    """
-    chosen = list(dict.fromkeys(must_include))[:size]
-    known = set(chosen)
-    by_card: dict[str, list[str]] = {}
-    for each in available:
-        if each not in known:
-            by_card.setdefault(card_of(each), []).append(each)
-    for uuid, count in first:
-        some = by_card.get(uuid, [])[: min(count, size - len(chosen))]
-        chosen += some
-        by_card[uuid] = by_card.get(uuid, [])[len(some) :]
-    begun = Counter(card_of(each) for each in [*chosen, *allocated])
-    while len(chosen) < size and any(by_card.values()):
-        need = size - len(chosen)
-        enough = [uuid for uuid, some in by_card.items() if len(some) >= need]
-        if enough:
-            best = min(enough, key=lambda uuid: (len(by_card[uuid]), not begun[uuid]))
-        else:
-            best = max(by_card, key=lambda uuid: len(by_card[uuid]))
-        chosen += by_card.pop(best)[:need]
-    return tuple(chosen)
 
 
 def check_size(cards: Sequence[Card], resources: Resources) -> None:
@@ -222,14 +192,9 @@ def _unit_text(unit: int) -> str:
 
 def _size(resource: str, cards: Sequence[Card], resources: Resources) -> int:
     """Bytes of ListAndWatchResponse, with IDs of up to 127 bytes."""
-    total = 0
-    for card in cards:
-        count = units(resource, card.memory_bytes, resources)
-        each = len(card.uuid) + len(_SEPARATOR) + _ENTRY_BYTES
-        total += (
-            count * each + sum(max(count - 10**digits, 0) for digits in range(1, len(str(count)))) + count
-        )
-    return total
+    count = _total(resource, cards, resources)
+    numbers = count + sum(max(count - int(10**digits), 0) for digits in range(1, len(str(count))))
+    return count * (len(_prefix(resource)) + _ENTRY_BYTES) + numbers
 
 
 def _unit_that_fits(resource: str, cards: Sequence[Card], resources: Resources) -> int:

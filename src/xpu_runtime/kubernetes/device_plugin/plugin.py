@@ -86,7 +86,7 @@ class Plugin:
         self._is_due = threading.Event()
         #: When the kubelet's folder, and what is reserved, was looked at last (time.monotonic).
         self._registered_at = self._reconciled_at = time.monotonic()
-        resources = resources_of(self._last)
+        self._resources = resources = resources_of(self._last)
         self._ledger = SharedLedger()
         self._driver = DriverLook(settings.health_s, settings.health_timeout_s)
         self._given = Given(settings.pod_resources, resources.names)
@@ -251,7 +251,7 @@ class Plugin:
         resources = {}
         for name, offer in list(self._looking.offers.items()):
             ids = given.ids(name)
-            resources[name] = by_state(offer, self._looking.cards)
+            resources[name] = by_state(name, offer, self._looking.cards, self._resources)
             resources[name].update({} if ids is None else {"given": len(ids)})
         return metrics.Figures(
             resources,

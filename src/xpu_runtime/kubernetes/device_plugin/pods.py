@@ -405,23 +405,6 @@ class Pods:
         refused = sum(bool(each.refused) and each.reservation is None for each in states)
         return {"reserved": reserved, "refused": refused, "waiting": len(states) - reserved - refused}
 
-    def likely_devices(
-        self, resource: str, units: int, given: Mapping[tuple[str, str], int]
-    ) -> tuple[tuple[str, int], ...]:
-        """The devices of the oldest pod that has a container which asks for so many units, and that has not
-        been given any (it is likely the one that the kubelet asks for); and how many units of each."""
-        with self._lock:
-            states = [each for each in self._states.values() if each.reservation is not None]
-        for state in sorted(states, key=lambda each: each.pod.created):
-            if (state.pod.namespace, state.pod.name) in given:
-                continue
-            for container, asked in state.pod.by_container.items():
-                if asked.get(resource) == units and state.reservation is not None:
-                    shares = state.reservation.of(container)
-                    each = -(-units // max(len(shares), 1))
-                    return tuple((share.device_uuid, each) for share in shares)
-        return ()
-
 
 def _left(until: float | None) -> float:
     """Seconds that a turn with the ledger, or an answer, may take."""

@@ -24,14 +24,12 @@ from xpu_runtime.kubernetes.device_plugin.v1beta1 import (
     DevicePluginOptions,
     Empty,
     ListAndWatchResponse,
-    PreferredAllocationRequest,
-    PreferredAllocationResponse,
     PreStartContainerRequest,
 )
 from xpu_runtime.kubernetes.device_plugin.wire import Message
 from xpu_runtime.messages import line_of
 
-OPTIONS = DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+OPTIONS = DevicePluginOptions(pre_start_required=True)
 #: Starts of containers that wait at one time; each takes a thread.
 _MOST_CALLS = 64
 #: Seconds for calls that are under way when a server ends.
@@ -43,10 +41,6 @@ Observe = Callable[[str, str, float], None]
 
 class Calls(Protocol):
     """What answers the kubelet's calls; XpuError refuses one."""
-
-    def preferred(
-        self, resource: str, request: PreferredAllocationRequest
-    ) -> PreferredAllocationResponse: ...
 
     def allocate(self, resource: str, request: AllocateRequest) -> AllocateResponse: ...
 
@@ -119,9 +113,6 @@ class Server:
         handlers = {
             "GetDevicePluginOptions": self._unary("options", Empty, lambda _: OPTIONS),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
-            "GetPreferredAllocation": self._unary(
-                "preferred", PreferredAllocationRequest, lambda r: calls.preferred(resource, r)
-            ),
             "Allocate": self._unary("allocate", AllocateRequest, lambda r: calls.allocate(resource, r)),
             "PreStartContainer": self._unary(
                 "pre_start", PreStartContainerRequest, lambda r: calls.pre_start(resource, r)

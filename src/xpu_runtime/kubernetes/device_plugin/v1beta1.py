@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xpu_runtime.kubernetes.device_plugin.wire import FLAG, MANY, NUMBER, ONE, PAIRS, TEXT, TEXTS, Message
+from xpu_runtime.kubernetes.device_plugin.wire import FLAG, MANY, ONE, PAIRS, TEXT, TEXTS, Message
 
 VERSION = "v1beta1"
 #: The kubelet's own socket, in the folder of plugins' sockets.
@@ -31,8 +31,7 @@ class Empty(Message):
 
 class DevicePluginOptions(Message):
     pre_start_required: bool = False
-    get_preferred_allocation_available: bool = False
-    WIRE = {"pre_start_required": (1, FLAG), "get_preferred_allocation_available": (2, FLAG)}
+    WIRE = {"pre_start_required": (1, FLAG)}
 
 
 class RegisterRequest(Message):
@@ -57,28 +56,6 @@ class Device(Message):
 class ListAndWatchResponse(Message):
     devices: tuple[Device, ...] = ()
     WIRE = {"devices": (1, MANY, Device)}
-
-
-class ContainerPreferredAllocationRequest(Message):
-    available: tuple[str, ...] = ()
-    must_include: tuple[str, ...] = ()
-    size: int = 0
-    WIRE = {"available": (1, TEXTS), "must_include": (2, TEXTS), "size": (3, NUMBER)}
-
-
-class PreferredAllocationRequest(Message):
-    containers: tuple[ContainerPreferredAllocationRequest, ...] = ()
-    WIRE = {"containers": (1, MANY, ContainerPreferredAllocationRequest)}
-
-
-class ContainerPreferredAllocationResponse(Message):
-    ids: tuple[str, ...] = ()
-    WIRE = {"ids": (1, TEXTS)}
-
-
-class PreferredAllocationResponse(Message):
-    containers: tuple[ContainerPreferredAllocationResponse, ...] = ()
-    WIRE = {"containers": (1, MANY, ContainerPreferredAllocationResponse)}
 
 
 class ContainerAllocateRequest(Message):

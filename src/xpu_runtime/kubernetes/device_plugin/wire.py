@@ -2,8 +2,8 @@
 
 The kubelet's two interfaces have a few small messages. With google.protobuf for them the plugin would be 3 MB
 larger, of the 40 that it may have, and its generated files would bind it to one range of versions of that
-package; grpcio itself takes bytes. Only what these messages need is here: strings, booleans, integers, maps
-of strings, and messages in messages. What is in them is not known here.
+package; grpcio itself takes bytes. Only what these messages need is here: strings, booleans, maps of strings,
+and messages in messages. What is in them is not known here.
 
 The format: "Encoding" on protobuf.dev.
 """
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from xpu_runtime.value import Value
 
 #: Kinds of fields.
-TEXT, FLAG, NUMBER, TEXTS, PAIRS, ONE, MANY = range(7)
+TEXT, FLAG, TEXTS, PAIRS, ONE, MANY = range(6)
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 #: A varint has 64 bits at the most.
 _LONGEST_VARINT = 10
@@ -61,9 +61,9 @@ def _pieces(kind: int, value: Any) -> Iterator[tuple[int, Any]]:
     if kind == TEXT:
         if value:
             yield _BYTES, value.encode()
-    elif kind in (FLAG, NUMBER):
+    elif kind == FLAG:
         if value:
-            yield _VARINT, int(value) & (1 << 64) - 1
+            yield _VARINT, 1
     elif kind == TEXTS:
         for each in value:
             yield _BYTES, each.encode()
@@ -79,11 +79,9 @@ def _pieces(kind: int, value: Any) -> Iterator[tuple[int, Any]]:
 
 def _add(found: dict[str, Any], name: str, kind: int, of: list[Any], wire_type: int, value: Any) -> None:
     """Takes a field that was read into `found`; ValueError where it is of another type."""
-    if (wire_type == _VARINT) != (kind in (FLAG, NUMBER)) or wire_type not in (_VARINT, _BYTES):
+    if (wire_type == _VARINT) != (kind == FLAG) or wire_type not in (_VARINT, _BYTES):
         raise ValueError(f"the field {name} has the wire type {wire_type}")
-    if kind == NUMBER:
-        found[name] = value - (1 << 64) if value >> 63 else value
-    elif kind == FLAG:
+    if kind == FLAG:
         found[name] = bool(value)
     elif kind == TEXT:
         found[name] = value.decode()

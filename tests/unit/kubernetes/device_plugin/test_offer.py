@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.device_plugin import offer
-from xpu_runtime.kubernetes.device_plugin.offer import Card, Waiting, card_of, ids_of, offered, preferred
+from xpu_runtime.kubernetes.device_plugin.offer import Card, Waiting, ids_of, offered
 from xpu_runtime.kubernetes.device_plugin.v1beta1 import (
     LONGEST_ID,
     UNHEALTHY,
@@ -72,29 +72,56 @@ def test_ids_that_cannot_be_had_are_counted_by_what_their_card_is() -> None:
     shared, whole = card(3, use=taken(4), others=taken(4)), card(4, use=taken(15, whole=True))
     cards = [lost, drained, shared, whole, card(5)]
 
-    found = offer.by_state(offered(MEMORY, cards, RESOURCES, (), NOBODY), cards)
+    found = offer.by_state(MEMORY, offered(MEMORY, cards, RESOURCES, (), NOBODY), cards, RESOURCES)
 
     assert found == {"healthy": 11 + 15, "unhealthy": 15, "withheld": 15, "elsewhere": 4 + 15}
 
 
+def test_what_pods_have_of_a_drained_card_is_not_counted_as_withheld() -> None:
+    cards = [card(0, withheld="drained", use=taken(4)), card(1, fault="lost")]
+    has = set(ids_of(MEMORY, cards, RESOURCES)[3:7])
+    found = offer.by_state(MEMORY, offered(MEMORY, cards, RESOURCES, has, NOBODY), cards, RESOURCES)
+    assert found == {"healthy": 4, "unhealthy": 15, "withheld": 11, "elsewhere": 0}
+
+
 def test_a_card_that_has_less_than_a_unit_over_offers_whole_units() -> None:
-    assert len(ids_of(MEMORY, card(0).replace(memory_bytes=15 * GIB + 5), RESOURCES)) == 15
+    assert len(ids_of(MEMORY, [card(0).replace(memory_bytes=15 * GIB + 5), card(1)], RESOURCES)) == 30
 
 
-def test_of_a_card_that_is_unhealthy_every_id_is_whoever_has_it() -> None:
-    cards = [card(0), card(1, fault="it fell off")]
-    has = set(ids_of(MEMORY, cards[1], RESOURCES)[:4])
-    found = offered(MEMORY, cards, RESOURCES, has, NOBODY)
-    assert {card_of(each) for each in found.healthy} == {cards[0].uuid}
-    assert len(found.ids) == 30
+def test_no_id_names_a_card_or_is_that_of_another_resource() -> None:
+    cards = [card(0), card(1)]
+    every = [each for resource in RESOURCES.names for each in ids_of(resource, cards, RESOURCES)]
+    assert len(set(every)) == len(every) == 2 * (15 + 100 + 100 + 1 + 15 + 100)
+    assert not [each for each in every for one in cards if one.uuid in each]
+    assert ids_of(MEMORY, cards, RESOURCES)[16] == "xpu-mem-16"
+
+
+def test_what_a_container_has_is_healthy_as_its_own_card_is_whichever_ids_it_has() -> None:
+    cards = [card(0, use=taken(3)), card(1, use=taken(4), fault="it fell off")]
+    ids = ids_of(MEMORY, cards, RESOURCES)
+    on_first, on_second = set(ids[20:23]), set(ids[:4])
+    found = offered(MEMORY, cards, RESOURCES, on_first | on_second, NOBODY, on_second)
+    assert found.ids == ids
+    assert on_first <= found.healthy and not on_second & found.healthy
+    assert len(found.healthy) == 15
 
 
 def test_of_a_card_that_is_drained_pods_keep_what_they_have() -> None:
     cards = [card(0), card(1, withheld="drained", use=taken(4))]
-    has = set(ids_of(MEMORY, cards[1], RESOURCES)[:4])
+    has = set(ids_of(MEMORY, cards, RESOURCES)[:4])
     found = offered(MEMORY, cards, RESOURCES, has, NOBODY)
-    assert {each for each in found.healthy if card_of(each) == cards[1].uuid} == has
+    assert has <= found.healthy
     assert len(found.healthy) == 19
+
+
+def test_a_pod_keeps_ids_that_an_earlier_build_gave_it_and_the_number_stays() -> None:
+    cards = [card(0), card(1, use=taken(4))]
+    names = ids_of(MEMORY, cards, RESOURCES)
+    has = {f"{cards[1].uuid}::{n}" for n in range(4)}
+    found = offered(MEMORY, cards, RESOURCES, has, NOBODY)
+    assert set(found.ids) == {*names[:26], *has} and len(found.ids) == 30
+    assert found.healthy == set(found.ids)
+    assert offered(MEMORY, cards, RESOURCES, has, NOBODY, has).healthy == set(names[:26])
 
 
 def test_a_card_whose_memory_is_not_known_offers_nothing() -> None:
@@ -103,10 +130,9 @@ def test_a_card_whose_memory_is_not_known_offers_nothing() -> None:
         assert offered(resource, [unknown], RESOURCES, (), NOBODY).ids == ()
 
 
-def test_ids_of_another_card_than_the_slice_is_on_count_as_what_they_are() -> None:
-    """The kubelet gave IDs of the first card, and the pod's slice is on the second."""
+def test_what_pods_have_and_what_is_free_is_offered() -> None:
     cards = [card(0), card(1, use=taken(10))]
-    has = set(ids_of(MEMORY, cards[0], RESOURCES)[:10])
+    has = set(ids_of(MEMORY, cards, RESOURCES)[:10])
     assert had(MEMORY, cards, has) == 10 + 20
 
 
@@ -143,71 +169,20 @@ CARDS = st.lists(
 def test_as_many_are_healthy_as_there_are_units_and_nothing_of_a_pods_is_taken(
     cards: list[Card], resource: str, data: st.DataObject
 ) -> None:
-    every = [each for one in cards for each in ids_of(resource, one, RESOURCES)]
+    every = list(ids_of(resource, cards, RESOURCES))
     has = data.draw(st.sets(st.sampled_from(every), max_size=len(every))) if every else set()
     waits = data.draw(st.integers(0, 40))
     not_reserved = data.draw(st.integers(0, waits))
-    found = offered(resource, cards, RESOURCES, has, Waiting(waits, not_reserved))
+    sick = data.draw(st.sets(st.sampled_from(sorted(has)))) if has else set()
+    found = offered(resource, cards, RESOURCES, has, Waiting(waits, not_reserved), sick)
     assert list(found.ids) == every
-    by_uuid = {one.uuid: one for one in cards}
     usable = [one for one in cards if not one.fault and not one.withheld]
     free = sum(offer.free_units(resource, one, one.use, RESOURCES) for one in usable)
-    unused = [each for each in every if each not in has and by_uuid[card_of(each)] in usable]
-    expected = min(free + waits - min(not_reserved, free), len(unused))
+    expected = min(free + waits - min(not_reserved, free), len(every) - len(has))
     assert len(found.healthy - has) == expected
-    assert found.healthy & has == {each for each in has if not by_uuid[card_of(each)].fault}
-
-
-# What the kubelet is advised
-
-
-def some(number: int, count: int) -> list[str]:
-    return list(ids_of(MEMORY, card(number), RESOURCES)[:count])
-
-
-def cards_of(ids: tuple[str, ...]) -> list[str]:
-    return sorted({card_of(each)[-1] for each in ids})
-
-
-def test_a_request_is_packed_into_the_card_that_has_the_least_left_for_it() -> None:
-    assert cards_of(preferred([*some(0, 15), *some(1, 5), *some(2, 4)], (), 5, ())) == ["1"]
-    assert cards_of(preferred([*some(0, 6), *some(1, 9), *some(2, 2)], (), 12, ())) == ["0", "1"]
-
-
-def test_of_equal_cards_the_one_that_is_begun_is_taken() -> None:
-    available = [*some(0, 15), *ids_of(MEMORY, card(1, 20), RESOURCES)[5:20]]
-    begun = ids_of(MEMORY, card(1, 20), RESOURCES)[:5]
-    assert cards_of(preferred(available, (), 3, begun)) == ["1"]
-
-
-def test_what_must_be_included_is_and_its_number_counts() -> None:
-    available = [*some(0, 3), *some(1, 15)]
-    found = preferred(available, some(0, 1), 3, ())
-    assert some(0, 1)[0] in found and len(set(found)) == 3 and cards_of(found) == ["0"]
-
-
-def test_the_cards_of_the_pod_that_it_is_thought_to_be_come_first() -> None:
-    available = [*some(0, 3), *some(1, 15), *some(2, 15)]
-    first = ((card(1).uuid, 2), (card(2).uuid, 2))
-    found = preferred(available, (), 4, (), first)
-    assert sorted(card_of(each)[-1] for each in found) == ["1", "1", "2", "2"]
-    # Those cards have less than thought: the rest is of any.
-    assert len(preferred([*some(0, 3), *some(1, 1)], (), 4, (), first)) == 4
-
-
-@given(
-    st.sets(st.sampled_from([*some(0, 15), *some(1, 15), *some(2, 15)]), min_size=1),
-    st.data(),
-)
-def test_advice_is_of_what_is_available_and_of_the_right_number(
-    available: set[str], data: st.DataObject
-) -> None:
-    size = data.draw(st.integers(1, len(available)))
-    must = sorted(available)[: data.draw(st.integers(0, size))]
-    first = ((card(data.draw(st.integers(0, 3))).uuid, data.draw(st.integers(0, 20))),)
-    found = preferred(sorted(available), must, size, (), first)
-    assert len(found) == len(set(found)) == size
-    assert set(must) <= set(found) <= available
+    assert found.healthy & has == has - sick
+    states = offer.by_state(resource, found, cards, RESOURCES)
+    assert sum(states.values()) == len(every) and min(states.values()) >= 0
 
 
 # The list's size
@@ -217,21 +192,21 @@ def test_advice_is_of_what_is_available_and_of_the_right_number(
 def test_the_size_is_that_of_the_message(number: int, gib: int, unit: int) -> None:
     known = RESOURCES.replace(memory_unit=unit)
     cards = [card(n, min(gib, 4) if unit == 1 << 20 else gib) for n in range(number)]
-    every = [Device(each, UNHEALTHY) for one in cards for each in ids_of(MEMORY, one, known)]
+    every = [Device(each, UNHEALTHY) for each in ids_of(MEMORY, cards, known)]
     assert offer._size(MEMORY, cards, known) == len(ListAndWatchResponse(tuple(every)).encoded())
 
 
 def test_a_list_that_is_too_long_is_refused_with_the_unit_that_fits() -> None:
     cards = [card(n, 80) for n in range(8)]
     offer.check_size(cards, RESOURCES)
-    with pytest.raises(ConfigError, match=r"1MiB: .* 38 MiB .*4 MiB: a unit that fits this node is 16MiB"):
+    with pytest.raises(ConfigError, match=r"1MiB: .* 18 MiB .*4 MiB: a unit that fits this node is 8MiB"):
         offer.check_size(cards, RESOURCES.replace(memory_unit=1 << 20))
-    offer.check_size(cards, RESOURCES.replace(memory_unit=16 << 20))
+    offer.check_size(cards, RESOURCES.replace(memory_unit=8 << 20))
 
 
 def test_a_list_that_no_unit_makes_shorter_is_refused_as_well() -> None:
-    cards = [card(n, 1) for n in range(1_000)]
-    with pytest.raises(ConfigError, match=r"xpu-shares for 1000 devices has 5 MiB.* fewer MIG devices"):
+    cards = [card(n, 1) for n in range(1_500)]
+    with pytest.raises(ConfigError, match=r"xpu-shares for 1500 devices has 4 MiB.* fewer MIG devices"):
         offer.check_size(cards, RESOURCES)
 
 
@@ -243,5 +218,5 @@ def test_a_resource_that_is_not_known_is_no_percentage_of_cores() -> None:
 
 
 def test_no_id_is_longer_than_the_kubelet_takes() -> None:
-    mig = Card("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/13/15", 80 * GIB)
-    assert max(map(len, ids_of(CORES, mig, RESOURCES))) <= LONGEST_ID
+    cards = [card(n, 80) for n in range(1_000)]
+    assert max(len(each) for name in RESOURCES.names for each in ids_of(name, cards, RESOURCES)) <= LONGEST_ID

@@ -115,10 +115,16 @@ def test_a_driver_that_fails_is_told_and_asked_again(
 
 
 def test_the_owner_of_ids_is_the_pod_that_has_some_of_them() -> None:
-    given = GivenNow(True, {MEMORY: {("ns", "a"): frozenset({"x", "y"}), ("ns", "b"): frozenset({"z"})}})
+    of_memory = {
+        ("ns", "a", "main"): frozenset("x"),
+        ("ns", "a", "side"): frozenset("y"),
+        ("ns", "b", "main"): frozenset("z"),
+    }
+    given = GivenNow(True, {MEMORY: of_memory})
     assert given.owner(MEMORY, ["x"]) == ("ns", "a")
     # Of an init container the kubelet tells those alone that a regular one has, too.
     assert given.owner(MEMORY, ["x", "i"]) == ("ns", "a")
+    assert given.owner(MEMORY, ["x", "y"]) == ("ns", "a")
     assert given.owner(MEMORY, ["x", "z"]) is None
     assert given.owner(MEMORY, []) is None
     assert given.owner("other", ["x"]) is None
@@ -127,6 +133,8 @@ def test_the_owner_of_ids_is_the_pod_that_has_some_of_them() -> None:
     assert given.ids("other") == frozenset()
     assert GivenNow().ids(MEMORY) is None
     assert given.by_pod(MEMORY) == {("ns", "a"): 2, ("ns", "b"): 1}
+    assert given.ids_of(MEMORY, [("ns", "a", "side"), ("ns", "b", "main")]) == frozenset("yz")
+    assert given.ids_of("other", [("ns", "a", "side")]) == frozenset()
 
 
 # Reports
@@ -343,7 +351,7 @@ def registrations(
     log: Callable[[str], None],
     status: Callable[[], tuple[float, dict[str, str]] | None] = lambda: None,
 ) -> kubelet.Registrations:
-    calls = cast(Calls, SimpleNamespace(preferred=None, allocate=None, pre_start=None))
+    calls = cast(Calls, SimpleNamespace(allocate=None, pre_start=None))
     return kubelet.Registrations(str(there.plugins), served, calls, lambda *_: None, threads, log, status)
 
 

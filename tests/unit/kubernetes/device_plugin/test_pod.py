@@ -385,19 +385,3 @@ def test_what_waits_is_what_the_kubelet_has_not_given(pods: Pods) -> None:
     assert pods.waiting(MEMORY, {("ns", "a"): 1, ("ns", "b"): 2, ("ns", "c"): 2}) == Waiting(4, 1)
     assert pods.waiting(CORES, {}) == Waiting()
     assert pods.counts() == {"reserved": 1, "refused": 2, "waiting": 0}
-
-
-def test_the_oldest_pod_that_asks_for_as_much_is_thought_of(pods: Pods) -> None:
-    pods.take(
-        listed(
-            kept(pod(container("main", mem="4"), uid="u1", name="a", creationTimestamp="2")),
-            kept(pod(container("main", mem="4"), uid="u2", name="b", creationTimestamp="1")),
-        )
-    )
-    shares: dict[str, tuple[Share, ...]] = {
-        "main": (Share("GPU-x", 2 * GIB, None), Share("GPU-y", 2 * GIB, None))
-    }
-    pods.reconcile({**reserved("u1", "a"), "u2": Reservation("u2", "ns", "b", 0.0, shares)})
-    assert pods.likely_devices(MEMORY, 4, {}) == (("GPU-x", 2), ("GPU-y", 2))
-    assert pods.likely_devices(MEMORY, 4, {("ns", "b"): 4}) == (("GPU-a", 4),)
-    assert pods.likely_devices(MEMORY, 5, {}) == ()
