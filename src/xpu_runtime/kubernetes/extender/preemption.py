@@ -6,8 +6,10 @@ without all pods of a lower priority, then with as many of them again as leave a
 first. What it has chosen itself stays chosen, as it may be needed for what is not known here (CPU, memory,
 ports).
 
-Versions 1.20 and 1.21 of kube-scheduler never ask (kubernetes#102971), those before 1.36 only for nodes on
-which they have found victims (kubernetes#135486). Knows no API.
+Versions 1.20 and 1.21 of kube-scheduler never ask (kubernetes#102971), those from 1.22 to 1.37 only for nodes
+on which they have found victims themselves: where the sums fit that is an error there, "expected at least one
+victim pod on node" (preemption.go, DryRunPreemption, of 1.36.2; kubernetes#135486 is later than 1.37). Knows
+no API.
 """
 
 from __future__ import annotations
