@@ -64,6 +64,7 @@ class Plugin:
             json.dumps({"current-context": "c", "contexts": [context], "clusters": [cluster]})
         )
         self.process: subprocess.Popen[bytes] | None = None
+        self.code = _MAIN
         self.configure()
 
     def configure(self, **kubernetes: Any) -> None:
@@ -74,7 +75,8 @@ class Plugin:
         where = ("--plugins", str(self.kubelet.plugins), "--pod-resources", str(self.kubelet.pod_resources))
         how = ("--node-name", NODE, "--kubeconfig", str(self._kubeconfig), "--health-every", "1")
         engine = ("--containerd-config", str(self.containerd))
-        return [sys.executable, "-c", _MAIN, "kubernetes", "device-plugin", *where, *how, *engine, *options]
+        words = ("kubernetes", "device-plugin", *where, *how, *engine, *options)
+        return [sys.executable, "-c", self.code, *words]
 
     def start(self, *options: str) -> None:
         with self.log_file.open("ab") as log:
@@ -470,6 +472,18 @@ def test_no_kubelet_is_waited_for(plugin: Plugin, kubelet: Kubelet) -> None:
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
 
 
+def test_a_plugin_that_starts_is_offered_as_soon_as_the_drivers_have_told(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    """Until then the kubelet fails each pod that comes: no look may be waited for."""
+    slow = "looking._LOOK_S = plugin._KUBELET_S = 60.0"
+    plugin.code = _MAIN.replace(
+        "; ", f"; from xpu_runtime.kubernetes.device_plugin import looking, plugin; {slow}; "
+    )
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_plugin_that_starts_again_leaves_pods_as_they_are(
     plugin: Plugin, kubelet: Kubelet, number: int
@@ -514,12 +528,10 @@ def test_a_pod_keeps_the_ids_that_an_earlier_build_gave_it_until_it_ends(
 def test_two_plugins_on_a_node_are_one_too_many(plugin: Plugin, kubelet: Kubelet) -> None:
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "the first one runs")
-    code = _MAIN.replace(
+    plugin.code = _MAIN.replace(
         "; ", "; from xpu_runtime.cli import kubernetes_device_plugin as p; p._EARLIER_S = 1; "
     )
-    command = [*plugin.command()]
-    command[2] = code
-    done = subprocess.run(command, env=plugin.environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(plugin.command(), env=plugin.environ, capture_output=True, text=True, timeout=60)
     assert (done.returncode, "another device plugin runs on this node" in done.stderr) == (1, True)
 
 

@@ -122,7 +122,7 @@ class Kubelet:
         #: Those of `given` that are of init containers which end.
         self.of_init: set[tuple[str, str, str, str]] = set()
         self.registered: list[str] = []
-        #: As kubelets of 1.25 to 1.35 are (kubernetes#121994): they leave an earlier list to its plugin, and
+        #: As kubelets of 1.25 to 1.36 are (kubernetes#121994): they leave an earlier list to its plugin, and
         #: with the end of that the resource ends, whoever has registered it by then.
         self.ends_by_name = False
         self._endpoints: dict[str, Endpoint] = {}

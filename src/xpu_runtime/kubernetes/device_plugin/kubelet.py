@@ -2,7 +2,7 @@
 
 A kubelet that starts removes all sockets of plugins and makes its own anew; so the plugin looks each second
 whether both are as they were, and otherwise listens and registers again. A list that the kubelet follows ends
-before another one is registered: to kubelets of 1.25 to 1.35 the end of any list is the end of the resource,
+before another one is registered: to kubelets of 1.25 to 1.36 the end of any list is the end of the resource,
 whoever has registered it by then (kubernetes#121994).
 """
 

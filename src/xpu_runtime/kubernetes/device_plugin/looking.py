@@ -28,6 +28,8 @@ from xpu_runtime.vendors.inventory import Inventory
 
 #: Seconds: between two looks; for the ledger; until the kubelet is asked again though nothing has happened.
 _LOOK_S, _LEDGER_S, _KUBELET_S = 1.0, 1.0, 10.0
+#: Between two looks until the drivers have told for the first time, and nothing is offered before.
+_FIRST_LOOK_S = 0.05
 #: From a call of the kubelet until it has noted what it gave.
 _SETTLED_S = 0.2
 
@@ -73,6 +75,11 @@ class Looking:
         self.looked_at = time.monotonic()
 
     @property
+    def is_about_to_tell(self) -> bool:
+        """Whether the drivers have been asked for the first time, and have not answered yet."""
+        return self.inventory is None and not self._driver.problem
+
+    @property
     def drivers_answer(self) -> bool:
         return self.inventory is not None and not self._driver.problem
 
@@ -85,7 +92,7 @@ class Looking:
         """Until `stop`; ConfigError where what there is cannot be offered."""
         while not stop.is_set():
             self.look()
-            if self._wake.wait(_LOOK_S):
+            if self._wake.wait(_FIRST_LOOK_S if self.is_about_to_tell else _LOOK_S):
                 self._wake.clear()
                 stop.wait(_SETTLED_S)
 

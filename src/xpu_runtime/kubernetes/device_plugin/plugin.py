@@ -40,6 +40,9 @@ _RECONCILE_ANYWAY_S = 10.0
 _HANGS_S = 120.0
 _PODS = "/api/v1/pods"
 
+#: Between two looks at whether the drivers have told for the first time: the kubelet fails each pod that
+#: comes before it has taken the plugin.
+_FIRST_LOOK_S = 0.05
 #: Looks between two times that unused memory is given back.
 _TRIM_EVERY = 300
 #: For how long one thread may keep the kubelet's call in another waiting; Python's own is 5 ms.
@@ -147,11 +150,12 @@ class Plugin:
                     what = "the lock of the node's one device plugin was removed: another could run beside it"
                     raise XpuError(what, "start it again, as a DaemonSet does by itself")
                 # Not before it is known what to offer: the kubelet would think that the devices are gone.
+                is_early = self._looking.is_about_to_tell
                 if self._looking.inventory is not None:
                     self._registrations.look()
                 self._registered_at = time.monotonic()
-                self._stop.wait(_KUBELET_S)
-                looks += 1
+                self._stop.wait(_FIRST_LOOK_S if is_early else _KUBELET_S)
+                looks += not is_early
                 if looks % _TRIM_EVERY == 3:
                     _give_back()
         finally:

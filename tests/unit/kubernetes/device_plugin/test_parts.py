@@ -472,7 +472,7 @@ def test_those_who_ask_a_slow_kubelet_share_its_next_answer(
 def test_a_kubelet_that_answers_too_late_has_taken_what_it_follows(
     monkeypatch: pytest.MonkeyPatch, there: Kubelet
 ) -> None:
-    """Registered once more, a kubelet of 1.25 to 1.35 would follow two lists, and each takes a thread."""
+    """Registered once more, a kubelet of 1.25 to 1.36 would follow two lists, and each takes a thread."""
     call, late = kubelet._call, list[str]()
 
     def answers_late(path: str, method: str, *rest: Any) -> Any:
