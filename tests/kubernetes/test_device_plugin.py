@@ -476,12 +476,28 @@ def test_a_plugin_that_starts_is_offered_as_soon_as_the_drivers_have_told(
     plugin: Plugin, kubelet: Kubelet
 ) -> None:
     """Until then the kubelet fails each pod that comes: no look may be waited for."""
-    slow = "looking._LOOK_S = plugin._KUBELET_S = 60.0"
-    plugin.code = _MAIN.replace(
-        "; ", f"; from xpu_runtime.kubernetes.device_plugin import looking, plugin; {slow}; "
-    )
+    plugin.code = _with_looks_a_minute_apart()
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+
+
+def test_a_kubelet_that_starts_again_has_the_plugin_without_a_look_that_is_waited_for(
+    plugin: Plugin, kubelet: Kubelet
+) -> None:
+    plugin.code = _with_looks_a_minute_apart()
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    kubelet.stop()
+    kubelet.devices.clear()
+    kubelet.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered again")
+
+
+def _with_looks_a_minute_apart() -> str:
+    slow = "looking._LOOK_S = plugin._KUBELET_S = 60.0"
+    return _MAIN.replace(
+        "; ", f"; from xpu_runtime.kubernetes.device_plugin import looking, plugin; {slow}; "
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -1,9 +1,9 @@
 """The kubelet, as the plugin calls it: registration, and which pods have which IDs.
 
 A kubelet that starts removes all sockets of plugins and makes its own anew; so the plugin looks each second
-whether both are as they were, and otherwise listens and registers again. A list that the kubelet follows ends
-before another one is registered: to kubelets of 1.25 to 1.36 the end of any list is the end of the resource,
-whoever has registered it by then (kubernetes#121994).
+whether both are as they were (whether it is the same kubelet, more often), and otherwise listens and
+registers again. A list that the kubelet follows ends before another one is registered: to kubelets of 1.25 to
+1.36 the end of any list is the end of the resource, whoever has registered it by then (kubernetes#121994).
 """
 
 from __future__ import annotations
@@ -157,6 +157,11 @@ class Registrations:
     def is_registered(self) -> bool:
         """Whether the kubelet has taken all of them, and follows their lists."""
         return all(each.is_known and each.is_watched for each in self._all)
+
+    @property
+    def has_another_kubelet(self) -> bool:
+        """Whether the kubelet's socket is not the one that was there at the last look."""
+        return _identity(self._socket) != self._kubelet
 
     def look(self) -> None:
         """Registers with the kubelet what that does not know: all where it is another one, otherwise what has

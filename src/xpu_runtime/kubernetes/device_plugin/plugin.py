@@ -33,6 +33,8 @@ from xpu_runtime.value import Value
 
 #: Seconds between two looks at the kubelet's folder, and at what is to be reserved.
 _KUBELET_S, _RECONCILE_S = 1.0, 1.0
+#: And between two glances at whether it is the same kubelet.
+_GLANCE_S = 0.2
 #: And until that is done though nothing has changed: pods that nobody tells of lose what they have.
 _RECONCILE_ANYWAY_S = 10.0
 #: A thread that has not come round for so many seconds hangs. Of those that look again each second: the pods'
@@ -150,12 +152,15 @@ class Plugin:
                     what = "the lock of the node's one device plugin was removed: another could run beside it"
                     raise XpuError(what, "start it again, as a DaemonSet does by itself")
                 # Not before it is known what to offer: the kubelet would think that the devices are gone.
-                is_early = self._looking.is_about_to_tell
-                if self._looking.inventory is not None:
+                is_known, is_early = self._looking.inventory is not None, self._looking.is_about_to_tell
+                if is_known:
                     self._registrations.look()
+                    looks += 1
                 self._registered_at = time.monotonic()
-                self._stop.wait(_FIRST_LOOK_S if is_early else _KUBELET_S)
-                looks += not is_early
+                if is_known:
+                    self._wait()
+                else:
+                    self._stop.wait(_FIRST_LOOK_S if is_early else _KUBELET_S)
                 if looks % _TRIM_EVERY == 3:
                     _give_back()
         finally:
@@ -167,6 +172,14 @@ class Plugin:
                 server.server_close()
         if self._lives.failed is not None:
             raise self._lives.failed
+
+    def _wait(self) -> None:
+        """Before the next look at the kubelet's folder; no longer where another kubelet has started: that
+        fails each pod for which it has no plugin yet."""
+        until = time.monotonic() + _KUBELET_S
+        while (left := until - time.monotonic()) > 0 and not self._registrations.has_another_kubelet:
+            if self._stop.wait(min(left, _GLANCE_S)):
+                return
 
     def stop(self) -> None:
         """Can be called by a signal's handler."""
