@@ -35,6 +35,10 @@ _ALIAS_NAMES = frozenset(name for pair in ALIASES.values() for name in pair)
 #: Annotations of a pod that say how its amounts are to be placed.
 COUNT, POLICY = PREFIX + "-count", PREFIX + "-policy"
 POLICIES = ("binpack", "spread")
+#: What COUNT says in ACK, as a label of the pod, of amounts by the names of an alias. It is not read here: of
+#: memory it is known what is meant (Alibaba Cloud, "Use cGPU to achieve GPU sharing based on multiple GPUs"),
+#: of cores not.
+_COUNT_LABEL, _COUNT_ALIAS = "aliyun.com/gpu-count", "aliyun.com/gpu"
 #: All that there are; which of them say amounts, and are refused of a pod, is request/pod.py's.
 _ANNOTATIONS = (
     ANNOTATION,
@@ -164,8 +168,8 @@ class Resources(Value):
 
     def new_pod(self, pod: Mapping[str, Any]) -> PodDemand:
         """What a pod asks for that has no place yet; DemandError also where its start would be refused on
-        every node, for a 0, an annotation that there is not, or an amount beside its limits. One that has a
-        place counts, whatever its author writes."""
+        every node, for a 0, an annotation that there is not, or an amount beside its limits, and for a label
+        of ACK that would go unheeded. One that has a place counts, whatever its author writes."""
         spec = pod.get("spec") or {}
         for _, container in _containers(spec):
             self._check_zeros(container)
@@ -173,7 +177,10 @@ class Resources(Value):
         if demand.is_empty:
             self._check_aliases(spec)
             return demand
-        annotations = (pod.get("metadata") or {}).get("annotations") or {}
+        metadata = pod.get("metadata") or {}
+        annotations = metadata.get("annotations") or {}
+        if COUNT not in annotations:
+            self._check_count_label(spec, metadata.get("labels") or {})
         for key in annotations:
             if key.startswith(ANNOTATION_PREFIX) and key not in _ANNOTATIONS:
                 known = ", ".join(_ANNOTATIONS)
@@ -197,6 +204,14 @@ class Resources(Value):
                     what = _of(str(container.get("name")), f"{name}, which the extender does not know")
                     todo = "turn it on (kubernetes.aliases of the ConfigMap); restart deployment/xpu-extender"
                     raise DemandError(what, f"{todo}, or leave it out of kube-scheduler's managedResources")
+
+    def _check_count_label(self, spec: Mapping[str, Any], labels: Mapping[str, Any]) -> None:
+        """Without a word all would be of one device, for a program that expects several."""
+        label, names = labels.get(_COUNT_LABEL, "1"), ALIASES[_COUNT_ALIAS]
+        asked = [(each.get("resources") or {}).get("limits") or {} for _, each in _containers(spec)]
+        if label != "1" and any(name in limits for limits in asked for name in names):
+            what = f"the pod's label {_COUNT_LABEL}={_short(label)} is not read here"
+            raise DemandError(what, f'say over how many devices by the annotation {COUNT}, such as "2"')
 
     def _check_zeros(self, container: Mapping[str, Any]) -> None:
         """Older kubelets take a 0 for a resource of which they have given nothing, and fail the start; newer

@@ -176,6 +176,34 @@ def test_a_nought_of_an_alias_is_refused_where_the_alias_is_turned_on() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "label", "annotation", "is_refused"),
+    [
+        ("aliyun.com/gpu-mem", "2", None, True),
+        ("aliyun.com/gpu-mem", "two", None, True),
+        ("aliyun.com/gpu-mem", "1", None, False),
+        ("aliyun.com/gpu-mem", "2", "2", False),
+        ("yoyoworks.com/xpu-mem", "2", None, False),
+    ],
+)
+def test_acks_label_for_several_cards_does_not_go_unheeded(
+    name: str, label: str, annotation: str | None, is_refused: bool
+) -> None:
+    asking = pod("p", {"name": "main", "resources": {"limits": {name: "4"}}})
+    asking["metadata"]["labels"] = {"aliyun.com/gpu-count": label}
+    if annotation is not None:
+        asking["metadata"]["annotations"] = {"yoyoworks.com/xpu-count": annotation}
+    answer = verbs(node("n1", 2)).filter({"Pod": asking, "NodeNames": ["n1"]})
+    if is_refused:
+        (line,) = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}.values()
+        assert line == (
+            f"the pod's label aliyun.com/gpu-count='{label}' is not read here: say over how many devices by "
+            'the annotation yoyoworks.com/xpu-count, such as "2"'
+        )
+    else:
+        assert answer["NodeNames"] == ["n1"]
+
+
 @pytest.mark.parametrize("name", ["count", "policy"])
 def test_of_what_an_author_wrote_the_answer_has_a_beginning_for_each_node(name: str) -> None:
     of = verbs(*(node(f"n{number}") for number in range(100)))
