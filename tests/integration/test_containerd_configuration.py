@@ -59,16 +59,17 @@ def test_containerd_itself_sees_the_runtime(node: Node, config: Path, name: str)
     assert config.read_text() == DOCUMENTS[name]
 
 
-def test_a_version_1_file_is_seen_by_containerd_1_and_what_containerd_2_ignores_is_told(
+def test_a_version_1_file_is_seen_by_containerd_1_and_refused_where_containerd_2_ignores_it(
     node: Node, config: Path
 ) -> None:
     config.write_text(DOCUMENTS["a version 1 file"])
     words = ["--config", str(config), "--runtime-path", PROGRAM, "--set-as-default"]
-    told = node.xpu("runtime", "configure", "containerd", *words)
-    ignored = f"containerd 2 ignores plugins.cri in {config}" in told.stdout + told.stderr
+    told = node.xpu("runtime", "configure", "containerd", *words, check=False)
+    ignored = (2, 0) <= (installed_version() or (0, 0)) < (2, 3)
+    assert told.returncode == ignored
+    assert ignored is (f"ignores plugins.cri of a file of version 1, as {config} is" in told.stderr)
     assert ignored is (seen(config)["default_runtime_name"] != "xpu")
     assert ignored or seen(config)["runtimes"]["xpu"]["options"]["BinaryName"] == PROGRAM
-    assert ignored is ((installed_version() or (0, 0)) >= (2, 0))
     node.xpu("runtime", "unconfigure", "containerd", "--config", config)
     assert config.read_text() == DOCUMENTS["a version 1 file"]
 
@@ -110,3 +111,91 @@ def test_the_cri_plugin_of_a_containerd_that_knew_no_runtime_by_name_still_loads
     assert ["io.containerd.grpc.v1", "cri", "ok"] in [
         [line[0], line[1], line[-1]] for line in plugins if line
     ]
+
+
+CRI_3 = "plugins.'io.containerd.cri.v1.runtime'"
+CRI_2 = "plugins.'io.containerd.grpc.v1.cri'"
+
+
+def runc(cri: str, body: str, version: str) -> str:
+    """A file that says this of runc's options, and which program that is."""
+    table = f"{cri}.containerd.runtimes.runc"
+    head = f"{version}[{table}]\nruntime_type = 'io.containerd.runc.v2'\n"
+    return f"{head}[{table}.options]\n{body}\n"
+
+
+#: config.toml, and files in the folder that it imports.
+LAYOUTS = {
+    "version 2, all in a folder": (
+        "version = 2\n",
+        {"10": runc(CRI_2, "SystemdCgroup = true", "version = 2\n")},
+    ),
+    "version 2, in a file without a version": (
+        "version = 2\n",
+        {"10": runc(CRI_2, "SystemdCgroup = true", "")},
+    ),
+    "version 2, a part in a folder": (
+        runc(CRI_2, "Root = '/a'", "version = 2\n"),
+        {
+            "10": runc(CRI_2, "SystemdCgroup = true\nIoUid = 1", "version = 2\n"),
+            "20": runc(CRI_2, "IoUid = 2", "version = 2\n"),
+        },
+    ),
+    "version 2, and 3 in a folder": (
+        runc(CRI_2, "Root = '/a'", "version = 2\n"),
+        {"10": runc(CRI_3, "SystemdCgroup = true", "version = 3\n")},
+    ),
+    "version 2, and 3 in the middle": (
+        "version = 2\n",
+        {
+            "10": runc(CRI_3, "SystemdCgroup = true", "version = 3\n"),
+            "20": runc(CRI_2, "IoUid = 2", "version = 2\n"),
+        },
+    ),
+    "no version": ("", {}),
+    "no version, and 2 in a folder": ("", {"10": runc(CRI_2, "SystemdCgroup = true", "version = 2\n")}),
+    "another plugin in a folder": (
+        runc(CRI_2, "SystemdCgroup = true", "version = 2\n"),
+        {"10": "version = 2\n[metrics]\naddress = '127.0.0.1:1'\n"},
+    ),
+}
+#: Where a containerd sees nothing of what the command could write.
+HIDDEN_FROM_1 = {
+    "version 2, all in a folder",
+    "version 2, in a file without a version",
+    "version 2, a part in a folder",
+    "version 2, and 3 in the middle",
+    "no version, and 2 in a folder",
+}
+HIDDEN_FROM_2 = {"version 2, and 3 in a folder", "version 2, and 3 in the middle", "no version"}
+
+
+def options(config: Path, runtime: str) -> dict[str, Any]:
+    """A runtime's options as containerd has them, but for those that are not set."""
+    found = (seen(config).get("runtimes") or {}).get(runtime, {}).get("options") or {}
+    return {name: value for name, value in found.items() if value}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_containerd_sees_the_runtime_with_runc_s_options_or_the_command_fails(
+    node: Node, config: Path, name: str
+) -> None:
+    text, imported = LAYOUTS[name]
+    folder = config.parent / "conf.d"
+    folder.mkdir()
+    for number, said in imported.items():
+        (folder / f"{number}.toml").write_text(said)
+    head, newline, tables = text.partition("\n")
+    config.write_text(f"{head}{newline}imports = ['{folder}/*.toml']\n{tables}")
+    before = {path: path.read_text() for path in config.parent.rglob("*.toml")}
+    before_of_runc = options(config, "runc")
+    words = ["runtime", "configure", "containerd", "--config", str(config), "--runtime-path", PROGRAM]
+    done = node.xpu(*words, check=False)
+    if name in (HIDDEN_FROM_2 if (installed_version() or (1, 0)) >= (2, 0) else HIDDEN_FROM_1):
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.endswith("; nothing was changed\n")
+        assert {path: path.read_text() for path in config.parent.rglob("*.toml")} == before
+        return
+    assert (done.returncode, done.stderr) == (0, "")
+    assert options(config, "runc") == before_of_runc
+    assert options(config, "xpu") == {**before_of_runc, "BinaryName": PROGRAM}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support import REPOSITORY
+from xpu_runtime.engines import containerd
 
 Xpu = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,6 +29,13 @@ def xpu() -> Xpu:
         )
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _no_containerd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What configure writes depends on the installed containerd: none, where a test puts none on PATH."""
+    if "containerd_says" not in request.fixturenames:
+        monkeypatch.setattr(containerd, "installed_version", lambda: None)
 
 
 @pytest.fixture

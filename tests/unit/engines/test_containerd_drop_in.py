@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli
 
 from support.containerd_files import PROGRAM, configured, cri
+from xpu_runtime.errors import ConfigError
+
+#: The CRI plugin's in version 3, and in version 2.
+NAMES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 
 
 @pytest.fixture
@@ -138,7 +143,9 @@ def test_a_drop_in_goes_whatever_containerd_is_there(
 def test_there_is_one_copy_of_ours_whatever_containerd_is_there(
     containerd_2: Path, other_containerd: Callable[[], bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = containerd_2.read_text()
+    # The newest version that the older one reads.
+    before = containerd_2.read_text().replace("version = 3", "version = 2").replace(*NAMES)
+    containerd_2.write_text(before)
     drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
     words = ("configure", "containerd", "--config", containerd_2, "--runtime-path")
     in_process(*words, PROGRAM, "--set-as-default")
@@ -152,3 +159,100 @@ def test_there_is_one_copy_of_ours_whatever_containerd_is_there(
     assert merges_not or containerd_2.read_text() == before
     in_process("unconfigure", "containerd", "--config", containerd_2)
     assert (containerd_2.read_text(), drop_in.exists()) == (before, False)
+
+
+def refused(config: Path, *more: str) -> ConfigError:
+    """What `configure` ends with; nothing is written."""
+    before = {path: path.read_bytes() for path in config.parent.rglob("*.toml")}
+    with pytest.raises(ConfigError) as caught:
+        in_process("configure", "containerd", "--config", config, "--runtime-path", PROGRAM, *more)
+    assert {path: path.read_bytes() for path in config.parent.rglob("*.toml")} == before
+    assert caught.value.todo.endswith("; nothing was changed")
+    return caught.value
+
+
+def runc(name: str, body: str) -> str:
+    """A file that says this of runc's options."""
+    version = 3 if name == NAMES[0] else 2
+    return f"version = {version}\n[plugins.'{name}'.containerd.runtimes.runc.options]\n{body}\n"
+
+
+def test_the_runtime_is_made_like_the_runc_of_all_files_in_the_order_in_which_they_are_merged(
+    containerd_2: Path,
+) -> None:
+    folder = containerd_2.parent / "conf.d"
+    # The files that an imported one imports come after all that config.toml does.
+    (folder / "10.toml").write_text(
+        "imports = ['../later.toml', '../config.toml']\n" + runc(NAMES[0], "Root = '/10'\nShimCgroup = '/10'")
+    )
+    (folder / "20.toml").write_text(runc(NAMES[0], "Root = '/20'\nIoUid = 20\nSystemdCgroup = false"))
+    (containerd_2.parent / "later.toml").write_text(runc(NAMES[0], "IoUid = 7"))
+    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    xpu = cri((folder / "99-xpu.toml").read_text())["runtimes"]["xpu"]
+    assert xpu["options"] == {
+        "Root": "/20",
+        "ShimCgroup": "/10",
+        "IoUid": 7,
+        "SystemdCgroup": False,
+        "BinaryName": PROGRAM,
+    }
+
+
+def test_a_runc_that_an_imported_file_names_is_not_named_again(containerd_2: Path) -> None:
+    containerd_2.write_text("version = 3\nimports = ['conf.d/*.toml']\n")
+    (containerd_2.parent / "conf.d" / "10.toml").write_text(runc(NAMES[0], "SystemdCgroup = true"))
+    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    assert list(cri((containerd_2.parent / "conf.d" / "99-xpu.toml").read_text())["runtimes"]) == ["xpu"]
+
+
+def test_imports_without_a_version_are_refused_as_nothing_that_they_say_has_an_effect(
+    containerd_2: Path,
+) -> None:
+    containerd_2.write_text("imports = ['conf.d/*.toml']\n")
+    error = refused(containerd_2)
+    assert error.what == f"containerd 2.2 ignores plugins.cri of a file of version 1, as {containerd_2} is"
+    assert error.todo.startswith("write `version = 2` as its first line, and configure again")
+
+
+def test_a_file_of_another_version_that_hides_ours_is_refused(containerd_2: Path) -> None:
+    containerd_2.write_text("version = 2\nimports = ['conf.d/*.toml']\n")
+    other = containerd_2.parent / "conf.d" / "10.toml"
+    other.write_text(
+        runc(NAMES[0], "SystemdCgroup = true").replace(".runc.options]", ".runc]\nruntime_type = 'x'")
+    )
+    later = containerd_2.parent / "conf.d" / "999.toml"
+    later.write_text("version = 3\n")
+    error = refused(containerd_2)
+    assert error.what == (
+        f"{other}, which is imported, has tables of plugins.{NAMES[0]}, and containerd 2.2 takes those in "
+        f"the place of ours in plugins.{NAMES[1]}"
+    )
+
+
+def test_a_later_file_with_another_default_runtime_is_refused(containerd_2: Path) -> None:
+    later = containerd_2.parent / "conf.d" / "zz.toml"
+    later.write_text(f"version = 3\n[plugins.'{NAMES[0]}'.containerd]\ndefault_runtime_name = 'runc'\n")
+    assert str(later) in refused(containerd_2, "--set-as-default").what
+    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+
+
+def test_ours_from_before_that_has_another_driver_of_cgroups_than_runc_is_told(
+    containerd_2: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    in_process(*words)
+    assert capsys.readouterr().err == ""
+    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
+    drop_in.write_text(drop_in.read_text().replace("SystemdCgroup = true\n", ""))
+    in_process(*words)
+    assert "xpu: note: SystemdCgroup is true for runc and false for xpu" in capsys.readouterr().err
+    in_process("unconfigure", "containerd", "--config", containerd_2)
+    in_process(*words)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_refusal_ends_the_command_with_1(xpu: Any, containerd_2: Path) -> None:
+    containerd_2.write_text("imports = ['conf.d/*.toml']\n")
+    done = xpu("runtime", "configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("xpu: containerd 2.2 ignores plugins.cri ")

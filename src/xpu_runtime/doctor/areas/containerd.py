@@ -42,6 +42,8 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
         file = textfile.read(path)
         ours = containerd.runtime_path(file)
         sources = containerd.sources(file)
+        hidden = containerd.unseen(file, ours) if ours else None
+        unlike = containerd.unlike_runc(file) if ours else ""
     except ConfigError as error:
         if isinstance(error.__cause__, PermissionError):
             yield finding.unknown(_CHECK, error.what, "run it as root")
@@ -56,8 +58,14 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
             yield finding.ok(_CHECK, f"{text} ({again})")
         return
     wrong = engine.entry(_CHECK, path, ours, again)
+    if hidden is not None:
+        wrong = finding.problem(_CHECK, hidden.what, hidden.todo)
     if wrong is not None:
         yield wrong
+    if unlike:
+        yield finding.warning(
+            _CHECK, f"{path}: {unlike}", f"xpu runtime unconfigure containerd{option}; {again}"
+        )
     changed = engine.changed_since(process, sources) if process else []
     if changed:
         text = f"{who} has not read {listed(changed)}, which changed after it had started"

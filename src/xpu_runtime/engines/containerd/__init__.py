@@ -5,7 +5,8 @@ config.toml imports a folder. containerd 1 takes the whole CRI plugin from the f
 would drop the user's own runtimes; there, and where nothing is imported, we are a block at the end of
 config.toml. All else in that file stays byte for byte. The names of the tables depend on its `version`; one
 without it is version 1 (docs/man/containerd-config.toml.5). What becomes of the
-text is in blocks.py, and nothing is written here: see textfile.py.
+text is in blocks.py, what containerd makes of all files together in merged.py, and nothing is written here:
+see textfile.py.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import glob
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tomlkit
 
 from xpu_runtime import textfile
 from xpu_runtime.engines import RUNTIME_NAME
-from xpu_runtime.engines.containerd import blocks
+from xpu_runtime.engines.containerd import blocks, merged
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
 
@@ -38,32 +39,29 @@ _RUNTIME_TYPE = "io.containerd.runc.v2"
 #: Which program makes a runtime ours, also under another name.
 _PROGRAM = "xpu-container-runtime"
 
-#: By version of the file. 4 moved only the server's own settings.
-_PLUGINS = {
-    1: "cri",
-    2: "io.containerd.grpc.v1.cri",
-    3: "io.containerd.cri.v1.runtime",
-    4: "io.containerd.cri.v1.runtime",
-}
-
 #: The last one that is imported decides on the default runtime.
 _DROP_IN = "99-xpu.toml"
 
 
 def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[Edit, ...]:
-    """Enters the runtime at `runtime_path`; ConfigError if config.toml is malformed or cannot be extended."""
+    """Enters the runtime at `runtime_path`. ConfigError if config.toml is malformed or cannot be extended, or
+    if the installed containerd would not see the runtime."""
     data = blocks.parse(file.path, file.text)
     beginning = {} if data else _beginning(file)
     containerd = _containerd_path(file.path, data or beginning)
     path = (*containerd, "runtimes", RUNTIME_NAME)
     drop_ins = _drop_ins(file, data)
-    installed = installed_version() if drop_ins else None
+    installed = _reader(data or beginning)
     there = [drop_in for drop_in in drop_ins if drop_in.state is not None]
+    version = installed or _fitting(file, data)
+    read = merged.files(file.replace(text=tomlkit.dumps(beginning)) if beginning else file)
+    table = merged.containerd_table(read, version)
     # One that is there was made for a containerd that merges; it may be that it is just not on PATH now.
-    merges = there if installed is None else drop_ins if installed >= (2, 0) else []
+    merges = there if installed is None else drop_ins if installed >= merged.MERGES else []
     if merges and blocks.below(file.path, data, path) is None:
         drop_in = (there or merges)[0]
-        return (_configure_drop_in(drop_in, data, containerd, runtime_path, set_as_default),)
+        edit = _configure_drop_in(drop_in, data, table, containerd, runtime_path, set_as_default)
+        return _seen(file, (edit,), installed, runtime_path, set_as_default)
 
     # A drop-in beside what goes into config.toml would be a second copy; a containerd that does not merge
     # would see no other tables of the CRI plugin.
@@ -71,10 +69,10 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     text = file.text
     wanted, added = {**copy.deepcopy(data), **beginning}, dict(beginning)
     present = blocks.below(file.path, data, path)
-    ours = _ours(file.path, data, containerd, runtime_path)
+    ours = _ours(file.path, present, table, runtime_path)
     if present is None:
         for target in (wanted, added):
-            _enter(file.path, target, data, containerd, ours)
+            _enter(file.path, target, table, containerd, ours)
     elif present != ours:
         blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME] = ours
         text = blocks.changed_at(file.path, text, path, ours)
@@ -87,7 +85,8 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
         text = changed or text
     text = blocks.with_block(text, added)
     blocks.check(file.path, text, wanted, containerd)
-    return (Edit(file, text, _notes(file, wanted, containerd)), *(Edit(drop_in, None) for drop_in in there))
+    edits = (Edit(file, text), *(Edit(drop_in, None) for drop_in in there))
+    return _seen(file, edits, installed, runtime_path, set_as_default)
 
 
 def runtime_path(file: TextFile) -> str | None:
@@ -110,11 +109,7 @@ def data(file: TextFile) -> dict[str, Any]:
 
 def sources(file: TextFile) -> list[str]:
     """The paths of config.toml and of the files that it imports, as far as they are there. ConfigError."""
-    imports = blocks.parse(file.path, file.text).get("imports")
-    found = [file.target] if file.state is not None else []
-    for pattern in imports if isinstance(imports, list) else []:
-        found += sorted(glob.glob(os.path.join(os.path.dirname(file.target), str(pattern))))
-    return found
+    return [each.target for each in merged.files(file) if each.state is not None]
 
 
 def is_default(file: TextFile) -> bool | None:
@@ -222,22 +217,28 @@ def _drop_ins(file: TextFile, data: dict[str, Any]) -> list[TextFile]:
 
 
 def _configure_drop_in(
-    file: TextFile, data: dict[str, Any], containerd: blocks.Path, runtime_path: str, set_as_default: bool
+    file: TextFile,
+    data: dict[str, Any],
+    table: dict[str, Any],
+    containerd: blocks.Path,
+    runtime_path: str,
+    set_as_default: bool,
 ) -> Edit:
     """The whole file. `data` is config.toml's, whose version it must have: a higher one is refused."""
     present = blocks.parse(file.path, file.text)
-    model = copy.deepcopy(data)
-    if (mine := blocks.below(file.path, present, (*containerd, "runtimes", RUNTIME_NAME))) is not None:
-        blocks.below(file.path, model, (*containerd, "runtimes"), make=True)[RUNTIME_NAME] = mine
+    mine = blocks.below(file.path, present, (*containerd, "runtimes", RUNTIME_NAME))
     wanted: dict[str, Any] = {"version": data["version"]} if "version" in data else {}
-    _enter(file.path, wanted, data, containerd, _ours(file.path, model, containerd, runtime_path))
+    # A runc that it names already was named for a containerd with no other.
+    if "runc" in (blocks.below(file.path, present, (*containerd, "runtimes")) or {}):
+        table = {**table, "runtimes": {}}
+    _enter(file.path, wanted, table, containerd, _ours(file.path, mine, table, runtime_path))
     if (
         set_as_default
         or (blocks.below(file.path, present, containerd) or {}).get(blocks.DEFAULT) == RUNTIME_NAME
     ):
         blocks.below(file.path, wanted, containerd)[blocks.DEFAULT] = RUNTIME_NAME
     text = file.text if present == wanted else f"{blocks.BEGIN}\n{tomlkit.dumps(wanted)}"
-    return Edit(file, text, _notes(file, data, containerd))
+    return Edit(file, text)
 
 
 def _containerd_path(path: str, data: dict[str, Any]) -> blocks.Path:
@@ -245,27 +246,24 @@ def _containerd_path(path: str, data: dict[str, Any]) -> blocks.Path:
     version = data.get("version", 1)
     if version == 0 and type(version) is int:
         version = 1  # as containerd takes it; dockerd writes it for the containerd that it starts
-    if type(version) is not int or version not in _PLUGINS:
+    if type(version) is not int or version not in merged.PLUGINS:
         raise ConfigError(f"{path}: version is {version!r}", "known are 1 to 4; nothing was changed")
     plugins = blocks.below(path, data, ("plugins",)) or {}
-    if version == 1 and _PLUGINS[2] in plugins:
+    if version == 1 and merged.PLUGINS[2] in plugins:
         # containerd 1 ignores such a table; containerd 2 would merge it with ours in no certain order.
         raise ConfigError(
-            f"{path} has version 2's tables (plugins.{_PLUGINS[2]}) and no `version = 2`",
+            f"{path} has version 2's tables (plugins.{merged.PLUGINS[2]}) and no `version = 2`",
             "add that as its first line; nothing was changed",
         )
-    return ("plugins", _PLUGINS[version], "containerd")
+    return ("plugins", merged.PLUGINS[version], "containerd")
 
 
-def _ours(path: str, data: dict[str, Any], containerd: blocks.Path, runtime_path: str) -> dict[str, Any]:
+def _ours(path: str, present: Any, table: dict[str, Any], runtime_path: str) -> dict[str, Any]:
     """Our table: as it is, or else as runc's is (SystemdCgroup must be alike), with what makes it ours."""
-    present = blocks.below(path, data, (*containerd, "runtimes", RUNTIME_NAME))
     if present is None:
-        runtimes = blocks.below(path, data, (*containerd, "runtimes")) or {}
-        default = (blocks.below(path, data, containerd) or {}).get(blocks.DEFAULT)
-        for name in (default, "runc"):
-            model = runtimes.get(name) if isinstance(name, str) else None
-            if isinstance(model, dict) and model.get("runtime_type") == _RUNTIME_TYPE:
+        for name in (table.get(blocks.DEFAULT), "runc"):
+            model = merged.runtime(table, name)
+            if model.get("runtime_type") == _RUNTIME_TYPE:
                 present = model
                 break
     ours = copy.deepcopy(present or {})
@@ -281,49 +279,111 @@ def _ours(path: str, data: dict[str, Any], containerd: blocks.Path, runtime_path
 
 
 def _enter(
-    path: str, target: dict[str, Any], data: dict[str, Any], containerd: blocks.Path, ours: dict[str, Any]
+    path: str, target: dict[str, Any], table: dict[str, Any], containerd: blocks.Path, ours: dict[str, Any]
 ) -> None:
-    """Puts our table into `target`, which will stand beside the `data` of config.toml."""
+    """Puts our table into `target`, which will stand beside what containerd has already in `table`."""
     runtimes = blocks.below(path, target, (*containerd, "runtimes"), make=True)
-    if not blocks.below(path, data, (*containerd, "runtimes")):
+    if not table.get("runtimes"):
         # The first table that names a runtime hides the runc that containerd 1 knows without one, and
         # without its default runtime the CRI plugin does not load.
         runtimes["runc"] = {"runtime_type": _RUNTIME_TYPE}
     runtimes[RUNTIME_NAME] = ours
 
 
-def _notes(file: TextFile, data: dict[str, Any], containerd: blocks.Path) -> tuple[str, ...]:
-    """What in config.toml or beside it would keep our runtime from being seen."""
-    notes = []
-    plugin = containerd[1]
-    disabled = data.get("disabled_plugins")
-    for name in disabled if isinstance(disabled, list) else []:
-        if name in _PLUGINS.values():
-            notes.append(
-                f"disabled_plugins has {name}: Kubernetes will not see the runtime until that is removed"
-            )
-    installed = installed_version() or (1, 0)
-    if plugin == _PLUGINS[1] and installed >= (2, 0):
-        notes.append(
-            f"containerd {installed[0]} ignores plugins.{plugin} in {file.path}, which is of version 1: "
-            f'write `version = 2` as its first line, name its tables plugins."{_PLUGINS[2]}", and configure '
-            "again"
-        )
-    imports = data.get("imports")
-    if not isinstance(imports, list) or installed >= (2, 0):
-        return tuple(notes)
-    for pattern in imports:
-        for other in sorted(glob.glob(os.path.join(os.path.dirname(file.target), str(pattern)))):
-            if os.path.basename(other) == _DROP_IN:
-                continue
-            try:
-                with open(other, encoding="utf-8") as stream:
-                    theirs = blocks.parse(other, stream.read())
-            except (OSError, ValueError, ConfigError):
-                continue
-            if plugin in (theirs.get("plugins") or {}):
+def _reader(data: dict[str, Any]) -> tuple[int, int] | None:
+    """The version of the containerd that reads such a config.toml: the installed one's, if that knows it."""
+    installed = installed_version()
+    another = installed is not None and installed < merged.MERGES and data.get("version", 1) > 2
+    return None if another else installed
+
+
+def _fitting(file: TextFile, data: dict[str, Any]) -> tuple[int, int]:
+    """The version of a containerd that such files are for."""
+    merges = data.get("version", 1) > 2 or any(each.state for each in _drop_ins(file, data))
+    return merged.MERGES if merges else (1, 0)
+
+
+def _seen(
+    file: TextFile,
+    edits: tuple[Edit, ...],
+    installed: tuple[int, int] | None,
+    runtime_path: str,
+    as_default: bool,
+) -> tuple[Edit, ...]:
+    """The edits, with notes; ConfigError where the installed containerd would not see our runtime then."""
+    becoming = [each.file.replace(text=each.text or "") for each in edits]
+    root = next((each for each in becoming if each.path == file.path), file)
+    hidden = unseen(root, runtime_path, as_default, becoming)
+    if hidden is not None and installed is not None:
+        raise ConfigError(hidden.what, f"{hidden.todo}; nothing was changed")
+    notes = [str(hidden)] if hidden is not None else []
+    for each in merged.files(root, becoming):
+        disabled = blocks.parse(each.path, each.text).get("disabled_plugins")
+        for name in disabled if isinstance(disabled, list) else []:
+            if name in merged.PLUGINS.values():
                 notes.append(
-                    f"{other}, which is imported, has tables of plugins.{plugin} too: containerd before 2.0 "
-                    f"takes only those, so use --config {other}"
+                    f"disabled_plugins has {name}, in {each.path}: Kubernetes will not see the runtime until "
+                    "that is removed"
                 )
-    return tuple(notes)
+    if unlike := unlike_runc(root, becoming):
+        notes.append(f"{unlike}; for the same, run `xpu runtime unconfigure containerd`, then this again")
+    return (edits[0].replace(notes=tuple(notes)), *edits[1:])
+
+
+def unseen(
+    file: TextFile, runtime_path: str, as_default: bool = False, becoming: Sequence[TextFile] = ()
+) -> ConfigError | None:
+    """What keeps containerd from running `runtime_path` for us, and what to do; None: nothing. ConfigError.
+
+    `becoming`: files as they will be (merged.files).
+    """
+    data = blocks.parse(file.path, file.text)
+    plugin = _containerd_path(file.path, data)[1]
+    version = _reader(data) or _fitting(file, data)
+    read = merged.files(file, becoming)
+    table = merged.containerd_table(read, version)
+    named = merged.options(table, RUNTIME_NAME).get("BinaryName") == runtime_path
+    if named and (not as_default or table.get(blocks.DEFAULT) == RUNTIME_NAME):
+        return None
+    who = f"containerd {version[0]}.{version[1]}"
+    if version >= merged.MERGES and plugin == merged.PLUGINS[1]:
+        rename = f'name its tables plugins."{merged.PLUGINS[2]}", ' if data.get("plugins") else ""
+        return ConfigError(
+            f"{who} ignores plugins.{plugin} of a file of version 1, as {file.path} is",
+            f"write `version = 2` as its first line, {rename}and configure again",
+        )
+    for other in reversed(read):
+        if other.path == file.path or os.path.basename(other.path) == _DROP_IN:
+            continue
+        plugins = blocks.below(other.path, blocks.parse(other.path, other.text), ("plugins",)) or {}
+        tables = [each for each in dict.fromkeys(merged.PLUGINS.values()) if each in plugins]
+        if tables and version < merged.MERGES:
+            return ConfigError(
+                f"{other.path}, which is imported, has tables of plugins.{tables[0]} too, and {who} "
+                "takes only those",
+                f"use --config {other.path}",
+            )
+        alone = merged.containerd_table([other], version)
+        if tables and (tables != [plugin] or blocks.DEFAULT in alone or merged.runtime(alone, RUNTIME_NAME)):
+            return ConfigError(
+                f"{other.path}, which is imported, has tables of plugins.{tables[0]}, and {who} takes "
+                f"those in the place of ours in plugins.{plugin}",
+                f"give it the version of {file.path}, without {RUNTIME_NAME} and {blocks.DEFAULT}",
+            )
+    return ConfigError(f"{who} does not take our runtime from {file.path}", "see what it logs when it starts")
+
+
+def unlike_runc(file: TextFile, becoming: Sequence[TextFile] = ()) -> str:
+    """What to say where our runtime's cgroups are not made as runc's are; "" where they are. ConfigError."""
+    data = blocks.parse(file.path, file.text)
+    version = _reader(data) or _fitting(file, data)
+    table = merged.containerd_table(merged.files(file, becoming), version)
+    runc, ours = (
+        str(bool(merged.options(table, name).get("SystemdCgroup"))).lower() for name in ("runc", RUNTIME_NAME)
+    )
+    if runc == ours or not merged.runtime(table, "runc"):
+        return ""
+    return (
+        f"SystemdCgroup is {runc} for runc and {ours} for {RUNTIME_NAME}: containers are then outside of "
+        "their pods' slices"
+    )

@@ -1,0 +1,113 @@
+"""config.toml with all that it imports, as containerd makes one configuration of them.
+
+How that is done depends on containerd's version: `LoadConfig` and `mergeConfig` in its config.go
+(services/server/config, from 2.0 on cmd/containerd/server/config), and `configMigration` in
+plugins/cri/runtime/plugin.go. Reads files, and writes none.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import glob
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from xpu_runtime import textfile
+from xpu_runtime.engines.containerd import blocks
+from xpu_runtime.textfile import TextFile
+
+#: The CRI plugin's name by version of the file. 4 moved only the server's own settings.
+PLUGINS = {
+    1: "cri",
+    2: "io.containerd.grpc.v1.cri",
+    3: "io.containerd.cri.v1.runtime",
+    4: "io.containerd.cri.v1.runtime",
+}
+
+#: The first that merges the tables of a plugin. Those before take a plugin whole, from the file that names it
+#: last.
+MERGES = (2, 0)
+#: The first that brings each file to the newest version before it is merged, and not all of them at the end.
+_MIGRATES_EACH = (2, 3)
+_NEWEST = 3
+
+
+def files(root: TextFile, becoming: Iterable[TextFile] = ()) -> list[TextFile]:
+    """The file and those that it and they import, in the order in which they are merged. ConfigError.
+
+    `becoming`: files as they will be, in the place of what is there, or before they are there.
+    """
+    new = {os.path.normpath(each.path): each for each in (root, *becoming)}
+    found: dict[str, TextFile] = {}
+    waiting = [os.path.normpath(root.path)]
+    while waiting:
+        path = waiting.pop(0)
+        if path in found:
+            continue
+        found[path] = new.get(path) or textfile.read(path)
+        imports = blocks.parse(path, found[path].text).get("imports")
+        for name in imports if isinstance(imports, list) else []:
+            pattern = os.path.normpath(os.path.join(os.path.dirname(path), str(name)))
+            there = {*glob.glob(pattern), *(each for each in new if fnmatch.fnmatchcase(each, pattern))}
+            waiting += sorted(there)
+    return list(found.values())
+
+
+def containerd_table(read: Iterable[TextFile], version: tuple[int, int]) -> dict[str, Any]:
+    """The CRI plugin's table that holds `runtimes`, as containerd of this version has it; ConfigError."""
+    plugins: dict[str, Any] = {}
+    merged_version = 2 if version < MERGES else _NEWEST
+    for each in read:
+        data = blocks.parse(each.path, each.text)
+        theirs = copy.deepcopy(blocks.below(each.path, data, ("plugins",)) or {})
+        own_version = data.get("version")
+        if type(own_version) is not int or own_version < 2:
+            if PLUGINS[1] in theirs:
+                theirs[PLUGINS[2]] = theirs.pop(PLUGINS[1])
+            own_version = merged_version
+            if version >= _MIGRATES_EACH:
+                _migrate(theirs)
+        elif version >= _MIGRATES_EACH and own_version < _NEWEST:
+            _migrate(theirs)
+        merged_version = own_version
+        if version < MERGES:
+            plugins.update(theirs)
+        else:
+            _merge(plugins, theirs)
+    if version >= MERGES and merged_version < _NEWEST:
+        _migrate(plugins)
+    return _table(_table(plugins, PLUGINS[2 if version < MERGES else _NEWEST]), "containerd")
+
+
+def runtime(table: dict[str, Any], name: Any) -> dict[str, Any]:
+    """The runtime of this name in a `containerd_table`; empty where there is none."""
+    return _table(_table(table, "runtimes"), name)
+
+
+def options(table: dict[str, Any], name: Any) -> dict[str, Any]:
+    """The options of this runtime."""
+    return _table(runtime(table, name), "options")
+
+
+def _migrate(plugins: dict[str, Any]) -> None:
+    """Version 2's table becomes what version 3's does not say."""
+    old = _table(_table(plugins, PLUGINS[2]), "containerd")
+    if old:
+        new = {**_table(plugins, PLUGINS[3])}
+        new["containerd"] = {**old, **_table(new, "containerd")}
+        plugins[PLUGINS[3]] = new
+
+
+def _table(table: dict[str, Any], name: Any) -> dict[str, Any]:
+    found = table.get(name) if isinstance(name, str) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
