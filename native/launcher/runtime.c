@@ -18,7 +18,7 @@
 static const char default_config[] = "/etc/xpu/config.yaml";
 static const char default_run_dir[] = "/run/xpu";
 
-static const char format[] = "2";
+static const char format[] = "3";
 
 static const char *from_environment(const char *name, const char *fallback) {
     const char *value = getenv(name);

@@ -48,7 +48,10 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime, caller: Ca
     if path != oci_spec.path_in(invocation.bundle):
         # The hook is told the bundle, and would read another spec.
         raise SpecError(f"a container with an XPU needs its spec in the bundle, not in {path}")
-    mode, _ = start_mode.choose(config, spec, invocation.systemd_cgroup)
+    unreached = runtimes.unreached(runtime.path, runtime.name)
+    if unreached is not None:
+        raise unreached
+    mode, _ = start_mode.choose(config, spec, invocation.systemd_cgroup, runtime.name)
     options = ["--log", invocation.log, "--log-format", invocation.log_format] if invocation.log else []
     if mode == start_mode.SPEC:
         from xpu_runtime.start import spec_mode  # brings the ledger, the devices and the plan along

@@ -4,6 +4,7 @@ the main job is done on the simulated device."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import image
 from support import GIB, REPOSITORY
 
 from .root import Root
-from .ways import IMAGE, WAYS, Runc, Way
+from .ways import IMAGE, WAYS, Crun, Runc, Way
 
 # The first time, a root is made of two hundred packages.
 pytestmark = pytest.mark.timeout(900)
@@ -96,6 +97,21 @@ def test_the_main_job(machine: Root, way: Way) -> None:
         way.remove("held")
     assert told(machine, "ps") == []
     assert told(machine, "devices")[0]["memory_granted_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    "machine", [pytest.param((suite, "v2"), id=suite) for suite in PACKAGES], indirect=True, scope="module"
+)
+def test_a_refusal_is_the_last_that_is_logged_in_front_of_crun(machine: Root) -> None:
+    """Engines show people that line. In hook mode it is crun's own, with the hook's exit status alone."""
+    for mode, said in (("auto", "refused: no device has 100G of memory"), ("hook", "error executing hook")):
+        done = Crun(machine, mode).run(["XPU_MEM=100G"], "true")
+        assert done.returncode != 0
+        # crun 1.28 writes an object over several lines.
+        *_, last = re.findall(r"^ *.*\"msg\": *\"(.*?)\",", done.stdout, re.MULTILINE)
+        assert said in last, done.stdout
+        # Whoever told the engine, the reason is there.
+        assert "no device has 100G of memory" in machine.run("xpu", "events").stdout.splitlines()[-1]
 
 
 def beside_a_held_slice(machine: Root, way: Way) -> None:

@@ -79,7 +79,7 @@ class Runc(Way):
     def __init__(self, machine: Root, mode: str = "auto") -> None:
         super().__init__(machine)
         self._folder = f"/run/bundles-{self.NAME}-{mode}"
-        machine.path(self._folder).mkdir()
+        machine.path(self._folder).mkdir(exist_ok=True)
         config = f"low_level_runtimes: [{self.NAME}]\nmode: {mode}\n"
         machine.path(f"{self._folder}/xpu.yaml").write_text(config)
         self._environ = {"XPU_CONFIG": f"{self._folder}/xpu.yaml"}
@@ -127,8 +127,8 @@ class Crun(Runc):
 
     NAME = "crun"
 
-    def __init__(self, machine: Root) -> None:
-        super().__init__(machine)
+    def __init__(self, machine: Root, mode: str = "auto") -> None:
+        super().__init__(machine, mode)
         # Debian 11's raises the limit on locked memory, which Linux before 5.11 counted BPF programs against.
         # Where root may not (CAP_SYS_RESOURCE), that must not decide what is tested.
         library = f"{self._folder}/no-memlock.so"

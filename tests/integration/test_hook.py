@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support import GIB
-from xpu_runtime.config.probe import knows_create_runtime
+from xpu_runtime.config.probe import knows_create_runtime, version_text
 from xpu_runtime.linux import proc
 
 from .conftest import Node
@@ -35,7 +35,7 @@ def state(bundle: Path, **more: Any) -> str:
 
 
 def test_the_installed_runc_is_known_to_run_create_runtime_hooks() -> None:
-    assert knows_create_runtime(str(shutil.which("runc"))) is True
+    assert knows_create_runtime(version_text(str(shutil.which("runc")))) is True
 
 
 def by_hooks_d(node: Node, stage: str, rename: str = "bundle") -> Callable[[dict[str, Any]], None]:

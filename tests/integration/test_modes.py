@@ -293,3 +293,67 @@ def test_a_refused_container_leaves_bundle_and_root_as_they_were(node: Node, bun
         assert done.returncode == 1
         assert "refused: no device has 16G of memory free" in done.stderr
         assert tree(bundle / "rootfs") == before
+
+
+def stand_in(node: Node, says: str) -> Path:
+    """runc as a low-level runtime that says it is another one; what it was called for is in `calls`."""
+    program = node.folder / "low-level"
+    program.write_text(
+        f"#!/bin/sh\ncase $1 in --version) echo '{says}'; echo 'spec: 1.1.0'; exit;; esac\n"
+        f'echo "$@" >> {node.folder}/calls\nexec runc "$@"\n'
+    )
+    program.chmod(0o755)
+    node.configure(f"low_level_runtimes: [{program}]")
+    return program
+
+
+def test_in_front_of_crun_a_refusal_is_the_runtime_s_own_and_crun_is_not_called(
+    node: Node, bundles: Bundles
+) -> None:
+    """crun tells of a hook that refuses its exit status alone."""
+    stand_in(node, "crun version 1.8.1")
+    node.sim("1xT4")
+    done = node.run(bundles("XPU_MEM=100G"))
+    assert done.returncode == 1
+    assert "xpu: refused: no device has 100G of memory" in done.stderr
+    assert not (node.folder / "calls").exists()
+    shown = node.xpu("explain", "-e", "XPU_MEM=4G").stdout
+    assert "crun does not tell why a hook has refused a container" in shown
+
+    node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    assert [grant.mode for grant in node.grants()] == ["spec"]
+
+
+@pytest.mark.parametrize(
+    ("says", "named"),
+    [
+        ("runsc version release-20240807.0", "gVisor's runsc"),
+        ("kata-runtime  : 3.2.0", "that of Kata Containers"),
+    ],
+)
+def test_a_runtime_whose_containers_we_do_not_reach_is_refused_by_name_to_those_who_ask(
+    node: Node, bundles: Bundles, says: str, named: str
+) -> None:
+    program = stand_in(node, says)
+    node.sim("1xT4")
+    told = (
+        f"the low-level runtime {program} is {named}: its containers have a kernel of their own, which "
+        "devices and mounts of this host do not reach: "
+        f"name runc or crun in low_level_runtimes in {node.config}\n"
+    )
+    # Also a request that the launcher itself would put hooks in for.
+    for _ in range(2):
+        done = node.run(bundles("XPU_MEM=1G"))
+        assert (done.returncode, done.stderr) == (1, f"xpu: {told}")
+    done = node.xpu("explain", "-e", "XPU_MEM=1G", check=False)
+    assert (done.returncode, done.stderr) == (1, f"xpu: {told}")
+    assert not (node.folder / "calls").exists()
+    (finding,) = (
+        each
+        for each in json.loads(node.xpu("doctor", "--json", check=False).stdout)["findings"]
+        if each["check"] == "low-level runtime"
+    )
+    assert (finding["state"], f"{finding['text']}: {finding['todo']}\n") == ("problem", told)
+
+    done = node.run(bundles(args=["echo", "as before"]))
+    assert (done.returncode, done.stdout) == (0, "as before\n")

@@ -22,10 +22,11 @@ from xpu_runtime.cli.table import (
     width_of_window,
     wrapped,
 )
+from xpu_runtime.config import low_level_runtime
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.delivery import plan
-from xpu_runtime.errors import ApplyError, RequestError
+from xpu_runtime.errors import ApplyError, ConfigError, RequestError
 from xpu_runtime.ledger import quotas
 from xpu_runtime.ledger.grants import CORES, Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
@@ -96,7 +97,7 @@ def explain(
     )
     _add(spec, variables, annotations, privileged)
     config = load()
-    mode, why = start_mode.choose(config, spec, systemd_cgroup)
+    mode, why = start_mode.choose(config, spec, systemd_cgroup, _runtime(config))
     try:
         request = source.from_spec(spec, config)
         if request is not None:
@@ -133,6 +134,18 @@ def explain(
         notes += counts or [_NO_QUOTA]
     notes += [note for slice_ in outcome for note in _turns_of_others(slice_, others)]
     _tell(shown, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
+
+
+def _runtime(config: Config) -> str:
+    """The low-level runtime's name, "" without one; ConfigError for one that no slice reaches."""
+    try:
+        runtime = low_level_runtime.low_level_runtime(config)
+    except ConfigError:
+        return ""  # a request means the same, and `xpu doctor` names what is missing
+    unreached = low_level_runtime.unreached(runtime.path, runtime.name)
+    if unreached is not None:
+        raise unreached
+    return runtime.name
 
 
 def _planned(inventory: Inventory, slices: tuple[Slice, ...], request: Request) -> plan.Plan:

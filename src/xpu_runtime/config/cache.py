@@ -24,7 +24,7 @@ HOOKS = "hooks.conf"
 
 #: Part of every stamp. The build besides, as what is compiled has each default in it, and another build may
 #: have others.
-FORMAT = 2
+FORMAT = 3
 
 
 def config_stamp(path: str, found: os.stat_result) -> list[Any]:

@@ -28,11 +28,22 @@ RUNTIME_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin",
 #: The launcher's own name: as the low-level runtime it would start itself forever.
 _OURSELVES = "xpu-container-runtime"
 
+#: The one that keeps to itself what a hook writes on stderr. Its own line, the last in the log, has no more
+#: than the hook's exit status.
+CRUN = "crun"
+#: Those whose containers have a kernel of their own. No device, mount or limit of ours gets into it.
+_UNREACHED = {
+    "runsc": "gVisor's runsc",
+    "kata-runtime": "that of Kata Containers",
+    "krun": "crun's krun, which starts virtual machines",
+}
+
 
 class Runtime(Value):
     """The OCI runtime that does the work: its absolute path, its name, and what it supports.
 
-    `create_runtime_hooks`: it runs createRuntime hooks (runtime-spec 1.0.2); older ones have prestart.
+    `name`: its own, whatever its file is called. `create_runtime_hooks`: it runs createRuntime hooks
+    (runtime-spec 1.0.2); older ones have prestart.
     """
 
     path: str
@@ -51,13 +62,39 @@ def low_level_runtime(config: Config) -> Runtime:
     known = cache.read(cache.RUNTIMES)
     entry = known.get(path)
     if not (isinstance(entry, dict) and entry.get("identity") == identity):
-        from xpu_runtime.config.probe import knows_create_runtime
+        from xpu_runtime.config import probe
 
-        entry = {"identity": identity, "create_runtime_hooks": knows_create_runtime(path)}
+        text = probe.version_text(path)
+        entry = {
+            "identity": identity,
+            "create_runtime_hooks": probe.knows_create_runtime(text),
+            "name": own_name(path, text),
+        }
         known = {**known, path: entry}
         cache.keep(cache.RUNTIMES, jsonlite.dumps(known))
         _keep_for_launcher(known)
-    return Runtime(path, os.path.basename(path), entry.get("create_runtime_hooks") is True)
+    return Runtime(path, str(entry.get("name")), entry.get("create_runtime_hooks") is True)
+
+
+def own_name(path: str, text: str) -> str:
+    """The name of the runtime at `path` that prints `text` for `--version`."""
+    from xpu_runtime.config.probe import program_name
+
+    # crun is another runtime where it is started by this name.
+    name = os.path.basename(path)
+    return name if name in _UNREACHED else program_name(text) or name
+
+
+def unreached(path: str, name: str) -> ConfigError | None:
+    """Why a container of the runtime with this `own_name` cannot have a slice; None if it can."""
+    what = _UNREACHED.get(name)
+    if what is None:
+        return None
+    return ConfigError(
+        f"the low-level runtime {path} is {what}: its containers have a kernel of their own, which devices "
+        "and mounts of this host do not reach",
+        f"name runc or crun in low_level_runtimes in {paths.config_file()}",
+    )
 
 
 def hook_stage(create_runtime_hooks: bool) -> str:
@@ -66,11 +103,14 @@ def hook_stage(create_runtime_hooks: bool) -> str:
 
 
 def _keep_for_launcher(known: dict[str, Any]) -> None:
-    """A line for each runtime: its path, its file's identity, and its stage."""
+    """A line for each runtime that may be given hooks unread: its path, its file's identity, its stage.
+
+    Of crun the shim decides (start/mode.py), and what we cannot reach it refuses.
+    """
     lines = [f"format={cache.FORMAT}"]
     for path, entry in known.items():
         _, _, inode, size, mtime_ns = entry["identity"]
-        if "\n" not in path and "=" not in path:
+        if "\n" not in path and "=" not in path and entry["name"] not in (CRUN, *_UNREACHED):
             stage = hook_stage(entry["create_runtime_hooks"] is True)
             lines.append(f"{path}={mtime_ns}:{size}:{inode} {stage}")
     cache.keep(cache.HOOKS, "\n".join(lines) + "\n")

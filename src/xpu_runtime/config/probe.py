@@ -1,4 +1,4 @@
-"""Asks a low-level runtime which version of the OCI runtime-spec it follows.
+"""Asks a low-level runtime what it is, and which version of the OCI runtime-spec it follows.
 
 Done once for each program; `low_level_runtime` keeps the answer. Does not use `subprocess`, which is slow to
 import, as the first container after an update of the program waits for this. Trusts no output: time and
@@ -16,12 +16,21 @@ _LONGEST_ANSWER = 16 * 1024
 _SIGKILL = 9  # the signal module imports enum, functools and more
 
 
-def knows_create_runtime(path: str) -> bool:
-    """Whether the runtime at `path` runs createRuntime hooks, which came with runtime-spec 1.0.2.
+def knows_create_runtime(text: str) -> bool:
+    """Whether the runtime that prints `text` runs createRuntime hooks, which came with runtime-spec 1.0.2.
 
     False if it does not say: it then gets prestart hooks, which all runtimes support.
     """
-    return spec_version(version_text(path)) >= (1, 0, 2)
+    return spec_version(text) >= (1, 0, 2)
+
+
+def program_name(text: str) -> str:
+    """The name that the runtime has by itself: the first word that `--version` prints; "" if none.
+
+    `runc version 1.1.5`, `crun version 1.8.1`, `runsc version release-20240807.0`, `kata-runtime  : 3.2.0`.
+    """
+    words = text.partition("\n")[0].split()
+    return words[0].lower() if words else ""
 
 
 def spec_version(text: str) -> tuple[int, int, int]:

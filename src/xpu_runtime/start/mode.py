@@ -5,6 +5,7 @@ A pure function of the configuration and the spec, for `xpu explain` as for the 
 
 from __future__ import annotations
 
+from xpu_runtime.config.low_level_runtime import CRUN
 from xpu_runtime.oci import spec as oci_spec
 
 TYPE_CHECKING = False
@@ -16,8 +17,8 @@ HOOK = "hook"
 SPEC = "spec"
 
 
-def choose(config: Config, spec: Spec, systemd_cgroup: bool) -> tuple[str, str]:
-    """The mode and the reason for it, as `xpu explain` shows it."""
+def choose(config: Config, spec: Spec, systemd_cgroup: bool, runtime: str) -> tuple[str, str]:
+    """The mode and the reason for it, as `xpu explain` shows it. `runtime`: the low-level runtime's name."""
     if config.mode != "auto":
         return config.mode, f"the configuration says mode: {config.mode}"
     if systemd_cgroup:
@@ -26,4 +27,6 @@ def choose(config: Config, spec: Spec, systemd_cgroup: bool) -> tuple[str, str]:
         return SPEC, "the container has a user namespace, in which mknod is refused"
     if not oci_spec.has_namespace(spec, "mount"):
         return SPEC, "the container has no mount namespace of its own, into which a hook could mount"
+    if runtime == CRUN:
+        return SPEC, "crun does not tell why a hook has refused a container"
     return HOOK, "the default: no systemd cgroup, no user namespace, and a mount namespace of its own"

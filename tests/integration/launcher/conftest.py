@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support import REPOSITORY
+from xpu_runtime.config import cache
 
 NATIVE = REPOSITORY / "native" / "launcher"
 SHIM = "import sys\nprint('the shim', *sys.argv[2:], sep='\\n')\n"
@@ -40,7 +41,7 @@ class Launcher:
         stat = self.config.stat()
         conf = self.run_dir / "launcher.conf"
         conf.write_text(
-            f"format=2\nconfig={self.config}\n"
+            f"format={cache.FORMAT}\nconfig={self.config}\n"
             f"stamp={stat.st_mtime_ns}:{stat.st_size}:{stat.st_ino}\n"
             f"runtime={runtime}\n"
         )

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from xpu_runtime.config import cache
+
 from .conftest import Launcher
 
 RUNC = "/usr/sbin/runc"
@@ -74,7 +76,7 @@ def give_to_someone(conf: Path) -> None:
 
 
 def make_of_another_version(conf: Path) -> None:
-    conf.write_text(conf.read_text().replace("format=2", "format=3"))
+    conf.write_text(conf.read_text().replace(f"format={cache.FORMAT}", "format=1"))
 
 
 def name_another_configuration(conf: Path) -> None:

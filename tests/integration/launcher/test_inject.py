@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xpu_runtime import paths
+from xpu_runtime.config import cache
 from xpu_runtime.config.low_level_runtime import Runtime
 from xpu_runtime.linux import proc
 from xpu_runtime.start import hooks_in_spec
@@ -50,7 +51,9 @@ class Injecting:
     def knows(self, stage: str) -> None:
         found = self.runtime.stat()
         stamp = f"{found.st_mtime_ns}:{found.st_size}:{found.st_ino}"
-        self.kept.write_text(f"format=2\n/bin/other=1:2:3 prestart\n{self.runtime}={stamp} {stage}\n")
+        self.kept.write_text(
+            f"format={cache.FORMAT}\n/bin/other=1:2:3 prestart\n{self.runtime}={stamp} {stage}\n"
+        )
         self.kept.chmod(0o644)
 
     def create(self, *words: str) -> str:

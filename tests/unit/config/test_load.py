@@ -15,10 +15,11 @@ import yaml
 
 from support import REPOSITORY, STAND_INS
 from xpu_runtime import version
+from xpu_runtime.config import cache
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.config.load import load
-from xpu_runtime.config.low_level_runtime import find_runtime, low_level_runtime
-from xpu_runtime.config.probe import knows_create_runtime, spec_version
+from xpu_runtime.config.low_level_runtime import find_runtime, low_level_runtime, unreached
+from xpu_runtime.config.probe import knows_create_runtime, spec_version, version_text
 from xpu_runtime.errors import ConfigError
 
 Write = Callable[[str], Path]
@@ -82,7 +83,7 @@ def test_the_launcher_is_told_of_a_runtime_s_stage(run_dir: Path, config_file: P
     runtime = low_level_runtime(DEFAULTS.replace(low_level_runtimes=("runc",)))
     found = Path(runtime.path).stat()
     assert (run_dir / "hooks.conf").read_text().splitlines() == [
-        "format=2",
+        f"format={cache.FORMAT}",
         f"{runtime.path}={found.st_mtime_ns}:{found.st_size}:{found.st_ino} createRuntime",
     ]
 
@@ -101,7 +102,7 @@ def test_a_file_is_compiled_for_the_next_call_and_for_the_launcher(
     assert (first.mode, first.policy_devices) == ("spec", ("0", "GPU-1"))
     found = file.stat()
     assert launcher(run_dir) == {
-        "format": "2",
+        "format": str(cache.FORMAT),
         "config": str(file),
         "stamp": f"{found.st_mtime_ns}:{found.st_size}:{found.st_ino}",
         "runtime": RUNC,
@@ -323,6 +324,34 @@ def test_a_runtime_is_asked_for_its_version_once_and_again_when_it_was_replaced(
     assert asked.read_text() == "x\nx\n"
 
 
+@pytest.mark.parametrize(
+    ("file", "first", "name", "is_reached"),
+    [
+        ("runc", "runc version 1.1.5", "runc", True),
+        ("crun", "crun version 1.8.1", "crun", True),
+        ("runc", "crun version 1.8.1", "crun", True),
+        ("krun", "crun version 1.8.1", "krun", False),
+        ("runc", "runsc version release-20240807.0", "runsc", False),
+        ("kata", "kata-runtime  : 3.2.0", "kata-runtime", False),
+        ("my-runtime", "", "my-runtime", True),
+    ],
+)
+def test_a_runtime_is_what_it_says_it_is(
+    tmp_path: Path, run_dir: Path, config_file: Path, file: str, first: str, name: str, is_reached: bool
+) -> None:
+    path = program(tmp_path / file, f"echo '{first}'; echo 'spec: 1.1.0'")
+    runtime = low_level_runtime(DEFAULTS.replace(low_level_runtimes=(str(path),)))
+    assert runtime.name == name
+    refusal = unreached(runtime.path, runtime.name)
+    assert (refusal is None) is is_reached
+    # The launcher puts hooks in front of those alone of which a hook's refusal is seen.
+    unread = (run_dir / "hooks.conf").read_text().splitlines()[1:]
+    assert bool(unread) is (is_reached and name != "crun")
+    if refusal is not None:
+        assert refusal.what.startswith(f"the low-level runtime {path} is ")
+        assert refusal.todo == f"name runc or crun in low_level_runtimes in {config_file}"
+
+
 def test_what_is_known_of_one_runtime_stays_when_another_is_asked(tmp_path: Path, run_dir: Path) -> None:
     asked = tmp_path / "asked"
     for name in ("one", "two"):
@@ -347,7 +376,7 @@ def test_what_is_known_of_one_runtime_stays_when_another_is_asked(tmp_path: Path
 def test_a_runtime_that_does_not_say_what_it_knows_is_given_the_older_hooks(
     tmp_path: Path, script: str
 ) -> None:
-    assert knows_create_runtime(str(program(tmp_path / "odd", script))) is False
+    assert knows_create_runtime(version_text(str(program(tmp_path / "odd", script)))) is False
 
 
 @pytest.mark.parametrize(

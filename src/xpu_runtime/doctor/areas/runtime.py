@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xpu_runtime import finding
-from xpu_runtime.config import probe
+from xpu_runtime.config import low_level_runtime, probe
 from xpu_runtime.config.low_level_runtime import find_runtime
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.errors import ConfigError
@@ -26,6 +26,10 @@ def look(machine: Machine) -> Iterator[Finding]:
     if not text:
         todo = f"run `{path} --version` yourself; install it again, or name another in low_level_runtimes"
         yield finding.problem(_CHECK, f"{path} --version fails", todo)
+        return
+    unreached = low_level_runtime.unreached(path, low_level_runtime.own_name(path, text))
+    if unreached is not None:
+        yield finding.problem(_CHECK, unreached.what, unreached.todo)
         return
     yield of_version(path, text.splitlines()[0].strip(), cgroups.mounted())
 
