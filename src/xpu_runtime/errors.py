@@ -81,5 +81,15 @@ class DeviceError(XpuError):
     """The devices or the driver cannot be queried, or are not as the request needs them."""
 
 
+class RootlessError(XpuError):
+    """A container of an engine that does not run with the host's root asks for a device."""
+
+    WHAT = "rootless engines are not served: devices, limits and the ledger are of the host's root"
+    TODO = "start it with an engine that runs as root (sudo podman; docker without rootless mode)"
+
+    def __init__(self) -> None:
+        super().__init__(self.WHAT, self.TODO)
+
+
 class ApplyError(XpuError):
     """A step of a plan could not be carried out in the container."""

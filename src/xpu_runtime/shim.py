@@ -16,8 +16,8 @@ import sys
 from xpu_runtime.config import low_level_runtime as runtimes
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
-from xpu_runtime.errors import ConfigError, SpecError
-from xpu_runtime.linux.proc import this_process
+from xpu_runtime.errors import ConfigError, RootlessError, SpecError
+from xpu_runtime.linux.proc import is_hosts_root, this_process
 from xpu_runtime.messages import Log, complain, line_of, to_system_log
 from xpu_runtime.oci import argv as oci_argv
 from xpu_runtime.oci import spec as oci_spec
@@ -48,6 +48,8 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime, caller: Ca
     if path != oci_spec.path_in(invocation.bundle):
         # The hook is told the bundle, and would read another spec.
         raise SpecError(f"a container with an XPU needs its spec in the bundle, not in {path}")
+    if not is_hosts_root():
+        raise RootlessError
     unreached = runtimes.unreached(runtime.path, runtime.name)
     if unreached is not None:
         raise unreached

@@ -94,7 +94,7 @@ def failed(path: str, verb: str, error: Exception) -> LedgerError:
             f"cannot {verb} the ledger {path}: {reason}",
             f"free space on the file system of {os.path.dirname(path)}",
         )
-    todo = "run it as root: rootless engines are not supported" if os.geteuid() else ""
+    todo = "run it as root" if os.geteuid() else ""
     return LedgerError(f"cannot {verb} the ledger {path}: {reason}", todo)
 
 

@@ -138,6 +138,14 @@ def innermost_pid(pid: int) -> int | None:
     return None
 
 
+def is_hosts_root() -> bool:
+    """Whether this process is root in the first user namespace, where the host's devices are.
+
+    All ids are mapped there, to themselves, and in no other: user_namespaces(7).
+    """
+    return os.geteuid() == 0 and _read("/proc/self/uid_map").split() == [b"0", b"0", b"4294967295"]
+
+
 def root_user(pid: int) -> tuple[int, int]:
     """The user and group ids here of root in the user namespace of `pid`; (0, 0) if it is the same
     namespace."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from xpu_runtime import granting
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.delivery import container, plan
-from xpu_runtime.errors import SpecError
+from xpu_runtime.errors import RootlessError, SpecError
 from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.limits import choose, enforce
@@ -38,6 +38,8 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
     request = source.from_spec(spec, config)
     if request is None:
         return None
+    if not proc.is_hosts_root():
+        raise RootlessError
     waiting.allow(waiting.START_S)
     request = granting.resolved(request)
     inventory = discovery.load(config)

@@ -16,7 +16,7 @@ from xpu_runtime.doctor import bounded, docker_api, engine
 from xpu_runtime.doctor.engine import Process
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.engines import RUNTIME_NAME, docker
-from xpu_runtime.errors import ConfigError
+from xpu_runtime.errors import ConfigError, RootlessError
 from xpu_runtime.finding import Finding
 
 ORDER = 70
@@ -113,7 +113,7 @@ def compared(who: str, path: str, ours: str | None, told: dict[str, Any], again:
     known = (runtimes.get(RUNTIME_NAME) or {}).get("path")
     version = told.get("ServerVersion", "")
     if "name=rootless" in (told.get("SecurityOptions") or []):
-        yield finding.problem(_CHECK, f"{who} is rootless, which is not supported", "use docker as root")
+        yield finding.problem(_CHECK, f"{who} is rootless, and {RootlessError.WHAT}", RootlessError.TODO)
     if ours is not None and known is None:
         text = f"{who} has not read {path}: it does not know the runtime xpu"
         yield finding.problem(_CHECK, text, docker.AFTER_CONFIGURE)

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from xpu_runtime import finding, paths
 from xpu_runtime.doctor import engine
 from xpu_runtime.doctor.machine import Machine
+from xpu_runtime.errors import RootlessError
 from xpu_runtime.finding import Finding
-from xpu_runtime.linux import files
+from xpu_runtime.linux import files, proc
 
 ORDER = 72
 #: One of them has to be there for a container to be started.
@@ -26,6 +27,8 @@ _MAX_BYTES = 1 << 20
 
 
 def look(machine: Machine) -> Iterator[Finding]:
+    if not proc.is_hosts_root():
+        yield finding.warning("engines", RootlessError.WHAT, RootlessError.TODO)
     yield from hooks(_FOLDERS)
     if not any(map(engine.program, _ENGINES)):
         text = "no engine is installed: neither docker nor containerd, podman or cri-o"
