@@ -91,6 +91,10 @@ def stop(state: State, number: int | None, log: Log, has_another: bool = False) 
     and its slices are left for the next start to reap. With `has_another` somebody else tries then, and it
     returns False.
     """
+    if os.path.isdir(paths.in_run_dir(paths.BUILDS)):  # else no step of a build had anything in this boot
+        from xpu_runtime.delivery import made
+
+        made.take_away(state.id)
     if _MAYBE_OURS not in state.bundle:
         return _stop(state, number, log, has_another)
     from xpu_runtime.oci import own_bundle

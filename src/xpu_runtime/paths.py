@@ -32,6 +32,8 @@ THIRD_PARTY_DIR = _PACKAGES if BY_PIP else os.path.join(LIB, "vendor")
 GRANT_FOLDERS = "slices"
 #: In the run folder: what backends keep for devices (limits/per_device.py).
 DEVICE_FOLDERS = "devices"
+#: In the run folder: what was made in the root folders of steps of builds (delivery/made.py).
+BUILDS = "builds"
 
 
 def config_file() -> str:

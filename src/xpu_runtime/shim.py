@@ -42,7 +42,7 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime, caller: Ca
     """
     path = invocation.spec_path
     spec = _read_original(path)
-    request = source.from_spec(spec, config)
+    request = source.from_spec(spec, config, invocation.bundle)
     if request is None:
         return None
     if path != oci_spec.path_in(invocation.bundle):

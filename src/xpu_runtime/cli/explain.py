@@ -99,7 +99,7 @@ def explain(
     config = load()
     mode, why = start_mode.choose(config, spec, systemd_cgroup, _runtime(config))
     try:
-        request = source.from_spec(spec, config)
+        request = source.from_spec(spec, config, os.path.abspath(bundle) if bundle else "")
         if request is not None:
             request = granting.resolved(request)
     except RequestError as error:

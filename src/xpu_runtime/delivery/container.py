@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 _NODE_MODE = stat.S_IFCHR | 0o666
 
 
-def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = True) -> None:
+def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = True, step: str = "") -> None:
     """Gives the container whose init is `pid` what is planned for it; else ApplyError, all undone.
 
-    Without `allow` its device cgroup has the rules already.
+    Without `allow` its device cgroup has the rules already. `step`: the id of a container that is a step of a
+    build: what is made for it is taken away at its end (made.py).
     """
     if os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt"):
         raise ApplyError(
@@ -60,12 +61,23 @@ def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = Tr
             ):
                 target = Container(root, copies, plan.driver_root)
                 in_root.carry_out(plan.in_image(root, spec), target)
+                told = _made(root, rootfs) if step else ""
         finally:
             copies.close()
+        if told:
+            from xpu_runtime.delivery import made
+
+            made.write(step, told)
     except BaseException:
         if allowed is not None:
             _disallow(allowed)
         raise
+
+
+def _made(root: Root, rootfs: str) -> str:
+    from xpu_runtime.delivery import made  # few containers are steps of a build
+
+    return made.text(root, rootfs)
 
 
 class Copies:

@@ -78,8 +78,13 @@ def _create(path: str) -> int:
 
 def forget(grant: Grant, ledger: str) -> None:
     """Removes the note of a container whose grant is taken out of the ledger."""
-    if is_plain(grant.container_id):
-        _remove(_path(ledger, _RUNNING, grant.container_id))
+    withdraw(ledger, grant.container_id)
+
+
+def withdraw(ledger: str, container_id: str) -> None:
+    """Removes the note of a container with whose end more is to be done than the hook in C does."""
+    if is_plain(container_id):
+        _remove(_path(ledger, _RUNNING, container_id))
 
 
 def sweep(ledger: str, containers: Collection[str]) -> None:

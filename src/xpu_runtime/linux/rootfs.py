@@ -16,7 +16,7 @@ import stat
 
 from xpu_runtime.linux import files, syscalls
 from xpu_runtime.linux.rootmounts import RootMounts
-from xpu_runtime.linux.undo import Made, Mounted, by_fd, restorer
+from xpu_runtime.linux.undo import Made, Mounted, Replaced, by_fd, replaced, take_away
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +80,37 @@ class Root:
             except OSError:
                 pass
             change.close()
+
+    def made(self) -> list[Any]:
+        """What was made on the root's own mount, as JSON's values for `unmake` of another Root, later."""
+        own = syscalls.mount_id(self.fd)
+        top = os.readlink(by_fd(self.fd)).rstrip("/")
+        return [
+            [
+                os.readlink(by_fd(each.folder)).removeprefix(top) or "/",
+                each.name,
+                each.number(),
+                None
+                if (old := each.replaced) is None
+                else [old.target, old.data and old.data.hex(), old.old],
+            ]
+            for each in self._journal
+            if isinstance(each, Made) and syscalls.mount_id(each.folder) == own
+        ]
+
+    def unmake(self, made: list[Any]) -> None:
+        """Removes what a Root of the same folder has `made`, as `undo` would have."""
+        for folder, name, number, old in reversed(made):
+            try:
+                fd = self._resolve(folder, _FOLDER)
+                try:
+                    if self.mounts.is_own(fd) and number == _number(fd, name):
+                        data = None if old is None or old[1] is None else bytes.fromhex(old[1])
+                        take_away(fd, name, old and Replaced(name, old[0], data, tuple(old[2])))
+                finally:
+                    os.close(fd)
+            except OSError:
+                continue
 
     def mounted(self, mount: int) -> None:
         """Remembers a mount that was attached in the root; `mount` stays the caller's to close."""
@@ -357,14 +388,14 @@ class Root:
     def _replace(self, folder: int, temporary: str, name: str, path: str) -> None:
         """Renames `temporary` to `name`, and remembers what it replaces."""
         try:
-            earlier, restore = self._replaced(folder, name, path)
+            earlier, old = self._replaced(folder, name, path)
             made = os.open(temporary, _ITSELF, dir_fd=folder)
             try:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
                 if earlier is not None:
                     earlier.became(made)
                 else:
-                    self._journal.append(Made(folder, name, made, restore))
+                    self._journal.append(Made(folder, name, made, old))
             finally:
                 os.close(made)
         except BaseException:
@@ -374,11 +405,8 @@ class Root:
                 pass  # it has been renamed already
             raise
 
-    def _replaced(
-        self, folder: int, name: str, path: str
-    ) -> tuple[Made | None, Callable[[int], None] | None]:
-        """Our earlier change of that name, or a function that restores what is there now; both None if
-        nothing is."""
+    def _replaced(self, folder: int, name: str, path: str) -> tuple[Made | None, Replaced | None]:
+        """Our earlier change of that name, or what is there now; both None if nothing is."""
         try:
             fd = os.open(name, _ITSELF, dir_fd=folder)
         except FileNotFoundError:
@@ -388,7 +416,7 @@ class Root:
             for change in self._journal:
                 if isinstance(change, Made) and change.is_it(there):
                     return change, None
-            return None, restorer(fd, there, name, path)
+            return None, replaced(fd, there, name, path)
         finally:
             os.close(fd)
 
@@ -396,6 +424,10 @@ class Root:
 def names_in(path: str) -> list[str]:
     """The components of a path, including `..`."""
     return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _number(folder: int, name: str) -> int:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino
 
 
 def _readlink(folder: int, name: str) -> str | None:

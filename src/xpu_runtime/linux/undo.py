@@ -12,10 +12,6 @@ import stat
 
 from xpu_runtime.linux import files, syscalls
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 # The largest file whose content is kept in memory while its replacement may still be undone.
 _REPLACED_LIMIT = 16 << 20
 
@@ -23,11 +19,11 @@ _REPLACED_LIMIT = 16 << 20
 class Made:
     """A file made under a name; the open descriptor keeps its inode number from being reused."""
 
-    def __init__(self, folder: int, name: str, made: int, restore: Callable[[int], None] | None) -> None:
-        self._folder = os.dup(folder)
-        self._name = name
+    def __init__(self, folder: int, name: str, made: int, replaced: Replaced | None) -> None:
+        self.folder = os.dup(folder)
+        self.name = name
         self._made = os.dup(made)
-        self._restore = restore
+        self.replaced = replaced
 
     def is_it(self, there: os.stat_result) -> bool:
         return os.path.samestat(os.fstat(self._made), there)
@@ -37,19 +33,26 @@ class Made:
         os.dup2(made, self._made, inheritable=False)
 
     def undo(self) -> None:
-        there = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
-        if not self.is_it(there):
-            return
-        if stat.S_ISDIR(there.st_mode):
-            os.rmdir(self._name, dir_fd=self._folder)
-            return
-        os.unlink(self._name, dir_fd=self._folder)
-        if self._restore is not None:
-            self._restore(self._folder)
+        if self.is_it(os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)):
+            take_away(self.folder, self.name, self.replaced)
+
+    def number(self) -> int:
+        """The inode's."""
+        return os.fstat(self._made).st_ino
 
     def close(self) -> None:
-        os.close(self._folder)
+        os.close(self.folder)
         os.close(self._made)
+
+
+def take_away(folder: int, name: str, replaced: Replaced | None) -> None:
+    """Removes what was made there, and puts back what it replaced."""
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        os.rmdir(name, dir_fd=folder)
+        return
+    os.unlink(name, dir_fd=folder)
+    if replaced is not None:
+        replaced.restore(folder)
 
 
 class Mounted:
@@ -65,32 +68,44 @@ class Mounted:
         os.close(self._mount)
 
 
-def restorer(fd: int, old: os.stat_result, name: str, path: str) -> Callable[[int], None]:
-    """A function that restores the file or link of `fd` in a folder; a file too large to keep is only
-    removed."""
+class Replaced:
+    """A file or link in whose place another one was put; a file without `data` was too large to be kept."""
+
+    def __init__(self, name: str, target: str | None, data: bytes | None, old: tuple[int, int, int]) -> None:
+        self.name = name
+        self.target = target
+        self.data = data
+        #: Its permissions and its owner.
+        self.old = old
+
+    def restore(self, folder: int) -> None:
+        """Puts it back under its name, which is free."""
+        if self.target is not None:
+            os.symlink(self.target, self.name, dir_fd=folder)
+        elif self.data is not None:
+            mode, *owner = self.old
+            temporary = files.create_aside(folder, self.name, self.data, mode, owner=(owner[0], owner[1]))
+            os.rename(temporary, self.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def replaced(fd: int, old: os.stat_result, name: str, path: str) -> Replaced:
+    """The file or link of `fd`, kept; OSError for what is neither."""
+    permissions = stat.S_IMODE(old.st_mode), old.st_uid, old.st_gid
     if stat.S_ISLNK(old.st_mode):
-        target = os.readlink("", dir_fd=fd)
-        return lambda folder: os.symlink(target, name, dir_fd=folder)
+        return Replaced(name, os.readlink("", dir_fd=fd), None, permissions)
     if stat.S_ISDIR(old.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(old.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
     readable = os.open(by_fd(fd), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        data = files.read_fd(readable, _REPLACED_LIMIT, path)
+        return Replaced(name, None, files.read_fd(readable, _REPLACED_LIMIT, path), permissions)
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        return lambda folder: os.unlink(name, dir_fd=folder)
+        return Replaced(name, None, None, permissions)
     finally:
         os.close(readable)
-
-    def restore(folder: int) -> None:
-        owner = old.st_uid, old.st_gid
-        temporary = files.create_aside(folder, name, data, stat.S_IMODE(old.st_mode), owner=owner)
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-
-    return restore
 
 
 def by_fd(fd: int) -> str:

@@ -18,6 +18,8 @@ from xpu_runtime.oci import spec as oci_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from xpu_runtime.oci.spec import Spec
 
 #: The folder of containerd's shims: a bundle is FOLDER/NAMESPACE/ID.
@@ -32,7 +34,8 @@ _NERDCTL = "nerdctl/name"
 _LONGEST = 253
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 _OTHERS = frozenset("_.-")
-_DOCKERS_FILE = "config.v2.json"
+#: What docker keeps of a container, below `Config` what it was asked for.
+DOCKERS_FILE = "config.v2.json"
 #: That file is some KiB long; with thousands of labels more.
 _MOST_BYTES = 1 << 20
 
@@ -74,19 +77,25 @@ def is_name(text: object) -> bool:
 
 
 def _of_docker(container: str, spec: Spec) -> str:
-    """A file system of the user's, which may hang, is not looked at: no user knows beforehand what id docker
+    name = docker_file(container, spec, DOCKERS_FILE).get("Name")
+    return name[1:] if isinstance(name, str) and name[:1] == "/" and is_name(name[1:]) else ""
+
+
+def docker_file(container: str, spec: Spec, file: str) -> dict[str, Any]:
+    """What docker has written into `file` of the container's folder; empty where there is none.
+
+    A file system of the user's, which may hang, is not looked at: no user knows beforehand what id docker
     gives to a container, and so nobody else mounts from a folder that is called so."""
     own = f"/containers/{container}/"
     source = next((source for source in oci_spec.mounted(spec) if own in source), "")
     if not os.path.isabs(source):
-        return ""
-    path = f"{source.partition(own)[0]}{own}{_DOCKERS_FILE}"
+        return {}
+    path = f"{source.partition(own)[0]}{own}{file}"
     try:
         told = jsonlite.loads(files.read(path, _MOST_BYTES).decode("utf-8", "replace"))
     except (OSError, ValueError):
-        return ""
-    name = told.get("Name") if isinstance(told, dict) else None
-    return name[1:] if isinstance(name, str) and name[:1] == "/" and is_name(name[1:]) else ""
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _joined(*parts: object) -> str:

@@ -170,6 +170,14 @@ def mounted(spec: Spec) -> list[str]:
     return [source for source in found if isinstance(source, str)]
 
 
+def sources(spec: Spec, destinations: tuple[str, ...]) -> list[str]:
+    """The sources of the mounts at these places, as far as they are strings."""
+    mounts = _get(spec, "mounts")
+    there = mounts if isinstance(mounts, list) else []
+    found = [_get(each, "source") for each in there if _get(each, "destination") in destinations]
+    return [source for source in found if isinstance(source, str)]
+
+
 def rootfs(spec: Spec, bundle: str) -> str:
     """The absolute path of the container's root folder on the host."""
     path = _get(spec, "root", "path")

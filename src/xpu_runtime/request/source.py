@@ -45,8 +45,8 @@ _GPU_MEMORY = "NVIDIA_GPU_MEMORY_LIMIT"
 _REQUIRE_PREFIX = "NVIDIA_REQUIRE_"
 
 
-def from_spec(spec: Spec, config: Config) -> Request | None:
-    """The request of the container with this spec, None if it asks for nothing.
+def from_spec(spec: Spec, config: Config, bundle: str = "") -> Request | None:
+    """The request of the container with this spec, None if it asks for nothing. `bundle`: of an engine.
 
     RequestError, with all problems, where it is wrong or the policy does not allow it.
     """
@@ -72,7 +72,13 @@ def from_spec(spec: Spec, config: Config) -> Request | None:
         if asked and not by_annotation:
             raise RequestError(_not_by_variable(asked[0]))
         requesting = {name: environment[name] for name in FOR_PROGRAMS if name in environment}
-    request, more = _from_variables({**requesting, **by_annotation}, spellings, config.cores_step)
+    variables = {**requesting, **by_annotation}
+    if _is_by_image(variables):
+        from xpu_runtime.oci import build_step  # few containers ask so
+
+        if build_step.is_one(bundle, spec):
+            return None
+    request, more = _from_variables(variables, spellings, config.cores_step)
     problems += more
     if request is not None:
         problems += _bypasses(environment)
@@ -226,6 +232,12 @@ def _from_variables(
     request, problems = read(ours, step=step, requirements=_requirements(variables), spellings=spellings)
     # A list in XPU_VISIBLE_DEVICES names its devices, whatever vendor the image was made for.
     return request.replace(vendor="" if chosen and request.choice == "list" else vendor), problems
+
+
+def _is_by_image(variables: dict[str, str]) -> bool:
+    """Whether nothing asks but what many images set, whoever runs them and for what."""
+    devices = _selection_by_alias(variables).get("XPU_VISIBLE_DEVICES")
+    return devices is not None and devices.value in ("all", "none") and not any(map(_is_ours, variables))
 
 
 def _requirements(variables: dict[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.limits import choose, enforce
 from xpu_runtime.linux import proc
 from xpu_runtime.messages import Log, warn
-from xpu_runtime.oci import engine_name
+from xpu_runtime.oci import build_step, engine_name
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.oci.state import State
 from xpu_runtime.request import source
@@ -35,7 +35,7 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
 
     XpuError, and everything undone, if it cannot have it.
     """
-    request = source.from_spec(spec, config)
+    request = source.from_spec(spec, config, state.bundle)
     if request is None:
         return None
     if not proc.is_hosts_root():
@@ -44,9 +44,11 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
     request = granting.resolved(request)
     inventory = discovery.load(config)
     rootfs = oci_spec.rootfs(spec, state.bundle)
+    step = step_of(state, spec)
     if request.choice == "none":
         if config.mode == mode.HOOK or oci_spec.has_namespace(spec, "mount"):
-            container.carry_out(plan.build(inventory, (), request.capabilities), state.pid, rootfs, spec)
+            planned = plan.build(inventory, (), request.capabilities)
+            container.carry_out(planned, state.pid, rootfs, spec, step=step)
         return None
     started = start_time_of(state)
     wanted = Grant(0, state.id, state.bundle, state.pid, started, "", "pending", mode.HOOK, 0.0, ())
@@ -60,12 +62,17 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
         check_wanted(state, started, caller)
         bound = granting.impose(inventory, granted, state.pid, started, caller, (request, config), request)
         check_wanted(state, started, caller)
-        container.carry_out(plan_of(inventory, bound, request), state.pid, rootfs, spec)
+        container.carry_out(plan_of(inventory, bound, request), state.pid, rootfs, spec, step=step)
     except BaseException:
         granting.release(config, [bound])
         raise
     warn_of_unheld(bound, request, log)
     return bound
+
+
+def step_of(state: State, spec: Spec) -> str:
+    """The id of the container if it is a step of a build, else ""."""
+    return state.id if build_step.is_one(state.bundle, spec) else ""
 
 
 def plan_of(inventory: Inventory, grant: Grant, request: Request) -> plan.Plan:

@@ -13,7 +13,7 @@ from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
-from xpu_runtime.start.hook_mode import check_wanted, plan_of, start_time_of, warn_of_unheld
+from xpu_runtime.start.hook_mode import check_wanted, plan_of, start_time_of, step_of, warn_of_unheld
 from xpu_runtime.vendors import discovery
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ def bind(state: State, number: int, spec: Spec, config: Config, log: Log, caller
         grants = [grant for grant in ledger.of_container(state.id) if grant.id == number]
     if not grants:
         raise ApplyError(f"grant {number} of container {state.id} is gone", "start the container again")
-    request = source.from_spec(spec, config)
+    request = source.from_spec(spec, config, state.bundle)
     if request is None:
         raise SpecError(f"the spec of container {state.id} asks for no XPU any more", "start it again")
     request = granting.resolved(request)
@@ -51,7 +51,9 @@ def bind(state: State, number: int, spec: Spec, config: Config, log: Log, caller
         try:
             rootfs = oci_spec.rootfs(spec, state.bundle)
             check_wanted(state, started, caller)
-            container.carry_out(plan_of(inventory, bound, request), state.pid, rootfs, spec, allow=False)
+            step = step_of(state, spec)
+            planned = plan_of(inventory, bound, request)
+            container.carry_out(planned, state.pid, rootfs, spec, allow=False, step=step)
         except BaseException:
             granting.release(config, [bound])
             raise

@@ -207,16 +207,25 @@ def test_as_the_default_runtime_it_serves_ordinary_containers_and_slices(docker:
 
 @pytest.mark.usefixtures("default_runtime")
 def test_as_the_default_runtime_it_serves_docker_build(docker: Docker, tmp_path: Path) -> None:
+    # What an image says of itself gives a step nothing; what the build asks for does.
     (tmp_path / "Dockerfile").write_text(
-        f"FROM {Docker.IMAGE}\nRUN touch /built\nENV NVIDIA_VISIBLE_DEVICES=all\nRUN nvidia-smi > /seen\n"
+        f"FROM {Docker.IMAGE}\nRUN touch /built\nENV NVIDIA_VISIBLE_DEVICES=all\nRUN ! nvidia-smi\n"
+        "ARG XPU_MEM\nRUN nvidia-smi > /seen\n"
     )
     done = completed(
-        [*docker.command, "build", "--network=none", "--tag=xpu-test-built:1", tmp_path],
+        [
+            *docker.command,
+            "build",
+            "--network=none",
+            "--tag=xpu-test-built:1",
+            "--build-arg=XPU_MEM=4G",
+            tmp_path,
+        ],
         env={**os.environ, "DOCKER_BUILDKIT": "0"},
     )
     assert done.status == 0, done
     try:
         done = docker.run("", "sh", "-c", "cat /seen; cuda-probe info", image="xpu-test-built:1", runtime="")
-        assert "Tesla T4" in done.out and "of 15360 MiB" in done.out, done
+        assert "/   4096MiB" in done.out and "of 15360 MiB" in done.out, done
     finally:
         docker.must("rmi", "xpu-test-built:1")

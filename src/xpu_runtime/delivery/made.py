@@ -1,0 +1,64 @@
+"""What a start has made in the root folder of a step of a build, written down and taken away at its end.
+
+A build makes an image of that folder. Without this the image has empty files and links under the names of
+the driver's libraries, and their entries in the loader's cache. What somebody else has put in the place of
+something of ours stays, such as the cache of an ldconfig in the step. One file a container, in the run
+folder; a container whose end nobody tells us leaves it there until the next boot.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xpu_runtime import jsonlite, paths
+from xpu_runtime.errors import ApplyError
+from xpu_runtime.ledger import ends
+from xpu_runtime.linux import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xpu_runtime.linux.rootfs import Root
+
+#: Of a file of ours; nearly all of it is a loader's cache.
+_MOST_BYTES = 64 << 20
+
+
+def text(root: Root, path: str) -> str:
+    """What `root` has made so far in the folder `path` of the host."""
+    return jsonlite.dumps({"root": path, "made": root.made()})
+
+
+def write(container_id: str, told: str) -> None:
+    """Keeps the `text` for the container's end; ApplyError."""
+    path = _path(container_id)
+    if not ends.is_plain(container_id):
+        return
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        files.write_atomic(path, told.encode(), mode=0o600)
+    except OSError as error:
+        raise ApplyError(f"cannot write {path}: {error.strerror}") from error
+    ends.withdraw(paths.in_run_dir("ledger.db"), container_id)
+
+
+def take_away(container_id: str) -> None:
+    """Takes away what was made for the container, if it was a step. What cannot be taken away stays."""
+    path = _path(container_id)
+    if not ends.is_plain(container_id):
+        return
+    try:
+        told = jsonlite.loads(files.read(path, _MOST_BYTES).decode())
+        os.unlink(path)
+    except (OSError, ValueError):
+        return
+    from xpu_runtime.linux.rootfs import Root
+
+    try:
+        with Root(told["root"]) as root:
+            root.unmake(told["made"])
+    except OSError:
+        pass  # the folder is gone, and nobody makes an image of it
+
+
+def _path(container_id: str) -> str:
+    return os.path.join(paths.in_run_dir(paths.BUILDS), container_id)

@@ -1,0 +1,89 @@
+"""What was made for a step of a build goes at its end, and nothing that is somebody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from xpu_runtime.delivery import made
+from xpu_runtime.linux.rootfs import Root
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path / "run"))
+    folder = tmp_path / "root"
+    (folder / "etc").mkdir(parents=True)
+    (folder / "etc/ld.so.cache").write_bytes(b"the image's\xff")
+    (folder / "etc/ld.so.cache").chmod(0o640)
+    (folder / "lib").mkdir()
+    (folder / "lib/libcuda.so").symlink_to("stubs/libcuda.so")
+    return folder
+
+
+def tree(root: Path) -> dict[str, object]:
+    """Everything below a folder."""
+    found: dict[str, object] = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            found[name] = str(path.readlink())
+        else:
+            found[name] = (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
+    return found
+
+
+def start(root: Path) -> None:
+    """What a start makes, kept for the end."""
+    with Root(str(root)) as opened:
+        os.close(opened.make_file("/lib/libcuda.so.1"))
+        os.close(opened.make_file("/usr/lib/xpu/libcuda.real.so"))
+        assert opened.symlink("libcuda.so.1", "/lib/libcuda.so")
+        opened.write_file("/etc/ld.so.cache", b"first")
+        opened.write_file("/etc/ld.so.cache", b"with ours")
+        made.write("step-1", made.text(opened, str(root)))
+
+
+def test_all_that_was_made_goes_and_what_was_replaced_comes_back(root: Path) -> None:
+    before = tree(root)
+    start(root)
+    assert (root / "etc/ld.so.cache").read_bytes() == b"with ours"
+    made.take_away("step-1")
+    assert tree(root) == before
+    assert list((root.parent / "run/builds").iterdir()) == []
+    made.take_away("step-1")
+    assert tree(root) == before
+
+
+def test_what_the_step_has_put_there_stays(root: Path) -> None:
+    start(root)
+    for name in ("etc/ld.so.cache", "lib/libcuda.so.1"):
+        (root / "new").write_bytes(b"the step's")
+        (root / "new").rename(root / name)
+    (root / "usr/lib/xpu/another").write_bytes(b"x")
+    made.take_away("step-1")
+    assert (root / "etc/ld.so.cache").read_bytes() == b"the step's"
+    assert (root / "lib/libcuda.so.1").read_bytes() == b"the step's"
+    assert [path.name for path in (root / "usr/lib/xpu").iterdir()] == ["another"]
+    assert (root / "lib/libcuda.so").readlink() == Path("stubs/libcuda.so")
+
+
+def test_a_link_that_the_step_has_put_in_a_folder_s_place_leads_nowhere_else(root: Path) -> None:
+    start(root)
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (root / "lib/libcuda.so.1").rename(outside / "libcuda.so.1")  # the inode that was made
+    (root / "lib").rename(root / "was-lib")
+    (root / "lib").symlink_to(outside)
+    made.take_away("step-1")
+    assert [path.name for path in outside.iterdir()] == ["libcuda.so.1"]
+
+
+@pytest.mark.parametrize("container", ["../../etc", "", "a/b", "x" * 300])
+def test_an_id_that_is_no_file_s_name_has_no_file(root: Path, container: str) -> None:
+    made.write(container, json.dumps({"root": str(root), "made": []}))
+    assert not (root.parent / "run").exists()
+    made.take_away(container)

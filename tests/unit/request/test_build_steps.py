@@ -1,0 +1,103 @@
+"""A step of a build gets nothing because of what its image says of itself, and all that it asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.request import source
+
+CONTAINER = "c" * 64
+#: What docker 20.10 writes for a step, in the parts that count.
+CONFIG: dict[str, Any] = {
+    "Config": {"Image": "sha256:0f65", "Healthcheck": {"Test": ["NONE"]}},
+    "Name": "/musing_dijkstra",
+}
+HOST = {"LogConfig": {"Type": "none", "Config": {}}}
+
+Bundle = tuple[str, dict[str, Any]]
+
+
+def spec(*environment: str, **more: Any) -> dict[str, Any]:
+    return {"process": {"env": list(environment)}, "root": {"path": "rootfs"}, **more}
+
+
+def by_docker(tmp_path: Path, config: dict[str, Any], host: dict[str, Any]) -> Bundle:
+    folder = tmp_path / "containers" / CONTAINER
+    folder.mkdir(parents=True)
+    (folder / "config.v2.json").write_text(json.dumps(config))
+    (folder / "hostconfig.json").write_text(json.dumps(host))
+    mount = {"destination": "/etc/hosts", "source": f"{folder}/hosts"}
+    return f"/run/io.containerd.runtime.v2.task/moby/{CONTAINER}", spec(mounts=[mount])
+
+
+def by_buildkit(tmp_path: Path) -> Bundle:
+    return "/d/buildkit/executor/zlba", spec(hostname="buildkitsandbox")
+
+
+def by_buildkit_of_another_name(tmp_path: Path) -> Bundle:
+    sources = {"/etc/hosts": "hosts.nt9n", "/etc/resolv.conf": "resolv.conf"}
+    mounts = [{"destination": to, "source": f"/d/buildkit/executor/{name}"} for to, name in sources.items()]
+    return "/d/buildkit/executor/zlba", spec(hostname="mine", mounts=mounts)
+
+
+def by_buildah(tmp_path: Path) -> Bundle:
+    bundle = "/var/tmp/buildah224995320"
+    return bundle, spec(root={"path": f"{bundle}/mnt/rootfs"})
+
+
+STEPS: dict[str, Callable[[Path], Bundle]] = {
+    "docker": lambda folder: by_docker(folder, CONFIG, HOST),
+    "BuildKit": by_buildkit,
+    "BuildKit with another name for the host": by_buildkit_of_another_name,
+    "buildah": by_buildah,
+}
+#: Containers that are like steps in a part, and are none.
+OTHERS: dict[str, Callable[[Path], Bundle]] = {
+    "an image by its name": lambda folder: by_docker(
+        folder,
+        {"Config": {**CONFIG["Config"], "Image": "cuda:12"}},
+        HOST,
+    ),
+    "with a log": lambda folder: by_docker(folder, CONFIG, {"LogConfig": {"Type": "json-file"}}),
+    "with a health check": lambda folder: by_docker(folder, {"Config": {"Image": "sha256:0f65"}}, HOST),
+    "odd files": lambda folder: by_docker(folder, {"Config": []}, {"LogConfig": "none"}),
+    "a bundle of that name": lambda _: ("/var/tmp/buildah224995320", spec()),
+    "another host": lambda _: ("/b", spec(hostname="buildkit")),
+    "no bundle": lambda _: ("", spec()),
+}
+BY_IMAGE = (("NVIDIA_VISIBLE_DEVICES=all",), ("NVIDIA_VISIBLE_DEVICES=none",), ("CUDA_VERSION=10.0",))
+
+
+@pytest.mark.parametrize("environment", BY_IMAGE)
+@pytest.mark.parametrize("engine", STEPS)
+def test_a_step_gets_nothing_because_of_its_image(
+    tmp_path: Path, engine: str, environment: tuple[str, ...]
+) -> None:
+    bundle, found = STEPS[engine](tmp_path)
+    found["process"]["env"] = list(environment)
+    assert source.from_spec(found, DEFAULTS, bundle) is None
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_no_step_gets_what_its_image_says(tmp_path: Path, name: str) -> None:
+    bundle, found = OTHERS[name](tmp_path)
+    found["process"]["env"] = ["NVIDIA_VISIBLE_DEVICES=all"]
+    request = source.from_spec(found, DEFAULTS, bundle)
+    assert request is not None and request.choice == "all"
+
+
+@pytest.mark.parametrize("engine", STEPS)
+def test_a_step_that_asks_gets_what_it_asks_for(tmp_path: Path, engine: str) -> None:
+    bundle, found = STEPS[engine](tmp_path)
+    for asked in ("XPU_MEM=4G", "NVIDIA_VISIBLE_DEVICES=0"):
+        found["process"]["env"] = ["NVIDIA_VISIBLE_DEVICES=all", asked]
+        assert source.from_spec(found, DEFAULTS, bundle) is not None
+    found["process"]["env"] = ["NVIDIA_VISIBLE_DEVICES=all"]
+    found["annotations"] = {"yoyoworks.com/xpu-mem": "4G"}
+    assert source.from_spec(found, DEFAULTS, bundle) is not None
