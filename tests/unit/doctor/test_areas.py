@@ -216,3 +216,25 @@ def test_a_containerd_that_forgets_the_runtime_in_user_namespaces_is_named(
     findings = list(containerd.of_version(version))
     assert [(each.state, "hostUsers: false" in each.text) for each in findings] == [(WARNING, True)] * warned
     assert all(each.todo for each in findings)
+
+
+def test_a_runtime_that_containerd_does_not_see_is_a_problem_and_one_unlike_runc_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpu_runtime.engines.containerd.installed_version", lambda: (2, 1))
+    (tmp_path / "conf.d").mkdir()
+    config, ours = tmp_path / "config.toml", tmp_path / "conf.d" / "99-xpu.toml"
+
+    def found(version: str, plugin: str, runc: str) -> list[tuple[str, bool]]:
+        config.write_text(f"{version}imports = ['{tmp_path}/conf.d/*.toml']\n")
+        (tmp_path / "conf.d" / "10.toml").write_text(f"{version}{runc}")
+        ours.write_text(f"{version}[plugins.'{plugin}'.containerd.runtimes.xpu.options]\nBinaryName = '/x'\n")
+        said = containerd._look(str(config), None)
+        told = ("ignores plugins.cri", "SystemdCgroup is true for runc and false for xpu")
+        return [(each.state, bool(each.todo)) for each in said if any(text in each.text for text in told)]
+
+    name = "io.containerd.cri.v1.runtime"
+    systemd = f"[plugins.'{name}'.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"
+    assert found("", "cri", "") == [(PROBLEM, True)]
+    assert found("version = 3\n", name, systemd) == [(WARNING, True)]
+    assert found("version = 3\n", name, systemd.replace("true", "false")) == []
