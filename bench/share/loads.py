@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MS = 1_000_000
+CAPS = (10, 30, 50, 70, 90, 100)
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,8 @@ class Load:
     """`words` are share-load's; `kernel_ns` is its longest kernel's (or graph's) length.
 
     `saturates`: alone on a card it leaves it no pause, so that its rate of work alone is 100 % of the card by
-    definition. Of another load the nominal time of its kernels is taken.
+    definition. Of another load the nominal time of its kernels is taken. `caps`: percent, under which it is
+    tried alone.
     """
 
     name: str
@@ -20,6 +22,7 @@ class Load:
     kernel_ns: int
     saturates: bool = True
     processes: int = 1
+    caps: tuple[int, ...] = CAPS
 
     @property
     def light(self) -> bool:
@@ -63,6 +66,20 @@ LOADS = {
             MS // 10,
             saturates=False,
             processes=8,
+        ),
+        # How programs launch that are no benchmarks.
+        *(
+            Load(name, words, MS // 10, saturates=False, processes=processes, caps=(30, 100))
+            for name, processes, words in (
+                ("priorities", 1, ("interleaved", "kernel=100us", "streams=2", "priorities=1")),
+                ("legacy-stream", 1, ("interleaved", "kernel=100us", "streams=3", "legacy=1")),
+                ("dependent", 1, ("interleaved", "kernel=100us", "dependent=1")),
+                ("captured", 1, ("captured", "kernel=100us", "graph=20")),
+                ("contexts", 1, ("contexts", "kernel=100us")),
+                ("forks", 1, ("forks", "kernel=100us")),
+                ("threads", 1, ("threads", "kernel=30us", "threads=32", "streams=16", "round=38.4ms")),
+                ("chain", 2, ("chain", "kernel=100us", "processes=2")),
+            )
         ),
         Load("copies", ("async", "kernel=1ms", "copy=262144"), MS, saturates=False),
         Load("training", ("train", "copy=1048576"), 2 * MS, saturates=False),

@@ -140,7 +140,6 @@ def _fill(
 # ---- the sets ----
 
 QUICK = ("30/70", "4 x 25", "30/70, 10 us beside 100 ms")
-CAPS = (10, 30, 50, 70, 90, 100)
 
 
 def one(load: str, cores: int | None = None, **how: str) -> Container:
@@ -152,7 +151,7 @@ def mix(name: str, *containers: Container) -> Scenario:
 
 
 def alone() -> list[Scenario]:
-    return [Scenario(f"{name} at {cap} %", (one(name, cap),)) for name in LOADS for cap in CAPS]
+    return [Scenario(f"{name} at {cap} %", (one(name, cap),)) for name in LOADS for cap in LOADS[name].caps]
 
 
 def beside() -> list[Scenario]:

@@ -58,7 +58,7 @@ void device_start(CUdevice ordinal, const struct calibration *known) {
         fail("no device: %s", dlerror());
 #define FIND(name)                                                                                           \
     if (!(cuda.name = (__typeof__(name) *)dlsym(library, #name)))                                            \
-        fail("libcuda.so.1 has no " #name ": a driver of R470 or later is needed");
+        fail("libcuda.so.1 has no " #name ": a driver of R520 or later is needed");
     CUDA_FUNCTIONS(FIND)
 #undef FIND
     MUST(cuInit(0));
@@ -74,6 +74,13 @@ static void submit(const struct kernel *kernel, CUstream stream) {
     uint32_t working = WORKING_BLOCKS;
     CUdeviceptr out = 0;
     void *arguments[] = {&iterations, &working, &out};
+    CUlaunchAttribute dependent = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                   .value.programmaticStreamSerializationAllowed = 1};
+    CUlaunchConfig config = {kernel->grid, 1, 1, THREADS, 1, 1, 0, stream, &dependent, 1};
+    if (kernel->dependent) {
+        MUST(cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
+        return;
+    }
     MUST(cuLaunchKernel(kernel->function, kernel->grid, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL));
 }
 
@@ -136,6 +143,14 @@ struct kernel kernel_of(uint64_t ns, unsigned int blocks) {
         kernel.iterations = iterations > 1 ? (uint64_t)iterations : 1;
     }
     return kernel;
+}
+
+struct kernel kernel_anew(const struct kernel *kernel) {
+    struct kernel anew = *kernel;
+    MUST(cuModuleLoadData(&module, ptx));
+    if (!named(anew.ns, &anew.function))
+        MUST(cuModuleGetFunction(&anew.function, module, "spin"));
+    return anew;
 }
 
 void launch(const struct kernel *kernel, CUstream stream) {

@@ -2,8 +2,9 @@
  * A program that keeps a device busy in one of the ways that programs do, and writes down what of its work
  * was completed when. It knows nothing of limits or of simulated cards: it runs in a container, or outside.
  *
- * main.c: options, the common start, the end; device.c: libcuda, and kernels of a given length; patterns.c:
- * in which order what is launched; record.c: the log; law.c: another project's way to limit, for comparison.
+ * main.c: options, the common start, the end; device.c: libcuda, and kernels of a given length; rounds.c: the
+ * kinds of loads; patterns.c: how they go on from round to round; record.c: the log; law.c: another project's
+ * way to limit, for comparison.
  */
 #ifndef XPU_SHARE_LOAD_H
 #define XPU_SHARE_LOAD_H
@@ -22,7 +23,7 @@ NORETURN_PRINTF void fail(const char *format,
 
 /* ---- device.c ---- */
 
-/* What is called of libcuda, under the name that a program of CUDA 11.4 or later looks up. */
+/* What is called of libcuda, under the name that a program of CUDA 11.8 or later looks up. */
 #define CUDA_FUNCTIONS(X)                                                                                    \
     X(cuInit)                                                                                                \
     X(cuGetErrorName)                                                                                        \
@@ -31,15 +32,24 @@ NORETURN_PRINTF void fail(const char *format,
     X(cuDevicePrimaryCtxRetain)                                                                              \
     X(cuCtxSetCurrent)                                                                                       \
     X(cuCtxSynchronize)                                                                                      \
+    X(cuCtxCreate_v2)                                                                                        \
+    X(cuCtxDestroy_v2)                                                                                       \
+    X(cuCtxGetStreamPriorityRange)                                                                           \
     X(cuModuleLoadData)                                                                                      \
     X(cuModuleGetFunction)                                                                                   \
     X(cuLaunchKernel)                                                                                        \
+    X(cuLaunchKernelEx)                                                                                      \
     X(cuStreamCreate)                                                                                        \
+    X(cuStreamCreateWithPriority)                                                                            \
+    X(cuStreamWaitEvent)                                                                                     \
     X(cuStreamSynchronize)                                                                                   \
     X(cuStreamBeginCapture_v2)                                                                               \
     X(cuStreamEndCapture)                                                                                    \
     X(cuGraphInstantiateWithFlags)                                                                           \
     X(cuGraphLaunch)                                                                                         \
+    X(cuGraphExecDestroy)                                                                                    \
+    X(cuIpcGetEventHandle)                                                                                   \
+    X(cuIpcOpenEventHandle)                                                                                  \
     X(cuMemAlloc_v2)                                                                                         \
     X(cuMemHostAlloc)                                                                                        \
     X(cuMemcpyHtoDAsync_v2)                                                                                  \
@@ -64,6 +74,7 @@ struct kernel {
     uint64_t ns;         /* of the device, when it has the device to itself */
     uint64_t iterations; /* of the kernel `spin`; unused where a kernel's name says how long it takes */
     unsigned int grid;   /* blocks, in proportion to its length: see GRID_PER_US */
+    bool dependent;      /* it may begin before the one before it has ended (programmatic dependent launch) */
 };
 
 /* How long `spin` takes: iterations = (ns - fixed) / each. */
@@ -75,6 +86,8 @@ void device_start(CUdevice ordinal, const struct calibration *known);
 /* Measures it where kernels' names do not say how long they take; else all 0. Alone on the device only. */
 struct calibration device_calibrate(void);
 struct kernel kernel_of(uint64_t ns, unsigned int blocks);
+/* The same kernel in a context that is current and new. */
+struct kernel kernel_anew(const struct kernel *kernel);
 /* Timed, and limited by the law if there is one. */
 void launch(const struct kernel *kernel, CUstream stream);
 void launch_graph(CUgraphExec graph, CUstream stream);
@@ -99,21 +112,44 @@ void record_done(uint64_t time, uint64_t work, enum record_kind kind);
 void law_start(unsigned int cap);
 void law_wait(unsigned int grid);
 
-/* ---- patterns.c ---- */
+/* ---- rounds.c ---- */
 
 struct pattern {
     const char *kind;
     uint64_t kernel_ns;
     unsigned int blocks; /* of each kernel; 0: in proportion to its length */
-    unsigned int streams;
+    unsigned int streams, threads;
     unsigned int graph; /* kernels in a graph */
+    unsigned int place; /* of this process among those of the load */
+    bool priorities;    /* streams have the lowest and the highest in turn */
+    bool legacy;        /* the first stream is the default one, for which the others wait */
+    bool dependent;     /* kernels are */
     uint64_t gap_ns;    /* that the host takes between two rounds */
-    uint64_t round_ns;  /* of work in a round of interleaved streams */
+    uint64_t round_ns;  /* of work in a round of several kernels */
     uint64_t on_ns, off_ns;
     size_t copy; /* bytes after each kernel */
 };
 
-bool pattern_known(const char *kind);
+enum { GRAPH_KERNELS = 256 };
+
+struct kind {
+    const char *name;
+    uint64_t (*round)(CUstream stream); /* launches something, and returns the device time of it */
+    void (*prepare)(void);
+    bool waits;      /* for each round */
+    bool one_kernel; /* in each round */
+};
+
+/* NULL: there is none. */
+const struct kind *round_kind(const char *name);
+void rounds_prepare(const struct pattern *pattern);
+CUstream load_stream(unsigned int number);
+CUcontext load_context(void);
+/* Before the processes of a chain begin. */
+void chain_share(unsigned int processes);
+
+/* ---- patterns.c ---- */
+
 void pattern_prepare(const struct pattern *pattern);
 __attribute__((noreturn)) void pattern_run(void);
 

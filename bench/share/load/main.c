@@ -23,7 +23,8 @@ static struct {
     double seconds, each, fixed;
     unsigned int processes, cap;
 } options = {.log = "share.log", .law = "none", .seconds = 10, .processes = 1};
-static struct pattern pattern = {.kernel_ns = MS, .streams = 1, .graph = 20, .round_ns = 5 * MS};
+static struct pattern pattern = {
+    .kernel_ns = MS, .streams = 1, .threads = 1, .graph = 20, .round_ns = 5 * MS};
 static pid_t workers[PROCESSES];
 
 uint64_t now(void) {
@@ -94,6 +95,7 @@ static void work(unsigned int number) {
     signal(SIGTERM, end);
     record_open(path);
     device_start(0, &known);
+    pattern.place = number;
     pattern_prepare(&pattern);
     if (strcmp(options.law, "tokens") == 0 && options.cap < 100)
         law_start(options.cap);
@@ -109,6 +111,8 @@ static void work(unsigned int number) {
 static int parent_of_workers(void) {
     int status, worst = 0;
     signal(SIGTERM, pass_on);
+    if (strcmp(pattern.kind, "chain") == 0)
+        chain_share(options.processes);
     for (unsigned int i = 0; i < options.processes; i++) {
         workers[i] = fork();
         if (workers[i] == 0)
@@ -153,12 +157,20 @@ static void option(const char *name, const char *value) {
         pattern.blocks = number;
     else if (strcmp(name, "streams") == 0 && number >= 1)
         pattern.streams = number;
+    else if (strcmp(name, "threads") == 0 && number >= 1)
+        pattern.threads = number;
+    else if (strcmp(name, "priorities") == 0)
+        pattern.priorities = number != 0;
+    else if (strcmp(name, "legacy") == 0)
+        pattern.legacy = number != 0;
+    else if (strcmp(name, "dependent") == 0)
+        pattern.dependent = number != 0;
     else if (strcmp(name, "graph") == 0 && number >= 1)
         pattern.graph = number; /* kernels in it */
     else if (strcmp(name, "gap") == 0)
         pattern.gap_ns = duration(value); /* of the host, after each round that it waited for */
     else if (strcmp(name, "round") == 0)
-        pattern.round_ns = duration(value); /* of work in all streams, before the program waits */
+        pattern.round_ns = duration(value); /* of work, before the program waits */
     else if (strcmp(name, "on") == 0)
         pattern.on_ns = duration(value);
     else if (strcmp(name, "off") == 0)
@@ -185,8 +197,9 @@ int main(int count, char **words) {
         printf("each=%.9g fixed=%.9g\n", found.each, found.fixed);
         return 0;
     }
-    if (count < 2 || !pattern_known(words[1]))
-        fail("which kind of load? async, sync, graph, train, decode, interleaved; or calibrate");
+    if (count < 2 || !round_kind(words[1]))
+        fail("which kind of load? async, sync, graph, train, decode, interleaved, captured, "
+             "contexts, forks, threads, chain; or calibrate");
     pattern.kind = words[1];
     for (int i = 2; i < count; i++) {
         char *value = strchr(words[i], '=');

@@ -72,7 +72,7 @@ void record_failure(const char *text) {
 void record_launch(uint64_t ns) {
     unsigned int octave = 63 - (unsigned int)__builtin_clzll(ns | STEPS);
     unsigned int step = (unsigned int)((ns | STEPS) >> (octave - 3)) & (STEPS - 1);
-    header->launches[octave < OCTAVES ? octave : OCTAVES - 1][step]++;
+    __atomic_fetch_add(&header->launches[octave < OCTAVES ? octave : OCTAVES - 1][step], 1, __ATOMIC_RELAXED);
 }
 
 void record_done(uint64_t time, uint64_t work, enum record_kind kind) {

@@ -83,12 +83,13 @@ typedef enum CUlaunchAttributeID_enum {
     CU_LAUNCH_ATTRIBUTE_IGNORE = 0,
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
     CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
 } CUlaunchAttributeID;
 
 typedef union CUlaunchAttributeValue_union {
     char pad[64];
-    int cooperative, priority;
+    int cooperative, priority, programmaticStreamSerializationAllowed;
     struct {
         unsigned int x, y, z;
     } clusterDim;
