@@ -219,7 +219,7 @@ demo: packages-engine root
 # Unit tests wait more than they compute: six at a time take a third of the time on two cores.
 check: $(BUILD)/venv.stamp
 	@packaging/lint $(VENV) & lint=$$!; \
-		PYTHONPATH=src $(VENV)/bin/pytest -q -n 6 tests/unit; tests=$$?; wait $$lint && exit $$tests
+		PYTHONPATH=src $(VENV)/bin/pytest -q -n $(WORKERS) tests/unit; tests=$$?; wait $$lint && exit $$tests
 
 # What is built for tests/kubernetes takes minutes, and nobody waits for it but these tests: it has the time that others
 # leave.
