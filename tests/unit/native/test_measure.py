@@ -28,6 +28,9 @@ class State(ctypes.Structure):
         ("unprobed", ctypes.c_uint64),
         ("used", ctypes.c_double),
         ("waited", ctypes.c_double),
+        ("used_at_begin", ctypes.c_double),
+        ("counted", ctypes.c_double),
+        ("doubt", ctypes.c_double),
         ("turn", ctypes.c_double),
         ("used_each", ctypes.c_double),
         ("passed_each", ctypes.c_double),
@@ -46,8 +49,8 @@ class Measure:
     def begins(self, at: int) -> None:
         self._library.xpu_measure_begins(ctypes.byref(self.state), ctypes.c_int64(at))
 
-    def ends(self, at: int) -> None:
-        self._library.xpu_measure_ends(ctypes.byref(self.state), ctypes.c_int64(at))
+    def ends(self, at: int, work: int = 0) -> None:
+        self._library.xpu_measure_ends(ctypes.byref(self.state), ctypes.c_int64(at), ctypes.c_double(work))
 
     def probe(self, at: int, waited_until: int = 0) -> None:
         self._library.xpu_measure_probe(
@@ -160,6 +163,28 @@ def test_with_neighbours_it_is_found_within_a_hundredth(
         at += int(600 * US * (0.5 + noise.random()))
     measure.reaches(end)
     assert measure.used() == pytest.approx(truth, abs=0.01 * end)
+
+
+@pytest.mark.parametrize("apart", [0.6, 5, 30])
+@pytest.mark.parametrize("seed", range(3))
+def test_short_work_counts_as_it_is_though_probes_are_rare(measure: Measure, seed: int, apart: float) -> None:
+    """Work of 0.2 ms waits for others' turns, and on a busy host few of these waits meet a probe."""
+    noise, work, truth, at, before = random.Random(seed), int(0.2 * MS), 0, 0, 0.0
+    probe = noise.expovariate(1) * apart * MS
+    while truth < 2 * S:
+        if truth < 1 * S:
+            before = measure.used()
+        turn = at + noise.randrange(int(1.2 * MS))
+        end = turn + work
+        measure.begins(at)
+        while probe < end:
+            if probe >= at:
+                measure.probe(int(probe), 0 if probe >= turn else turn)
+            probe += noise.expovariate(1) * apart * MS
+        measure.ends(end, work)
+        truth += work
+        at = end + noise.randrange(1 * MS)
+    assert measure.used() - before == pytest.approx(1 * S, rel=0.3)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -46,6 +46,8 @@ struct xpu_marker {
     int64_t expected; /* its end, by the predictions */
     int64_t recorded; /* before the call that recorded it */
     int64_t at;       /* ns of the device's clock */
+    bool past;        /* the work had ended when the marker was recorded */
+    int64_t ended;    /* when it had, for all that is known; else `at` */
     uint64_t ns;      /* predicted, of the launches since the marker before */
     uint64_t depth;   /* ns; of those that were never measured it is more: they are let go a few at a time */
     uint64_t last_ns;
@@ -128,6 +130,8 @@ struct xpu_lane {
     uint32_t ended_count;          /* atomic */
     struct xpu_measure measure;
     double retired;                  /* predicted ns of what has been measured or given up */
+    double retired_before;           /* when the work began that is under way */
+    bool predicted;                  /* all of that was measured before */
     double settled, corrected, kept; /* what the budget has been told of */
 };
 

@@ -1,7 +1,18 @@
 #include "measure.h"
 
-/* Time over which `turn` is a mean, ns. */
+/* `turn` is a mean over so much time, ns; and over so many probes at most, which may be rare. */
 static const double OF_LATE_NS = 20000000;
+static const double OF_LATE = 32;
+
+/* As long as others' turns are, about, ns. */
+static const double TURN_NS = 1000000;
+/* What all streams together had to do without a pause, if it is no more than this, ns, counts as it was
+ * predicted: others' turns are longer, and probes as far apart. */
+static const double SHORT_NS = 500000;
+/* But what probes say beyond that is remembered over so much work, ns, and counts too once it is so much, and
+ * such a part. */
+static const double COUNTED_NS = 50000000;
+static const double DOUBTED_NS = 5000000, DOUBTED = 0.4;
 
 void xpu_measure_reset(struct xpu_measure *measure, int64_t at) {
     *measure = (struct xpu_measure){.at = at, .turn = 1};
@@ -19,30 +30,61 @@ void xpu_measure_reaches(struct xpu_measure *measure, int64_t at) {
 }
 
 /* Of the time since the last probe, `away` was others'. */
+static void count(struct xpu_measure *measure, double away) {
+    measure->used += (double)measure->unprobed - away;
+    measure->waited += away;
+    if (measure->active)
+        measure->used_each -= away / measure->active;
+    measure->unprobed = 0;
+}
+
+/* The same, and it is known. */
 static void split(struct xpu_measure *measure, double away) {
     double passed = (double)measure->unprobed, weight = passed / OF_LATE_NS;
     if (measure->unprobed == 0)
         return;
-    measure->used += passed - away;
-    measure->waited += away;
-    if (measure->active)
-        measure->used_each -= away / measure->active;
+    count(measure, away);
+    if (weight < 1 / OF_LATE)
+        weight = 1 / OF_LATE;
     measure->turn += (1 - away / passed - measure->turn) * (weight < 1 ? weight : 1);
-    measure->unprobed = 0;
 }
 
 void xpu_measure_begins(struct xpu_measure *measure, int64_t at) {
     xpu_measure_reaches(measure, at);
+    if (!measure->active)
+        measure->used_at_begin = measure->used;
     measure->active++;
 }
 
-/* After the last work no probe tells of the time since the last one; but when that one's waiting ended. */
-void xpu_measure_ends(struct xpu_measure *measure, int64_t at) {
+/* After the last work no probe tells of the time since the last one, but when that one's waiting ended. `own`
+ * at its end was the context's; the rest was so as often as probes find of late. */
+static double away_before_end(const struct xpu_measure *measure, double own) {
+    int64_t since = measure->at - (int64_t)measure->unprobed, until = since;
+    if (measure->away_until > since)
+        until = measure->away_until < measure->at ? measure->away_until : measure->at;
+    double rest = (double)(measure->at - until) - own;
+    return (double)(until - since) + (rest > 0 ? rest * (1 - measure->turn) : 0);
+}
+
+/* Work that is shorter than others' turns meets a probe by chance, and on a busy host seldom. */
+static void counts_as(struct xpu_measure *measure, double work) {
+    double used = measure->used - measure->used_at_begin, more = 0;
+    measure->doubt += used - work;
+    measure->counted += work;
+    if (measure->doubt > DOUBTED_NS && measure->doubt > DOUBTED * measure->counted)
+        more = measure->doubt;
+    if (more > 0 || measure->counted > COUNTED_NS)
+        measure->doubt = measure->counted = 0;
+    xpu_measure_take_back(measure, used - work - more);
+}
+
+void xpu_measure_ends(struct xpu_measure *measure, int64_t at, double work) {
     xpu_measure_reaches(measure, at);
     if (measure->active == 1) {
-        int64_t since = measure->at - (int64_t)measure->unprobed;
-        int64_t away = measure->away_until < measure->at ? measure->away_until - since : measure->at - since;
-        split(measure, away > 0 ? (double)away : 0);
+        bool is_short = work > 0 && work <= SHORT_NS;
+        count(measure, away_before_end(measure, is_short ? 0 : TURN_NS));
+        if (is_short)
+            counts_as(measure, work);
     }
     if (measure->active)
         measure->active--;

@@ -15,20 +15,24 @@
 #include <stdint.h>
 
 struct xpu_measure {
-    int64_t at;          /* up to when all is reckoned, ns of the device's clock */
-    unsigned active;     /* streams with work at that time */
-    int64_t away_until;  /* the last probe waited until then */
-    uint64_t unprobed;   /* ns with work since the last probe, or since work began */
-    double used, waited; /* ns */
-    double turn;         /* of late, the part of the time with work in which it was the context's turn */
-    double used_each;    /* ns used, divided among the streams that had work: what one of them has got */
-    double passed_each;  /* the same of all the time with work, whoever had the device */
+    int64_t at;            /* up to when all is reckoned, ns of the device's clock */
+    unsigned active;       /* streams with work at that time */
+    int64_t away_until;    /* the last probe waited until then */
+    uint64_t unprobed;     /* ns with work since the last probe, or since work began */
+    double used, waited;   /* ns */
+    double used_at_begin;  /* of the work under way */
+    double counted, doubt; /* ns: of late so much has counted as predicted; by probes it was so much more */
+    double turn;           /* of late, the part of the time with work in which it was the context's turn */
+    double used_each;      /* ns used, divided among the streams that had work: what one of them has got */
+    double passed_each;    /* the same of all the time with work, whoever had the device */
 };
 
 void xpu_measure_reset(struct xpu_measure *measure, int64_t at);
 /* These come in the order of time; what is earlier than the last one counts as of that. */
 void xpu_measure_begins(struct xpu_measure *measure, int64_t at);
-void xpu_measure_ends(struct xpu_measure *measure, int64_t at);
+/* `work`: what all that the context has had to do since it had nothing was predicted to use, ns; 0: that is
+ * not known, or nobody else uses the device. */
+void xpu_measure_ends(struct xpu_measure *measure, int64_t at, double work);
 /* A probe came at `at`, and waited until then; 0: it did not wait. */
 void xpu_measure_probe(struct xpu_measure *measure, int64_t at, int64_t waited_until);
 /* Nothing happened up to then. */

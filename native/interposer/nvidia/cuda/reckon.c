@@ -7,9 +7,6 @@
 #include "account/budget.h"
 
 enum {
-    /* What the device makes of a call so soon after it was waiting for nothing else; and a pause in a
-     * stream's work that is none. */
-    IDLE_NS = 8000,
     /* What work has used beside others is known to a slice of theirs or so: from here on it is believed. */
     SURE_NS = 5000000,
     /* So many waits of probes tell how long others' turns are. */
@@ -54,7 +51,6 @@ struct shown {
     double last;    /* since the last launch */
     bool others;    /* had the device for a part of that */
     bool alone;     /* of late the device was the context's own all the time */
-    bool past;      /* the work had ended when the marker was recorded */
     bool longer;    /* the last launch took much longer than was predicted */
     bool predicted; /* the launches count as `own`, and not as `used` */
     bool by_turns;  /* and that is of what passed, not of what was predicted */
@@ -92,7 +88,7 @@ static double own(const struct xpu_marker *marker, const struct xpu_lane_stream 
                   double turn) {
     double ns = (double)marker->ns, turns = turn > 0 ? (shown->passed - ns) / turn : 0;
     double rest = shown->passed - (turns > 0 ? (double)(int64_t)(turns + 0.5) * turn : 0);
-    shown->by_turns = turn > 2 * IDLE_NS && rest > 0 && !marker->pauses && !shown->past && !on->guessed;
+    shown->by_turns = turn > 2 * XPU_IDLE_NS && rest > 0 && !marker->pauses && !marker->past && !on->guessed;
     if (shown->by_turns)
         return rest;
     return ns < shown->passed ? ns : shown->passed;
@@ -107,10 +103,9 @@ static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_l
         .last = (double)(marker->at - (marker->last + lane->clocks.offset)) - lane->delay,
         .others = measure->waited > on->waited_before,
         .alone = measure->turn > 0.97,
-        .past = marker->at - (marker->recorded + lane->clocks.offset) < IDLE_NS,
     };
     double expected = (double)(marker->expected - marker->last);
-    shown.longer = shown.alone && !shown.past && shown.last > expected * 1.5 + IDLE_NS;
+    shown.longer = shown.alone && !marker->past && shown.last > expected * 1.5 + XPU_IDLE_NS;
     shown.predicted = counts_as_predicted(lane, on, marker, shown.passed) && !shown.longer;
     if (shown.predicted)
         shown.own = own(marker, on, &shown, others_turn(lane));
@@ -136,7 +131,7 @@ static void count_own(struct xpu_lane *lane, struct xpu_lane_stream *on, const s
 
 /* Whatever else is not known: since the first was launched no more time has passed than this. */
 static void learn_at_most(const struct xpu_lane *lane, const struct xpu_marker *marker) {
-    double most = (double)(marker->at - (marker->first + lane->clocks.offset)) + IDLE_NS;
+    double most = (double)(marker->at - (marker->first + lane->clocks.offset)) + XPU_IDLE_NS;
     if (!marker->gathered && most > 0 && most < (double)marker->ns)
         learn(marker, most, XPU_COST_UNSURE);
 }
@@ -146,7 +141,7 @@ static void learn_at_most(const struct xpu_lane *lane, const struct xpu_marker *
  * wrongly, which of a kernel of 3 us can be all of it: one such time counts little, in either direction. Were
  * only those believed that are less, it would be learnt in the end to take nothing. */
 static void learn_past(const struct xpu_marker *marker, double took) {
-    bool at_once = marker->recorded - marker->last < IDLE_NS;
+    bool at_once = marker->recorded - marker->last < XPU_IDLE_NS;
     double before = (double)marker->last_ns, least = before / 2, most = 2 * before + 1000;
     if (took >= before && !at_once)
         return;
@@ -157,11 +152,11 @@ static void learn_past(const struct xpu_marker *marker, double took) {
  * late still says how long the launch took at most. */
 static void learn_last(const struct xpu_marker *marker, const struct shown *shown, bool guessed) {
     bool only = marker->count == 1 && !guessed;
-    double took = only && shown->passed < shown->last ? shown->passed : shown->last;
+    double took = only && !marker->past && shown->passed < shown->last ? shown->passed : shown->last;
     if ((!shown->alone && !only) || shown->others ||
         (shown->predicted && took > BELIEVED * (double)marker->last_ns))
         return;
-    if (shown->past && !marker->unknown)
+    if (marker->past && !marker->unknown)
         learn_past(marker, took);
     else
         xpu_cost_learn(marker->last_cost, took, shown->sure);
@@ -175,7 +170,7 @@ static void learn_last(const struct xpu_marker *marker, const struct shown *show
  * for its turn first. Then the time that passed is too much, and what was learnt is used. */
 static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const struct xpu_marker *marker) {
     struct shown shown = shown_by(marker, lane, on);
-    bool always_worked = !marker->pauses && !shown.past, only_this = lane->measure.active == 1;
+    bool always_worked = !marker->pauses && !marker->past, only_this = lane->measure.active == 1;
     on->predicted = false;
     if (!marker->mixed || !on->active)
         return;
@@ -213,6 +208,10 @@ static void counts_from_here(const struct xpu_lane *lane, struct xpu_lane_stream
 
 static void begins(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at, bool guessed) {
     on->resumes = 0;
+    if (!lane->measure.active) {
+        lane->retired_before = lane->retired;
+        lane->predicted = true;
+    }
     if (!on->active)
         xpu_measure_begins(&lane->measure, at);
     __atomic_store_n(&on->active, true, __ATOMIC_RELAXED);
@@ -221,8 +220,9 @@ static void begins(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at
 
 static void rests(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at) {
     double before = xpu_measure_used(&lane->measure);
+    bool known = lane->beside_others && lane->predicted && !on->predicted;
     if (on->active)
-        xpu_measure_ends(&lane->measure, at);
+        xpu_measure_ends(&lane->measure, at, known ? lane->retired - lane->retired_before : 0);
     if (on->active && on->predicted && !lane->measure.active) {
         /* Whose the time since the last probe was is decided here, and all of it has counted already. */
         double more = xpu_measure_used(&lane->measure) - before;
@@ -239,7 +239,7 @@ static void rests(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at)
 static void rests_until(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane_stream *on,
                         int64_t at, int64_t launched) {
     int64_t resumes = launched + lane->clocks.offset;
-    if (resumes <= at + IDLE_NS)
+    if (resumes <= at + XPU_IDLE_NS)
         return;
     rests(lane, on, at);
     on->resumes = resumes;
@@ -289,6 +289,8 @@ static void ends(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane
             xpu_measure_take_back(&lane->measure, -missing);
         begins(lane, on, at, true);
     } else {
+        if (marker->unknown)
+            lane->predicted = false;
         if (marker->unknown)
             learn_unknown(lane, (lane->measure.passed_each - on->passed_before) / marker->count);
         reckon(lane, on, marker);

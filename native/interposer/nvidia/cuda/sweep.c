@@ -101,6 +101,14 @@ static void note_end(struct xpu_lane *lane, int64_t at) {
     __atomic_store_n(&lane->ended_count, count + 1, __ATOMIC_RELAXED);
 }
 
+/* Where launches come slower than they run, or their thread lost its processor, the device had nothing to do
+ * before the marker came: the work ended when it was predicted to, after the launch and the marker before. */
+static int64_t ended_by(const struct xpu_lane *lane, const struct xpu_marker *marker, int64_t before) {
+    int64_t expected = marker->expected + lane->clocks.offset, least = before + (int64_t)marker->ns;
+    expected = expected > least ? expected : least;
+    return expected < marker->at ? expected : marker->at;
+}
+
 static void stamp_marker(struct xpu_lane *lane, struct xpu_lane_stream *on, struct xpu_marker *marker,
                          enum stamp found) {
     if (found == LOST) { /* recorded for a graph by now: it tells nothing */
@@ -109,10 +117,14 @@ static void stamp_marker(struct xpu_lane *lane, struct xpu_lane_stream *on, stru
     }
     /* They are reckoned as they were placed: two programs' streams may share this place, and times from two
      * references differ by their rounding. */
-    if (marker->at < on->stamped)
-        marker->at = on->stamped;
+    int64_t before = on->stamped;
+    if (marker->at < before)
+        marker->at = before;
     on->stamped = marker->at;
     marker->stamped = true;
+    marker->past = marker->at - (marker->recorded + lane->clocks.offset) < XPU_IDLE_NS;
+    marker->ended =
+        marker->count && marker->past && !marker->unknown ? ended_by(lane, marker, before) : marker->at;
     if (marker->kind == XPU_MARKER_END && found == STAMPED)
         note_end(lane, marker->at);
 }
@@ -161,9 +173,9 @@ void xpu_sweep_markers(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xp
     uint32_t number = __atomic_load_n(&on->read, __ATOMIC_RELAXED);
     stamp_markers(lane, on);
     for (; (marker = xpu_marker_first(lane, on, number, &unused)) && marker->stamped; number++)
-        if (marker->at <= sweep->until)
+        if (marker->ended <= sweep->until)
             xpu_sweep_add(
-                sweep, (struct xpu_instant){marker->at,
+                sweep, (struct xpu_instant){marker->ended,
                                             marker->kind == XPU_MARKER_BEGIN ? XPU_BEGINS : XPU_ENDS, on, 0});
 }
 

@@ -6,7 +6,12 @@
 
 #include "lane.h"
 
-enum { XPU_MOST_INSTANTS = XPU_LANE_EVENTS + XPU_LANE_STREAMS + XPU_LANE_PROBES };
+enum {
+    XPU_MOST_INSTANTS = XPU_LANE_EVENTS + XPU_LANE_STREAMS + XPU_LANE_PROBES,
+    /* What the device makes of a call so soon after it was waiting for nothing else, ns; and a pause in a
+     * stream's work that is none. */
+    XPU_IDLE_NS = 8000,
+};
 
 enum xpu_happening {
     XPU_BEGINS,      /* a stream's work, by its marker */
