@@ -161,6 +161,7 @@ def beside() -> list[Scenario]:
         mix("30/70", one(even, 30), one(even, 70)),
         mix("4 x 25", *[one(even, 25)] * 4),
         mix("30/70, synchronous", one("sync-1ms", 30), one("sync-1ms", 70)),
+        mix("10/90, graphs beside synchronous", one("graphs", 10), one("sync-1ms", 90)),
         mix("30/70, few blocks beside many", one("few-blocks", 30), one(even, 70)),
         mix("30/70, graphs", one("graphs", 30), one("graphs", 70)),
         mix("30/70, decode beside training", one("decode", 30), one("training", 70)),
