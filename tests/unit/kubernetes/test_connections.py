@@ -13,7 +13,7 @@ import pytest
 
 from support.kubernetes_objects import node, pod
 from support.scheduling_api import ApiServer
-from unit.kubernetes.test_extender_service import PATIENCE_S, Replica, certificate, trusting, until
+from unit.kubernetes.replica import PATIENCE_S, Replica, certificate, trusting, until
 from xpu_runtime.kubernetes import pages
 from xpu_runtime.kubernetes.device_plugin import metrics
 from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics

@@ -4,7 +4,6 @@ elections."""
 from __future__ import annotations
 
 import http.client
-import json
 import ssl
 import threading
 import time
@@ -14,146 +13,28 @@ from typing import Any
 
 import pytest
 
-from support import REPOSITORY
 from support.kubernetes_objects import GIB, Json, device, node, pod
 from support.scheduling_api import ApiServer, Refused
+from unit.kubernetes.replica import (
+    PATIENCE_S,
+    QUICK,
+    Electing,
+    Replica,
+    assigned,
+    bindings,
+    certificate,
+    create,
+    trusting,
+    until,
+)
 from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.kubernetes.extender import following, in_flight
 from xpu_runtime.kubernetes.extender.binding import ASSUMED_S, BIND_S
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership, Times
 from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
-from xpu_runtime.kubernetes.extender.server import Certificate
-from xpu_runtime.kubernetes.extender.service import Extender
 from xpu_runtime.kubernetes.lives import Lives
-from xpu_runtime.kubernetes.resources import Resources
-from xpu_runtime.request.assignment import ANNOTATION, Assignment, read
-
-KEYS = {"k": bytes(range(32))}
-LOOPBACK = ("127.0.0.1", 0)
-PEM = REPOSITORY / "tests/support/certificates"
-QUICK = Times(lease=3, renew=2, retry=0.1, wait=0.05)
-PATIENCE_S = 20.0
-
-
-def until(holds: Callable[[], object], what: str) -> None:
-    """Waits for that to hold; fails where it does not in time."""
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end, f"waited in vain until {what}"
-        time.sleep(0.005)
-
-
-class Replica:
-    """An extender with its ports, as kube-scheduler and Prometheus see it."""
-
-    def __init__(
-        self,
-        api: ApiServer,
-        leadership: Leadership | Alone | None = None,
-        certificate: Certificate | None = None,
-        client: ssl.SSLContext | None = None,
-        asks: Api | None = None,
-        end: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.said: list[str] = []
-        self.extender = Extender(
-            asks or api.client(),
-            Resources(),
-            lambda: KEYS,
-            "binpack",
-            self.said.append,
-            leadership or Alone(),
-            certificate,
-            end,
-        )
-        self.port, self.status_port = self.extender.start(LOOPBACK, LOOPBACK)
-        self.client = client
-
-    def ask(self, verb: str, body: object) -> Any:
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection = (
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-            if self.client is None
-            else http.client.HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE_S, context=self.client)
-        )
-        connection.request("POST", f"/{verb}", content, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        found = json.loads(answer.read())
-        connection.close()
-        assert answer.status == 200
-        return found
-
-    def status(self, page: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.status_port, timeout=PATIENCE_S)
-        connection.request("GET", page)
-        answer = connection.getresponse()
-        found = answer.status, answer.read().decode()
-        connection.close()
-        return found
-
-    @property
-    def is_ready(self) -> bool:
-        return self.status("/readyz")[0] == 200
-
-    def fits(self, asking: Json, *names: str) -> list[str]:
-        found: list[str] = self.ask("filter", {"Pod": asking, "NodeNames": list(names or ("n1",))})[
-            "NodeNames"
-        ]
-        return found
-
-    def bind(self, bound: Json, to: str = "n1", **other: Any) -> str:
-        metadata = bound["metadata"]
-        args = {
-            "PodName": metadata["name"],
-            "PodNamespace": metadata["namespace"],
-            "PodUID": metadata["uid"],
-            "Node": to,
-            **other,
-        }
-        error: str = self.ask("bind", args)["Error"]
-        return error
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    server = ApiServer()
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def replicas(api: ApiServer) -> Iterator[Callable[..., Replica]]:
-    """Makes replicas, which are ready when they are returned, and ends them."""
-    made: list[Replica] = []
-
-    def make(*args: Any, wait: bool = True, **kwargs: Any) -> Replica:
-        made.append(Replica(api, *args, **kwargs))
-        if wait:
-            until(lambda: made[-1].is_ready, "a replica is ready")
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.extender.stop()
-
-
-def create(api: ApiServer, *things: Json) -> None:
-    for thing in things:
-        api.set("pods" if "spec" in thing else "nodes", thing["metadata"]["name"], thing)
-
-
-def assigned(api: ApiServer, name: str) -> Assignment:
-    """The pod's assignment, as its node reads it."""
-    kept = api.pod(name)
-    found = read(kept["metadata"]["annotations"][ANNOTATION], KEYS)
-    assert (found.uid, found.node) == (kept["metadata"]["uid"], kept["spec"]["nodeName"])
-    return found
-
-
-def bindings(api: ApiServer) -> int:
-    return sum(path.endswith("/binding") for _, path in api.asked)
+from xpu_runtime.request.assignment import ANNOTATION
 
 
 def test_a_pod_is_bound_with_its_signed_assignment_by_one_request(
@@ -530,18 +411,6 @@ def test_metrics_tell_what_was_asked_and_what_the_cluster_has(
         assert line in text, text
 
 
-def trusting(**files: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(PEM / "ca.crt"))
-    if files:
-        context.load_cert_chain(str(PEM / files["certificate"]), str(PEM / files["key"]))
-    return context
-
-
-def certificate(client_ca: bool = True) -> Certificate:
-    ca = str(PEM / "ca.crt") if client_ca else None
-    return Certificate(str(PEM / "server.crt"), str(PEM / "server.key"), ca)
-
-
 def test_with_tls_only_clients_with_a_certificate_are_answered(
     api: ApiServer, replicas: Callable[..., Replica]
 ) -> None:
@@ -557,19 +426,6 @@ def test_with_tls_only_clients_with_a_certificate_are_answered(
         one.bind(asking)
     one.client = client
     assert one.bind(asking) == ""
-
-
-class CutOff(Api):
-    """A client that reaches no server while `event` is set."""
-
-    def __init__(self, api: ApiServer, event: threading.Event) -> None:
-        super().__init__(api.client().access)
-        self._event = event
-
-    def _ask(self, *args: Any, **kwargs: Any) -> Any:
-        if self._event.is_set():
-            raise ApiError("no route to host")
-        return super()._ask(*args, **kwargs)
 
 
 class Behind(Api):
@@ -588,31 +444,6 @@ class Behind(Api):
             if self.broken.is_set():
                 raise ApiError("the watch broke off")
             yield event
-
-
-class Electing:
-    """Makes replicas that elect a leader; the URL of each is known before its port."""
-
-    def __init__(
-        self,
-        api: ApiServer,
-        replicas: Callable[..., Replica],
-        *,
-        tls: bool = False,
-        until_ready: bool = True,
-    ) -> None:
-        self.api, self.replicas, self.tls, self.until_ready = api, replicas, tls, until_ready
-        self.leaderships: list[Leadership] = []
-
-    def make(self, identity: str, cut_off: threading.Event | None = None, asks: Api | None = None) -> Replica:
-        client = trusting(certificate="client.crt", key="client.key") if self.tls else None
-        api = CutOff(self.api, cut_off or threading.Event())
-        one = Leadership(api, "kube-system", "xpu-extender", identity, "", print, QUICK)
-        self.leaderships.append(one)
-        found = self.replicas(one, certificate() if self.tls else None, client, asks, wait=False)
-        one._url = f"{'https' if self.tls else 'http'}://127.0.0.1:{found.port}"
-        until(lambda: found.is_ready or not self.until_ready, "a replica is ready")
-        return found
 
 
 @pytest.mark.parametrize("tls", [False, True])
