@@ -8,6 +8,7 @@ from typing import Any
 from support import GIB
 
 from .conftest import Pods
+from .daemons import until
 from .objects import container, pod
 from .services import Extender
 from .simulated import SimulatedNodes, create_pods, given
@@ -102,3 +103,26 @@ def test_the_names_of_another_system_mean_the_same(
     pods.create(pod("ours", container(limits={MEMORY: 10, CORES: 30}), **on(node)))
     memory, _ = given(pods.wait_until_bound(2))
     assert list(memory.values()) == [10 * GIB] * 2
+
+
+def test_members_of_a_group_are_bound_where_their_places_are_held_and_one_too_many_waits(
+    extender: Extender, simulated: SimulatedNodes, pods: Pods
+) -> None:
+    """This scheduler knows no groups and binds each member as it is asked for."""
+    names = simulated.create(2, (16, 16))
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": names}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    affinity = {"nodeAffinity": required}
+    wanted = [pod(f"member-{at}", container(limits={MEMORY: 10}), affinity=affinity) for at in range(5)]
+    for each in wanted:
+        each["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
+    create_pods(pods.api, wanted)
+    bound = pods.wait_until_bound(4)
+    memory, _ = given(bound)
+    assert list(memory.values()) == [10 * GIB] * 4
+    assert {each["spec"]["nodeName"] for each in bound} == set(names)
+    (waits,) = {each["metadata"]["name"] for each in wanted} - {each["metadata"]["name"] for each in bound}
+    pods.wait_for_reason(waits, "10 GiB asked")
+    pods.api.delete_pod(bound[0]["metadata"]["name"], 0)
+    pods.wait_until_bound(4)
+    until(lambda: "nodeName" in pods.api.pod(waits)["spec"], "the last is bound")

@@ -50,7 +50,8 @@ def status(
     `whole` where nobody has any of it; or why no pod gets anything: what is wrong with the card, `cordoned`,
     `not ready`, or `plugin gone`. What pods have is what their node has reserved for them. A pod for which it
     has nothing reserved, as it was refused there, counts with what it asks for until it is deleted, and is
-    named below the table.
+    named below the table. Places that the extender holds for pods of a group which is not bound yet count as
+    free: its metrics tell of these.
 
     \b
     --json prints one object; memory is in bytes, cores in percent:

@@ -16,6 +16,7 @@ from support.kubernetes_objects import GIB, Json, container, device, node, pod
 from xpu_runtime.kubernetes.extender import accounting, placement
 from xpu_runtime.kubernetes.extender import cluster as cluster_module
 from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.groups import Member
 from xpu_runtime.kubernetes.extender.objects import Assumed, Decided
 from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
 from xpu_runtime.kubernetes.resources import Resources
@@ -90,7 +91,7 @@ def test_a_pod_that_is_being_bound_counts_at_once_and_until_it_is_given_up() -> 
     assert free(of) == [16]
     assert assume(of, asking, until=60) is not None
     clock.now = 60
-    assert of.expire() == [asking["metadata"]["uid"]]
+    assert [each.uid for each in of.expire()] == [asking["metadata"]["uid"]]
     assert free(of) == [16]
 
 
@@ -529,6 +530,8 @@ class Life(RuleBasedStateMachine):
         #: By UID: the pod, its node and its assignment; what the API would have.
         self.bound: dict[str, tuple[Json, str, Assignment]] = {}
         self.asking: list[Json] = []
+        #: UIDs of those of which a place is held for their group.
+        self.holding: set[str] = set()
         #: Those that have gone of late, as they were.
         self.gone: list[Json] = []
 
@@ -543,9 +546,18 @@ class Life(RuleBasedStateMachine):
     def bind(self, number: int, name: str, succeeds: bool) -> None:
         asking = self.asking[number % len(self.asking)]
         uid = asking["metadata"]["uid"]
-        fits = verdict(self.of, asking, name) < FULL
-        given = assume(self.of, asking, name, self.clock.now + 60)
-        assert (given is not None) == fits
+        if uid in self.holding:
+            is_there = self.of.assumed_on(uid) == name
+            given = assume(self.of, asking, name, self.clock.now + 60)
+            assert given is not None or not is_there
+            if is_there:
+                self.holding.discard(uid)
+            else:
+                self.holding.clear()
+        else:
+            fits = verdict(self.of, asking, name) < FULL
+            given = assume(self.of, asking, name, self.clock.now + 60)
+            assert (given is not None) == fits
         if given is None:
             return
         if not succeeds:
@@ -554,6 +566,33 @@ class Life(RuleBasedStateMachine):
         self.of.confirm(uid)
         self.asking.remove(asking)
         self.bound[uid] = (asking, name, given)
+
+    @precondition(lambda self: self.asking)
+    @rule(number=st.integers(0), name=st.sampled_from(["n1", "n2"]))
+    def hold(self, number: int, name: str) -> None:
+        asking = self.asking[number % len(self.asking)]
+        uid, wanted = asking["metadata"]["uid"], self.of.pod(asking)
+        assert wanted is not None
+        of = Member("default/train", False, "", "")
+        self.holding.discard(uid)
+        self.of.ask(uid, of)
+        fits = verdict(self.of, asking, name) < FULL
+        assert self.of.hold(wanted, name, of) == fits
+        if fits:
+            self.holding.add(uid)
+
+    @rule(number=st.integers(0))
+    def let_go(self, number: int) -> None:
+        """A pod that waits is deleted, or what is held ends with the lead."""
+        uids = [asking["metadata"]["uid"] for asking in self.asking]
+        if number % 2 or not uids:
+            self.of.let_go()
+            self.holding.clear()
+            return
+        gone = uids[number // 2 % len(uids)]
+        self.of.remove_pod(gone)
+        self.asking = [asking for asking in self.asking if asking["metadata"]["uid"] != gone]
+        self.holding.discard(gone)
 
     @precondition(lambda self: self.bound)
     @rule(number=st.integers(0), name=st.sampled_from(["n1", "n2"]))
@@ -588,7 +627,9 @@ class Life(RuleBasedStateMachine):
     @rule()
     def time_passes(self) -> None:
         self.clock.now += 100
-        self.of.expire()
+        held = {each.uid for each in self.of.expire()}
+        assert held <= self.holding
+        self.holding -= held
         self.gone.clear()  # no request lasts so long
 
     @invariant()
@@ -596,9 +637,10 @@ class Life(RuleBasedStateMachine):
         for name, devices in (("n1", 2), ("n2", 1)):
             for index in range(devices):
                 uuid = device(name, index)["uuid"]
+                held = [self.of._assumed[uid].assignment for uid in self.holding]
                 shares = [
                     share
-                    for _, _, given in self.bound.values()
+                    for given in [*held, *(given for _, _, given in self.bound.values())]
                     for shares in given.containers.values()
                     for share in shares
                     if share.device_uuid == uuid

@@ -36,7 +36,7 @@ def ending(of: Cluster, asking: Json, priority: int, chosen: list[str]) -> list[
     offered."""
     asking["spec"]["priority"] = priority
     theirs = {"Pods": [{"UID": uid} for uid in chosen], "NumPDBViolations": 1}
-    answer = Verbs(of, Resources(), NoBinder(), InFlight()).preempt(
+    answer = Verbs(of, Resources(), NoBinder(), InFlight(), lambda: True).preempt(
         {"Pod": asking, "NodeNameToMetaVictims": {"n1": theirs}}
     )
     found = answer["NodeNameToMetaVictims"].get("n1")
@@ -88,7 +88,7 @@ def test_no_pod_can_make_the_question_of_who_ends_take_longer_than_kube_schedule
     asking["spec"]["priority"] = 10
     proposed: Json = {name: {"Pods": []} for name in names}
     began = time.monotonic()
-    answer = Verbs(of, Resources(), NoBinder(), InFlight()).preempt(
+    answer = Verbs(of, Resources(), NoBinder(), InFlight(), lambda: True).preempt(
         {"Pod": asking, "NodeNameToMetaVictims": proposed}
     )
     assert time.monotonic() - began < 5

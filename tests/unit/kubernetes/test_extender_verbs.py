@@ -36,7 +36,7 @@ def verbs(*nodes: Json, resources: Resources | None = None) -> Verbs:
     of = Cluster(resources, dict, "binpack", lambda: 0.0)
     for each in nodes:
         of.set_node(each["metadata"]["name"], each["metadata"]["annotations"], each["metadata"]["labels"])
-    return Verbs(of, resources, NoBinder(), InFlight())
+    return Verbs(of, resources, NoBinder(), InFlight(), lambda: True)
 
 
 def used(name: str, *free: float, cores: int = 0) -> Json:

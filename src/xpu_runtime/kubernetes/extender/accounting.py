@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from xpu_runtime.kubernetes.extender import placement
 from xpu_runtime.kubernetes.extender.devices import Held, NodeDevices
@@ -82,12 +82,14 @@ def holdings(
     assumed: Mapping[str, Assumed],
     memory: list[int],
     cores: list[int],
+    without: Collection[str] = (),
 ) -> list[tuple[str, Held]]:
-    """What each pod on the node holds, by its UID, taken off `memory` and `cores`."""
+    """What each pod on the node holds, by its UID, taken off `memory` and `cores`; those with the UIDs of
+    `without` do not count."""
     found: list[tuple[str, Held]] = []
     unknown: list[Pod] = []
     told = dict(node.devices.reserved)
-    for uid in node.pods:
+    for uid in node.pods.difference(without):
         binding, pod = assumed.get(uid), pods.get(uid)
         held = binding.held if binding is not None else pod.held if pod is not None else None
         reserved = told.pop(uid, None)

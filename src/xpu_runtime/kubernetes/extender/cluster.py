@@ -1,4 +1,5 @@
-"""What the cluster has: nodes with their devices, the pods on them, and those that are being bound.
+"""What the cluster has: nodes with their devices, the pods on them, and those that are being bound, or wait
+to be with their group (groups.py).
 
 Fed by the watches (following.py) and by binds, asked by filter, prioritize and bind. What is found out about
 a node for a demand is remembered, one byte each, and dropped where the node changes. All methods may be
@@ -16,6 +17,7 @@ ask for. So an author can neither free what his pod holds, nor take more than he
 from __future__ import annotations
 
 import heapq
+import itertools
 import sys
 import threading
 import time
@@ -24,6 +26,7 @@ from typing import Any
 
 from xpu_runtime.kubernetes.extender import accounting, devices, placement
 from xpu_runtime.kubernetes.extender.devices import Held
+from xpu_runtime.kubernetes.extender.groups import HOLD_S, Groups, Member, failure
 from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, Figures, Node, Pod
 from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.extender.verdicts import FULL, NEVER, UNKNOWN, Verdicts, judge
@@ -61,6 +64,7 @@ class Cluster:
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         self._assumed: dict[str, Assumed] = {}
+        self._groups = Groups()
         #: Pods that are gone, and until when (the clock's seconds) that is remembered; the oldest first.
         self._gone: dict[str, float] = {}
         self._verdicts = Verdicts()
@@ -127,6 +131,8 @@ class Cluster:
                 self._gone.pop(uid, None)
             elif uid in self._gone:
                 return pod.uid
+            if metadata.get("deletionTimestamp") and self._hold_of(uid) is not None:
+                self._forget(uid)
             self._place_pod(pod)
         return pod.uid
 
@@ -136,14 +142,14 @@ class Cluster:
             self._remove_pod(uid)
 
     def keep_pods(self, uids: Collection[str], until: float) -> None:
-        """There are these pods and no others. Those that are being bound may be newer than that: they count
+        """There are these pods and no others. Those that have a place may be newer than that: they count
         until then, if the watch does not tell of them."""
         with self._lock:
             for uid in [uid for uid in self._pods if uid not in uids]:
                 assumed = self._assumed.get(uid)
                 if assumed is None:
                     self._remove_pod(uid)
-                elif assumed.until is None:
+                elif assumed.until is None or until < assumed.until:
                     self._assumed[uid] = assumed.replace(until=until)
 
     # What filter, prioritize and bind ask
@@ -161,6 +167,7 @@ class Cluster:
         demand, shape = self.shape(demand)
         pod = Pod(metadata["uid"], metadata.get("namespace") or "default", metadata["name"], demand, shape)
         pod.priority = int((data.get("spec") or {}).get("priority") or 0)
+        pod.failure = failure(data)
         return pod
 
     def shape(self, demand: PodDemand) -> tuple[PodDemand, PodShape]:
@@ -271,10 +278,73 @@ class Cluster:
             return Crew(has, members, self._binpack(shape, node))
 
     def assumed_on(self, uid: str) -> str:
-        """The node on which the pod is assumed; "": none."""
+        """The node on which the pod has a place and is not bound; "": none."""
         with self._lock:
             assumed = self._assumed.get(uid)
             return assumed.node if assumed is not None else ""
+
+    def ask(self, uid: str, of: Member) -> None:
+        """kube-scheduler asks about a pod of a group: nothing is held of it any more, and nothing of the
+        others if a new try of all begins with it."""
+        with self._lock:
+            now = self._clock()
+            if self._groups.is_idle(of, now):
+                self._forget_group(of.group, now)
+            has_place = self._hold_of(uid) is not None
+            if self._groups.asked(uid, of, has_place, now):
+                self._forget_group(of.group)
+            elif has_place:
+                self._forget(uid)
+
+    def hold(self, pod: Pod, name: str, of: Member) -> bool:
+        """Holds a place on that node for a pod of a group; False where it has none there. For a pod that is
+        being bound, is bound, or is gone nothing is held."""
+        with self._lock:
+            known, assumed = self._pods.get(pod.uid), self._assumed.get(pod.uid)
+            if (known is not None and known.node) or pod.uid in self._gone:
+                return True
+            if assumed is not None and assumed.hold is None:
+                return True
+            if known is not None and not of.failure:
+                of = of.replace(failure=known.failure)  # the watch may be ahead of kube-scheduler's
+            self._forget(pod.uid)
+            return self._take(pod, name, self._clock() + HOLD_S, of) is not None
+
+    def has_no_place(self, of: Member) -> None:
+        """That member has none on any node."""
+        with self._lock:
+            self._groups.fails(of.group)
+
+    def let_go(self) -> None:
+        """Nothing is held any more."""
+        with self._lock:
+            for uid in [uid for uid, each in self._assumed.items() if each.hold is not None]:
+                self._forget(uid)
+
+    def held_for_groups(self, names: Iterable[str], shape: PodShape, most: int) -> set[str]:
+        """Those of the nodes on which the pod would have a place but for what is held for groups; no more
+        than `most` nodes are looked at."""
+        with self._lock:
+            held = {uid: each.node for uid, each in self._assumed.items() if each.hold is not None}
+            return self._fits_without(held, names, shape, most)
+
+    def to_give_away(
+        self, names: Iterable[str], shape: PodShape, of: Member | None, most: int
+    ) -> float | None:
+        """Seconds since a group was asked about or bound of which places could be given away for the pod;
+        None: it would have none by that. Those of the group of `of` are not."""
+        with self._lock:
+            held = self._given_away(of)
+            if not held or not self._fits_without(held, names, shape, most):
+                return None
+            groups = {hold.group for hold in map(self._hold_of, held) if hold is not None}
+            return max(self._clock() - self._groups.last_asked(groups), 0.0)
+
+    def give_away(self, of: Member | None) -> None:
+        """Lets go of that, of groups of which no bind has come since."""
+        with self._lock:
+            for uid in self._given_away(of):
+                self._forget(uid)
 
     def assume(self, pod: Pod, name: str, until: float) -> Assumed | Decided | None:
         """Takes the pod's place on that node's devices; None where it has none there. Idempotent: for a pod
@@ -287,28 +357,17 @@ class Cluster:
             if pod.uid in self._gone:
                 return Decided("")
             assumed = self._assumed.get(pod.uid)
-            if assumed is not None and assumed.node == name:
+            if assumed is not None and assumed.node == name and assumed.hold is None:
                 return assumed
-            node = self._nodes.get(name)
-            if node is None or node.devices.why_not:
-                return None
-            self._forget(pod.uid)
-            self._count(node)
-            binpack = self._binpack(pod.shape, node)
-            has, effort = node.devices, placement.Effort()
-            places = placement.place(
-                has.totals, node.memory, node.cores, pod.shape, binpack, effort, has.kinds
-            )
-            if places is None:
-                return None
-            held = accounting.held_by_places(has, pod.shape, places)
-            assigned = accounting.assignment(pod.uid, name, has, pod.demand, places)
-            assumed = Assumed(pod.uid, name, held, assigned, until)
-            self._assumed[pod.uid] = assumed
-            self._pods.setdefault(pod.uid, pod)
-            node.pods.add(pod.uid)
-            self._changed(node)
-            return assumed
+            if assumed is not None and assumed.hold is not None:
+                self._groups.binds(assumed.hold.group, self._clock())
+                if assumed.node != name:
+                    # Of what kube-scheduler has tried it takes another than the last: what is held is not
+                    # what it wants, and might be in the way of it.
+                    self._forget_group(assumed.hold.group)
+            if name in self._nodes and not self._nodes[name].devices.why_not:
+                self._forget(pod.uid)
+            return self._take(pod, name, until, None)
 
     def confirm(self, uid: str) -> None:
         """The API has bound it: it counts until the watch says what became of it."""
@@ -322,16 +381,22 @@ class Cluster:
         with self._lock:
             self._forget(uid)
 
-    def expire(self) -> list[str]:
-        """Forgets those that have been assumed for too long, and returns their UIDs."""
+    def expire(self) -> list[Assumed]:
+        """Forgets those that have been assumed for too long, and returns them."""
         now = self._clock()
         with self._lock:
             for uid in [uid for uid, until in self._gone.items() if until <= now]:
                 del self._gone[uid]
-            assumed = [each for each in self._assumed.values() if each.until is not None]
-            late = [each.uid for each in assumed if each.until is not None and each.until <= now]
-            for uid in late:
-                self._forget(uid)
+            late = []
+            for each in self._assumed.values():
+                is_over = each.hold is not None and self._groups.is_over(each.hold, now)
+                if is_over or (each.until is not None and each.until <= now):
+                    late.append(each)
+            for each in late:
+                self._forget(each.uid)
+                if each.hold is not None:
+                    self._groups.fails(each.hold.group)
+            self._groups.expire(now)
         return late
 
     def counts(self) -> dict[str, int]:
@@ -345,13 +410,78 @@ class Cluster:
                 found["memory"] += sum(node.devices.totals)
                 found["free"] += sum(free for free in node.memory if free > 0)
             bound = [pod for pod in self._pods.values() if pod.node]
-            found["assumed"] = len(self._assumed)
+            found["held"] = sum(each.hold is not None for each in self._assumed.values())
+            found["assumed"] = len(self._assumed) - found["held"]
             found["unverified"] = sum(pod.held is None for pod in bound)
             found["bound"] = len(bound) - found["unverified"]
             found["waiting"] = len(self._pods) - len(bound)
             return found
 
     # With the lock held
+
+    def _take(self, pod: Pod, name: str, until: float, hold: Member | None) -> Assumed | None:
+        """A place on that node, for a pod that has none; None where there is none."""
+        node = self._nodes.get(name)
+        if node is None or node.devices.why_not:
+            return None
+        self._count(node)
+        binpack = self._binpack(pod.shape, node)
+        has, effort = node.devices, placement.Effort()
+        places = placement.place(has.totals, node.memory, node.cores, pod.shape, binpack, effort, has.kinds)
+        if places is None:
+            return None
+        held = accounting.held_by_places(has, pod.shape, places)
+        assigned = accounting.assignment(pod.uid, name, has, pod.demand, places)
+        assumed = Assumed(pod.uid, name, held, assigned, until, hold)
+        self._assumed[pod.uid] = assumed
+        self._pods.setdefault(pod.uid, pod)
+        node.pods.add(pod.uid)
+        self._changed(node)
+        return assumed
+
+    def _hold_of(self, uid: str) -> Member | None:
+        """For whom the pod's place is held; None: it has none, or is being bound."""
+        assumed = self._assumed.get(uid)
+        return assumed.hold if assumed is not None else None
+
+    def _given_away(self, of: Member | None) -> dict[str, str]:
+        """By UID the nodes of pods of which the place is given away where it is needed, the group of `of`
+        apart."""
+        now = self._clock()
+        held = ((uid, each.node, each.hold) for uid, each in self._assumed.items() if each.hold is not None)
+        return {
+            uid: node
+            for uid, node, hold in held
+            if (of is None or hold.group != of.group) and self._groups.is_given_away(hold, now)
+        }
+
+    def _fits_without(
+        self, held: Mapping[str, str], names: Iterable[str], shape: PodShape, most: int
+    ) -> set[str]:
+        """Those of the nodes on which the pod would have a place but for pods with these UIDs, by which their
+        nodes are; no more than `most` are looked at."""
+        wanted, found, effort = set(held.values()), set(), placement.Effort()
+        for name in itertools.islice((name for name in names if name in wanted), most):
+            node = self._nodes.get(name)
+            if node is None or node.devices.why_not:
+                continue
+            has = node.devices
+            free = list(has.memory), list(has.cores)
+            accounting.holdings(node, self._pods, self._assumed, *free, held)
+            binpack = self._binpack(shape, node)
+            if placement.place(has.totals, *free, shape, binpack, effort, has.kinds) is not None:
+                found.add(name)
+        return found
+
+    def _forget_group(self, group: str, over: float | None = None) -> None:
+        """Nothing is held of that group any more; `over`: but for what is held beyond that time."""
+        held = ((uid, each.hold) for uid, each in self._assumed.items())
+        for uid in [
+            uid
+            for uid, hold in held
+            if hold is not None and hold.group == group and (over is None or self._groups.is_over(hold, over))
+        ]:
+            self._forget(uid)
 
     def _new_node(self, name: str) -> Node:
         node = self._nodes[sys.intern(name)] = Node(self._verdicts.new_number())
@@ -376,9 +506,11 @@ class Cluster:
         if before is not None and before.node and not pod.node:
             return  # read before it was bound
         assumed = self._assumed.get(pod.uid)
+        if pod.failure and assumed is not None and assumed.hold is not None:
+            self._assumed[pod.uid] = assumed.replace(hold=assumed.hold.replace(failure=pod.failure))
         if pod.node and pod.held is None:
             # Whatever became of its annotation, it was seen what it holds.
-            if assumed is not None and assumed.node == pod.node:
+            if assumed is not None and assumed.node == pod.node and assumed.hold is None:
                 pod.held = assumed.held
             elif before is not None and before.node == pod.node:
                 pod.held = before.held

@@ -27,6 +27,7 @@ _GAUGES: tuple[tuple[str, str, dict[str, str], str], ...] = (
     ("free", "memory_free_bytes", {}, "What of it is free for pods."),
     ("bound", "pods", {"state": "bound"}, "Pods that ask for devices, by what is known of them."),
     ("assumed", "pods", {"state": "binding"}, ""),
+    ("held", "pods", {"state": "held"}, ""),
     ("waiting", "pods", {"state": "waiting"}, ""),
     ("unverified", "pods", {"state": "unverified"}, ""),
 )

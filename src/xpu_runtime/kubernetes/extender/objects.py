@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xpu_runtime.kubernetes.extender.devices import Held, NodeDevices
+from xpu_runtime.kubernetes.extender.groups import Member
 from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.resources import PodDemand
 from xpu_runtime.request.assignment import Assignment
@@ -18,12 +19,16 @@ from xpu_runtime.value import Value
 class Pod:
     """A pod that asks for devices."""
 
-    __slots__ = ("demand", "held", "name", "namespace", "node", "priority", "shape", "stamp", "uid")
+    __slots__ = (
+        "demand", "failure", "held", "name", "namespace", "node", "priority", "shape", "stamp", "uid",
+    )  # fmt: skip
 
     def __init__(self, uid: str, namespace: str, name: str, demand: PodDemand, shape: PodShape) -> None:
         self.uid, self.namespace, self.name = uid, namespace, name
         self.demand, self.shape = demand, shape
         self.priority = 0
+        #: What kube-scheduler has said of it last, of a pod that is not bound (groups.failure).
+        self.failure = ""
         #: The node that it is bound to; "": none.
         self.node = ""
         #: What it holds there; None: not known.
@@ -33,7 +38,8 @@ class Pod:
 
 
 class Assumed(Value):
-    """A pod that is being bound: it counts on the node, whatever the watch says of it."""
+    """A pod that is being bound, or that is to be with its group: it counts on the node, whatever the watch
+    says of it."""
 
     uid: str
     node: str
@@ -41,6 +47,8 @@ class Assumed(Value):
     assignment: Assignment
     #: Clock's seconds until which it counts; None: the API has bound it, and the watch will say so.
     until: float | None
+    #: Its place is held for its group as yet; None: it is being bound.
+    hold: Member | None = None
 
 
 class Decided(Value):

@@ -25,6 +25,8 @@ _MOST_SHOWN = 8
 #: Nodes that are looked at for what would fit.
 _LOOKED_AT = 32
 _LIMITS = "a memory limit", "a cap on cores"
+#: What keeps a pod off nodes on which it would have a place else.
+_HELD = "; it would fit but for places that are held for pods of groups not bound yet"
 
 
 class Reasons:
@@ -49,25 +51,30 @@ class Reasons:
     def of(self, full: Sequence[str], never: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
         """By its name why each node that is full now, and each where it never fits, does not serve."""
         impossible = self._cluster.why_not(never)
+        _, shape = self._cluster.shape(self._demand)
+        held = self._cluster.held_for_groups(full, shape, _LOOKED_AT)
         small = [name for name in never if name not in impossible] if impossible else never
         if len(full) + len(small) <= _MOST_NODES:
-            found = {each.name: self._of_node(each, True) for each in self._cluster.figures(full)}
+            found = {
+                each.name: self._of_node(each, True, _HELD if each.name in held else "")
+                for each in self._cluster.figures(full)
+            }
             impossible.update(
                 {each.name: self._of_node(each, False) for each in self._cluster.figures(small)}
             )
         else:
-            found = dict.fromkeys(full, self._of_many(full, True))
+            found = dict.fromkeys(full, self._of_many(full, True, _HELD if held else ""))
             impossible.update(dict.fromkeys(small, self._of_many(small, False)))
         return found, impossible
 
-    def _of_node(self, node: Figures, is_free: bool) -> str:
+    def _of_node(self, node: Figures, is_free: bool, held: str = "") -> str:
         if node.why_not:
             return node.why_not  # since it was judged
         fits = self._fits(self._nearest([node]))
         of_one = ", of one vendor" if self._is_spread and _has_vendors(node.devices) else ""
-        return f"node {node.name}: {self._devices(node, is_free)}, {self._asked} asked{of_one}{fits}"
+        return f"node {node.name}: {self._devices(node, is_free)}, {self._asked} asked{of_one}{held}{fits}"
 
-    def _of_many(self, names: Sequence[str], is_free: bool) -> str:
+    def _of_many(self, names: Sequence[str], is_free: bool, held: str = "") -> str:
         if not names:
             return ""
         best = self._cluster.figures(self._cluster.roomiest(names, _LOOKED_AT))
@@ -75,7 +82,7 @@ class Reasons:
         shown = nearest[0] if nearest else best[0]
         where = f"node {shown.name} has {self._devices(shown, is_free)}"
         what = "without a place now" if is_free else "with GPUs that are too few or too small"
-        return f"{what} ({where}), {self._asked} asked{self._fits(nearest)}"
+        return f"{what} ({where}), {self._asked} asked{held}{self._fits(nearest)}"
 
     def _fits(self, nearest: tuple[Figures, Demand] | None) -> str:
         if nearest is None:

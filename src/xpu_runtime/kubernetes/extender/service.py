@@ -72,7 +72,7 @@ class Extender:
         binder = Binder(
             api, self._cluster, keys, lambda: leadership.is_leading, self._metrics.bound, in_flight.end
         )
-        verbs = Verbs(self._cluster, resources, binder, in_flight)
+        verbs = Verbs(self._cluster, resources, binder, in_flight, lambda: leadership.is_leading)
         #: By path: what answers, and what kube-scheduler is told of an error.
         self._verbs: dict[str, tuple[Callable[[Any], Any], Callable[[str], Any]]] = {
             "/filter": (verbs.filter, lambda text: {"Error": text}),
@@ -220,5 +220,13 @@ class Extender:
                 gc.collect()
                 gc.freeze()
                 is_frozen = True
-            for uid in self._cluster.expire():
-                self._log(f"whether the pod {uid} was bound is not known: its place is free again")
+            if not self._leadership.is_leading:
+                self._cluster.let_go()
+            held: dict[str, int] = {}
+            for each in self._cluster.expire():
+                if each.hold is None:
+                    self._log(f"whether the pod {each.uid} was bound is not known: its place is free again")
+                elif not each.hold.failure:  # of the others that is nothing new
+                    held[each.hold.group] = held.get(each.hold.group, 0) + 1
+            for group, count in held.items():
+                self._log(f"group {group}: {count} held places are free again, as no bind has come")

@@ -8,20 +8,23 @@ but 200 for a failure without a reason; so whatever goes wrong is answered with 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from xpu_runtime.errors import XpuError
-from xpu_runtime.kubernetes.extender import preemption
+from xpu_runtime.kubernetes.extender import groups, preemption
 from xpu_runtime.kubernetes.extender.binding import NO_PLACE, Binder, NotBound
 from xpu_runtime.kubernetes.extender.cluster import Cluster
-from xpu_runtime.kubernetes.extender.in_flight import InFlight
+from xpu_runtime.kubernetes.extender.in_flight import MOST_S, InFlight
 from xpu_runtime.kubernetes.extender.reasons import Reasons
 from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
 from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources
 
 _HIGHEST = 10
+#: Nodes that are looked at for what could be given away.
+_MOST_GIVEN = 256
 
 
 class WrongRequest(XpuError):
@@ -31,11 +34,20 @@ class WrongRequest(XpuError):
 class Verbs:
     """Answers by the cluster's state."""
 
-    def __init__(self, cluster: Cluster, resources: Resources, binder: Binder, in_flight: InFlight) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        resources: Resources,
+        binder: Binder,
+        in_flight: InFlight,
+        may_hold: Callable[[], bool],
+    ) -> None:
+        """`may_hold`: whether this replica leads at the moment, and what it holds for groups is held."""
         self._cluster = cluster
         self._resources = resources
         self._binder = binder
         self._in_flight = in_flight
+        self._may_hold = may_hold
 
     def filter(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """ExtenderArgs to ExtenderFilterResult."""
@@ -49,8 +61,18 @@ class Verbs:
             return _filtered(names, nodes, {}, {})
         uid = _uid_of(pod)
         self._in_flight.wait(uid)
+        member = groups.member(pod) if uid and self._may_hold() else None
+        if member is not None:
+            self._cluster.ask(uid, member)
         verdicts = self._judge(pod, demand, names)
-        if any(verdict < FULL for verdict in verdicts):
+        if min(verdicts, default=FULL) >= FULL and self._gives_away(demand, names, verdicts, member):
+            verdicts = self._judge(pod, demand, names)
+        if member is not None:
+            # Nobody has to wait for its bind: what it gets is held.
+            held = self._hold(pod, member, names, verdicts)
+            if held:
+                return _filtered([held], nodes, {}, {})
+        elif any(verdict < FULL for verdict in verdicts):
             self._in_flight.begin(uid)
         if all(verdict < FULL for verdict in verdicts):
             return _filtered(names, nodes, {}, {})
@@ -75,7 +97,8 @@ class Verbs:
         if demand.is_empty:
             return [{"Host": name, "Score": 0} for name in names]
         verdicts = self._judge(pod, demand, names)
-        self._in_flight.begin(_uid_of(pod))
+        if not self._cluster.assumed_on(_uid_of(pod)):
+            self._in_flight.begin(_uid_of(pod))
         return [
             {"Host": name, "Score": verdict - FITS if verdict < FULL else 0}
             for name, verdict in zip(names, verdicts)
@@ -125,6 +148,36 @@ class Verbs:
             verdicts[names.index(assumed)] = FITS + _HIGHEST
         return verdicts
 
+    def _gives_away(
+        self, demand: PodDemand, names: list[str], verdicts: list[int], member: groups.Member | None
+    ) -> bool:
+        """Whether a place may have become free for a pod that has none: what is held for a group which has
+        failed is let go, if that serves it and no bind comes in the time that one may take."""
+        full = [name for name, verdict in zip(names, verdicts) if verdict == FULL]
+        _, shape = self._cluster.shape(demand)
+        since = self._cluster.to_give_away(full, shape, member, _MOST_GIVEN)
+        if since is None:
+            return False
+        time.sleep(max(MOST_S - since, 0.0))
+        self._cluster.give_away(member)
+        return True
+
+    def _hold(
+        self, pod: Mapping[str, Any], member: groups.Member, names: list[str], verdicts: list[int]
+    ) -> str:
+        """The node on which a place is held for the pod: that of a bind under way, or the nominated one, else
+        one with the highest score; "": none has a place, and `verdicts` says so of all."""
+        made = self._cluster.pod(pod)
+        first = self._cluster.assumed_on(_uid_of(pod)) or member.nominated
+        number = names.index(first) if first in names else _best(verdicts)
+        while number is not None and made is not None:
+            if verdicts[number] < FULL and self._cluster.hold(made, names[number], member):
+                return names[number]
+            verdicts[number] = max(verdicts[number], FULL)  # since it was judged
+            number = _best(verdicts)
+        self._cluster.has_no_place(member)
+        return ""
+
     def _no_place(self, uid: str, node: str) -> str:
         """What the node has now, for a pod that was to be bound there."""
         pod = self._cluster.known_pod(uid)
@@ -132,6 +185,12 @@ class Verbs:
             return f"node {node} has no place for the pod"
         failed, impossible = Reasons(self._cluster, self._resources, {}, pod.demand).of([node], [])
         return (failed or impossible)[node]
+
+
+def _best(verdicts: list[int]) -> int | None:
+    """The first of those with the highest score; None: none fits. The list may have ten thousand."""
+    scores = range(FULL - 1, FITS - 1, -1)
+    return next((verdicts.index(score) for score in scores if score in verdicts), None)
 
 
 def encoded(answer: Any) -> bytes:

@@ -1,0 +1,588 @@
+"""Pods of a group: the place of each is held from filter on, and let go by all that can end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import REPOSITORY
+from support.kubernetes_objects import GIB, Json, device, node, pod
+from support.scheduling_api import ApiServer
+from unit.kubernetes.replica import KEYS, Door, Electing, Replica, assigned, create, until
+from unit.kubernetes.test_extender_cluster import Clock, bound, cluster, free, with_node
+from unit.kubernetes.test_extender_verbs import NoBinder
+from xpu_runtime.kubernetes.extender import in_flight
+from xpu_runtime.kubernetes.extender import verbs as verbs_module
+from xpu_runtime.kubernetes.extender.groups import AGAIN_S, HOLD_S, VAIN_S
+from xpu_runtime.kubernetes.extender.groups import member as member_of
+from xpu_runtime.kubernetes.extender.in_flight import InFlight
+from xpu_runtime.kubernetes.extender.objects import Assumed
+from xpu_runtime.kubernetes.extender.verbs import Verbs
+from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.request.assignment import sign
+
+HELD = "it would fit but for places that are held for pods of groups not bound yet"
+
+
+def member(name: str, group: str = "train", **amounts: Any) -> Json:
+    """A pod that Coscheduling takes for one of that group."""
+    made = pod(name, **amounts)
+    made["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": group}
+    return made
+
+
+def members(count: int, **amounts: Any) -> list[Json]:
+    return [member(f"p{number}", **amounts) for number in range(count)]
+
+
+def told(asking: Json, message: str, reason: str = "Unschedulable") -> Json:
+    """The pod with kube-scheduler's word that it is not to be bound."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    return {**asking, "status": {"phase": "Pending", "conditions": [condition]}}
+
+
+def given(api: ApiServer, *pods: Json) -> list[int]:
+    """GiB of each device that these have by their assignments; those that are not bound have none."""
+    found: dict[str, int] = {}
+    for each in pods:
+        name = each["metadata"]["name"]
+        if "nodeName" in api.pod(name)["spec"]:
+            (share,) = assigned(api, name).containers["main"]
+            found[share.device_uuid] = found.get(share.device_uuid, 0) + (share.memory_bytes or 0) // GIB
+    return sorted(found.values())
+
+
+def metric(one: Door, state: str) -> int:
+    text = one.status("/metrics")[1]
+    (line,) = [line for line in text.splitlines() if line.startswith(f'xpu_extender_pods{{state="{state}"}}')]
+    return int(float(line.rsplit(" ", 1)[1]))
+
+
+class Asking:
+    """The verbs on a cluster in memory, whose clock is the test's."""
+
+    def __init__(self, *nodes: Json) -> None:
+        self.clock = Clock()
+        self.of = cluster(*nodes, clock=self.clock)
+        self.leads = True
+        self.verbs = Verbs(self.of, Resources(), NoBinder(), InFlight(), lambda: self.leads)
+
+    def fits(self, asking: Json, *names: str) -> list[str]:
+        found: list[str] = self.verbs.filter({"Pod": asking, "NodeNames": list(names or ("n1",))})[
+            "NodeNames"
+        ]
+        return found
+
+    def why(self, asking: Json, *names: str) -> dict[str, str]:
+        found = self.verbs.filter({"Pod": asking, "NodeNames": list(names or ("n1",))})
+        assert found["NodeNames"] == []
+        reasons: dict[str, str] = found["FailedNodes"]
+        return reasons
+
+    def bind(self, asking: Json, to: str = "n1") -> bool:
+        made = self.of.pod(asking)
+        assert made is not None
+        return isinstance(self.of.assume(made, to, self.clock.now + 60), Assumed)
+
+    def held(self) -> int:
+        return self.of.counts()["held"]
+
+    def after(self, seconds: float) -> int:
+        """How much is held so many seconds later."""
+        self.clock.now += seconds
+        self.of.expire()
+        return self.held()
+
+
+KINDS: dict[str, Json] = {
+    "kube-scheduler of 1.36": {"spec": {"schedulingGroup": {"podGroupName": "train"}}},
+    "kube-scheduler of 1.35": {"spec": {"workloadRef": {"name": "train", "podGroup": "workers"}}},
+    "Coscheduling": {"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "train"}}},
+    "Volcano's annotation": {"metadata": {"annotations": {"scheduling.k8s.io/group-name": "train"}}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_three_members_on_two_cards_the_third_is_refused_before_any_is_bound(
+    kind: str, api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    pods = [pod(f"p{number}", mem=10) for number in range(3)]
+    for each in pods:
+        for part, fields in KINDS[kind].items():
+            each[part].update(fields)
+    create(api, node("n1", 2), *pods)
+    one = replicas()
+    assert [one.fits(each) for each in pods] == [["n1"], ["n1"], []]
+    assert metric(one, "held") == 2
+    assert [one.bind(each) for each in pods[:2]] == ["", ""]
+    assert metric(one, "held") == 0
+    assert given(api, *pods) == [10, 10]
+
+
+def test_groups_of_different_kinds_and_namespaces_are_told_apart() -> None:
+    def group(made: Json) -> str:
+        found = member_of(made)
+        return found.group if found is not None else ""
+
+    of: Json = {"name": "train", "podGroup": "workers", "podGroupReplicaKey": "1"}
+    made = {"metadata": {"name": "p", "namespace": "ml"}, "spec": {"workloadRef": of}}
+    assert group(made) == "ml/train/workers/1"
+    assert group(member("p")) == "default/train"
+    assert group(pod("p")) == ""
+    assert group({"metadata": {"name": "p"}, "spec": {"schedulingGroup": {}}}) == ""
+
+
+def test_what_is_held_for_a_group_goes_to_no_other_pod_until_the_group_is_bound(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    pods, other = members(4, mem=8), pod("other", mem=8)
+    create(api, node("n1", 2), *pods, other)
+    one = replicas()
+    assert [one.fits(each) for each in pods] == [["n1"]] * 4
+    # Coscheduling has the members wait, and other pods are asked about and bound meanwhile.
+    found = one.ask("filter", {"Pod": other, "NodeNames": ["n1"]})
+    assert found["NodeNames"] == []
+    assert found["FailedNodes"]["n1"] == f"node n1: GPUs 0, 1 each 0 GiB free, 8 GiB asked; {HELD}"
+    assert HELD in one.bind(other)
+    assert [one.bind(each) for each in reversed(pods)] == [""] * 4
+    assert given(api, *pods, other) == [16, 16]
+    assert HELD not in one.ask("filter", {"Pod": other, "NodeNames": ["n1"]})["FailedNodes"]["n1"]
+
+
+def test_a_member_is_answered_the_one_node_that_scores_best(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    pods, names = members(3, mem=8), ["n1", "n2", "n3"]
+    create(api, node("n1"), node("n2", [device("n2", 0, 8 * GIB)]), node("n3"), *pods)
+    one = replicas()
+    # The smallest is filled first; then both members share one.
+    assert [one.fits(each, *names) for each in pods] == [["n2"], ["n1"], ["n1"]]
+    # Nodes that are sent whole are answered so.
+    nodes = {"items": [{"metadata": {"name": name}} for name in names]}
+    found = one.ask("filter", {"Pod": pods[0], "Nodes": nodes})
+    assert [each["metadata"]["name"] for each in found["Nodes"]["items"]] == ["n2"]
+
+
+def test_a_thousand_members_do_not_wait_for_each_other(
+    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(api, *(node(f"n{number}", 8) for number in range(125)))
+    names = [f"n{number}" for number in range(125)]
+    monkeypatch.setattr(in_flight, "MOST_S", 600.0)
+    one = replicas()
+    pods = members(1001, mem=16)
+    found = [one.fits(each, *names) for each in pods[:500]]
+    # kube-scheduler does not ask for the score of the only node; whoever does keeps nobody waiting.
+    assert one.ask("prioritize", {"Pod": pods[499], "NodeNames": found[499]})[0]["Score"] == 10
+    found += [one.fits(each, *names) for each in pods[500:]]
+    assert {len(each) for each in found[:1000]} == {1}
+    assert found[1000] == []
+
+
+def test_a_member_waits_for_the_bind_of_the_pod_before(
+    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_flight, "MOST_S", 20.0)
+    before, after = pod("before", mem=10), member("after", mem=10)
+    create(api, node("n1"), before, after)
+    one = replicas()
+    assert one.fits(before) == ["n1"]
+    found: list[list[str]] = []
+    asks = threading.Thread(target=lambda: found.append(one.fits(after)))
+    asks.start()
+    assert one.bind(before) == ""
+    asks.join()
+    assert found == [[]]
+
+
+def test_a_pod_of_a_group_that_asks_for_nothing_of_ours_is_left_alone() -> None:
+    asking = Asking(node("n1"))
+    assert asking.fits(member("p"), "n1", "n2", "bare") == ["n1", "n2", "bare"]
+    assert asking.held() == 0
+
+
+def test_a_member_that_is_asked_about_again_and_again_has_one_place() -> None:
+    asking, one = Asking(node("n1"), node("n2")), member("p", mem=16)
+    for _ in range(3):
+        assert asking.fits(one, "n1", "n2") == ["n1"]
+    assert asking.fits(one, "n2") == ["n2"]
+    assert (asking.held(), free(asking.of), free(asking.of, "n2")) == (1, [16], [0])
+    assert asking.why(one, "n3")
+    assert asking.held() == 0
+
+
+def test_the_nominated_node_comes_first_where_it_has_a_place() -> None:
+    asking, one = Asking(node("n1"), node("n2"), node("n3")), member("p", mem=16)
+    one["status"]["nominatedNodeName"] = "n3"
+    assert asking.fits(one, "n1", "n2", "n3") == ["n3"]
+    assert asking.fits(member("q", "other", mem=16), "n3") == []
+    assert asking.fits(member("q", "other", mem=16), "n1", "n2") == ["n1"]
+    one["status"]["nominatedNodeName"] = "n2"
+    assert asking.fits(one, "n1", "n2", "n3") == ["n2"]
+    one["status"]["nominatedNodeName"] = "n1"
+    assert asking.fits(one, "n1", "n2", "n3") == ["n2"]
+
+
+def test_what_a_preemption_tries_holds_nothing() -> None:
+    asking, one = Asking(node("n1")), member("p", mem=16)
+    there = pod("there", mem=16)
+    asking.of.set_pod(bound(asking.of, there))
+    one["spec"]["priority"] = 10
+    found = asking.verbs.preempt({"Pod": one, "NodeNameToMetaVictims": {"n1": {"Pods": []}}})
+    assert found["NodeNameToMetaVictims"]["n1"]["Pods"] == [{"UID": there["metadata"]["uid"]}]
+    assert asking.held() == 0
+
+
+def test_a_place_is_let_go_with_the_pod() -> None:
+    asking, one, other = Asking(node("n1", 2)), member("p", mem=16), member("q", mem=16)
+    assert asking.fits(one) == asking.fits(other) == ["n1"]
+    asking.of.set_pod(one)
+    asking.of.remove_pod(one["metadata"]["uid"])
+    assert (asking.held(), free(asking.of)) == (1, [16, 0])
+    # A question that was on its way holds nothing for it.
+    assert asking.fits(one) == ["n1"]
+    assert asking.held() == 1
+    # One that is being deleted is not bound any more, whatever keeps it.
+    other["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    asking.of.set_pod(other)
+    assert asking.held() == 0
+
+
+def test_a_place_is_held_for_a_moment_more_when_kube_scheduler_says_that_the_pod_has_failed() -> None:
+    asking, one = Asking(node("n1")), member("p", mem=16)
+    assert asking.fits(one) == ["n1"]
+    asking.of.set_pod(one)
+    asking.of.set_pod(told(one, "waits", reason="SchedulingGated"))
+    asking.of.expire()
+    assert asking.after(1) == 1
+    # That may be the failure before this question: Coscheduling tries it again within a millisecond.
+    asking.of.set_pod(told(one, "pod group is unschedulable"))
+    assert asking.after(AGAIN_S - 2) == 1
+    assert asking.after(1) == 0
+    assert free(asking.of) == [16]
+
+
+def test_a_word_of_a_failure_that_comes_after_the_next_question_ends_no_place() -> None:
+    asking = Asking(node("n1", 2))
+    pods = members(3, mem=10)
+    for _ in range(2):
+        assert [asking.fits(each) for each in pods] == [["n1"], ["n1"], []]
+    for each in pods:
+        asking.of.set_pod(told(each, "optimistic rejection in PostFilter"))
+    assert asking.fits(pods[2]) == []
+    assert asking.held() == 2
+
+
+def test_a_place_is_held_for_longer_than_kube_scheduler_has_members_wait_and_not_for_ever() -> None:
+    asking, one = Asking(node("n1")), member("p", mem=16)
+    assert asking.fits(one) == ["n1"]
+    assert asking.after(300) == 1
+    assert asking.after(HOLD_S - 300) == 0
+    assert free(asking.of) == [16]
+
+
+def test_of_a_group_that_has_failed_before_places_are_held_while_it_is_asked_about() -> None:
+    asking = Asking(node("n1", 4))
+    pods = [told(each, "pod group is unschedulable") for each in members(4, mem=16)]
+    for each in pods:
+        assert asking.fits(each) == ["n1"]
+        asking.after(AGAIN_S - 1)
+    assert asking.held() == 4
+    assert asking.fits(pod("other", mem=16)) == []
+    assert asking.bind(pods[0])  # binds are on their way
+    assert asking.after(AGAIN_S - 1) == 3
+    assert asking.after(1) == 0
+    assert free(asking.of) == [0, 16, 16, 16]
+
+
+def test_what_the_watch_has_told_of_a_failure_counts_though_kube_scheduler_does_not_know_it_yet() -> None:
+    asking, one = Asking(node("n1")), member("p", mem=16)
+    asking.of.set_pod(told(one, "pod group is unschedulable"))
+    assert asking.fits(one) == ["n1"]
+    asking.of.set_pod(told(one, "pod group is unschedulable"))
+    assert asking.held() == 1
+    assert asking.after(AGAIN_S) == 0
+
+
+def own(name: str, **amounts: Any) -> Json:
+    """A pod of a group of kube-scheduler's own, which asks about all members at once."""
+    made = pod(name, **amounts)
+    made["spec"]["schedulingGroup"] = {"podGroupName": "train"}
+    return made
+
+
+def test_a_group_that_is_asked_about_at_once_and_never_runs_keeps_its_places_from_nobody() -> None:
+    asking = Asking(node("n1", 2))
+    pods = [own(f"p{number}", mem=16) for number in range(3)]
+    assert [asking.fits(each) for each in pods] == [["n1"], ["n1"], []]
+    assert asking.fits(pod("other", mem=16)) == []
+    for each in pods:
+        asking.of.set_pod(told(each, "pod group is unschedulable"))
+    for _ in range(20):  # kube-scheduler 1.36 tries it again at once
+        assert [asking.fits(each) for each in pods] == [["n1"], ["n1"], []]
+    assert HELD not in asking.why(pod("large", mem=17))["n1"]
+    assert asking.held() == 2
+    assert asking.fits(pod("other", mem=16)) == ["n1"]
+    assert asking.held() == 0
+    # Where the third lacks what is not asked for here, too; for a member of another group, too.
+    assert [asking.fits(each) for each in pods[:2]] == [["n1"], ["n1"]]
+    assert asking.fits(member("one", "other", mem=16)) == ["n1"]
+    assert asking.fits(pods[0]) == ["n1"]
+    assert asking.after(AGAIN_S - 1) == 2
+    assert asking.after(1) == 1
+
+
+def test_a_group_of_coscheduling_that_never_runs_keeps_its_places_from_others_for_a_moment() -> None:
+    asking, other = Asking(node("n1", 2)), pod("other", mem=16)
+    pods = [told(each, "optimistic rejection in PostFilter") for each in members(3, mem=16)]
+    for _ in range(3):
+        assert [asking.fits(each) for each in pods] == [["n1"], ["n1"], []]
+        assert asking.fits(other) == []
+        asking.clock.now += VAIN_S
+        assert asking.fits(other) == ["n1"]
+        assert asking.after(0) == 0
+    # As where the third lacks what is not asked for here.
+    asking = Asking(node("n1", 2))
+    assert [asking.fits(each) for each in pods[:2]] == [["n1"], ["n1"]]
+    assert asking.after(VAIN_S) == 2
+    assert [asking.fits(each) for each in pods[:2]] == [["n1"], ["n1"]]
+    assert asking.after(VAIN_S) == 0
+    # A bind tells that it runs.
+    assert [asking.fits(each) for each in pods[:2]] == [["n1"], ["n1"]]
+    assert asking.bind(pods[0])
+    assert asking.after(VAIN_S) == 1
+
+
+def test_a_pod_that_needs_what_is_held_waits_for_a_bind_that_may_be_on_its_way(
+    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verbs_module, "MOST_S", 1.0)
+    other, pods = pod("other", mem=10), [told(own(f"p{number}", mem=10), "failed") for number in range(3)]
+    create(api, node("n1", 2), other, *pods)
+    one = replicas()
+    # Two are enough for the group, and the third has no place.
+    assert [one.fits(each) for each in pods] == [["n1"], ["n1"], []]
+    found: list[list[str]] = []
+    asks = threading.Thread(target=lambda: found.append(one.fits(other)))
+    asks.start()
+    time.sleep(0.1)
+    assert one.bind(pods[0]) == ""
+    asks.join()
+    assert found == [[]]
+    assert one.bind(pods[1]) == ""
+
+
+def test_a_new_try_of_a_group_ends_what_the_one_before_has_held() -> None:
+    # kube-scheduler tries a group in several topologies.
+    asking = Asking(node("n1", 2), node("n2", 2))
+    pods = [own(f"p{number}", mem=16) for number in range(2)]
+    assert [asking.fits(each, "n1") for each in pods] == [["n1"]] * 2
+    assert asking.fits(pods[0], "n2") == ["n2"]
+    assert (free(asking.of), free(asking.of, "n2")) == ([16, 16], [0, 16])
+
+
+def test_no_member_is_in_the_way_of_another_that_is_asked_about_first() -> None:
+    asking = Asking(node("n1"))
+    large, small = own("large", mem=16), own("small", mem=4)
+    there = pod("there", mem=8)
+    asking.of.set_pod(bound(asking.of, there))
+    assert [asking.fits(large), asking.fits(small)] == [[], ["n1"]]
+    asking.of.remove_pod(there["metadata"]["uid"])
+    assert [asking.fits(large), asking.fits(small)] == [["n1"], []]
+
+
+def test_a_place_that_is_over_is_in_the_way_of_no_member_though_nobody_has_looked() -> None:
+    asking = Asking(node("n1", 2))
+    pods = [told(each, "optimistic rejection in PostFilter") for each in members(3, mem=16)]
+    assert [asking.fits(each) for each in pods] == [["n1"], ["n1"], []]
+    asking.clock.now += VAIN_S
+    assert [asking.fits(each) for each in reversed(pods)] == [["n1"], ["n1"], []]
+
+
+def test_a_question_about_the_nominated_node_and_then_about_all_is_one_try() -> None:
+    asking = Asking(node("n1"), node("n2"))
+    first, second = own("p", mem=16), own("q", mem=16)
+    second["status"]["nominatedNodeName"] = "n1"
+    assert asking.fits(first, "n1") == ["n1"]
+    assert asking.fits(second, "n1") == []
+    assert asking.fits(second, "n1", "n2") == ["n2"]
+    assert asking.held() == 2
+
+
+def test_who_is_bound_elsewhere_than_was_answered_last_ends_what_is_held_for_the_group() -> None:
+    # kube-scheduler tries a group in several topologies, and the last it tries need not be the one it takes.
+    asking = Asking(node("n1", 2), node("n2", 2))
+    pods, stranger = members(2, mem=16), member("stranger", "other", mem=16)
+    assert [asking.fits(each, "n1") for each in pods] == [["n1"]] * 2
+    assert [asking.fits(each, "n2") for each in pods] == [["n2"]] * 2
+    assert asking.fits(stranger, "n1") == ["n1"]
+    assert asking.bind(pods[0], "n1")
+    assert (free(asking.of), free(asking.of, "n2"), asking.held()) == ([0, 0], [16, 16], 1)
+    assert not asking.bind(pods[1], "n1")
+    assert asking.bind(pods[1], "n2")
+
+
+def test_a_bind_takes_no_place_that_another_has_got_from_elsewhere() -> None:
+    # As by a replica that led meanwhile.
+    asking, pods = Asking(node("n1", 2)), members(2, mem=16)
+    assert asking.fits(pods[0]) == ["n1"]
+    elsewhere = pod("elsewhere", mem=16)
+    (held,) = (each.assignment for each in asking.of._assumed.values())
+    theirs = held.replace(uid=elsewhere["metadata"]["uid"])
+    asking.of.set_pod(with_node(elsewhere, "n1", sign(theirs, "k", bytes(range(32)))))
+    assert asking.bind(pods[0])
+    assert free(asking.of) == [0, 0]
+    assert not asking.bind(pods[1])
+
+
+def test_a_pod_whose_bind_is_under_way_keeps_its_place_when_it_is_asked_about() -> None:
+    asking, one = Asking(node("n1"), node("n2")), member("p", mem=16)
+    assert asking.fits(one, "n2") == ["n2"]
+    assert asking.bind(one, "n2")
+    assert asking.fits(one, "n1", "n2") == ["n2"]
+    assert asking.fits(one, "n1") == ["n1"]
+    assert (asking.held(), free(asking.of), free(asking.of, "n2")) == (0, [16], [0])
+
+
+def test_of_many_nodes_one_sentence_tells_that_places_are_held() -> None:
+    names = [f"n{number}" for number in range(20)]
+    asking = Asking(*(node(name) for name in names))
+    pods = [member(f"p{number}", mem=10) for number in range(20)]
+    assert len({asking.fits(each, *names)[0] for each in pods}) == 20
+    reasons = asking.why(pod("other", mem=10), *names)
+    assert len(set(reasons.values())) == 1
+    assert HELD in reasons["n0"]
+    # More than any has, or than the cards of one node: that is not due to what is held.
+    assert HELD not in asking.why(pod("large", mem=17), *names)["n0"]
+    assert HELD not in asking.why(pod("two", whole=2), *names)["n0"]
+
+
+def test_a_replica_that_does_not_lead_holds_nothing() -> None:
+    asking, one = Asking(node("n1"), node("n2")), member("p", mem=16)
+    asking.leads = False
+    assert asking.fits(one, "n1", "n2") == ["n1", "n2"]
+    assert asking.held() == 0
+
+
+def test_what_is_held_ends_with_the_lead(api: ApiServer, replicas: Callable[..., Replica]) -> None:
+    pods = members(2, mem=10)
+    create(api, node("n1", 2), *pods)
+    electing, cut_off = Electing(api, replicas), threading.Event()
+    first = electing.make("first", cut_off)
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    assert [first.fits(each) for each in pods] == [["n1"]] * 2
+    assert metric(first, "held") == 2
+    cut_off.set()
+    second = electing.make("second")
+    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    until(lambda: metric(first, "held") == 0, "the first has let go")
+    # The binds come to the second, which has not been asked about them.
+    assert [second.bind(each) for each in pods] == ["", ""]
+    assert given(api, *pods) == [10, 10]
+
+
+class Process(Door):
+    """An extender in a process of its own, which can be killed."""
+
+    def __init__(self, api: ApiServer, folder: Path) -> None:
+        keys, config = folder / "keys", folder / "config"
+        keys.write_text(f"k {KEYS['k'].hex()}\n")
+        clusters = [{"name": "t", "cluster": {"server": f"http://127.0.0.1:{api.port}"}}]
+        contexts = [{"name": "t", "context": {"cluster": "t"}}]
+        config.write_text(json.dumps({"clusters": clusters, "contexts": contexts, "current-context": "t"}))
+        command = [sys.executable, "-m", "xpu_runtime.cli.main", "kubernetes", "extender"]
+        options = ["--listen=127.0.0.1:0", "--status-listen=127.0.0.1:0", "--no-leader-election"]
+        self._process = subprocess.Popen(
+            [*command, *options, f"--kubeconfig={config}", f"--keys={keys}"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
+        )
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline()
+        assert "serves port" in line
+        self.port, self.status_port = map(int, line.rsplit("port ", 1)[1].split(", "))
+        until(lambda: self.is_ready, "it is ready")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_an_extender_that_is_killed_between_filter_and_bind_gives_nothing_twice_and_holds_nothing(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    pods, other = members(3, mem=10), pod("other", mem=10)
+    create(api, node("n1", 3), *pods, other)
+    one = Process(api, tmp_path)
+    try:
+        assert [one.fits(each) for each in pods] == [["n1"]] * 3
+        assert one.fits(other) == []
+        assert one.bind(pods[0]) == ""
+        one.kill()
+        one = Process(api, tmp_path)
+        assert (metric(one, "held"), metric(one, "bound")) == (0, 1)
+        # What was held is forgotten, so a pod that is asked about now may come before the group.
+        assert one.fits(other) == ["n1"]
+        assert one.bind(other) == ""
+        assert [one.bind(each) for each in pods[1:]] == [
+            "",
+            "node n1: GPUs 0-2 each 6 GiB free, 10 GiB asked; the nearest request that fits now: "
+            "yoyoworks.com/xpu-mem: 6",
+        ]
+        assert given(api, *pods, other) == [10, 10, 10]
+        assert metric(one, "held") == 0
+    finally:
+        one.kill()
+
+
+def test_a_list_without_a_pod_ends_what_is_held_for_it_in_time() -> None:
+    asking, one = Asking(node("n1")), member("p", mem=16)
+    assert asking.fits(one) == ["n1"]
+    asking.of.keep_pods((), 60)  # the pod may be newer than the list
+    assert asking.after(59) == 1
+    asking.of.keep_pods((), 119)
+    assert asking.after(1) == 0
+
+
+def test_a_group_that_is_not_bound_in_time_is_told_in_the_log(
+    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpu_runtime.kubernetes.extender.cluster.HOLD_S", 0.5)
+    pods = members(2, mem=10)
+    create(api, node("n1", 2), *pods)
+    one = replicas()
+    assert [one.fits(each) for each in pods] == [["n1"]] * 2
+    until(lambda: metric(one, "held") == 0, "nothing is held any more")
+    said = "group default/train: 2 held places are free again, as no bind has come"
+    until(lambda: said in one.said, "it is told")
+
+
+def test_hold_of_another_group_is_left_alone_by_a_bind() -> None:
+    asking = Asking(node("n1", 2))
+    one, other = member("p", mem=16), member("q", "other", mem=16)
+    assert asking.fits(one) == asking.fits(other) == ["n1"]
+    assert asking.bind(one)
+    assert asking.held() == 1
+
+
+def test_holding_costs_no_more_than_a_moment_for_thousands() -> None:
+    asking = Asking(*(node(f"n{number}", 8) for number in range(200)))
+    names = [f"n{number}" for number in range(200)]
+    pods = members(1000, mem=8)
+    for each in pods:
+        asking.fits(each, *names)
+    began = time.monotonic()
+    asking.of.expire()
+    asking.of.let_go()
+    assert asking.held() == 0
+    assert time.monotonic() - began < 1
