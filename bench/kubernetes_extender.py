@@ -2,13 +2,14 @@
 port.
 
     PYTHONPATH=src:tests build/venv/bin/python bench/kubernetes_extender.py [--nodes 1000] [--pods 10000]
+        [--gang 1000]
 
 An API server in memory (tests/support/scheduling_api.py), in a process of its own, has so many nodes with
 eight devices each and so many pods on them, of the size that such objects have. `xpu kubernetes extender` is
 started on it; then pods of several forms come, and each is filtered, scored and bound over one kept
-connection. Printed are the milliseconds of each verb (of the first filter of each form too: later ones find
-what it has found out), those of each bind without what the API server itself needed for it, and the
-extender's memory.
+connection; at last a group of pods comes, of which all are filtered before the first is bound. Printed are
+the milliseconds of each verb (of the first filter of each form too: later ones find what it has found out),
+those of each bind without what the API server itself needed for it, and the extender's memory.
 """
 
 from __future__ import annotations
@@ -265,6 +266,31 @@ def at_once(api: int, port: int, names: list[str]) -> None:
         show(f"bind, {CONCURRENT} at once", list(pool.map(bind, range(CONCURRENT))))
 
 
+def gang(api: int, port: int, names: list[str], count: int) -> None:
+    """A group of so many members, asked about as kube-scheduler does: all, and then they are bound."""
+    group = {"scheduling.x-k8s.io/pod-group": "gang"}
+    members = [pod(f"member-{uuid.uuid4()}", mem=4, cores=20) for _ in range(count)]
+    kube, scheduler = Asking(api), Asking(port)
+    for each in members:
+        each["metadata"]["labels"] = group
+        kube.post("/api/v1/namespaces/default/pods", each)
+    filters, binds, nodes = [], [], []
+    for each in members:
+        spent, fitting = scheduler.post("/filter", {"Pod": each, "NodeNames": names})
+        filters.append(spent)
+        nodes += fitting["NodeNames"]
+    if len(nodes) != count:
+        raise SystemExit(f"{len(nodes)} of {count} members have a place")
+    for each, node_name in zip(members, nodes, strict=True):
+        spent, done = scheduler.post("/bind", binding(each, node_name))
+        binds.append(spent)
+        if done["Error"]:
+            raise SystemExit(done["Error"])
+    show("filter of a group's pod", filters)
+    print(f"{'all of them':28} {sum(filters) / 1000:12.2f} s")
+    show("bind of a group's pod", binds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -272,6 +298,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--gang", type=int, default=1000)
     options = parser.parse_args()
     names = [f"node-{n:05d}" for n in range(options.nodes)]
     print(f"{options.nodes} nodes with {DEVICES} devices each, {options.pods} pods")
@@ -288,6 +315,7 @@ def main() -> None:
         seconds, count = api_seconds(status)
         print(f"{'of bind, asking the API':28} mean {seconds / max(count, 1) * 1000:7.2f} ms")
         at_once(api, port, names)
+        gang(api, port, names, options.gang)
         print(f"memory of the extender: {memory(pid)}")
 
 

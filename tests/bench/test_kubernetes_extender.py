@@ -14,7 +14,7 @@ def test_pods_are_filtered_and_bound_and_each_figure_is_printed() -> None:
     done = subprocess.run(
         [
             *(sys.executable, REPOSITORY / "bench" / "kubernetes_extender.py"),
-            *("--nodes", "20", "--pods", "100", "--rounds", "30"),
+            *("--nodes", "20", "--pods", "100", "--rounds", "30", "--gang", "20"),
         ],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": "src:tests"},
@@ -33,5 +33,7 @@ def test_pods_are_filtered_and_bound_and_each_figure_is_printed() -> None:
         "of a processor, for a pod",
         "of bind, asking the API",
         "bind, 50 at once",
+        "filter of a group's pod",
+        "bind of a group's pod",
     ]
     assert done.stdout.count("memory of the extender: ") == 2
