@@ -7,20 +7,37 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { GLOBAL = 1, CREATE = 2, RUN = 4, RESTORE = 8, START = CREATE | RUN, ANY = CREATE | RUN | RESTORE };
+enum {
+    GLOBAL = 1,
+    CREATE = 2,
+    RUN = 4,
+    RESTORE = 8,
+    EXEC = 16,
+    UPDATE = 32,
+    DELETE = 64,
+    KILL = 128,
+    EVENTS = 256,
+    PS = 512,
+    CHECKPOINT = 1024,
+    OTHER = 2048, /* of a container, and without options of its own */
+    START = CREATE | RUN,
+    ANY = CREATE | RUN | RESTORE,
+    LATER = EXEC | UPDATE | DELETE | KILL | EVENTS | PS | CHECKPOINT | OTHER,
+    MOVED = RESTORE | CHECKPOINT
+};
 
-enum slot { IGNORED, BUNDLE, CONFIG, CONSOLE, PIDFD, LOG, LOG_FORMAT, MANAGER, SYSTEMD, HELP };
+enum slot { IGNORED, ROOT, BUNDLE, CONFIG, CONSOLE, PIDFD, LOG, LOG_FORMAT, MANAGER, SYSTEMD, HELP };
 
 struct option {
     const char *name;
     bool takes_value;
-    unsigned char where;
+    unsigned short where;
     unsigned char slot;
 };
 
 /* runc 1.1; crun's cgroup-manager, log-level, config and f; newer runc's pidfd-socket and config. */
 static const struct option options[] = {
-    {"root", true, GLOBAL, IGNORED},
+    {"root", true, GLOBAL, ROOT},
     {"log", true, GLOBAL, LOG},
     {"log-format", true, GLOBAL, LOG_FORMAT},
     {"log-level", true, GLOBAL, IGNORED},
@@ -31,35 +48,85 @@ static const struct option options[] = {
     {"debug", false, GLOBAL, IGNORED},
     {"version", false, GLOBAL, HELP},
     {"v", false, GLOBAL, HELP},
-    {"help", false, GLOBAL | ANY, HELP},
-    {"h", false, GLOBAL | ANY, HELP},
+    {"help", false, GLOBAL | ANY | LATER, HELP},
+    {"h", false, GLOBAL | ANY | LATER, HELP},
     {"bundle", true, ANY, BUNDLE},
     {"b", true, ANY, BUNDLE},
-    {"console-socket", true, ANY, CONSOLE},
-    {"pid-file", true, ANY, IGNORED},
+    {"console-socket", true, ANY | EXEC, CONSOLE},
+    {"pid-file", true, ANY | EXEC, IGNORED},
     {"no-pivot", false, ANY, IGNORED},
     {"no-new-keyring", false, START, IGNORED},
-    {"preserve-fds", true, START, IGNORED},
-    {"pidfd-socket", true, START, PIDFD},
+    {"preserve-fds", true, START | EXEC, IGNORED},
+    {"pidfd-socket", true, START | EXEC, PIDFD},
     {"config", true, START, CONFIG},
     {"f", true, START, CONFIG},
-    {"detach", false, RUN | RESTORE, IGNORED},
-    {"d", false, RUN | RESTORE, IGNORED},
+    {"detach", false, RUN | RESTORE | EXEC, IGNORED},
+    {"d", false, RUN | RESTORE | EXEC, IGNORED},
     {"keep", false, RUN, IGNORED},
     {"no-subreaper", false, RUN | RESTORE, IGNORED},
-    {"image-path", true, RESTORE, IGNORED},
-    {"work-path", true, RESTORE, IGNORED},
-    {"parent-path", true, RESTORE, IGNORED},
-    {"manage-cgroups-mode", true, RESTORE, IGNORED},
-    {"empty-ns", true, RESTORE, IGNORED},
+    {"image-path", true, MOVED, IGNORED},
+    {"work-path", true, MOVED, IGNORED},
+    {"parent-path", true, MOVED, IGNORED},
+    {"manage-cgroups-mode", true, MOVED, IGNORED},
+    {"empty-ns", true, MOVED, IGNORED},
     {"lsm-profile", true, RESTORE, IGNORED},
     {"lsm-mount-context", true, RESTORE, IGNORED},
-    {"tcp-established", false, RESTORE, IGNORED},
-    {"ext-unix-sk", false, RESTORE, IGNORED},
-    {"shell-job", false, RESTORE, IGNORED},
-    {"file-locks", false, RESTORE, IGNORED},
-    {"auto-dedup", false, RESTORE, IGNORED},
-    {"lazy-pages", false, RESTORE, IGNORED},
+    {"tcp-established", false, MOVED, IGNORED},
+    {"ext-unix-sk", false, MOVED, IGNORED},
+    {"shell-job", false, MOVED, IGNORED},
+    {"file-locks", false, MOVED, IGNORED},
+    {"auto-dedup", false, MOVED, IGNORED},
+    {"lazy-pages", false, MOVED, IGNORED},
+    {"leave-running", false, CHECKPOINT, IGNORED},
+    {"pre-dump", false, CHECKPOINT, IGNORED},
+    {"status-fd", true, CHECKPOINT, IGNORED},
+    {"page-server", true, CHECKPOINT, IGNORED},
+    {"cwd", true, EXEC, IGNORED},
+    {"env", true, EXEC, IGNORED},
+    {"e", true, EXEC, IGNORED},
+    {"user", true, EXEC, IGNORED},
+    {"u", true, EXEC, IGNORED},
+    {"additional-gids", true, EXEC, IGNORED},
+    {"g", true, EXEC, IGNORED},
+    {"process", true, EXEC, IGNORED},
+    {"p", true, EXEC, IGNORED},
+    {"process-label", true, EXEC, IGNORED},
+    {"apparmor", true, EXEC, IGNORED},
+    {"cap", true, EXEC, IGNORED},
+    {"c", true, EXEC, IGNORED},
+    {"cgroup", true, EXEC, IGNORED},
+    {"tty", false, EXEC, IGNORED},
+    {"t", false, EXEC, IGNORED},
+    {"no-new-privs", false, EXEC, IGNORED},
+    {"ignore-paused", false, EXEC, IGNORED},
+    {"resources", true, UPDATE, IGNORED},
+    {"r", true, UPDATE, IGNORED},
+    {"blkio-weight", true, UPDATE, IGNORED},
+    {"cpu-period", true, UPDATE, IGNORED},
+    {"cpu-quota", true, UPDATE, IGNORED},
+    {"cpu-burst", true, UPDATE, IGNORED},
+    {"cpu-share", true, UPDATE, IGNORED},
+    {"cpu-rt-period", true, UPDATE, IGNORED},
+    {"cpu-rt-runtime", true, UPDATE, IGNORED},
+    {"cpuset-cpus", true, UPDATE, IGNORED},
+    {"cpuset-mems", true, UPDATE, IGNORED},
+    {"cpu-idle", true, UPDATE, IGNORED},
+    {"kernel-memory", true, UPDATE, IGNORED},
+    {"kernel-memory-tcp", true, UPDATE, IGNORED},
+    {"memory", true, UPDATE, IGNORED},
+    {"memory-reservation", true, UPDATE, IGNORED},
+    {"memory-swap", true, UPDATE, IGNORED},
+    {"pids-limit", true, UPDATE, IGNORED},
+    {"l3-cache-schema", true, UPDATE, IGNORED},
+    {"mem-bw-schema", true, UPDATE, IGNORED},
+    {"force", false, DELETE, IGNORED},
+    {"f", false, DELETE, IGNORED},
+    {"all", false, KILL, IGNORED},
+    {"a", false, KILL, IGNORED},
+    {"interval", true, EVENTS, IGNORED},
+    {"stats", false, EVENTS, IGNORED},
+    {"format", true, PS, IGNORED},
+    {"f", true, PS, IGNORED},
 };
 
 /* The option that `name` (up to its end or an equals sign) is where `where` applies, or NULL. */
@@ -138,8 +205,10 @@ static const char *next_reordered(struct words *w) {
     return NULL;
 }
 
+/* runc's exec and ps leave the words as they are (SkipArgReorder): what comes behind the id is the process's,
+ * or ps(1)'s. */
 static const char *next(struct words *w) {
-    if (w->where != GLOBAL)
+    if (!(w->where & (GLOBAL | EXEC | PS)))
         return next_reordered(w);
     return w->at < w->count ? w->words[w->at++] : NULL;
 }
@@ -159,6 +228,9 @@ static int parse_bool(const char *text) {
 
 static void keep(struct invocation *found, enum slot slot, const char *value) {
     switch (slot) {
+    case ROOT:
+        found->root = value;
+        break;
     case BUNDLE:
         found->bundle = value;
         break;
@@ -227,6 +299,25 @@ static bool parse_options(struct words *w, struct invocation *found, bool *help,
     return true;
 }
 
+static unsigned named(const char *subcommand) {
+    static const struct {
+        const char *name;
+        unsigned where;
+    } subcommands[] = {
+        {"create", CREATE},   {"run", RUN},
+        {"restore", RESTORE}, {"exec", EXEC},
+        {"update", UPDATE},   {"delete", DELETE},
+        {"kill", KILL},       {"events", EVENTS},
+        {"ps", PS},           {"checkpoint", CHECKPOINT},
+        {"start", OTHER},     {"state", OTHER},
+        {"pause", OTHER},     {"resume", OTHER},
+    };
+    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
+        if (strcmp(subcommand, subcommands[i].name) == 0)
+            return subcommands[i].where;
+    return 0;
+}
+
 struct invocation invocation_parse(int count, char **words) {
     struct invocation found = {0};
     struct words w = {.words = words, .count = count, .where = GLOBAL};
@@ -236,18 +327,17 @@ struct invocation invocation_parse(int count, char **words) {
     if (!parse_options(&w, &found, &help, &first) || first == NULL)
         return found;
     found.subcommand = first;
-    unsigned where = strcmp(first, "create") == 0    ? CREATE
-                     : strcmp(first, "run") == 0     ? RUN
-                     : strcmp(first, "restore") == 0 ? RESTORE
-                                                     : 0;
+    unsigned where = named(first);
     if (where == 0)
         return found;
 
     struct words own = {.words = words + w.at, .count = count - w.at, .where = where};
     own.delimiter = own.count;
-    if (!parse_options(&own, &found, &help, &first) || first == NULL || next(&own) != NULL)
+    if (!parse_options(&own, &found, &help, &first) || first == NULL)
+        return found;
+    if ((where & ANY) && next(&own) != NULL)
         return found;
     found.id = first;
-    found.creates = !help && *first != '\0';
+    *(where & ANY ? &found.creates : &found.refers) = !help && *first != '\0';
     return found;
 }

@@ -15,8 +15,11 @@ struct invocation {
     /* A container comes to be if the runtime accepts this line: create, run or restore, only options
      * that we know, exactly one id, no help asked for. */
     bool creates;
+    /* It is for a container that was created before, and only options that we know are in it. */
+    bool refers;
     const char *subcommand; /* NULL: none, or the words before it make no sense */
-    const char *id;         /* of create, run and restore; NULL where there is not exactly one */
+    const char *id;         /* of create, run and restore where there is exactly one, or of what refers */
+    const char *root;       /* the folder of the low-level runtime's state, as given; NULL or "": its own */
     const char *bundle;     /* as given; NULL or "": the working directory */
     const char *config;     /* the spec file, where the runtime can be given one; else NULL */
     const char *console_socket, *pidfd_socket; /* as given, or NULL */

@@ -24,6 +24,7 @@ void handover_write(char text[HANDOVER_SIZE], const struct invocation *line, int
         const char *name, *value;
     } values[] = {
         {"subcommand", line->subcommand},
+        {"root", line->root},
         {"id", line->id},
         {"bundle", line->bundle},
         {"config", line->config},

@@ -3,14 +3,16 @@
  *
  * Most of what engines ask for (state, start, kill, delete, exec, and containers without an accelerator)
  * is the low-level runtime's alone, so this program becomes that runtime at once, with arguments,
- * environment, file descriptors and signals as they came. So it does for a container with a plain request,
- * whose spec it gives our hooks. Any other that may ask for an accelerator is the shim's, which a start
+ * environment, file descriptors and signals as they came; for a container that is there, the one that has
+ * created it (created.h). So it does for a container with a plain request, whose spec it gives our hooks.
+ * Any other that may ask for an accelerator is the shim's, which a start
  * worker of `xpu agent` runs, or else a Python of its own. Every descriptor opened here is close-on-exec, and
  * standard streams may be closed: nothing is written unless no program could be started.
  */
 #include "agent.h"
 #include "argv.h"
 #include "complain.h"
+#include "created.h"
 #include "handover.h"
 #include "inject.h"
 #include "installation.h"
@@ -24,6 +26,8 @@
 #include <stdlib.h>
 #include <stdnoreturn.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -34,10 +38,44 @@ static noreturn void fail(const struct invocation *line, const char *message) {
 }
 
 static noreturn void become_runtime(const struct invocation *line, char **words) {
-    execve(words[0], words, environ);
-    char message[PATH_MAX + 200];
-    snprintf(message, sizeof message, "cannot start the low-level runtime %s: %s", words[0], strerror(errno));
+    const char *program = line->creates ? created_keep(line, words[0]) : words[0];
+    execve(program, words, environ);
+    char message[2 * PATH_MAX];
+    if (line->refers)
+        snprintf(
+            message, sizeof message,
+            "container %.300s cannot be reached: %s has created it, and cannot be started (%s): install it "
+            "again",
+            line->id, program, strerror(errno));
+    else
+        snprintf(message, sizeof message, "cannot start the low-level runtime %s: %s", program,
+                 strerror(errno));
     fail(line, message);
+}
+
+/* Has the runtime delete the container, whose record is then of no more use. Only its exit status tells that
+ * the container is gone; so this program stays until then, and is else as good as the runtime: it ends as the
+ * runtime does, and the runtime ends with it. */
+static noreturn void have_it_deleted(const struct invocation *line, char **words) {
+    void (*before)(int) = signal(SIGCHLD, SIG_DFL); /* ignored, it takes the status away */
+    pid_t launcher = getpid();
+    pid_t child = fork();
+    if (child <= 0) {
+        signal(SIGCHLD, before);
+        if (child == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != launcher))
+            _exit(EXIT_FAILURE);
+        become_runtime(line, words);
+    }
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFSIGNALED(status)) {
+        signal(WTERMSIG(status), SIG_DFL);
+        raise(WTERMSIG(status));
+    }
+    if (status == 0)
+        created_forget(line);
+    exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE);
 }
 
 /* The shim's work, by a start worker of `xpu agent`; returns if nothing was done. */
@@ -84,11 +122,18 @@ int main(int argc, char **argv) {
     }
 
     struct invocation line = invocation_parse(argc - 1, argv + 1);
-    enum spec_verdict spec = line.creates ? spec_look(line.bundle, line.config) : SPEC_PLAIN;
     argv[0] = runtime;
+    if (line.refers && created_find(&line, runtime)) {
+        if (strcmp(line.subcommand, "delete") == 0)
+            have_it_deleted(&line, argv);
+        become_runtime(&line, argv);
+    }
+    line.refers = false; /* as far as is known here */
+
+    enum spec_verdict spec = line.creates ? spec_look(line.bundle, line.config) : SPEC_PLAIN;
     enum runtime_source source = runtime_find(runtime);
     if (source == RUNTIME_KNOWN && spec != SPEC_ASKS)
-        execve(runtime, argv, environ);
+        execve(line.creates ? created_keep(&line, runtime) : runtime, argv, environ);
 
     static char lib[PATH_MAX];
     const char *stage = source == RUNTIME_KNOWN ? runtime_hook_stage(runtime) : NULL;

@@ -42,18 +42,25 @@ static bool is_program(const char *path, struct stat *st) {
     return stat(path, st) == 0 && S_ISREG(st->st_mode) && access(path, X_OK) == 0 && !is_ourselves(st);
 }
 
-bool runtime_default(char path[PATH_MAX]) {
-    static const char *const names[] = {"runc", "crun"};
+static bool find_named(const char *name, char path[PATH_MAX]) {
     static const char *const folders[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
                                           "/usr/bin",        "/sbin",          "/bin"};
     struct stat st;
-    for (size_t name = 0; name < sizeof names / sizeof *names; name++)
-        for (size_t folder = 0; folder < sizeof folders / sizeof *folders; folder++) {
-            snprintf(path, PATH_MAX, "%s/%s", folders[folder], names[name]);
-            if (is_program(path, &st))
-                return true;
-        }
+    for (size_t folder = 0; folder < sizeof folders / sizeof *folders; folder++) {
+        int written = snprintf(path, PATH_MAX, "%s/%s", folders[folder], name);
+        if (written > 0 && written < PATH_MAX && is_program(path, &st))
+            return true;
+    }
     return false;
+}
+
+bool runtime_default(char path[PATH_MAX]) { return find_named("runc", path) || find_named("crun", path); }
+
+void runtime_again(const char *before, char path[PATH_MAX]) {
+    struct stat st;
+    if (!is_program(before, &st) && find_named(strrchr(before, '/') + 1, path))
+        return;
+    snprintf(path, PATH_MAX, "%s", before);
 }
 
 /* The identity of a file, as compile.py and low_level_runtime.py write it. */

@@ -29,6 +29,10 @@ bool runtime_injects_into_pods(void);
 /* The first runc, else crun, in the system's folders (never PATH) that is not this program. */
 bool runtime_default(char path[PATH_MAX]);
 
+/* The program at `before`, or where that is gone the one of its name in the system's folders: an update may
+ * have put it into another. `before` again where there is none. */
+void runtime_again(const char *before, char path[PATH_MAX]);
+
 /* The folder of all state, as paths.py has it. */
 const char *run_dir(void);
 

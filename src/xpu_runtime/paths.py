@@ -1,8 +1,8 @@
 """The paths of our own files and of our state.
 
 Two environment variables, read from the engine's environment and never from a container's, change them:
-XPU_CONFIG (the configuration file) and XPU_RUN_DIR (all state; lost at reboot, as the containers are). Paths
-only: nothing is opened here.
+XPU_CONFIG (the configuration file) and XPU_RUN_DIR (all state but what says of a container how these were
+then, start/created.py; lost at reboot, as the containers are). Paths only: nothing is opened here.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from xpu_runtime.messages import Log, complain, line_of, to_system_log
 from xpu_runtime.oci import argv as oci_argv
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
-from xpu_runtime.start import config_json, hooks_in_spec
+from xpu_runtime.start import config_json, created, hooks_in_spec
 from xpu_runtime.start import mode as start_mode
 from xpu_runtime.value import Value
 
@@ -78,6 +78,7 @@ class Call(Value):
     program: str
     arguments: list[str]
     """After its name."""
+    invocation: Invocation
     log: Log
     problem: str
     """What is wrong with our own files, if anything is."""
@@ -126,15 +127,21 @@ def call(words: list[str], caller: Caller) -> Call | None:
     except ConfigError as error:
         complain(log, line_of(problem or error))
         return None
-    return Call(program, arguments, log, line_of(problem) if problem is not None else "", handed_over)
+    return Call(
+        program, arguments, invocation, log, line_of(problem) if problem is not None else "", handed_over
+    )
 
 
 def main(words: list[str]) -> int:
     """What the launcher starts, with its word and the low-level runtime's; returns only if that cannot be."""
-    done = call(words, this_process())
+    caller = this_process()
+    done = call(words, caller)
     if done is not None:
+        program = done.program
+        if done.invocation.creates:  # a start worker leaves that to the launcher, its caller
+            program = created.keep(done.invocation, program, caller)
         try:
-            _exec(done.program, done.arguments)
+            _exec(program, done.arguments)
         except OSError as error:
             complain(done.log, done.problem or line_of(error))
     return 1

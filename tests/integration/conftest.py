@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import image
-from support import REPOSITORY
+from support import REPOSITORY, created
 from support.bundles import copy_root
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
@@ -153,6 +153,7 @@ class Node:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XPU_RUN_DIR", str(self.run_dir))
             simulator.down()
+        created.forget(self.folder)
         shutil.rmtree(self.folder)
 
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -248,3 +248,22 @@ def test_what_an_engine_says_of_itself_is_printed_as_text_and_the_slow_one_delay
         assert done.stderr == ""
         assert f"28 ??]0;x? has read {file}" in done.stdout
         assert done.stdout.replace("\n", "").isprintable()
+
+
+def test_a_low_level_runtime_that_is_gone_is_named_with_what_it_has_created(
+    node: Node, bundles: Callable[..., Path]
+) -> None:
+    copy = node.folder / "my-runtime"
+    shutil.copy("/usr/sbin/runc", copy)
+    node.configure(f"low_level_runtimes: [{copy}, runc]\n")
+    container = node.start(bundles())
+    copy.rename(node.folder / "away")
+    told = found(node, "problem", "low-level runtime", f"{copy} is gone, and has created 1 container")
+    assert container in told["text"]
+    done = node.oci("state", container)
+    assert f"{copy} has created it, and cannot be started" in done.stderr
+    (node.folder / "away").rename(copy)
+    assert_fine(node, "low-level runtime")
+    node.remove(container)
+    copy.unlink()
+    assert_fine(node, "low-level runtime")

@@ -17,6 +17,7 @@ from xpu_runtime.doctor.machine import listed
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import unaccounted
+from xpu_runtime.start import created
 
 
 @click.command()
@@ -33,6 +34,7 @@ def gc(as_json: bool) -> None:
     """
     config = load()
     dead = asking.reap(config)
+    created.forget_gone()
     _report_bypasses(config)
     if as_json:
         print_json([{"container_id": grant.container_id, "pid": grant.pid} for grant in dead])

@@ -29,8 +29,10 @@ class Invocation(Value):
     places: dict[str, tuple[int, int]]
     """Of each value that is given: the index of its argument, and where in that it begins."""
     creates: bool
+    root: str | None
+    """The folder of the low-level runtime's state: absolute, or None: its own."""
     container_id: str
-    """Of create, run and restore; empty where there is not exactly one."""
+    """Of create, run and restore, or of a later command; empty where there is not exactly one."""
     bundle: str
     """Absolute, not normalised; the working directory where none is given."""
     spec_path: str
@@ -63,11 +65,13 @@ def read(words: list[str], cwd: str) -> Invocation:
     bundle = os.path.join(cwd, value("bundle", "") or cwd)
     # crun: a spec file given by name is relative to the working directory, unless it is config.json.
     config = value("config", "config.json")
+    root = value("root", "")
     log = value("log", "")
     return Invocation(
         arguments=arguments,
         places=places,
         creates="creates" in facts,
+        root=os.path.join(cwd, root) if root else None,
         container_id=value("id", ""),
         bundle=bundle,
         spec_path=os.path.join(bundle if config == "config.json" else cwd, config),

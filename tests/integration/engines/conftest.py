@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from support import created
+
 from ..conftest import Node
 
 PATIENCE = 60
@@ -178,8 +180,11 @@ class Engines:
         """Ends everything; returns what was left behind that should not have been."""
         self.dockerd.stop()
         self.containerd.stop()
+        left_records = created.of(self.folder)
         listed = self.node.xpu("ps", "--json", check=False)
         left = [] if listed.stdout.strip() == "[]" else [f"xpu ps: {listed.stdout}{listed.stderr}"]
+        left += [f"the record of {each.container_id}" for each in left_records.values()]
+        created.forget(self.folder)
         self.node.xpu("sim", "down", check=False)
         for pid, command in self.processes().items():
             left.append(f"the process {pid}: {command}")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support import REPOSITORY
+from support.created import forget
 from xpu_runtime.config import cache
 
 NATIVE = REPOSITORY / "native" / "launcher"
@@ -65,8 +66,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def launcher(tmp_path: Path, program: Path) -> Launcher:
-    return Launcher(tmp_path / "installation", program)
+def launcher(tmp_path: Path, program: Path) -> Iterator[Launcher]:
+    yield Launcher(tmp_path / "installation", program)
+    forget(tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -77,16 +79,18 @@ def sanitized_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["program", "sanitized_program"])
-def checked_launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
+def checked_launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Launcher]:
     """The launcher as it is shipped, and once more under the address and undefined behaviour sanitizers."""
-    return Launcher(tmp_path / "installation", request.getfixturevalue(request.param))
+    yield Launcher(tmp_path / "installation", request.getfixturevalue(request.param))
+    forget(tmp_path)
 
 
 @pytest.fixture
-def launcher_without_python(tmp_path: Path) -> Launcher:
+def launcher_without_python(tmp_path: Path) -> Iterator[Launcher]:
     """A launcher whose interpreter is not there."""
     program = build(tmp_path / "build", f"PYTHON={tmp_path}/missing/python3")
-    return Launcher(tmp_path / "installation", program)
+    yield Launcher(tmp_path / "installation", program)
+    forget(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -294,17 +294,52 @@ def test_the_word_create_is_not_the_subcommand_create(parse: Parse, words: list[
     assert words[read.places["subcommand"][0]] == words[-2]
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("state x", "x"),
+        ("start x", "x"),
+        ("kill x 9", "x"),
+        ("kill --all x KILL", "x"),
+        ("kill x TERM --all=true", "x"),
+        ("delete -f x", "x"),
+        ("delete x --force", "x"),
+        ("exec --process /p --console-socket /s --detach --pid-file /f x", "x"),
+        ("exec -t -u 0:0 -e A=x -c CAP_CHOWN x sh -c y", "x"),
+        ("exec --tty=false --cwd=/ -- x -t", "x"),
+        ("update --resources - x", "x"),
+        ("update x --memory 1 --pids-limit=2", "x"),
+        ("events --stats x", "x"),
+        ("events --interval 1s x", "x"),
+        ("ps -f json x -ef", "x"),
+        ("checkpoint --image-path /i --leave-running --work-path=/w x", "x"),
+        ("pause x", "x"),
+        ("resume x", "x"),
+        # A word that we do not know may take the next one along.
+        ("exec --new-option y x true", ""),
+        ("state", ""),
+        ("list --format json", ""),
+        ("features", ""),
+    ],
+)
+def test_a_later_command_is_read_as_far_as_its_container(parse: Parse, words: str, wanted: str) -> None:
+    read = parse(["--root", "/r", *words.split()], CWD)
+    assert (read.creates, read.container_id) == (False, wanted)
+
+
 def test_paths_are_relative_to_the_working_directory(parse: Parse) -> None:
     words = ["--root", "r", "--log", "l", "--log-format", "json", "create", "-b=/foo/=bar", "x"]
     assert parse(words, CWD) == Invocation(
         arguments=words,
         places={
             "subcommand": (6, 0),
+            "root": (1, 0),
             "id": (8, 0),
             "bundle": (7, 3),
             "log": (3, 0),
             "log-format": (5, 0),
         },
+        root="/somewhere/r",
         container_id="x",
         bundle="/foo/=bar",
         spec_path="/foo/=bar/config.json",

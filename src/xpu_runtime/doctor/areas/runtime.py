@@ -1,4 +1,5 @@
-"""The low-level runtime, which does the work behind us: runc or crun."""
+"""The low-level runtime, which does the work behind us: runc or crun. What containers were created with stays
+theirs (start/created.py)."""
 
 from __future__ import annotations
 
@@ -7,16 +8,37 @@ from collections.abc import Iterator
 from xpu_runtime import finding
 from xpu_runtime.config import low_level_runtime, probe
 from xpu_runtime.config.low_level_runtime import find_runtime
-from xpu_runtime.doctor.machine import Machine
+from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import cgroups
+from xpu_runtime.start import created
 
 ORDER = 60
 _CHECK = "low-level runtime"
 
 
 def look(machine: Machine) -> Iterator[Finding]:
+    yield from _new_ones(machine)
+    yield from _gone()
+
+
+def _gone() -> Iterator[Finding]:
+    """The runtimes of containers that are no longer installed."""
+    try:
+        left = [each for _, each in created.of_this_run_dir() if created.program(each) is None]
+    except PermissionError:
+        return  # we are not root
+    for path in dict.fromkeys(each.runtime for each in left):
+        ids = [each.container_id for each in left if each.runtime == path]
+        text = (
+            f"{path} is gone, and has created {plural(len(ids), 'container')} ({listed(ids)}): nothing else "
+        )
+        text += "can reach, stop or delete what it has created"
+        yield finding.problem(_CHECK, text, "install it again until they are deleted")
+
+
+def _new_ones(machine: Machine) -> Iterator[Finding]:
     try:
         path, _ = find_runtime(machine.settings.low_level_runtimes)
     except ConfigError as error:

@@ -1,0 +1,238 @@
+/*
+ * A record is a symlink, whose target is the text: it is there whole or not at all after one system call, and
+ * read by another. It lies in a fixed folder, as what it tells of is how to find the others. Its name is a
+ * number made of the container's id and the runtime's root folder, and the text has both. Python reads and
+ * writes the same (src/xpu_runtime/start/created.py).
+ */
+#include "created.h"
+
+#include "lines.h"
+#include "runtime.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char parent[] = "/run/xpu";
+static const char folder[] = "/run/xpu/created";
+
+static const char format[] = "1";
+
+/* The lines of a record. */
+enum { FORMAT, RUNTIME, CONFIG, RUN_DIR, ROOT, ID, LINES };
+
+struct record {
+    char path[sizeof folder + 20];
+    char text[PATH_MAX];
+};
+
+/* `path` from the root folder on; "" stays. */
+static bool absolute(const char *path, char found[PATH_MAX]) {
+    size_t length = 0;
+    if (*path != '\0' && *path != '/') {
+        if (getcwd(found, PATH_MAX) == NULL)
+            return false;
+        length = strlen(found);
+        if (length > 1)
+            found[length++] = '/';
+    }
+    int written = snprintf(found + length, PATH_MAX - length, "%s", path);
+    return written >= 0 && (size_t)written < PATH_MAX - length;
+}
+
+/* The runtime's root folder by its true name: /var/run/x and /run/x are one. The first container is created
+ * before it is there, so that what is missing of it stays as it is given. */
+static bool true_root(const char *root, char found[PATH_MAX]) {
+    char path[PATH_MAX];
+    if (!absolute(root != NULL ? root : "", path))
+        return false;
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        path[--end] = '\0';
+    *found = '\0';
+    while (end > 0) {
+        char kept = path[end];
+        path[end] = '\0';
+        bool there = realpath(path, found) != NULL;
+        path[end] = kept;
+        if (there)
+            break;
+        *found = '\0';
+        while (end > 0 && path[--end] != '/')
+            ;
+    }
+    size_t length = strlen(found);
+    if (length == 1 && path[end] == '/')
+        length = 0; /* the root folder, whose slash the rest has */
+    int written = snprintf(found + length, PATH_MAX - length, "%s", path + end);
+    return written >= 0 && (size_t)written < PATH_MAX - length;
+}
+
+/* FNV-1a, 64 bits, of both texts with their NULs. */
+static uint64_t number_of(const char *root, const char *id) {
+    uint64_t number = 0xcbf29ce484222325;
+    for (const char *texts[] = {root, id}, **text = texts; text < texts + 2; text++)
+        for (const char *at = *text;; at++) {
+            number = (number ^ (unsigned char)*at) * 0x100000001b3;
+            if (*at == '\0')
+                break;
+        }
+    return number;
+}
+
+static bool name_record(const struct invocation *line, char root[PATH_MAX], struct record *record) {
+    if (!true_root(line->root, root))
+        return false;
+    snprintf(record->path, sizeof record->path, "%s/%016llx", folder,
+             (unsigned long long)number_of(root, line->id));
+    return true;
+}
+
+/* Its lines, cut apart in the text; false where it is none of ours, or another container's. */
+static bool read_record(struct record *record, const char *root, const char *id, const char *lines[LINES]) {
+    struct stat st;
+    ssize_t got = readlink(record->path, record->text, sizeof record->text);
+    if (got <= 0 || got == sizeof record->text || lstat(record->path, &st) != 0 ||
+        (st.st_uid != 0 && st.st_uid != geteuid()))
+        return false;
+    record->text[got] = '\0';
+    char *at = record->text;
+    for (int i = 0; i < LINES; i++) {
+        lines[i] = at;
+        at = strchr(at, '\n');
+        if ((at == NULL) != (i == LINES - 1))
+            return false;
+        if (at != NULL)
+            *at++ = '\0';
+    }
+    return strcmp(lines[FORMAT], format) == 0 && *lines[RUNTIME] == '/' && strcmp(lines[ROOT], root) == 0 &&
+           strcmp(lines[ID], id) == 0;
+}
+
+static void set(const char *name, const char *value) {
+    const char *there = getenv(name);
+    if (strcmp(there != NULL ? there : "", value) == 0)
+        return; /* an allocation less */
+    if (*value != '\0')
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
+bool created_find(const struct invocation *line, char runtime[PATH_MAX]) {
+    static struct record record;
+    char root[PATH_MAX];
+    const char *lines[LINES];
+    if (!name_record(line, root, &record) || !read_record(&record, root, line->id, lines))
+        return false;
+    runtime_again(lines[RUNTIME], runtime);
+    set("XPU_CONFIG", lines[CONFIG]);
+    set("XPU_RUN_DIR", lines[RUN_DIR]);
+    return true;
+}
+
+static bool write_text(struct record *record, const struct invocation *line, const char *root,
+                       const char *runtime) {
+    char config[PATH_MAX], run_folder[PATH_MAX];
+    const char *values[] = {getenv("XPU_CONFIG"), getenv("XPU_RUN_DIR")};
+    if (!absolute(values[0] != NULL ? values[0] : "", config) ||
+        !absolute(values[1] != NULL ? values[1] : "", run_folder))
+        return false;
+    int written = snprintf(record->text, sizeof record->text, "%s\n%s\n%s\n%s\n%s\n%s", format, runtime,
+                           config, run_folder, root, line->id);
+    int ends = 0;
+    for (const char *at = record->text; (at = strchr(at, '\n')) != NULL; at++)
+        ends++;
+    return written > 0 && (size_t)written < sizeof record->text && ends == LINES - 1;
+}
+
+/* Whether the text has these lines. */
+static bool has_same(const struct record *record, const char *lines[LINES]) {
+    const char *at = record->text;
+    for (int i = 0; i < LINES; i++) {
+        size_t length = strlen(lines[i]);
+        if (strncmp(at, lines[i], length) != 0 || at[length] != (i < LINES - 1 ? '\n' : '\0'))
+            return false;
+        at += length + 1;
+    }
+    return true;
+}
+
+/* Whether the runtime at `program` says that it has the container. */
+static bool has_container(const char *program, const struct invocation *line) {
+    const char *root = line->root != NULL ? line->root : "";
+    const char *words[] = {program, "--root", root, "state", line->id, NULL};
+    if (*root == '\0') {
+        words[2] = program;
+        memmove(words, words + 2, 4 * sizeof *words);
+    }
+    void (*before)(int) = signal(SIGCHLD, SIG_DFL); /* ignored, it takes the status away */
+    pid_t child = fork();
+    if (child == 0) {
+        int nothing = open("/dev/null", O_RDWR);
+        for (int fd = 0; fd <= 2; fd++)
+            dup2(nothing, fd);
+        execv(program, (char **)words);
+        _exit(EXIT_FAILURE);
+    }
+    int status = -1;
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    signal(SIGCHLD, before);
+    return child > 0 && status == 0;
+}
+
+static bool make_folder(void) {
+    if (mkdir(parent, 0755) == 0)
+        chmod(parent, 0755); /* whatever the engine's umask is */
+    return mkdir(folder, 0700) == 0 || errno == EEXIST;
+}
+
+/* False with EEXIST where there is one already. */
+static bool put(const struct record *record) {
+    enum { TRIES = 5 }; /* whoever forgets the last record takes the folders away */
+    for (int i = 0; i < TRIES; i++)
+        if (symlink(record->text, record->path) == 0)
+            return true;
+        else if (errno != ENOENT || (!make_folder() && errno != ENOENT))
+            return false;
+    return false;
+}
+
+const char *created_keep(const struct invocation *line, const char *runtime) {
+    static struct record record, there;
+    static char then[PATH_MAX];
+    char root[PATH_MAX];
+    const char *lines[LINES];
+    if (!name_record(line, root, &record) || !write_text(&record, line, root, runtime) || put(&record))
+        return runtime;
+    if (errno != EEXIST)
+        return runtime;
+    there = record;
+    /* Left by a container that has ended by itself, unless the runtime of then says otherwise. */
+    bool ours = read_record(&there, root, line->id, lines);
+    if (ours && has_same(&record, lines))
+        return runtime;
+    if (ours) {
+        runtime_again(lines[RUNTIME], then);
+        if (has_container(then, line))
+            return then;
+    }
+    unlink(record.path);
+    put(&record);
+    return runtime;
+}
+
+void created_forget(const struct invocation *line) {
+    static struct record record;
+    char root[PATH_MAX];
+    if (name_record(line, root, &record) && unlink(record.path) == 0 && rmdir(folder) == 0)
+        rmdir(parent); /* nothing of ours is left where nothing else was */
+}

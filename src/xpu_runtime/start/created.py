@@ -1,0 +1,154 @@
+"""What containers were created with: the low-level runtime, XPU_CONFIG and XPU_RUN_DIR.
+
+The launcher leaves a record of each container that comes to be, and goes by it in all later commands
+(native/launcher/created.c has the reasons). The shim does so where it becomes the low-level runtime itself.
+A record goes with a `delete` that has succeeded; `forget_gone` is for containers that have ended otherwise.
+Opens nothing but records; each is a symlink whose target is the text.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from xpu_runtime import paths
+from xpu_runtime.config.low_level_runtime import RUNTIME_FOLDERS
+from xpu_runtime.linux import files
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xpu_runtime.linux.proc import Caller
+    from xpu_runtime.oci.argv import Invocation
+
+#: Fixed: what a record tells of is how to find the run folder.
+FOLDER = os.path.join(paths.DEFAULT_RUN_DIR, "created")
+
+_FORMAT = "1"
+#: PATH_MAX of Linux, with the NUL: the longest target of a symlink.
+_MOST_BYTES = 4096
+#: Seconds within which a container that has a record is sure to have come to be, or not to.
+_BEGINNING_S = 60.0
+
+
+class Created(Value):
+    """A container, and what it was created with; `config` and `run_dir` are "" where nothing was said."""
+
+    runtime: str
+    config: str
+    run_dir: str
+    root: str
+    """The folder of the low-level runtime's state, behind all symlinks; "" where it is the runtime's own."""
+    container_id: str
+
+
+def keep(invocation: Invocation, runtime: str, caller: Caller) -> str:
+    """Records that `runtime` creates the invocation's container, as created_keep in created.c does.
+
+    Returns the program to ask for it: another one where that has a container of this id. No error where there
+    can be no record.
+    """
+    root = os.path.realpath(invocation.root) if invocation.root else ""
+    given = [caller.environment.get(name, "") for name in ("XPU_CONFIG", "XPU_RUN_DIR")]
+    config, run_dir = (os.path.join(caller.working_folder, each) if each else "" for each in given)
+    path = os.path.join(FOLDER, f"{_number_of(root, invocation.container_id):016x}")
+    lines = [_FORMAT, runtime, config, run_dir, root, invocation.container_id]
+    text = "\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or len(os.fsencode(text)) >= _MOST_BYTES:
+        return runtime
+    there = _read(path)
+    if there == Created(runtime, config, run_dir, root, invocation.container_id):
+        return runtime
+    if there is not None and has_container(there):
+        return program(there) or runtime
+    try:
+        if not os.path.isdir(FOLDER):
+            os.makedirs(paths.DEFAULT_RUN_DIR, exist_ok=True)
+            os.chmod(paths.DEFAULT_RUN_DIR, 0o755)  # noqa: S103 - whatever the engine's umask is
+            os.mkdir(FOLDER, 0o700)
+        temporary = os.path.join(FOLDER, files.temporary_name(os.path.basename(path)))
+        os.symlink(text, temporary)
+        os.rename(temporary, path)
+    except OSError:
+        pass
+    return runtime
+
+
+def _number_of(root: str, container_id: str) -> int:
+    """FNV-1a, 64 bits, of both with their NULs."""
+    number = 0xCBF29CE484222325
+    for byte in os.fsencode(f"{root}\0{container_id}\0"):
+        number = (number ^ byte) * 0x100000001B3 % (1 << 64)
+    return number
+
+
+def _read(path: str) -> Created | None:
+    """The record at `path`; None where there is none that can be read."""
+    try:
+        text = os.readlink(path)
+    except OSError:
+        return None
+    format_, *lines = text.split("\n")
+    return Created(*lines) if format_ == _FORMAT and len(lines) == 5 else None
+
+
+def records() -> Iterator[tuple[str, Created]]:
+    """Each record with its path. OSError where they cannot be listed; that there are none is no error."""
+    try:
+        names = os.listdir(FOLDER)
+    except FileNotFoundError:
+        return
+    for name in sorted(names):
+        path = os.path.join(FOLDER, name)
+        found = _read(path)
+        if found is not None:
+            yield path, found
+
+
+def of_this_run_dir() -> list[tuple[str, Created]]:
+    """As `records`, of containers that were created with the caller's run folder."""
+    return [each for each in records() if (each[1].run_dir or paths.DEFAULT_RUN_DIR) == paths.run_dir()]
+
+
+def program(created: Created) -> str | None:
+    """The runtime that has created the container; where that is gone the one of its name in the system's
+    folders, as runtime_again in runtime.c has it, or else None."""
+    name = os.path.basename(created.runtime)
+    candidates = [created.runtime, *(os.path.join(folder, name) for folder in RUNTIME_FOLDERS)]
+    return next((each for each in candidates if os.path.isfile(each) and os.access(each, os.X_OK)), None)
+
+
+def forget_gone() -> None:
+    """Removes the records of containers of this run folder that have ended without a `delete`, such as those
+    of `runc run`, and of those that never came to be. OSError."""
+    for path, created in of_this_run_dir():
+        try:
+            age = time.time() - os.lstat(path).st_mtime
+            if age > _BEGINNING_S and not _has_state(created) and not has_container(created):
+                os.unlink(path)
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+
+
+def _has_state(created: Created) -> bool:
+    """Whether there is what runc and crun keep of a container. A runtime of another kind may keep it
+    elsewhere."""
+    root = created.root or os.path.join("/run", os.path.basename(created.runtime))
+    return os.path.isdir(os.path.join(root, created.container_id))
+
+
+def has_container(created: Created) -> bool:
+    """Whether the runtime that has created the container says that it has it. Takes as long as that does."""
+    nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+    root = ["--root", created.root] if created.root else []
+    runtime = program(created)
+    if runtime is None:
+        return False
+    words = [runtime, *root, "state", created.container_id]
+    try:
+        child = os.posix_spawn(runtime, words, os.environ, file_actions=nowhere)
+    except OSError:
+        return False
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
