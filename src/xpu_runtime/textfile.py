@@ -15,15 +15,20 @@ from xpu_runtime.value import Value
 
 #: Bytes; engines' files are a few kilobytes.
 LARGEST = 1 << 20
+_MARK = "\ufeff"
 
 
 class TextFile(Value):
-    """A file as it was read: `path` as given, `target` behind all symlinks; no `state` if it is missing."""
+    """A file as it was read: `path` as given, `target` behind all symlinks; no `state` if it is missing.
+
+    Its byte-order mark, which engines take, is not in the text; it stays.
+    """
 
     path: str
     target: str
     text: str
     state: os.stat_result | None
+    mark: str = ""
 
 
 class Edit(Value):
@@ -45,7 +50,9 @@ def read(path: str) -> TextFile:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})", "nothing was changed") from error
     try:
-        return TextFile(path, target, raw.decode("utf-8"), state)
+        text = raw.decode("utf-8")
+        mark = _MARK if text.startswith(_MARK) else ""
+        return TextFile(path, target, text.removeprefix(mark), state, mark)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise malformed(
@@ -67,7 +74,12 @@ def write(file: TextFile, text: str | None) -> None:
     # By descriptor: whoever may write to the folder could put a link in the place of the new file.
     owner = (file.state.st_uid, file.state.st_gid) if file.state else None
     files.write_atomic(
-        file.target, text.encode(), mode, fsync=True, owner=owner, before=lambda _: _check_unchanged(file)
+        file.target,
+        (file.mark + text).encode(),
+        mode,
+        fsync=True,
+        owner=owner,
+        before=lambda _: _check_unchanged(file),
     )
 
 

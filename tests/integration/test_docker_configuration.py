@@ -86,3 +86,22 @@ def test_a_running_docker_takes_the_runtime_up_and_forgets_it_as_we_say_it_does(
     assert "systemctl restart docker\n" in done.stdout
     daemon(config)
     wait_for(socket, ("runc", False), tmp_path / "log")
+
+
+def test_docker_starts_with_what_we_keep_in_its_file_and_with_what_it_had_before(
+    node: Node, tmp_path: Path, daemon: Any
+) -> None:
+    config = tmp_path / "daemon.json"
+    before = (
+        '{"default-runtime": "other", "runtimes": {"other": {"path": "/usr/sbin/runc"},'
+        ' "xpu": {"path": "/usr/sbin/runc", "runtimeArgs": ["--debug"]}}}'
+    )
+    config.write_text(before)
+    words = ("--config", config, "--runtime-path", "/usr/bin/true", "--set-as-default")
+    node.xpu("runtime", "configure", "docker", *words)
+    _, socket = daemon(config)
+    wait_for(socket, ("xpu", True), tmp_path / "log")
+    node.xpu("runtime", "unconfigure", "docker", "--config", config)
+    assert config.read_text() == before
+    daemon(config)
+    wait_for(socket, ("other", True), tmp_path / "log")

@@ -51,11 +51,11 @@ def engine(name: str) -> Engine:
 
 
 def unconfigure(known: Engine, file: TextFile) -> tuple[Edit, ...]:
-    """The engine's files without our runtime; its usual file is gone if it has nothing but what configure
-    writes where there is none. ConfigError."""
+    """The engine's files without our runtime; a file is gone if it has nothing but what configure writes
+    where there is none. ConfigError."""
     edits = known.unconfigure(file)
     path = known.runtime_path(file)
-    if path is None or file.path != known.DEFAULT_PATH or os.path.islink(file.path):
+    if path is None or file.mark or os.path.islink(file.path):
         return edits
     none = TextFile(file.path, file.target, "", None)
     for set_as_default in (False, True):

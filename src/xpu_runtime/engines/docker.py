@@ -7,6 +7,7 @@ numbers are its owner's. Nothing is written here: see textfile.py.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from xpu_runtime.engines import RUNTIME_NAME
@@ -22,6 +23,15 @@ AFTER_CONFIGURE = "systemctl reload docker, or without systemd: kill -HUP $(pido
 AFTER_UNCONFIGURE = "systemctl restart docker"
 
 _SPACE = " \t\r\n"
+_PROGRAM = "xpu-container-runtime"
+#: In our entry: what we have replaced. `default-runtime`: its value, and whether the file had an entry for it
+#: (dockerd does not start with a default that it does not know); `xpu`: another program's entry of that name;
+#: `runtimes` and `file`: how these were written, where nothing was in them.
+_KEPT = "replaced"
+
+
+class _Source(str):
+    """A value as it is to be written, not as it reads."""
 
 
 class _Member(Value):
@@ -39,24 +49,66 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     if not text.strip():
         text = "{}\n"
     data = _parse(file.path, text)
-    ours = {"path": runtime_path}
     runtimes = _object(file.path, data, "runtimes")
-    if runtimes is None:
-        text = _add(text, _start(text), "runtimes", {RUNTIME_NAME: ours})
-    elif RUNTIME_NAME not in runtimes:
-        text = _add(text, _find(text, "runtimes").value_start, RUNTIME_NAME, ours)
-    elif not isinstance(runtimes[RUNTIME_NAME], dict):
+    entry = (runtimes or {}).get(RUNTIME_NAME)
+    was_default = data.get("default-runtime")
+    if RUNTIME_NAME not in (runtimes or {}):
+        added = {RUNTIME_NAME: {"path": runtime_path}}
+        if runtimes:
+            text = _add(text, _find(text, "runtimes").value_start, RUNTIME_NAME, added[RUNTIME_NAME])
+        elif runtimes is None:
+            text = _add(text, _start(text), "runtimes", added)
+        else:
+            member = _find(text, "runtimes")
+            empty = text[member.value_start : member.end]
+            text = _add(text, member.value_start, RUNTIME_NAME, added[RUNTIME_NAME])
+            text = _keep(text, "runtimes", empty)
+        if not data and file.state is not None:
+            text = _keep(text, "file", file.text)
+    elif not isinstance(entry, dict):
         raise _wrong_type(file.path, f"runtimes.{RUNTIME_NAME}")
-    elif "path" not in runtimes[RUNTIME_NAME]:
-        text = _add(text, _find(text, "runtimes", RUNTIME_NAME).value_start, "path", runtime_path)
-    elif runtimes[RUNTIME_NAME]["path"] != runtime_path:
-        text = _set(text, _find(text, "runtimes", RUNTIME_NAME, "path"), runtime_path)
-    if not set_as_default or data.get("default-runtime") == RUNTIME_NAME:
+    elif _is_ours(entry, runtime_path):
+        if "path" not in entry:
+            text = _add(text, _find(text, "runtimes", RUNTIME_NAME).value_start, "path", runtime_path)
+        elif entry["path"] != runtime_path:
+            text = _set(text, _find(text, "runtimes", RUNTIME_NAME, "path"), runtime_path)
+    else:
+        member = _find(text, "runtimes", RUNTIME_NAME)
+        theirs = _Source(text[member.value_start : member.end])
+        text = _keep(_set(text, member, {"path": runtime_path}), RUNTIME_NAME, theirs)
+        if was_default == RUNTIME_NAME:
+            text = _keep(text, "default-runtime", was_default)
+    if not set_as_default or was_default == RUNTIME_NAME:
         return (Edit(file, text),)
     if "default-runtime" not in data:
         return (Edit(file, _add(text, _start(text), "default-runtime", RUNTIME_NAME)),)
-    note = f"default-runtime was {json.dumps(data['default-runtime'])}; unconfigure will not bring that back"
-    return (Edit(file, _set(text, _find(text, "default-runtime"), RUNTIME_NAME), (note,)),)
+    text = _set(text, _find(text, "default-runtime"), RUNTIME_NAME)
+    text = _keep(text, "default-runtime", was_default)
+    if was_default in list(runtimes or {}):
+        text = _keep(text, "default-runtime-has-entry", True)
+    note = f"default-runtime was {json.dumps(was_default)}; unconfigure brings that back"
+    return (Edit(file, text, (note,)),)
+
+
+def _is_ours(entry: dict[str, Any], runtime_path: str) -> bool:
+    """Whether the entry is of an installation of ours, and not of another program that has our name."""
+    path = entry.get("path", None if "runtimeType" in entry else runtime_path)
+    return _KEPT in entry or path == runtime_path or os.path.basename(str(path)) == _PROGRAM
+
+
+def _keep(text: str, key: str, value: Any) -> str:
+    """`text` with what we replace in our entry, for unconfigure; dockerd ignores what it does not know there.
+
+    What is kept already stays: it is what its owner had.
+    """
+    entry = _find(text, "runtimes", RUNTIME_NAME)
+    kept = {member.key: member for member in _members(text, entry.value_start)}.get(_KEPT)
+    if kept is None:
+        text = _add(text, entry.value_start, _KEPT, {})
+        kept = _find(text, "runtimes", RUNTIME_NAME, _KEPT)
+    if any(member.key == key for member in _members(text, kept.value_start)):
+        return text
+    return _add(text, kept.value_start, key, value)
 
 
 def runtime_path(file: TextFile) -> str | None:
@@ -83,20 +135,50 @@ def hosts(file: TextFile) -> list[str]:
 
 
 def unconfigure(file: TextFile) -> tuple[Edit, ...]:
-    """The file without our runtime, and without `runtimes` if nothing else is in it."""
+    """The file as it was before `configure`, but for what others have changed in it since. ConfigError."""
     text = file.text
     if not text.strip():
         return (Edit(file, text),)
     data = _parse(file.path, text)
+    runtimes = _object(file.path, data, "runtimes") or {}
+    entry = runtimes.get(RUNTIME_NAME)
+    kept = entry.get(_KEPT) if isinstance(entry, dict) else None
+    kept = kept if isinstance(kept, dict) else {}
+    notes: tuple[str, ...] = ()
     if data.get("default-runtime") == RUNTIME_NAME:
-        text = _remove(text, _start(text), "default-runtime")
-    runtimes = _object(file.path, data, "runtimes")
-    if runtimes and RUNTIME_NAME in runtimes:
-        if len(runtimes) == 1:
-            text = _remove(text, _start(text), "runtimes")
+        before = kept.get("default-runtime")
+        had_entry, has_entry = kept.get("default-runtime-has-entry"), before in list(runtimes)
+        if "default-runtime" in kept and (has_entry or not had_entry):
+            text = _set(text, _find(text, "default-runtime"), before)
         else:
-            text = _remove(text, _find(text, "runtimes").value_start, RUNTIME_NAME)
-    return (Edit(file, text),)
+            text = _remove(text, _start(text), "default-runtime")
+            if had_entry:
+                notes = (
+                    f"default-runtime was {json.dumps(before)}, which is no longer among the file's "
+                    "runtimes: docker would not start with it, and takes runc",
+                )
+    if RUNTIME_NAME in kept:
+        # As its owner wrote it, not as it reads.
+        theirs = _find(text, "runtimes", RUNTIME_NAME, _KEPT, RUNTIME_NAME)
+        text = _set(
+            text, _find(text, "runtimes", RUNTIME_NAME), _Source(text[theirs.value_start : theirs.end])
+        )
+    elif runtimes.keys() == {RUNTIME_NAME}:
+        if _is_blank_object(kept.get("runtimes")):
+            text = _set(text, _find(text, "runtimes"), _Source(kept["runtimes"]))
+        else:
+            text = _remove(text, _start(text), "runtimes")
+    elif RUNTIME_NAME in runtimes:
+        text = _remove(text, _find(text, "runtimes").value_start, RUNTIME_NAME)
+    was = kept.get("file")
+    if isinstance(was, str) and (not was.strip() or _is_blank_object(was)) and not json.loads(text):
+        text = was
+    return (Edit(file, text, notes),)
+
+
+def _is_blank_object(text: Any) -> bool:
+    stripped = text.strip(_SPACE) if isinstance(text, str) else ""
+    return stripped[:1] == "{" and stripped[-1:] == "}" and not stripped[1:-1].strip(_SPACE)
 
 
 def _parse(path: str, text: str) -> dict[str, Any]:
@@ -183,7 +265,11 @@ def _find(text: str, *keys: str) -> _Member:
 
 
 def _set(text: str, member: _Member, value: Any) -> str:
-    return apply(text, [(member.value_start, member.end, json.dumps(value))])
+    return apply(text, [(member.value_start, member.end, _written(value))])
+
+
+def _written(value: Any) -> str:
+    return str(value) if isinstance(value, _Source) else json.dumps(value)
 
 
 def _indentation(text: str, at: int) -> str | None:
@@ -221,8 +307,8 @@ def _add(text: str, start: int, key: str, value: Any) -> str:
 
 def _entry(key: str, value: Any, unit: str | None, indentation: str | None, newline: str) -> str:
     """`"key": value`, its further lines indented like the rest of the file."""
-    if unit is None or indentation is None:
-        return f"{json.dumps(key)}: {json.dumps(value)}"
+    if unit is None or indentation is None or isinstance(value, _Source):
+        return f"{json.dumps(key)}: {_written(value)}"
     body = json.dumps(value, indent=unit).replace("\n", newline + indentation)
     return f"{json.dumps(key)}: {body}"
 

@@ -83,6 +83,35 @@ def test_a_missing_file_is_made_and_unconfigure_makes_none(tmp_path: Path, xpu: 
 
 
 @pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("default", [[], ["--set-as-default"]], ids=["beside", "as default"])
+@pytest.mark.parametrize("before", [None, b"", b"\n"], ids=["no file", "empty", "blank"])
+def test_where_nothing_was_there_is_nothing_afterwards(
+    tmp_path: Path, xpu: Any, name: str, default: list[str], before: bytes | None
+) -> None:
+    config = tmp_path / "config"
+    if before is not None:
+        config.write_bytes(before)
+    assert configure(xpu, name, config, *default).returncode == 0
+    assert xpu("runtime", "unconfigure", name, "--config", config).returncode == 0
+    assert (config.read_bytes() if config.exists() else None) == before
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("text", ["", "as usual"])
+def test_a_byte_order_mark_stays_first(tmp_path: Path, xpu: Any, name: str, text: str) -> None:
+    """docker takes it from 23.0 on, containerd's go-toml does too: editors of Windows write it."""
+    config = tmp_path / "config"
+    before = b"\xef\xbb\xbf" + (STARTS[name] if text else "").encode()
+    config.write_bytes(before)
+    done = configure(xpu, name, config)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert config.read_bytes().startswith(b"\xef\xbb\xbf")
+    assert config.read_bytes().count(b"\xef\xbb\xbf") == 1
+    assert xpu("runtime", "unconfigure", name, "--config", config).returncode == 0
+    assert config.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ENGINES)
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, xpu: Any, name: str) -> None:
     config = tmp_path / "dokcer/config"
     done = configure(xpu, name, config)

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xpu_runtime import engines
 from xpu_runtime.engines import docker
 from xpu_runtime.errors import ConfigError
-from xpu_runtime.textfile import TextFile
+from xpu_runtime.textfile import Edit, TextFile
 
-PROGRAM = "/bin/true"
+PROGRAM = "/usr/bin/xpu-container-runtime"
 
 
 def file_of(text: str) -> TextFile:
@@ -40,6 +41,27 @@ DOCUMENTS = {
     "odd spacing and escapes": '\n { "a" :1.0e3 ,"b":[ 1,2 ], "\\u00e9" : "\\u00e9" }\n\n',
     "windows line ends": '{\r\n  "debug": true\r\n}\r\n',
     "no indentation": '{\n"debug": true\n}\n',
+    "nothing": "",
+    "blank lines": " \n\n",
+    "an empty object with a line end": "{}\n",
+    "an empty object with a blank": "{ }",
+    "no runtimes": '{"debug": true, "runtimes": {}}',
+    "no runtimes, on two lines": '{\n    "runtimes": {\n    },\n    "debug": true\n}\n',
+    "no runtimes and nothing else": '{\n  "runtimes": { }\n}\n',
+    "another default": (
+        '{\n  "default-runtime" : "nvidia",\n  "runtimes": {\n    "nvidia": {\n      "path": "/n"\n    }\n  }'
+        "\n}\n"
+    ),
+    "another default on one line": '{"runtimes":{"nvidia":{"path":"/n"}},"default-runtime":"nvidia"}',
+    "docker's own as the default": '{\n\t"default-runtime": "runc"\n}\n',
+    "a default that only a flag names": '{"default-runtime": "nvidia"}',
+    "a shim as the default": '{"default-runtime": "io.containerd.runsc.v1"}',
+    "no default": '{"default-runtime": ""}',
+    "another program of our name": (
+        '{\n  "runtimes": {\n    "a": {"path": "/a"},\n    "xpu": {\n      "runtimeArgs": ["--x"],\n'
+        '      "path" : "/old"\n    }\n  }\n}\n'
+    ),
+    "a shim of our name": '{"runtimes": {"xpu": {"runtimeType": "io.containerd.runsc.v1", "options": {}}}}',
 }
 
 
@@ -51,11 +73,19 @@ def test_configure_adds_the_runtime_once_and_unconfigure_brings_the_old_bytes_ba
     before = DOCUMENTS[name]
     after = configured(before, default)
     data = json.loads(after)
-    assert data["runtimes"]["xpu"] == {"path": PROGRAM}
+    assert data["runtimes"]["xpu"]["path"] == PROGRAM
     assert (data.get("default-runtime") == "xpu") is default
     assert configured(after, default) == after
     assert unconfigured(after) == before
-    assert unconfigured(before) == before
+    # As the default, and then not; what is there already is not ours to forget.
+    assert unconfigured(configured(configured(before), default)) == before
+    # Installed elsewhere.
+    assert unconfigured(configured(after, default, "/opt/bin/xpu-container-runtime")) == before
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if "our name" not in name])
+def test_unconfigure_leaves_alone_what_was_never_configured(name: str) -> None:
+    assert unconfigured(DOCUMENTS[name]) == DOCUMENTS[name]
 
 
 def test_the_added_lines_are_indented_like_the_file() -> None:
@@ -70,16 +100,32 @@ def test_the_added_lines_are_indented_like_the_file() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", " \n"])
-def test_a_file_without_anything_becomes_a_whole_one(text: str) -> None:
-    assert configured(text) == json.dumps({"runtimes": {"xpu": {"path": PROGRAM}}}, indent=4) + "\n"
-    assert unconfigured(text) == text
+def test_where_there_is_no_file_it_is_a_whole_one_and_then_none() -> None:
+    none = TextFile("daemon.json", "/etc/docker/daemon.json", "", None)
+    (edit,) = docker.configure(none, PROGRAM, False)
+    assert edit.text == json.dumps({"runtimes": {"xpu": {"path": PROGRAM}}}, indent=4) + "\n"
+    assert engines.unconfigure(engines.engine("docker"), file_of(edit.text)) == (
+        Edit(file_of(edit.text), None),
+    )
 
 
-def test_another_path_is_changed_in_its_place() -> None:
-    own = '{"runtimes": {"xpu": {"runtimeArgs": ["--x"], "path": "/old"}, "a": {"path": "/a"}}}'
-    assert configured(own) == own.replace("/old", PROGRAM)
-    assert unconfigured(own) == '{"runtimes": {"a": {"path": "/a"}}}'
+def test_another_path_of_ours_is_changed_in_its_place() -> None:
+    own = '{"runtimes": {"xpu": {"runtimeArgs": ["--x"], "path": "/old/xpu-container-runtime"}, "a": {}}}'
+    assert configured(own) == own.replace("/old/xpu-container-runtime", PROGRAM)
+    assert unconfigured(own) == '{"runtimes": {"a": {}}}'
+
+
+@pytest.mark.parametrize("default", [False, True], ids=["beside", "as default"])
+def test_another_program_of_our_name_is_the_default_again(default: bool) -> None:
+    before = '{"default-runtime": "xpu", "runtimes": {"xpu": {"path": "/o"}}}'
+    after = configured(before, default)
+    assert json.loads(after)["runtimes"]["xpu"]["path"] == PROGRAM
+    assert unconfigured(after) == before
+
+
+def test_another_program_s_settings_are_not_given_to_ours() -> None:
+    after = json.loads(configured(DOCUMENTS["another program of our name"]))
+    assert after["runtimes"]["xpu"].keys() == {"path", "replaced"}
 
 
 def test_an_entry_without_a_path_gets_one() -> None:
@@ -91,10 +137,57 @@ def test_an_entry_without_a_path_gets_one() -> None:
 
 def test_a_replaced_default_runtime_is_told_and_another_one_is_left_alone() -> None:
     (edit,) = docker.configure(file_of('{"default-runtime": "kata"}'), PROGRAM, True)
-    assert 'default-runtime was "kata"' in edit.notes[0]
+    assert edit.notes == ('default-runtime was "kata"; unconfigure brings that back',)
     assert json.loads(edit.text or "")["default-runtime"] == "xpu"
     own = '{"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}'
     assert unconfigured(configured(own)) == own
+
+
+def test_a_default_that_its_owner_has_changed_since_stays() -> None:
+    after = configured(DOCUMENTS["another default"], default=True).replace(
+        '"default-runtime" : "xpu"', '"default-runtime": "mine"'
+    )
+    assert json.loads(unconfigured(after))["default-runtime"] == "mine"
+
+
+def test_a_replaced_default_whose_runtime_has_gone_since_is_told_and_not_brought_back() -> None:
+    """dockerd does not start with a default that it does not know."""
+    after = json.loads(configured(DOCUMENTS["another default"], default=True))
+    del after["runtimes"]["nvidia"]
+    (edit,) = docker.unconfigure(file_of(json.dumps(after)))
+    assert edit.text == "{}"
+    assert edit.notes[0].startswith(
+        'default-runtime was "nvidia", which is no longer among the file\'s runtimes'
+    )
+
+
+def test_what_others_have_added_since_stays() -> None:
+    after = json.loads(configured("", default=True))
+    after["debug"] = True
+    assert json.loads(unconfigured(json.dumps(after))) == {"debug": True}
+    after = json.loads(configured('{"runtimes": {}}'))
+    after["runtimes"]["kata"] = {"path": "/k"}
+    assert json.loads(unconfigured(json.dumps(after))) == {"runtimes": {"kata": {"path": "/k"}}}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        [],
+        {"file": "x"},
+        {"file": 1, "runtimes": 2},
+        {"runtimes": '{"a": 1}'},
+        {"file": "{} }"},
+        {"file": "{}"},
+        {"default-runtime": 3},
+    ],
+    ids=str,
+)
+def test_whatever_stands_among_what_we_replaced_the_file_stays_one(kept: Any) -> None:
+    text = json.dumps(
+        {"a": 1, "default-runtime": "xpu", "runtimes": {"xpu": {"path": PROGRAM, "replaced": kept}}}
+    )
+    assert json.loads(unconfigured(text))["a"] == 1
 
 
 @pytest.mark.parametrize(
@@ -106,7 +199,6 @@ def test_a_replaced_default_runtime_is_told_and_another_one_is_left_alone() -> N
         ('{"a": 1,\n "a": 2}', 'daemon.json:2:2: the key "a" is given twice'),
         ('{"a": [{"b": 1}, {"b": 1, "b": 2}]}', 'daemon.json:1:27: the key "b" is given twice'),
         ('{"a": NaN}', "not JSON: NaN"),
-        ("\ufeff{}", "daemon.json:1:1: not JSON:"),
         ('{"a": ' + "[" * 100_000, "nested too deeply"),
         ('{"runtimes": []}', "runtimes is not a JSON object"),
         ('{"runtimes": null}', "runtimes is not a JSON object"),
@@ -149,6 +241,8 @@ def test_for_any_file_unconfigure_undoes_configure_and_configure_is_idempotent(
     after = configured(text, default)
     wanted = json.loads(text)
     wanted.setdefault("runtimes", {})["xpu"] = {"path": PROGRAM}
+    if not json.loads(text):
+        wanted["runtimes"]["xpu"]["replaced"] = {"file": text}
     if default:
         wanted["default-runtime"] = "xpu"
     assert json.loads(after) == wanted

@@ -83,7 +83,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
         if changed is None:
             blocks.below(file.path, added, containerd, make=True)[blocks.DEFAULT] = RUNTIME_NAME
         text = changed or text
-    text = blocks.with_block(text, added)
+    text = blocks.with_block(text, added, file.state is None)
     blocks.check(file.path, text, wanted, containerd)
     edits = (Edit(file, text), *(Edit(drop_in, None) for drop_in in there))
     return _seen(file, edits, installed, runtime_path, set_as_default)

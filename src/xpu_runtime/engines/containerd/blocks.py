@@ -114,8 +114,9 @@ def default_of(text: str, containerd: Path) -> Any:
         return None
 
 
-def with_block(text: str, added: dict[str, Any]) -> str:
-    """`text` with a block of ours at its end, or with more in the one that it has."""
+def with_block(text: str, added: dict[str, Any], is_new: bool) -> str:
+    """`text` with a block of ours at its end, or with more in the one that it has. `is_new`: there is no
+    file."""
     if not added:
         return text
     newline, lines = newline_of(text), tomlkit.dumps(added).removesuffix("\n").split("\n")
@@ -125,8 +126,9 @@ def with_block(text: str, added: dict[str, Any]) -> str:
         table = re.search(r"^[ \t]*\[", block[1], re.MULTILINE)
         at = block.start(1) + table.start() if table else block.end(1)
         return text[:at] + newline.join([*lines, ""]) + text[at:]
-    # One line end comes before the block: a blank line, or the end that the last line lacks.
-    return text + (newline if text else "") + newline.join([BEGIN, *lines, _END, ""])
+    # One line end comes before the block: a blank line, or the end that the last line lacks. By it a file
+    # that was empty is told from one that was not there.
+    return text + ("" if is_new else newline) + newline.join([BEGIN, *lines, _END, ""])
 
 
 def without_blocks(text: str, kept: dict[str, Any]) -> str:
