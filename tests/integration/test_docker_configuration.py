@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 from .conftest import Node
+from .findings import Finding, examine
+
+FOO = ("--add-runtime", "foo=/usr/sbin/runc")
 
 
 @pytest.fixture
@@ -31,12 +34,12 @@ def daemon(tmp_path: Path) -> Iterator[Any]:
             running[0].terminate()
             running.pop().wait(60)
 
-    def start(config: Path) -> tuple[int, str]:
+    def start(config: Path, *flags: str) -> tuple[int, str]:
         stop()
         arguments = ["--data-root", f"{tmp_path}/data", "--exec-root", str(state)]
         arguments += ["-p", f"{tmp_path}/pid"]
         network = ["--iptables=false", "--bridge=none", "-H", socket]
-        command = ["dockerd", "--config-file", str(config), *arguments, *network]
+        command = ["dockerd", "--config-file", str(config), *arguments, *network, *flags]
         with (tmp_path / "log").open("ab") as log:
             running.append(subprocess.Popen(command, stdout=log, stderr=log))
         return running[0].pid, socket
@@ -105,3 +108,66 @@ def test_docker_starts_with_what_we_keep_in_its_file_and_with_what_it_had_before
     assert config.read_text() == before
     daemon(config)
     wait_for(socket, ("other", True), tmp_path / "log")
+
+
+def about(node: Node, pid: int) -> list[Finding]:
+    """What doctor finds of the dockerd with this number; there may be others on the machine."""
+    found, _ = examine(node)
+    return [each for each in found if each["check"] == "docker" and f"(process {pid})" in each["text"]]
+
+
+@pytest.mark.parametrize("default", [(), ("--default-runtime", "foo")], ids=["added", "the default"])
+def test_a_docker_that_has_runtimes_by_its_command_line_is_restarted_and_not_reloaded(
+    node: Node, tmp_path: Path, daemon: Any, default: tuple[str, ...]
+) -> None:
+    config = tmp_path / "daemon.json"
+    config.write_text("{}\n")
+    pid, socket = daemon(config, *FOO, *default)
+    wait_for(socket, ("foo" if default else "runc", False), tmp_path / "log")
+    words = ("runtime", "configure", "docker", "--config", config, "--runtime-path", "/usr/bin/true")
+    advice = node.xpu(*words).stdout
+    assert "For the change to take effect: systemctl restart docker. Not a reload" in advice
+    assert f"dockerd (process {pid}) would forget what only its command line names (foo)" in advice
+    assert "HUP" not in advice and "reload docker" not in advice
+    (unread,) = [each for each in about(node, pid) if "has not read" in each["text"]]
+    assert unread["todo"].startswith("systemctl restart docker. Not a reload")
+    # What that would do: 20.10 ends, or foo is gone, and doctor says so.
+    os.kill(pid, signal.SIGHUP)
+    if not default:
+        wait_for(socket, ("runc", True), tmp_path / "log")
+        assert "foo" not in runtimes(socket)[1]
+        (lost,) = [each for each in about(node, pid) if "has forgotten" in each["text"]]
+        assert "(foo)" in lost["text"] and lost["todo"] == "systemctl restart docker"
+    # What the advice does.
+    daemon(config, *FOO, *default)
+    wait_for(socket, ("foo" if default else "runc", True), tmp_path / "log")
+    assert "foo" in runtimes(socket)[1]
+
+
+def test_a_default_runtime_in_the_file_beside_one_by_flag_is_refused(
+    node: Node, tmp_path: Path, daemon: Any
+) -> None:
+    config = tmp_path / "daemon.json"
+    config.write_text("{}\n")
+    pid, socket = daemon(config, "--default-runtime=runc")
+    wait_for(socket, ("runc", False), tmp_path / "log")
+    words = ("runtime", "configure", "docker", "--config", config, "--runtime-path", "/usr/bin/true")
+    done = node.xpu(*words, "--set-as-default", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        f"xpu: dockerd (process {pid}) is started with --default-runtime runc, and does not start where "
+        f"{config} has default-runtime as well: take the flag out of its command line"
+    )
+    assert config.read_text() == "{}\n"
+    # The other way that it names.
+    node.xpu(*words)
+    pid, _ = daemon(config, "--default-runtime=xpu")
+    wait_for(socket, ("xpu", True), tmp_path / "log")
+    done = node.xpu(*words, "--set-as-default", check=False)
+    assert done.returncode == 1 and "it is xpu by that flag" in done.stderr
+    # It could not start without us.
+    done = node.xpu("runtime", "unconfigure", "docker", "--config", config, check=False)
+    assert done.returncode == 1 and "take --default-runtime out of its command line first" in done.stderr
+    # Doctor tells of what somebody else has written there.
+    config.write_text('{"default-runtime": "xpu", "runtimes": {"xpu": {"path": "/usr/bin/true"}}}')
+    assert [each["state"] for each in about(node, pid) if "as well" in each["text"]] == ["problem"]

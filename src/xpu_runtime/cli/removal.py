@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import click
 
 from xpu_runtime import engines, paths, textfile
-from xpu_runtime.doctor import docker_api
+from xpu_runtime.doctor import docker_api, docker_flags
 from xpu_runtime.doctor import engine as engine_processes
 from xpu_runtime.doctor.areas import docker as running_docker
 from xpu_runtime.doctor.engine import LAUNCHER, Process
@@ -120,6 +120,8 @@ def _knows(name: str, process: Process) -> bool:
         return True
     if name != "docker":
         return False
+    if (problem := docker_flags.needs_us(process)) is not None:
+        _say(str(problem), err=True)
     try:
         told = running_docker.info(docker_api.socket_of_process(process)).get("Runtimes") or {}
     except Exception:

@@ -12,7 +12,8 @@ import sys
 import click
 
 from xpu_runtime import engines, textfile
-from xpu_runtime.engines import ENGINES, Engine, engine
+from xpu_runtime.doctor import docker_flags
+from xpu_runtime.engines import ENGINES, Engine, docker, engine
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
 
@@ -26,7 +27,7 @@ def runtime() -> None:
     \b
     Example:
       xpu runtime configure docker --dry-run
-      xpu runtime configure docker && systemctl reload docker
+      xpu runtime configure docker
     """
 
 
@@ -62,7 +63,10 @@ def configure(
     _check_folder(name, path, known)
     file = textfile.read(path or known.DEFAULT_PATH)
     edits = known.configure(file, program, set_as_default)
-    _carry_out(file, edits, dry_run, f"For the change to take effect: {known.AFTER_CONFIGURE}")
+    then = known.AFTER_CONFIGURE
+    if name == "docker":
+        then = _dockerds_next(file, edits) or then
+    _carry_out(file, edits, dry_run, f"For the change to take effect: {then}")
 
 
 @runtime.command(short_help="Remove `xpu` from an engine's configuration.")
@@ -79,6 +83,9 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
     known = engine(name)
     file = textfile.read(path or known.DEFAULT_PATH)
     edits = engines.unconfigure(known, file)
+    if name == "docker":
+        for process in docker_flags.readers(file.path):
+            _refuse(docker_flags.needs_us(process))
     _carry_out(file, edits, dry_run, f"For the change to take effect: {known.AFTER_UNCONFIGURE}")
 
 
@@ -88,6 +95,22 @@ def retire() -> None:
     from xpu_runtime.cli import removal  # brings in what the other commands do not need
 
     removal.prepare()
+
+
+def _dockerds_next(file: TextFile, edits: tuple[Edit, ...]) -> str:
+    """What makes the dockerds that run read the file as it will be; "" where none does. ConfigError where one
+    would not start with it."""
+    data = docker.data(file.replace(text=edits[0].text))
+    processes = docker_flags.readers(file.path)
+    for process in processes:
+        _refuse(docker_flags.conflict(process, file.path, data))
+    told = dict.fromkeys(docker_flags.after_configure(process, data) for process in processes)
+    return next((each for each in told if each != docker.AFTER_CONFIGURE), "")
+
+
+def _refuse(error: ConfigError | None) -> None:
+    if error is not None:
+        raise ConfigError(error.what, f"{error.todo}; nothing was changed")
 
 
 def _check_folder(name: str, path: str | None, known: Engine) -> None:

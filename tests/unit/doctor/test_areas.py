@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.inventories import node, nvidia
 from xpu_runtime import paths
 from xpu_runtime.config.defaults import DEFAULTS
-from xpu_runtime.doctor import docker_api
+from xpu_runtime.doctor import docker_api, docker_flags
 from xpu_runtime.doctor.areas import (
     containerd,
     docker,
@@ -25,6 +26,7 @@ from xpu_runtime.doctor.areas import (
 )
 from xpu_runtime.doctor.engine import Process, changed_since
 from xpu_runtime.doctor.machine import Machine
+from xpu_runtime.engines import docker as docker_engine
 from xpu_runtime.finding import OK, PROBLEM, WARNING
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.linux.cgroups import Hierarchy
@@ -174,14 +176,58 @@ def test_a_second_installation_is_told(tmp_path: Path) -> None:
 
 def test_a_default_runtime_that_gives_whole_devices_is_told() -> None:
     told = {"Runtimes": {"runc": {}, "nvidia": {}}, "DefaultRuntime": "nvidia"}
-    first, second = docker.compared("dockerd", "/daemon.json", None, told, "again")
+    first, second = docker.compared(Process(1, ("dockerd",), 0.0), "/daemon.json", {}, None, told)
     assert first.state == second.state == WARNING
     assert "past the ledger" in second.text
 
 
+@pytest.mark.parametrize(
+    ("flags", "said", "is_reload"),
+    [
+        ("", {}, True),
+        ("--default-runtime runc", {}, True),
+        ("--add-runtime foo=/f", {}, False),
+        ("--add-runtime=foo=/f --add-runtime a=/a", {"runtimes": {"a": {}}}, False),
+        ("--add-runtime=foo=/f", {"runtimes": {"foo": {"path": "/f"}}}, True),
+        ("--default-runtime=foo", {"runtimes": {"a": {}}}, False),
+        ("--default-runtime=foo", {"runtimes": {"foo": {}}}, True),
+        ("--default-runtime io.containerd.runc.v2", {}, False),
+        ("--add-runtime foo=/f", {"runtimes": []}, False),
+    ],
+)
+def test_docker_is_reloaded_only_where_it_forgets_nothing(
+    flags: str, said: dict[str, Any], is_reload: bool
+) -> None:
+    process = Process(7, ("dockerd", *flags.split()), 0.0)
+    told = docker_flags.after_configure(process, said)
+    assert (told == docker_engine.AFTER_CONFIGURE) is is_reload
+    assert is_reload or ("systemctl restart docker" in told and "process 7" in told)
+    # What doctor says where the file is not read yet.
+    here: dict[str, Any] = {"Runtimes": {"runc": {}, **{name: {} for name in docker_flags.added(process)}}}
+    (finding,) = docker.compared(process, "/daemon.json", said, "/x", here)
+    assert finding.state == PROBLEM and finding.todo == told
+
+
+def test_what_docker_has_forgotten_is_told_with_a_restart() -> None:
+    process = Process(7, ("dockerd", "--add-runtime", "foo=/f"), 0.0)
+    told = {"Runtimes": {"runc": {}, "xpu": {"path": "/x"}}}
+    fine, lost = docker.compared(process, "/daemon.json", {}, "/x", told)
+    assert (fine.state, lost.state, lost.todo) == (OK, PROBLEM, "systemctl restart docker")
+    assert "foo" in lost.text
+
+
+def test_a_default_that_a_flag_names_is_changed_there() -> None:
+    process = Process(7, ("dockerd", "--default-runtime=nvidia"), 0.0)
+    told = {"Runtimes": {"runc": {}, "nvidia": {}, "xpu": {"path": "/x"}}, "DefaultRuntime": "nvidia"}
+    _, warned = docker.compared(process, "/daemon.json", {}, "/x", told)
+    assert "--set-as-default" not in (warned.todo or "")
+    assert (warned.todo or "").startswith("say --default-runtime xpu on its command line")
+
+
 def test_rootless_docker_is_not_supported() -> None:
     told = {"Runtimes": {}, "SecurityOptions": ["name=seccomp", "name=rootless"]}
-    assert next(docker.compared("dockerd", "/daemon.json", None, told, "again")).state == PROBLEM
+    process = Process(1, ("dockerd",), 0.0)
+    assert next(docker.compared(process, "/daemon.json", {}, None, told)).state == PROBLEM
 
 
 @pytest.mark.parametrize("words", ["-H unix:///a -H fd://", "--host=unix:///a", "--host unix:///a"])

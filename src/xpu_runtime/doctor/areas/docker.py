@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from xpu_runtime import finding, textfile
-from xpu_runtime.doctor import bounded, docker_api, engine
+from xpu_runtime.doctor import bounded, docker_api, docker_flags, engine
 from xpu_runtime.doctor.engine import Process
-from xpu_runtime.doctor.machine import Machine
+from xpu_runtime.doctor.machine import Machine, listed
 from xpu_runtime.engines import RUNTIME_NAME, docker
 from xpu_runtime.errors import ConfigError, RootlessError
 from xpu_runtime.finding import Finding
@@ -61,16 +61,20 @@ def _configure(path: str) -> str:
 
 
 def _running(process: Process) -> Iterator[Finding]:
-    path = (process.option(*docker.CONFIG_OPTIONS) or [docker.DEFAULT_PATH])[-1]
+    path = docker_flags.file_of(process)
     who = f"dockerd (process {process.pid})"
     ours, hosts = None, process.option("-H", "--host")
+    said: dict[str, Any] = {}
     try:
         file = textfile.read(path)
+        said = docker.data(file)
         ours = docker.runtime_path(file)
         hosts += docker.hosts(file)
     except ConfigError as error:
         yield finding.problem(_CHECK, error.what, f"mend it: {who} does not start again with it")
-    again = f"{_configure(path)}, then {docker.AFTER_CONFIGURE}"
+    if (conflict := docker_flags.conflict(process, path, said)) is not None:
+        yield finding.problem(_CHECK, conflict.what, conflict.todo)
+    again = f"{_configure(path)}, then {docker_flags.after_configure(process, said)}"
     wrong = engine.entry(_CHECK, path, ours, again) if ours else None
     if wrong is not None:
         yield wrong
@@ -81,7 +85,7 @@ def _running(process: Process) -> Iterator[Finding]:
         todo = "run it as root" if isinstance(error, PermissionError) else "see `docker info` and the journal"
         yield finding.unknown(_CHECK, f"{who} does not answer on {docker_api.socket_of(hosts)}: {why}", todo)
         return
-    yield from compared(who, path, ours, told, again)
+    yield from compared(process, path, said, ours, told)
 
 
 def info(path: str) -> dict[str, Any]:
@@ -107,8 +111,14 @@ def _info(path: str) -> dict[str, Any] | Exception:
     return dict(told)
 
 
-def compared(who: str, path: str, ours: str | None, told: dict[str, Any], again: str) -> Iterator[Finding]:
-    """What differs between the file at `path`, which names `ours`, and what the engine has `told`."""
+def compared(
+    process: Process, path: str, said: dict[str, Any], ours: str | None, told: dict[str, Any]
+) -> Iterator[Finding]:
+    """What differs between the file at `path`, which has `said` what it says and names `ours`, and what the
+    engine has `told`."""
+    who = f"dockerd (process {process.pid})"
+    then = docker_flags.after_configure(process, said)
+    again = f"{_configure(path)}, then {then}"
     runtimes = told.get("Runtimes") or {}
     known = (runtimes.get(RUNTIME_NAME) or {}).get("path")
     version = told.get("ServerVersion", "")
@@ -116,26 +126,33 @@ def compared(who: str, path: str, ours: str | None, told: dict[str, Any], again:
         yield finding.problem(_CHECK, f"{who} is rootless, and {RootlessError.WHAT}", RootlessError.TODO)
     if ours is not None and known is None:
         text = f"{who} has not read {path}: it does not know the runtime xpu"
-        yield finding.problem(_CHECK, text, docker.AFTER_CONFIGURE)
+        yield finding.problem(_CHECK, text, then)
     elif ours is not None and known != ours:
         text = f"{who} has not read {path}: it takes {known} for xpu, and the file names {ours}"
-        yield finding.problem(_CHECK, text, docker.AFTER_CONFIGURE)
+        yield finding.problem(_CHECK, text, then)
     elif ours is None and known is not None:
         wrong = engine.entry(_CHECK, who, known, again)
         if wrong is not None:
             yield wrong
-        text = f"{who} knows xpu ({known}), and {path} does not name it (any more)"
-        yield finding.warning(_CHECK, text, f"{docker.AFTER_UNCONFIGURE}, or to keep it: {again}")
+        if RUNTIME_NAME in docker_flags.added(process):
+            yield finding.ok(_CHECK, f"{who} {version} knows xpu ({known}) by its command line")
+        else:
+            text = f"{who} knows xpu ({known}), and {path} does not name it (any more)"
+            yield finding.warning(_CHECK, text, f"{docker.AFTER_UNCONFIGURE}, or to keep it: {again}")
     elif ours is None:
         yield finding.warning(_CHECK, f"{who} does not know the runtime xpu", again)
     else:
-        default = ", as its default" if told.get("DefaultRuntime") == RUNTIME_NAME else ""
-        yield finding.ok(_CHECK, f"{who} {version} has read {path} and knows xpu ({known}){default}")
-    if told.get("DefaultRuntime") in _PAST_US:
-        text = (
-            f"the default runtime of {who} is {told['DefaultRuntime']}: containers that name no runtime can "
-        )
-        text += "get whole devices past the ledger"
-        yield finding.warning(
-            _CHECK, text, f"xpu runtime configure docker --set-as-default, then {docker.AFTER_UNCONFIGURE}"
-        )
+        as_what = ", as its default" if told.get("DefaultRuntime") == RUNTIME_NAME else ""
+        yield finding.ok(_CHECK, f"{who} {version} has read {path} and knows xpu ({known}){as_what}")
+    lost = [name for name in docker_flags.added(process) if name not in runtimes]
+    if lost:
+        text = f"{who} has forgotten at a reload what its command line names ({listed(lost)})"
+        text += ": containers of it do not start again"
+        yield finding.problem(_CHECK, text, docker.AFTER_UNCONFIGURE)
+    if (default := told.get("DefaultRuntime")) in _PAST_US:
+        text = f"the default runtime of {who} is {default}: containers that name no runtime can get "
+        text += "whole devices past the ledger"
+        todo = f"{_configure(path)} --set-as-default"
+        if docker_flags.default(process) is not None:
+            todo = f"say --default-runtime {RUNTIME_NAME} on its command line (systemctl edit docker)"
+        yield finding.warning(_CHECK, text, f"{todo}, then {docker.AFTER_UNCONFIGURE}")
