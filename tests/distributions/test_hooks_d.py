@@ -54,3 +54,40 @@ def test_an_annotation_asks_for_a_slice_without_a_runtime_of_ours(
 
     assert machine.run("podman", "rm", "--force", "held").returncode == 0
     assert json.loads(machine.run("xpu", "ps", "--json").stdout) == []
+
+
+_OTHER = """#!/bin/sh
+exec /usr/sbin/runc --root /run/other "$@"
+"""
+
+
+def test_podman_s_later_commands_reach_what_conmon_s_create_used(
+    root: Callable[..., Root], debs: list[Path]
+) -> None:
+    """conmon_env_vars (containers.conf(5)) are for conmon alone: podman calls start, exec and delete."""
+    machine = root("bookworm", packages=("busybox-static", "podman", "python3", "runc"), network=False)
+    assert install(machine, debs).returncode == 0
+    image.make(str(machine.path(IMAGE)), [str(REPOSITORY / "build" / "probe" / "cuda-probe")])
+    assert machine.run("xpu", "sim", "up", "--topology", "1xT4").returncode == 0
+    other = machine.path("/opt/other")
+    other.write_text(_OTHER)
+    other.chmod(0o755)
+    machine.path("/etc/conmon.yaml").write_text("low_level_runtimes: [/opt/other]\n")
+    conf = machine.path("/etc/containers/containers.conf.d/test.conf")
+    conf.parent.mkdir(parents=True)
+    variables = '"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "XPU_CONFIG=/etc/conmon.yaml"'
+    conf.write_text(f"[engine]\nconmon_env_vars = [{variables}]\n")
+    podman = ["--runtime=/usr/bin/xpu-container-runtime" if "--runtime" in each else each for each in _PODMAN]
+    for request in ("XPU_MEM=10G", "NOTHING="):
+        words = ["--detach", "--name=held", f"--env={request}", "--rootfs", IMAGE, "sleep", "1000"]
+        done = machine.run(*podman, *words)
+        assert done.returncode == 0, done.stdout
+        for later in (["exec", "held", "true"], ["stop", "--time=0", "held"], ["rm", "held"]):
+            done = machine.run(*podman[: podman.index("run")], *later)
+            assert done.returncode == 0, (later, done.stdout)
+        assert json.loads(machine.run("xpu", "ps", "--json").stdout) == []
+        assert list(machine.path("/run/xpu").glob("created/*")) == []
+    # One that does not start leaves nothing either.
+    done = machine.run(*podman, "--rm", "--env=XPU_MEM=40G", "--rootfs", IMAGE, "true")
+    assert (done.returncode, "refused" in done.stdout) == (126, True)
+    assert list(machine.path("/run/xpu").glob("created/*")) == []
