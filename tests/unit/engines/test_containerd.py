@@ -183,14 +183,14 @@ def test_an_imported_file_that_would_hide_ours_is_refused_before_containerd_2(
 # Whatever was configured, in any number of steps, goes again.
 
 CRI_3 = 'plugins."io.containerd.cri.v1.runtime"'
-OWN_TABLE = (
+THEIR_TABLE = (
     f'version = 3\n[{CRI_3}.containerd.runtimes.xpu]\nruntime_type = "x"\n'
     f'[{CRI_3}.containerd.runtimes.xpu.options]\nBinaryName = "/old"\n# c\n'
 )
 
 
 @pytest.mark.parametrize(
-    "before", [*DOCUMENTS.values(), OWN_TABLE], ids=[*DOCUMENTS, "a table of the user's for us"]
+    "before", [*DOCUMENTS.values(), THEIR_TABLE], ids=[*DOCUMENTS, "another program of our name"]
 )
 def test_what_is_configured_in_steps_goes_in_one(before: str) -> None:
     first = configured(before)
@@ -199,15 +199,50 @@ def test_what_is_configured_in_steps_goes_in_one(before: str) -> None:
     assert cri(third)["default_runtime_name"] == "xpu"
     assert cri(third)["runtimes"]["xpu"]["options"]["BinaryName"] == "/opt/x"
     for after in (first, second, third):
-        assert unconfigured(after) == (before if before != OWN_TABLE else "version = 3\n")
+        assert unconfigured(after) == before or before == THEIR_TABLE
+        assert tomli.loads(unconfigured(after)) == tomli.loads(before)
 
 
-def test_dotted_keys_of_ours_are_completed_and_go() -> None:
+def test_dotted_keys_are_completed_and_go_and_what_they_were_is_told() -> None:
     before = f"version = 3\n[{CRI_3}.containerd]\nruntimes.kata.a = 1 # kata\n"
     after = configured(before + 'runtimes.xpu.runtime_type = "x"\n')
     assert cri(after)["runtimes"]["xpu"]["options"] == {"BinaryName": PROGRAM}
     assert cri(after)["runtimes"]["kata"] == {"a": 1}
-    assert unconfigured(after) == before
+    (edit,) = containerd.unconfigure(file_of(after))
+    assert edit.text == before
+    assert edit.notes == ("runtimes.xpu was {'runtime_type': 'x'}, and is to be written again by hand",)
+
+
+@pytest.mark.parametrize("default", [False, True], ids=["beside", "as default"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        THEIR_TABLE,
+        f'version = 3\n[{CRI_3}.containerd]\ndefault_runtime_name = "xpu"\n'
+        f'[{CRI_3}.containerd.runtimes.xpu]\nruntime_type = "io.containerd.runsc.v1" # mine\n',
+        f'version = 3\n[{CRI_3}.containerd]\ndefault_runtime_name = "runc" # c\n'
+        f'[{CRI_3}.containerd.runtimes]\nxpu = {{ runtime_type = "x", extra = 1, at = 1979-05-27 }}\n',
+        f'version = 3\n[{CRI_3}.containerd.runtimes.xpu]\nruntime_type = "x"\n  pod_annotations = ["a"]\n'
+        f'[{CRI_3}.containerd.runtimes.xpu.options]\nShim = "/s"\n[metrics]\naddress = "x"\n',
+    ],
+)
+def test_another_program_of_our_name_is_given_back(before: str, default: bool) -> None:
+    after = configured(before, default)
+    assert cri(after)["runtimes"]["xpu"]["options"]["BinaryName"] == PROGRAM
+    assert configured(after, default) == after
+    moved = configured(after, default, program="/opt/x")
+    for left in (unconfigured(after), unconfigured(moved)):
+        assert tomli.loads(left) == tomli.loads(before)
+        # Where the table itself was changed, blanks may differ.
+        words = iter(left.split())
+        assert all(word in words for word in before.split())
+
+
+def test_where_our_table_was_taken_away_nothing_is_given_back() -> None:
+    other = f'[{CRI_3}.containerd.runtimes.kata]\nruntime_type = "k"\n'
+    after = configured(THEIR_TABLE + other)
+    start, end = after.index(f"[{CRI_3}.containerd.runtimes.xpu]"), after.index(other)
+    assert unconfigured(after[:start] + after[end:]) == "version = 3\n" + other
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     # A drop-in beside what goes into config.toml would be a second copy; a containerd that does not merge
     # would see no other tables of the CRI plugin.
     set_as_default |= any(blocks.default_of(drop_in.text, containerd) == RUNTIME_NAME for drop_in in there)
-    text = file.text
+    text, before = file.text, None
     wanted, added = {**copy.deepcopy(data), **beginning}, dict(beginning)
     present = blocks.below(file.path, data, path)
     ours = _ours(file.path, present, table, runtime_path)
@@ -74,6 +74,8 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
         for target in (wanted, added):
             _enter(file.path, target, table, containerd, ours)
     elif present != ours:
+        if _is_anothers(file, present, path, runtime_path):
+            before = present
         blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME] = ours
         text = blocks.changed_at(file.path, text, path, ours)
     default = (blocks.below(file.path, data, containerd) or {}).get(blocks.DEFAULT)
@@ -83,10 +85,20 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
         if changed is None:
             blocks.below(file.path, added, containerd, make=True)[blocks.DEFAULT] = RUNTIME_NAME
         text = changed or text
-    text = blocks.with_block(text, added, file.state is None)
+    text = blocks.with_block(text, added, file.state is None, before)
     blocks.check(file.path, text, wanted, containerd)
     edits = (Edit(file, text), *(Edit(drop_in, None) for drop_in in there))
     return _seen(file, edits, installed, runtime_path, set_as_default)
+
+
+def _is_anothers(file: TextFile, present: dict[str, Any], path: blocks.Path, runtime_path: str) -> bool:
+    """Whether the table of our name is another program's, and not of an installation of ours."""
+    options = present.get("options")
+    program = str(options.get("BinaryName", "")) if isinstance(options, dict) else ""
+    if program == runtime_path or os.path.basename(program) == _PROGRAM:
+        return False
+    added = blocks.parse(file.path, "".join(block[1] for block in blocks.BLOCK.finditer(file.text)))
+    return blocks.replaced(file.path, file.text) is None and blocks.below(file.path, added, path) is None
 
 
 def runtime_path(file: TextFile) -> str | None:
@@ -152,10 +164,14 @@ def _unconfigured(file: TextFile) -> Edit:
     added = blocks.parse(file.path, "".join(block[1] for block in blocks.BLOCK.finditer(text)))
     theirs = blocks.parse(file.path, blocks.BLOCK.sub("\n", text))
     kept: dict[str, Any] = {}
+    before = blocks.replaced(file.path, text)
 
     tables = blocks.below(file.path, wanted, containerd) or {}
     runtimes = tables.get("runtimes", {})
-    runtimes.pop(RUNTIME_NAME, None)
+    if runtimes.pop(RUNTIME_NAME, None) is None:
+        before = None  # somebody has taken ours away: nothing is there to give back
+    elif before is not None:
+        runtimes[RUNTIME_NAME] = before
     others = blocks.below(file.path, theirs, (*containerd, "runtimes")) or {}
     if "runc" in (blocks.below(file.path, added, (*containerd, "runtimes")) or {}):
         # It stays where another runtime came to stand beside it, which would hide containerd's own runc.
@@ -169,14 +185,25 @@ def _unconfigured(file: TextFile) -> Edit:
         else:
             del wanted[key]
     text = blocks.without_blocks(text, kept)
-    if tables.get(blocks.DEFAULT) == RUNTIME_NAME:
+    was_default = (blocks.below(file.path, theirs, containerd) or {}).get(blocks.DEFAULT) == RUNTIME_NAME
+    is_theirs = was_default and before is not None and not blocks.is_default_ours(text)
+    if tables.get(blocks.DEFAULT) == RUNTIME_NAME and not is_theirs:
         del tables[blocks.DEFAULT]
         text = blocks.without_default(file.path, text, containerd)
         if (default := blocks.default_of(text, containerd)) is not None:
             tables[blocks.DEFAULT] = default
-    text = blocks.changed_at(file.path, text, (*containerd, "runtimes", RUNTIME_NAME), None)
+    ours = (*containerd, "runtimes", RUNTIME_NAME)
+    notes: tuple[str, ...] = ()
+    try:
+        text = blocks.changed_at(file.path, text, ours, before, only=True)
+    except ConfigError:
+        if before is None:
+            raise
+        text = blocks.changed_at(file.path, text, ours, None)
+        del runtimes[RUNTIME_NAME]
+        notes = (f"runtimes.{RUNTIME_NAME} was {before}, and is to be written again by hand",)
     blocks.check(file.path, text, wanted, containerd)
-    return Edit(file, text)
+    return Edit(file, text, notes)
 
 
 def _beginning(file: TextFile) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import InlineTable
 
 from xpu_runtime.engines import RUNTIME_NAME
 from xpu_runtime.errors import ConfigError
@@ -38,6 +39,8 @@ _OUR_LINE = re.compile(
     rf'(\r?\n|\A)[^\r\n=]*{DEFAULT}["\']?[ \t]*=[ \t]*"{RUNTIME_NAME}" {_MARK}(?:, before: ([^\r\n]*))?'
 )
 _ANY_DEFAULT = re.compile(rf"""^([^\r\n=#]*{DEFAULT}["']?[ \t]*=[ \t]*)[^\r\n]*""", re.MULTILINE)
+#: In our block: the table of another program's runtime of our name, that ours has taken the place of.
+_BEFORE = f"# xpu: before, runtimes.{RUNTIME_NAME} = "
 _PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -107,6 +110,11 @@ def without_default(path: str, text: str, containerd: Path) -> str:
     return changed_at(path, text, (*containerd, DEFAULT), None)
 
 
+def is_default_ours(text: str) -> bool:
+    """Whether a line of ours, and not the file's own, names us as the default."""
+    return _MARK in text
+
+
 def default_of(text: str, containerd: Path) -> Any:
     try:
         return below("", tomllib.loads(text), containerd)[DEFAULT]
@@ -114,12 +122,15 @@ def default_of(text: str, containerd: Path) -> Any:
         return None
 
 
-def with_block(text: str, added: dict[str, Any], is_new: bool) -> str:
-    """`text` with a block of ours at its end, or with more in the one that it has. `is_new`: there is no
-    file."""
-    if not added:
+def with_block(text: str, added: dict[str, Any], is_new: bool, before: dict[str, Any] | None) -> str:
+    """`text` with a block of ours at its end, or with more in the one that it has.
+
+    `is_new`: there is no file. `before`: a table that ours has taken the place of, for `replaced`.
+    """
+    if not added and before is None:
         return text
-    newline, lines = newline_of(text), tomlkit.dumps(added).removesuffix("\n").split("\n")
+    newline, lines = newline_of(text), [] if before is None else [_BEFORE + _inline(before).as_string()]
+    lines += tomlkit.dumps(added).removesuffix("\n").split("\n") if added else []
     block = BLOCK.search(text)
     if block is not None:
         # Above the tables that are there, where the table that holds them has to stand.
@@ -129,6 +140,22 @@ def with_block(text: str, added: dict[str, Any], is_new: bool) -> str:
     # One line end comes before the block: a blank line, or the end that the last line lacks. By it a file
     # that was empty is told from one that was not there.
     return text + ("" if is_new else newline) + newline.join([BEGIN, *lines, _END, ""])
+
+
+def _inline(table: dict[str, Any]) -> InlineTable:
+    inline = tomlkit.inline_table()
+    for key, value in table.items():
+        inline[key] = _inline(value) if isinstance(value, dict) else value
+    return inline
+
+
+def replaced(path: str, text: str) -> dict[str, Any] | None:
+    """The table that ours has taken the place of, as our block has it; None where there was none."""
+    for block in BLOCK.finditer(text):
+        for line in block[1].splitlines():
+            if line.startswith(_BEFORE):
+                return dict(parse(path, f"before = {line.removeprefix(_BEFORE)}")["before"])
+    return None
 
 
 def without_blocks(text: str, kept: dict[str, Any]) -> str:
@@ -144,8 +171,9 @@ def without_blocks(text: str, kept: dict[str, Any]) -> str:
     return text
 
 
-def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None) -> str:
-    """`text` with what is at `keys`, however it is written, holding what `ours` does; None removes it.
+def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None, only: bool = False) -> str:
+    """`text` with what is at `keys`, however it is written, holding what `ours` does, and with `only` nothing
+    else; None removes it.
 
     Our block and what is around it are changed apart: tomlkit garbles a table that goes on further below.
     """
@@ -154,11 +182,11 @@ def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None) ->
     for start, end in reversed(list(zip(cuts, cuts[1:]))):
         part = text[start:end]
         if keys[-1] in (below(path, parse(path, part), keys[:-1]) or {}):
-            text = text[:start] + _changed_part(path, part, keys, ours) + text[end:]
+            text = text[:start] + _changed_part(path, part, keys, ours, only) + text[end:]
     return text
 
 
-def _changed_part(path: str, text: str, keys: Path, ours: dict[str, Any] | None) -> str:
+def _changed_part(path: str, text: str, keys: Path, ours: dict[str, Any] | None, only: bool) -> str:
     try:
         document = tomlkit.parse(text)
         above: Any = document
@@ -168,17 +196,21 @@ def _changed_part(path: str, text: str, keys: Path, ours: dict[str, Any] | None)
             del above[keys[-1]]
             return tomlkit.dumps(document)
         table = above[keys[-1]]
+        for key in [key for key in table if only and key not in ours]:
+            del table[key]
         for key, value in ours.items():
             if isinstance(value, dict):
                 # Inline, because tomlkit puts a table's header into the middle of dotted keys.
                 inner = table.setdefault(key, tomlkit.inline_table())
+                for name in [name for name in inner if only and name not in value]:
+                    del inner[name]
                 for name in value:
                     if inner.get(name) != value[name]:
                         inner[name] = value[name]
             elif table.get(key) != value:
                 table[key] = value
         return tomlkit.dumps(document)
-    except (TOMLKitError, KeyError, RecursionError):
+    except (TOMLKitError, KeyError, IndexError, RecursionError):  # IndexError: of dotted keys
         raise _by_hand(path, keys[:3]) from None
 
 
