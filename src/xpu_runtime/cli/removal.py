@@ -95,7 +95,7 @@ def _unconfigure(known: Engine, path: str) -> bool:
         return False
     if not _is_roots(file.target):
         raise ConfigError(f"{path} belongs to another user than root, or others may write to it")
-    for edit in engines.unconfigure(known, file):
+    for edit in engines.unconfigure(known, file, engine_processes.is_named(known, path)):
         if edit.text != edit.file.text:
             textfile.write(edit.file, edit.text)
     _say(f"taken out of {path}")

@@ -13,6 +13,7 @@ import click
 
 from xpu_runtime import engines, textfile
 from xpu_runtime.doctor import docker_flags
+from xpu_runtime.doctor import engine as engine_processes
 from xpu_runtime.engines import ENGINES, Engine, docker, engine
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
@@ -82,7 +83,7 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
     """
     known = engine(name)
     file = textfile.read(path or known.DEFAULT_PATH)
-    edits = engines.unconfigure(known, file)
+    edits = engines.unconfigure(known, file, engine_processes.is_named(known, file.path))
     if name == "docker":
         for process in docker_flags.readers(file.path):
             _refuse(docker_flags.needs_us(process))

@@ -7,6 +7,7 @@ import shutil
 import time
 
 from xpu_runtime import engines, finding, paths, textfile
+from xpu_runtime.engines import Engine
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import proc
@@ -83,6 +84,12 @@ def _is_roots(pid: int) -> bool:
 def running_of(name: str) -> list[Process]:
     """The processes of the engine `name`, one of ENGINES."""
     return running(engines.engine(name).PROGRAM)
+
+
+def is_named(known: Engine, path: str) -> bool:
+    """Whether the command line of a process of the engine names the file at `path`."""
+    given = [each for process in running(known.PROGRAM) for each in process.option(*known.CONFIG_OPTIONS)]
+    return os.path.realpath(path) in map(os.path.realpath, given)
 
 
 def files_of(name: str) -> list[str]:

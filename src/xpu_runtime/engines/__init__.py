@@ -50,12 +50,15 @@ def engine(name: str) -> Engine:
     return cast(Engine, importlib.import_module(f"xpu_runtime.engines.{name}"))
 
 
-def unconfigure(known: Engine, file: TextFile) -> tuple[Edit, ...]:
+def unconfigure(known: Engine, file: TextFile, is_needed: bool = False) -> tuple[Edit, ...]:
     """The engine's files without our runtime; a file is gone if it has nothing but what configure writes
-    where there is none. ConfigError."""
+    where there is none. ConfigError.
+
+    `is_needed`: an engine was started with the file's name, and would not start again without the file.
+    """
     edits = known.unconfigure(file)
     path = known.runtime_path(file)
-    if path is None or file.mark or os.path.islink(file.path):
+    if path is None or is_needed or file.mark or os.path.islink(file.path):
         return edits
     none = TextFile(file.path, file.target, "", None)
     for set_as_default in (False, True):
