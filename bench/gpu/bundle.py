@@ -44,15 +44,6 @@ _CAPABILITIES = (
 )
 
 
-def prepare(folder: Path, simulated_root: str) -> None:
-    """The product's run folder and configuration: the runc of PATH, the simulated driver's root if any."""
-    (folder / "run/sim").mkdir(parents=True)
-    if simulated_root:
-        (folder / "run/sim/root").symlink_to(simulated_root)
-    runc = shutil.which("runc") or "runc"
-    (folder / "config.yaml").write_text(f"low_level_runtimes: [{runc}]\n")
-
-
 def overlay(folder: Path, driver_folder: str) -> Path:
     """Makes the bundle's folder and mounts its root file system. PlaceError."""
     folder.mkdir()

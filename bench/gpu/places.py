@@ -288,7 +288,7 @@ class Container(Place):
     def open(self) -> None:
         super().open()
         if self._owns_folder:
-            bundle.prepare(self.folder, self.machine.root)
+            runfolder.prepare(self.folder, self.machine.root)
         folder = self.folder / f"bundle-{self.name}"
         rootfs = bundle.overlay(folder, self.machine.driver.folder)
         environ = {**bundle.environ(self.machine.other_libraries()), **self._asked()}

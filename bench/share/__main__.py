@@ -186,6 +186,10 @@ def main(words: Sequence[str]) -> int:
     begin = time.monotonic()
     try:
         return _run(words, begin, signals.came)
+    except NodeError as error:
+        if not signals.number:
+            raise SystemExit(f"FAILED: not measured: {' '.join(str(error).split())}") from error
+        return 128 + signals.number
     except BaseException:
         # Not Stopped alone: Ctrl-C also ends the programs that were being run, which then have failed.
         if not signals.number:
@@ -218,10 +222,7 @@ def _run(words: Sequence[str], begin: float, stop: threading.Event) -> int:
         seconds = options.seconds or NATIVE_SECONDS[options.set == "quick"]
         session = Session(node, options.law, cards, seconds, keep, begin + (options.within or math.inf))
         names = {container.load.name for scenario in wanted for container in scenario.containers}
-        try:
-            session.measure_natives([load for name, load in LOADS.items() if name in names])
-        except NodeError as error:
-            raise SystemExit(f"a load alone: {error}") from error
+        session.measure_natives([load for name, load in LOADS.items() if name in names])
         if (
             options.law == "ours"
             and any(_needs_agent(scenario) for scenario in wanted)

@@ -7,6 +7,7 @@ an engine reaches it: its runtime is told to create, start and delete bundles.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -55,8 +56,8 @@ class Node:
         self.real = real
         self.folder = runfolder.make()
         self.environ = runfolder.environment(self.folder)
-        # On PATH, but in none of the system's folders, where runc was only brought along.
-        (self.folder / "config.yaml").write_text(f"low_level_runtimes: [{shutil.which('runc') or 'runc'}]\n")
+        # A real one's, to rehearse: bench/gpu/host.py takes the same variable.
+        runfolder.prepare(self.folder, os.environ.get("XPU_GPU_ROOT", "") if real else "")
         self._agent: subprocess.Popen[bytes] | None = None
         self._containers: list[Started] = []
         self.calibration: tuple[str, ...] = ()

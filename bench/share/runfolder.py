@@ -51,6 +51,17 @@ def dead(prefix: str = PREFIX) -> list[Path]:
     return sorted(found)
 
 
+def prepare(folder: Path, root: str = "") -> None:
+    """The product's configuration there: the runc of PATH, which may be in none of the system's folders.
+
+    `root`: the driver's, if that is a simulation which is up elsewhere.
+    """
+    if root:
+        (folder / "run/sim").mkdir(parents=True)
+        (folder / "run/sim/root").symlink_to(os.path.realpath(root))
+    (folder / "config.yaml").write_text(f"low_level_runtimes: [{shutil.which('runc') or 'runc'}]\n")
+
+
 def environment(folder: Path) -> dict[str, str]:
     """What the product's programs get in place of their own."""
     return {**os.environ, "XPU_RUN_DIR": str(folder / "run"), "XPU_CONFIG": str(folder / "config.yaml")}

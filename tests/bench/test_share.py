@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from share.node import Node, NodeError
 from share.scenarios import Container, Scenario
 from support import REPOSITORY, timing
 from support.sharing_time import until
+from xpu_simulator.simulator import SimState
 
 NATIVE = Native(rate=1.0, saturates=True, p99_ns=5000.0)
 BEGIN = 100.0
@@ -192,11 +194,15 @@ def test_what_would_end_too_late_is_left_out_and_said(
     assert "long: left out, it would end too late" in capsys.readouterr().err
 
 
+def _run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    folder = {"PYTHONPATH": ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))}
+    command = [sys.executable, "-m", "share", *words]
+    return subprocess.run(command, env={**os.environ, **folder}, capture_output=True, text=True, timeout=100)
+
+
 def test_a_run_that_had_time_for_nothing_has_failed(installed: Path) -> None:
     words = ["--topology", "1xT4-R580", "--quick", "--only", "at 30 %", "--seconds", "0.5", "--within", "0.1"]
-    folder = {"PYTHONPATH": ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))}
-    command = [sys.executable, "-m", "share", str(installed), *words]
-    done = subprocess.run(command, env={**os.environ, **folder}, capture_output=True, text=True, timeout=100)
+    done = _run(installed, *words)
     assert done.returncode == 1 and "nothing was judged" in done.stderr, done.stdout + done.stderr
 
 
@@ -347,6 +353,22 @@ def _log_of_a_stopped_one(node: Node, shared: Path) -> int:
         container.terminate()
         container.wait(10)
     return logs.read(shared / "log.1").state
+
+
+def test_a_simulation_that_is_up_stands_in_for_the_machine_s_own_card_and_is_left_up(
+    up: Callable[..., SimState], installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(up("1xT4-R580").root)
+    monkeypatch.setenv("XPU_GPU_ROOT", str(root))
+    with Node(installed, "", real=True) as node:
+        node.calibrate(0)
+    assert (root / "dev/nvidia0").exists()
+
+
+def test_a_machine_on_which_nothing_starts_is_told_in_one_line(installed: Path) -> None:
+    (line,) = _run(installed, "--real", "--quick", "--only", "at 30 %").stderr.splitlines()
+    assert line.startswith("FAILED: not measured: a container with XPU_VISIBLE_DEVICES=0 was not created: ")
+    assert "no NVIDIA driver found" in line
 
 
 def _wrong() -> Load:
