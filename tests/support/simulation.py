@@ -83,8 +83,8 @@ def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def up(run_dir: Path, native: Path) -> Callable[..., simulator.SimState]:
-    """`up("1xT4")` brings a topology up; a dict becomes a file first."""
+def up(run_dir: Path, native: Path) -> Iterator[Callable[..., simulator.SimState]]:
+    """`up("1xT4")` brings a topology up, until the test ends; a dict becomes a file first."""
 
     def bring(topology: str | dict[str, Any], **options: Any) -> simulator.SimState:
         if isinstance(topology, dict):
@@ -93,7 +93,8 @@ def up(run_dir: Path, native: Path) -> Callable[..., simulator.SimState]:
             topology = str(file)
         return simulator.up(topology, **{"native": str(native), **options})
 
-    return bring
+    yield bring
+    simulator.down()
 
 
 class Process:
