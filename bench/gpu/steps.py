@@ -263,19 +263,24 @@ def _reap(but: int) -> None:
 
 
 def _descendants() -> dict[int, tuple[str, str]]:
-    """Name and state of each process below this one that is no zombie (proc_pid_stat(5))."""
+    """Name and state of each process below this one that is no zombie (proc_pid_stat(5)).
+
+    One whose first thread has ended is shown as one; while others of its threads run, it may have the card's
+    memory.
+    """
     parents, said = {}, {}
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             with contextlib.suppress(OSError, ValueError):
                 head, _, rest = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")
-                state, parent = rest.split()[:2]
-                parents[int(entry)], said[int(entry)] = int(parent), (head.partition("(")[2], state)
+                fields = rest.split()
+                state = fields[0] if int(fields[17]) < 2 else f"{fields[0]}, {fields[17]} threads"
+                parents[int(entry)], said[int(entry)] = int(fields[1]), (head.partition("(")[2], state)
     below, own = set(), {os.getpid()}
     while own:
         own = {pid for pid, parent in parents.items() if parent in own and pid not in below}
         below |= own
-    return {pid: said[pid] for pid in sorted(below) if said[pid][1] not in "ZX"}
+    return {pid: said[pid] for pid in sorted(below) if said[pid][1] not in ("Z", "X")}
 
 
 def end_earlier_runs() -> int:

@@ -49,6 +49,17 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+#: Leaves a process whose first thread has ended, so that it is shown as a zombie, and says which.
+_THREAD = """
+import ctypes, os, sys, threading, time
+child = os.fork()
+if child == 0:
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    ctypes.CDLL(None).pthread_exit(None)
+while open(f"/proc/{child}/stat").read().rpartition(")")[2].split()[0] != "Z":
+    time.sleep(0.01)
+print(f"thread of: {child}", flush=True)
+"""
 Step = tuple[Any, ...]
 
 
@@ -215,6 +226,13 @@ def test_a_daemon_that_holds_the_pipe_in_another_session_is_ended(run: Callable[
     assert done.outcomes() == {"daemon": "ok", "next": "ok"}
     assert not is_running(int(done.results(name="daemon")[0]["value"]))
     assert done.results(kind="step", step="daemon")[0]["seconds"] < 15
+
+
+def test_a_process_of_which_only_a_later_thread_runs_is_ended(run: Callable[..., Run]) -> None:
+    done = run(python("thread", _THREAD))
+    assert done.outcomes() == {"thread": "ok"}
+    (said,) = done.results(name="thread of")
+    assert not Path("/proc", said["value"]).exists()
 
 
 def test_an_orphan_that_ends_is_gone_while_its_step_runs(run: Callable[..., Run]) -> None:

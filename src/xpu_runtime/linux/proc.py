@@ -77,9 +77,13 @@ def seconds(ticks: int) -> float:
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether the process `pid` that started at `started` still runs; a zombie does not."""
+    """Whether the process `pid` that started at `started` still runs; a zombie does not.
+
+    The kernel also shows a process as one whose first thread has ended (proc_pid_stat(5)). While others of
+    its threads run, they have its memory and its devices.
+    """
     fields = _stat(pid)
-    return bool(fields) and fields[0] not in _ENDED and int(fields[19]) == started
+    return bool(fields) and (fields[0] not in _ENDED or int(fields[17]) > 1) and int(fields[19]) == started
 
 
 def name(pid: int) -> str:

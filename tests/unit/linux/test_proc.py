@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -48,6 +50,22 @@ def test_a_zombie_is_not_alive() -> None:
     assert started is not None
     assert not proc.is_alive(child, started)
     os.waitpid(child, 0)
+
+
+def test_a_process_of_which_only_a_later_thread_runs_is_alive() -> None:
+    child = os.fork()
+    if child == 0:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        ctypes.CDLL(None).pthread_exit(None)
+    try:
+        started = proc.start_time(child)
+        while Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        assert started is not None
+        assert proc.is_alive(child, started)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("name", ["a) R 1 (b", ") ) )", "(", "x y z", "\n) S 2"])
