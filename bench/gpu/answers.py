@@ -63,7 +63,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--place", choices=places.KINDS[1:], default="container", help="beside the host (container)"
     )
-    parser.add_argument("--mem", default="16G", help="the slice's memory, which all jobs share (16G)")
+    parser.add_argument("--mem", default="16G", help="the slice's, at most half of the card (16G)")
     parser.add_argument("--json", metavar="FILE", help="a line of JSON for each result as it comes")
     parser.add_argument("--only", action="append", metavar="WORD", help="only what has this word in its name")
     parser.add_argument("--timeout", type=int, default=45, help="seconds for each case in each place (45)")
@@ -192,10 +192,21 @@ def keep(folder: str, case: Case, native: Ran, inside: Ran | None) -> None:
         path.write_text(ran.output)
 
 
+def fit(options: argparse.Namespace, memory: int) -> None:
+    """On a smaller card a smaller slice, and so many fewer cases side by side. The host's take as much."""
+    room, wanted = memory // 2, places.bytes_of(options.mem)
+    if wanted > room:
+        options.jobs = max(1, options.jobs * room // wanted)
+        given = f"{room // card.MIB} MiB, not {options.mem}: half of this card"
+        card.report("slice", f"{given}; {options.jobs} cases side by side")
+        options.mem = f"{room // card.MIB}M"
+
+
 def main() -> None:
     options = arguments()
     names = card.chosen([case.name for case in CASES], options.only)
     machine = host.begin(options, options.json)
+    fit(options, machine.memory())
     cases = [case for case in CASES if case.name in names]
     with (
         # Ended last: what its threads wait for ends with the places.
@@ -240,4 +251,5 @@ if __name__ == "__main__":
     try:
         main()
     except places.PlaceError as error:
-        card.fail(str(error))
+        card.not_measured(str(error))
+        card.end()

@@ -88,6 +88,16 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(",") if word)
 
 
+def fit(options: argparse.Namespace, memory: int, record: Record) -> None:
+    """On a card that has no room for the slices, loads that need no framework, and little memory."""
+    more = 0 if options.no_pairs else 2 * places.bytes_of(options.mem_of_one)
+    need = 3 * places.bytes_of(options.mem) + more
+    if need > memory:
+        said = f"1 GiB; {options.loads} would need {need >> 30} GiB: spin and short in their place"
+        record.value("slice", said)
+        options.loads, options.mem, options.mem_of_one = "spin,short", "1G", "1G"
+
+
 def caps_of(kind: str, options: argparse.Namespace) -> Sequence[int]:
     """Of a load alone."""
     if options.caps is not None:
@@ -341,6 +351,7 @@ def main() -> None:
     options = arguments()
     with Record(options) as record, contextlib.ExitStack() as stack:
         machine = record.machine()
+        fit(options, machine.memory(), record)
         nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
         clocks, use = stack.enter_context(Clocks(nvml)), stack.enter_context(Use(nvml))
         session = Session(record, options, clocks, use)

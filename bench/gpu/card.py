@@ -24,6 +24,8 @@ from typing import Any, NoReturn
 SKIPPED = 77
 OUT_OF_MEMORY, NOT_FOUND = 2, 500
 MIB = 1 << 20
+#: What a failure begins with that is none of a check.
+NOT_MEASURED = "not measured: "
 #: In a container, and in a sandbox (packaging/sandbox.py).
 FOLDERS = ("/usr/lib/xpu", "/mnt/usr/lib/xpu")
 #: The slice's memory in bytes, as whoever has made it and has seen the card outside asked for it.
@@ -51,6 +53,11 @@ def missing(why: str) -> NoReturn:
 def fail(why: str) -> NoReturn:
     check(False, why)
     end()
+
+
+def not_measured(why: str) -> None:
+    """A failure that says nothing of what is judged: a driver, a place or a program is not there for it."""
+    check(False, f"{NOT_MEASURED}{why}")
 
 
 def report(name: str, value: object, **numbers: object) -> None:

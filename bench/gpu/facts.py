@@ -72,6 +72,7 @@ def system() -> Iterator[tuple[str, object]]:
     yield "system", release.get("PRETTY_NAME", "no /etc/os-release")
     yield "libc", "-".join(platform.libc_ver())
     yield "processors", f"{os.cpu_count()}, may use {len(os.sched_getaffinity(0))}"
+    yield "load average", " ".join(f"{each:.1f}" for each in os.getloadavg())
     yield "memory", " ".join(" ".join(read("/proc/meminfo").split("; ")[:3]).split())
     status = read("/proc/self/status").split("; ")
     wanted = [line for line in status if line.startswith(("CapEff", "Seccomp", "NoNewPrivs"))]
@@ -120,9 +121,12 @@ def mounts() -> Iterator[tuple[str, object]]:
 
 
 def driver() -> Iterator[tuple[str, object]]:
-    yield "driver", read("/proc/driver/nvidia/version")
-    yield "driver's parameters", read("/proc/driver/nvidia/params")
-    yield "device nodes", " ".join(sorted(glob.glob("/dev/nvidia*") + glob.glob("/dev/nvidia-caps/*")))
+    # A simulated card's (host.py).
+    root = os.environ.get("XPU_GPU_ROOT", "")
+    yield "driver", read(f"{root}/proc/driver/nvidia/version")
+    yield "driver's parameters", read(f"{root}/proc/driver/nvidia/params")
+    nodes = glob.glob(f"{root}/dev/nvidia*") + glob.glob(f"{root}/dev/nvidia-caps/*")
+    yield "device nodes", " ".join(sorted(nodes))
     ldconfig = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin") or "ldconfig"
     wanted = ("libcuda.so", "libnvidia-ml.so")
     cached = [line.strip() for line in said(ldconfig, "-p").split("; ") if line.strip().startswith(wanted)]
@@ -130,11 +134,13 @@ def driver() -> Iterator[tuple[str, object]]:
     yield "the loader finds", said(sys.executable, "-c", _LOADED)
     for folder in ("/usr/local/nvidia", "/usr/local/nvidia/lib64", "/usr/local/nvidia/bin"):
         yield folder, " ".join(sorted(os.listdir(folder))) if os.path.isdir(folder) else "is not there"
-    where = f"{os.environ.get('PATH', '')}:/usr/local/nvidia/bin"
-    smi = shutil.which("nvidia-smi", path=where) or "nvidia-smi"
-    yield "card", said(smi, f"--query-gpu={_QUERY}", "--format=csv,noheader")
+    where = f"{root and f'{root}/usr/bin:'}{os.environ.get('PATH', '')}:/usr/local/nvidia/bin"
+    smi = [shutil.which("nvidia-smi", path=where) or "nvidia-smi"]
+    if root:
+        smi = ["env", f"LD_LIBRARY_PATH={':'.join(glob.glob(f'{root}/usr/lib/*-linux-gnu'))}", *smi]
+    yield "card", said(*smi, f"--query-gpu={_QUERY}", "--format=csv,noheader")
     words = ("--query-compute-apps=pid,name,used_memory", "--format=csv,noheader")
-    yield "programs on the card", said(smi, *words)
+    yield "programs on the card", said(*smi, *words)
 
 
 GROUPS: tuple[Callable[[], Iterator[tuple[str, object]]], ...] = (

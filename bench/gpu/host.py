@@ -79,6 +79,10 @@ class Machine:
             )
         return done.stdout.strip().split("\n")
 
+    def memory(self) -> int:
+        """Bytes of the smallest of the chosen devices. PlaceError."""
+        return min(int(line.split()[0]) for line in self.query("memory.total")) * card.MIB
+
     def environ(self) -> dict[str, str]:
         """A program's on the host: the loader finds the driver, the shell its programs."""
         environ = dict(os.environ)
@@ -139,7 +143,8 @@ def begin(options: argparse.Namespace, results: str | None = None) -> Machine:
         os.environ[card.SEEN_VARIABLE] = "1"
     except PlaceError as error:
         if os.path.exists("/proc/driver/nvidia/version"):
-            card.fail(str(error))
+            card.not_measured(str(error))
+            card.end()
         card.skip(f"no NVIDIA driver runs on this machine (no /proc/driver/nvidia/version): {error}")
     return on
 

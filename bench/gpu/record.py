@@ -51,7 +51,7 @@ class Record:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, (PlaceError, subprocess.SubprocessError, OSError)):
-            self.check(False, " ".join(str(error).split())[:400])
+            card.not_measured(" ".join(str(error).split())[:400])
         elif error is not None:
             return  # a fault of this program, or its end: let it be seen
         card.end()

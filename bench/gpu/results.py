@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
+import card
+
 OK, FAILED, SKIPPED, LATE, LEFT_OUT = "ok", "FAILED", "skipped", "late", "left out"
 _MIB = 1 << 20
 #: Characters of a result and of a line that says what was seen.
@@ -31,7 +33,7 @@ _PROBLEM = "problem "
 _DIGITS = re.compile(r"(?<![\w.])\d+[.]\d{5,}(?![\w.])")
 #: Of what the steps before the measuring ones say, the values that are printed at the end.
 FACTS: dict[str, tuple[str, ...]] = {
-    "facts": ("kernel", "card", "driver"),
+    "facts": ("kernel", "load average", "card", "driver"),
     "set-up": ("the driver", "cgroups", "built here", "not built here", "the packed tree"),
 }
 #: Of what a step has said, so much is kept for the last lines.
@@ -56,7 +58,8 @@ def _opened(path: Path) -> FileIO:
 @dataclass
 class Outcome:
     """How a step ended: one of the words above, its seconds, the last line that it printed, how many checks
-    held and failed, why it was late or has skipped things; of failures and values the first, each once."""
+    held, how many failures there were and how many of these are a check's, why it was late or has skipped
+    things; of failures and values the first, each once."""
 
     step: str
     word: str
@@ -65,6 +68,7 @@ class Outcome:
     fault: str = ""
     held: int = 0
     wrong: int = 0
+    judged: int = 0
     measures: bool = False
     late: str = ""
     skipped: list[str] = field(default_factory=list)
@@ -78,20 +82,28 @@ class Outcome:
         return self.word == FAILED or (self.word == LATE and bool(self.wrong or nothing))
 
     @property
+    def nothing(self) -> bool:
+        """Whether it has measured nothing: no check held or failed, and it told what it is tried on alone."""
+        told = any(not value.startswith(("card: ", "slice: ")) for value in self.values)
+        return not (self.held or self.judged or told)
+
+    @property
     def told(self) -> str:
         """How many checks held, and what was not tried."""
         late = f"{self.late}; at the end: {self.last}" if self.late else ""
         if not self.measures or self.word == LEFT_OUT:
             return late or self.last
-        counts = [f"{self.held} held"]
+        counts = [f"{self.held} held"] if self.held else []
         if self.wrong:
             counts.append(f"{self.wrong} failed")
         if self.skipped:
             counts.append(f"{len(self.skipped)} skipped ({'; '.join(dict.fromkeys(self.skipped))})")
-        return ", ".join(filter(None, [*counts, late]))
+        return ", ".join(filter(None, [*(counts or ["measured only"]), late]))
 
-    def fail(self, text: str) -> None:
+    def fail(self, text: str, *, judged: bool = False) -> None:
+        """`judged`: a check has failed, and not only what it needs."""
         self.wrong += 1
+        self.judged += judged
         if len(self.failures) < _FAILURES:
             self.failures[text] = None
 
@@ -221,12 +233,12 @@ class Reader:
         found = _LINE.fullmatch(line) if self._measures else None
         if found is None:
             if not self._measures and line.startswith(_PROBLEM):
-                self._outcome.fail(line)
+                self._outcome.fail(line, judged=True)
             # Of a program that measures nothing, as much as people read.
             return ("line" if self._count < 100 and not self._measures else ""), {"text": line}
         kind, text, name, value = found.groups()
         if kind == FAILED:
-            self._outcome.fail(text)
+            self._outcome.fail(text, judged=not text.startswith(card.NOT_MEASURED))
         elif kind == OK:
             self._outcome.held += 1
         elif kind == SKIPPED:
@@ -307,6 +319,8 @@ def _row(outcome: Outcome) -> str:
 
 def _our_fault(outcome: Outcome) -> str:
     """For whoever judges a failure: it may as well be the machine's."""
+    if outcome.bad and outcome.nothing:
+        return "; nothing was measured (set up wrong, or no container starts)"
     return f"; would be our fault: {outcome.fault}" if outcome.bad and outcome.fault else ""
 
 

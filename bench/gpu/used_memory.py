@@ -349,7 +349,7 @@ def main(words: list[str]) -> None:
     machine = host.begin(options, options.json)
     nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
     # One slice is there all the time.
-    room = int(machine.query("memory.total")[0].split()[0]) * card.MIB // places.bytes_of(options.mem) - 1
+    room = machine.memory() // places.bytes_of(options.mem) - 1
     with (
         ThreadPoolExecutor(max(1, min(options.jobs, room))) as pool,
         places.opened(options.place, machine=machine, memory=options.mem) as place,
@@ -375,4 +375,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except PlaceError as error:
-        card.fail(str(error))
+        card.not_measured(str(error))
+        card.end()

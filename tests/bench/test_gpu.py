@@ -105,6 +105,18 @@ def test_all_that_needs_no_framework_holds_on_a_simulated_card(
         assert re.search(f"{each}.*: none", text), each
 
 
+def test_the_facts_of_a_machine_are_of_the_simulated_card_that_stands_in_for_its_own(
+    up: Callable[..., SimState],
+) -> None:
+    words = [sys.executable, str(SCRIPTS / "facts.py")]
+    environ = {**os.environ, "XPU_GPU_ROOT": up("1xT4-R580").root}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
+    facts = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert facts["card"].startswith("Tesla T4, GPU-") and "580.105.08" in facts["driver"]
+    assert facts["device nodes"].count("/dev/nvidia0") == 1
+    assert len(facts["load average"].split()) == 3
+
+
 def test_a_run_of_which_all_is_skipped_is_skipped(up: Callable[..., SimState], tmp_path: Path) -> None:
     words = ["--root", up("1xT4-R580").root, "--record", str(tmp_path / "record.md")]
     assert run("run", *words, "--only", "vectorAdd").returncode == SKIPPED

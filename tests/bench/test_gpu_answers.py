@@ -82,6 +82,15 @@ def test_what_a_slice_computes_is_compared_with_the_host(
     assert "skipped: sort: no PyTorch in " in done.stdout
 
 
+def test_on_a_small_card_the_slice_has_half_of_it_and_fewer_cases_run_side_by_side(
+    up: Callable[..., SimState], installed: Path
+) -> None:
+    done = run("answers.py", up("1xT4-R580"), installed, "--only", "copies")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "slice: 7680 MiB, not 16G: half of this card; 2 cases side by side" in done.stdout
+    assert "ok: copies, bytes: exact, the same bits\n" in done.stdout
+
+
 def ran(folder: Path, value: bytes, **more: object) -> answers.Ran:
     """A case of two floats, as answers_inside.py leaves it."""
     folder.mkdir()

@@ -43,9 +43,9 @@ def small(
     """Runs a script in short on a simulated card: its status, what it printed, and its lines of JSON."""
     root = up("1xT4-R580").root
 
-    def run(name: str, *words: str) -> tuple[int, str, list[dict[str, Any]]]:
+    def run(name: str, *words: str, how: str = "--small") -> tuple[int, str, list[dict[str, Any]]]:
         results = tmp_path / "results"
-        command = [sys.executable, str(SCRIPTS / name), "--small", "--json", str(results), "--root", root]
+        command = [sys.executable, str(SCRIPTS / name), how, "--json", str(results), "--root", root]
         command += ["--prefix", str(installed), *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200)
         assert not done.stderr, done.stdout + done.stderr
@@ -105,6 +105,14 @@ def test_a_load_runs_on_the_host_and_under_a_cap_that_is_changed(small: Small) -
     assert len(alone["points"]) == 4
     assert all(clock > 0 and 0.0003 < taken < 0.002 for clock, taken in alone["points"])
     assert "xpu set took" in text
+
+
+def test_on_a_card_without_room_for_frameworks_caps_are_measured_with_other_loads(small: Small) -> None:
+    words = ("--caps", "30", "--turns", "1", "--seconds", "1")
+    status, text, results = small("caps.py", *words, how="--no-pairs")
+    assert status in (0, 1), text
+    assert "slice: 1 GiB; matmul,decode,eager,train would need 42 GiB: spin and short in their place" in text
+    assert {"spin at 30", "short at 30"} <= {each["name"] for each in results}, text
 
 
 def test_pairs_are_measured_on_the_host_too(small: Small) -> None:

@@ -334,6 +334,29 @@ def test_a_long_failure_is_printed_with_its_end_which_says_what_to_do(run: Calla
     assert "would be our fault: a fault" in (done.out / "summary.md").read_text()
 
 
+def test_a_fault_of_ours_is_named_only_where_something_was_measured(run: Callable[..., Run]) -> None:
+    no_place = "echo 'card: Tesla T4'; echo 'FAILED: not measured: no container: 16G requested'; exit 1"
+    done = run(
+        shell("no place", no_place),
+        shell("crash", "exit 1"),
+        ("no program", 20, ["/none"], {"measures": False}),
+        shell("figures", "echo 'ratio: 2'; exit 1"),
+        shell("check", "echo 'FAILED: the limit'"),
+        shell("doctor", "echo 'problem  kit: no'; exit 1", measures=False),
+    )
+    rows = {line[9:21].strip(): line for line in done.text().splitlines() if line.startswith("FAILED   ")}
+    nothing = {name for name, row in rows.items() if "nothing was measured (set up wrong" in row}
+    ours = {name for name, row in rows.items() if "would be our fault: a fault" in row}
+    assert (nothing, ours) == ({"no place", "crash", "no program"}, {"figures", "check", "doctor"})
+    assert "FAILED no place: not measured: no container: 16G requested" in done.text()
+
+
+def test_a_step_without_checks_says_so(run: Callable[..., Run]) -> None:
+    done = run(shell("share", "echo 'at 30: 29.8'"), shell("none", "echo 'skipped: no JAX'; exit 77"))
+    assert "ok       share        0 s, measured only" in done.text()
+    assert "skipped  none         0 s, 1 skipped (no JAX)" in done.text()
+
+
 def test_values_are_printed_step_by_step_and_what_is_no_value_is_none(run: Callable[..., Run]) -> None:
     lines = (
         "1 GiB by cuMemAlloc, MiB: 1024\\nxpu: refused\\nValueError: no\\nwritten: /a\\nratio: 0.61043068300"
