@@ -4,7 +4,7 @@
 #   make test    all set-up, then every test
 #   make root    builds, and installs into build/root, which demo, tests and benchmarks run
 #   make test-kubernetes   of these the tests on a real kubelet, scheduler and API server alone
-#   make check   its set-up, then lint and unit tests: a minute and a half, and no engine
+#   make check   its set-up, then lint and unit tests: two to four minutes, and no engine
 #   make deps    what building needs: Debian packages (as root), Python packages below build/
 #   make         builds; like install, it takes what is there and installs nothing on this machine
 #   make deb     the Debian packages, into dist/ (ARCH=arm64: cross-built)
