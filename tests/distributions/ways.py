@@ -83,7 +83,7 @@ class Runc(Way):
         config = f"low_level_runtimes: [{self.NAME}]\nmode: {mode}\n"
         machine.path(f"{self._folder}/xpu.yaml").write_text(config)
         self._environ = {"XPU_CONFIG": f"{self._folder}/xpu.yaml"}
-        self._done("sh", "-c", f"cd {self._folder} && runc spec")
+        self._done("sh", "-c", f"cd {self._folder} && rm -f config.json && runc spec")
 
     def _bundle(self, name: str, request: Sequence[str], command: Sequence[str]) -> str:
         spec = json.loads(self.machine.path(f"{self._folder}/config.json").read_text())
