@@ -16,7 +16,7 @@ import stat
 
 from xpu_runtime.linux import files, syscalls
 from xpu_runtime.linux.rootmounts import RootMounts
-from xpu_runtime.linux.undo import Made, Mounted, Replaced, by_fd, replaced, take_away
+from xpu_runtime.linux.undo import Made, Mounted, Replaced, by_fd, identity, replaced, take_away
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Root:
             [
                 os.readlink(by_fd(each.folder)).removeprefix(top) or "/",
                 each.name,
-                each.number(),
+                *each.identity(),
                 None
                 if (old := each.replaced) is None
                 else [old.target, old.data and old.data.hex(), old.old],
@@ -100,11 +100,12 @@ class Root:
 
     def unmake(self, made: list[Any]) -> None:
         """Removes what a Root of the same folder has `made`, as `undo` would have."""
-        for folder, name, number, old in reversed(made):
+        for folder, name, number, changed, old in reversed(made):
             try:
                 fd = self._resolve(folder, _FOLDER)
                 try:
-                    if self.mounts.is_own(fd) and number == _number(fd, name):
+                    there = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    if self.mounts.is_own(fd) and identity(there) == (number, changed):
                         data = None if old is None or old[1] is None else bytes.fromhex(old[1])
                         take_away(fd, name, old and Replaced(name, old[0], data, tuple(old[2])))
                 finally:
@@ -424,10 +425,6 @@ class Root:
 def names_in(path: str) -> list[str]:
     """The components of a path, including `..`."""
     return [name for name in path.split("/") if name not in ("", ".")]
-
-
-def _number(folder: int, name: str) -> int:
-    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino
 
 
 def _readlink(folder: int, name: str) -> str | None:

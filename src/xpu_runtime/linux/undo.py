@@ -36,13 +36,20 @@ class Made:
         if self.is_it(os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)):
             take_away(self.folder, self.name, self.replaced)
 
-    def number(self) -> int:
-        """The inode's."""
-        return os.fstat(self._made).st_ino
+    def identity(self) -> tuple[int, int]:
+        """As of the function."""
+        return identity(os.fstat(self._made))
 
     def close(self) -> None:
         os.close(self.folder)
         os.close(self._made)
+
+
+def identity(there: os.stat_result) -> tuple[int, int]:
+    """What tells a file that was made from another one when no descriptor holds it any more: the inode's
+    number, which a later file may get (ext4 gives it to the next), and when the content changed, in
+    nanoseconds. 0 for a folder, which changes with each file in it and goes only where it is empty."""
+    return there.st_ino, 0 if stat.S_ISDIR(there.st_mode) else there.st_mtime_ns
 
 
 def take_away(folder: int, name: str, replaced: Replaced | None) -> None:

@@ -210,7 +210,7 @@ def test_as_the_default_runtime_it_serves_docker_build(docker: Docker, tmp_path:
     # What an image says of itself gives a step nothing; what the build asks for does.
     (tmp_path / "Dockerfile").write_text(
         f"FROM {Docker.IMAGE}\nRUN touch /built\nENV NVIDIA_VISIBLE_DEVICES=all\nRUN ! nvidia-smi\n"
-        "ARG XPU_MEM\nRUN nvidia-smi > /seen\n"
+        "ARG XPU_MEM\nRUN nvidia-smi > /seen\nRUN echo its own > /etc/ld.so.cache\n"
     )
     done = completed(
         [
@@ -227,5 +227,7 @@ def test_as_the_default_runtime_it_serves_docker_build(docker: Docker, tmp_path:
     try:
         done = docker.run("", "sh", "-c", "cat /seen; cuda-probe info", image="xpu-test-built:1", runtime="")
         assert "/   4096MiB" in done.out and "of 15360 MiB" in done.out, done
+        done = docker.run("", "cat", "/etc/ld.so.cache", image="xpu-test-built:1", runtime="runc")
+        assert done.out == "its own\n", done
     finally:
         docker.must("rmi", "xpu-test-built:1")

@@ -82,6 +82,34 @@ def test_a_link_that_the_step_has_put_in_a_folder_s_place_leads_nowhere_else(roo
     assert [path.name for path in outside.iterdir()] == ["libcuda.so.1"]
 
 
+def later(path: Path) -> None:
+    """The time of a change that is not within the same tick of the clock as a start's."""
+    when = path.lstat().st_mtime_ns + 10**9
+    os.utime(path, ns=(when, when), follow_symlinks=False)
+
+
+def test_a_file_of_the_step_stays_though_it_has_the_inode_s_number_of_ours(root: Path) -> None:
+    start(root)
+    # As `rm /etc/ld.so.cache; ldconfig`, and busybox's `ln -sf`: ext4 gives the number to the next file.
+    (root / "etc/ld.so.cache").unlink()
+    (root / "etc/ld.so.cache").write_bytes(b"the step's")
+    later(root / "etc/ld.so.cache")
+    (root / "lib/libcuda.so").unlink()
+    (root / "lib/libcuda.so").symlink_to("libcuda.so.535")
+    later(root / "lib/libcuda.so")
+    made.take_away("step-1")
+    assert (root / "etc/ld.so.cache").read_bytes() == b"the step's"
+    assert (root / "lib/libcuda.so").readlink() == Path("libcuda.so.535")
+
+
+def test_what_the_step_has_written_into_a_file_of_ours_stays(root: Path) -> None:
+    start(root)
+    (root / "etc/ld.so.cache").write_bytes(b"the step's")  # as `cp`
+    later(root / "etc/ld.so.cache")
+    made.take_away("step-1")
+    assert (root / "etc/ld.so.cache").read_bytes() == b"the step's"
+
+
 @pytest.mark.parametrize("container", ["../../etc", "", "a/b", "x" * 300])
 def test_an_id_that_is_no_file_s_name_has_no_file(root: Path, container: str) -> None:
     made.write(container, json.dumps({"root": str(root), "made": []}))
