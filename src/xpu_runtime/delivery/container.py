@@ -61,23 +61,17 @@ def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = Tr
             ):
                 target = Container(root, copies, plan.driver_root)
                 in_root.carry_out(plan.in_image(root, spec), target)
-                told = _made(root, rootfs) if step else ""
+                told = root.made() if step else []
         finally:
             copies.close()
         if told:
-            from xpu_runtime.delivery import made
+            from xpu_runtime.delivery import made  # few containers are steps of a build
 
-            made.write(step, told)
+            made.write(step, rootfs, pid, told)
     except BaseException:
         if allowed is not None:
             _disallow(allowed)
         raise
-
-
-def _made(root: Root, rootfs: str) -> str:
-    from xpu_runtime.delivery import made  # few containers are steps of a build
-
-    return made.text(root, rootfs)
 
 
 class Copies:

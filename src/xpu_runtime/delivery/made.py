@@ -13,43 +13,49 @@ import os
 from xpu_runtime import jsonlite, paths
 from xpu_runtime.errors import ApplyError
 from xpu_runtime.ledger import ends
-from xpu_runtime.linux import files
+from xpu_runtime.linux import files, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from xpu_runtime.linux.rootfs import Root
+    from typing import Any
 
 #: Of a file of ours; nearly all of it is a loader's cache.
 _MOST_BYTES = 64 << 20
 
 
-def text(root: Root, path: str) -> str:
-    """What `root` has made so far in the folder `path` of the host."""
-    return jsonlite.dumps({"root": path, "made": root.made()})
+def write(container_id: str, root: str, pid: int, told: list[Any]) -> None:
+    """Keeps for the end of the container with the init `pid` what Root.made has told of its folder `root`;
+    ApplyError.
 
-
-def write(container_id: str, told: str) -> None:
-    """Keeps the `text` for the container's end; ApplyError."""
+    Where nothing was made nothing is written: a second call of the hook, by the engine's hooks.d, finds
+    everything there, and what the first has written counts.
+    """
     path = _path(container_id)
-    if not ends.is_plain(container_id):
+    if not told or not ends.is_plain(container_id):
         return
+    kept = {"root": root, "process": [pid, proc.start_time(pid)], "made": told}
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        files.write_atomic(path, told.encode(), mode=0o600)
+        files.write_atomic(path, jsonlite.dumps(kept).encode(), mode=0o600)
     except OSError as error:
         raise ApplyError(f"cannot write {path}: {error.strerror}") from error
     ends.withdraw(paths.in_run_dir("ledger.db"), container_id)
 
 
 def take_away(container_id: str) -> None:
-    """Takes away what was made for the container, if it was a step. What cannot be taken away stays."""
+    """Takes away what was made for the container, if it was a step. What cannot be taken away stays.
+
+    Another engine may have a container of the same id that still runs, and would lose its driver. The record
+    goes last: where a start worker is killed meanwhile, the hook does it again.
+    """
     path = _path(container_id)
     if not ends.is_plain(container_id):
         return
     try:
         told = jsonlite.loads(files.read(path, _MOST_BYTES).decode())
-        os.unlink(path)
     except (OSError, ValueError):
+        return
+    if proc.is_alive(*told["process"]):
         return
     from xpu_runtime.linux.rootfs import Root
 
@@ -58,6 +64,10 @@ def take_away(container_id: str) -> None:
             root.unmake(told["made"])
     except OSError:
         pass  # the folder is gone, and nobody makes an image of it
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # another try has been as far
 
 
 def _path(container_id: str) -> str:

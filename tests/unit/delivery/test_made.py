@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,6 +9,9 @@ import pytest
 
 from xpu_runtime.delivery import made
 from xpu_runtime.linux.rootfs import Root
+
+#: No process has this number.
+GONE = 1 << 22
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def start(root: Path) -> None:
         assert opened.symlink("libcuda.so.1", "/lib/libcuda.so")
         opened.write_file("/etc/ld.so.cache", b"first")
         opened.write_file("/etc/ld.so.cache", b"with ours")
-        made.write("step-1", made.text(opened, str(root)))
+        made.write("step-1", str(root), GONE, opened.made())
 
 
 def test_all_that_was_made_goes_and_what_was_replaced_comes_back(root: Path) -> None:
@@ -110,8 +112,22 @@ def test_what_the_step_has_written_into_a_file_of_ours_stays(root: Path) -> None
     assert (root / "etc/ld.so.cache").read_bytes() == b"the step's"
 
 
+def test_a_try_that_was_killed_is_made_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = tree(root)
+    start(root)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Root, "unmake", killed)
+        made.take_away("step-1")
+    made.take_away("step-1")
+    assert tree(root) == before
+
+
 @pytest.mark.parametrize("container", ["../../etc", "", "a/b", "x" * 300])
 def test_an_id_that_is_no_file_s_name_has_no_file(root: Path, container: str) -> None:
-    made.write(container, json.dumps({"root": str(root), "made": []}))
+    made.write(container, str(root), GONE, [["/", "etc", 1, 0, None]])
     assert not (root.parent / "run").exists()
     made.take_away(container)
