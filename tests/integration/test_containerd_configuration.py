@@ -74,6 +74,36 @@ def test_a_version_1_file_is_seen_by_containerd_1_and_refused_where_containerd_2
     assert config.read_text() == DOCUMENTS["a version 1 file"]
 
 
+_OTHER = f"[{CRI}.containerd.runtimes.kata]\nruntime_type = 'io.containerd.runc.v2'\n"
+
+
+@pytest.mark.parametrize(
+    ("imports", "name", "text", "hides"),
+    [
+        ("FOLDER/conf.d/*.toml", ".hidden.toml", f"version = 2\n{_OTHER}", True),
+        ("conf.d/[ab].toml", "[ab].toml", f"version = 2\n{_OTHER}", True),
+        ("FOLDER/conf.d/[^b]*.toml", "a.toml", f"version = 2\n{_OTHER}", True),
+        # A pattern that is not absolute means another folder, and this file is not read.
+        ("conf.d/*.toml", "a.toml", f"version = 2\n{_OTHER}", False),
+        # It makes all of version 1, whose tables have another name.
+        ("conf.d/a.toml", "a.toml", "version = 1\n", True),
+    ],
+    ids=["hidden", "no pattern", "negated", "relative", "version"],
+)
+def test_it_ends_well_only_where_containerd_sees_the_runtime_beside_odd_imports(
+    node: Node, config: Path, imports: str, name: str, text: str, hides: bool
+) -> None:
+    imported = config.parent / "conf.d" / name
+    imported.parent.mkdir()
+    imported.write_text(text)
+    imports = imports.replace("FOLDER", str(config.parent))
+    config.write_text(f"version = 2\nimports = ['{imports}']\n")
+    words = ["--config", str(config), "--runtime-path", PROGRAM]
+    told = node.xpu("runtime", "configure", "containerd", *words, check=False)
+    assert ("xpu" in seen(config).get("runtimes", {})) is (told.returncode == 0), told.stderr
+    assert (told.returncode != 0) is (hides and (installed_version() or (0, 0)) < (2, 0)), told.stderr
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Any]:
     """Starts a containerd of its own with a configuration file; ends it with the test."""

@@ -171,7 +171,8 @@ def test_an_imported_file_that_would_hide_ours_is_refused_before_containerd_2(
     hides = tmp_path / "conf.d/a.toml"
     hides.write_text(f"version = 2\n[{CRI}]\nx = 1\n")
     (tmp_path / "conf.d/b.toml").write_text("version = 2\n[metrics]\n")
-    file = file_of('version = 2\nimports = ["conf.d/*.toml"]\n', tmp_path / "config.toml")
+    imports = f"{tmp_path}/conf.d/*.toml"
+    file = file_of(f'version = 2\nimports = ["{imports}"]\n', tmp_path / "config.toml")
     with pytest.raises(ConfigError) as caught:
         containerd.configure(file, PROGRAM, False)
     assert f"{hides}, which is imported," in caught.value.what

@@ -54,7 +54,8 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     installed = _reader(data or beginning)
     there = [drop_in for drop_in in drop_ins if drop_in.state is not None]
     version = installed or _fitting(file, data)
-    read = merged.files(file.replace(text=tomlkit.dumps(beginning)) if beginning else file)
+    root = file.replace(text=tomlkit.dumps(beginning)) if beginning else file
+    read = merged.files(root, version=version)
     table = merged.containerd_table(read, version)
     # One that is there was made for a containerd that merges; it may be that it is just not on PATH now.
     merges = there if installed is None else drop_ins if installed >= merged.MERGES else []
@@ -121,7 +122,8 @@ def data(file: TextFile) -> dict[str, Any]:
 
 def sources(file: TextFile) -> list[str]:
     """The paths of config.toml and of the files that it imports, as far as they are there. ConfigError."""
-    return [each.target for each in merged.files(file) if each.state is not None]
+    version = installed_version() or merged.MERGES
+    return [each.target for each in merged.files(file, version=version) if each.state is not None]
 
 
 def is_default(file: TextFile) -> bool | None:
@@ -344,7 +346,8 @@ def _seen(
     if hidden is not None and installed is not None:
         raise ConfigError(hidden.what, f"{hidden.todo}; nothing was changed")
     notes = [str(hidden)] if hidden is not None else []
-    for each in merged.files(root, becoming):
+    data = blocks.parse(root.path, root.text)
+    for each in merged.files(root, becoming, _reader(data) or _fitting(root, data)):
         disabled = blocks.parse(each.path, each.text).get("disabled_plugins")
         for name in disabled if isinstance(disabled, list) else []:
             if name in merged.PLUGINS.values():
@@ -367,7 +370,7 @@ def unseen(
     data = blocks.parse(file.path, file.text)
     plugin = _containerd_path(file.path, data)[1]
     version = _reader(data) or _fitting(file, data)
-    read = merged.files(file, becoming)
+    read = merged.files(file, becoming, version)
     table = merged.containerd_table(read, version)
     named = merged.options(table, RUNTIME_NAME).get("BinaryName") == runtime_path
     if named and (not as_default or table.get(blocks.DEFAULT) == RUNTIME_NAME):
@@ -404,7 +407,7 @@ def unlike_runc(file: TextFile, becoming: Sequence[TextFile] = ()) -> str:
     """What to say where our runtime's cgroups are not made as runc's are; "" where they are. ConfigError."""
     data = blocks.parse(file.path, file.text)
     version = _reader(data) or _fitting(file, data)
-    table = merged.containerd_table(merged.files(file, becoming), version)
+    table = merged.containerd_table(merged.files(file, becoming, version), version)
     runc, ours = (
         str(bool(merged.options(table, name).get("SystemdCgroup"))).lower() for name in ("runc", RUNTIME_NAME)
     )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-import glob
 import os
 from collections.abc import Iterable
 from typing import Any
 
 from xpu_runtime import textfile
 from xpu_runtime.engines.containerd import blocks
+from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import TextFile
 
 #: The CRI plugin's name by version of the file. 4 moved only the server's own settings.
@@ -34,8 +34,11 @@ _MIGRATES_EACH = (2, 3)
 _NEWEST = 3
 
 
-def files(root: TextFile, becoming: Iterable[TextFile] = ()) -> list[TextFile]:
-    """The file and those that it and they import, in the order in which they are merged. ConfigError.
+def files(
+    root: TextFile, becoming: Iterable[TextFile] = (), version: tuple[int, int] = MERGES
+) -> list[TextFile]:
+    """The file and those that it and they import, in the order in which a containerd of this version merges
+    them. ConfigError.
 
     `becoming`: files as they will be, in the place of what is there, or before they are there.
     """
@@ -47,21 +50,50 @@ def files(root: TextFile, becoming: Iterable[TextFile] = ()) -> list[TextFile]:
         if path in found:
             continue
         found[path] = new.get(path) or textfile.read(path)
-        imports = blocks.parse(path, found[path].text).get("imports")
-        for name in imports if isinstance(imports, list) else []:
-            pattern = os.path.normpath(os.path.join(os.path.dirname(path), str(name)))
-            there = {*glob.glob(pattern), *(each for each in new if fnmatch.fnmatchcase(each, pattern))}
-            waiting += sorted(there)
+        imports = blocks.parse(path, found[path].text).get("imports", [])
+        if not isinstance(imports, list) or not all(isinstance(each, str) for each in imports):
+            raise ConfigError(f"{path}: imports is no list of strings", "fix it first; nothing was changed")
+        for name in imports:
+            # One that does not merge takes a pattern as it is, and systemd starts it in this folder.
+            folder = "/" if version < MERGES and "*" in name else os.path.dirname(path)
+            waiting += _named(os.path.normpath(os.path.join(folder, name)), new)
     return list(found.values())
+
+
+def _named(pattern: str, new: Iterable[str]) -> list[str]:
+    """The paths that an import means, as Go's filepath.Glob finds them: hidden files, too. Without a `*`
+    it is a path as it stands."""
+    if "*" not in pattern:
+        return [pattern]
+    found = ["/"]
+    for part in pattern.split("/")[1:]:
+        found = [
+            os.path.join(folder, name)
+            for folder in found
+            for name in sorted(_names(folder, new))
+            if fnmatch.fnmatchcase(name, part.replace("[^", "[!"))
+        ]
+    return found
+
+
+def _names(folder: str, new: Iterable[str]) -> set[str]:
+    try:
+        there = os.listdir(folder)
+    except OSError:
+        there = []
+    start = os.path.join(folder, "")
+    return {*there, *(each[len(start) :].partition("/")[0] for each in new if each.startswith(start))}
 
 
 def containerd_table(read: Iterable[TextFile], version: tuple[int, int]) -> dict[str, Any]:
     """The CRI plugin's table that holds `runtimes`, as containerd of this version has it; ConfigError."""
+    if version < MERGES:
+        return _of_whole_plugins(read)
     plugins: dict[str, Any] = {}
-    merged_version = 2 if version < MERGES else _NEWEST
+    merged_version = _NEWEST
     for each in read:
         data = blocks.parse(each.path, each.text)
-        theirs = copy.deepcopy(blocks.below(each.path, data, ("plugins",)) or {})
+        theirs = _plugins(each, data)
         own_version = data.get("version")
         if type(own_version) is not int or own_version < 2:
             if PLUGINS[1] in theirs:
@@ -72,13 +104,25 @@ def containerd_table(read: Iterable[TextFile], version: tuple[int, int]) -> dict
         elif version >= _MIGRATES_EACH and own_version < _NEWEST:
             _migrate(theirs)
         merged_version = own_version
-        if version < MERGES:
-            plugins.update(theirs)
-        else:
-            _merge(plugins, theirs)
-    if version >= MERGES and merged_version < _NEWEST:
+        _merge(plugins, theirs)
+    if merged_version < _NEWEST:
         _migrate(plugins)
-    return _table(_table(plugins, PLUGINS[2 if version < MERGES else _NEWEST]), "containerd")
+    return _table(_table(plugins, PLUGINS[_NEWEST]), "containerd")
+
+
+def _of_whole_plugins(read: Iterable[TextFile]) -> dict[str, Any]:
+    """As a containerd that does not merge has it: the last file that says a version says it for all."""
+    plugins: dict[str, Any] = {}
+    version = 1
+    for each in read:
+        data = blocks.parse(each.path, each.text)
+        plugins.update(_plugins(each, data))
+        version = data.get("version") or version
+    return _table(_table(plugins, PLUGINS[1 if version == 1 else 2]), "containerd")
+
+
+def _plugins(file: TextFile, data: dict[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy(blocks.below(file.path, data, ("plugins",)) or {})
 
 
 def runtime(table: dict[str, Any], name: Any) -> dict[str, Any]:
