@@ -4,7 +4,7 @@ No engine says so in the spec. What tells:
 
 - docker's builder before BuildKit: the container's image is named by its id, and it has neither a health
   check nor a log (moby's builder/dockerfile: dispatchRun, hostConfigFromOptions), as docker has written it
-  beside the files that it mounts;
+  into the container's folder;
 - BuildKit, where our runtime is its own (that of dockerd calls runc and no other): its name for the host, or
   that the files which it mounts over the image's are in its executor's folder (its executor/oci);
 - buildah and podman build: the bundle, and the root folder in it (buildah's run_common.go).

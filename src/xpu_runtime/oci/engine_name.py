@@ -1,10 +1,10 @@
 """A container's name, as its engine has written it into the bundle or beside it; no engine is asked.
 
 containerd's namespace is in the path of the bundle, and Kubernetes' names and nerdctl's are annotations of
-the spec. docker keeps the name in config.v2.json in the container's folder, beside the files that it mounts
-over those of the image (moby's container/container.go and container_unix.go). That file is all that a start
-reads for its name, in 0.1 ms: the container may be gone before anybody asks. A name is others' text: what has
-a character that no engine's name has, or is longer than any, counts as none.
+the spec. docker keeps the name in config.v2.json in the container's folder (moby's
+container/container.go). That file is all that a start reads for its name, in 0.1 ms: the container may be
+gone before anybody asks. A name is others' text: what has a character that no engine's name has, or is longer
+than any, counts as none.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 _OTHERS = frozenset("_.-")
 #: What docker keeps of a container, below `Config` what it was asked for.
 DOCKERS_FILE = "config.v2.json"
+_LENGTH_OF_DOCKERS_ID = 64
+#: Of a root folder; devicemapper/mnt/LAYER/rootfs is the deepest.
+_MOST_FOLDERS_ABOVE = 4
 #: That file is some KiB long; with thousands of labels more.
 _MOST_BYTES = 1 << 20
 
@@ -84,18 +87,27 @@ def _of_docker(container: str, spec: Spec) -> str:
 def docker_file(container: str, spec: Spec, file: str) -> dict[str, Any]:
     """What docker has written into `file` of the container's folder; empty where there is none.
 
-    A file system of the user's, which may hang, is not looked at: no user knows beforehand what id docker
-    gives to a container, and so nobody else mounts from a folder that is called so."""
-    own = f"/containers/{container}/"
-    source = next((source for source in oci_spec.mounted(spec) if own in source), "")
-    if not os.path.isabs(source):
+    That folder is beside those of docker's storage driver, in one of which the root folder is:
+    overlay2/LAYER/merged, vfs/dir/LAYER, rootfs/SNAPSHOTTER/ID. Mounts do not tell it: users have theirs, on
+    file systems that may hang, and a container in another's network has that one's."""
+    if len(container) != _LENGTH_OF_DOCKERS_ID:
         return {}
-    path = f"{source.partition(own)[0]}{own}{file}"
     try:
-        told = jsonlite.loads(files.read(path, _MOST_BYTES).decode("utf-8", "replace"))
-    except (OSError, ValueError):
+        folder = oci_spec.rootfs(spec, "/")
+    except SpecError:
         return {}
-    return told if isinstance(told, dict) else {}
+    for _ in range(_MOST_FOLDERS_ABOVE):
+        folder = os.path.dirname(folder)
+        try:
+            data = files.read(os.path.join(folder, "containers", container, file), _MOST_BYTES)
+        except OSError:
+            continue
+        try:
+            told = jsonlite.loads(data.decode("utf-8", "replace"))
+        except ValueError:
+            return {}
+        return told if isinstance(told, dict) else {}
+    return {}
 
 
 def _joined(*parts: object) -> str:

@@ -163,13 +163,6 @@ def _writes_cgroups(mount: object) -> bool:
     return above and "rbind" in options and not all_read_only
 
 
-def mounted(spec: Spec) -> list[str]:
-    """The sources of all mounts, as far as they are strings."""
-    mounts = _get(spec, "mounts")
-    found = [_get(mount, "source") for mount in (mounts if isinstance(mounts, list) else ())]
-    return [source for source in found if isinstance(source, str)]
-
-
 def sources(spec: Spec, destinations: tuple[str, ...]) -> list[str]:
     """The sources of the mounts at these places, as far as they are strings."""
     mounts = _get(spec, "mounts")

@@ -229,5 +229,14 @@ def test_as_the_default_runtime_it_serves_docker_build(docker: Docker, tmp_path:
         assert "/   4096MiB" in done.out and "of 15360 MiB" in done.out, done
         done = docker.run("", "cat", "/etc/ld.so.cache", image="xpu-test-built:1", runtime="runc")
         assert done.out == "its own\n", done
+
+        # In the network of another one a step has none of docker's files of its own.
+        (tmp_path / "Dockerfile").write_text(
+            f"FROM {Docker.IMAGE}\nENV NVIDIA_VISIBLE_DEVICES=all\nRUN ! nvidia-smi\n"
+        )
+        other = docker.start("", "sleep", "1000", runtime="")
+        words = [*docker.command, "build", f"--network=container:{other}", "--tag=xpu-test-built:1"]
+        done = completed([*words, str(tmp_path)], env={**os.environ, "DOCKER_BUILDKIT": "0"})
+        assert done.status == 0, done
     finally:
         docker.must("rmi", "xpu-test-built:1")

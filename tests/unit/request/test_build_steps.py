@@ -32,8 +32,8 @@ def by_docker(tmp_path: Path, config: dict[str, Any], host: dict[str, Any]) -> B
     folder.mkdir(parents=True)
     (folder / "config.v2.json").write_text(json.dumps(config))
     (folder / "hostconfig.json").write_text(json.dumps(host))
-    mount = {"destination": "/etc/hosts", "source": f"{folder}/hosts"}
-    return f"/run/io.containerd.runtime.v2.task/moby/{CONTAINER}", spec(mounts=[mount])
+    root = {"path": f"{tmp_path}/overlay2/3cb1/merged"}
+    return f"/run/io.containerd.runtime.v2.task/moby/{CONTAINER}", spec(root=root)
 
 
 def by_buildkit(tmp_path: Path) -> Bundle:
