@@ -312,7 +312,7 @@ static int run(const struct options *options) {
     int status = select_devices(options->ids, &selection);
     if (status == 0 && options->command)
         return run_command(options, &selection);
-    for (bool first = true; status == 0; first = false) {
+    for (bool first = true; status == 0 && !ferror(stdout); first = false) {
         status = show(options, &selection, first);
         fflush(stdout); /* for who reads each round as it comes */
         if (!interval)
@@ -356,5 +356,5 @@ int main(int argc, char **argv) {
     }
     int status = run(&options);
     nvml.nvmlShutdown();
-    return fflush(stdout) == 0 ? status : 255;
+    return fflush(stdout) == 0 && !ferror(stdout) ? status : 255;
 }

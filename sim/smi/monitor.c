@@ -97,7 +97,7 @@ static void print_headings(const struct field *columns, const struct monitor *mo
 /* Calls `print` for each device, as often as was asked for. */
 static int repeat(const struct selection *selection, const struct monitor *monitor,
                   void (*print)(nvmlDevice_t device, const struct monitor *monitor)) {
-    for (unsigned int done = 0; !monitor->count || done < monitor->count; done++) {
+    for (unsigned int done = 0; (!monitor->count || done < monitor->count) && !ferror(stdout); done++) {
         if (done)
             smi_sleep(monitor->delay_s * 1000);
         for (unsigned int i = 0; i < selection->count; i++)

@@ -20,7 +20,8 @@ static void text_line(int depth, const char *label, const char *value) {
     printf("%*s%-*s: %s\n", depth * 4, "", colon - depth * 4, label, value);
 }
 
-/* Text in an element, with what XML has other words for. */
+/* Text in an element, with what XML has other words for. A process may give itself any name, such as one with
+ * bytes that no XML can have: of those that are not ASCII it is not known what the real one prints. */
 static void xml_text(const char *text) {
     for (; *text; text++)
         switch (*text) {
@@ -34,7 +35,7 @@ static void xml_text(const char *text) {
             printf("&gt;");
             break;
         default:
-            putchar(*text);
+            putchar(*text < ' ' || *text > '~' ? '?' : *text);
         }
 }
 

@@ -242,6 +242,12 @@ def test_a_name_may_have_any_letters(up: Up, named: Callable[[str, str], Process
     assert query(root, "pmon", "-c", "1")[-1].endswith("    <a&b>          ")
 
 
+def test_no_name_breaks_the_xml(up: Up, named: Callable[[str, str], Process]) -> None:
+    root = up("1xT4").root
+    assert named(root, "a\x01\n\x1b\udcffb").start() == SUCCESS
+    assert xml(root).findtext("gpu/processes/process_info/process_name") == "a????b"
+
+
 # ---- what exporters ask for ----
 
 
@@ -311,6 +317,14 @@ def test_what_is_printed_may_go_to_a_file(up: Up, tmp_path: Path) -> None:
     assert (tmp_path / "list").read_text().startswith("GPU 0: Tesla T4 (UUID: ")
     refused = smi(root, "-L", "-f", f"{tmp_path}/none/list")
     assert (refused.returncode, "No such file" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("words", ["", "-q", "-l 1", "dmon", "pmon"])
+def test_it_fails_where_nothing_can_be_written(up: Up, words: str) -> None:
+    """Again and again it would go on so for good."""
+    program = f"{up('1xT4').root}/usr/bin/nvidia-smi"
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([program, *words.split()], stdout=full, timeout=20).returncode == 255
 
 
 def test_devices_are_monitored_line_by_line(up: Up, process: Start) -> None:
