@@ -54,6 +54,7 @@ void check_grows(void);
 void check_outgrows(void);
 void check_shrinks(void);
 void check_varies(const char *way);
+void check_hides(const char *way);
 void check_mixes(void);
 void check_turns(void);
 void check_threadless(const char *way);

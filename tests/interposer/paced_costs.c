@@ -105,6 +105,46 @@ void check_varies(const char *way) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
+/* `way`: STREAMS-MICROSECONDS-SHORTS. Each graph is short SHORTS times, and waited for; then it is longer,
+ * and waited for by the clock alone, so that what is recorded behind it comes too late to tell. The marker
+ * that is due follows a kernel of another kind. */
+void check_hides(const char *way) {
+    int number, us, shorts;
+    char name[32];
+    CUgraphExec execs[STREAMS];
+    CUgraph shorter[STREAMS], longer[STREAMS];
+    CUfunction little = function_of("busy_1us");
+    CUgraphExecUpdateResultInfo info;
+    NEED(sscanf(way, "%d-%d-%d", &number, &us, &shorts) == 3 && number <= STREAMS);
+    snprintf(name, sizeof name, "busy_%dus", us);
+    for (int i = 0; i < number; i++) {
+        execs[i] = captured(function_of("busy_10us"), streams[i]);
+        shorter[i] = graph_of(function_of("busy_10us"), streams[i]);
+        longer[i] = graph_of(function_of(name), streams[i]);
+    }
+    long long began = now_us(), judged = began + 1000000;
+    long count = 0;
+    while (now_us() < judged + 2000000) {
+        for (int i = 0; i < number; i++) {
+            MUST(cuGraphExecUpdate_v2(execs[i], shorter[i], &info));
+            for (int j = 0; j < shorts; j++) {
+                MUST(cuGraphLaunch(execs[i], streams[i]));
+                MUST(cuStreamSynchronize(streams[i]));
+            }
+            MUST(cuGraphExecUpdate_v2(execs[i], longer[i], &info));
+        }
+        for (int i = 0; i < number; i++)
+            MUST(launch(little, streams[i]));
+        for (int i = 0; i < number; i++)
+            MUST(cuGraphLaunch(execs[i], streams[i]));
+        for (long long until = now_us() + (long long)number * us + 40; now_us() < until;)
+            ;
+        count += now_us() > judged;
+    }
+    MUST(cuCtxSynchronize());
+    printf("%ld %lld\n", count, now_us() - judged);
+}
+
 /* A graph takes 320 us three times of four, and then 700: what it takes is no sign of another's turn. */
 void check_mixes(void) {
     CUgraphExec exec = captured(function_of("busy_320us"), streams[1]);

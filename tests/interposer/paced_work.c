@@ -21,6 +21,9 @@
  *       event-query, stream-query, copy, sleep). Says `COUNT MICROSECONDS` of the last 1.5 s of 2.5.
  *       default-WAY: in the legacy stream beside one that blocks; thread-WAY: in the thread's default stream;
  *       threadless-WAY: where no thread can be started
+ *   hides STREAMS-MICROSECONDS-SHORTS
+ *       in each stream a graph of 10 us so many times, waited for, then of so many microseconds, waited for
+ *       by the clock. Says `COUNT MICROSECONDS` of the last 2 s of 3
  *   mixes
  *       a graph of 320 us three times, then of 700 us. Says `COUNT MICROSECONDS` of the last 3 s of 4
  *   turns
@@ -438,6 +441,7 @@ static const struct {
     {"outgrows", check_outgrows, NULL},
     {"shrinks", check_shrinks, NULL},
     {"varies", NULL, check_varies},
+    {"hides", NULL, check_hides},
     {"mixes", check_mixes, NULL},
     {"stalls", check_stalls, NULL},
     {"exhausts", check_exhausts, NULL},

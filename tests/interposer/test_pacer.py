@@ -243,6 +243,22 @@ def test_what_is_launched_last_is_charged_what_it_takes(
     within(20, 34, got)
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize("way", ["1-600-1", "2-250-2"])
+def test_work_that_has_ended_before_it_is_measured_is_charged_what_it_takes(
+    paced: Callable[..., Paced], way: str
+) -> None:
+    """Its kind is known to be short, as it is each time that it is measured: it had 42 to 66 percent."""
+    one = paced(20)
+    streams, us, shorts = (int(word) for word in way.split("-"))
+
+    def got() -> float:
+        count, microseconds = map(int, one.run("hides", way).split())
+        return count * streams * (us + 1 + 10 * shorts) / microseconds * 100
+
+    within(12, 28, got)
+
+
 def test_a_cap_holds_where_no_event_is_left_for_markers(paced: Callable[..., Paced]) -> None:
     one = paced(10, None, topology="2xT4-R580")
     done = one.sandbox.run([str(one.program), "exhausts"], timeout=60)

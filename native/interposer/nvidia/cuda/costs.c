@@ -18,12 +18,16 @@ enum {
     UNSURE_WEIGHT = 16,
     /* A kind is measured again after so many looks that were due, some 20 to 60 ms. */
     DUE_TICKS = 32,
+    /* So long each launch of a kind is measured that took longer than was known of it. On a busy host the
+     * measuring thread finds one some thirty times a second at most. */
+    WATCHED_NS = 1000000000,
 };
 
 struct place {
-    uint64_t key;  /* 0: free; all atomic */
-    uint64_t ns;   /* 0: not measured */
-    uint32_t tick; /* when a marker has followed one last */
+    uint64_t key;          /* 0: free; all atomic */
+    uint64_t ns;           /* 0: not measured */
+    uint32_t tick;         /* when a marker has followed one last */
+    int64_t watched_until; /* CLOCK_MONOTONIC */
 };
 static struct place places[PLACES];
 
@@ -47,6 +51,7 @@ xpu_cost xpu_cost_of(const void *what, uint32_t shape) {
             break;
     }
     __atomic_store_n(&places[oldest].ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&places[oldest].watched_until, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&places[oldest].key, key, __ATOMIC_RELAXED);
     return (xpu_cost)oldest;
 }
@@ -63,6 +68,14 @@ bool xpu_cost_is_due(xpu_cost cost, uint32_t tick) {
 
 void xpu_cost_marked(xpu_cost cost, uint32_t tick) {
     __atomic_store_n(&places[cost].tick, tick, __ATOMIC_RELAXED);
+}
+
+void xpu_cost_watch(xpu_cost cost, int64_t now) {
+    __atomic_store_n(&places[cost].watched_until, now + WATCHED_NS, __ATOMIC_RELAXED);
+}
+
+bool xpu_cost_is_watched(xpu_cost cost, int64_t now) {
+    return now < __atomic_load_n(&places[cost].watched_until, __ATOMIC_RELAXED);
 }
 
 void xpu_cost_learn(xpu_cost cost, double ns, enum xpu_cost_sure sure) {

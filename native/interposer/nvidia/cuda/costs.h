@@ -24,6 +24,11 @@ uint64_t xpu_cost_ns(xpu_cost cost, bool *known);
  * `tick`: xpu_turns_tick, which each look that is due counts up. */
 bool xpu_cost_is_due(xpu_cost cost, uint32_t tick);
 void xpu_cost_marked(xpu_cost cost, uint32_t tick);
+/* A launch of this kind took much longer than was predicted: others may do so unseen. `now`:
+ * CLOCK_MONOTONIC. */
+void xpu_cost_watch(xpu_cost cost, int64_t now);
+/* Whether that was of late. */
+bool xpu_cost_is_watched(xpu_cost cost, int64_t now);
 enum xpu_cost_sure {
     XPU_COST_UNSURE, /* others may have had the device meanwhile: it is more often too much than too little */
     XPU_COST_SURE,

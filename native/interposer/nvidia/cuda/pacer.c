@@ -156,8 +156,10 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
         add(on, pace);
         if ((last = !may_mark_later(lane, pace->stream)))
             xpu_marker_prepare(lane, on, pace->stream);
+        /* Behind so much a marker comes by itself before the work has ended. */
+        bool watched = on->since.expected - pace->at < MARK_NS && xpu_cost_is_watched(pace->cost, pace->at);
         if (!pace->known || on->since.ns >= MARK_NS || on->since.count >= MARK_COUNT || on->tick != tick ||
-            xpu_cost_is_due(pace->cost, tick))
+            watched || xpu_cost_is_due(pace->cost, tick))
             if ((marked = xpu_marker_place(lane, on, pace->stream, XPU_MARKER_END))) {
                 on->tick = tick;
                 xpu_cost_marked(pace->cost, tick);

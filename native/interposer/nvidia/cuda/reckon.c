@@ -9,6 +9,8 @@
 enum {
     /* What work has used beside others is known to a slice of theirs or so: from here on it is believed. */
     SURE_NS = 5000000,
+    /* By so much a launch may take longer unseen, if it has ended before its marker is recorded. */
+    HIDDEN_NS = 30000,
     /* So many waits of probes tell how long others' turns are. */
     MANY_WAITS = 32,
     /* And of work so short, prediction says more: probes are as far apart. */
@@ -175,6 +177,8 @@ static void reckon(struct xpu_lane *lane, struct xpu_lane_stream *on, const stru
     if (!marker->mixed || !on->active)
         return;
     learn_at_most(lane, marker);
+    if (shown.longer && shown.last > (double)(marker->expected - marker->last) + HIDDEN_NS)
+        xpu_cost_watch(marker->last_cost, marker->last);
     if (always_worked && only_this && shown.used > SURE_NS && shown.used > 1.5 * (double)marker->ns) {
         /* It takes longer than it did: it is neither given back nor learnt from only once nobody else is
          * there. */
