@@ -117,6 +117,8 @@ static int parent_of_workers(void) {
         workers[i] = fork();
         if (workers[i] == 0)
             work(i);
+        if (workers[i] < 0)
+            fail("no process could be made");
     }
     for (unsigned int i = 0; i < options.processes; i++) {
         while (waitpid(workers[i], &status, 0) < 0)

@@ -129,6 +129,8 @@ static void *thread_of_round(void *number) {
 static void start_threads(void) {
     pthread_t thread;
     launches_each = (unsigned int)(pattern.round_ns / pattern.threads / kernel.ns);
+    if (!launches_each)
+        fail("threads: a round of %llu ns has no kernel for each", (unsigned long long)pattern.round_ns);
     pthread_barrier_init(&round_begins, NULL, pattern.threads + 1);
     pthread_barrier_init(&round_ends, NULL, pattern.threads + 1);
     for (uintptr_t i = 0; i < pattern.threads; i++)

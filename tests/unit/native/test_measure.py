@@ -30,7 +30,7 @@ class State(ctypes.Structure):
         ("waited", ctypes.c_double),
         ("used_at_begin", ctypes.c_double),
         ("counted", ctypes.c_double),
-        ("doubt", ctypes.c_double),
+        ("more", ctypes.c_double),
         ("turn", ctypes.c_double),
         ("used_each", ctypes.c_double),
         ("passed_each", ctypes.c_double),

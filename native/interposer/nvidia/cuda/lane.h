@@ -76,13 +76,13 @@ struct xpu_lane_stream {
     bool active;     /* its work has begun; read by others, too: atomic */
     int64_t stamped; /* the time of the last marker that was read, or is to be; of the device's clock */
     double used_before, each_before, passed_before, waited_before; /* the measure's, at the last marker */
-    int64_t resumes;       /* when work begins that no marker says; 0: it does not */
-    bool guessed;          /* the work under way began so */
-    int64_t from;          /* the measure's time at the last marker */
-    bool predicted;        /* the work before the last marker counted as it was predicted */
-    double counted, doubt; /* ns: of late so much has counted so; by probes it was so much more */
-    int64_t assumed_end;   /* of launches that no marker follows; 0: none */
-    uint64_t assumed_ns;   /* what these were predicted to take, and how many they are */
+    int64_t resumes; /* when work begins that no marker says; 0: it does not */
+    bool guessed;    /* the work under way began so */
+    int64_t from;    /* the measure's time at the last marker */
+    bool predicted;  /* the work before the last marker counted as it was predicted */
+    struct xpu_doubt doubt;
+    int64_t assumed_end; /* of launches that no marker follows; 0: none */
+    uint64_t assumed_ns; /* what these were predicted to take, and how many they are */
     uint32_t assumed_count;
 };
 
@@ -131,7 +131,7 @@ struct xpu_lane {
     struct xpu_measure measure;
     double retired;                  /* predicted ns of what has been measured or given up */
     double retired_before;           /* when the work began that is under way */
-    bool predicted;                  /* all of that was measured before */
+    bool all_known;                  /* all of that was measured before */
     double settled, corrected, kept; /* what the budget has been told of */
 };
 

@@ -9,10 +9,20 @@ static const double TURN_NS = 1000000;
 /* What all streams together had to do without a pause, if it is no more than this, ns, counts as it was
  * predicted: others' turns are longer, and probes as far apart. */
 static const double SHORT_NS = 500000;
-/* But what probes say beyond that is remembered over so much work, ns, and counts too once it is so much, and
- * such a part. */
-static const double COUNTED_NS = 50000000;
-static const double DOUBTED_NS = 5000000, DOUBTED = 0.4;
+/* Doubts are of so much work, ns, and count once they are so much, and such a part of it: without reason they
+ * are less than a quarter. */
+static const double COUNTED_NS = 50000000, DOUBTED_NS = 5000000, DOUBTED = 0.4;
+
+double xpu_doubt_adds(struct xpu_doubt *doubt, double predicted, double more) {
+    double counts = 0;
+    doubt->counted += predicted;
+    doubt->more += more;
+    if (doubt->more > DOUBTED_NS && doubt->more > DOUBTED * doubt->counted)
+        counts = doubt->more;
+    if (counts > 0 || doubt->counted > COUNTED_NS)
+        *doubt = (struct xpu_doubt){0};
+    return counts;
+}
 
 void xpu_measure_reset(struct xpu_measure *measure, int64_t at) {
     *measure = (struct xpu_measure){.at = at, .turn = 1};
@@ -68,13 +78,8 @@ static double away_before_end(const struct xpu_measure *measure, double own) {
 
 /* Work that is shorter than others' turns meets a probe by chance, and on a busy host seldom. */
 static void counts_as(struct xpu_measure *measure, double work) {
-    double used = measure->used - measure->used_at_begin, more = 0;
-    measure->doubt += used - work;
-    measure->counted += work;
-    if (measure->doubt > DOUBTED_NS && measure->doubt > DOUBTED * measure->counted)
-        more = measure->doubt;
-    if (more > 0 || measure->counted > COUNTED_NS)
-        measure->doubt = measure->counted = 0;
+    double used = measure->used - measure->used_at_begin;
+    double more = xpu_doubt_adds(&measure->doubt, work, used - work);
     xpu_measure_take_back(measure, used - work - more);
 }
 

@@ -14,17 +14,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Of work that counts as it was predicted, ns: how much did so of late, and how much more it was by probes.
+ * These are right over some time. */
+struct xpu_doubt {
+    double counted, more;
+};
+/* Some more such work, and by how much it was more. Returns what of the doubts counts now, because they have
+ * become too large. */
+double xpu_doubt_adds(struct xpu_doubt *doubt, double predicted, double more);
+
 struct xpu_measure {
-    int64_t at;            /* up to when all is reckoned, ns of the device's clock */
-    unsigned active;       /* streams with work at that time */
-    int64_t away_until;    /* the last probe waited until then */
-    uint64_t unprobed;     /* ns with work since the last probe, or since work began */
-    double used, waited;   /* ns */
-    double used_at_begin;  /* of the work under way */
-    double counted, doubt; /* ns: of late so much has counted as predicted; by probes it was so much more */
-    double turn;           /* of late, the part of the time with work in which it was the context's turn */
-    double used_each;      /* ns used, divided among the streams that had work: what one of them has got */
-    double passed_each;    /* the same of all the time with work, whoever had the device */
+    int64_t at;           /* up to when all is reckoned, ns of the device's clock */
+    unsigned active;      /* streams with work at that time */
+    int64_t away_until;   /* the last probe waited until then */
+    uint64_t unprobed;    /* ns with work since the last probe, or since work began */
+    double used, waited;  /* ns */
+    double used_at_begin; /* of the work under way */
+    struct xpu_doubt doubt;
+    double turn;        /* of late, the part of the time with work in which it was the context's turn */
+    double used_each;   /* ns used, divided among the streams that had work: what one of them has got */
+    double passed_each; /* the same of all the time with work, whoever had the device */
 };
 
 void xpu_measure_reset(struct xpu_measure *measure, int64_t at);

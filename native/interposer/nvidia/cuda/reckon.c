@@ -15,12 +15,8 @@ enum {
     MANY_WAITS = 32,
     /* And of work so short, prediction says more: probes are as far apart. */
     SHORT_NS = 500000,
-    /* What has counted so is compared with the probes for so long. */
-    COUNTED_NS = 50000000,
 };
 
-/* How much more probes say then, at which they are believed: without reason it is less than a quarter. */
-static const double DOUBTED = 0.4;
 /* Beside others, what passed and is more than this times what was predicted holds a turn of theirs. */
 static const double BELIEVED = 1.7;
 
@@ -118,15 +114,10 @@ static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_l
 /* Probes are right over some time: where they say much more than what was predicted, that counts too. */
 static void count_own(struct xpu_lane *lane, struct xpu_lane_stream *on, const struct xpu_marker *marker,
                       const struct shown *shown) {
-    double other = shown->used - shown->own, more = 0;
-    on->counted += shown->own;
-    on->doubt += other;
-    if (on->doubt > SURE_NS && on->doubt > DOUBTED * on->counted) {
-        more = on->doubt;
-        learn(marker, (double)marker->ns * (1 + more / on->counted), XPU_COST_SURE);
-    }
-    if (more > 0 || on->counted > COUNTED_NS)
-        on->doubt = on->counted = 0;
+    double other = shown->used - shown->own, counted = on->doubt.counted + shown->own;
+    double more = xpu_doubt_adds(&on->doubt, shown->own, other);
+    if (more > 0)
+        learn(marker, (double)marker->ns * (1 + more / counted), XPU_COST_SURE);
     xpu_measure_take_back(&lane->measure, other - more);
     on->predicted = true;
 }
@@ -214,7 +205,7 @@ static void begins(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at
     on->resumes = 0;
     if (!lane->measure.active) {
         lane->retired_before = lane->retired;
-        lane->predicted = true;
+        lane->all_known = true;
     }
     if (!on->active)
         xpu_measure_begins(&lane->measure, at);
@@ -224,13 +215,13 @@ static void begins(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at
 
 static void rests(struct xpu_lane *lane, struct xpu_lane_stream *on, int64_t at) {
     double before = xpu_measure_used(&lane->measure);
-    bool known = lane->beside_others && lane->predicted && !on->predicted;
+    bool known = lane->beside_others && lane->all_known && !on->predicted;
     if (on->active)
         xpu_measure_ends(&lane->measure, at, known ? lane->retired - lane->retired_before : 0);
     if (on->active && on->predicted && !lane->measure.active) {
         /* Whose the time since the last probe was is decided here, and all of it has counted already. */
         double more = xpu_measure_used(&lane->measure) - before;
-        on->doubt += more;
+        on->doubt.more += more;
         xpu_measure_take_back(&lane->measure, more);
     }
     __atomic_store_n(&on->active, false, __ATOMIC_RELAXED);
@@ -289,17 +280,17 @@ static void ends(struct xpu_sweep *sweep, struct xpu_lane *lane, struct xpu_lane
         /* It is not known when this work began. It has used what it was predicted to, unless that was counted
          * for other streams. */
         double missing = (double)marker->ns - (xpu_measure_used(&lane->measure) - on->used_before);
+        begins(lane, on, at, true);
         if (missing > 0)
             xpu_measure_take_back(&lane->measure, -missing);
-        begins(lane, on, at, true);
     } else {
-        if (marker->unknown)
-            lane->predicted = false;
         if (marker->unknown)
             learn_unknown(lane, (lane->measure.passed_each - on->passed_before) / marker->count);
         reckon(lane, on, marker);
     }
     counts_from_here(lane, on, false);
+    if (marker->unknown)
+        lane->all_known = false;
     lane->retired += (double)marker->ns;
     __atomic_fetch_sub(&lane->inflight, marker->depth, __ATOMIC_RELAXED);
     __atomic_fetch_sub(&lane->unknown, marker->unknown, __ATOMIC_RELAXED);
@@ -329,6 +320,8 @@ static void assumed_end(struct xpu_sweep *sweep, struct xpu_lane *lane, struct x
         double used = xpu_measure_used(&lane->measure) - on->used_before;
         if (lane->measure.active == 1 && on->active && used > (double)on->assumed_ns)
             xpu_measure_take_back(&lane->measure, used - (double)on->assumed_ns);
+        if (on->since.unknown)
+            lane->all_known = false;
         lane->retired += (double)on->assumed_ns;
         on->since.ns -= on->assumed_ns;
         on->since.count -= on->assumed_count;
