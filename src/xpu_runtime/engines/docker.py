@@ -80,6 +80,9 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
             text = _keep(text, "default-runtime", was_default)
     if not set_as_default or was_default == RUNTIME_NAME:
         return (Edit(file, text),)
+    # The file's owner has had another default since: what was kept of an earlier one is no longer his.
+    for key in ("default-runtime", "default-runtime-has-entry"):
+        text = _without_kept(text, key)
     if "default-runtime" not in data:
         return (Edit(file, _add(text, _start(text), "default-runtime", RUNTIME_NAME)),)
     text = _set(text, _find(text, "default-runtime"), RUNTIME_NAME)
@@ -98,17 +101,24 @@ def _is_ours(entry: dict[str, Any], runtime_path: str) -> bool:
 
 def _keep(text: str, key: str, value: Any) -> str:
     """`text` with what we replace in our entry, for unconfigure; dockerd ignores what it does not know there.
-
-    What is kept already stays: it is what its owner had.
-    """
-    entry = _find(text, "runtimes", RUNTIME_NAME)
-    kept = {member.key: member for member in _members(text, entry.value_start)}.get(_KEPT)
+    Nothing is kept there by that key yet."""
+    kept = _kept(text)
     if kept is None:
-        text = _add(text, entry.value_start, _KEPT, {})
+        text = _add(text, _find(text, "runtimes", RUNTIME_NAME).value_start, _KEPT, {})
         kept = _find(text, "runtimes", RUNTIME_NAME, _KEPT)
-    if any(member.key == key for member in _members(text, kept.value_start)):
-        return text
     return _add(text, kept.value_start, key, value)
+
+
+def _without_kept(text: str, key: str) -> str:
+    kept = _kept(text)
+    if kept is None or all(member.key != key for member in _members(text, kept.value_start)):
+        return text
+    return _remove(text, kept.value_start, key)
+
+
+def _kept(text: str) -> _Member | None:
+    entry = _find(text, "runtimes", RUNTIME_NAME)
+    return next((each for each in _members(text, entry.value_start) if each.key == _KEPT), None)
 
 
 def runtime_path(file: TextFile) -> str | None:

@@ -150,6 +150,27 @@ def test_a_default_that_its_owner_has_changed_since_stays() -> None:
     assert json.loads(unconfigured(after))["default-runtime"] == "mine"
 
 
+@pytest.mark.parametrize("mine", ["crun", "nvidia", None])
+def test_unconfigure_brings_the_default_that_the_note_of_the_last_configure_tells_of(mine: str | None) -> None:
+    own = json.loads(DOCUMENTS["another default"])
+    since = json.loads(configured(json.dumps(own), default=True))
+    for text in (own, since):
+        text["runtimes"]["crun"] = {"path": "/crun"}
+        text["default-runtime"] = mine
+        if mine is None:
+            del text["default-runtime"]
+    (edit,) = docker.configure(file_of(json.dumps(since)), PROGRAM, True)
+    assert edit.notes == ((f'default-runtime was "{mine}"; unconfigure brings that back',) if mine else ())
+    assert json.loads(unconfigured(edit.text or "")) == own
+
+
+def test_of_a_later_default_without_an_entry_none_is_missed_at_unconfigure() -> None:
+    since = json.loads(configured(DOCUMENTS["another default"], default=True))
+    since["default-runtime"] = "io.containerd.runsc.v1"
+    again = json.loads(configured(json.dumps(since), default=True))
+    assert json.loads(unconfigured(json.dumps(again)))["default-runtime"] == "io.containerd.runsc.v1"
+
+
 def test_a_replaced_default_whose_runtime_has_gone_since_is_told_and_not_brought_back() -> None:
     """dockerd does not start with a default that it does not know."""
     after = json.loads(configured(DOCUMENTS["another default"], default=True))
