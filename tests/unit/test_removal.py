@@ -13,7 +13,8 @@ import pytest
 
 from support import REPOSITORY
 from xpu_runtime.cli import removal
-from xpu_runtime.doctor.engine import LAUNCHER
+from xpu_runtime.doctor import engine as engine_processes
+from xpu_runtime.doctor.engine import LAUNCHER, Process
 from xpu_runtime.engines import docker, engine, unconfigure
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import TextFile, read, write
@@ -72,6 +73,27 @@ def test_where_one_file_cannot_be_written_the_others_are_and_who_reads_it_counts
     assert done.returncode == 0, done.stderr
     assert f"(1, '{path}, until you take xpu out of it')" in done.stdout
     assert "still in docker's configuration, take it out there: " in done.stderr
+
+
+def test_a_dockerd_that_would_not_start_without_us_keeps_its_file(
+    etc: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = etc / "daemon.json"
+    path.write_text(OURS)
+    words = ["dockerd", "--config-file", str(path), "--default-runtime", "xpu"]
+    running = [Process(os.getpid(), tuple(words), 0.0)]
+    monkeypatch.setattr(docker, "DEFAULT_PATH", str(path))
+    monkeypatch.setattr(engine_processes, "running", lambda name: running if name == "dockerd" else [])
+    callers = list(removal._engine("docker"))
+    assert path.read_text() == OURS
+    assert (callers[0].pid, callers[0].text) == (1, f"{path}, until you take xpu out of it")
+    told = capsys.readouterr().err
+    assert "still in docker's configuration, take it out there: " in told
+    assert told.count("does not start without that runtime") == 1
+    # With the runtime in its command line it does not need the file's.
+    running[:] = [Process(os.getpid(), (*words, "--add-runtime", "xpu=/mine"), 0.0)]
+    assert [caller.pid for caller in removal._engine("docker")] == [os.getpid()]
+    assert json.loads(path.read_text()) == {"debug": True}
 
 
 def test_a_file_that_configure_made_is_gone_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,9 @@ def _unconfigure(known: Engine, path: str) -> bool:
         return False
     if not _is_roots(file.target):
         raise ConfigError(f"{path} belongs to another user than root, or others may write to it")
+    for process in docker_flags.readers(path):
+        if (problem := docker_flags.needs_us(process)) is not None:
+            raise problem
     for edit in engines.unconfigure(known, file, engine_processes.is_named(known, path)):
         if edit.text != edit.file.text:
             textfile.write(edit.file, edit.text)
@@ -120,8 +123,6 @@ def _knows(name: str, process: Process) -> bool:
         return True
     if name != "docker":
         return False
-    if (problem := docker_flags.needs_us(process)) is not None:
-        _say(str(problem), err=True)
     try:
         told = running_docker.info(docker_api.socket_of_process(process)).get("Runtimes") or {}
     except Exception:
