@@ -10,6 +10,8 @@ import pytest
 import tomli
 
 from support.containerd_files import PROGRAM, configured, cri
+from xpu_runtime import textfile
+from xpu_runtime.engines import containerd
 from xpu_runtime.errors import ConfigError
 
 #: The CRI plugin's in version 3, and in version 2.
@@ -68,6 +70,64 @@ def test_a_folder_of_imported_files_gets_a_file_of_ours_and_config_toml_stays(co
     assert not drop_in.exists()
     assert containerd_2.read_bytes() == before
     in_process("unconfigure", "containerd", "--config", containerd_2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ("conf.d/[^.]*.toml", True),
+        ("conf.d/*[!a].toml", True),
+        ("conf.d/99-xpu.toml", True),
+        ("./conf.d/../conf.d/*", True),
+        ("conf.d/[^9]*.toml", False),
+        ("conf.d/99-xpu.tom?", False),
+        ("conf?d/*.toml", False),
+    ],
+)
+def test_a_drop_in_is_made_where_containerd_finds_it_and_nowhere_else(
+    containerd_2: Path, pattern: str, matches: bool
+) -> None:
+    before = containerd_2.read_text().replace("conf.d/*.toml", pattern)
+    containerd_2.write_text(before)
+    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
+    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    assert drop_in.exists() is matches
+    assert (containerd_2.read_text() == before) is matches
+    in_process("unconfigure", "containerd", "--config", containerd_2)
+    assert (drop_in.exists(), containerd_2.read_text()) == (False, before)
+
+
+def test_a_file_by_a_path_from_here_is_read_like_any_other(
+    containerd_2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(containerd_2.parent)
+    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
+    for command, options in (("configure", ("--runtime-path", PROGRAM)), ("unconfigure", ())):
+        in_process(command, "containerd", "--config", "config.toml", *options)
+        assert drop_in.exists() is (command == "configure")
+
+
+def test_a_containerd_that_cannot_read_the_file_does_not_decide_what_it_imports(
+    tmp_path: Path, containerd_says: Callable[[str], None]
+) -> None:
+    containerd_says("v1.7.24")
+    (tmp_path / "conf.d").mkdir()
+    table = '[plugins."io.containerd.cri.v1.runtime".containerd'
+    config, imported = tmp_path / "config.toml", tmp_path / "conf.d" / "mine.toml"
+    config.write_text("version = 3\nimports = ['conf.d/*.toml']\n")
+    imported.write_text(
+        f"version = 3\n{table}]\ndefault_runtime_name = 'xpu'\n"
+        f"{table}.runtimes.xpu.options]\nBinaryName = '{PROGRAM}'\n"
+    )
+    assert containerd.sources(textfile.read(str(config))) == [str(config), str(imported)]
+    assert containerd.is_default(textfile.read(str(config))) is True
+
+
+def test_containerd_is_asked_for_its_version_once(containerd_2: Path, tmp_path: Path) -> None:
+    program, asked = tmp_path / "bin" / "containerd", tmp_path / "asked"
+    program.write_text(f"{program.read_text()}echo asked >> {asked}\n")
+    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    assert asked.read_text() == "asked\n"
 
 
 def test_a_dry_run_shows_the_file_that_would_come_and_go(

@@ -12,7 +12,6 @@ see textfile.py.
 from __future__ import annotations
 
 import copy
-import fnmatch
 import glob
 import os
 import shutil
@@ -47,11 +46,12 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     """Enters the runtime at `runtime_path`. ConfigError if config.toml is malformed or cannot be extended, or
     if the installed containerd would not see the runtime."""
     data = blocks.parse(file.path, file.text)
-    beginning = {} if data else _beginning(file)
+    installed = installed_version()
+    beginning = {} if data else _beginning(file, installed)
     containerd = _containerd_path(file.path, data or beginning)
     path = (*containerd, "runtimes", RUNTIME_NAME)
     drop_ins = _drop_ins(file, data)
-    installed = _reader(data or beginning)
+    installed = _reader(data or beginning, installed)
     there = [drop_in for drop_in in drop_ins if drop_in.state is not None]
     version = installed or _fitting(file, data)
     root = file.replace(text=tomlkit.dumps(beginning)) if beginning else file
@@ -62,7 +62,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     if merges and blocks.below(file.path, data, path) is None:
         drop_in = (there or merges)[0]
         edit = _configure_drop_in(drop_in, data, table, containerd, runtime_path, set_as_default)
-        return _seen(file, (edit,), installed, runtime_path, set_as_default)
+        return _seen(file, (edit,), version, installed is not None, runtime_path, set_as_default)
 
     # A drop-in beside what goes into config.toml would be a second copy; a containerd that does not merge
     # would see no other tables of the CRI plugin.
@@ -89,7 +89,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     text = blocks.with_block(text, added, file.state is None, before)
     blocks.check(file.path, text, wanted, containerd)
     edits = (Edit(file, text), *(Edit(drop_in, None) for drop_in in there))
-    return _seen(file, edits, installed, runtime_path, set_as_default)
+    return _seen(file, edits, version, installed is not None, runtime_path, set_as_default)
 
 
 def _is_anothers(file: TextFile, present: dict[str, Any], path: blocks.Path, runtime_path: str) -> bool:
@@ -106,7 +106,7 @@ def runtime_path(file: TextFile) -> str | None:
     """The program that config.toml or our drop-in beside it names as our runtime; None where neither does.
     ConfigError."""
     data = blocks.parse(file.path, file.text)
-    containerd = _containerd_path(file.path, data or _beginning(file))
+    containerd = _containerd_path(file.path, data or _beginning(file, installed_version()))
     for each in (*_drop_ins(file, data), file):
         tables = blocks.parse(each.path, each.text)
         ours = blocks.below(each.path, tables, (*containerd, "runtimes", RUNTIME_NAME, "options")) or {}
@@ -122,7 +122,7 @@ def data(file: TextFile) -> dict[str, Any]:
 
 def sources(file: TextFile) -> list[str]:
     """The paths of config.toml and of the files that it imports, as far as they are there. ConfigError."""
-    version = installed_version() or merged.MERGES
+    version = _version_for(file, data(file))
     return [each.target for each in merged.files(file, version=version) if each.state is not None]
 
 
@@ -208,9 +208,8 @@ def _unconfigured(file: TextFile) -> Edit:
     return Edit(file, text, notes)
 
 
-def _beginning(file: TextFile) -> dict[str, Any]:
+def _beginning(file: TextFile, installed: tuple[int, int] | None) -> dict[str, Any]:
     """What a file that says nothing yet must say first, for the containerd that is installed."""
-    installed = installed_version()
     if installed is None or installed < (2, 0):
         return {"version": 2}  # which any containerd reads
     if installed < (2, 2) or file.state is not None:
@@ -220,7 +219,10 @@ def _beginning(file: TextFile) -> dict[str, Any]:
 
 
 def installed_version() -> tuple[int, int] | None:
-    """The major and minor version of the containerd on PATH; None if there is none, or it does not say."""
+    """The major and minor version of the containerd on PATH; None if there is none, or it does not say.
+
+    Takes as long as that does, up to 10 seconds: what needs it twice hands it on.
+    """
     program = shutil.which("containerd")
     try:
         done = subprocess.run([program or "", "--version"], capture_output=True, text=True, timeout=10)
@@ -238,9 +240,11 @@ def _drop_ins(file: TextFile, data: dict[str, Any]) -> list[TextFile]:
     imports = data.get("imports")
     found: dict[str, TextFile] = {}
     for pattern in imports if isinstance(imports, list) else []:
-        folder, names = os.path.split(os.path.join(os.path.dirname(file.path), str(pattern)))
-        if fnmatch.fnmatchcase(_DROP_IN, names) and folder == glob.escape(folder):
-            drop_in = textfile.read(os.path.join(folder, _DROP_IN))
+        named = os.path.abspath(os.path.join(os.path.dirname(file.path), str(pattern)))
+        folder = os.path.dirname(named)
+        path = os.path.join(folder, _DROP_IN)
+        if folder == glob.escape(folder) and merged.imports(named, path):
+            drop_in = textfile.read(path)
             found.setdefault(drop_in.target, drop_in)
     return list(found.values())
 
@@ -319,9 +323,13 @@ def _enter(
     runtimes[RUNTIME_NAME] = ours
 
 
-def _reader(data: dict[str, Any]) -> tuple[int, int] | None:
+def _version_for(file: TextFile, data: dict[str, Any]) -> tuple[int, int]:
+    """The version of the containerd that reads config.toml, which says `data`, as far as it can be told."""
+    return _reader(data, installed_version()) or _fitting(file, data)
+
+
+def _reader(data: dict[str, Any], installed: tuple[int, int] | None) -> tuple[int, int] | None:
     """The version of the containerd that reads such a config.toml: the installed one's, if that knows it."""
-    installed = installed_version()
     another = installed is not None and installed < merged.MERGES and data.get("version", 1) > 2
     return None if another else installed
 
@@ -335,19 +343,20 @@ def _fitting(file: TextFile, data: dict[str, Any]) -> tuple[int, int]:
 def _seen(
     file: TextFile,
     edits: tuple[Edit, ...],
-    installed: tuple[int, int] | None,
+    version: tuple[int, int],
+    is_installed: bool,
     runtime_path: str,
     as_default: bool,
 ) -> tuple[Edit, ...]:
-    """The edits, with notes; ConfigError where the installed containerd would not see our runtime then."""
+    """The edits, with notes; ConfigError where the containerd of this version is installed, and would not see
+    our runtime then."""
     becoming = [each.file.replace(text=each.text or "") for each in edits]
     root = next((each for each in becoming if each.path == file.path), file)
-    hidden = unseen(root, runtime_path, as_default, becoming)
-    if hidden is not None and installed is not None:
+    hidden = unseen(root, runtime_path, as_default, becoming, version)
+    if hidden is not None and is_installed:
         raise ConfigError(hidden.what, f"{hidden.todo}; nothing was changed")
     notes = [str(hidden)] if hidden is not None else []
-    data = blocks.parse(root.path, root.text)
-    for each in merged.files(root, becoming, _reader(data) or _fitting(root, data)):
+    for each in merged.files(root, becoming, version):
         disabled = blocks.parse(each.path, each.text).get("disabled_plugins")
         for name in disabled if isinstance(disabled, list) else []:
             if name in merged.PLUGINS.values():
@@ -355,21 +364,25 @@ def _seen(
                     f"disabled_plugins has {name}, in {each.path}: Kubernetes will not see the runtime until "
                     "that is removed"
                 )
-    if unlike := unlike_runc(root, becoming):
+    if unlike := unlike_runc(root, becoming, version):
         notes.append(f"{unlike}; for the same, run `xpu runtime unconfigure containerd`, then this again")
     return (edits[0].replace(notes=tuple(notes)), *edits[1:])
 
 
 def unseen(
-    file: TextFile, runtime_path: str, as_default: bool = False, becoming: Sequence[TextFile] = ()
+    file: TextFile,
+    runtime_path: str,
+    as_default: bool = False,
+    becoming: Sequence[TextFile] = (),
+    version: tuple[int, int] | None = None,
 ) -> ConfigError | None:
     """What keeps containerd from running `runtime_path` for us, and what to do; None: nothing. ConfigError.
 
-    `becoming`: files as they will be (merged.files).
+    `becoming`: files as they will be (merged.files). `version`: containerd's; None: is found out.
     """
     data = blocks.parse(file.path, file.text)
     plugin = _containerd_path(file.path, data)[1]
-    version = _reader(data) or _fitting(file, data)
+    version = version or _version_for(file, data)
     read = merged.files(file, becoming, version)
     table = merged.containerd_table(read, version)
     named = merged.options(table, RUNTIME_NAME).get("BinaryName") == runtime_path
@@ -403,10 +416,11 @@ def unseen(
     return ConfigError(f"{who} does not take our runtime from {file.path}", "see what it logs when it starts")
 
 
-def unlike_runc(file: TextFile, becoming: Sequence[TextFile] = ()) -> str:
-    """What to say where our runtime's cgroups are not made as runc's are; "" where they are. ConfigError."""
-    data = blocks.parse(file.path, file.text)
-    version = _reader(data) or _fitting(file, data)
+def unlike_runc(
+    file: TextFile, becoming: Sequence[TextFile] = (), version: tuple[int, int] | None = None
+) -> str:
+    """What to say where our runtime's cgroups are not made as runc's are; "" where they are. As `unseen`."""
+    version = version or _version_for(file, blocks.parse(file.path, file.text))
     table = merged.containerd_table(merged.files(file, becoming, version), version)
     runc, ours = (
         str(bool(merged.options(table, name).get("SystemdCgroup"))).lower() for name in ("runc", RUNTIME_NAME)

@@ -42,9 +42,9 @@ def files(
 
     `becoming`: files as they will be, in the place of what is there, or before they are there.
     """
-    new = {os.path.normpath(each.path): each for each in (root, *becoming)}
+    new = {os.path.abspath(each.path): each for each in (root, *becoming)}
     found: dict[str, TextFile] = {}
-    waiting = [os.path.normpath(root.path)]
+    waiting = [os.path.abspath(root.path)]
     while waiting:
         path = waiting.pop(0)
         if path in found:
@@ -58,6 +58,11 @@ def files(
             folder = "/" if version < MERGES and "*" in name else os.path.dirname(path)
             waiting += _named(os.path.normpath(os.path.join(folder, name)), new)
     return list(found.values())
+
+
+def imports(pattern: str, path: str) -> bool:
+    """Whether an import means the file at `path`, be it there or not; both absolute, and in normal form."""
+    return path in _named(pattern, [path])
 
 
 def _named(pattern: str, new: Iterable[str]) -> list[str]:
