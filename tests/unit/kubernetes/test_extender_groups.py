@@ -362,6 +362,45 @@ def test_a_group_of_coscheduling_that_never_runs_keeps_its_places_from_others_fo
     assert asking.after(VAIN_S) == 1
 
 
+def test_a_bind_that_is_refused_is_no_bind_of_the_group() -> None:
+    asking, other = Asking(node("n1", 2)), pod("other", mem=16)
+    pods = [told(own(f"p{number}", mem=16), "pod group is unschedulable") for number in range(2)]
+    assert [asking.fits(each) for each in pods] == [["n1"]] * 2
+    assert asking.bind(pods[0])
+    assert asking.why(other)  # as long as it may succeed
+    asking.of.forget(pods[0]["metadata"]["uid"])
+    assert asking.fits(pod("first", mem=16)) == ["n1"]  # by the place of the refused one
+    asking.of.set_pod(bound(asking.of, pod("first", mem=16)))
+    assert asking.fits(other) == ["n1"]
+    # A node without a place.
+    asking = Asking(node("n1", 2), node("n2", []))
+    assert [asking.fits(each) for each in pods] == [["n1"]] * 2
+    assert not asking.bind(pods[0], "n2")
+    assert asking.fits(other) == ["n1"]
+    # With Coscheduling.
+    asking = Asking(node("n1", 2))
+    pods = [told(each, "optimistic rejection in PostFilter") for each in members(2, mem=16)]
+    for refused in (True, False):
+        assert [asking.fits(each) for each in pods] == [["n1"]] * 2
+        assert asking.bind(pods[0])
+        answered = asking.of.forget if refused else asking.of.confirm
+        answered(pods[0]["metadata"]["uid"])
+        assert asking.after(VAIN_S) == (0 if refused else 1)
+
+
+def test_of_two_binds_one_that_succeeds_is_enough() -> None:
+    asking, other = Asking(node("n1", 3)), pod("other", mem=16)
+    pods = [told(own(f"p{number}", mem=16), "pod group is unschedulable") for number in range(3)]
+    assert [asking.fits(each) for each in pods] == [["n1"]] * 3
+    assert asking.bind(pods[0]) and asking.bind(pods[1])
+    asking.of.confirm(pods[0]["metadata"]["uid"])
+    asking.of.forget(pods[1]["metadata"]["uid"])
+    assert asking.fits(other) == ["n1"]
+    asking.of.set_pod(bound(asking.of, other))
+    assert asking.why(pod("second", mem=16))
+    assert asking.held() == 1
+
+
 def test_a_pod_that_needs_what_is_held_waits_for_a_bind_that_may_be_on_its_way(
     api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -359,15 +359,17 @@ class Cluster:
             assumed = self._assumed.get(pod.uid)
             if assumed is not None and assumed.node == name and assumed.hold is None:
                 return assumed
-            if assumed is not None and assumed.hold is not None:
-                self._groups.binds(assumed.hold.group, self._clock())
-                if assumed.node != name:
-                    # Of what kube-scheduler has tried it takes another than the last: what is held is not
-                    # what it wants, and might be in the way of it.
-                    self._forget_group(assumed.hold.group)
+            hold = self._hold_of(pod.uid)
+            if hold is not None and assumed is not None and assumed.node != name:
+                # Of what kube-scheduler has tried it takes another than the last: what is held is not what it
+                # wants, and might be in the way of it.
+                self._forget_group(hold.group)
             if name in self._nodes and not self._nodes[name].devices.why_not:
                 self._forget(pod.uid)
-            return self._take(pod, name, until, None)
+            taken = self._take(pod, name, until, None)
+            if hold is not None and taken is not None:
+                self._groups.binds(hold.group, pod.uid, self._clock())
+            return taken
 
     def confirm(self, uid: str) -> None:
         """The API has bound it: it counts until the watch says what became of it."""
@@ -380,6 +382,7 @@ class Cluster:
         """It was not bound, and is not going to be."""
         with self._lock:
             self._forget(uid)
+            self._groups.is_not_bound(uid)
 
     def expire(self) -> list[Assumed]:
         """Forgets those that have been assumed for too long, and returns them."""

@@ -93,7 +93,7 @@ def failure(pod: Mapping[str, Any]) -> str:
 class _Try:
     """What kube-scheduler is about with a group."""
 
-    __slots__ = ("asked", "at", "has_bound", "is_vain", "last")
+    __slots__ = ("asked", "at", "bound", "is_vain", "last")
 
     def __init__(self) -> None:
         #: UIDs of the members that it has asked about, where it asks about all at once, and the last of any.
@@ -103,8 +103,8 @@ class _Try:
         self.at = 0.0
         #: Whether a try came to nothing since a member was bound.
         self.is_vain = False
-        #: Whether a member was bound since it asked about one last.
-        self.has_bound = False
+        #: UIDs of the members that are bound, or being bound, since it asked about one last.
+        self.bound: set[str] = set()
 
 
 class Groups:
@@ -125,7 +125,8 @@ class Groups:
             found.asked.clear()
         if of.is_at_once:
             found.asked.add(uid)
-        found.last, found.at, found.has_bound = uid, now, False
+        found.last, found.at = uid, now
+        found.bound.clear()
         return is_new
 
     def fails(self, group: str) -> None:
@@ -133,15 +134,25 @@ class Groups:
         if group in self._tries:
             self._tries[group].is_vain = True
 
-    def binds(self, group: str, now: float) -> None:
-        """A member is bound, and the others may be next."""
-        found = self._tries[group] = _Try()
-        found.at, found.has_bound = now, True
+    def binds(self, group: str, uid: str, now: float) -> None:
+        """A member is being bound, and the others may be next: none waits for the API's answer, in which time
+        their places must not go."""
+        found = self._tries.setdefault(group, _Try())
+        found.asked.clear()
+        found.last, found.at, found.is_vain = "", now, False
+        found.bound.add(uid)
+
+    def is_not_bound(self, uid: str) -> None:
+        """The bind of that pod, which may be no member, was refused."""
+        for each in self._tries.values():
+            if uid in each.bound:
+                each.bound.remove(uid)
+                each.is_vain = not each.bound
 
     def is_given_away(self, of: Member, now: float) -> bool:
         """Whether a pod that needs the member's place gets it, as long as no bind comes."""
         found = self._tries.get(of.group)
-        is_at_end = of.is_at_once and (found is None or not found.has_bound)
+        is_at_end = of.is_at_once and (found is None or not found.bound)
         return bool(of.failure) and (is_at_end or self.is_over(of, now))
 
     def is_over(self, of: Member, now: float) -> bool:
