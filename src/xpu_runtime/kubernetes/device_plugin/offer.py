@@ -21,7 +21,8 @@ from xpu_runtime.ledger.grants import Use
 from xpu_runtime.request.units import show_exactly
 from xpu_runtime.value import Value
 
-#: What one entry of ListAndWatchResponse has besides the ID: four tags and lengths, and the longer state.
+#: What one entry of ListAndWatchResponse has besides the ID: its own tag and length, those of the
+#: ID and of the state, of one byte each, and the longer state.
 _ENTRY_BYTES = 6 + len(UNHEALTHY)
 
 
@@ -122,14 +123,16 @@ def offered(
 ) -> Offer:
     """The IDs of `resource`, and which of them the kubelet may give to somebody.
 
-    `allocated`: those that pods have; None where that is not known: then only what others than pods have is
-    taken off, and what the kubelet has given it takes off itself. `sick`: of these, those of containers whose
-    slice is on a card that is not healthy.
+    `allocated`: those that pods have; None where PodResources has not answered yet: then only what others
+    than pods have is taken off, and the first so many IDs are healthy. The kubelet takes off those of them
+    that it has given, and none that it has given beyond these: it may give more than there is, which the ledger
+    refuses. None healthy would be worse, as the IDs of pods that run would be taken for broken. `sick`: of
+    `allocated`, those of containers whose slice is on a card that is not healthy.
     """
     names = ids_of(resource, cards, resources)
     open_cards = [card for card in cards if not card.fault and not card.withheld]
     if allocated is None:
-        number = sum(_without_others(resource, card, resources) for card in open_cards)
+        number = sum(free_units(resource, card, card.others, resources) for card in open_cards)
         return Offer(names, frozenset(names[:number]))
     free = sum(free_units(resource, card, card.use, resources) for card in open_cards)
     # What waits needs its IDs, or the kubelet would fail its pod for good; what is not reserved yet has to be
@@ -160,12 +163,6 @@ def by_state(resource: str, offer: Offer, cards: Sequence[Card], resources: Reso
         "withheld": withheld,
         "elsewhere": rest - faulty - withheld,
     }
-
-
-def _without_others(resource: str, card: Card, resources: Resources) -> int:
-    total = units(resource, card.memory_bytes, resources)
-    taken = total - free_units(resource, card, card.others, resources)
-    return max(total - taken, 0)
 
 
 def check_size(cards: Sequence[Card], resources: Resources) -> None:
