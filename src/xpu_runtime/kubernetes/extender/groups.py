@@ -9,18 +9,29 @@ Places are held in the memory of the replica that leads, and nowhere else. In th
 write on the way of each question, a right to change pods, and something that outlives a crash. What is lost
 with the process is a promise: a bind takes its place anew, so nothing is given twice, and nothing stays held.
 
-A held place ends with the pod's bind, its next question, its deletion, the replica's lead, or HOLD_S. When
-kube-scheduler gives a member up, it says so by the pod's condition PodScheduled. That may come after the
-member's next question already, and is not written a second time in the same words. So a condition ends no
-place: of a member that has failed, as far as is known, it is held for AGAIN_S after the last question about
-its group, and with Coscheduling for VAIN_S where tries of the group come to nothing.
+What ends a held place, and the function of Cluster (cluster.py) that does it:
+
+- the pod's bind: `assume`. One on another node than the place's ends the places of the whole group:
+  kube-scheduler takes an earlier of its tries. Where the watch tells of a bind first: `set_pod`.
+- the pod's next question: `ask`. Where a new try of a group begins with it that is asked about at once
+  (`Groups.asked`), the places of all members end: an extender is not told which tries are trials (topologies,
+  preemption for the whole group).
+- the pod's end or deletion: `remove_pod`, `set_pod`; a while after a list lacks it: `keep_pods`.
+- the end of the replica's lead: `let_go`.
+- HOLD_S: `expire`.
+- for a member that has failed, as far as is known, AGAIN_S after the last question about its group or the
+  last bind, and with Coscheduling VAIN_S where tries of the group come to nothing: `expire`, and `ask` of any
+  member, by `Groups.is_over`.
+- for such a member, another pod that needs the place: `give_away`, by `Groups.is_given_away`.
+
+A failure alone ends no place. When kube-scheduler gives a member up, it says so by the pod's condition
+PodScheduled. That may come after the member's next question already, and is not written a second time in the
+same words.
 
 kube-scheduler asks about all members of a group of its own without another pod in between (from 1.36 on,
-schedule_one_podgroup.go), and binds them at once. So what is held for one that has failed goes to another pod
-that needs it, where no bind has come: 1.36 tries a group that cannot run thousands of times a second, and
-would keep its places from all others. For the same reason what an earlier try has held ends when a new one
-begins: an extender is not told which tries are trials (topologies, preemption for the whole group). Knows no
-node.
+schedule_one_podgroup.go), and binds them at once. So of such a group places are given away as soon as no bind
+has come: 1.36 tries a group that cannot run thousands of times a second, and would keep its places from all
+others. Knows no node.
 """
 
 from __future__ import annotations

@@ -168,9 +168,10 @@ class Verbs:
         """The node on which a place is held for the pod: that of a bind under way, or the nominated one, else
         one with the highest score; "": none has a place, and `verdicts` says so of all."""
         made = self._cluster.pod(pod)
+        assert made is not None  # its demand is well-formed, and not empty
         first = self._cluster.assumed_on(_uid_of(pod)) or member.nominated
         number = names.index(first) if first in names else _best(verdicts)
-        while number is not None and made is not None:
+        while number is not None:
             if verdicts[number] < FULL and self._cluster.hold(made, names[number], member):
                 return names[number]
             verdicts[number] = max(verdicts[number], FULL)  # since it was judged
