@@ -151,7 +151,7 @@ def test_a_default_that_its_owner_has_changed_since_stays() -> None:
 
 
 @pytest.mark.parametrize("mine", ["crun", "nvidia", None])
-def test_unconfigure_brings_the_default_that_the_note_of_the_last_configure_tells_of(mine: str | None) -> None:
+def test_unconfigure_brings_the_default_that_the_last_configure_has_told_of(mine: str | None) -> None:
     own = json.loads(DOCUMENTS["another default"])
     since = json.loads(configured(json.dumps(own), default=True))
     for text in (own, since):

@@ -125,9 +125,9 @@ def offered(
 
     `allocated`: those that pods have; None where PodResources has not answered yet: then only what others
     than pods have is taken off, and the first so many IDs are healthy. The kubelet takes off those of them
-    that it has given, and none that it has given beyond these: it may give more than there is, which the ledger
-    refuses. None healthy would be worse, as the IDs of pods that run would be taken for broken. `sick`: of
-    `allocated`, those of containers whose slice is on a card that is not healthy.
+    that it has given, and none that it has given beyond these. So it may give more than there is, which the
+    ledger refuses. None healthy would be worse, as the IDs of pods that run would be taken for broken.
+    `sick`: of `allocated`, those of containers whose slice is on a card that is not healthy.
     """
     names = ids_of(resource, cards, resources)
     open_cards = [card for card in cards if not card.fault and not card.withheld]
