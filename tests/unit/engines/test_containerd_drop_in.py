@@ -107,20 +107,32 @@ def test_a_file_by_a_path_from_here_is_read_like_any_other(
         assert drop_in.exists() is (command == "configure")
 
 
-def test_a_containerd_that_cannot_read_the_file_does_not_decide_what_it_imports(
-    tmp_path: Path, containerd_says: Callable[[str], None]
+@pytest.mark.parametrize(("said", "version"), [("v1.7.24", 3), ("no version", 3), ("no version", 2)])
+def test_a_containerd_that_does_not_read_the_file_does_not_decide_what_it_imports(
+    tmp_path: Path, containerd_says: Callable[[str], None], said: str, version: int
 ) -> None:
-    containerd_says("v1.7.24")
+    """The device plugin, in its container, has no containerd at all."""
+    containerd_says(said)
     (tmp_path / "conf.d").mkdir()
-    table = '[plugins."io.containerd.cri.v1.runtime".containerd'
+    table = f"[plugins.'{NAMES[3 - version]}'.containerd"
     config, imported = tmp_path / "config.toml", tmp_path / "conf.d" / "mine.toml"
-    config.write_text("version = 3\nimports = ['conf.d/*.toml']\n")
+    config.write_text(f"version = {version}\nimports = ['conf.d/*.toml']\n")
     imported.write_text(
-        f"version = 3\n{table}]\ndefault_runtime_name = 'xpu'\n"
+        f"version = {version}\n{table}]\ndefault_runtime_name = 'xpu'\n"
         f"{table}.runtimes.xpu.options]\nBinaryName = '{PROGRAM}'\n"
     )
     assert containerd.sources(textfile.read(str(config))) == [str(config), str(imported)]
     assert containerd.is_default(textfile.read(str(config))) is True
+
+
+@pytest.mark.parametrize("said", ["v1.7.24", "no version"])
+def test_a_version_that_is_no_number_is_no_reason_to_end_whoever_asks_what_is_read(
+    tmp_path: Path, containerd_says: Callable[[str], None], said: str
+) -> None:
+    containerd_says(said)
+    config = tmp_path / "config.toml"
+    config.write_text('version = "three"\n')
+    assert containerd.sources(textfile.read(str(config))) == [str(config)]
 
 
 def test_containerd_is_asked_for_its_version_once(containerd_2: Path, tmp_path: Path) -> None:

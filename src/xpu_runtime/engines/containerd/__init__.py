@@ -330,13 +330,26 @@ def _version_for(file: TextFile, data: dict[str, Any]) -> tuple[int, int]:
 
 def _reader(data: dict[str, Any], installed: tuple[int, int] | None) -> tuple[int, int] | None:
     """The version of the containerd that reads such a config.toml: the installed one's, if that knows it."""
-    another = installed is not None and installed < merged.MERGES and data.get("version", 1) > 2
+    another = installed is not None and installed < merged.MERGES and _is_for_2(data)
     return None if another else installed
 
 
+def _is_for_2(data: dict[str, Any]) -> bool:
+    """Whether only containerd 2 reads a config.toml of this version."""
+    version = data.get("version")
+    return isinstance(version, int) and version > 2
+
+
 def _fitting(file: TextFile, data: dict[str, Any]) -> tuple[int, int]:
-    """The version of a containerd that such files are for."""
-    merges = data.get("version", 1) > 2 or any(each.state for each in _drop_ins(file, data))
+    """The version of a containerd that such files are for. A pattern relative to config.toml means nothing to
+    one that does not merge (merged.files)."""
+    imports = data.get("imports")
+    patterns = [str(each) for each in imports if "*" in str(each)] if isinstance(imports, list) else []
+    merges = (
+        _is_for_2(data)
+        or not all(map(os.path.isabs, patterns))
+        or any(each.state for each in _drop_ins(file, data))
+    )
     return merged.MERGES if merges else (1, 0)
 
 
