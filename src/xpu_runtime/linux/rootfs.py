@@ -92,7 +92,7 @@ class Root:
                 *each.identity(),
                 None
                 if (old := each.replaced) is None
-                else [old.target, old.data and old.data.hex(), old.old],
+                else [old.target, None if old.data is None else old.data.hex(), old.old],
             ]
             for each in self._journal
             if isinstance(each, Made) and syscalls.mount_id(each.folder) == own

@@ -60,6 +60,14 @@ def test_all_that_was_made_goes_and_what_was_replaced_comes_back(root: Path) -> 
     assert tree(root) == before
 
 
+def test_a_file_of_no_bytes_comes_back_as_it_was(root: Path) -> None:
+    (root / "etc/ld.so.cache").write_bytes(b"")
+    before = tree(root)
+    start(root)
+    made.take_away("step-1")
+    assert tree(root) == before
+
+
 def test_what_the_step_has_put_there_stays(root: Path) -> None:
     start(root)
     for name in ("etc/ld.so.cache", "lib/libcuda.so.1"):
