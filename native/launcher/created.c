@@ -47,15 +47,36 @@ static bool absolute(const char *path, char found[PATH_MAX]) {
     return written >= 0 && (size_t)written < PATH_MAX - length;
 }
 
+/* Adds the names of `rest` to the folder `found`, "" being the root folder. None of them is there yet, so
+ * that a ".." takes away the name before it. */
+static bool add_names(char found[PATH_MAX], const char *rest) {
+    size_t length = strlen(found);
+    while (*rest != '\0') {
+        size_t size = strcspn(rest, "/");
+        if (size == 2 && strncmp(rest, "..", 2) == 0) {
+            while (length > 0 && found[--length] != '/')
+                ;
+        } else if (size > 0 && !(size == 1 && *rest == '.')) {
+            if (length + 1 + size >= PATH_MAX)
+                return false;
+            found[length++] = '/';
+            memcpy(found + length, rest, size);
+            length += size;
+        }
+        found[length] = '\0';
+        rest += size;
+        rest += *rest == '/';
+    }
+    return true;
+}
+
 /* The runtime's root folder by its true name: /var/run/x and /run/x are one. The first container is created
- * before it is there, so that what is missing of it stays as it is given. */
+ * before it is there, so that what is missing of it is named as it will be. */
 static bool true_root(const char *root, char found[PATH_MAX]) {
     char path[PATH_MAX];
     if (!absolute(root != NULL ? root : "", path))
         return false;
     size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/')
-        path[--end] = '\0';
     *found = '\0';
     while (end > 0) {
         char kept = path[end];
@@ -68,11 +89,13 @@ static bool true_root(const char *root, char found[PATH_MAX]) {
         while (end > 0 && path[--end] != '/')
             ;
     }
-    size_t length = strlen(found);
-    if (length == 1 && path[end] == '/')
-        length = 0; /* the root folder, whose slash the rest has */
-    int written = snprintf(found + length, PATH_MAX - length, "%s", path + end);
-    return written >= 0 && (size_t)written < PATH_MAX - length;
+    if (strcmp(found, "/") == 0)
+        *found = '\0';
+    if (!add_names(found, path + end))
+        return false;
+    if (*found == '\0' && *path != '\0')
+        strcpy(found, "/");
+    return true;
 }
 
 /* FNV-1a, 64 bits, of both texts with their NULs. */
@@ -218,9 +241,11 @@ const char *created_keep(const struct invocation *line, const char *runtime) {
     there = record;
     /* Left by a container that has ended by itself, unless the runtime of then says otherwise. */
     bool ours = read_record(&there, root, line->id, lines);
-    if (ours && has_same(&record, lines))
-        return runtime;
-    if (ours) {
+    if (ours && has_same(&record, lines)) {
+        /* `xpu gc` takes this for the container's beginning, and may have removed the record meanwhile. */
+        if (utimensat(AT_FDCWD, record.path, NULL, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT)
+            return runtime;
+    } else if (ours) {
         runtime_again(lines[RUNTIME], then);
         if (has_container(then, line))
             return then;

@@ -31,6 +31,8 @@ _FORMAT = "1"
 _MOST_BYTES = 4096
 #: Seconds within which a container that has a record is sure to have come to be, or not to.
 _BEGINNING_S = 60.0
+#: To make a record whose folder goes meanwhile.
+_TRIES = 5
 
 
 class Created(Value):
@@ -59,21 +61,48 @@ def keep(invocation: Invocation, runtime: str, caller: Caller) -> str:
     if text.count("\n") != len(lines) - 1 or len(os.fsencode(text)) >= _MOST_BYTES:
         return runtime
     there = _read(path)
+    if there is not None and (there.root, there.container_id) != (root, invocation.container_id):
+        there = None  # another container's, of the same number
     if there == Created(runtime, config, run_dir, root, invocation.container_id):
-        return runtime
-    if there is not None and has_container(there):
+        try:
+            os.utime(path, follow_symlinks=False)  # forget_gone takes this for the container's beginning
+            return runtime
+        except FileNotFoundError:
+            pass  # removed by it meanwhile
+        except OSError:
+            return runtime
+    elif there is not None and has_container(there):
         return program(there) or runtime
+    _put(path, text)
+    return runtime
+
+
+def _put(path: str, text: str) -> None:
+    """Makes the record, as `put` in created.c does: whoever forgets the last one takes the folders away, and
+    another start may make them. No error where there can be none."""
+    temporary = os.path.join(FOLDER, files.temporary_name(os.path.basename(path)))
     try:
-        if not os.path.isdir(FOLDER):
-            os.makedirs(paths.DEFAULT_RUN_DIR, exist_ok=True)
-            os.chmod(paths.DEFAULT_RUN_DIR, 0o755)  # noqa: S103 - whatever the engine's umask is
-            os.mkdir(FOLDER, 0o700)
-        temporary = os.path.join(FOLDER, files.temporary_name(os.path.basename(path)))
-        os.symlink(text, temporary)
+        for _ in range(_TRIES):
+            try:
+                os.symlink(text, temporary)
+                break
+            except FileNotFoundError:
+                _make_folder()
         os.rename(temporary, path)
     except OSError:
         pass
-    return runtime
+
+
+def _make_folder() -> None:
+    try:
+        os.mkdir(paths.DEFAULT_RUN_DIR)
+        os.chmod(paths.DEFAULT_RUN_DIR, 0o755)  # noqa: S103 - whatever the engine's umask is
+    except (FileExistsError, FileNotFoundError):
+        pass
+    try:
+        os.mkdir(FOLDER, 0o700)
+    except (FileExistsError, FileNotFoundError):
+        pass
 
 
 def _number_of(root: str, container_id: str) -> int:
@@ -85,13 +114,17 @@ def _number_of(root: str, container_id: str) -> int:
 
 
 def _read(path: str) -> Created | None:
-    """The record at `path`; None where there is none that can be read."""
+    """The record at `path`; None where there is none that can be read, or somebody else's."""
     try:
         text = os.readlink(path)
+        owner = os.lstat(path).st_uid
     except OSError:
         return None
     format_, *lines = text.split("\n")
-    return Created(*lines) if format_ == _FORMAT and len(lines) == 5 else None
+    if format_ != _FORMAT or len(lines) != 5 or owner not in (0, os.geteuid()):
+        return None
+    found = Created(*lines)
+    return found if found.runtime.startswith("/") else None
 
 
 def records() -> Iterator[tuple[str, Created]]:
@@ -108,8 +141,9 @@ def records() -> Iterator[tuple[str, Created]]:
 
 
 def of_this_run_dir() -> list[tuple[str, Created]]:
-    """As `records`, of containers that were created with the caller's run folder."""
-    return [each for each in records() if (each[1].run_dir or paths.DEFAULT_RUN_DIR) == paths.run_dir()]
+    """As `records`, of containers that were created with the caller's run folder, whatever its spelling."""
+    own = os.path.realpath(paths.run_dir())
+    return [each for each in records() if os.path.realpath(each[1].run_dir or paths.DEFAULT_RUN_DIR) == own]
 
 
 def program(created: Created) -> str | None:
@@ -125,8 +159,11 @@ def forget_gone() -> None:
     of `runc run`, and of those that never came to be. OSError."""
     for path, created in of_this_run_dir():
         try:
-            age = time.time() - os.lstat(path).st_mtime
-            if age > _BEGINNING_S and not _has_state(created) and not has_container(created):
+            before = os.lstat(path)
+            if time.time() - before.st_mtime <= _BEGINNING_S or _has_state(created) or has_container(created):
+                continue
+            now = os.lstat(path)  # the runtime takes its time, in which the id may be used again
+            if (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
                 os.unlink(path)
         except FileNotFoundError:
             continue  # deleted meanwhile

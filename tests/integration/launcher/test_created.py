@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from support import created
+from xpu_runtime import paths
 from xpu_runtime.linux.proc import Caller
 from xpu_runtime.oci import argv
 from xpu_runtime.start import created as python
@@ -172,15 +173,20 @@ def test_one_id_in_two_roots_is_two_containers(
     assert [len(runtimes.calls(each)) for each in ("first", "second")] == [2, 1]
 
 
+@pytest.mark.parametrize("given", ["var/a/b/", "var/a/.//b", "run/a/../a/b"])
 def test_a_root_folder_has_one_name(
-    runtimes: Runtimes, bundle: Callable[..., Path], container_id: Callable[[], str], tmp_path: Path
+    runtimes: Runtimes,
+    bundle: Callable[..., Path],
+    container_id: Callable[[], str],
+    tmp_path: Path,
+    given: str,
 ) -> None:
     """docker says /var/run/docker/..., which is below /run; its first container comes before the folder."""
     (tmp_path / "run").mkdir()
     (tmp_path / "var").symlink_to("run")
     name = container_id()
     runtimes.take("first")
-    line: list[str | Path] = ["--root", f"{tmp_path}/var/a/b/", "create", "--bundle", bundle(["true"]), name]
+    line: list[str | Path] = ["--root", f"{tmp_path}/{given}", "create", "--bundle", bundle(["true"]), name]
     assert runtimes(*line).returncode == 0
     runtimes.take("second")
     (tmp_path / "run" / "a" / "b").mkdir(parents=True)
@@ -220,6 +226,119 @@ def test_what_has_ended_without_a_delete_does_not_keep_its_id(
     os.utime(path, (1, 1), follow_symlinks=False)
     python.forget_gone()
     assert created.of(tmp_path) == {}
+
+
+@pytest.mark.parametrize("spelling", ["", "/", "/../run/."])
+def test_a_run_folder_is_one_whatever_its_spelling(
+    runtimes: Runtimes,
+    bundle: Callable[..., Path],
+    container_id: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spelling: str,
+) -> None:
+    monkeypatch.setenv("XPU_RUN_DIR", str(runtimes.launcher.run_dir))
+    runtimes.take("first")
+    words: list[str | Path] = ["run", "--bundle", bundle(["true"]), container_id()]
+    assert runtimes(*words, XPU_RUN_DIR=f"{runtimes.launcher.run_dir}{spelling}").returncode == 0
+    (path,) = created.of(tmp_path)
+    os.utime(path, (1, 1), follow_symlinks=False)
+    python.forget_gone()
+    assert created.of(tmp_path) == {}
+
+
+@pytest.mark.parametrize("by", ["launcher", "shim"])
+def test_an_id_that_is_used_again_begins_anew(
+    checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """`run` leaves its record. The runtime here has no container yet, as in the middle of a `create`."""
+    monkeypatch.setenv("XPU_RUN_DIR", str(checked_launcher.run_dir))
+    runtime = tmp_path / "runtime"
+    runtime.write_text("#!/bin/sh\n[ $1 != state ]\n")
+    runtime.chmod(0o755)
+    checked_launcher.compiled(runtime)
+    (tmp_path / "config.json").write_text("{}")
+    line: list[str] = ["create", "--bundle", str(tmp_path), tmp_path.name]
+    assert checked_launcher.run(*line).returncode == 0
+    (path,) = created.of(tmp_path)
+    os.utime(path, (1, 1), follow_symlinks=False)
+    if by == "launcher":
+        assert checked_launcher.run(*line).returncode == 0
+    else:
+        read = argv.read(["xpu-argv-1,creates,id=3+0,bundle=2+0", *line], "/")
+        python.keep(read, str(runtime), Caller(1, 1, checked_launcher.env, "/", 0.0))
+    python.forget_gone()
+    assert set(created.of(tmp_path)) == {path}
+
+
+def test_a_record_that_is_made_while_the_runtime_is_asked_stays(
+    checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XPU_RUN_DIR", str(checked_launcher.run_dir))
+    runtime = tmp_path / "runtime"
+    checked_launcher.compiled(runtime)
+    again = f"{checked_launcher.path} create --bundle {tmp_path} {tmp_path.name}"
+    runtime.write_text(f"#!/bin/sh\n[ $1 = state ] || exit 0\n{again}\nexit 1\n")
+    runtime.chmod(0o755)
+    (tmp_path / "config.json").write_text("{}")
+    assert checked_launcher.run("create", "--bundle", tmp_path, tmp_path.name).returncode == 0
+    (path,) = created.of(tmp_path)
+    os.utime(path, (1, 1), follow_symlinks=False)
+    monkeypatch.setenv("XPU_CONFIG", str(checked_launcher.config))
+    python.forget_gone()
+    assert set(created.of(tmp_path)) == {path}
+
+
+@pytest.mark.parametrize("race", ["made", "taken away"])
+def test_two_shims_at_the_first_start_leave_a_record_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, race: str
+) -> None:
+    """Another start makes the folder, or the end of the last container takes it away, in between."""
+    folder = tmp_path / "xpu" / "created"
+    monkeypatch.setattr(python, "FOLDER", str(folder))
+    monkeypatch.setattr(paths, "DEFAULT_RUN_DIR", str(folder.parent))
+    mkdir, symlink, taken = os.mkdir, os.symlink, list[str]()
+
+    def make(path: str, mode: int = 0o777) -> None:
+        if race == "made" and path == str(folder):
+            mkdir(path, mode)
+        mkdir(path, mode)
+
+    def link(text: str, path: str) -> None:
+        if race == "taken away" and folder.exists() and not taken:
+            taken.append(path)
+            folder.rmdir()
+            folder.parent.rmdir()
+        symlink(text, path)
+
+    monkeypatch.setattr(os, "mkdir", make)
+    monkeypatch.setattr(os, "symlink", link)
+    read = argv.read(["xpu-argv-1,creates,id=1+0", "create", "one"], "/")
+    assert python.keep(read, "/bin/true", Caller(1, 1, {}, "/", 0.0)) == "/bin/true"
+    assert [record.container_id for _, record in python.records()] == ["one"]
+    assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o755)
+
+
+@pytest.mark.parametrize(
+    "text", ["1\n{0}/other\n\n\n/other\n{1}", "1\n{0}/other\n\n\n{2}\n{1}x", "1\nother\n\n\n{2}\n{1}"]
+)
+def test_the_shim_asks_no_runtime_of_another_container_s_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """As the launcher: each of these says that it has the container, and none of them is its runtime."""
+    monkeypatch.setattr(python, "FOLDER", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").write_text("#!/bin/sh\n")
+    (tmp_path / "other").chmod(0o755)
+    root = str(tmp_path / "root")
+    read = argv.read(["xpu-argv-1,creates,id=3+0,root=1+0", "--root", root, "create", "one"], "/")
+    caller = Caller(1, 1, {}, "/", 0.0)
+    assert python.keep(read, "/bin/true", caller) == "/bin/true"
+    ((path, ours),) = python.records()
+    os.unlink(path)
+    os.symlink(text.format(tmp_path, "one", root), path)
+    assert python.keep(read, "/bin/true", caller) == "/bin/true"
+    assert list(python.records()) == [(path, ours)]
 
 
 def test_a_container_that_is_there_keeps_its_record(
@@ -318,7 +437,19 @@ def test_a_delete_under_an_engine_that_ignores_its_children_is_seen_to_end(
     assert (done.returncode, created.of(tmp_path)) == (0, {})
 
 
-@pytest.mark.parametrize("root", ["", "/nowhere/x", "relative/", "/run//docker", "/"])
+ROOTS = [
+    "",
+    "/nowhere/x",
+    "relative/",
+    "/run//docker",
+    "/",
+    "//no//./where/x/../y/",
+    "/no/../..",
+    "/run/.no/..",
+]
+
+
+@pytest.mark.parametrize("root", ROOTS)
 def test_launcher_and_shim_write_one_record(checked_launcher: Launcher, tmp_path: Path, root: str) -> None:
     checked_launcher.compiled("/bin/true")
     (tmp_path / "config.json").write_text("{}")
