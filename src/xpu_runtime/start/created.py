@@ -172,8 +172,17 @@ def forget_gone() -> None:
 def _has_state(created: Created) -> bool:
     """Whether there is what runc and crun keep of a container. A runtime of another kind may keep it
     elsewhere."""
-    root = created.root or os.path.join("/run", os.path.basename(created.runtime))
-    return os.path.isdir(os.path.join(root, created.container_id))
+    return os.path.isdir(os.path.join(_root(created), created.container_id))
+
+
+def has_ended(created: Created) -> bool:
+    """Whether nothing of the container is in its runtime's folder of state: the runtime need not be asked, and
+    may be gone. False where that folder is not to be found."""
+    return os.path.isdir(_root(created)) and not _has_state(created)
+
+
+def _root(created: Created) -> str:
+    return created.root or os.path.join("/run", os.path.basename(created.runtime))
 
 
 def has_container(created: Created) -> bool:

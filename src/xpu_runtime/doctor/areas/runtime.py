@@ -26,7 +26,11 @@ def look(machine: Machine) -> Iterator[Finding]:
 def _gone() -> Iterator[Finding]:
     """The runtimes of containers that are no longer installed."""
     try:
-        left = [each for _, each in created.of_this_run_dir() if created.program(each) is None]
+        left = [
+            each
+            for _, each in created.of_this_run_dir()
+            if created.program(each) is None and not created.has_ended(each)
+        ]
     except PermissionError:
         return  # we are not root
     for path in dict.fromkeys(each.runtime for each in left):
