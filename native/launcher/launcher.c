@@ -1,13 +1,14 @@
 /*
  * xpu-container-runtime: what an engine runs in place of runc.
  *
- * Most of what engines ask for (state, start, kill, delete, exec, and containers without an accelerator)
- * is the low-level runtime's alone, so this program becomes that runtime at once, with arguments,
- * environment, file descriptors and signals as they came; for a container that is there, the one that has
- * created it (created.h). So it does for a container with a plain request, whose spec it gives our hooks.
- * Any other that may ask for an accelerator is the shim's, which a start
- * worker of `xpu agent` runs, or else a Python of its own. Every descriptor opened here is close-on-exec, and
- * standard streams may be closed: nothing is written unless no program could be started.
+ * Most of what engines ask for (state, start, kill, exec, and containers without an accelerator) is the
+ * low-level runtime's alone, so this program becomes that runtime at once, with arguments, environment, file
+ * descriptors and signals as they came. For a container that has a record (created.h) it is the runtime of
+ * then, with XPU_CONFIG and XPU_RUN_DIR as they were then, and a delete is a child's: the record goes once
+ * that has succeeded. The launcher becomes the runtime for a container with a plain request as well, whose
+ * spec it gives our hooks. Any other that may ask for an accelerator is the shim's, which a start worker of
+ * `xpu agent` runs, or else a Python of its own. Every descriptor opened here is close-on-exec, and standard
+ * streams may be closed: nothing is written unless no program could be started.
  */
 #include "agent.h"
 #include "argv.h"
