@@ -31,6 +31,9 @@ _FORMAT = "1"
 _MOST_BYTES = 4096
 #: Seconds within which a container that has a record is sure to have come to be, or not to.
 _BEGINNING_S = 60.0
+#: Seconds for a runtime to say whether it has a container.
+_PATIENCE_S = 5.0
+_SIGKILL = 9  # the signal module imports enum, functools and more
 #: To make a record whose folder goes meanwhile.
 _TRIES = 5
 
@@ -176,8 +179,8 @@ def _has_state(created: Created) -> bool:
 
 
 def has_ended(created: Created) -> bool:
-    """Whether nothing of the container is in its runtime's folder of state: the runtime need not be asked, and
-    may be gone. False where that folder is not to be found."""
+    """Whether nothing of the container is in its runtime's folder of state: the runtime itself may be gone.
+    False where that folder is not to be found."""
     return os.path.isdir(_root(created)) and not _has_state(created)
 
 
@@ -186,7 +189,8 @@ def _root(created: Created) -> str:
 
 
 def has_container(created: Created) -> bool:
-    """Whether the runtime that has created the container says that it has it. Takes as long as that does."""
+    """Whether the runtime that has created the container says that it has it, or says nothing in time: what
+    is not known to be gone may be there."""
     nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
     root = ["--root", created.root] if created.root else []
     runtime = program(created)
@@ -197,4 +201,12 @@ def has_container(created: Created) -> bool:
         child = os.posix_spawn(runtime, words, os.environ, file_actions=nowhere)
     except OSError:
         return False
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    import select  # a start rarely asks
+
+    fd = os.pidfd_open(child)
+    ended = select.select([fd], [], [], _PATIENCE_S)[0]
+    os.close(fd)
+    if not ended:
+        os.kill(child, _SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    return not ended or os.waitstatus_to_exitcode(status) == 0

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -287,6 +288,26 @@ def test_a_record_that_is_made_while_the_runtime_is_asked_stays(
     monkeypatch.setenv("XPU_CONFIG", str(checked_launcher.config))
     python.forget_gone()
     assert set(created.of(tmp_path)) == {path}
+
+
+def test_a_runtime_that_does_not_answer_holds_nobody_up_and_keeps_its_container(
+    checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XPU_RUN_DIR", str(checked_launcher.run_dir))
+    monkeypatch.setattr(python, "_PATIENCE_S", 0.2)
+    runtime = tmp_path / "runtime"
+    runtime.write_text(f"#!/bin/sh\n[ $1 = state ] || exit 0\necho $$ > {tmp_path}/pid\nexec sleep 20\n")
+    runtime.chmod(0o755)
+    checked_launcher.compiled(runtime)
+    (tmp_path / "config.json").write_text("{}")
+    assert checked_launcher.run("create", "--bundle", tmp_path, tmp_path.name).returncode == 0
+    (path,) = created.of(tmp_path)
+    os.utime(path, (1, 1), follow_symlinks=False)
+    began = time.monotonic()
+    python.forget_gone()
+    assert time.monotonic() - began < 10
+    assert set(created.of(tmp_path)) == {path}
+    assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
 
 
 @pytest.mark.parametrize("race", ["made", "taken away"])
