@@ -2,6 +2,7 @@
 #include "installation.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +44,10 @@ void become_python(const char *lib, const char *name, int count, char **words) {
     longer[3] = path;
     memcpy(longer + 4, words, (size_t)count * sizeof *words);
     longer[4 + count] = NULL;
+    void (*before)(int) = signal(SIGCHLD, SIG_DFL);
     execve(PYTHON, longer, environ);
     int reason = errno;
+    signal(SIGCHLD, before);
     free(longer);
     errno = reason;
 }

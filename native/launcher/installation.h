@@ -12,7 +12,8 @@
 /* PREFIX/lib/xpu-container-runtime for a program at PREFIX/bin, wherever PREFIX is. */
 bool installation_find(char lib[PATH_MAX]);
 
-/* Becomes Python with the file `name` of the folder `lib` and these words; returns if that cannot be. */
+/* Becomes Python with the file `name` of the folder `lib` and these words; returns if that cannot be. SIGCHLD
+ * is not ignored there, which an engine may do: the kernel would take away the status of what Python runs. */
 void become_python(const char *lib, const char *name, int count, char **words);
 
 #endif

@@ -6,6 +6,7 @@ The launcher's own part: tests/integration/launcher/test_created.py.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,3 +58,24 @@ def test_it_is_reached_when_new_ones_get_another_runtime(
         assert done.returncode == 0, (words, done.stderr)
     assert node.json("ps") == []
     assert created.of(node.folder) == {}
+
+
+def test_an_engine_that_ignores_its_children_has_its_container(
+    node: Node, bundles: Callable[..., Path]
+) -> None:
+    """Which the kernel then does for the shim's as well: the runtimes that it asks."""
+    first = node.folder / "first"
+    first.write_text(RUNTIME.format(first))
+    first.chmod(0o755)
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=25%")
+    for runtime in (first, "runc"):
+        node.configure(f"mode: spec\nlow_level_runtimes: [{runtime}]\n")
+        done = node.oci(
+            "run",
+            "--bundle",
+            bundle,
+            bundle.name,
+            preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        )
+        assert (done.returncode, done.stderr) == (0, "")
