@@ -11,12 +11,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -188,7 +190,8 @@ static bool has_same(const struct record *record, const char *lines[LINES]) {
     return true;
 }
 
-/* Whether the runtime at `program` says that it has the container. */
+/* Whether the runtime at `program` says that it has the container, or says nothing in time: what is not known
+ * to be gone may be there. */
 static bool has_container(const char *program, const struct invocation *line) {
     const char *root = line->root != NULL ? line->root : "";
     const char *words[] = {program, "--root", root, "state", line->id, NULL};
@@ -205,11 +208,18 @@ static bool has_container(const char *program, const struct invocation *line) {
         execv(program, (char **)words);
         _exit(EXIT_FAILURE);
     }
+    enum { PATIENCE_MS = 5000 };
+    struct pollfd ended = {.fd = child > 0 ? (int)syscall(SYS_pidfd_open, child, 0) : -1, .events = POLLIN};
+    bool answers = ended.fd < 0 || poll(&ended, 1, PATIENCE_MS) != 0;
+    if (!answers)
+        kill(child, SIGKILL);
+    if (ended.fd >= 0)
+        close(ended.fd);
     int status = -1;
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     signal(SIGCHLD, before);
-    return child > 0 && status == 0;
+    return child > 0 && (!answers || status == 0);
 }
 
 static bool make_folder(void) {

@@ -310,6 +310,25 @@ def test_a_runtime_that_does_not_answer_holds_nobody_up_and_keeps_its_container(
     assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
 
 
+def test_a_runtime_that_does_not_answer_the_launcher_is_the_one_to_ask(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    """It may have a container of this id, and says so or not in its own time."""
+    hangs = tmp_path / "hangs"
+    hangs.write_text(
+        f"#!/bin/sh\n[ $1 = state ] || {{ echo $1; exit 0; }}\necho $$ > {tmp_path}/pid\nexec sleep 30\n"
+    )
+    hangs.chmod(0o755)
+    (tmp_path / "config.json").write_text("{}")
+    began = time.monotonic()
+    for runtime in (hangs, "/bin/false"):
+        launcher.compiled(runtime)
+        done = launcher.run("create", "--bundle", tmp_path, tmp_path.name)
+        assert (done.returncode, done.stdout) == (0, "create\n")
+    assert time.monotonic() - began < 20
+    assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
+
+
 @pytest.mark.parametrize("race", ["made", "taken away"])
 def test_two_shims_at_the_first_start_leave_a_record_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, race: str
