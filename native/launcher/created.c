@@ -193,12 +193,10 @@ static bool has_same(const struct record *record, const char *lines[LINES]) {
 /* Whether the runtime at `program` says that it has the container, or says nothing in time: what is not known
  * to be gone may be there. */
 static bool has_container(const char *program, const struct invocation *line) {
-    const char *root = line->root != NULL ? line->root : "";
-    const char *words[] = {program, "--root", root, "state", line->id, NULL};
-    if (*root == '\0') {
-        words[2] = program;
-        memmove(words, words + 2, 4 * sizeof *words);
-    }
+    bool has_root = line->root != NULL && *line->root != '\0';
+    const char *in_root[] = {program, "--root", line->root, "state", line->id, NULL};
+    const char *in_its_own[] = {program, "state", line->id, NULL};
+    const char **words = has_root ? in_root : in_its_own;
     void (*before)(int) = signal(SIGCHLD, SIG_DFL); /* ignored, it takes the status away */
     pid_t child = fork();
     if (child == 0) {

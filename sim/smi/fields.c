@@ -165,6 +165,16 @@ READ(deprecated) {
     return NVML_ERROR_DEPRECATED;
 }
 
+/* For the tables of other files. */
+#define SHARED(name, reader)                                                                                 \
+    nvmlReturn_t name(const struct subject *of, const struct field *field, char *text, size_t size) {        \
+        return reader(of, field, text, size);                                                                \
+    }
+SHARED(smi_gpu_name, name_of)
+SHARED(smi_gpu_serial, serial)
+SHARED(smi_gpu_uuid, uuid)
+SHARED(smi_gpu_bus_id, bus_id)
+
 nvmlReturn_t smi_timestamp(const struct subject *of, const struct field *field, char *text, size_t size) {
     struct timespec now;
     struct tm parts;

@@ -40,6 +40,14 @@
 #define NONE(depth, label, tag)                                                                              \
     { AT(depth, label, tag) }
 
-nvmlReturn_t smi_timestamp(const struct subject *of, const struct field *field, char *text, size_t size);
+/* Readers that tables of several files name. */
+#define DECLARE(name)                                                                                        \
+    nvmlReturn_t name(const struct subject *of, const struct field *field, char *text, size_t size)
+DECLARE(smi_timestamp);
+DECLARE(smi_gpu_name);
+DECLARE(smi_gpu_serial);
+DECLARE(smi_gpu_uuid);
+DECLARE(smi_gpu_bus_id);
+#undef DECLARE
 
 #endif

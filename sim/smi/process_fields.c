@@ -68,17 +68,12 @@ READ(busy) {
 
 /* ---- the tables ---- */
 
-TEXT(gpu_name, nvmlDeviceGetName)
-TEXT(gpu_serial, nvmlDeviceGetSerial)
-TEXT(gpu_uuid, nvmlDeviceGetUUID)
-VALUE(gpu_bus_id, nvmlPciInfo_t pci = {0}, nvml.nvmlDeviceGetPciInfo_v3(of->device, &pci), "%s", pci.busId)
-
 const struct field smi_app_fields[] = {
     {CSV("timestamp"), .read = smi_timestamp},
-    {CSV("gpu_name"), .read = gpu_name},
-    {CSV("gpu_bus_id"), .read = gpu_bus_id},
-    {CSV("gpu_serial"), .read = gpu_serial},
-    {CSV("gpu_uuid"), .read = gpu_uuid},
+    {CSV("gpu_name"), .read = smi_gpu_name},
+    {CSV("gpu_bus_id"), .read = smi_gpu_bus_id},
+    {CSV("gpu_serial"), .read = smi_gpu_serial},
+    {CSV("gpu_uuid"), .read = smi_gpu_uuid},
     {AT(1, "GPU instance ID", "gpu_instance_id"), .read = process_gpu_instance},
     {AT(1, "Compute instance ID", "compute_instance_id"), .read = process_compute_instance},
     {AT(1, "Process ID", "pid"), CSV("pid"), .read = process_pid},
@@ -91,10 +86,10 @@ const struct field smi_app_fields[] = {
 
 const struct field smi_accounted_fields[] = {
     {CSV("timestamp"), .read = smi_timestamp},
-    {CSV("gpu_name"), .read = gpu_name},
-    {CSV("gpu_bus_id"), .read = gpu_bus_id},
-    {CSV("gpu_serial"), .read = gpu_serial},
-    {CSV("gpu_uuid"), .read = gpu_uuid},
+    {CSV("gpu_name"), .read = smi_gpu_name},
+    {CSV("gpu_bus_id"), .read = smi_gpu_bus_id},
+    {CSV("gpu_serial"), .read = smi_gpu_serial},
+    {CSV("gpu_uuid"), .read = smi_gpu_uuid},
     {CSV("vgpu_instance")},
     {AT(1, "Process ID", "pid"), CSV("pid"), .read = process_pid},
     {AT(1, "GPU Utilization", "gpu_util"), CSV("gpu_utilization"), .alias = "gpu_util", .unit = "%",

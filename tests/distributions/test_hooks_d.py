@@ -25,13 +25,19 @@ _PODMAN = [
 ]  # fmt: skip
 
 
-def test_an_annotation_asks_for_a_slice_without_a_runtime_of_ours(
-    root: Callable[..., Root], debs: list[Path]
-) -> None:
+def with_podman(root: Callable[..., Root], debs: list[Path]) -> Root:
+    """A machine with podman, our packages, an image and a simulated card."""
     machine = root("bookworm", packages=("busybox-static", "podman", "python3", "runc"), network=False)
     assert install(machine, debs).returncode == 0
     image.make(str(machine.path(IMAGE)), [str(REPOSITORY / "build" / "probe" / "cuda-probe")])
     assert machine.run("xpu", "sim", "up", "--topology", "1xT4").returncode == 0
+    return machine
+
+
+def test_an_annotation_asks_for_a_slice_without_a_runtime_of_ours(
+    root: Callable[..., Root], debs: list[Path]
+) -> None:
+    machine = with_podman(root, debs)
 
     def podman(*words: str) -> subprocess.CompletedProcess[str]:
         return machine.run(*_PODMAN, *words[:-1], "--rootfs", IMAGE, *words[-1].split())
@@ -65,10 +71,7 @@ def test_podman_s_later_commands_reach_what_conmon_s_create_used(
     root: Callable[..., Root], debs: list[Path]
 ) -> None:
     """conmon_env_vars (containers.conf(5)) are for conmon alone: podman calls start, exec and delete."""
-    machine = root("bookworm", packages=("busybox-static", "podman", "python3", "runc"), network=False)
-    assert install(machine, debs).returncode == 0
-    image.make(str(machine.path(IMAGE)), [str(REPOSITORY / "build" / "probe" / "cuda-probe")])
-    assert machine.run("xpu", "sim", "up", "--topology", "1xT4").returncode == 0
+    machine = with_podman(root, debs)
     other = machine.path("/opt/other")
     other.write_text(_OTHER)
     other.chmod(0o755)

@@ -64,9 +64,7 @@ def configure(
     _check_folder(name, path, known)
     file = textfile.read(path or known.DEFAULT_PATH)
     edits = known.configure(file, program, set_as_default)
-    then = known.AFTER_CONFIGURE
-    if name == "docker":
-        then = _dockerds_next(file, edits) or then
+    then = _dockerds_next(file, edits) or known.AFTER_CONFIGURE
     _carry_out(file, edits, dry_run, f"For the change to take effect: {then}")
 
 
@@ -84,9 +82,8 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
     known = engine(name)
     file = textfile.read(path or known.DEFAULT_PATH)
     edits = engines.unconfigure(known, file, engine_processes.is_named(known, file.path))
-    if name == "docker":
-        for process in docker_flags.readers(file.path):
-            _refuse(docker_flags.needs_us(process))
+    for process in docker_flags.readers(file.path):
+        _refuse(docker_flags.needs_us(process))
     _carry_out(file, edits, dry_run, f"For the change to take effect: {known.AFTER_UNCONFIGURE}")
 
 
@@ -101,8 +98,10 @@ def retire() -> None:
 def _dockerds_next(file: TextFile, edits: tuple[Edit, ...]) -> str:
     """What makes the dockerds that run read the file as it will be; "" where none does. ConfigError where one
     would not start with it."""
-    data = docker.data(file.replace(text=edits[0].text))
     processes = docker_flags.readers(file.path)
+    if not processes:
+        return ""
+    data = docker.data(file.replace(text=edits[0].text))
     for process in processes:
         _refuse(docker_flags.conflict(process, file.path, data))
     told = dict.fromkeys(docker_flags.after_configure(process, data) for process in processes)

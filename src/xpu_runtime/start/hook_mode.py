@@ -71,7 +71,7 @@ def start(state: State, spec: Spec, config: Config, log: Log, caller: Caller) ->
 
 
 def step_of(state: State, spec: Spec) -> str:
-    """The id of the container if it is a step of a build, else ""."""
+    """The id of a container that is a step of a build; "" for every other one."""
     return state.id if build_step.is_one(state.bundle, spec) else ""
 
 

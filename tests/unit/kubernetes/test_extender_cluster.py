@@ -391,7 +391,7 @@ def test_no_pod_can_make_a_question_take_long_and_what_was_not_found_out_is_foun
     asking = pod("p", *(container(f"c{size}", mem=size) for size in sizes))
     _, shape = of.shape(of._resources.of_pod(asking))
     assert set(of.judge(shape, names)) <= {FULL, NEVER}
-    known = of._verdicts.of(shape)
+    known = of._state.verdicts.of(shape)
     found_out = sum(map(bool, known))
     of.judge(shape, names)
     assert found_out < sum(map(bool, known)) <= len(names)
@@ -404,7 +404,7 @@ def test_the_place_of_init_containers_is_part_of_what_a_question_may_take() -> N
     asking["spec"]["initContainers"] = [container(f"i{number}", mem=1) for number in range(200)]
     _, shape = of.shape(Resources().of_pod(asking))
     of.judge(shape, names)
-    known = of._verdicts.of(shape)
+    known = of._state.verdicts.of(shape)
     found_out = sum(map(bool, known))
     assert 100 < found_out < len(names)
     of.judge(shape, names)
@@ -511,7 +511,7 @@ def test_what_is_read_late_neither_revives_a_pod_nor_unbinds_it() -> None:
     of.remove_pod(uid)
     clock.now = 61
     of.expire()
-    assert of._gone == {}
+    assert of._state.gone == {}
 
 
 amounts = st.fixed_dictionaries(
@@ -637,7 +637,7 @@ class Life(RuleBasedStateMachine):
         for name, devices in (("n1", 2), ("n2", 1)):
             for index in range(devices):
                 uuid = device(name, index)["uuid"]
-                held = [self.of._assumed[uid].assignment for uid in self.holding]
+                held = [self.of._state.assumed[uid].assignment for uid in self.holding]
                 shares = [
                     share
                     for given in [*held, *(given for _, _, given in self.bound.values())]

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -411,9 +412,16 @@ def test_a_pod_that_needs_what_is_held_waits_for_a_bind_that_may_be_on_its_way(
     # Two are enough for the group, and the third has no place.
     assert [one.fits(each) for each in pods] == [["n1"], ["n1"], []]
     found: list[list[str]] = []
+    waits = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        waits.set()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(verbs_module, "time", SimpleNamespace(sleep=sleep))
     asks = threading.Thread(target=lambda: found.append(one.fits(other)))
     asks.start()
-    time.sleep(0.1)
+    assert waits.wait(10)
     assert one.bind(pods[0]) == ""
     asks.join()
     assert found == [[]]
@@ -475,7 +483,7 @@ def test_a_bind_takes_no_place_that_another_has_got_from_elsewhere() -> None:
     asking, pods = Asking(node("n1", 2)), members(2, mem=16)
     assert asking.fits(pods[0]) == ["n1"]
     elsewhere = pod("elsewhere", mem=16)
-    (held,) = (each.assignment for each in asking.of._assumed.values())
+    (held,) = (each.assignment for each in asking.of._state.assumed.values())
     theirs = held.replace(uid=elsewhere["metadata"]["uid"])
     asking.of.set_pod(with_node(elsewhere, "n1", sign(theirs, "k", bytes(range(32)))))
     assert asking.bind(pods[0])

@@ -1,5 +1,5 @@
 """What the cluster has: nodes with their devices, the pods on them, and those that are being bound, or wait
-to be with their group (groups.py).
+to be with their group (groups.py). What is known is in state.py.
 
 Fed by the watches (following.py) and by binds, asked by filter, prioritize and bind. What is found out about
 a node for a demand is remembered, one byte each, and dropped where the node changes. All methods may be
@@ -17,7 +17,6 @@ ask for. So an author can neither free what his pod holds, nor take more than he
 from __future__ import annotations
 
 import heapq
-import itertools
 import sys
 import threading
 import time
@@ -26,18 +25,17 @@ from typing import Any
 
 from xpu_runtime.kubernetes.extender import accounting, devices, placement
 from xpu_runtime.kubernetes.extender.devices import Held
-from xpu_runtime.kubernetes.extender.groups import HOLD_S, Groups, Member, failure
-from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, Figures, Node, Pod
+from xpu_runtime.kubernetes.extender.groups import HOLD_S, Member, failure
+from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, Figures, Pod
 from xpu_runtime.kubernetes.extender.placement import PodShape
-from xpu_runtime.kubernetes.extender.verdicts import FULL, NEVER, UNKNOWN, Verdicts, judge
+from xpu_runtime.kubernetes.extender.state import State
+from xpu_runtime.kubernetes.extender.verdicts import FULL, NEVER, UNKNOWN, judge
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION
 from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources
 from xpu_runtime.request import assignment
 
 #: Different demands that are kept as one object for all their pods.
 _MOST_SHARED = 4096
-#: Seconds that a pod is remembered which is gone: longer than any request that may have read it before.
-_GONE_S = 60.0
 #: Seconds for which a question of many nodes keeps watches and binds waiting, and those until it goes on.
 _LOCKED_S, _PAUSE_S = 0.02, 0.0005
 
@@ -58,16 +56,9 @@ class Cluster:
         """`policy` is what holds where neither pod nor node says binpack or spread."""
         self._resources = resources
         self._keys = keys
-        self._policy = policy
         self._clock = clock
         self._lock = threading.Lock()
-        self._nodes: dict[str, Node] = {}
-        self._pods: dict[str, Pod] = {}
-        self._assumed: dict[str, Assumed] = {}
-        self._groups = Groups()
-        #: Pods that are gone, and until when (the clock's seconds) that is remembered; the oldest first.
-        self._gone: dict[str, float] = {}
-        self._verdicts = Verdicts()
+        self._state = State(policy, clock)
         self._shared: dict[PodDemand, tuple[PodDemand, PodShape]] = {}
 
     # What the watches say
@@ -79,28 +70,28 @@ class Cluster:
         policy = devices.policy(labels)
         stamp = hash((text, policy))
         with self._lock:
-            node = self._nodes.get(name)
+            node = self._state.nodes.get(name)
             if node is not None and node.stamp == stamp:
                 return ""
         # Outside of the lock: a node's annotation is a few kilobytes of JSON.
         found = devices.read(text, self._resources.memory_unit)
         with self._lock:
-            node = self._nodes.get(name) or self._new_node(name)
+            node = self._state.nodes.get(name) or self._state.new_node(name)
             was_told = node.devices.has_other_unit
             node.devices, node.policy, node.stamp = found, policy, stamp
-            self._changed(node)
+            self._state.changed(node)
         return found.why_not if found.has_other_unit and not was_told else ""
 
     def remove_node(self, name: str) -> None:
         """A node is gone."""
         with self._lock:
-            self._remove_node(name)
+            self._state.remove_node(name)
 
     def keep_nodes(self, names: Collection[str]) -> None:
         """There are these nodes and no others."""
         with self._lock:
-            for name in [name for name in self._nodes if name not in names]:
-                self._remove_node(name)
+            for name in [name for name in self._state.nodes if name not in names]:
+                self._state.remove_node(name)
 
     def set_pod(self, data: Mapping[str, Any], *, is_read: bool = False) -> str | None:
         """A pod is there, or has changed: the API's object. Its UID, where it is one that counts, or did.
@@ -116,7 +107,7 @@ class Cluster:
         node, text = spec.get("nodeName") or "", annotations.get(assignment.ANNOTATION)
         stamp = hash((node, text))
         with self._lock:
-            known = self._pods.get(uid)
+            known = self._state.pods.get(uid)
             if known is not None and node and known.stamp == stamp and known.held is not None:
                 return known.uid
         pod = self.pod(data)
@@ -128,29 +119,29 @@ class Cluster:
             pod.held = self._verified(uid, node, text)
         with self._lock:
             if not is_read:
-                self._gone.pop(uid, None)
-            elif uid in self._gone:
+                self._state.gone.pop(uid, None)
+            elif uid in self._state.gone:
                 return pod.uid
-            if metadata.get("deletionTimestamp") and self._hold_of(uid) is not None:
-                self._forget(uid)
-            self._place_pod(pod)
+            if metadata.get("deletionTimestamp") and self._state.hold_of(uid) is not None:
+                self._state.forget(uid)
+            self._state.place_pod(pod)
         return pod.uid
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone, or has ended."""
         with self._lock:
-            self._remove_pod(uid)
+            self._state.remove_pod(uid)
 
     def keep_pods(self, uids: Collection[str], until: float) -> None:
         """There are these pods and no others. Those that have a place may be newer than that: they count
         until then, if the watch does not tell of them."""
         with self._lock:
-            for uid in [uid for uid in self._pods if uid not in uids]:
-                assumed = self._assumed.get(uid)
+            for uid in [uid for uid in self._state.pods if uid not in uids]:
+                assumed = self._state.assumed.get(uid)
                 if assumed is None:
-                    self._remove_pod(uid)
+                    self._state.remove_pod(uid)
                 elif assumed.until is None or until < assumed.until:
-                    self._assumed[uid] = assumed.replace(until=until)
+                    self._state.assumed[uid] = assumed.replace(until=until)
 
     # What filter, prioritize and bind ask
 
@@ -179,7 +170,7 @@ class Cluster:
     def known_pod(self, uid: str) -> Pod | None:
         """The pod with that UID, where a watch has told of it."""
         with self._lock:
-            return self._pods.get(uid)
+            return self._state.pods.get(uid)
 
     def judge(self, shape: PodShape, names: Iterable[str]) -> list[int]:
         """For each of the nodes, what it is for that demand: a score and FITS, FULL or NEVER."""
@@ -196,8 +187,8 @@ class Cluster:
         """Goes on with that for as long as others may be kept waiting; whether it was for all names."""
         with self._lock:
             until = time.monotonic() + _LOCKED_S
-            verdicts = self._verdicts.of(shape)
-            nodes = self._nodes
+            verdicts = self._state.verdicts.of(shape)
+            nodes = self._state.nodes
             for name in names:
                 node = nodes.get(name)
                 if node is None:
@@ -207,8 +198,8 @@ class Cluster:
                 if verdict:
                     found.append(verdict)
                     continue
-                self._count(node)
-                verdict = judge(node, shape, self._binpack(shape, node), effort)
+                self._state.count(node)
+                verdict = judge(node, shape, self._state.binpack(shape, node), effort)
                 # That there is no place is known only where the effort was enough to see it.
                 verdicts[node.number] = verdict if verdict < FULL or effort.left >= 0 else UNKNOWN
                 found.append(verdict)
@@ -221,9 +212,9 @@ class Cluster:
         with self._lock:
             found = set()
             for name in names:
-                node = self._nodes.get(name)
+                node = self._state.nodes.get(name)
                 if node is not None:
-                    self._count(node)
+                    self._state.count(node)
                     if node.lowest is not None and node.lowest < priority:
                         found.add(name)
             return found
@@ -231,7 +222,7 @@ class Cluster:
     def why_not(self, names: Iterable[str]) -> dict[str, str]:
         """Of those of the nodes on which no pod can be placed: why."""
         with self._lock:
-            nodes = self._nodes
+            nodes = self._state.nodes
             return {
                 name: nodes[name].devices.why_not if name in nodes else _UNKNOWN_NODE
                 for name in names
@@ -243,11 +234,11 @@ class Cluster:
         with self._lock:
             found = []
             for name in names:
-                node = self._nodes.get(name)
+                node = self._state.nodes.get(name)
                 if node is None or node.devices.why_not:
                     found.append(Figures(name, node.devices.why_not if node else _UNKNOWN_NODE))
                     continue
-                self._count(node)
+                self._state.count(node)
                 found.append(Figures(name, "", node.devices, node.memory, node.cores))
             return found
 
@@ -256,10 +247,10 @@ class Cluster:
         with self._lock:
 
             def most(name: str) -> int:
-                node = self._nodes.get(name)
+                node = self._state.nodes.get(name)
                 if node is None or node.devices.why_not:
                     return -1
-                self._count(node)
+                self._state.count(node)
                 return node.most
 
             return heapq.nlargest(count, names, key=most)
@@ -267,20 +258,21 @@ class Cluster:
     def crew(self, name: str, shape: PodShape) -> Crew | None:
         """Who holds what on a node, and how the pod would be placed there; None where it cannot be."""
         with self._lock:
-            node = self._nodes.get(name)
+            node = self._state.nodes.get(name)
             if node is None or node.devices.why_not:
                 return None
             has = node.devices
             free = list(has.memory), list(has.cores)
-            held = accounting.holdings(node, self._pods, self._assumed, *free)
-            bound = {uid: self._pods[uid] for uid, _ in held if uid in self._pods and self._pods[uid].node}
+            pods = self._state.pods
+            held = accounting.holdings(node, pods, self._state.assumed, *free)
+            bound = {uid: pods[uid] for uid, _ in held if uid in pods and pods[uid].node}
             members = tuple((uid, bound[uid].priority if uid in bound else None, each) for uid, each in held)
-            return Crew(has, members, self._binpack(shape, node))
+            return Crew(has, members, self._state.binpack(shape, node))
 
     def assumed_on(self, uid: str) -> str:
         """The node on which the pod has a place and is not bound; "": none."""
         with self._lock:
-            assumed = self._assumed.get(uid)
+            assumed = self._state.assumed.get(uid)
             return assumed.node if assumed is not None else ""
 
     def ask(self, uid: str, of: Member) -> None:
@@ -288,45 +280,45 @@ class Cluster:
         others if a new try of all begins with it."""
         with self._lock:
             now = self._clock()
-            if self._groups.is_idle(of, now):
-                self._forget_group(of.group, now)
-            has_place = self._hold_of(uid) is not None
-            if self._groups.asked(uid, of, has_place, now):
-                self._forget_group(of.group)
+            if self._state.groups.is_idle(of, now):
+                self._state.forget_group(of.group, now)
+            has_place = self._state.hold_of(uid) is not None
+            if self._state.groups.asked(uid, of, has_place, now):
+                self._state.forget_group(of.group)
             elif has_place:
-                self._forget(uid)
+                self._state.forget(uid)
 
     def hold(self, pod: Pod, name: str, of: Member) -> bool:
         """Holds a place on that node for a pod of a group; False where it has none there. For a pod that is
         being bound, is bound, or is gone nothing is held."""
         with self._lock:
-            known, assumed = self._pods.get(pod.uid), self._assumed.get(pod.uid)
-            if (known is not None and known.node) or pod.uid in self._gone:
+            known, assumed = self._state.pods.get(pod.uid), self._state.assumed.get(pod.uid)
+            if (known is not None and known.node) or pod.uid in self._state.gone:
                 return True
             if assumed is not None and assumed.hold is None:
                 return True
             if known is not None and not of.failure:
                 of = of.replace(failure=known.failure)  # the watch may be ahead of kube-scheduler's
-            self._forget(pod.uid)
-            return self._take(pod, name, self._clock() + HOLD_S, of) is not None
+            self._state.forget(pod.uid)
+            return self._state.take(pod, name, self._clock() + HOLD_S, of) is not None
 
     def has_no_place(self, of: Member) -> None:
         """That member has none on any node."""
         with self._lock:
-            self._groups.fails(of.group)
+            self._state.groups.fails(of.group)
 
     def let_go(self) -> None:
         """Nothing is held any more."""
         with self._lock:
-            for uid in [uid for uid, each in self._assumed.items() if each.hold is not None]:
-                self._forget(uid)
+            for uid in [uid for uid, each in self._state.assumed.items() if each.hold is not None]:
+                self._state.forget(uid)
 
     def held_for_groups(self, names: Iterable[str], shape: PodShape, most: int) -> set[str]:
         """Those of the nodes on which the pod would have a place but for what is held for groups; no more
         than `most` nodes are looked at."""
         with self._lock:
-            held = {uid: each.node for uid, each in self._assumed.items() if each.hold is not None}
-            return self._fits_without(held, names, shape, most)
+            held = {uid: each.node for uid, each in self._state.assumed.items() if each.hold is not None}
+            return self._state.fits_without(held, names, shape, most)
 
     def to_give_away(
         self, names: Iterable[str], shape: PodShape, of: Member | None, most: int
@@ -334,227 +326,65 @@ class Cluster:
         """Seconds since a group was asked about or bound of which places could be given away for the pod;
         None: it would have none by that. Those of the group of `of` are not."""
         with self._lock:
-            held = self._given_away(of)
-            if not held or not self._fits_without(held, names, shape, most):
+            held = self._state.given_away(of)
+            if not held or not self._state.fits_without(held, names, shape, most):
                 return None
-            groups = {hold.group for hold in map(self._hold_of, held) if hold is not None}
-            return max(self._clock() - self._groups.last_asked(groups), 0.0)
+            groups = {hold.group for hold in map(self._state.hold_of, held) if hold is not None}
+            return max(self._clock() - self._state.groups.last_asked(groups), 0.0)
 
     def give_away(self, of: Member | None) -> None:
         """Lets go of that, of groups of which no bind has come since."""
         with self._lock:
-            for uid in self._given_away(of):
-                self._forget(uid)
+            for uid in self._state.given_away(of):
+                self._state.forget(uid)
 
     def assume(self, pod: Pod, name: str, until: float) -> Assumed | Decided | None:
         """Takes the pod's place on that node's devices; None where it has none there. Idempotent: for a pod
         that is assumed there already, what it was given."""
         with self._lock:
             # The watch may have told since the caller looked.
-            now = self._pods.get(pod.uid)
+            now = self._state.pods.get(pod.uid)
             if now is not None and now.node:
                 return Decided(now.node)
-            if pod.uid in self._gone:
+            if pod.uid in self._state.gone:
                 return Decided("")
-            assumed = self._assumed.get(pod.uid)
+            assumed = self._state.assumed.get(pod.uid)
             if assumed is not None and assumed.node == name and assumed.hold is None:
                 return assumed
-            hold = self._hold_of(pod.uid)
+            hold = self._state.hold_of(pod.uid)
             if hold is not None and assumed is not None and assumed.node != name:
                 # Of what kube-scheduler has tried it takes another than the last: what is held is not what it
                 # wants, and might be in the way of it.
-                self._forget_group(hold.group)
-            if name in self._nodes and not self._nodes[name].devices.why_not:
-                self._forget(pod.uid)
-            taken = self._take(pod, name, until, None)
+                self._state.forget_group(hold.group)
+            if name in self._state.nodes and not self._state.nodes[name].devices.why_not:
+                self._state.forget(pod.uid)
+            taken = self._state.take(pod, name, until, None)
             if hold is not None and taken is not None:
-                self._groups.binds(hold.group, pod.uid, self._clock())
+                self._state.groups.binds(hold.group, pod.uid, self._clock())
             return taken
 
     def confirm(self, uid: str) -> None:
         """The API has bound it: it counts until the watch says what became of it."""
         with self._lock:
-            assumed = self._assumed.get(uid)
+            assumed = self._state.assumed.get(uid)
             if assumed is not None:
-                self._assumed[uid] = assumed.replace(until=None)
+                self._state.assumed[uid] = assumed.replace(until=None)
 
     def forget(self, uid: str) -> None:
         """It was not bound, and is not going to be."""
         with self._lock:
-            self._forget(uid)
-            self._groups.is_not_bound(uid)
+            self._state.forget(uid)
+            self._state.groups.is_not_bound(uid)
 
     def expire(self) -> list[Assumed]:
         """Forgets those that have been assumed for too long, and returns them."""
-        now = self._clock()
         with self._lock:
-            for uid in [uid for uid, until in self._gone.items() if until <= now]:
-                del self._gone[uid]
-            late = []
-            for each in self._assumed.values():
-                is_over = each.hold is not None and self._groups.is_over(each.hold, now)
-                if is_over or (each.until is not None and each.until <= now):
-                    late.append(each)
-            for each in late:
-                self._forget(each.uid)
-                if each.hold is not None:
-                    self._groups.fails(each.hold.group)
-            self._groups.expire(now)
-        return late
+            return self._state.expire()
 
     def counts(self) -> dict[str, int]:
         """For metrics: nodes by whether they serve, pods by what is known of them, bytes of their devices."""
         with self._lock:
-            found = dict.fromkeys(("nodes", "unusable_nodes", "devices", "memory", "free"), 0)
-            for node in self._nodes.values():
-                found["unusable_nodes" if node.devices.why_not else "nodes"] += 1
-                self._count(node)
-                found["devices"] += len(node.devices.totals)
-                found["memory"] += sum(node.devices.totals)
-                found["free"] += sum(free for free in node.memory if free > 0)
-            bound = [pod for pod in self._pods.values() if pod.node]
-            found["held"] = sum(each.hold is not None for each in self._assumed.values())
-            found["assumed"] = len(self._assumed) - found["held"]
-            found["unverified"] = sum(pod.held is None for pod in bound)
-            found["bound"] = len(bound) - found["unverified"]
-            found["waiting"] = len(self._pods) - len(bound)
-            return found
-
-    # With the lock held
-
-    def _take(self, pod: Pod, name: str, until: float, hold: Member | None) -> Assumed | None:
-        """A place on that node, for a pod that has none; None where there is none."""
-        node = self._nodes.get(name)
-        if node is None or node.devices.why_not:
-            return None
-        self._count(node)
-        binpack = self._binpack(pod.shape, node)
-        has, effort = node.devices, placement.Effort()
-        places = placement.place(has.totals, node.memory, node.cores, pod.shape, binpack, effort, has.kinds)
-        if places is None:
-            return None
-        held = accounting.held_by_places(has, pod.shape, places)
-        assigned = accounting.assignment(pod.uid, name, has, pod.demand, places)
-        assumed = Assumed(pod.uid, name, held, assigned, until, hold)
-        self._assumed[pod.uid] = assumed
-        self._pods.setdefault(pod.uid, pod)
-        node.pods.add(pod.uid)
-        self._changed(node)
-        return assumed
-
-    def _hold_of(self, uid: str) -> Member | None:
-        """For whom the pod's place is held; None: it has none, or is being bound."""
-        assumed = self._assumed.get(uid)
-        return assumed.hold if assumed is not None else None
-
-    def _given_away(self, of: Member | None) -> dict[str, str]:
-        """By UID the nodes of pods of which the place is given away where it is needed, the group of `of`
-        apart."""
-        now = self._clock()
-        held = ((uid, each.node, each.hold) for uid, each in self._assumed.items() if each.hold is not None)
-        return {
-            uid: node
-            for uid, node, hold in held
-            if (of is None or hold.group != of.group) and self._groups.is_given_away(hold, now)
-        }
-
-    def _fits_without(
-        self, held: Mapping[str, str], names: Iterable[str], shape: PodShape, most: int
-    ) -> set[str]:
-        """Those of the nodes on which the pod would have a place but for pods with these UIDs, by which their
-        nodes are; no more than `most` are looked at."""
-        wanted, found, effort = set(held.values()), set(), placement.Effort()
-        for name in itertools.islice((name for name in names if name in wanted), most):
-            node = self._nodes.get(name)
-            if node is None or node.devices.why_not:
-                continue
-            has = node.devices
-            free = list(has.memory), list(has.cores)
-            accounting.holdings(node, self._pods, self._assumed, *free, held)
-            binpack = self._binpack(shape, node)
-            if placement.place(has.totals, *free, shape, binpack, effort, has.kinds) is not None:
-                found.add(name)
-        return found
-
-    def _forget_group(self, group: str, over: float | None = None) -> None:
-        """Nothing is held of that group any more; `over`: but for what is held beyond that time."""
-        held = ((uid, each.hold) for uid, each in self._assumed.items())
-        for uid in [
-            uid
-            for uid, hold in held
-            if hold is not None and hold.group == group and (over is None or self._groups.is_over(hold, over))
-        ]:
-            self._forget(uid)
-
-    def _new_node(self, name: str) -> Node:
-        node = self._nodes[sys.intern(name)] = Node(self._verdicts.new_number())
-        # Pods may be known before their node is.
-        node.pods.update(pod.uid for pod in self._pods.values() if pod.node == name)
-        node.pods.update(each.uid for each in self._assumed.values() if each.node == name)
-        return node
-
-    def _remove_node(self, name: str) -> None:
-        node = self._nodes.pop(name, None)
-        if node is not None:
-            self._changed(node)
-            self._verdicts.give_back(node.number)
-
-    def _changed(self, node: Node) -> None:
-        node.is_stale = True
-        self._verdicts.forget(node.number)
-
-    def _place_pod(self, pod: Pod) -> None:
-        """A pod as the API tells of it."""
-        before = self._pods.get(pod.uid)
-        if before is not None and before.node and not pod.node:
-            return  # read before it was bound
-        assumed = self._assumed.get(pod.uid)
-        if pod.failure and assumed is not None and assumed.hold is not None:
-            self._assumed[pod.uid] = assumed.replace(hold=assumed.hold.replace(failure=pod.failure))
-        if pod.node and pod.held is None:
-            # Whatever became of its annotation, it was seen what it holds.
-            if assumed is not None and assumed.node == pod.node and assumed.hold is None:
-                pod.held = assumed.held
-            elif before is not None and before.node == pod.node:
-                pod.held = before.held
-        self._pods[pod.uid] = pod
-        if pod.node and assumed is not None:
-            self._forget(pod.uid)
-        if before is not None and before.node != pod.node:
-            self._leave(pod.uid, before.node)
-        node = self._nodes.get(pod.node)
-        if node is not None:
-            node.pods.add(pod.uid)
-            self._changed(node)
-
-    def _remove_pod(self, uid: str) -> None:
-        self._gone.pop(uid, None)
-        self._gone[uid] = self._clock() + _GONE_S
-        self._forget(uid)
-        pod = self._pods.pop(uid, None)
-        if pod is not None:
-            self._leave(uid, pod.node)
-
-    def _forget(self, uid: str) -> None:
-        assumed = self._assumed.pop(uid, None)
-        if assumed is not None:
-            pod = self._pods.get(uid)
-            if pod is None or pod.node != assumed.node:
-                self._leave(uid, assumed.node)
-
-    def _leave(self, uid: str, name: str) -> None:
-        node = self._nodes.get(name)
-        if node is not None:
-            node.pods.discard(uid)
-            self._changed(node)
-
-    def _binpack(self, shape: PodShape, node: Node) -> bool:
-        return (shape.policy or node.policy or self._policy) == "binpack"
-
-    def _count(self, node: Node) -> None:
-        accounting.count(node, self._pods, self._assumed)
-
-    # Without it
+            return self._state.counts()
 
     def _verified(self, uid: str, node: str, text: str | None) -> Held | None:
         """What the pod's assignment says, if it is one of ours for that pod on that node; else None."""
