@@ -189,7 +189,10 @@ def start_agent(node: Node) -> Iterator[Callable[[], Service]]:
 
 
 def workers_of(node: Node) -> list[int]:
-    """The processes that are, or have, the node's start workers."""
+    """The processes that are, or have, the node's start workers, the one that was started first at [0].
+
+    Process numbers begin again at the bottom, so that their order says nothing about it.
+    """
     program = os.fsencode(node.prefix / "lib/xpu-container-runtime/worker.py")
     found = []
     for entry in Path("/proc").iterdir():
@@ -198,10 +201,11 @@ def workers_of(node: Node) -> list[int]:
                 program in (entry / "cmdline").read_bytes().split(b"\0")
                 and os.fsencode(node.run_dir) in (entry / "environ").read_bytes()
             ):
-                found.append(int(entry.name))
+                started = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[19])
+                found.append((started, int(entry.name)))
         except OSError:
             continue  # no process, or one that has ended meanwhile
-    return sorted(found)
+    return [pid for _, pid in sorted(found)]
 
 
 def children_of(agent: int) -> list[int]:
