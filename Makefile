@@ -1,7 +1,8 @@
 # XPU container runtime.
 #
 #   make demo    all set-up, then the main job on real containers
-#   make test    all set-up, then every test
+#   make test    all set-up, then every test; what costs minutes only where what it protects has changed
+#   make test-all   every test, whatever has changed; before a release
 #   make root    builds, and installs into build/root, which demo, tests and benchmarks run
 #   make test-kubernetes   of these the tests on a real kubelet, scheduler and API server alone
 #   make check   its set-up, then lint and unit tests: two to four minutes, and no engine
@@ -216,7 +217,6 @@ demo: packages-engine root
 	@$(PYTHON) -IS packaging/demo.py $(ROOT)
 
 # The linters take one processor, the tests another.
-# Unit tests wait more than they compute: six at a time take a third of the time on two cores.
 check: $(BUILD)/venv.stamp
 	@packaging/lint $(VENV) & lint=$$!; \
 		PYTHONPATH=src $(VENV)/bin/pytest -q -n $(WORKERS) tests/unit; tests=$$?; wait $$lint && exit $$tests
@@ -225,11 +225,17 @@ check: $(BUILD)/venv.stamp
 # leave.
 KUBERNETES_PARTS := PYTHONPATH=tests nice -n 19 $(PYTHON) -m kubernetes.parts
 
+# Tests that cost minutes are left out while what they protect is as it was when they passed
+# (tests/support/tiers.py); `make test-all` runs them whatever has changed, and writes down that they pass.
 # WORKERS=0 runs one test at a time.
-test: packages-test $(BUILD)/venv.stamp $(KUBERNETES_TOOLS)/stamp root
+test: TIER = PYTHONPATH=tests $(VENV)/bin/python -m support.tiers tests/kubernetes
+test-all: TIER := true
+test-all: ALL := --all
+.PHONY: test-all
+test test-all: packages-test $(BUILD)/venv.stamp $(KUBERNETES_TOOLS)/stamp root
 	@packaging/lint $(VENV)
-	@$(KUBERNETES_PARTS) & parts=$$!; \
-		XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest -n $(WORKERS); tests=$$?; \
+	@if $(TIER); then $(KUBERNETES_PARTS); fi & parts=$$!; \
+		XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest -n $(WORKERS) $(ALL); tests=$$?; \
 		wait $$parts && exit $$tests
 
 .PHONY: test-kubernetes

@@ -13,12 +13,14 @@ pytest_plugins = [
     "support.bundles",
     "support.kubernetes_api",
     "support.cgroups",
+    "support.costs",
     "support.device_work",
     "support.sharing_time",
     "support.simulation",
     "support.cudart",
     "support.packages",
     "support.parallel",
+    "support.tiers",
 ]
 
 

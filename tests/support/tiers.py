@@ -1,0 +1,132 @@
+"""Tests that cost minutes are left out while what they protect is as it was when they passed.
+
+They need clean distributions, a machine in qemu, a Kubernetes of their own or an emulator. `make test-all`
+(pytest --all) runs them whatever has changed, and writes down in tests/passed.json which content of the files
+below they have passed with; that file is committed. `make test` runs those whose files differ from it, and
+says of the others since when nothing has changed. What is written down is of content and not of a machine, so
+that every clone comes to the same answer.
+
+python3 -m support.tiers FOLDER: exit status 0 where the folder's tests would run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import REPOSITORY
+
+PASSED = REPOSITORY / "tests" / "passed.json"
+_PACKAGES = ("Makefile", "setup.py", "pyproject.toml", "config", "hooks", "packaging")
+_ENGINES = ("src/xpu_runtime/engines", "src/xpu_runtime/oci", "src/xpu_runtime/start", "native/launcher")
+#: What each folder, or file, alone protects: its own tests and tests/support besides. What other tests would
+#: find too is not here.
+PROTECTS = {
+    "tests/distributions": (*_PACKAGES, *_ENGINES, "src/xpu_runtime/node_setup"),
+    "tests/machine": (*_PACKAGES, *_ENGINES, "src/xpu_runtime/linux", "src/xpu_runtime/node_setup"),
+    "tests/kubernetes": (
+        *("packaging/kubernetes", "src/xpu_runtime/kubernetes", "src/xpu_runtime/node_setup"),
+        *("src/xpu_runtime/ledger", "src/xpu_runtime/request", "src/xpu_runtime/engines/containerd"),
+    ),
+    "tests/packages": (*_PACKAGES, "native", "src/xpu_runtime/kubernetes"),
+}
+
+
+def digest(tests: str) -> str:
+    """Of the names and bytes of all that these tests protect, of themselves and of what they share."""
+    found = hashlib.sha256()
+    for path in sorted(_files(tests)):
+        found.update(f"{path.relative_to(REPOSITORY)}\0{path.stat().st_mode & 0o111}\0".encode())
+        found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def _files(tests: str) -> Iterator[Path]:
+    for name in {tests, "tests/support", *PROTECTS[tests]}:
+        path = REPOSITORY / name
+        if path.is_file():
+            yield path
+        for folder, folders, files in os.walk(path):
+            folders[:] = [each for each in folders if each != "__pycache__"]
+            yield from (Path(folder, each) for each in files)
+
+
+def as_passed() -> dict[str, str]:
+    """The tests whose files are as when they passed, and the day on which they did."""
+    known = json.loads(PASSED.read_text()) if PASSED.exists() else {}
+    return {tests: day for tests, (content, day) in known.items() if content == digest(tests)}
+
+
+#: Options that leave out tests.
+_SOME = ("keyword", "markexpr", "maxfail", "deselect", "ignore", "ignore_glob", "lf")
+_LEFT_OUT = pytest.StashKey[dict[str, str]]()
+#: At the run's begin: what changes meanwhile has not passed.
+_DIGESTS = pytest.StashKey[dict[str, str]]()
+
+
+def _tests_of(nodeid: str) -> str | None:
+    return next((tests for tests in PROTECTS if nodeid.startswith(f"{tests}/")), None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also tests whose files are as when they passed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        config.stash[_LEFT_OUT] = config.workerinput["left_out"]
+        return
+    # A folder or file that is named is wanted.
+    whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
+    everything = config.getoption("all")
+    config.stash[_LEFT_OUT] = as_passed() if whole and not everything else {}
+    some = any(config.getoption(each, None) for each in _SOME)
+    config.stash[_DIGESTS] = {tests: digest(tests) for tests in PROTECTS if whole and everything and not some}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["left_out"] = node.config.stash[_LEFT_OUT]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if left_out := [item for item in items if _tests_of(item.nodeid) in config.stash[_LEFT_OUT]]:
+        items[:] = [item for item in items if _tests_of(item.nodeid) not in config.stash[_LEFT_OUT]]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode, config: pytest.Config
+) -> None:
+    for tests, day in config.stash[_LEFT_OUT].items():
+        terminalreporter.write_line(
+            f"{tests} was left out: what it protects is as it was when it passed on {day} (make test-all)"
+        )
+    if config.stash[_DIGESTS] and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        failed = {
+            _tests_of(report.nodeid)
+            for outcome in ("failed", "error")
+            for report in terminalreporter.stats.get(outcome, [])
+        }
+        _write_down(
+            {tests: content for tests, content in config.stash[_DIGESTS].items() if tests not in failed}
+        )
+
+
+def _write_down(passed: dict[str, str]) -> None:
+    known = json.loads(PASSED.read_text()) if PASSED.exists() else {}
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    known |= {tests: [content, today] for tests, content in passed.items()}
+    PASSED.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(sys.argv[1] in as_passed())
