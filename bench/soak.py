@@ -132,6 +132,7 @@ def main() -> int:
                 with contextlib.suppress(SystemExit):  # the bench's way to say that a command failed
                     refused()
                     raise AssertionError("a container that asks for more than there is was started")
+                bench.call(bench.runtime, "delete", "--force", f"{os.path.basename(bench.folder)}-refused")
                 read_metrics(bench)
             last = lowest(bench, 2)
             if minute == min(SETTLED_MINUTES, math.ceil(options.minutes)):
