@@ -12,7 +12,7 @@ import pytest
 import tomli
 
 from support.containerd_files import CRI, DOCUMENTS
-from xpu_runtime.engines.containerd import installed_version
+from xpu_runtime.engines.containerd.reader import installed_version
 
 from .conftest import Node
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from xpu_runtime.engines import docker
+
 from .conftest import Node
 from .findings import Finding, examine
 
@@ -86,7 +88,7 @@ def test_a_running_docker_takes_the_runtime_up_and_forgets_it_as_we_say_it_does(
     os.kill(pid, signal.SIGHUP)
     wait_for(socket, ("xpu", True), tmp_path / "log")
     done = node.xpu("runtime", "unconfigure", "docker", "--config", config)
-    assert "systemctl restart docker\n" in done.stdout
+    assert f"{docker.AFTER_UNCONFIGURE}\n" in done.stdout
     daemon(config)
     wait_for(socket, ("runc", False), tmp_path / "log")
 
@@ -138,17 +140,17 @@ def test_a_docker_that_has_runtimes_by_its_command_line_is_restarted_and_not_rel
     wait_for(socket, ("foo" if default else "runc", False), tmp_path / "log")
     words = ("runtime", "configure", "docker", "--config", config, "--runtime-path", "/usr/bin/true")
     advice = node.xpu(*words).stdout
-    assert "For the change to take effect: systemctl restart docker. Not a reload" in advice
+    assert f"For the change to take effect: {docker.AFTER_UNCONFIGURE}. Not a reload" in advice
     assert f"dockerd (process {pid}) would forget what only its command line names (foo)" in advice
     assert "HUP" not in advice and "reload docker" not in advice
     (unread,) = [each for each in about(node, pid) if "has not read" in each["text"]]
-    assert unread["todo"].startswith("systemctl restart docker. Not a reload")
+    assert unread["todo"].startswith(f"{docker.AFTER_UNCONFIGURE}. Not a reload")
     if not default:  # 20.10 would end; what it forgets otherwise doctor says
         os.kill(pid, signal.SIGHUP)
         wait_for(socket, ("runc", True), tmp_path / "log")
         assert "foo" not in runtimes(socket)[1]
         (lost,) = [each for each in about(node, pid) if "has forgotten" in each["text"]]
-        assert "(foo)" in lost["text"] and lost["todo"] == "systemctl restart docker"
+        assert "(foo)" in lost["text"] and lost["todo"] == docker.AFTER_UNCONFIGURE
     # What the advice does.
     daemon(config, *FOO, *default)
     wait_for(socket, ("foo" if default else "runc", True), tmp_path / "log")

@@ -20,7 +20,7 @@ DEFAULT_PATH = "/etc/docker/daemon.json"
 CONFIG_OPTIONS = ("--config-file",)
 AFTER_CONFIGURE = "systemctl reload docker, or without systemd: kill -HUP $(pidof dockerd)"
 #: At a HUP dockerd keeps what the file no longer mentions.
-AFTER_UNCONFIGURE = "systemctl restart docker"
+AFTER_UNCONFIGURE = "systemctl restart docker (without systemd: end dockerd, and start it as before)"
 
 _SPACE = " \t\r\n"
 _PROGRAM = "xpu-container-runtime"
@@ -52,6 +52,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     runtimes = _object(file.path, data, "runtimes")
     entry = (runtimes or {}).get(RUNTIME_NAME)
     was_default = data.get("default-runtime")
+    notes: tuple[str, ...] = ()
     if RUNTIME_NAME not in (runtimes or {}):
         added = {RUNTIME_NAME: {"path": runtime_path}}
         if runtimes:
@@ -76,21 +77,22 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
         member = _find(text, "runtimes", RUNTIME_NAME)
         theirs = _Source(text[member.value_start : member.end])
         text = _keep(_set(text, member, {"path": runtime_path}), RUNTIME_NAME, theirs)
+        notes = (f"runtimes.{RUNTIME_NAME} was another program's; unconfigure brings that back",)
         if was_default == RUNTIME_NAME:
             text = _keep(text, "default-runtime", was_default)
     if not set_as_default or was_default == RUNTIME_NAME:
-        return (Edit(file, text),)
+        return (Edit(file, text, notes),)
     # The file's owner has had another default since: what was kept of an earlier one is no longer his.
     for key in ("default-runtime", "default-runtime-has-entry"):
         text = _without_kept(text, key)
     if "default-runtime" not in data:
-        return (Edit(file, _add(text, _start(text), "default-runtime", RUNTIME_NAME)),)
+        return (Edit(file, _add(text, _start(text), "default-runtime", RUNTIME_NAME), notes),)
     text = _set(text, _find(text, "default-runtime"), RUNTIME_NAME)
     text = _keep(text, "default-runtime", was_default)
     if was_default in list(runtimes or {}):
         text = _keep(text, "default-runtime-has-entry", True)
     note = f"default-runtime was {json.dumps(was_default)}; unconfigure brings that back"
-    return (Edit(file, text, (note,)),)
+    return (Edit(file, text, (*notes, note)),)
 
 
 def _is_ours(entry: dict[str, Any], runtime_path: str) -> bool:

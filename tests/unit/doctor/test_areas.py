@@ -100,9 +100,24 @@ def test_nothing_is_to_be_mounted_over_hierarchies_of_v1(
     ],
 )
 def test_a_runc_that_makes_no_cgroup_v2_folder(version: str, mounted: list[Hierarchy], state: str) -> None:
-    finding = runtime.of_version("/usr/sbin/runc", version, mounted)
+    finding = runtime.of_version("/usr/sbin/runc", version, mounted, "runc")
     assert finding.state == state and version in finding.text
     assert (finding.todo is None) == (state == OK)
+
+
+def test_a_runtime_that_starts_nothing_here_or_was_never_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "_BESIDE_V1", str(tmp_path))
+
+    def state(name: str, controllers: str) -> str:
+        (tmp_path / "cgroup.controllers").write_text(controllers)
+        return runtime.of_version(f"/usr/bin/{name}", f"{name} version 1.8", [V1, V2], name).state
+
+    assert [state(name, "hugetlb\n") for name in ("runc", "crun", "youki")] == [OK, PROBLEM, WARNING]
+    assert state("crun", "\n") == OK
+    (tmp_path / "cgroup.controllers").unlink()
+    assert runtime.of_version("/usr/bin/crun", "crun version 1.8", [V2], "crun").state == OK
 
 
 def test_a_kernel_without_seccomp(tmp_path: Path) -> None:
@@ -212,7 +227,7 @@ def test_what_docker_has_forgotten_is_told_with_a_restart() -> None:
     process = Process(7, ("dockerd", "--add-runtime", "foo=/f"), 0.0)
     told = {"Runtimes": {"runc": {}, "xpu": {"path": "/x"}}}
     fine, lost = docker.compared(process, "/daemon.json", {}, "/x", told)
-    assert (fine.state, lost.state, lost.todo) == (OK, PROBLEM, "systemctl restart docker")
+    assert (fine.state, lost.state, lost.todo) == (OK, PROBLEM, docker_engine.AFTER_UNCONFIGURE)
     assert "foo" in lost.text
 
 
@@ -267,7 +282,7 @@ def test_a_containerd_that_forgets_the_runtime_in_user_namespaces_is_named(
 def test_a_runtime_that_containerd_does_not_see_is_a_problem_and_one_unlike_runc_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xpu_runtime.engines.containerd.installed_version", lambda: (2, 1))
+    monkeypatch.setattr("xpu_runtime.engines.containerd.reader.installed_version", lambda: (2, 1))
     (tmp_path / "conf.d").mkdir()
     config, ours = tmp_path / "config.toml", tmp_path / "conf.d" / "99-xpu.toml"
 

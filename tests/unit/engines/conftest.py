@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support import REPOSITORY
-from xpu_runtime.engines import containerd
+from xpu_runtime.engines.containerd import reader
 
 Xpu = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -35,7 +35,7 @@ def xpu() -> Xpu:
 def _no_containerd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What configure writes depends on the installed containerd: none, where a test puts none on PATH."""
     if "containerd_says" not in request.fixturenames:
-        monkeypatch.setattr(containerd, "installed_version", lambda: None)
+        monkeypatch.setattr(reader, "installed_version", lambda: None)
 
 
 @pytest.fixture

@@ -81,6 +81,40 @@ def test_the_runtime_is_made_like_runc_so_that_cgroups_are_driven_alike() -> Non
     assert after["runtimes"]["xpu"]["options"] == {"SystemdCgroup": True, "BinaryName": PROGRAM}
 
 
+NVIDIA = f'[{CRI}.containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n'
+RUNC = f"[{CRI}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"
+
+
+@pytest.mark.parametrize(
+    ("tables", "is_systemd"),
+    [
+        (f'[{CRI}.containerd]\ndefault_runtime_name = "nvidia"\n{NVIDIA}{RUNC}', True),
+        (
+            f'[{CRI}.containerd]\ndefault_runtime_name = "nvidia"\n{NVIDIA}{RUNC}'
+            f"[{CRI}.containerd.runtimes.nvidia.options]\nSystemdCgroup = false\n",
+            False,
+        ),
+        (f"{NVIDIA}{RUNC}", True),
+        (RUNC, True),
+        (f'[{CRI}.containerd.runtimes.runc]\nruntime_type = "io.containerd.kata.v2"\n', False),
+    ],
+)
+def test_cgroups_are_driven_as_by_the_default_runtime_or_else_as_by_runc(
+    tables: str, is_systemd: bool
+) -> None:
+    (edit,) = containerd.configure(file_of(f"version = 2\n{tables}"), PROGRAM, False)
+    options = cri(edit.text or "")["runtimes"]["xpu"]["options"]
+    assert options.get("SystemdCgroup", False) is is_systemd
+    assert not any("SystemdCgroup" in note for note in edit.notes)
+
+
+def test_a_table_of_our_name_that_was_another_program_s_is_told_and_comes_back() -> None:
+    text = f'version = 2\n[{CRI}.containerd.runtimes.xpu]\nruntime_type = "x"\noptions = {{ Root = "/x" }}\n'
+    (edit,) = containerd.configure(file_of(text), PROGRAM, False)
+    assert any("was another program's" in note for note in edit.notes)
+    assert cri(unconfigured(edit.text or "")) == cri(text)
+
+
 def test_containerd_s_own_runc_is_named_where_no_runtime_was() -> None:
     assert cri(configured("version = 2\n"))["runtimes"]["runc"] == {"runtime_type": "io.containerd.runc.v2"}
 

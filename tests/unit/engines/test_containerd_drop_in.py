@@ -323,6 +323,28 @@ def test_ours_from_before_that_has_another_driver_of_cgroups_than_runc_is_told(
     assert capsys.readouterr().err == ""
 
 
+def test_a_file_of_our_name_that_has_more_is_neither_written_nor_removed(containerd_2: Path) -> None:
+    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
+    foo = (
+        "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.foo]\nruntime_type = 'x'\n"
+    )
+    drop_in.write_text(foo)
+    error = refused(containerd_2)
+    assert error.what.startswith(f"{drop_in} has more than our runtime")
+    drop_in.unlink()
+    words = ("--config", containerd_2, "--runtime-path", PROGRAM)
+    in_process("configure", "containerd", *words, "--set-as-default")
+    written = drop_in.read_text()
+    drop_in.write_text(f"{written}[debug]\nlevel = 'debug'\n")
+    assert refused(containerd_2).what.startswith(f"{drop_in} has more than our runtime")
+    with pytest.raises(ConfigError):
+        in_process("unconfigure", "containerd", "--config", containerd_2)
+    assert drop_in.exists()
+    drop_in.write_text(written)
+    in_process("unconfigure", "containerd", "--config", containerd_2)
+    assert not drop_in.exists()
+
+
 def test_a_refusal_ends_the_command_with_1(xpu: Any, containerd_2: Path) -> None:
     containerd_2.write_text("imports = ['conf.d/*.toml']\n")
     done = xpu("runtime", "configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)

@@ -12,6 +12,7 @@ from xpu_runtime.doctor import engine
 from xpu_runtime.doctor.engine import Process
 from xpu_runtime.doctor.machine import Machine, listed
 from xpu_runtime.engines import containerd, docker
+from xpu_runtime.engines.containerd import outcome, reader
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import proc
@@ -42,8 +43,8 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
         file = textfile.read(path)
         ours = containerd.runtime_path(file)
         sources = containerd.sources(file)
-        hidden = containerd.unseen(file, ours) if ours else None
-        unlike = containerd.unlike_runc(file) if ours else ""
+        hidden = outcome.unseen(file, ours) if ours else None
+        unlike = outcome.unlike_others(file) if ours else ""
     except ConfigError as error:
         if isinstance(error.__cause__, PermissionError):
             yield finding.unknown(_CHECK, error.what, "run it as root")
@@ -72,7 +73,7 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
         yield finding.problem(_CHECK, text, containerd.AFTER_CONFIGURE)
     elif wrong is None:
         yield finding.ok(_CHECK, f"{who}: {path} names xpu ({ours})")
-    yield from of_version(containerd.installed_version())
+    yield from of_version(reader.installed_version())
 
 
 def of_version(version: tuple[int, int] | None) -> Iterator[Finding]:

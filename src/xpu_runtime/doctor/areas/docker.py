@@ -52,7 +52,11 @@ def look(machine: Machine) -> Iterator[Finding]:
     if wrong is not None:
         yield wrong
     about = f"{path} names xpu" if ours else f"{path} does not name xpu ({_configure(path)})"
-    yield finding.warning(_CHECK, f"installed and not running; {about}", "systemctl start docker")
+    yield finding.warning(
+        _CHECK,
+        f"installed and not running; {about}",
+        "systemctl start docker (without systemd: start dockerd)",
+    )
 
 
 def _configure(path: str) -> str:

@@ -220,7 +220,7 @@ def check(path: str, text: str, wanted: dict[str, Any], containerd: Path) -> Non
         data = parse(path, text)
     except ConfigError:
         raise _by_hand(path, containerd) from None
-    if _without_empty_tables(data) != _without_empty_tables(wanted):
+    if without_empty_tables(data) != without_empty_tables(wanted):
         raise _by_hand(path, containerd)
 
 
@@ -232,8 +232,8 @@ def _by_hand(path: str, containerd: Path) -> ConfigError:
     )
 
 
-def _without_empty_tables(data: Any) -> Any:
+def without_empty_tables(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
-    inner = {key: _without_empty_tables(value) for key, value in data.items()}
+    inner = {key: without_empty_tables(value) for key, value in data.items()}
     return {key: value for key, value in inner.items() if value != {}}
