@@ -14,7 +14,7 @@ import tomli
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLES = {
-    "nvidia-cuda-runtime": REPOSITORY / "native/interposer/nvidia/cuda/functions.txt",
+    "nvidia-cuda-runtime": REPOSITORY / "native/interposer/nvidia/cuda/driver/functions.txt",
     "nvidia-nvml-dev": REPOSITORY / "native/interposer/nvidia/nvml/functions.txt",
 }
 #: Of each wheel, the files that declare the driver's functions.

@@ -27,13 +27,22 @@ ORDER = {
     "native/account": ("native/abi", "native/clock"),
     "native/interposer/nvidia": (),
     "native/interposer/nvidia/client": ("native/account", "native/headers/nvml"),
-    "native/interposer/nvidia/cuda": (
-        "native/abi",
-        "native/account",
-        "native/headers/cuda",
-        "native/headers/nvml",
-        "native/interposer/nvidia/client",
-    ),
+    **{
+        f"native/interposer/nvidia/cuda/{name}": (
+            "native/abi",
+            "native/account",
+            "native/headers/cuda",
+            "native/headers/nvml",
+            "native/interposer/nvidia/client",
+            *(f"native/interposer/nvidia/cuda/{each}" for each in lower),
+        )
+        for name, lower in (
+            ("driver", ()),
+            ("memory", ("driver",)),
+            ("pacing", ("driver",)),
+            ("calls", ("driver", "memory", "pacing")),
+        )
+    },
     "native/interposer/nvidia/nvml": (
         "native/account",
         "native/headers/nvml",

@@ -24,7 +24,7 @@ VERSIONS = (11000, 11030, 11070, 12000, 12020, 12080, 13000)
 FLAGS = (0, 1, 2)
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 #: What was decided about each function, and what the libraries of each driver branch are thought to export.
-DECIDED, LISTED = "native/interposer/nvidia/cuda/functions.txt", "sim/exports/libcuda.txt"
+DECIDED, LISTED = "native/interposer/nvidia/cuda/driver/functions.txt", "sim/exports/libcuda.txt"
 #: A debugger's interface.
 _DEBUGGER = "cudbg"
 _VARIANT = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")

@@ -17,7 +17,10 @@ from support import REPOSITORY
 NATIVE = REPOSITORY / "native"
 #: Each library's folders, the lowest first.
 LIBRARIES = {
-    "libcuda": ("account", "interposer/nvidia/client", "interposer/nvidia/cuda"),
+    "libcuda": (
+        *("account", "interposer/nvidia/client", "interposer/nvidia/cuda/driver"),
+        *("interposer/nvidia/cuda/memory", "interposer/nvidia/cuda/pacing", "interposer/nvidia/cuda/calls"),
+    ),
     "libnvidia-ml": ("account", "interposer/nvidia/client", "interposer/nvidia/nvml"),
 }
 INCLUDES = (f"-I{NATIVE}", f"-I{NATIVE}/interposer/nvidia")

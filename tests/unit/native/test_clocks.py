@@ -10,9 +10,9 @@ import pytest
 
 from support import REPOSITORY
 
-SOURCE = REPOSITORY / "native/interposer/nvidia/cuda/clocks.c"
+SOURCE = REPOSITORY / "native/interposer/nvidia/cuda/pacing/clocks.c"
 US, MS, S = 1000, 1_000_000, 1_000_000_000
-#: What counts as waiting in sweep.c.
+#: What counts as waiting in timeline.c.
 WAITED = 30 * US
 
 

@@ -11,7 +11,7 @@ import pytest
 from support import REPOSITORY
 
 NATIVE = REPOSITORY / "native"
-CUDA = NATIVE / "interposer/nvidia/cuda"
+NVIDIA = NATIVE / "interposer/nvidia"
 UNKNOWN = 1_000_000
 
 
@@ -20,9 +20,10 @@ class Costs:
 
     def __init__(self, folder: Path) -> None:
         made = folder / "costs.so"
-        includes = [f"-I{NATIVE}", f"-I{CUDA}"]
+        includes = [f"-I{NATIVE}", f"-I{NVIDIA}"]
         flags = ["-std=c11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC"]
-        subprocess.run(["gcc", *flags, *includes, "-o", made, CUDA / "costs.c"], check=True, timeout=60)
+        source = NVIDIA / "cuda/pacing/costs.c"
+        subprocess.run(["gcc", *flags, *includes, "-o", made, source], check=True, timeout=60)
         self._library = ctypes.CDLL(str(made))
         self._library.xpu_cost_of.restype = ctypes.c_uint16
         self._library.xpu_cost_ns.restype = ctypes.c_uint64

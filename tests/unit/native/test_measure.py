@@ -1,4 +1,4 @@
-"""What a context has used of a device's time, as the pacer reckons it from markers and probes.
+"""What a context has used of a device's time, as the pacer counts it from markers and probes.
 
 The device here is a few lines of Python: contexts have slices in turn, and some leave some of theirs. That
 the pacer's own reading of a driver is right is shown on the simulated card.
@@ -15,7 +15,7 @@ import pytest
 
 from support import REPOSITORY
 
-SOURCE = REPOSITORY / "native/interposer/nvidia/cuda/measure.c"
+SOURCE = REPOSITORY / "native/interposer/nvidia/cuda/pacing/measure.c"
 US, MS, S = 1000, 1_000_000, 1_000_000_000
 SLICE = 1024 * US
 

@@ -1,0 +1,76 @@
+/*
+ * Logical endpoints (CUDA 13.3), the heirs of multicast objects: what is bound to one by this process lives
+ * until it is unbound, or the endpoint is destroyed here. What they take themselves is in what the driver
+ * reports.
+ *
+ * One that is imported may lead to memory of other processes, which must stay charged as long.
+ */
+#define _GNU_SOURCE
+#include "cuda/driver/real.h"
+#include "cuda/memory/bindings.h"
+#include "cuda/memory/reconcile.h"
+#include "cuda/memory/reservation.h"
+#include "cuda/memory/share.h"
+
+XPU_INTERPOSE(cuLogicalEndpointBindAddr)
+XPU_INTERPOSE(cuLogicalEndpointBindMem)
+XPU_INTERPOSE(cuLogicalEndpointDestroy)
+XPU_INTERPOSE(cuLogicalEndpointImport)
+XPU_INTERPOSE(cuLogicalEndpointUnbind)
+
+static struct xpu_binding_place place_in(CUlogicalEndpointId id, cuuint64_t offset, cuuint64_t size) {
+    return (struct xpu_binding_place){XPU_ENDPOINTS, id, offset, size};
+}
+
+CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,
+                                  CUmemGenericAllocationHandle memory, cuuint64_t memory_offset,
+                                  cuuint64_t size, unsigned long long flags) {
+    const struct xpu_binding_place place = place_in(id, offset, size);
+    CUresult result;
+    struct xpu_binding *binding = xpu_binding_begin(&place, memory, &result);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuLogicalEndpointBindMem)(id, device, offset, memory, memory_offset, size, flags);
+    return xpu_binding_end(result, binding);
+}
+
+CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset, void *pointer,
+                                   cuuint64_t size, unsigned long long flags) {
+    const struct xpu_binding_place place = place_in(id, offset, size);
+    CUresult result;
+    struct xpu_binding *binding = xpu_binding_begin_at(&place, (uintptr_t)pointer, &result);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuLogicalEndpointBindAddr)(id, device, offset, pointer, size, flags);
+    return xpu_binding_end(result, binding);
+}
+
+CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,
+                                 cuuint64_t size) {
+    const struct xpu_binding_place place = place_in(id, offset, size);
+    struct xpu_binding *taken = xpu_unbind_begin(place.space, id, device, &place);
+    xpu_operation_begin();
+    CUresult result = xpu_unbind_end(REAL(cuLogicalEndpointUnbind)(id, device, offset, size), taken);
+    xpu_operation_end();
+    return result;
+}
+
+CUresult cuLogicalEndpointImport(CUlogicalEndpointId id, const void *handle,
+                                 CUlogicalEndpointIpcHandleType type) {
+    struct xpu_entry entry = {.key = id, .space = XPU_ENDPOINTS, .kind = XPU_VMM};
+    xpu_share_open_begin();
+    CUresult result = REAL(cuLogicalEndpointImport)(id, handle, type);
+    xpu_share_open_end(result, &entry);
+    return result;
+}
+
+/* One that was made here has no entry: there is nothing of it to count. */
+CUresult cuLogicalEndpointDestroy(CUlogicalEndpointId id) {
+    struct xpu_binding *taken = xpu_unbind_begin(XPU_ENDPOINTS, id, 0, NULL);
+    struct xpu_entry entry;
+    bool imported = xpu_table_find(XPU_ENDPOINTS, id, &entry);
+    xpu_operation_begin();
+    CUresult result = xpu_unbind_end(REAL(cuLogicalEndpointDestroy)(id), taken);
+    if (result == CUDA_SUCCESS && imported)
+        xpu_share_drop(XPU_ENDPOINTS, id, entry.serial);
+    xpu_operation_end();
+    return result;
+}

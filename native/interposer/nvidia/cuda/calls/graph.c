@@ -1,0 +1,333 @@
+/*
+ * Launches of graphs go through the pacer, each as one launch. The rest is about graphs with nodes that
+ * allocate. What they take at a launch stays with the driver, for the next one: the
+ * account holds what it has reserved for the graphs of each device.
+ *
+ * What a launch may take at most is known when the graph is made executable: the addresses of its
+ * allocations are fixed then, and those that never live at the same time share theirs. Most programs have no
+ * such graphs; for them a launch costs one load of a flag.
+ */
+#define _GNU_SOURCE
+#include "graph.h"
+#include "cuda/driver/devices.h"
+#include "cuda/driver/mps.h"
+#include "cuda/driver/real.h"
+#include "cuda/memory/footprint.h"
+#include "cuda/memory/reconcile.h"
+#include "cuda/pacing/pacer.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+XPU_INTERPOSE(cuDeviceGraphMemTrim)
+XPU_INTERPOSE(cuGraphAddMemAllocNode)
+XPU_INTERPOSE(cuGraphAddNode)
+XPU_INTERPOSE(cuGraphAddNode_v2)
+XPU_INTERPOSE(cuGraphAddNode_v3)
+XPU_INTERPOSE(cuGraphExecDestroy)
+XPU_INTERPOSE(cuGraphExecUpdate)
+XPU_INTERPOSE(cuGraphExecUpdate_v2)
+XPU_INTERPOSE(cuGraphInstantiate)
+XPU_INTERPOSE(cuGraphInstantiateWithFlags)
+XPU_INTERPOSE(cuGraphInstantiateWithParams)
+XPU_INTERPOSE(cuGraphInstantiateWithParams_ptsz)
+XPU_INTERPOSE(cuGraphInstantiate_v2)
+XPU_INTERPOSE(cuGraphLaunch)
+XPU_INTERPOSE(cuGraphLaunch_ptsz)
+XPU_INTERPOSE(cuGraphUpload)
+XPU_INTERPOSE(cuGraphUpload_ptsz)
+XPU_NEED(cuStreamGetId)
+XPU_NEED(cuStreamIsCapturing)
+
+static bool memory_nodes; /* atomic; once true, it stays */
+
+static void forget(void) { memory_nodes = false; }
+XPU_AT_FORK(forget)
+
+void xpu_graph_gets_memory(void) { __atomic_store_n(&memory_nodes, true, __ATOMIC_RELAXED); }
+bool xpu_graphs_with_memory(void) { return __atomic_load_n(&memory_nodes, __ATOMIC_RELAXED); }
+
+bool xpu_is_capturing(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Before a node that allocates is added. */
+static CUresult adds_memory(const CUmemLocation *location) {
+    xpu_graph_gets_memory();
+    return xpu_location_known(location);
+}
+
+static CUresult adds(const CUgraphNodeParams *params) {
+    return params && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC
+               ? adds_memory(&params->alloc.poolProps.location)
+               : CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
+    CUresult result = params ? adds_memory(&params->poolProps.location) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params)
+                                  : result;
+}
+
+CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                        CUgraphNodeParams *params) {
+    CUresult result = adds(params);
+    return result == CUDA_SUCCESS ? REAL(cuGraphAddNode)(node, graph, dependencies, count, params) : result;
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                           const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
+    CUresult result = adds(params);
+    return result == CUDA_SUCCESS ? REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params)
+                                  : result;
+}
+
+CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                           const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
+    CUresult result = adds(params);
+    return result == CUDA_SUCCESS ? REAL(cuGraphAddNode_v3)(node, graph, dependencies, edges, count, params)
+                                  : result;
+}
+
+/* ---- executable graphs ---- */
+
+static bool footprint_of(CUgraph graph, struct xpu_footprint **footprint) {
+    *footprint = NULL;
+    return !xpu_graphs_with_memory() || xpu_footprint_of(graph, footprint);
+}
+
+static struct xpu_footprint *footprint_of_exec(CUgraphExec exec) {
+    struct xpu_entry entry;
+    return xpu_table_find(XPU_GRAPHS, (uintptr_t)exec, &entry)
+               ? (struct xpu_footprint *)(uintptr_t)entry.extra
+               : NULL;
+}
+
+static void forget_exec(CUgraphExec exec) {
+    struct xpu_entry entry;
+    if (xpu_table_take(XPU_GRAPHS, (uintptr_t)exec, 0, &entry))
+        free((void *)(uintptr_t)entry.extra);
+}
+
+static bool keep(CUgraphExec exec, struct xpu_footprint *footprint) {
+    struct xpu_entry entry = {
+        .key = (uintptr_t)exec, .extra = (uintptr_t)footprint, .kind = XPU_GRAPH, .space = XPU_GRAPHS};
+    struct xpu_entry replaced = {0};
+    if (!footprint) {
+        forget_exec(exec); /* one of this address that ended unseen */
+        return true;
+    }
+    if (!xpu_table_put(&entry, &replaced))
+        return false;
+    free((void *)(uintptr_t)replaced.extra);
+    return true;
+}
+
+/* ---- launching ---- */
+
+struct launching {
+    struct xpu_footprint *footprint;
+    size_t begun;
+    struct xpu_launch launches[XPU_DEVICES];
+    struct xpu_pool_growth each[XPU_DEVICES];
+};
+
+static void end(struct launching *launching, CUresult result) {
+    for (size_t i = 0; i < launching->begun; i++) {
+        (void)xpu_pool_growth_end(&launching->each[i]);
+        if (result == CUDA_SUCCESS)
+            xpu_launch_end(&launching->launches[i], &launching->footprint->each[i],
+                           xpu_pool_growth_alone(&launching->each[i]));
+    }
+}
+
+/* A number that no other stream has. A handle is not one: it may be handed out again, and the default ones
+ * stand for a stream of each thread or of each context. */
+static uint64_t id_of(CUstream stream, bool per_thread) {
+    unsigned long long id = 0;
+    CUcontext context = NULL;
+    if (per_thread && !stream)
+        stream = CU_STREAM_PER_THREAD;
+    if (REAL(cuStreamGetId)(stream, &id) == CUDA_SUCCESS && id)
+        return id;
+    if (stream == CU_STREAM_PER_THREAD)
+        return (uint64_t)pthread_self();
+    if (stream && stream != CU_STREAM_LEGACY)
+        return (uintptr_t)stream;
+    (void)xpu_stream_context(stream, &context);
+    return (uintptr_t)context;
+}
+
+/* Lets a launch or an upload in. */
+static CUresult begin(struct launching *launching, struct xpu_footprint *footprint, CUstream stream,
+                      bool per_thread) {
+    CUresult result = CUDA_SUCCESS;
+    launching->footprint = footprint;
+    launching->begun = 0;
+    uint64_t id = footprint ? id_of(stream, per_thread) : 0;
+    for (size_t i = 0; footprint && i < footprint->count && result == CUDA_SUCCESS; i++) {
+        xpu_launch_begin(&launching->launches[i], &footprint->each[i], id);
+        result = xpu_pool_growth_begin(&launching->each[i], footprint->each[i].memory,
+                                       launching->launches[i].bytes);
+        xpu_launch_admitted(&launching->launches[i], &footprint->each[i]);
+        launching->begun += result == CUDA_SUCCESS;
+    }
+    if (result != CUDA_SUCCESS)
+        end(launching, result);
+    return result;
+}
+
+static CUresult launching_call(CUresult (*call)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream,
+                               bool per_thread) {
+    struct launching launching;
+    CUresult result = begin(&launching, footprint_of_exec(exec), stream, per_thread);
+    if (result == CUDA_SUCCESS) {
+        result = call(exec, stream);
+        end(&launching, result);
+    }
+    return result;
+}
+
+/* Ahead of all else in a launch: no memory, nothing to do. */
+#define IF_MEMORY(call, exec, stream, per_thread)                                                            \
+    (__builtin_expect(xpu_graphs_with_memory(), 0) ? launching_call(call, exec, stream, per_thread)          \
+                                                   : call(exec, stream))
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    XPU_PACED(stream, false, exec, 0, IF_MEMORY(REAL(cuGraphLaunch), exec, stream, false));
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+    XPU_PACED(stream, true, exec, 0, IF_MEMORY(REAL(cuGraphLaunch_ptsz), exec, stream, true));
+}
+
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
+    return xpu_mps_explained(IF_MEMORY(REAL(cuGraphUpload), exec, stream, false));
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
+    return xpu_mps_explained(IF_MEMORY(REAL(cuGraphUpload_ptsz), exec, stream, true));
+}
+
+/* ---- making executable ---- */
+
+/* One call for its five versions. */
+struct instantiation {
+    CUgraphExec *exec;
+    CUgraph graph;
+    CUgraphNode *error_node;
+    char *log;
+    size_t capacity;
+    unsigned long long flags;
+    CUDA_GRAPH_INSTANTIATE_PARAMS *params;
+    bool per_thread;
+};
+
+static CUresult instantiate(CUresult (*call)(const struct instantiation *), const struct instantiation *of) {
+    struct xpu_footprint *footprint;
+    struct launching launching;
+    if (!footprint_of(of->graph, &footprint))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    bool uploads = of->params && (of->params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+    CUresult result = begin(&launching, uploads ? footprint : NULL,
+                            uploads ? of->params->hUploadStream : NULL, of->per_thread);
+    if (result == CUDA_SUCCESS) {
+        result = call(of);
+        end(&launching, result);
+    }
+    if (result != CUDA_SUCCESS) {
+        free(footprint);
+    } else if (!keep(*of->exec, footprint)) {
+        free(footprint);
+        (void)REAL(cuGraphExecDestroy)(*of->exec);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+static CUresult by_v1(const struct instantiation *of) {
+    return REAL(cuGraphInstantiate)(of->exec, of->graph, of->error_node, of->log, of->capacity);
+}
+
+static CUresult by_v2(const struct instantiation *of) {
+    return REAL(cuGraphInstantiate_v2)(of->exec, of->graph, of->error_node, of->log, of->capacity);
+}
+
+static CUresult by_flags(const struct instantiation *of) {
+    return REAL(cuGraphInstantiateWithFlags)(of->exec, of->graph, of->flags);
+}
+
+static CUresult by_params(const struct instantiation *of) {
+    return REAL(cuGraphInstantiateWithParams)(of->exec, of->graph, of->params);
+}
+
+static CUresult by_params_ptsz(const struct instantiation *of) {
+    return REAL(cuGraphInstantiateWithParams_ptsz)(of->exec, of->graph, of->params);
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log,
+                            size_t capacity) {
+    return instantiate(by_v1,
+                       &(struct instantiation){exec, graph, error_node, log, capacity, 0, NULL, false});
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log,
+                               size_t capacity) {
+    return instantiate(by_v2,
+                       &(struct instantiation){exec, graph, error_node, log, capacity, 0, NULL, false});
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    return instantiate(by_flags, &(struct instantiation){.exec = exec, .graph = graph, .flags = flags});
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+    return instantiate(by_params, &(struct instantiation){.exec = exec, .graph = graph, .params = params});
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+    return instantiate(
+        by_params_ptsz,
+        &(struct instantiation){.exec = exec, .graph = graph, .params = params, .per_thread = true});
+}
+
+/* After an update the executable has the allocations of the graph, and no longer its own. */
+static CUresult updated(CUresult result, CUgraphExec exec, CUgraph graph) {
+    struct xpu_footprint *footprint;
+    if (result == CUDA_SUCCESS && footprint_of(graph, &footprint) && !keep(exec, footprint))
+        free(footprint);
+    return result;
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error_node,
+                           CUgraphExecUpdateResult *update) {
+    return updated(REAL(cuGraphExecUpdate)(exec, graph, error_node, update), exec, graph);
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info) {
+    return updated(REAL(cuGraphExecUpdate_v2)(exec, graph, info), exec, graph);
+}
+
+/* Forgotten before the call: another thread may be handed the same address at once. */
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    if (xpu_graphs_with_memory())
+        forget_exec(exec);
+    CUresult result = REAL(cuGraphExecDestroy)(exec);
+    if (result == CUDA_SUCCESS && xpu_graphs_with_memory())
+        xpu_pool_memories_refresh(-1);
+    return result;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    xpu_operation_begin();
+    CUresult result = REAL(cuDeviceGraphMemTrim)(device);
+    if (result == CUDA_SUCCESS && xpu_graphs_with_memory())
+        xpu_pool_memories_refresh(-1);
+    xpu_operation_end();
+    return result;
+}

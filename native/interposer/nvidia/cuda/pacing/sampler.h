@@ -1,0 +1,26 @@
+/*
+ * Measuring: markers are read, it is probed whose turn it is, and what launches were charged is settled with
+ * what they have used. Who looks is a thread of ours, one a process; where that cannot be started, the
+ * program's.
+ */
+#ifndef XPU_INTERPOSER_SAMPLER_H
+#define XPU_INTERPOSER_SAMPLER_H
+
+#include "tracker.h"
+
+/* Counts up while anything is measured: what was marked at an earlier count may be marked again. */
+extern uint32_t xpu_sampler_tick __attribute__((visibility("hidden"))); /* atomic */
+
+/* Has it look at the trackers, as a stream has got work. */
+void xpu_sampler_wake(void);
+/* Returns when what has ended by now is measured, or after 5 ms. */
+void xpu_sampler_look(void);
+/* On this thread of the program, if `xpu_sampler_without_thread` and nobody has looked just now. */
+void xpu_sampler_look_without_thread(void);
+/* Waits until who looks is in no call of the driver for this tracker, some tenths of a second at most. */
+void xpu_sampler_leave(struct xpu_tracker *tracker);
+
+/* Whether only threads of the program look: no other can be started, or the program is ending. */
+bool xpu_sampler_without_thread(void);
+
+#endif

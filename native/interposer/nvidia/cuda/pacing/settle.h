@@ -1,0 +1,14 @@
+/*
+ * The container's budget, which was charged by predictions, is corrected by what was measured.
+ */
+#ifndef XPU_INTERPOSER_SETTLE_H
+#define XPU_INTERPOSER_SETTLE_H
+
+#include "tracker.h"
+
+/* By all that is known of the tracker's context now. For who looks. */
+void xpu_settle(struct xpu_tracker *tracker);
+/* Puts a tracker out of use whose context has ended, or is about to; its predictions are given up. */
+void xpu_tracker_drop(struct xpu_tracker *tracker);
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * What has happened in a tracker since the last look, in the order of the device's clock.
+ */
+#ifndef XPU_INTERPOSER_TIMELINE_H
+#define XPU_INTERPOSER_TIMELINE_H
+
+#include "tracker.h"
+
+enum {
+    XPU_MOST_TIME_POINTS = XPU_TRACKER_EVENTS + XPU_TRACKER_STREAMS + XPU_TRACKER_PROBES,
+    /* What the device makes of a call so soon after it was waiting for nothing else, ns; and a pause in a
+     * stream's work that is none. */
+    XPU_IDLE_NS = 8000,
+};
+
+enum xpu_happening {
+    XPU_BEGINS,      /* a stream's work, by its marker */
+    XPU_RESUMES,     /* the same, without a marker: by when it was launched */
+    XPU_ENDS,        /* work, by its marker */
+    XPU_ASSUMED_END, /* the same, without a marker: by what was predicted */
+    XPU_PROBE,
+};
+
+struct xpu_time_point {
+    int64_t at; /* ns of the device's clock */
+    enum xpu_happening what;
+    struct xpu_tracked_stream *on;
+    int64_t completed; /* of a probe that took its time; 0: it was at its turn */
+};
+
+/* A probe that is to be the next reference, and when it completed; at 0: none. */
+struct xpu_reference {
+    unsigned probe;
+    int64_t at;
+};
+
+struct xpu_timeline {
+    struct xpu_time_point points[XPU_MOST_TIME_POINTS];
+    unsigned count;
+    int64_t until; /* what is later is not known yet */
+    struct xpu_reference reference;
+};
+
+/* Records a probe while there is work, if this is a time for it that nobody chose, and reads those that have
+ * completed. */
+void xpu_timeline_begin(struct xpu_timeline *timeline, struct xpu_tracker *tracker, bool probes);
+/* Reads a stream's markers. */
+void xpu_timeline_markers(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                          struct xpu_tracked_stream *on);
+/* All markers that have completed are read: what comes later is compared with a newer reference. */
+void xpu_timeline_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker);
+/* In its place, by its time. */
+void xpu_timeline_add(struct xpu_timeline *timeline, struct xpu_time_point point);
+/* Whether a probe waited for another context's turn. */
+bool xpu_probe_waited(const struct xpu_tracker *tracker, const struct xpu_time_point *probe);
+
+#endif

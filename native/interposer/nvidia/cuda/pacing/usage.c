@@ -1,0 +1,381 @@
+/*
+ * What follows from what has happened: how much of the device's time launches have used, and what a launch
+ * costs.
+ */
+#define _GNU_SOURCE
+#include "usage.h"
+#include "account/budget.h"
+
+enum {
+    /* What work has used beside others is known to a slice of theirs or so: from here on it is believed. */
+    SURE_NS = 5000000,
+    /* By so much a launch may take longer unseen, if it has ended before its marker is recorded. */
+    HIDDEN_NS = 30000,
+    /* So many waits of probes tell how long others' turns are. */
+    MANY_WAITS = 32,
+    /* And of work so short, prediction says more: probes are as far apart. */
+    SHORT_NS = 500000,
+};
+
+/* Beside others, what passed and is more than this times what was predicted holds a turn of theirs. */
+static const double BELIEVED = 1.7;
+
+static void learn(const struct xpu_marker *marker, double took, enum xpu_cost_sure sure) {
+    if (marker->mixed == 1 && marker->counts[0] == marker->count) {
+        xpu_cost_learn(marker->costs[0], took / marker->count, sure);
+        return;
+    }
+    /* Several kinds: each is as far from its prediction as all together. */
+    double by = marker->ns ? took / (double)marker->ns : 1;
+    bool known;
+    for (uint32_t i = 0; i < marker->mixed; i++)
+        xpu_cost_learn(marker->costs[i], (double)xpu_cost_ns(marker->costs[i], &known) * by, sure);
+}
+
+/* What launches take that were never measured before: the next ones are let go by that. */
+static void learn_unknown(struct xpu_tracker *tracker, double took) {
+    double before = (double)__atomic_load_n(&tracker->unknown_ns, __ATOMIC_RELAXED);
+    double after = took < XPU_TRACKER_UNKNOWN_NS ? before + (took - before) / 4 : XPU_TRACKER_UNKNOWN_NS;
+    __atomic_store_n(&tracker->unknown_ns, (uint64_t)after, __ATOMIC_RELAXED);
+}
+
+/* What a marker shows of the launches before it. Times in ns. */
+struct shown {
+    double used;    /* of the device, since the marker before, by probes */
+    double passed;  /* since then, while the stream had work */
+    double last;    /* since the last launch */
+    bool others;    /* had the device for a part of that */
+    bool alone;     /* of late the device was the context's own all the time */
+    bool longer;    /* the last launch took much longer than was predicted */
+    bool predicted; /* the launches count as `own`, and not as `used` */
+    bool by_turns;  /* and that is of what passed, not of what was predicted */
+    double own;
+    enum xpu_cost_sure sure;
+};
+
+/* How long others have the device between two turns of the context, ns; 0: that varies. A probe comes at any
+ * time of their turn: it waits for half of it on average. */
+static double others_turn(const struct xpu_tracker *tracker) {
+    bool same = tracker->wait > 0.4 * tracker->longest_wait && tracker->wait < 0.6 * tracker->longest_wait;
+    return tracker->waits >= MANY_WAITS && same ? 1.02 * tracker->longest_wait : 0;
+}
+
+static void note_wait(struct xpu_tracker *tracker, double ns) {
+    tracker->waits++;
+    tracker->longest_wait -= tracker->longest_wait / 4096;
+    if (ns > tracker->longest_wait)
+        tracker->longest_wait = ns;
+    tracker->wait += (ns - tracker->wait) / (tracker->waits < MANY_WAITS ? tracker->waits : MANY_WAITS);
+}
+
+/* Whether the launches before a marker count as what they were predicted to use: beside others, time that was
+ * theirs may lie between two probes and be taken for the container's, or the other way round. Only where all
+ * of the time was this stream's work, as others of the tracker are counted with it. */
+static bool counts_as_predicted(const struct xpu_tracker *tracker, const struct xpu_tracked_stream *on,
+                                const struct xpu_marker *marker, double passed) {
+    return tracker->beside_others && tracker->measure.active == 1 && !marker->unknown &&
+           marker->ns < SHORT_NS && passed > 0.99 * (double)(tracker->measure.at - on->from);
+}
+
+/* What the launches have used beside others, which probes are too far apart to tell: what passed, less whole
+ * turns of the others where these are all as long; else what was predicted. */
+static double own(const struct xpu_marker *marker, const struct xpu_tracked_stream *on, struct shown *shown,
+                  double turn) {
+    double ns = (double)marker->ns, turns = turn > 0 ? (shown->passed - ns) / turn : 0;
+    double rest = shown->passed - (turns > 0 ? (double)(int64_t)(turns + 0.5) * turn : 0);
+    shown->by_turns = turn > 2 * XPU_IDLE_NS && rest > 0 && !marker->pauses && !marker->past && !on->guessed;
+    if (shown->by_turns)
+        return rest;
+    return ns < shown->passed ? ns : shown->passed;
+}
+
+static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_tracker *tracker,
+                             const struct xpu_tracked_stream *on) {
+    const struct xpu_measure *measure = &tracker->measure;
+    struct shown shown = {
+        .used = xpu_measure_used(measure) - on->used_before,
+        .passed = measure->passed_each - on->passed_before,
+        .last = (double)(marker->at - (marker->last + tracker->clocks.offset)) - tracker->delay,
+        .others = measure->waited > on->waited_before,
+        .alone = measure->turn > 0.97,
+    };
+    double expected = (double)(marker->expected - marker->last);
+    shown.longer = shown.alone && !marker->past && shown.last > expected * 1.5 + XPU_IDLE_NS;
+    shown.predicted = counts_as_predicted(tracker, on, marker, shown.passed) && !shown.longer;
+    if (shown.predicted)
+        shown.own = own(marker, on, &shown, others_turn(tracker));
+    shown.sure = shown.alone ? XPU_COST_SURE : shown.predicted ? XPU_COST_EITHER : XPU_COST_UNSURE;
+    return shown;
+}
+
+/* Probes are right over some time: where they say much more than what was predicted, that counts too. */
+static void count_own(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
+                      const struct xpu_marker *marker, const struct shown *shown) {
+    double other = shown->used - shown->own, counted = on->doubt.counted + shown->own;
+    double more = xpu_doubt_adds(&on->doubt, shown->own, other);
+    if (more > 0)
+        learn(marker, (double)marker->ns * (1 + more / counted), XPU_COST_SURE);
+    xpu_measure_take_back(&tracker->measure, other - more);
+    on->predicted = true;
+}
+
+/* Whatever else is not known: since the first was launched no more time has passed than this. */
+static void learn_at_most(const struct xpu_tracker *tracker, const struct xpu_marker *marker) {
+    double most = (double)(marker->at - (marker->first + tracker->clocks.offset)) + XPU_IDLE_NS;
+    if (!marker->gathered && most > 0 && most < (double)marker->ns)
+        learn(marker, most, XPU_COST_UNSURE);
+}
+
+/* Work that had ended when its marker was recorded: what passed until then is what it took at most. It is as
+ * good as right where the marker was recorded at once, and wrong by as much as the clocks are compared
+ * wrongly, which of a kernel of 3 us can be all of it: one such time counts little, in either direction. Were
+ * only those believed that are less, it would be learnt in the end to take nothing. */
+static void learn_past(const struct xpu_marker *marker, double took) {
+    bool at_once = marker->recorded - marker->last < XPU_IDLE_NS;
+    double before = (double)marker->last_ns, least = before / 2, most = 2 * before + 1000;
+    if (took >= before && !at_once)
+        return;
+    xpu_cost_learn(marker->last_cost, took < least ? least : took > most ? most : took, XPU_COST_EITHER);
+}
+
+/* One launch after a pause, the last: it is learnt from, if the marker had to wait for it; and one that came
+ * late still says how long the launch took at most. */
+static void learn_last(const struct xpu_marker *marker, const struct shown *shown, bool guessed) {
+    bool only = marker->count == 1 && !guessed;
+    double took = only && !marker->past && shown->passed < shown->last ? shown->passed : shown->last;
+    if ((!shown->alone && !only) || shown->others ||
+        (shown->predicted && took > BELIEVED * (double)marker->last_ns))
+        return;
+    if (marker->past && !marker->unknown)
+        learn_past(marker, took);
+    else
+        xpu_cost_learn(marker->last_cost, took, shown->sure);
+}
+
+/* What the launches before this marker have used. Between two markers of a stream that always had work, it is
+ * the time that passed, less what others had of it; and where these had nothing, costs are learnt from it.
+ *
+ * But a stream whose launches come slower than they run has pauses; a thread that lost its processor between
+ * a launch and its marker marks an end that is long past; and work whose begin was not marked may have waited
+ * for its turn first. Then the time that passed is too much, and what was learnt is used. */
+static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
+                         const struct xpu_marker *marker) {
+    struct shown shown = shown_by(marker, tracker, on);
+    bool always_worked = !marker->pauses && !marker->past, only_this = tracker->measure.active == 1;
+    on->predicted = false;
+    if (!marker->mixed || !on->active)
+        return;
+    learn_at_most(tracker, marker);
+    if (shown.longer && shown.last > (double)(marker->expected - marker->last) + HIDDEN_NS)
+        xpu_cost_watch(marker->last_cost, marker->last);
+    if (always_worked && only_this && shown.used > SURE_NS && shown.used > 1.5 * (double)marker->ns) {
+        /* It takes longer than it did: it is neither given back nor learnt from only once nobody else is
+         * there. */
+        learn(marker, shown.used, XPU_COST_SURE);
+        return;
+    }
+    bool all_is_work = !marker->last_alone && always_worked && !on->guessed;
+    if (shown.by_turns)
+        learn(marker, shown.own, shown.sure);
+    else if (marker->last_alone)
+        learn_last(marker, &shown, on->guessed);
+    else if (all_is_work && !shown.others &&
+             !(shown.predicted && shown.passed > BELIEVED * (double)marker->ns))
+        learn(marker, shown.passed, shown.sure);
+    if (shown.predicted)
+        count_own(tracker, on, marker, &shown);
+    else if (!all_is_work && !marker->unknown && !shown.longer && only_this &&
+             shown.used > (double)marker->ns)
+        xpu_measure_take_back(&tracker->measure, shown.used - (double)marker->ns);
+}
+
+/* From here on it is counted what the stream's work uses. */
+static void counts_from_here(const struct xpu_tracker *tracker, struct xpu_tracked_stream *on, bool guessed) {
+    on->from = tracker->measure.at;
+    on->used_before = xpu_measure_used(&tracker->measure);
+    on->each_before = tracker->measure.used_each;
+    on->passed_before = tracker->measure.passed_each;
+    on->waited_before = tracker->measure.waited;
+    on->guessed = guessed;
+}
+
+static void begins(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, int64_t at, bool guessed) {
+    on->resumes = 0;
+    if (!tracker->measure.active) {
+        tracker->retired_before = tracker->retired;
+        tracker->all_known = true;
+    }
+    if (!on->active)
+        xpu_measure_begins(&tracker->measure, at);
+    __atomic_store_n(&on->active, true, __ATOMIC_RELAXED);
+    counts_from_here(tracker, on, guessed);
+}
+
+static void rests(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, int64_t at) {
+    double before = xpu_measure_used(&tracker->measure);
+    bool known = tracker->beside_others && tracker->all_known && !on->predicted;
+    if (on->active)
+        xpu_measure_ends(&tracker->measure, at, known ? tracker->retired - tracker->retired_before : 0);
+    if (on->active && on->predicted && !tracker->measure.active) {
+        /* Whose the time since the last probe was is decided here, and all of it has counted already. */
+        double more = xpu_measure_used(&tracker->measure) - before;
+        on->doubt.more += more;
+        xpu_measure_take_back(&tracker->measure, more);
+    }
+    __atomic_store_n(&on->active, false, __ATOMIC_RELAXED);
+    on->predicted = false;
+    on->assumed_end = on->resumes = 0;
+}
+
+/* The next work of the stream was launched after the last had ended, and without a marker, as that was not
+ * known then. */
+static void rests_until(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                        struct xpu_tracked_stream *on, int64_t at, int64_t launched) {
+    int64_t resumes = launched + tracker->clocks.offset;
+    if (resumes <= at + XPU_IDLE_NS)
+        return;
+    rests(tracker, on, at);
+    on->resumes = resumes;
+    if (resumes <= timeline->until)
+        xpu_timeline_add(timeline, (struct xpu_time_point){resumes, XPU_RESUMES, on, 0});
+}
+
+/* No marker follows: either nothing was launched after the last one, or launches that have none yet. */
+void xpu_rests_perhaps(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                       struct xpu_tracked_stream *on, int64_t at) {
+    if (!xpu_stream_take(on))
+        return; /* a thread is launching */
+    if (__atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE) &&
+        !__atomic_load_n(&on->launching, __ATOMIC_ACQUIRE)) {
+        uint64_t rest = on->since.ns + __atomic_load_n(&on->missed_ns, __ATOMIC_RELAXED);
+        if (!rest) {
+            xpu_stream_opens(on, false);
+            __atomic_store_n(&on->busy_until, 0, __ATOMIC_RELAXED);
+            rests(tracker, on, at);
+        } else if (!on->assumed_end) {
+            if (on->since.count)
+                rests_until(timeline, tracker, on, at, on->since.first);
+            if (xpu_marker_late(tracker, on)) {
+                xpu_stream_leave(on);
+                return;
+            }
+            on->assumed_end = (on->resumes ? on->resumes : at) + (int64_t)rest;
+            on->assumed_ns = on->since.ns;
+            on->assumed_count = on->since.count;
+        }
+    }
+    xpu_stream_leave(on);
+}
+
+static void ends(struct xpu_timeline *timeline, struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
+                 int64_t at) {
+    CUevent unused;
+    const struct xpu_marker *marker = xpu_marker_first(tracker, on, on->read, &unused);
+    on->assumed_end = 0;
+    if (on->resumes)
+        begins(tracker, on, on->resumes < at ? on->resumes : at, true);
+    xpu_measure_reaches(&tracker->measure, at);
+    if (!on->active && marker->mixed) {
+        /* It is not known when this work began. It has used what it was predicted to, unless that was counted
+         * for other streams. */
+        double missing = (double)marker->ns - (xpu_measure_used(&tracker->measure) - on->used_before);
+        begins(tracker, on, at, true);
+        if (missing > 0)
+            xpu_measure_take_back(&tracker->measure, -missing);
+    } else {
+        if (marker->unknown)
+            learn_unknown(tracker, (tracker->measure.passed_each - on->passed_before) / marker->count);
+        count_marked(tracker, on, marker);
+    }
+    counts_from_here(tracker, on, false);
+    if (marker->unknown)
+        tracker->all_known = false;
+    tracker->retired += (double)marker->ns;
+    __atomic_fetch_sub(&tracker->inflight, marker->depth, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&tracker->unknown, marker->unknown, __ATOMIC_RELAXED);
+    xpu_marker_done(tracker, on);
+    marker = xpu_marker_first(tracker, on, on->read, &unused);
+    if (!marker)
+        xpu_rests_perhaps(timeline, tracker, on, at);
+    else if (marker->kind == XPU_MARKER_BEGIN)
+        rests(tracker, on, at);
+    else
+        rests_until(timeline, tracker, on, at, marker->first);
+}
+
+/* Launches that no marker follows have taken what they were predicted to. Others may have come since. */
+static void assumed_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                        struct xpu_tracked_stream *on, int64_t at) {
+    xpu_measure_reaches(&tracker->measure, at);
+    double kept = tracker->measure.waited - on->waited_before;
+    if (kept > 0) { /* others had the device meanwhile, for so long at least */
+        on->waited_before = tracker->measure.waited;
+        on->assumed_end = at + (int64_t)kept;
+        return;
+    }
+    if (!xpu_stream_take(on))
+        return;
+    if (__atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE)) {
+        double used = xpu_measure_used(&tracker->measure) - on->used_before;
+        if (tracker->measure.active == 1 && on->active && used > (double)on->assumed_ns)
+            xpu_measure_take_back(&tracker->measure, used - (double)on->assumed_ns);
+        if (on->since.unknown)
+            tracker->all_known = false;
+        tracker->retired += (double)on->assumed_ns;
+        on->since.ns -= on->assumed_ns;
+        on->since.count -= on->assumed_count;
+        if (on->since.unknown > on->since.count)
+            on->since.unknown = on->since.count;
+        on->assumed_end = 0;
+        if (on->since.count)
+            rests_until(timeline, tracker, on, at, on->since.last);
+        else if (!__atomic_load_n(&on->launching, __ATOMIC_ACQUIRE)) {
+            on->since = (struct xpu_marker){0};
+            xpu_stream_opens(on, false);
+            rests(tracker, on, at);
+        }
+        counts_from_here(tracker, on, true);
+    }
+    xpu_stream_leave(on);
+}
+
+static void beside_others(struct xpu_tracker *tracker, bool are_there) {
+    __atomic_store_n(&tracker->beside_others, are_there, __ATOMIC_RELAXED);
+}
+
+void xpu_happens(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                 const struct xpu_time_point *point) {
+    switch (point->what) {
+    case XPU_BEGINS:
+        point->on->assumed_end = 0;
+        begins(tracker, point->on, point->at, false);
+        xpu_marker_done(tracker, point->on);
+        break;
+    case XPU_RESUMES:
+        if (point->on->resumes)
+            begins(tracker, point->on, point->at, true);
+        break;
+    case XPU_ENDS:
+        ends(timeline, tracker, point->on, point->at);
+        break;
+    case XPU_ASSUMED_END:
+        if (point->on->assumed_end)
+            assumed_end(timeline, tracker, point->on, point->at);
+        break;
+    case XPU_PROBE:
+        if (xpu_probe_waited(tracker, point)) {
+            tracker->undisturbed = 0;
+            beside_others(tracker, true);
+            note_wait(tracker, (double)(point->completed - point->at));
+            xpu_measure_probe(&tracker->measure, point->at, point->completed);
+        } else {
+            if (++tracker->undisturbed >= XPU_TRACKER_CALM) {
+                beside_others(tracker, false);
+                tracker->waits = 0;
+                tracker->wait = tracker->longest_wait = 0;
+            }
+            xpu_measure_probe(&tracker->measure, point->at, 0);
+        }
+        break;
+    }
+}

@@ -1,0 +1,16 @@
+/*
+ * What launches have used, from what has happened in a tracker (timeline.h). For who looks.
+ */
+#ifndef XPU_INTERPOSER_USAGE_H
+#define XPU_INTERPOSER_USAGE_H
+
+#include "timeline.h"
+
+/* One point: they come in the order of time. It may add others to the timeline. */
+void xpu_happens(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                 const struct xpu_time_point *point);
+/* At `at` the stream has no marker left to read: it may have nothing to do. */
+void xpu_rests_perhaps(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                       struct xpu_tracked_stream *on, int64_t at);
+
+#endif
