@@ -28,7 +28,7 @@ _ENTRY_POINTS = (
 )
 _IN_FUNCTIONS = (
     "xpu_runtime.delivery.contribution",
-    "xpu_runtime.ledger.marked",
+    "xpu_runtime.placement.marks",
     "xpu_runtime.ledger.quotas",
     "xpu_runtime.limits.interposers",
     "xpu_runtime.limits.pages",

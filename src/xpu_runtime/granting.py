@@ -12,11 +12,12 @@ from xpu_runtime import paths
 from xpu_runtime.errors import ApplyError, DeviceError, XpuError
 from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant, Slice, Use
-from xpu_runtime.ledger.placement import Candidate, place
 from xpu_runtime.ledger.refusal import Refusal, Refused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, enforce
 from xpu_runtime.linux import cgroups
+from xpu_runtime.placement.available import Candidate
+from xpu_runtime.placement.container import place
 from xpu_runtime.request import require
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory, parse_memory
@@ -139,11 +140,11 @@ def resolved(request: Request) -> Request:
     pod has that in the request already. RequestError where nothing is assigned."""
     if request.claim is None or request.selectors:
         return request
-    from xpu_runtime.ledger import claims
     from xpu_runtime.ledger.pod_ledger import PodLedger
+    from xpu_runtime.placement import allocation
 
     with PodLedger() as ledger:
-        return claims.resolved(request, ledger)
+        return allocation.resolved(request, ledger)
 
 
 def ledger_for(request: Request) -> Ledger:
@@ -166,11 +167,11 @@ def _claimed(
 ) -> tuple[Slice, ...] | Refusal:
     """What a pod's container gets of what is its pod's. `enter`: what its assignment says of the pod, and is
     not reserved yet, is then entered."""
-    from xpu_runtime.ledger import claims
     from xpu_runtime.ledger.pod_ledger import PodLedger
+    from xpu_runtime.placement import allocation
 
     assert isinstance(ledger, PodLedger)
-    there = claims.place_of(request, inventory, config, ledger)
+    there = allocation.place_of(request, inventory, config, ledger)
     if isinstance(there, Refusal):
         return there
     found = placed(choice, request, config, there.uses, ledger)
@@ -192,10 +193,10 @@ def placed(
 ) -> tuple[Slice, ...] | Refusal:
     """The slices of a request on some of these candidates, beside what `uses` says others have; `ledger`,
     which is locked, says what counts to the request's quotas."""
-    allowed = _allowed(choice, request, config)
-    if isinstance(allowed, Refusal):
-        return allowed
-    found = _place(request, allowed, uses, config)
+    left = allowed(choice, request, config)
+    if isinstance(left, Refusal):
+        return left
+    found = _place(request, left, uses, config)
     if not request.quotas or ledger is None:
         return found
     from xpu_runtime.ledger import quotas
@@ -203,7 +204,7 @@ def placed(
     if not isinstance(found, Refusal):
         return quotas.over(request.quotas, found, ledger.counted) or found
     if found.nearest:
-        other = _place(_as_proposed(request, found.nearest), allowed, uses, config)
+        other = _place(_as_proposed(request, found.nearest), left, uses, config)
         if isinstance(other, Refusal) or quotas.over(request.quotas, other, ledger.counted):
             return found.replace(nearest=None)  # it fits the devices, and would be refused all the same
     return found
@@ -232,16 +233,16 @@ def _as_proposed(request: Request, nearest: dict[str, str]) -> Request:
     )
 
 
-def _allowed(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:
+def allowed(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:
     """The candidates that marks on devices leave, and Refusal where `all` of them are too many.
 
     The marks are looked at under the ledger's lock, so that who drains a device and then has had the lock
     knows that nobody gets it any more.
     """
     if request.reservation is not None or os.path.lexists(paths.state_dir()):
-        from xpu_runtime.ledger import marked  # most nodes have no marks
+        from xpu_runtime.placement.marks import unmarked  # most nodes have no marks
 
-        left = marked.allowed(choice, request)
+        left = unmarked(choice, request)
         if isinstance(left, Refusal):
             return left
         choice = left

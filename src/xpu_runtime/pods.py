@@ -10,20 +10,23 @@ import time
 
 from xpu_runtime import granting
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger.claims import why_not, why_stale
 from xpu_runtime.ledger.grants import Slice, Use
-from xpu_runtime.ledger.placement import Candidate
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.limits import choose as limits
 from xpu_runtime.limits import enforce
-from xpu_runtime.request.assignment import Demand, Share
+from xpu_runtime.placement import room
+from xpu_runtime.placement.allocation import why_not, why_stale
+from xpu_runtime.placement.available import Candidate
+from xpu_runtime.placement.cards import Cards, Shape
+from xpu_runtime.placement.demand import Demand, PodDemand
+from xpu_runtime.placement.pod import Effort, Places, PodShape, place
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import inventory as node
-from xpu_runtime.vendors.inventory import Inventory
+from xpu_runtime.vendors.inventory import Device, Inventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,16 +36,12 @@ if TYPE_CHECKING:
 
 
 class Pod(Value):
-    """A pod, and what its containers ask for, by their names; `init` and `sidecars` as in Reservation."""
+    """A pod, and what its containers ask for."""
 
     uid: str
     namespace: str
     name: str
-    containers: dict[str, Demand]
-    init: dict[str, Demand] = {}
-    sidecars: dict[str, Demand] = {}
-    #: binpack or spread; None: the configuration's.
-    policy: str | None = None
+    demand: PodDemand
 
 
 class RefusedContainer(Refusal):
@@ -90,25 +89,25 @@ def _not_held(inventory: Inventory, config: Config, reservation: Reservation) ->
 
 
 def place_for_pod(inventory: Inventory, config: Config, pod: Pod) -> Reservation | Refusal:
-    """Chooses devices for a pod's containers as for docker's, and reserves them. All of its containers get
-    theirs, or none.
+    """Chooses devices for a pod's containers as the scheduler extender does, and reserves them. All of its
+    containers get theirs, or none.
 
     A pod that has a reservation keeps it; of two that say they have one UID the second gets none. Where the
     ledger was lost since, containers that run keep their devices if these still have what is asked for.
     """
-    demands = {*pod.sidecars.values(), *pod.containers.values(), *pod.init.values()}
+    requests = {demand: _request(demand, pod) for _, demand in pod.demand.every}
     # Before the ledger is locked: the backends look at files, and starts wait for the lock.
-    requests = {demand: _request(demand, pod) for demand in demands}
-    choices = {demand: granting.candidates(inventory, requests[demand], config) for demand in demands}
-    for each in choices.values():
-        if isinstance(each, Refusal):
-            return each
-    known = {demand: each for demand, each in choices.items() if not isinstance(each, Refusal)}
+    choices = {}
+    for demand, request in requests.items():
+        choice = granting.candidates(inventory, request, config)
+        if isinstance(choice, Refusal):
+            return choice
+        choices[demand] = choice
 
     def choose(uses: dict[str, Use], now: Reservation | None, ledger: PodLedger) -> Reservation | Refusal:
         if now is not None and now.key != (pod.uid, pod.namespace, pod.name):
             return Refusal("wrong-assignment", f"its UID, {pod.uid}, is that of {now.label} on this node")
-        return now or _Placing(pod, requests, known, config, ledger.devices_of(pod.uid)).all(uses)
+        return now or _Placing(pod, requests, choices, config, uses).all(ledger.devices_of(pod.uid))
 
     return _reserve(inventory, pod.uid, choose)
 
@@ -119,11 +118,26 @@ def _request(demand: Demand, pod: Pod) -> Request:
         memory = (Memory(demand.memory_bytes),)
     elif demand.memory_percent is not None:
         memory = (Memory(millionths=demand.memory_percent * 10_000),)
-    return Request(count=demand.count, memory=memory, cores=demand.cores, policy=pod.policy, decided=True)
+    policy = pod.demand.policy
+    return Request(count=demand.count, memory=memory, cores=demand.cores, policy=policy, decided=True)
+
+
+class _Able:
+    """The devices that may serve each container, by their positions (cards.Differing)."""
+
+    def __init__(self, able: Mapping[Shape, tuple[int, ...]], number: int) -> None:
+        """`number`: how many devices there are."""
+        self._able = able
+        sets = [frozenset(positions) for positions in able.values()]
+        alike = [tuple(position in each for each in sets) for position in range(number)]
+        self.of = tuple(alike.index(each) for each in alike)
+
+    def groups(self, shape: Shape) -> tuple[tuple[int, ...], ...]:
+        return (self._able[shape],)
 
 
 class _Placing:
-    """Places a pod's containers one after the other."""
+    """Places a pod's containers beside what `uses` says that others have."""
 
     def __init__(
         self,
@@ -131,65 +145,81 @@ class _Placing:
         requests: Mapping[Demand, Request],
         choices: Mapping[Demand, list[Candidate]],
         config: Config,
-        running: Mapping[str, set[str]],
+        uses: dict[str, Use],
     ) -> None:
-        """`running`: the devices of its containers that run, by name."""
-        self._running = running
         self._pod = pod
         self._requests = requests
         self._choices = choices
         self._config = config
+        self._uses = uses
 
-    def all(self, uses: dict[str, Use]) -> Reservation | Refusal:
-        """The reservation of the whole pod, beside what `uses` says that others have."""
-        sidecars = self._group(self._pod.sidecars, uses)
-        if isinstance(sidecars, Refusal):
-            return sidecars
-        beside = _with(uses, sidecars)
-        containers = self._group(self._pod.containers, beside)
-        if isinstance(containers, Refusal):
-            return containers
-        # An init container has ended before the others start: it gets of their devices what it can.
-        own = {share.device_uuid for shares in containers.values() for share in shares}
-        init: dict[str, tuple[Share, ...]] = {}
-        for name, demand in self._pod.init.items():
-            found = self._one(name, demand, beside, own)
-            if isinstance(found, Refusal):
-                return found
-            init[name] = found
-        pod = self._pod
+    def all(self, running: Mapping[str, set[str]]) -> Reservation | Refusal:
+        """The reservation of the whole pod. `running`: the devices of its containers that run, by name."""
+        shape, asked = PodShape(self._pod.demand), self._pod.demand
+        names = dict(zip((*shape.containers, *shape.init, *shape.sidecars), asked.every))
+        able: dict[Shape, list[Candidate]] = {}
+        for each, (name, demand) in names.items():
+            left = granting.allowed(self._choices[demand], self._requests[demand], self._config)
+            if isinstance(left, Refusal):
+                return _of_container(name, left)
+            able[each] = left
+        # Of one vendor, whatever is asked for: the same ones for each container.
+        devices = [each.device for each in next(iter(able.values()), [])]
+        may = {
+            each: tuple(position for position, one in enumerate(found) if one.reason is None)
+            for each, found in able.items()
+        }
+        keep = {
+            each: tuple(n for n in may[each] if devices[n].uuid in running[name])
+            for each, (name, _) in names.items()
+            if name in running
+        }
+        effort = Effort()
+        found = self._search(devices, shape, {**may, **keep}, effort)
+        while found is None and keep:
+            keep.popitem()
+            found = self._search(devices, shape, {**may, **keep}, effort)
+        return self._why(shape, names) if found is None else self._reservation(devices, found)
+
+    def _search(
+        self, devices: list[Device], shape: PodShape, able: Mapping[Shape, tuple[int, ...]], effort: Effort
+    ) -> Places | None:
+        totals = [device.memory_bytes for device in devices]
+        capacities = [room.capacity(total, self._config.oversubscribe_memory) for total in totals]
+        uses = [self._uses.get(device.uuid, Use()) for device in devices]
+        memory = [room.left(most, use.memory_bytes, use.exclusive) for most, use in zip(capacities, uses)]
+        cards = Cards(totals, capacities, _Able(able, len(devices)))
+        binpack = (shape.policy or self._config.placement_policy) == "binpack"
+        return place(cards, memory, [max(100 - use.cores, 0) for use in uses], shape, binpack, effort)
+
+    def _reservation(self, devices: list[Device], places: Places) -> Reservation:
+        pod, asked = self._pod, self._pod.demand
+        containers, init, sidecars = (
+            {
+                name: tuple(
+                    demand.share(devices[position].uuid, devices[position].memory_bytes)
+                    for position in positions
+                )
+                for (name, demand), positions in zip(group, chosen)
+            }
+            for group, chosen in zip((asked.containers, asked.init, asked.sidecars), places)
+        )
         return Reservation(pod.uid, pod.namespace, pod.name, time.time(), containers, init, sidecars)
 
-    def _group(
-        self, demands: Mapping[str, Demand], uses: dict[str, Use]
-    ) -> dict[str, tuple[Share, ...]] | Refusal:
-        """Containers that run at the same time; the largest is placed first, while there is most choice."""
-        found: dict[str, tuple[Share, ...]] = {}
-        for name, demand in sorted(demands.items(), key=lambda each: _size(each[1]), reverse=True):
-            shares = self._one(name, demand, _with(uses, found))
-            if isinstance(shares, Refusal):
-                return shares
-            found[name] = shares
-        return found
-
-    def _one(
-        self, name: str, demand: Demand, uses: dict[str, Use], rather: set[str] | None = None
-    ) -> tuple[Share, ...] | Refusal:
-        """The shares of a container: of the devices that it has, else of those `rather`, else of any."""
-        every = self._choices[demand]
-        for uuids in (self._running.get(name), rather):
-            choice = [each for each in every if uuids and each.device.uuid in uuids]
-            found = granting.placed(choice, self._requests[demand], self._config, uses)
-            if not isinstance(found, Refusal):
-                return _shares(found)
-        found = granting.placed(every, self._requests[demand], self._config, uses)
-        return _of_container(name, found) if isinstance(found, Refusal) else _shares(found)
-
-
-def _size(demand: Demand) -> tuple[bool, int, int, int, int]:
-    """What orders demands."""
-    memory, percent = demand.memory_bytes or 0, demand.memory_percent or 0
-    return not (memory or percent), memory, percent, demand.cores or 0, demand.count
+    def _why(self, shape: PodShape, names: Mapping[Shape, tuple[str, Demand]]) -> Refusal:
+        """Why there is no place for all: of the first container that has none beside those before it, the
+        largest first."""
+        sidecars = [each for is_sidecar, _, each in shape.order if is_sidecar]
+        containers = [each for is_sidecar, _, each in shape.order if not is_sidecar]
+        beside = self._uses
+        for group, are_together in ((sidecars, True), (shape.init, False), (containers, True)):
+            for name, demand in (names[each] for each in group):
+                found = granting.placed(self._choices[demand], self._requests[demand], self._config, beside)
+                if isinstance(found, Refusal):
+                    return _of_container(name, found)
+                if are_together:
+                    beside = _with(beside, found)
+        return Refusal("not-enough", "each container would have a place, and no place for all was found")
 
 
 def _of_container(name: str, refusal: Refusal) -> Refusal:
@@ -199,23 +229,12 @@ def _of_container(name: str, refusal: Refusal) -> Refusal:
     )
 
 
-def _shares(slices: tuple[Slice, ...]) -> tuple[Share, ...]:
-    return tuple(
-        Share(each.device_uuid, each.memory_bytes if each.limited else None, each.cores) for each in slices
-    )
-
-
-def _with(uses: dict[str, Use], containers: Mapping[str, tuple[Share, ...]]) -> dict[str, Use]:
-    """`uses` with what these containers have."""
+def _with(uses: dict[str, Use], slices: tuple[Slice, ...]) -> dict[str, Use]:
+    """`uses` with these slices."""
     found = dict(uses)
-    for share in (share for shares in containers.values() for share in shares):
-        now = found.get(share.device_uuid, Use())
-        found[share.device_uuid] = now.replace(
-            memory_bytes=now.memory_bytes + (share.memory_bytes or 0),
-            cores=now.cores + (share.cores or 0),
-            slices=now.slices + 1,
-            exclusive=now.exclusive or share.memory_bytes is None,
-        )
+    for each in slices:
+        use = Use(each.memory_bytes, each.cores or 0, 1, not each.limited)
+        found[each.device_uuid] = found.get(each.device_uuid, Use()).plus(use)
     return found
 
 

@@ -28,7 +28,7 @@ from xpu_runtime.cli.kubernetes import kubernetes
 from xpu_runtime.config.compile import load_schema, read_config
 from xpu_runtime.kubernetes import configuration
 from xpu_runtime.kubernetes.device_plugin.node import LABELS
-from xpu_runtime.kubernetes.device_plugin.offer import units
+from xpu_runtime.kubernetes.device_plugin.offer import Card, units
 from xpu_runtime.kubernetes.resources import ALIASES, Resources
 from xpu_runtime.node_setup import keeper, pod, section
 from xpu_runtime.request.assignment import read_keys
@@ -530,8 +530,9 @@ def test_what_the_page_expects_a_node_to_offer_is_what_it_offers() -> None:
     page = (REPOSITORY / "docs/kubernetes.md").read_text()
     (mib,) = re.findall(r"^    gpu-1 .* (\d+)/\1 MiB ", page, re.MULTILINE)
     resources = Resources()
+    card = Card("GPU-0", int(mib) << 20, int(mib) << 20)
 
-    offered = {name: str(units(name, int(mib) << 20, resources)) for name in sorted(resources.names)}
+    offered = {name: str(units(name, card, resources)) for name in sorted(resources.names)}
 
     assert json.dumps(offered, separators=(",", ":"))[1:] in page
 

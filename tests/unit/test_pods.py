@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from support.inventories import nvidia
 from xpu_runtime.config.defaults import DEFAULTS
-from xpu_runtime.ledger.claims import Place, place_of, resolved
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.linux import proc
+from xpu_runtime.placement.allocation import Place, place_of, resolved
+from xpu_runtime.placement.demand import Demand, PodDemand
 from xpu_runtime.pods import Pod, place_for_pod, reserve
-from xpu_runtime.request.assignment import AssignmentError, Demand, Share
+from xpu_runtime.request.assignment import AssignmentError, Share
 from xpu_runtime.request.claim import Claim, PodContainer
 from xpu_runtime.request.request import Request
 from xpu_runtime.vendors.inventory import Device, Inventory
@@ -41,7 +42,7 @@ def share(device: int, gib: int | None, cores: int | None = None) -> Share:
 
 
 def demand(gib: int | None = None, cores: int | None = None, count: int = 1) -> Demand:
-    return Demand(count, None if gib is None else gib * GIB, None, cores)
+    return Demand(count, None if gib is None else gib * GIB, cores)
 
 
 def reservation(uid: str, made: float = 1.0, **containers: tuple[Share, ...]) -> Reservation:
@@ -49,7 +50,7 @@ def reservation(uid: str, made: float = 1.0, **containers: tuple[Share, ...]) ->
 
 
 def pod(uid: str, **containers: Demand) -> Pod:
-    return Pod(uid, "default", f"pod-{uid}", containers)
+    return Pod(uid, "default", f"pod-{uid}", PodDemand(tuple(containers.items())))
 
 
 def refused(found: Reservation | Refusal | None) -> str:
@@ -133,20 +134,15 @@ def test_a_whole_device_is_one_container_s(run_dir: Path) -> None:
 
 def test_a_pod_is_placed_whole_as_docker_s_containers_are(run_dir: Path) -> None:
     inventory = node(16, 16)
-    found = placed(
-        place_for_pod(inventory, CONFIG, Pod("u", "default", "web", {"a": demand(4, 30), "b": demand(2)}))
-    )
+    found = placed(place_for_pod(inventory, CONFIG, pod("u", a=demand(4, 30), b=demand(2))))
     assert found.containers == {"a": (share(0, 4, 30),), "b": (share(0, 2),)}  # binpack
-    spread = pod("v", a=demand(4, 30)).replace(policy="spread")
+    spread = pod("v", a=demand(4, 30))
+    spread = spread.replace(demand=spread.demand.replace(policy="spread"))
     assert placed(place_for_pod(inventory, CONFIG, spread)).containers == {"a": (share(1, 4, 30),)}
-    assert (
-        place_for_pod(inventory, CONFIG, Pod("u", "default", "web", {"a": demand(1)})) == found
-    )  # it has one
-    both = Pod("w", "default", "w", {"a": demand(5, 10, count=2)})
+    assert place_for_pod(inventory, CONFIG, pod("u", a=demand(1))) == found  # it has one
+    both = pod("w", a=demand(5, 10, count=2))
     assert placed(place_for_pod(inventory, CONFIG, both)).of("a") == (share(0, 5, 10), share(1, 5, 10))
-    told = refused(
-        place_for_pod(inventory, CONFIG, Pod("x", "default", "x", {"a": demand(1), "b": demand(9)}))
-    )
+    told = refused(place_for_pod(inventory, CONFIG, pod("x", a=demand(1), b=demand(9))))
     assert told.startswith("container b: no device has 9G of memory free (GPU 0: 5G free (11G reserved")
     assert told.endswith("the nearest request that fits now: XPU_MEM=7G")
     with PodLedger() as ledger:
@@ -163,10 +159,8 @@ def test_percentages_are_of_the_device_and_whole_ones_are_alone(run_dir: Path) -
     inventory = node(16, 8)
     found = placed(place_for_pod(inventory, CONFIG, pod("u", a=Demand(1, None, 25, 25))))
     assert found.of("a") == (share(1, 2, 25),)  # binpack: the smaller one is the fuller
-    assert placed(place_for_pod(inventory, CONFIG, Pod("v", "d", "v", {"a": Demand()}))).of("a") == (
-        share(0, None),
-    )
-    told = refused(place_for_pod(inventory, CONFIG, Pod("w", "d", "w", {"a": Demand()})))
+    assert placed(place_for_pod(inventory, CONFIG, pod("v", a=demand()))).of("a") == (share(0, None),)
+    told = refused(place_for_pod(inventory, CONFIG, pod("w", a=demand())))
     assert told.startswith("container a: no device has all of its memory free")
 
 
@@ -206,15 +200,12 @@ def test_what_is_reserved_is_for_the_pod_of_that_uid_and_name_alone(run_dir: Pat
 
 def test_init_containers_use_what_the_pod_has_anyway(run_dir: Path) -> None:
     inventory = node(16, 16)
-    pod = Pod(
-        "u",
-        "d",
-        "u",
-        {"a": demand(8, 50), "b": demand(8, 50)},
-        {"small": demand(6, 50), "large": demand(14), "both": demand(15, None, 2)},
-        {"log": demand(1)},
+    asked = PodDemand(
+        (("a", demand(8, 50)), ("b", demand(8, 50))),
+        (("small", demand(6, 50)), ("large", demand(14)), ("both", demand(15, None, 2))),
+        (("log", demand(1)),),
     )
-    found = placed(place_for_pod(inventory, CONFIG, pod))
+    found = placed(place_for_pod(inventory, CONFIG, Pod("u", "d", "u", asked)))
     assert found.of("a")[0].device_uuid != found.of("b")[0].device_uuid
     assert found.of("both") == (share(0, 15), share(1, 15))
     total = {uuid: amount.memory_bytes // GIB for uuid, amount in found.amounts().items()}
@@ -248,7 +239,7 @@ def test_the_node_places_nothing_on_what_is_out_of_service_and_an_exact_share_is
 
 def test_a_node_without_devices_says_so(run_dir: Path) -> None:
     found = place_for_pod(
-        Inventory("/", True, (), (), (), missing="no driver"), CONFIG, Pod("u", "d", "u", {"a": demand(4)})
+        Inventory("/", True, (), (), (), missing="no driver"), CONFIG, pod("u", a=demand(4))
     )
     assert isinstance(found, Refusal) and found.code == "no-device"
 
@@ -271,9 +262,11 @@ def test_no_device_is_ever_reserved_beyond_what_it_has(
         patch.setenv("XPU_RUN_DIR", str(tmp_path_factory.mktemp("run")))
         for number, groups in enumerate(wanted):
             a, b, c = (
-                {f"{kind}-{name}": each for name, each in group.items()} for kind, group in enumerate(groups)
+                tuple((f"{kind}-{name}", each) for name, each in group.items())
+                for kind, group in enumerate(groups)
             )
-            found = place_for_pod(inventory, CONFIG, Pod(str(number), "d", str(number), a, b, c))
+            asked = PodDemand(a, b, c)
+            found = place_for_pod(inventory, CONFIG, Pod(str(number), "d", str(number), asked))
             if not isinstance(found, Refusal):
                 # What the node places, the same node reserves.
                 assert reserve(inventory, CONFIG, found.replace(made=found.made + 1)) is None

@@ -18,6 +18,8 @@ VERSION = 1
 
 #: Devices of a node, bytes of one and percent of its cores; more are nothing that our plugin writes.
 _MOST_DEVICES, _MOST_BYTES, _MOST_PERCENT = 256, 1 << 50, 100_000
+#: Bytes that may be granted of one.
+_MOST_CAPACITY = 1 << 60
 
 #: A strength: nothing holds such a limit, and it may not go unheld.
 NONE = "none"
@@ -49,6 +51,13 @@ class Row(NamedTuple):
     #: How strongly a limit of memory, and one of cores, is held there; NONE: a container with one is refused.
     memory_strength: str = ""
     cores_strength: str = ""
+    #: Bytes that may be granted, where that is not `memory` (`oversubscribe.memory`); 0: it is.
+    capacity: int = 0
+
+    @property
+    def grantable(self) -> int:
+        """Bytes that may be granted."""
+        return self.capacity or self.memory
 
 
 class Told(NamedTuple):
@@ -107,6 +116,7 @@ def _plain(row: Row) -> dict[str, Any]:
         "vendor": row.vendor,
         "memory_strength": row.memory_strength,
         "cores_strength": row.cores_strength,
+        "capacity": row.capacity,
     }
 
 
@@ -140,6 +150,9 @@ class WrongVersion(ValueError):
 
 def _row(row: Mapping[str, Any]) -> Row:
     others = row.get("others") or {}
+    vendor, memory_strength, cores_strength = (
+        str(row.get(name) or "")[:20] for name in ("vendor", "memory_strength", "cores_strength")
+    )
     return Row(
         str(row["uuid"]),
         str(row["index"]),
@@ -150,7 +163,10 @@ def _row(row: Mapping[str, Any]) -> Row:
         _number(others.get("memory"), _MOST_BYTES),
         _number(others.get("cores"), _MOST_PERCENT),
         bool(others.get("whole")),
-        *(str(row.get(name) or "")[:20] for name in ("vendor", "memory_strength", "cores_strength")),
+        vendor,
+        memory_strength,
+        cores_strength,
+        _number(row.get("capacity"), _MOST_CAPACITY),
     )
 
 

@@ -16,17 +16,10 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.extender import accounting, devices, objects
 from xpu_runtime.kubernetes.extender.devices import Held
-from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Told
-from xpu_runtime.kubernetes.resources import (
-    ALIASES,
-    COUNT,
-    PREFIX,
-    DemandError,
-    PodDemand,
-    Resources,
-    whole_number,
-)
+from xpu_runtime.kubernetes.resources import ALIASES, COUNT, PREFIX, DemandError, Resources, whole_number
+from xpu_runtime.placement.demand import PodDemand
+from xpu_runtime.placement.pod import PodShape
 from xpu_runtime.request import assignment
 from xpu_runtime.request.assignment import Assignment
 from xpu_runtime.value import Value
@@ -43,6 +36,7 @@ class Card(Value):
     index: str
     uuid: str
     model: str
+    #: What may be granted.
     memory: int
     free_memory: int
     free_cores: int
@@ -191,10 +185,10 @@ def _has_ours(amounts: Mapping[str, Any]) -> bool:
 
 
 def _card(row: Row, free: tuple[int, int], pods: int, why: str, unit: int) -> Card:
-    others_memory = row.memory if row.others_whole else row.others_memory
+    others_memory = row.grantable if row.others_whole else row.others_memory
     memory, cores = (max(each, 0) for each in free)
     return Card(
-        row.name, row.uuid, row.model, row.memory, memory, cores,
+        row.name, row.uuid, row.model, row.grantable, memory, cores,
         pods, others_memory, row.others_cores, why, unit,
     )  # fmt: skip
 
@@ -203,7 +197,7 @@ class _Room:
     """What is left of a node's devices beside what it has reserved: the extender assigns no more."""
 
     def __init__(self, told: Told, has: devices.NodeDevices) -> None:
-        self._totals = dict(zip(has.uuids, has.totals))
+        self._totals = dict(zip(has.uuids, has.cards.capacities))
         self._left = {uuid: list(each) for uuid, *each in zip(has.uuids, has.memory, has.cores)}
         for held in told.reserved.values():
             self._take(held)

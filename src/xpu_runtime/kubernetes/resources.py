@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from xpu_runtime.errors import XpuError, did_you_mean
+from xpu_runtime.placement.demand import Demand, PodDemand
 from xpu_runtime.request.assignment import ANNOTATION
 from xpu_runtime.request.parse import ANNOTATION_PREFIX, VARIABLES
 from xpu_runtime.request.pod import beside_limits
-from xpu_runtime.request.units import MIB, show
+from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
 
 PREFIX = "yoyoworks.com/xpu"
@@ -69,55 +70,6 @@ _LARGEST = (1 << 63) - 1
 class DemandError(XpuError):
     """What a pod asks for makes no sense, and would on no node; the text begins with the container's name,
     where it is one's limits."""
-
-
-class Demand(Value):
-    """What one container asks for: so much of each of `count` devices.
-
-    `memory_bytes` or `memory_percent` of a device's memory; neither: whole devices, for this container alone.
-    """
-
-    count: int
-    memory_bytes: int | None
-    #: Percent of each device's time; None: no cap.
-    cores: int | None
-    memory_percent: int | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it wants its devices for itself alone."""
-        return self.memory_bytes is None and self.memory_percent is None
-
-    def memory_on(self, device_bytes: int) -> int:
-        """Bytes that it takes of a device with `device_bytes`; a percentage is rounded down to whole MiB, at
-        least one, as XPU_MEM's is."""
-        if self.memory_bytes is not None:
-            return self.memory_bytes
-        if self.memory_percent is None or self.memory_percent == 100:
-            return device_bytes
-        return max(device_bytes * self.memory_percent // 100 // MIB, 1) * MIB
-
-
-class PodDemand(Value):
-    """What a pod's containers ask for, by their names; those that ask for nothing are left out."""
-
-    containers: tuple[tuple[str, Demand], ...] = ()
-    #: Init containers, which have ended before `containers` start.
-    init: tuple[tuple[str, Demand], ...] = ()
-    #: Init containers with restartPolicy Always, which run beside all that follow.
-    sidecars: tuple[tuple[str, Demand], ...] = ()
-    #: What the pod's annotation says: a key of POLICIES; None: nothing.
-    policy: str | None = None
-
-    def of(self, container: str) -> Demand | None:
-        """What that container asks for; None: nothing."""
-        everything = (*self.containers, *self.init, *self.sidecars)
-        return next((demand for name, demand in everything if name == container), None)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no container asks for anything."""
-        return not (self.containers or self.init or self.sidecars)
 
 
 class Resources(Value):

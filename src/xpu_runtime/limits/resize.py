@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from xpu_runtime.errors import ApplyError, DeviceError, XpuError
-from xpu_runtime.ledger import placement, survivors
+from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.refusal import Refusal, Refused
 from xpu_runtime.ledger.store import Ledger
@@ -22,6 +22,7 @@ from xpu_runtime.limits import registry
 from xpu_runtime.limits.backend import Change
 from xpu_runtime.limits.pages import Policy
 from xpu_runtime.limits.usage import Usage
+from xpu_runtime.placement import resizing
 from xpu_runtime.request.units import Memory
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Device, Inventory, find
@@ -257,10 +258,10 @@ class _Resize:
         outcome: int | Refusal
         if kind == CORES:
             assert self._wanted.cores is not None
-            outcome = placement.resize_cores(device, slice_, use, self._wanted.cores)
+            outcome = resizing.resize_cores(device, slice_, use, self._wanted.cores)
         else:
             assert self._wanted.memory is not None
-            outcome = placement.resize(device, slice_, use, self._wanted.memory, self._oversubscribe)
+            outcome = resizing.resize(device, slice_, use, self._wanted.memory, self._oversubscribe)
         if isinstance(outcome, Refusal):
             raise Refused(outcome)
         return outcome
@@ -268,7 +269,7 @@ class _Resize:
     def _refuse_below(self, slice_: Slice, uses: dict[str, Use], amount: int, used: int) -> None:
         unit = self._wanted.memory.unit if self._wanted.memory else ""
         use = uses[slice_.device_uuid]
-        refusal = placement.below_use(self._device(slice_), slice_, use, amount, used, unit)
+        refusal = resizing.below_use(self._device(slice_), slice_, use, amount, used, unit)
         if refusal is not None:
             raise Refused(refusal)
 

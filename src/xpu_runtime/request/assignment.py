@@ -52,17 +52,6 @@ class Share(Value):
     cores: int | None
 
 
-class Demand(Value):
-    """What a container asks for: `count` devices, and of each so much."""
-
-    count: int = 1
-    #: Either of them; neither: whole devices.
-    memory_bytes: int | None = None
-    memory_percent: int | None = None
-    #: In percent; None: no cap.
-    cores: int | None = None
-
-
 class Assignment(Value):
     """What the containers of one pod got on one node, by their names; `made` in seconds since the epoch.
 

@@ -42,13 +42,17 @@ class Memory(Value):
         return show_exactly(self.bytes, self.unit)
 
     def on(self, device_bytes: int) -> int:
-        """Bytes of a device with `device_bytes`; shares are rounded down to whole MiB, at least one."""
+        """Bytes of a device with `device_bytes`; of a share as share_of has it."""
         if self.bytes is not None:
             return self.bytes
-        share = device_bytes * (self.millionths or 0) // 1_000_000
-        if self.millionths == 1_000_000:
-            return device_bytes
-        return max(share // MIB, 1) * MIB
+        return share_of(device_bytes, self.millionths or 0)
+
+
+def share_of(device_bytes: int, millionths: int) -> int:
+    """Bytes of so many millionths of a device: whole MiB, rounded down, at least one; of all of it all."""
+    if millionths == 1_000_000:
+        return device_bytes
+    return max(device_bytes * millionths // 1_000_000 // MIB, 1) * MIB
 
 
 def _decimal(text: str) -> tuple[int, int] | None:

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from support.kubernetes_objects import GIB, Json, container, device, node, pod
-from xpu_runtime.kubernetes.extender import accounting, placement
+from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender import cluster as cluster_module
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.groups import Member
 from xpu_runtime.kubernetes.extender.objects import Assumed, Decided
 from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
 from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.placement import pod as placement
 from xpu_runtime.request.assignment import ANNOTATION, Assignment, Share, sign
 
 KEY = bytes(range(32))

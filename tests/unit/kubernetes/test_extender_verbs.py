@@ -18,7 +18,8 @@ from xpu_runtime.kubernetes.extender.objects import Figures
 from xpu_runtime.kubernetes.extender.reasons import nearest
 from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, encoded
 from xpu_runtime.kubernetes.extender.verdicts import FULL
-from xpu_runtime.kubernetes.resources import Demand, PodDemand, Resources
+from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.placement.demand import Demand, PodDemand
 
 
 class NoBinder(Binder):

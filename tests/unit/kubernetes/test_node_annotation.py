@@ -24,6 +24,7 @@ rows = st.builds(
     st.sampled_from(["", "nvidia"]),
     st.sampled_from(["", "none", "hard"]),
     st.sampled_from(["", "none", "unenforced"]),
+    st.integers(0, 200 * GIB),
 )
 shares = st.tuples(st.just("GPU-a"), st.none() | st.integers(0, 80 * GIB), st.none() | st.integers(0, 100))
 told = st.builds(

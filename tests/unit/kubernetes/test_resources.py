@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpu_runtime.kubernetes.resources import Demand, DemandError, PodDemand, Resources, whole_number
+from xpu_runtime.kubernetes.resources import DemandError, Resources, whole_number
+from xpu_runtime.placement.demand import Demand, PodDemand
 
 GIB = 1 << 30
 ALL = Resources(aliases=("aliyun.com/gpu", "nvidia.com/mps"))

@@ -10,8 +10,10 @@ import pytest
 from support.requests import parse
 from xpu_runtime.errors import RequestError
 from xpu_runtime.ledger.grants import Holding, Slice, Use
-from xpu_runtime.ledger.placement import Candidate, below_use, place, resize
 from xpu_runtime.ledger.refusal import Refusal
+from xpu_runtime.placement.available import Candidate
+from xpu_runtime.placement.container import place
+from xpu_runtime.placement.resizing import below_use, resize
 from xpu_runtime.request import require
 from xpu_runtime.request.parse import MAX_DEVICES
 from xpu_runtime.request.request import Request

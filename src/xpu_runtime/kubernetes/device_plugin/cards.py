@@ -10,6 +10,7 @@ from xpu_runtime.kubernetes.device_plugin.offer import Card
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import Taken
 from xpu_runtime.ledger.grants import CORES, Use
 from xpu_runtime.limits import choose
+from xpu_runtime.placement import room
 from xpu_runtime.vendors import inventory as node
 from xpu_runtime.vendors import marks
 from xpu_runtime.vendors.inventory import Device, Inventory
@@ -53,6 +54,14 @@ def _faulty(devices: Iterable[Device], why: str) -> tuple[Device, ...]:
     return tuple(each.replace(fault=why) for each in devices)
 
 
+def bare_cards(inventory: Inventory, config: Config) -> list[Card]:
+    """A card for each device, in the inventory's order, of which nobody has anything."""
+    return [
+        Card(each.uuid, each.memory_bytes, room.capacity(each.memory_bytes, config.oversubscribe_memory))
+        for each in inventory.devices
+    ]
+
+
 def cards(inventory: Inventory, problem: str, config: Config, taken: Taken) -> list[Card]:
     """A card for each device, in the inventory's order. `problem`: why the drivers do not answer; "": they
     do."""
@@ -62,15 +71,13 @@ def cards(inventory: Inventory, problem: str, config: Config, taken: Taken) -> l
     except ConfigError as error:
         told, unreadable = None, str(error)
     return [
-        Card(
-            device.uuid,
-            device.memory_bytes,
-            problem or device.fault or "",
-            unreadable or _withheld(inventory, device, config, told),
-            taken.uses.get(device.uuid, Use()),
-            taken.others.get(device.uuid, Use()),
+        card.replace(
+            fault=problem or device.fault or "",
+            withheld=unreadable or _withheld(inventory, device, config, told),
+            use=taken.uses.get(device.uuid, Use()),
+            others=taken.others.get(device.uuid, Use()),
         )
-        for device in inventory.devices
+        for card, device in zip(bare_cards(inventory, config), inventory.devices)
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.device_plugin import node
-from xpu_runtime.kubernetes.device_plugin.cards import cards, strengths, with_known
+from xpu_runtime.kubernetes.device_plugin.cards import bare_cards, cards, strengths, with_known
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
 from xpu_runtime.kubernetes.device_plugin.given import ContainerName, Given
 from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
@@ -131,7 +131,7 @@ class Looking:
         except XpuError as error:  # a backend that cannot be loaded: the node has no label of it
             self._strengths = []
             self._tell("limits", str(error))
-        check_size([Card(each.uuid, each.memory_bytes) for each in self.inventory.devices], self._resources)
+        check_size(bare_cards(self.inventory, self._config()), self._resources)
         self._pods.look_again()
 
     def _look_at_ledger(self) -> None:

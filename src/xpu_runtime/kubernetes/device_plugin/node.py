@@ -85,6 +85,7 @@ def _row(device: Device, card: Card, held: tuple[str, str] | None, unenforced: C
         device.vendor,
         memory,
         cores,
+        card.capacity,
     )
 
 

@@ -18,6 +18,7 @@ from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.device_plugin.v1beta1 import MOST_BYTES, UNHEALTHY
 from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, WHOLE, Resources, gib
 from xpu_runtime.ledger.grants import Use
+from xpu_runtime.placement import room
 from xpu_runtime.request.units import show_exactly
 from xpu_runtime.value import Value
 
@@ -31,6 +32,8 @@ class Card(Value):
 
     uuid: str
     memory_bytes: int
+    #: Bytes that may be granted of it.
+    capacity: int
     #: What is wrong with it; "": it is healthy.
     fault: str = ""
     #: Why no other pod gets any of it; "": they do.
@@ -56,15 +59,15 @@ class Waiting(Value):
     not_reserved: int = 0
 
 
-def units(resource: str, memory_bytes: int, resources: Resources) -> int:
-    """How many units of `resource` a device with so much memory has; none where that is not known (0)."""
-    if not memory_bytes:
+def units(resource: str, card: Card, resources: Resources) -> int:
+    """How many units of `resource` a device has; none where its memory is not known (0)."""
+    if not card.memory_bytes:
         return 0
     kind = resources.kind(resource)
     if kind == WHOLE:
         return 1
     if kind == MEMORY:
-        return memory_bytes // resources.memory_unit
+        return card.capacity // resources.memory_unit
     if kind in (SHARES, CORES):
         return 100
     raise _not_counted(kind)
@@ -77,9 +80,9 @@ def free_units(resource: str, card: Card, use: Use, resources: Resources) -> int
         return int(not use.slices)
     if use.exclusive or not card.memory_bytes:
         return 0
-    memory, cores = max(card.memory_bytes - use.memory_bytes, 0), max(100 - use.cores, 0)
+    memory, cores = room.left(card.capacity, use.memory_bytes, use.exclusive), max(100 - use.cores, 0)
     if kind == SHARES:
-        return min(memory * 100 // card.memory_bytes, cores)
+        return room.shares_left(card.memory_bytes, memory, cores)
     if kind == MEMORY:
         return memory // resources.memory_unit
     if kind == CORES:
@@ -110,7 +113,7 @@ def ids_of(resource: str, cards: Sequence[Card], resources: Resources) -> tuple[
 
 
 def _total(resource: str, cards: Sequence[Card], resources: Resources) -> int:
-    return sum(units(resource, card.memory_bytes, resources) for card in cards)
+    return sum(units(resource, card, resources) for card in cards)
 
 
 def offered(

@@ -8,11 +8,12 @@ from typing import Any
 
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.kubernetes import resources as names
-from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources, gib, whole_number
+from xpu_runtime.kubernetes.resources import DemandError, Resources, gib, whole_number
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation
-from xpu_runtime.pods import Pod, RefusedContainer
-from xpu_runtime.request.assignment import ANNOTATION, Demand, Share
+from xpu_runtime.placement.demand import Demand, PodDemand
+from xpu_runtime.pods import RefusedContainer
+from xpu_runtime.request.assignment import ANNOTATION, Share
 from xpu_runtime.request.units import parse_memory, show_exactly
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import inventory as node
@@ -130,25 +131,6 @@ def _at_one_time(
     return found
 
 
-def placed_by_node(pod: PodOnNode) -> Pod:
-    """The pod as what this node's own placement takes."""
-
-    def plain(group: Iterable[tuple[str, names.Demand]]) -> dict[str, Demand]:
-        return {
-            name: Demand(
-                each.count,
-                memory_bytes=each.memory_bytes,
-                memory_percent=each.memory_percent,
-                cores=each.cores,
-            )
-            for name, each in group
-        }
-
-    asked = pod.demand
-    groups = plain(asked.containers), plain(asked.init), plain(asked.sidecars)
-    return Pod(pod.uid, pod.namespace, pod.name, *groups, policy=asked.policy)
-
-
 def refusal_text(refusal: Refusal, pod: PodOnNode, known: Resources, inventory: Inventory | None) -> str:
     """The refusal in words of a pod's author, who says amounts as limits and reads them as of the scheduler:
     `4 GiB`."""
@@ -166,10 +148,10 @@ def _refusal_line(refusal: Refusal, pod: PodOnNode, known: Resources, inventory:
         # Of a smaller device the same percentage is less.
         percent = memory * 100 // max(device.memory_bytes for device in inventory.devices)
         percent = min(percent, cores or 100)
-        nearest = names.Demand(count, None, percent, percent) if percent else None
+        nearest = Demand(count, None, percent, percent) if percent else None
     else:
         memory = memory // known.memory_unit * known.memory_unit
-        nearest = names.Demand(count, memory, cores or None) if memory else None
+        nearest = Demand(count, memory, cores or None) if memory else None
     if nearest is None:  # less than one unit
         return refusal.replace(nearest=None).line()
     return refusal.line(nearest=known.as_limits(nearest, pod.by_container[refusal.container]))

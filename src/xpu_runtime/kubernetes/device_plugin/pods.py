@@ -19,14 +19,14 @@ from xpu_runtime.errors import DeviceError, XpuError
 from xpu_runtime.kubernetes import resources as names
 from xpu_runtime.kubernetes.api import Api, ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
-from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, placed_by_node, refusal_text, shares_text
+from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, refusal_text, shares_text
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation, of_assignment
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.messages import line_of
-from xpu_runtime.pods import place_for_pod, reserve
+from xpu_runtime.pods import Pod, place_for_pod, reserve
 from xpu_runtime.request import assignment
 from xpu_runtime.request.assignment import AssignmentError
 from xpu_runtime.value import Value
@@ -284,7 +284,7 @@ class Pods:
                 "(docs/kubernetes.md, The scheduler) Where it is, leave out nodeName, and see schedulerName",
             )
         with self._ledger.turn(_left(until)):
-            return place_for_pod(inventory, config, placed_by_node(pod))
+            return place_for_pod(inventory, config, Pod(pod.uid, pod.namespace, pod.name, pod.demand))
 
     # What starts
 

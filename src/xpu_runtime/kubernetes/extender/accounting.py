@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from xpu_runtime.kubernetes.extender import placement
 from xpu_runtime.kubernetes.extender.devices import Held, NodeDevices
 from xpu_runtime.kubernetes.extender.objects import Assumed, Node, Pod
-from xpu_runtime.kubernetes.extender.placement import PodShape
-from xpu_runtime.kubernetes.resources import Demand, PodDemand
+from xpu_runtime.placement.cards import Cards
+from xpu_runtime.placement.demand import Demand, PodDemand
+from xpu_runtime.placement.pod import Effort, Places, PodShape, holding, place
 from xpu_runtime.request.amounts import at_one_time
 from xpu_runtime.request.assignment import Assignment, Share
 
@@ -24,23 +24,17 @@ HIGHEST = 10
 _OF_DEVICES = 0.8
 
 
-def held_by_places(has: NodeDevices, shape: PodShape, places: placement.Places) -> Held:
+def held_by_places(has: NodeDevices, shape: PodShape, places: Places) -> Held:
     """What a pod holds with its containers in these places."""
-    held = placement.holding(has.totals, shape, places)
+    held = holding(has.cards, shape, places)
     return tuple((has.uuids[position], amount, percent) for position, (amount, percent) in held.items())
 
 
-def assignment(
-    uid: str, node: str, has: NodeDevices, demand: PodDemand, places: placement.Places
-) -> Assignment:
+def assignment(uid: str, node: str, has: NodeDevices, demand: PodDemand, places: Places) -> Assignment:
     """The pod's assignment, made now, with its containers in these places."""
 
     def shares(of: Demand, positions: Sequence[int]) -> tuple[Share, ...]:
-        amounts = (None if of.is_whole else of.memory_on(has.totals[position]) for position in positions)
-        return tuple(
-            Share(has.uuids[position], amount, of.cores or None)
-            for position, amount in zip(positions, amounts)
-        )
+        return tuple(of.share(has.uuids[position], has.cards.totals[position]) for position in positions)
 
     containers, init, sidecars = (
         {name: shares(each, positions) for (name, each), positions in zip(demands, chosen)}
@@ -101,7 +95,7 @@ def holdings(
     found.extend(told.items())  # of pods that the API has no more, and the node still has
     for _, held in found:
         take(node.devices, memory, cores, held)
-    effort = placement.Effort()  # one for all of them: their authors choose how many there are
+    effort = Effort()  # one for all of them: their authors choose how many there are
     for pod in sorted(unknown, key=lambda each: each.uid):
         held = guessed(node.devices, memory, cores, pod.shape, effort)
         take(node.devices, memory, cores, held)
@@ -124,18 +118,18 @@ def guessed(
     memory: Sequence[int],
     cores: Sequence[int],
     shape: PodShape,
-    effort: placement.Effort,
+    effort: Effort,
 ) -> Held:
     """Where a pod of which only its limits are known would be placed now; where it does not fit, what it asks
     for of the emptiest devices. Nothing where it would not fit on the empty node: then it cannot be there,
     and its author asks for what takes all devices from others."""
-    places = placement.place(has.totals, memory, cores, shape, False, effort, has.kinds)
+    places = place(has.cards, memory, cores, shape, False, effort)
     if places is None:
         places = _emptiest(has, memory, shape)
     return () if places is None else held_by_places(has, shape, places)
 
 
-def _emptiest(has: NodeDevices, memory: Sequence[int], shape: PodShape) -> placement.Places | None:
+def _emptiest(has: NodeDevices, memory: Sequence[int], shape: PodShape) -> Places | None:
     """For each container devices that are large enough, whatever is free of them, the emptiest first; None
     where there are too few."""
     left = list(memory)
@@ -143,9 +137,11 @@ def _emptiest(has: NodeDevices, memory: Sequence[int], shape: PodShape) -> place
     for part, found in zip((shape.containers, shape.init, shape.sidecars), chosen):
         for each in part:
             ways = []
-            for group in (range(len(left)),) if has.kinds is None else has.kinds.groups(each.limits):
+            for group in has.cards.groups(each):
                 able = [
-                    position for position in group if each.on(has.totals[position]) <= has.totals[position]
+                    position
+                    for position in group
+                    if each.on(has.cards, position) <= has.cards.capacities[position]
                 ]
                 if len(able) >= each.count:
                     ways.append(sorted(able, key=lambda position: -left[position])[: each.count])
@@ -155,25 +151,21 @@ def _emptiest(has: NodeDevices, memory: Sequence[int], shape: PodShape) -> place
             found.append(tuple(positions))
             if part is not shape.init:  # these run one after the other, before the others
                 for position in positions:
-                    left[position] -= each.on(has.totals[position])
+                    left[position] -= each.on(has.cards, position)
     containers, init, sidecars = map(tuple, chosen)
     return containers, init, sidecars
 
 
-def fullness(
-    totals: Sequence[int], memory: Sequence[int], shape: PodShape, places: placement.Places
-) -> float:
+def fullness(cards: Cards, memory: Sequence[int], shape: PodShape, places: Places) -> float:
     """0 to 10: how full the chosen devices, and the node, would be with the pod."""
     if shape.only is not None:
         chosen = places[0][0]
-        taken = {position: shape.only.on(totals[position]) for position in chosen}
+        taken = {position: shape.only.on(cards, position) for position in chosen}
     else:
-        taken = {
-            position: amount for position, (amount, _) in placement.holding(totals, shape, places).items()
-        }
+        taken = {position: amount for position, (amount, _) in holding(cards, shape, places).items()}
     used = 0.0
     for position, amount in taken.items():
-        used += 1 - (memory[position] - amount) / totals[position]
+        used += 1 - (memory[position] - amount) / cards.capacities[position]
     free = sum(memory) - sum(taken.values())
-    node = 1 - max(free, 0) / sum(totals)
+    node = 1 - max(free, 0) / sum(cards.capacities)
     return HIGHEST * (_OF_DEVICES * used / len(taken) + (1 - _OF_DEVICES) * node)

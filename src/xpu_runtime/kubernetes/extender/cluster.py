@@ -23,15 +23,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from xpu_runtime.kubernetes.extender import accounting, devices, placement
+from xpu_runtime.kubernetes.extender import accounting, devices
 from xpu_runtime.kubernetes.extender.devices import Held
 from xpu_runtime.kubernetes.extender.groups import HOLD_S, Member, failure
 from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, Figures, Pod
-from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.extender.state import State
 from xpu_runtime.kubernetes.extender.verdicts import FULL, NEVER, UNKNOWN, judge
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION
-from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources
+from xpu_runtime.kubernetes.resources import DemandError, Resources
+from xpu_runtime.placement.demand import PodDemand
+from xpu_runtime.placement.pod import Effort, PodShape
 from xpu_runtime.request import assignment
 
 #: Different demands that are kept as one object for all their pods.
@@ -175,15 +176,13 @@ class Cluster:
     def judge(self, shape: PodShape, names: Iterable[str]) -> list[int]:
         """For each of the nodes, what it is for that demand: a score and FITS, FULL or NEVER."""
         found: list[int] = []
-        rest, effort = iter(names), placement.Effort()
+        rest, effort = iter(names), Effort()
         while not self._judge_some(shape, rest, effort, found):
             # A lock that is taken again at once is not had by those that wait for it.
             time.sleep(_PAUSE_S)
         return found
 
-    def _judge_some(
-        self, shape: PodShape, names: Iterator[str], effort: placement.Effort, found: list[int]
-    ) -> bool:
+    def _judge_some(self, shape: PodShape, names: Iterator[str], effort: Effort, found: list[int]) -> bool:
         """Goes on with that for as long as others may be kept waiting; whether it was for all names."""
         with self._lock:
             until = time.monotonic() + _LOCKED_S

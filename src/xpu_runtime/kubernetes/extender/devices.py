@@ -11,13 +11,18 @@ from collections.abc import Mapping, Sequence
 
 from xpu_runtime.errors import did_you_mean
 from xpu_runtime.kubernetes import node_annotation
-from xpu_runtime.kubernetes.extender.placement import Kinds
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, Row, Shares, Told
 from xpu_runtime.kubernetes.resources import POLICIES, gib
+from xpu_runtime.placement import room
+from xpu_runtime.placement.cards import Cards, Kinds
 from xpu_runtime.request.units import show_exactly
 
 #: Labels of a node that say how its devices are filled: ours wins over ACK's.
 PLACEMENT_LABELS = ("yoyoworks.com/xpu.placement", "ack.node.gpu.placement")
+
+_NO_CARDS = Cards(())
+#: Different numbers that are kept as one object for all nodes that have them.
+_MOST_SHARED = 10_000
 
 #: (UUID, bytes or None for the whole device, percent of cores) of each device that a pod has a share of.
 Held = tuple[tuple[str, "int | None", int], ...]
@@ -28,17 +33,9 @@ class NodeDevices:
     cannot."""
 
     __slots__ = (
-        "cores",
-        "has_other_unit",
-        "indexes",
-        "kinds",
-        "memory",
-        "reserved",
-        "totals",
-        "uuids",
-        "why",
-        "why_not",
-    )
+        "cards", "cores", "has_other_unit", "indexes", "kinds",
+        "memory", "reserved", "uuids", "why", "why_not",
+    )  # fmt: skip
 
     def __init__(self, why_not: str = "", *, has_other_unit: bool = False) -> None:
         #: Why no pod can be placed here; "": pods can.
@@ -47,7 +44,7 @@ class NodeDevices:
         self.has_other_unit = has_other_unit
         self.uuids: tuple[str, ...] = ()
         self.indexes: tuple[str, ...] = ()
-        self.totals: tuple[int, ...] = ()
+        self.cards = _NO_CARDS
         self.memory: tuple[int, ...] = ()
         self.cores: tuple[int, ...] = ()
         #: How its devices differ; None: they are of one vendor, and all hold every limit.
@@ -109,10 +106,10 @@ def _devices(rows: Sequence[Row], reserved: Mapping[str, Shares]) -> NodeDevices
     # Interned: the same UUIDs stand in the assignments of pods, and most nodes have the same numbers.
     found.uuids = tuple(sys.intern(row.uuid) for row in rows)
     found.indexes = tuple(sys.intern(row.name) for row in rows)
-    found.totals = _shared(tuple(row.memory for row in rows))
     found.memory = _shared(tuple(map(_memory, rows)))
     found.cores = _shared(tuple(row.cores - row.others_cores for row in rows))
     found.kinds = _kinds(rows)
+    found.cards = _cards(rows, found.kinds)
     found.why = {position: row.why for position, row in enumerate(rows) if row.why}
     found.reserved = {uid: _held(shares) for uid, shares in reserved.items()}
     return found
@@ -127,18 +124,30 @@ def _kinds(rows: Sequence[Row]) -> Kinds | None:
 def _memory(row: Row) -> int:
     if row.why:
         return -1
-    return 0 if row.others_whole else max(row.memory - row.others_memory, 0)
+    return room.left(row.grantable, row.others_memory, row.others_whole)
 
 
 def _held(shares: Shares) -> Held:
     return tuple((sys.intern(uuid), memory, cores or 0) for uuid, memory, cores in shares)
 
 
+def _cards(rows: Sequence[Row], kinds: Kinds | None) -> Cards:
+    """The same object for the same numbers, where the devices are alike."""
+    totals = _shared(tuple(row.memory for row in rows))
+    capacities = _shared(tuple(row.grantable for row in rows))
+    if kinds is not None:
+        return Cards(totals, capacities, kinds)
+    if len(_alike) > _MOST_SHARED:
+        _alike.clear()
+    return _alike.setdefault((totals, capacities), Cards(totals, capacities))
+
+
+_alike: dict[tuple[tuple[int, ...], tuple[int, ...]], Cards] = {}
 _tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
 
 
 def _shared(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """The same tuple for the same numbers."""
-    if len(_tuples) > 10_000:
+    if len(_tuples) > _MOST_SHARED:
         _tuples.clear()
     return _tuples.setdefault(numbers, numbers)

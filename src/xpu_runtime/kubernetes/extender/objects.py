@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from xpu_runtime.kubernetes.extender.devices import Held, NodeDevices
 from xpu_runtime.kubernetes.extender.groups import Member
-from xpu_runtime.kubernetes.extender.placement import PodShape
-from xpu_runtime.kubernetes.resources import PodDemand
+from xpu_runtime.placement.demand import PodDemand
+from xpu_runtime.placement.pod import PodShape
 from xpu_runtime.request.assignment import Assignment
 from xpu_runtime.value import Value
 

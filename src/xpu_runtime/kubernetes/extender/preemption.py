@@ -17,9 +17,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from xpu_runtime.kubernetes.extender import accounting, placement
+from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.objects import Crew
-from xpu_runtime.kubernetes.extender.placement import PodShape
+from xpu_runtime.placement.pod import Effort, PodShape, place
 
 #: Seconds for a question: kube-scheduler waits for 10 (httpTimeout), and binds nothing meanwhile.
 _MOST_S = 5.0
@@ -29,7 +29,7 @@ class Patience:
     """What one question of many nodes may take: steps of placement, and time."""
 
     def __init__(self) -> None:
-        self.effort = placement.Effort()
+        self.effort = Effort()
         self._until = time.monotonic() + _MOST_S
 
     @property
@@ -69,4 +69,4 @@ def _fits(crew: Crew, shape: PodShape, free: tuple[list[int], list[int]], patien
     if patience.is_spent:
         return False
     has = crew.devices
-    return placement.place(has.totals, *free, shape, crew.binpack, patience.effort, has.kinds) is not None
+    return place(has.cards, *free, shape, crew.binpack, patience.effort) is not None

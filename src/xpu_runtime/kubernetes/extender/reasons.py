@@ -13,9 +13,13 @@ from typing import Any
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.devices import NodeDevices
 from xpu_runtime.kubernetes.extender.objects import Figures
-from xpu_runtime.kubernetes.extender.placement import limits_of
-from xpu_runtime.kubernetes.resources import Demand, PodDemand, Resources, gib
+from xpu_runtime.kubernetes.resources import Resources, gib
 from xpu_runtime.ledger.refusal import spans
+from xpu_runtime.placement import room
+from xpu_runtime.placement.cards import Cards
+from xpu_runtime.placement.demand import Demand, PodDemand
+from xpu_runtime.placement.nearest import kept, nth
+from xpu_runtime.placement.nearest import nearest as nearest_of
 from xpu_runtime.request.units import show, show_exactly
 
 #: So many nodes get figures of their own.
@@ -39,11 +43,11 @@ class Reasons:
         self._resources = resources
         self._pod = pod
         self._demand = demand
-        everything = (*demand.containers, *demand.init, *demand.sidecars)
+        everything = demand.every
         #: What the only container that asks wants; None: several ask.
         self._only = everything[0][1] if len(everything) == 1 else None
         self._asked = asked_by(everything)
-        limits = [limits_of(each) for _, each in everything]
+        limits = [each.limits for _, each in everything]
         self._is_spread = any(each.count > 1 for _, each in everything)
         #: Whether a container asks for a limit of memory, and one of cores.
         self._limits = any(memory for memory, _ in limits), any(cores for _, cores in limits)
@@ -98,7 +102,7 @@ class Reasons:
         groups: dict[str, list[str]] = {}
         for position, index in enumerate(has.indexes):
             text = has.why.get(position) or self._lacks(has, position)
-            text = text or self._figure(has.totals[position], memory[position], cores[position], is_free)
+            text = text or self._figure(has.cards, position, memory[position], cores[position], is_free)
             if has.kinds is not None and _has_vendors(has):
                 text += f" ({has.kinds.vendors[position]})"
             groups.setdefault(text, []).append(index)
@@ -114,20 +118,20 @@ class Reasons:
         lacks = [words for words, is_asked, can in asked if is_asked and not can]
         return f"cannot hold {' and '.join(lacks)}" if lacks else ""
 
-    def _figure(self, total: int, memory: int, cores: int, is_free: bool) -> str:
-        only = self._only
+    def _figure(self, cards: Cards, position: int, memory: int, cores: int, is_free: bool) -> str:
+        only, total, most = self._only, cards.totals[position], cards.capacities[position]
         if only is not None and only.is_whole:
             others = f"is {'partly' if memory else 'all'} used by containers that are no pods"
-            return "unused" if memory == total else "in use" if is_free else others
+            return "unused" if memory == most else "in use" if is_free else others
         if only is not None and only.memory_bytes is None:
-            amount = f"{_shares(memory, cores, total)} shares"
+            amount = f"{room.shares_left(total, memory, cores)} shares"
         else:
             amount = gib(show(max(memory, 0), "G"))
             with_cores = only is None or only.cores is not None
             amount += f" and {max(cores, 0)}% of its cores" if with_cores else ""
         # Of the rest others have something, or it would be all that there is.
-        most = "" if memory == total else " for pods"
-        return f"{amount} free" if is_free else f"has {amount}{most}"
+        at_most = "" if memory == most else " for pods"
+        return f"{amount} free" if is_free else f"has {amount}{at_most}"
 
     def _nearest(self, nodes: Iterable[Figures]) -> tuple[Figures, Demand] | None:
         """The request nearest to this one that fits on one of the nodes now, and that node."""
@@ -154,59 +158,37 @@ def nearest(demand: Demand, node: Figures, unit: int) -> tuple[tuple[int, float]
     kinds, has = node.devices.kinds, node.devices
     # All of the cores are no cap, and what would fit may be less than all of them.
     limits = not demand.is_whole, bool(demand.cores)
-    groups: Iterable[Sequence[int]] = (range(len(has.totals)),) if kinds is None else kinds.groups(limits)
+    groups: Iterable[Sequence[int]] = (range(len(has.uuids)),) if kinds is None else kinds.groups_of(limits)
     found = []
     for group in groups:
-        rows = ((node.memory[position], node.cores[position], has.totals[position]) for position in group)
-        best = _nearest_of([row for row in rows if row[0] > 0], demand, unit)
+        best = _nearest_of(node, [position for position in group if node.memory[position] > 0], demand, unit)
         found += [] if best is None else [best]
     return max(found, key=lambda each: each[0], default=None)
 
 
 def _nearest_of(
-    free: list[tuple[int, int, int]], demand: Demand, unit: int
+    node: Figures, positions: list[int], demand: Demand, unit: int
 ) -> tuple[tuple[int, float], Demand] | None:
-    """Of devices of one kind: the bytes and percent that are free of each, and its bytes."""
+    """Of devices of one kind."""
+    cards, memory, cores = node.devices.cards, node.memory, node.cores
     if demand.is_whole:
-        count = min(sum(memory == total for memory, _, total in free), demand.count)
+        count = min(sum(memory[each] == cards.capacities[each] for each in positions), demand.count)
         return ((count, 1.0), demand.replace(count=count)) if count else None
-    for count in range(min(demand.count, len(free)), 0, -1):
-        if demand.memory_bytes is None:
-            percent = min(_nth([_shares(*each) for each in free], count), demand.memory_percent or 0)
-            ways = [Demand(count, None, percent, percent)] if percent > 0 else []
-        else:
-            ways = _smaller(demand, free, count, unit)
-        if ways:
-            best = max(ways, key=lambda each: _kept(each, demand))
-            return (count, _kept(best, demand)), best
+    if demand.memory_bytes is not None:
+        free = [(memory[each], cores[each]) for each in positions]
+        best = nearest_of(free, demand.memory_bytes, demand.cores or 0, demand.count, unit, 1)
+        if best is None:
+            return None
+        count, amount, percent = best
+        near = kept(amount, demand.memory_bytes) * kept(percent, demand.cores or 0)
+        return (count, near), Demand(count, amount, percent or None)
+    wanted = demand.memory_percent or 0
+    shares = [room.shares_left(cards.totals[each], memory[each], cores[each]) for each in positions]
+    for count in range(demand.count, 0, -1):
+        percent = min(nth(shares, count), wanted)
+        if percent:
+            return (count, kept(percent, wanted)), Demand(count, None, percent, percent)
     return None
-
-
-def _smaller(demand: Demand, free: list[tuple[int, int, int]], count: int, unit: int) -> list[Demand]:
-    """With less memory, with fewer cores, and with less of both."""
-    wanted, cores = demand.memory_bytes or 0, demand.cores or 0
-    least = 1 if cores else 0
-    amounts = [
-        (_nth([memory for memory, percent, _ in free if percent >= cores], count), cores),
-        (wanted, _nth([percent for memory, percent, _ in free if memory >= wanted], count)),
-    ]
-    both = sorted((each for each in free if each[1] >= least), reverse=True)[:count]
-    if len(both) == count:
-        amounts.append((both[-1][0], min(percent for _, percent, _ in both)))
-    found = []
-    for memory, percent in amounts:
-        amount, share = min(memory, wanted) // unit * unit, min(percent, cores)
-        if amount > 0 and share >= least:
-            found.append(Demand(count, amount, share or None))
-    return found
-
-
-def _kept(part: Demand, demand: Demand) -> float:
-    """How much of the demand is left, 0 to 1."""
-    if demand.memory_bytes is None or part.memory_bytes is None:
-        return (part.memory_percent or 0) / (demand.memory_percent or 1)
-    cores = (part.cores or 0) / demand.cores if demand.cores else 1.0
-    return part.memory_bytes / demand.memory_bytes * cores
 
 
 def asked_by(demands: Sequence[tuple[str, Demand]]) -> str:
@@ -238,15 +220,6 @@ def _devices(indexes: list[str], text: str) -> str:
     verb, _, rest = text.partition(" ")
     words = {"has": f"each have {rest}", "is": f"are {rest}"}.get(verb, text)
     return f"{kind}s {spans(indexes)} {'each ' if text[0].isdigit() else ''}{words}"
-
-
-def _shares(memory: int, cores: int, total: int) -> int:
-    return max(min(memory * 100 // total, cores), 0)
-
-
-def _nth(values: list[int], n: int) -> int:
-    """The n-th largest, -1 where there are fewer."""
-    return sorted(values, reverse=True)[n - 1] if len(values) >= n else -1
 
 
 def _limits(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
-from xpu_runtime.kubernetes.extender import accounting, placement
+from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.groups import Groups, Member
 from xpu_runtime.kubernetes.extender.objects import Assumed, Node, Pod
-from xpu_runtime.kubernetes.extender.placement import PodShape
 from xpu_runtime.kubernetes.extender.verdicts import Verdicts
+from xpu_runtime.placement.pod import Effort, PodShape, place
 
 #: Seconds that a pod is remembered which is gone: longer than any request that may have read it before.
 _GONE_S = 60.0
@@ -42,8 +42,8 @@ class State:
             return None
         self.count(node)
         binpack = self.binpack(pod.shape, node)
-        has, effort = node.devices, placement.Effort()
-        places = placement.place(has.totals, node.memory, node.cores, pod.shape, binpack, effort, has.kinds)
+        has, effort = node.devices, Effort()
+        places = place(has.cards, node.memory, node.cores, pod.shape, binpack, effort)
         if places is None:
             return None
         held = accounting.held_by_places(has, pod.shape, places)
@@ -76,7 +76,7 @@ class State:
     ) -> set[str]:
         """Those of the nodes on which the pod would have a place but for pods with these UIDs, by which their
         nodes are; no more than `most` are looked at."""
-        wanted, found, effort = set(held.values()), set(), placement.Effort()
+        wanted, found, effort = set(held.values()), set(), Effort()
         for name in itertools.islice((name for name in names if name in wanted), most):
             node = self.nodes.get(name)
             if node is None or node.devices.why_not:
@@ -85,7 +85,7 @@ class State:
             free = list(has.memory), list(has.cores)
             accounting.holdings(node, self.pods, self.assumed, *free, held)
             binpack = self.binpack(shape, node)
-            if placement.place(has.totals, *free, shape, binpack, effort, has.kinds) is not None:
+            if place(has.cards, *free, shape, binpack, effort) is not None:
                 found.add(name)
         return found
 
@@ -173,8 +173,8 @@ class State:
         for node in self.nodes.values():
             found["unusable_nodes" if node.devices.why_not else "nodes"] += 1
             self.count(node)
-            found["devices"] += len(node.devices.totals)
-            found["memory"] += sum(node.devices.totals)
+            found["devices"] += len(node.devices.uuids)
+            found["memory"] += sum(node.devices.cards.totals)
             found["free"] += sum(free for free in node.memory if free > 0)
         bound = [pod for pod in self.pods.values() if pod.node]
         found["held"] = sum(each.hold is not None for each in self.assumed.values())

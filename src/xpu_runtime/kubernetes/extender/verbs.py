@@ -20,7 +20,8 @@ from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.in_flight import MOST_S, InFlight
 from xpu_runtime.kubernetes.extender.reasons import Reasons
 from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
-from xpu_runtime.kubernetes.resources import DemandError, PodDemand, Resources
+from xpu_runtime.kubernetes.resources import DemandError, Resources
+from xpu_runtime.placement.demand import PodDemand
 
 _HIGHEST = 10
 #: Nodes that are looked at for what could be given away.

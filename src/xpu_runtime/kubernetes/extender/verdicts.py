@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from xpu_runtime.kubernetes.extender import accounting, placement
+from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.objects import Node
-from xpu_runtime.kubernetes.extender.placement import PodShape
+from xpu_runtime.placement.pod import Effort, PodShape, place
 
 #: What a node is for a demand: 1 to 11, it fits, with a score of 0 to 10; or one of these.
 UNKNOWN, FULL, NEVER = 0, 12, 13
@@ -58,15 +58,15 @@ class Verdicts:
         return verdicts
 
 
-def judge(node: Node, shape: PodShape, binpack: bool, effort: placement.Effort) -> int:
+def judge(node: Node, shape: PodShape, binpack: bool, effort: Effort) -> int:
     """What a node, which has been counted, is for that demand."""
     has = node.devices
     if has.why_not:
         return NEVER
-    places = placement.place(has.totals, node.memory, node.cores, shape, binpack, effort, has.kinds)
+    places = place(has.cards, node.memory, node.cores, shape, binpack, effort)
     if places is None:
         # Whether it would fit without the pods that are there: kube-scheduler may end some for it.
-        fits = placement.place(has.totals, has.memory, has.cores, shape, binpack, effort, has.kinds)
+        fits = place(has.cards, has.memory, has.cores, shape, binpack, effort)
         return NEVER if fits is None and effort.left >= 0 else FULL
-    score = accounting.fullness(has.totals, node.memory, shape, places)
+    score = accounting.fullness(has.cards, node.memory, shape, places)
     return FITS + round(score if binpack else accounting.HIGHEST - score)

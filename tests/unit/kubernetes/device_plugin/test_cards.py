@@ -144,6 +144,7 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "vendor": "nvidia",
         "memory_strength": "",
         "cores_strength": "",
+        "capacity": 15 * GIB,
     }
     assert (second["healthy"], second["why"]) == (False, "GPU is lost")
     assert json.loads(value) | {"devices": []} == {

@@ -24,7 +24,7 @@ NOBODY = Waiting()
 
 
 def card(number: int, gib: int = 15, use: Use | None = None, others: Use | None = None, **why: str) -> Card:
-    return Card(f"GPU-{number:036}", gib * GIB, use=use or Use(), others=others or Use(), **why)
+    return Card(f"GPU-{number:036}", gib * GIB, gib * GIB, use=use or Use(), others=others or Use(), **why)
 
 
 def had(resource: str, cards: list[Card], allocated: object = (), waiting: Waiting = NOBODY) -> int:
@@ -63,7 +63,7 @@ def test_a_new_kind_of_resource_is_not_counted_as_another() -> None:
         with pytest.raises(NotImplementedError, match="links: its units cannot be counted"):
             offer.free_units("yoyoworks.com/xpu-links", card(0), use, Newer())
     with pytest.raises(NotImplementedError, match="links: its units cannot be counted"):
-        offer.units("yoyoworks.com/xpu-links", GIB, Newer())
+        offer.units("yoyoworks.com/xpu-links", card(0), Newer())
 
 
 def test_ids_that_cannot_be_had_are_counted_by_what_their_card_is() -> None:
@@ -125,7 +125,7 @@ def test_a_pod_keeps_ids_that_an_earlier_build_gave_it_and_the_number_stays() ->
 
 
 def test_a_card_whose_memory_is_not_known_offers_nothing() -> None:
-    unknown = Card("GPU-unknown-0", 0, fault="lost")
+    unknown = Card("GPU-unknown-0", 0, 0, fault="lost")
     for resource in RESOURCES.names:
         assert offered(resource, [unknown], RESOURCES, (), NOBODY).ids == ()
 
@@ -212,7 +212,7 @@ def test_a_list_that_no_unit_makes_shorter_is_refused_as_well() -> None:
 
 def test_a_resource_that_is_not_known_is_no_percentage_of_cores() -> None:
     with pytest.raises(ValueError, match=r"example\.com/other is no resource"):
-        offer.units("example.com/other", GIB, RESOURCES)
+        offer.units("example.com/other", card(0, 1), RESOURCES)
     with pytest.raises(ValueError, match=r"example\.com/other is no resource"):
         offer.free_units("example.com/other", card(0, 1), Use(), RESOURCES)
 

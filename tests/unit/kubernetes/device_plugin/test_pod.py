@@ -16,7 +16,6 @@ from xpu_runtime.kubernetes.api import ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
 from xpu_runtime.kubernetes.device_plugin.pod import (
     PodOnNode,
-    placed_by_node,
     refusal_text,
     resources_of,
     shares_text,
@@ -89,13 +88,11 @@ def test_sidecars_count_beside_what_comes_after_them() -> None:
     found = kept(pod(container("main", mem="3"), init=(before, side, after)))
     assert found.units == {MEMORY: 6}
     assert [name for name, _ in found.demand.sidecars] == ["s"]
-    asked = placed_by_node(found)
-    assert (set(asked.containers), set(asked.init), set(asked.sidecars)) == ({"main"}, {"i", "j"}, {"s"})
 
 
 def test_shares_are_percent_of_whichever_device_it_becomes() -> None:
-    demand = placed_by_node(kept(pod(container("main", shares="25")))).containers["main"]
-    assert (demand.memory_bytes, demand.memory_percent, demand.cores) == (None, 25, 25)
+    demand = kept(pod(container("main", shares="25"))).demand.of("main")
+    assert demand is not None and (demand.memory_bytes, demand.memory_percent, demand.cores) == (None, 25, 25)
 
 
 def test_what_makes_no_sense_is_kept_with_why() -> None:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from support.requests import parse
 from xpu_runtime.ledger.grants import Holding, Slice, Use
-from xpu_runtime.ledger.placement import Candidate, place
 from xpu_runtime.ledger.refusal import DeviceStatus, Refusal
+from xpu_runtime.placement.available import Candidate
+from xpu_runtime.placement.container import place
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import MIB, Memory
 from xpu_runtime.vendors.inventory import Device, Node

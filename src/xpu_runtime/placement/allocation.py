@@ -6,9 +6,10 @@ Imported only where a pod is concerned. Chooses nothing: devices and amounts wer
 from __future__ import annotations
 
 from xpu_runtime.ledger.grants import Holding, Use
-from xpu_runtime.ledger.placement import Candidate, place
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.reservations import Reservation, of_assignment
+from xpu_runtime.placement.available import Candidate
+from xpu_runtime.placement.container import place
 from xpu_runtime.request import assignment, pod
 from xpu_runtime.request.amounts import Amount
 from xpu_runtime.request.request import Request

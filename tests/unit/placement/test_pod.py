@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xpu_runtime.kubernetes.extender.placement import Effort, Kinds, Places, PodShape, holding
-from xpu_runtime.kubernetes.extender.placement import place as place_within
-from xpu_runtime.kubernetes.resources import MOST_CONTAINERS, Demand, PodDemand
+from xpu_runtime.kubernetes.resources import MOST_CONTAINERS
+from xpu_runtime.placement.cards import Cards, Kinds
+from xpu_runtime.placement.demand import Demand, PodDemand
+from xpu_runtime.placement.pod import Effort, Places, PodShape, holding
+from xpu_runtime.placement.pod import place as place_within
 
 GIB = 1 << 30
 
@@ -25,7 +27,7 @@ def place(
     binpack: bool,
     kinds: Kinds | None = None,
 ) -> Places | None:
-    return place_within(totals, memory, cores, pod, binpack, Effort(), kinds)
+    return place_within(Cards(totals, kinds=kinds), memory, cores, pod, binpack, Effort())
 
 
 def shape(*containers: Demand, init: Sequence[Demand] = (), sidecars: Sequence[Demand] = ()) -> PodShape:
@@ -95,14 +97,14 @@ def test_an_init_container_has_its_place_where_the_pod_holds_so_much_anyhow() ->
     pod = shape(mem(6), init=[mem(4)])
     found = placed([16, 8, 12], pod)
     assert found == (((1,),), ((1,),), ())
-    assert holding([16 * GIB] * 3, pod, found) == {1: (6 * GIB, 0)}
+    assert holding(Cards([16 * GIB] * 3), pod, found) == {1: (6 * GIB, 0)}
 
 
 def test_an_init_container_may_be_larger_than_what_runs_later() -> None:
     pod = shape(mem(2, 10), init=[mem(8, 5), mem(6, 50)], sidecars=[mem(1, 20)])
     found = placed([9], pod)
     assert found is not None
-    assert holding([16 * GIB], pod, found) == {0: (9 * GIB, 70)}
+    assert holding(Cards([16 * GIB]), pod, found) == {0: (9 * GIB, 70)}
     assert placed([8], pod) is None
 
 
@@ -153,11 +155,11 @@ def fits(totals: list[int], memory: list[int], cores: list[int], pod: PodShape, 
     times = [[*zip(pod.containers, places[0]), *zip(pod.sidecars, places[2])]]
     times += [[(shape, chosen), *zip(pod.sidecars, places[2])] for shape, chosen in zip(pod.init, places[1])]
     for running in times:
-        for device, total in enumerate(totals):
+        for device in range(len(totals)):
             here = [shape for shape, chosen in running if device in chosen]
             if not here:
                 continue
-            if sum(shape.on(total) for shape in here) > memory[device]:
+            if sum(shape.on(Cards(totals), device) for shape in here) > memory[device]:
                 return False
             if sum(shape.cores for shape in here) > cores[device]:
                 return False
@@ -232,6 +234,6 @@ def test_a_place_is_found_whenever_there_is_one_and_nothing_is_given_twice(
     assert holds(kinds, pod, found)
     for shapes, chosen in zip((pod.containers, pod.init, pod.sidecars), found):
         assert [len(set(positions)) for positions in chosen] == [each.count for each in shapes]
-    for position, (amount, percent) in holding(totals, pod, found).items():
+    for position, (amount, percent) in holding(Cards(totals), pod, found).items():
         assert amount <= memory[position]
         assert percent <= cores[position]

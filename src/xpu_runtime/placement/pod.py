@@ -1,17 +1,14 @@
-"""Placement of a pod on one node's devices, in plain numbers.
+"""Where the containers of a pod go on one node's cards, in plain numbers.
 
-kube-scheduler may ask for ten thousand nodes at once: there is no object here for a device or a slice, only
-lists of numbers, and a pod with one container that asks takes one loop over them. A whole device is one of
-which all memory is asked for: an unused one alone has that, and nothing is left of it for others. Knows no
-API, no name and no UUID.
+For the scheduler extender, which asks of any node, and for a node that places its pods itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from xpu_runtime.kubernetes.resources import Demand, PodDemand
-from xpu_runtime.request.units import MIB
+from xpu_runtime.placement.cards import Cards, Shape, choose
+from xpu_runtime.placement.demand import PodDemand
 
 #: For each container of a kind the positions of its devices, ascending.
 Chosen = tuple[tuple[int, ...], ...]
@@ -36,61 +33,6 @@ class Effort:
         self.left = MOST_STEPS
 
 
-class Shape:
-    """A container's demand: `count` devices, of each `cores` percent and `memory` bytes or `percent` of
-    it."""
-
-    __slots__ = ("cores", "count", "limits", "memory", "percent")
-
-    def __init__(self, demand: Demand) -> None:
-        self.count = demand.count
-        self.cores = demand.cores or 0
-        self.memory = demand.memory_bytes
-        self.percent = 100 if demand.is_whole else demand.memory_percent or 0
-        #: Whether its devices must hold a limit of memory, and one of cores: 100 percent are none.
-        self.limits = limits_of(demand)
-
-    def on(self, total: int) -> int:
-        """Bytes that it takes of a device with `total`, as Demand.memory_on has it."""
-        if self.memory is not None:
-            return self.memory
-        return total if self.percent == 100 else max(total * self.percent // 100 // MIB, 1) * MIB
-
-
-def limits_of(demand: Demand) -> tuple[bool, bool]:
-    """Whether a device must hold a limit of memory for that, and one of cores."""
-    return not demand.is_whole, 0 < (demand.cores or 0) < 100
-
-
-class Kinds:
-    """How the devices of a node differ that are not all alike: a container's are of one vendor, and hold the
-    limits that it asks for."""
-
-    __slots__ = ("_groups", "holds", "of", "vendors")
-
-    def __init__(self, vendors: Sequence[str], holds: Sequence[tuple[bool, bool]]) -> None:
-        """Of each device; `holds`: whether limits of memory, and of cores, can be held there."""
-        self.vendors, self.holds = tuple(vendors), tuple(holds)
-        every = list(dict.fromkeys(zip(self.vendors, self.holds)))
-        #: By position a number, the same for those that are alike.
-        self.of = tuple(every.index(each) for each in zip(self.vendors, self.holds))
-        self._groups: dict[tuple[bool, bool], tuple[tuple[int, ...], ...]] = {}
-
-    def groups(self, limits: tuple[bool, bool]) -> tuple[tuple[int, ...], ...]:
-        """The positions of each vendor's devices that hold such limits."""
-        if limits not in self._groups:
-            able = [
-                position
-                for position, holds in enumerate(self.holds)
-                if all(can or not must for can, must in zip(holds, limits))
-            ]
-            self._groups[limits] = tuple(
-                tuple(position for position in able if self.vendors[position] == vendor)
-                for vendor in dict.fromkeys(self.vendors[position] for position in able)
-            )
-        return self._groups[limits]
-
-
 class PodShape:
     """A pod's demand; `key` is equal for pods that are placed alike."""
 
@@ -113,107 +55,38 @@ class PodShape:
         self.order = (*_hardest_first(True, self.sidecars), *_hardest_first(False, self.containers))
 
 
-def choose(
-    totals: Sequence[int],
-    memory: Sequence[int],
-    cores: Sequence[int],
-    shape: Shape,
-    binpack: bool,
-    kinds: Kinds | None = None,
-) -> tuple[int, ...] | None:
-    """Positions of the devices for one container, ascending; None where too few have so much free.
-
-    `totals` and `memory` are each device's bytes and those that are free (-1: it may not be used), `cores`
-    its free percent. binpack takes the fullest that fits, else the emptiest is taken.
-    """
-    if kinds is not None:
-        return _of_one_kind(totals, memory, cores, shape, binpack, kinds)
-    wanted = shape.cores
-    amount = shape.memory
-    if shape.count == 1 and amount is not None:
-        best, found = -1, 0
-        for position, free in enumerate(memory):
-            if (
-                free >= amount
-                and cores[position] >= wanted
-                and (best < 0 or (free < found if binpack else free > found))
-            ):
-                best, found = position, free
-        return None if best < 0 else (best,)
-    fitting = [
-        position
-        for position, free in enumerate(memory)
-        if free >= shape.on(totals[position]) and cores[position] >= wanted
-    ]
-    if len(fitting) < shape.count:
-        return None
-    sign = 1 if binpack else -1
-    fitting.sort(key=lambda p: (sign * memory[p], sign * cores[p]))
-    return tuple(sorted(fitting[: shape.count]))
-
-
-def _of_one_kind(
-    totals: Sequence[int],
-    memory: Sequence[int],
-    cores: Sequence[int],
-    shape: Shape,
-    binpack: bool,
-    kinds: Kinds,
-) -> tuple[int, ...] | None:
-    """As `choose`; of the first vendor that has a place."""
-    for group in kinds.groups(shape.limits):
-        if len(group) == len(totals):
-            return choose(totals, memory, cores, shape, binpack)
-        part, free, percent = ([all_[position] for position in group] for all_ in (totals, memory, cores))
-        chosen = choose(part, free, percent, shape, binpack)
-        if chosen is not None:
-            return tuple(group[number] for number in chosen)
-    return None
-
-
 def place(
-    totals: Sequence[int],
-    memory: Sequence[int],
-    cores: Sequence[int],
-    pod: PodShape,
-    binpack: bool,
-    effort: Effort,
-    kinds: Kinds | None = None,
+    cards: Cards, memory: Sequence[int], cores: Sequence[int], pod: PodShape, binpack: bool, effort: Effort
 ) -> Places | None:
     """Where each of the pod's containers goes; None where there is no place, or none within `effort`.
-    `kinds`: where the devices are not all alike."""
+    `memory`, `cores`: as of choose."""
     if pod.only is not None:
-        chosen = choose(totals, memory, cores, pod.only, binpack, kinds)
+        chosen = choose(cards, memory, cores, pod.only, binpack)
         return None if chosen is None else ((chosen,), (), ())
     effort.left -= len(pod.order) + len(pod.init)
     if effort.left < 0:
         return None
-    found = None if pod.init else _first_choices(totals, memory, cores, pod, binpack, kinds)
+    found = None if pod.init else _first_choices(cards, memory, cores, pod, binpack)
     if found is not None:
         return found
     everything = (*pod.sidecars, *pod.containers, *pod.init)
-    if any(choose(totals, memory, cores, shape, binpack, kinds) is None for shape in everything):
+    if any(choose(cards, memory, cores, shape, binpack) is None for shape in everything):
         return None
-    return _Search(totals, memory, cores, pod, binpack, effort, kinds).run()
+    return _Search(cards, memory, cores, pod, binpack, effort).run()
 
 
 def _first_choices(
-    totals: Sequence[int],
-    memory: Sequence[int],
-    cores: Sequence[int],
-    pod: PodShape,
-    binpack: bool,
-    kinds: Kinds | None,
+    cards: Cards, memory: Sequence[int], cores: Sequence[int], pod: PodShape, binpack: bool
 ) -> Places | None:
     """Each container where the policy has it, one after the other: most often that is a place for all."""
     left, percent = list(memory), list(cores)
     found: dict[tuple[bool, int], tuple[int, ...]] = {}
     for is_sidecar, number, shape in pod.order:
-        chosen = choose(totals, left, percent, shape, binpack, kinds)
+        chosen = choose(cards, left, percent, shape, binpack)
         if chosen is None:
             return None
         for position in chosen:
-            left[position] -= shape.on(totals[position])
+            left[position] -= shape.on(cards, position)
             percent[position] -= shape.cores
         found[is_sidecar, number] = chosen
     return _in_order(pod, found, False), (), _in_order(pod, found, True)
@@ -225,21 +98,21 @@ def _in_order(pod: PodShape, found: dict[tuple[bool, int], tuple[int, ...]], are
     )
 
 
-def holding(totals: Sequence[int], pod: PodShape, places: Places) -> dict[int, tuple[int, int]]:
+def holding(cards: Cards, pod: PodShape, places: Places) -> dict[int, tuple[int, int]]:
     """What the pod holds of each device by that: position -> (bytes, percent of cores).
 
     Sidecars run beside all others, init containers one after the other and before the regular ones: the
     larger of both is held from the beginning to the end, so that a restart finds its place.
     """
-    regular, _init, side = (_sum(totals, shapes, chosen) for shapes, chosen in _kinds(pod, places))
+    regular, _init, side = (_sum(cards, shapes, chosen) for shapes, chosen in _kinds(pod, places))
     held = _added(regular, side)
     for shape, positions in zip(pod.init, places[1]):
-        _hold_at_first(totals, held, side, shape, positions)
+        _hold_at_first(cards, held, side, shape, positions)
     return held
 
 
 def _hold_at_first(
-    totals: Sequence[int],
+    cards: Cards,
     held: dict[int, tuple[int, int]],
     side: dict[int, tuple[int, int]],
     shape: Shape,
@@ -250,7 +123,7 @@ def _hold_at_first(
     for position in positions:
         beside, before = side.get(position, (0, 0)), held.get(position, (0, 0))
         held[position] = (
-            max(before[0], beside[0] + shape.on(totals[position])),
+            max(before[0], beside[0] + shape.on(cards, position)),
             max(before[1], beside[1] + shape.cores),
         )
 
@@ -259,12 +132,12 @@ def _kinds(pod: PodShape, places: Places) -> Iterator[tuple[tuple[Shape, ...], C
     return zip((pod.containers, pod.init, pod.sidecars), places)
 
 
-def _sum(totals: Sequence[int], shapes: Sequence[Shape], chosen: Chosen) -> dict[int, tuple[int, int]]:
+def _sum(cards: Cards, shapes: Sequence[Shape], chosen: Chosen) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     for shape, positions in zip(shapes, chosen):
         for position in positions:
             amount, percent = found.get(position, (0, 0))
-            found[position] = amount + shape.on(totals[position]), percent + shape.cores
+            found[position] = amount + shape.on(cards, position), percent + shape.cores
     return found
 
 
@@ -290,18 +163,15 @@ class _Search:
 
     def __init__(
         self,
-        totals: Sequence[int],
+        cards: Cards,
         memory: Sequence[int],
         cores: Sequence[int],
         pod: PodShape,
         binpack: bool,
         effort: Effort,
-        kinds: Kinds | None,
     ) -> None:
-        self._totals = totals
-        self._all = (tuple(range(len(totals))),)
-        self._kinds = kinds
-        self._kind_of = kinds.of if kinds is not None else (0,) * len(totals)
+        self._cards = cards
+        self._kind_of = cards.kinds.of if cards.kinds is not None else (0,) * len(cards.totals)
         self._memory, self._cores = list(memory), list(cores)
         self._pod = pod
         self._binpack = binpack
@@ -325,14 +195,14 @@ class _Search:
         if step == len(self._pod.sidecars):
             self._effort.left -= len(self._pod.init)
             if not all(
-                choose(self._totals, self._memory, self._cores, shape, self._binpack, self._kinds)
+                choose(self._cards, self._memory, self._cores, shape, self._binpack)
                 for shape in self._pod.init
             ):
                 return False
             self._beside_sidecars = list(self._memory), list(self._cores)
         if step == len(self._pod.order):
             return True
-        state = (step, tuple(sorted(zip(self._totals, self._memory, self._cores, self._kind_of))))
+        state = (step, tuple(sorted(zip(self._cards.totals, self._memory, self._cores, self._kind_of))))
         if state in self._dead:
             return False
         is_sidecar, number, shape = self._pod.order[step]
@@ -351,41 +221,37 @@ class _Search:
 
     def _take(self, shape: Shape, positions: tuple[int, ...], sign: int) -> None:
         for position in positions:
-            self._memory[position] -= sign * shape.on(self._totals[position])
+            self._memory[position] -= sign * shape.on(self._cards, position)
             self._cores[position] -= sign * shape.cores
 
     def _possible(self, shape: Shape) -> Iterator[tuple[int, ...]]:
         """The sets of devices that can serve `shape` now, those that the policy prefers first; of sets whose
         devices are in the same states one."""
-        for group in self._groups(shape):
+        for group in self._cards.groups(shape):
             alike: dict[tuple[int, int, int, int], list[int]] = {}
             for position in group:
-                total, free, percent = self._totals[position], self._memory[position], self._cores[position]
-                if free >= shape.on(total) and percent >= shape.cores:
-                    state = (free, percent, total, self._kind_of[position])
+                free, percent = self._memory[position], self._cores[position]
+                if free >= shape.on(self._cards, position) and percent >= shape.cores:
+                    state = (free, percent, self._cards.totals[position], self._kind_of[position])
                     alike.setdefault(state, []).append(position)
             groups = [alike[state] for state in sorted(alike, reverse=not self._binpack)]
             for each in _sets(groups, shape.count):
                 yield tuple(sorted(each))
 
-    def _groups(self, shape: Shape) -> tuple[tuple[int, ...], ...]:
-        """The positions of the devices of which all that serve `shape` must be."""
-        return self._all if self._kinds is None else self._kinds.groups(shape.limits)
-
     def _init(self, containers: Chosen, sidecars: Chosen) -> Chosen:
         """Devices for the init containers: where they add least to what the pod holds anyhow."""
         places: list[tuple[int, ...]] = []
         memory, cores = self._beside_sidecars
-        beside = _sum(self._totals, self._pod.sidecars, sidecars)
-        held = _added(_sum(self._totals, self._pod.containers, containers), beside)
+        beside = _sum(self._cards, self._pod.sidecars, sidecars)
+        held = _added(_sum(self._cards, self._pod.containers, containers), beside)
         sign = 1 if self._binpack else -1
         self._effort.left -= _STEPS_OF_INIT * len(self._pod.init)
         for shape in self._pod.init:
             ways = []
-            for group in self._groups(shape):
+            for group in self._cards.groups(shape):
                 fitting = []
                 for position in group:
-                    free, amount = memory[position], shape.on(self._totals[position])
+                    free, amount = memory[position], shape.on(self._cards, position)
                     if free >= amount and cores[position] >= shape.cores:
                         side, has = beside.get(position, (0, 0)), held.get(position, (0, 0))
                         more = max(side[0] + amount - has[0], 0), max(side[1] + shape.cores - has[1], 0)
@@ -393,7 +259,7 @@ class _Search:
                 if len(fitting) >= shape.count:
                     ways.append(sorted(fitting)[: shape.count])
             chosen = tuple(sorted(position for _, _, position in min(ways)))
-            _hold_at_first(self._totals, held, beside, shape, chosen)
+            _hold_at_first(self._cards, held, beside, shape, chosen)
             places.append(chosen)
         return tuple(places)
 

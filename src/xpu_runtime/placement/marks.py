@@ -5,8 +5,8 @@ Imported only where there may be a mark, or a request names a reservation: most 
 
 from __future__ import annotations
 
-from xpu_runtime.ledger.placement import Candidate
 from xpu_runtime.ledger.refusal import Refusal
+from xpu_runtime.placement.available import Candidate
 from xpu_runtime.request.request import Request
 from xpu_runtime.vendors import marks
 from xpu_runtime.vendors.marks import Marks
@@ -15,7 +15,7 @@ from xpu_runtime.vendors.marks import Marks
 _NAMES = 8
 
 
-def allowed(choice: list[Candidate], request: Request) -> list[Candidate] | Refusal:
+def unmarked(choice: list[Candidate], request: Request) -> list[Candidate] | Refusal:
     """The candidates, of which those that are drained, or that a reservation sets apart, cannot serve. For
     who names a reservation, `all` are the devices of that. ConfigError where the marks cannot be read."""
     told, wanted = marks.read(), request.reservation

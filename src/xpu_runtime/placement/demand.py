@@ -1,0 +1,72 @@
+"""What containers of a pod ask of devices, as values; read from the pod's limits by kubernetes/resources.py.
+
+The device plugin, the scheduler extender and the ledger's side of a pod all have it in this form.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.request.assignment import Share
+from xpu_runtime.request.units import share_of
+from xpu_runtime.value import Value
+
+
+class Demand(Value):
+    """What one container asks for: so much of each of `count` devices.
+
+    `memory_bytes` or `memory_percent` of a device's memory; neither: whole devices, for this container alone.
+    """
+
+    count: int
+    memory_bytes: int | None
+    #: Percent of each device's time; None: no cap.
+    cores: int | None
+    memory_percent: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it wants its devices for itself alone."""
+        return self.memory_bytes is None and self.memory_percent is None
+
+    @property
+    def limits(self) -> tuple[bool, bool]:
+        """Whether its devices must hold a limit of memory, and one of cores: 100 percent are none."""
+        return not self.is_whole, 0 < (self.cores or 0) < 100
+
+    def memory_on(self, device_bytes: int) -> int:
+        """Bytes that it takes of a device with `device_bytes`."""
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        if self.memory_percent is None:
+            return device_bytes
+        return share_of(device_bytes, self.memory_percent * 10_000)
+
+    def share(self, device_uuid: str, device_bytes: int) -> Share:
+        """What it gets of that device."""
+        amount = None if self.is_whole else self.memory_on(device_bytes)
+        return Share(device_uuid, amount, self.cores or None)
+
+
+class PodDemand(Value):
+    """What a pod's containers ask for, by their names; those that ask for nothing are left out."""
+
+    containers: tuple[tuple[str, Demand], ...] = ()
+    #: Init containers, which have ended before `containers` start.
+    init: tuple[tuple[str, Demand], ...] = ()
+    #: Init containers with restartPolicy Always, which run beside all that follow.
+    sidecars: tuple[tuple[str, Demand], ...] = ()
+    #: What the pod's annotation says: binpack or spread; None: nothing.
+    policy: str | None = None
+
+    @property
+    def every(self) -> tuple[tuple[str, Demand], ...]:
+        """All of its containers."""
+        return *self.containers, *self.init, *self.sidecars
+
+    def of(self, container: str) -> Demand | None:
+        """What that container asks for; None: nothing."""
+        return next((demand for name, demand in self.every if name == container), None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no container asks for anything."""
+        return not (self.containers or self.init or self.sidecars)

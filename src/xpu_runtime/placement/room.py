@@ -1,0 +1,38 @@
+"""What is left of one card, and which cards a policy takes first: the plain numbers that all placement is
+made of.
+
+Bytes and percent, no object for a card: kube-scheduler may ask of ten thousand nodes at once. A card that may
+not be used has -1 bytes. A whole card is an unused one, as nothing of it is anybody else's: where memory is
+granted twice over (`oversubscribe.memory`), one of which the whole capacity is left.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def capacity(total: int, oversubscribe: float) -> int:
+    """Bytes that may be granted of a card with `total`."""
+    return total if oversubscribe == 1.0 else int(total * oversubscribe)
+
+
+def left(capacity: int, taken: int, is_whole: bool) -> int:
+    """Bytes that are left of it; `is_whole`: one container has all of it, whatever that adds up to."""
+    return 0 if is_whole else max(capacity - taken, 0)
+
+
+def shares_left(total: int, memory: int, cores: int) -> int:
+    """Hundredths of a card, of its memory and of its cores alike, that are left where these are."""
+    return max(min(memory * 100 // total, cores), 0)
+
+
+def in_order(
+    positions: Iterable[int], memory: Sequence[int], cores: Sequence[int], binpack: bool
+) -> list[int]:
+    """The cards at these positions, those that the policy takes first to the front. binpack: the fullest, to
+    keep whole cards free; else the emptiest. Of equally full ones that with fewer (or more) cores left, and
+    then the first."""
+    sign = 1 if binpack else -1
+    return sorted(positions, key=lambda position: (sign * memory[position], sign * cores[position]))

@@ -1,0 +1,210 @@
+"""The same cards for whoever asks: docker, a pod that its node places, a pod that the extender places."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.inventories import nvidia
+from xpu_runtime import granting
+from xpu_runtime.config.defaults import DEFAULTS, Config
+from xpu_runtime.kubernetes.device_plugin import node as described
+from xpu_runtime.kubernetes.device_plugin.cards import cards
+from xpu_runtime.kubernetes.device_plugin.offer import free_units
+from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
+from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.objects import Assumed, Pod
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION
+from xpu_runtime.kubernetes.resources import CORES, MEMORY, WHOLE, Resources
+from xpu_runtime.ledger.grants import Grant, Holding, Slice
+from xpu_runtime.ledger.pod_ledger import PodLedger
+from xpu_runtime.ledger.refusal import Refusal
+from xpu_runtime.linux import proc
+from xpu_runtime.placement.demand import Demand, PodDemand
+from xpu_runtime.pods import Pod as PodToPlace
+from xpu_runtime.pods import place_for_pod
+from xpu_runtime.request.assignment import Share
+from xpu_runtime.request.request import Request
+from xpu_runtime.request.units import Memory
+from xpu_runtime.vendors.inventory import Device, Inventory
+
+GIB = 1 << 30
+#: Nothing holds a limit on made-up devices.
+CONFIG = DEFAULTS.replace(enforcement_allow_unenforced=("memory", "cores"))
+#: What containers of docker have: (card, GiB or None for all of it, percent of its cores).
+Held = tuple[int, "int | None", "int | None"]
+#: What each container gets: (card's UUID, bytes), "" as its name where it is docker's.
+Answer = dict[str, tuple[tuple[str, int], ...]]
+
+
+@pytest.fixture(autouse=True)
+def ledger_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+    yield
+
+
+def node(*gib: int) -> Inventory:
+    devices = tuple(Device(str(n), f"GPU-{n}", "T4", size * GIB, (), "nvidia") for n, size in enumerate(gib))
+    return Inventory("/", True, devices, (nvidia("615.1"),), ())
+
+
+def take(inventory: Inventory, *held: Held) -> None:
+    """Has containers of docker hold that."""
+    started = proc.start_time(os.getpid()) or 0
+    for number, (card, gib, cores) in enumerate(held):
+        device = inventory.devices[card]
+        amount = device.memory_bytes if gib is None else gib * GIB
+        slice_ = Slice(device.index, device.uuid, amount, gib is not None, cores, Holding())
+        wanted = Grant(0, f"c{number}", f"/c{number}", os.getpid(), started, "", "running", "hook", 0.0, ())
+        slices = (slice_,)
+        with PodLedger() as ledger:
+            ledger.grant(wanted, lambda _: slices)  # noqa: B023 - called at once
+
+
+def by_docker(inventory: Inventory, config: Config, demand: Demand) -> Answer | None:
+    memory = () if demand.memory_bytes is None else (Memory(demand.memory_bytes),)
+    if demand.memory_percent is not None:
+        memory = (Memory(millionths=demand.memory_percent * 10_000),)
+    request = Request(count=demand.count, memory=memory, cores=demand.cores)
+    with PodLedger() as ledger:
+        found = granting.decide(inventory, request, config, ledger)
+    if isinstance(found, Refusal):
+        return None
+    return {"": tuple((each.device_uuid, each.memory_bytes) for each in found)}
+
+
+def by_node(inventory: Inventory, config: Config, demand: PodDemand) -> Answer | None:
+    found = place_for_pod(inventory, config, PodToPlace("u", "default", "p", demand))
+    with PodLedger() as ledger:
+        ledger.unreserve(["u"])
+    return None if isinstance(found, Refusal) else answer(inventory, found.containers)
+
+
+def by_extender(inventory: Inventory, config: Config, demand: PodDemand) -> Answer | None:
+    told = cards(inventory, "", config, SharedLedger().read(5.0))
+    text = described.annotation(inventory, told, "extender", {})
+    cluster = Cluster(Resources(), dict, config.placement_policy, lambda: 0.0)
+    cluster.set_node("n", {ANNOTATION: text}, {})
+    found = cluster.assume(Pod("u", "default", "p", *cluster.shape(demand)), "n", 60.0)
+    return answer(inventory, found.assignment.containers) if isinstance(found, Assumed) else None
+
+
+def answer(inventory: Inventory, containers: dict[str, tuple[Share, ...]]) -> Answer:
+    totals = {device.uuid: device.memory_bytes for device in inventory.devices}
+    return {
+        name: tuple((each.device_uuid, each.memory_bytes or totals[each.device_uuid]) for each in shares)
+        for name, shares in containers.items()
+    }
+
+
+def cards_of(
+    inventory: Inventory, config: Config, **containers: Demand
+) -> tuple[dict[str, str] | None, dict[str, str] | None]:
+    """Of which cards each container gets something, by the node and by the extender."""
+    demand = PodDemand(tuple(containers.items()))
+    node_s, extender_s = (by(inventory, config, demand) for by in (by_node, by_extender))
+    first, second = (
+        None if each is None else {name: "+".join(uuid[4:] for uuid, _ in has) for name, has in each.items()}
+        for each in (node_s, extender_s)
+    )
+    return first, second
+
+
+def everyone(inventory: Inventory, config: Config, demand: Demand) -> list[str | None]:
+    """Of which cards one container gets something: by docker, by its node, by the extender."""
+    docker = by_docker(inventory, config, demand)
+    found: list[str | None] = ["+".join(uuid[4:] for uuid, _ in docker[""]) if docker else None]
+    for each in cards_of(inventory, config, c=demand):
+        found.append(each["c"] if each else None)
+    return found
+
+
+def test_of_equally_full_cards_the_one_with_fewer_cores_left_is_the_fuller() -> None:
+    inventory = node(16, 16)
+    take(inventory, (0, 8, None), (1, 8, 50))
+    assert everyone(inventory, CONFIG, Demand(1, 4 * GIB, 30)) == ["1", "1", "1"]
+    spread = CONFIG.replace(placement_policy="spread")
+    assert everyone(inventory, spread, Demand(1, 4 * GIB, 30)) == ["0", "0", "0"]
+
+
+def test_a_maximum_for_a_slice_makes_no_card_look_fuller_than_it_is() -> None:
+    inventory = node(16, 16)
+    take(inventory, (1, 4, None))
+    config = CONFIG.replace(policy_max_memory="8G")
+    assert everyone(inventory, config, Demand(1, 4 * GIB, None)) == ["1", "1", "1"]
+
+
+def test_a_pod_is_placed_by_its_node_wherever_it_is_by_the_extender() -> None:
+    five, four, three = (Demand(1, gib * GIB, None) for gib in (5, 4, 3))
+    # The fullest card for each in turn leaves 1 and 2 GiB, and none for the last.
+    found = cards_of(node(10, 7), CONFIG, a=five, b=five, c=four, d=three)
+    assert found == ({"a": "0", "b": "0", "c": "1", "d": "1"},) * 2
+
+
+def test_memory_that_may_be_granted_twice_over_may_be_by_pods_too() -> None:
+    inventory, config = node(16), CONFIG.replace(oversubscribe_memory=1.5)
+    take(inventory, (0, 14, None))
+    assert everyone(inventory, config, Demand(1, 10 * GIB, None)) == ["0", "0", "0"]
+    assert everyone(inventory, config, Demand(1, 11 * GIB, None)) == [None, None, None]
+    # More is free than the card has, and it is in use all the same.
+    inventory = node(16, 16)
+    config = CONFIG.replace(oversubscribe_memory=2.5)
+    assert everyone(inventory, config, Demand(1, None, None)) == ["1", "1", "1"]
+    (card, _) = cards(node(16, 16), "", config, SharedLedger().read(5.0))
+    assert [free_units(each, card, card.use, Resources()) for each in (MEMORY, WHOLE)] == [26, 0]
+
+
+amounts = st.one_of(
+    st.builds(lambda gib: (gib * GIB, None), st.integers(1, 20)),
+    st.builds(lambda percent: (None, percent), st.integers(1, 100)),
+    st.just((None, None)),
+)
+demands = st.builds(
+    lambda count, amount, cores: Demand(count, amount[0], cores if any(amount) else None, amount[1]),
+    st.integers(1, 2),
+    amounts,
+    st.sampled_from([None, 25, 50, 100]),
+)
+held = st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(1, 12)), st.sampled_from([None, 25, 50]))
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.sampled_from([8, 15, 16]), min_size=3, max_size=3),
+    st.lists(held, max_size=4),
+    demands,
+    st.sampled_from(["binpack", "spread"]),
+    st.sampled_from([1.0, 1.5]),
+)
+def test_docker_the_node_and_the_extender_give_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+    gib: list[int],
+    taken: list[Held],
+    demand: Demand,
+    policy: str,
+    oversubscribe: float,
+) -> None:
+    inventory = node(*gib)
+    config = CONFIG.replace(placement_policy=policy, oversubscribe_memory=oversubscribe)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XPU_RUN_DIR", str(tmp_path_factory.mktemp("run")))
+        take(inventory, *taken)
+        pod = PodDemand((("c", demand),))
+        docker = by_docker(inventory, config, demand)
+        expected = docker and docker[""]
+        for by in (by_node, by_extender):
+            found = by(inventory, config, pod)
+            assert (found and found["c"]) == expected
+        if expected:
+            # What fits is offered to the kubelet.
+            seen = cards(inventory, "", config, SharedLedger().read(5.0))
+            resources = (WHOLE,) if demand.is_whole else (MEMORY, CORES)
+            free = [sum(free_units(name, card, card.use, Resources()) for card in seen) for name in resources]
+            asked = [demand.count] if demand.is_whole else [0, demand.count * (demand.cores or 0)]
+            asked[0] = asked[0] or demand.count * (demand.memory_bytes or 0) // GIB
+            assert all(has >= wants for has, wants in zip(free, asked))
