@@ -13,7 +13,7 @@ from xpu_runtime import jsonlite
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.sqlite import rows_if_any
-from xpu_runtime.request.amounts import Amount, at_one_time
+from xpu_runtime.request.amounts import Amount, of_shares
 from xpu_runtime.request.assignment import Assignment, Share, of_plain, plain
 from xpu_runtime.value import Value
 
@@ -91,7 +91,7 @@ class Reservation(Value):
 
     def amounts(self) -> dict[str, Amount]:
         """What the pod can have of each device at one time, by UUID."""
-        return at_one_time(self.containers, self.init, self.sidecars)
+        return of_shares(self.containers, self.init, self.sidecars)
 
 
 def of_assignment(assignment: Assignment, namespace: str, pod: str, key_id: str) -> Reservation:

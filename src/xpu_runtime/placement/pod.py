@@ -5,10 +5,11 @@ For the scheduler extender, which asks of any node, and for a node that places i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from xpu_runtime.placement.cards import Cards, Shape, choose
 from xpu_runtime.placement.demand import PodDemand
+from xpu_runtime.request.amounts import at_one_time, hold_at_first, together
 
 #: For each container of a kind the positions of its devices, ascending.
 Chosen = tuple[tuple[int, ...], ...]
@@ -99,54 +100,19 @@ def _in_order(pod: PodShape, found: dict[tuple[bool, int], tuple[int, ...]], are
 
 
 def holding(cards: Cards, pod: PodShape, places: Places) -> dict[int, tuple[int, int]]:
-    """What the pod holds of each device by that: position -> (bytes, percent of cores).
-
-    Sidecars run beside all others, init containers one after the other and before the regular ones: the
-    larger of both is held from the beginning to the end, so that a restart finds its place.
-    """
-    regular, _init, side = (_sum(cards, shapes, chosen) for shapes, chosen in _kinds(pod, places))
-    held = _added(regular, side)
-    for shape, positions in zip(pod.init, places[1]):
-        _hold_at_first(cards, held, side, shape, positions)
-    return held
+    """What the pod holds of each device by that: position -> (bytes, percent of cores)."""
+    kinds = zip((pod.containers, pod.init, pod.sidecars), places)
+    containers, init, sidecars = (_parts(cards, shapes, chosen) for shapes, chosen in kinds)
+    return at_one_time(containers, init, sidecars)
 
 
-def _hold_at_first(
-    cards: Cards,
-    held: dict[int, tuple[int, int]],
-    side: dict[int, tuple[int, int]],
-    shape: Shape,
-    positions: tuple[int, ...],
-) -> None:
-    """Adds an init container to what is held. `side` is what sidecars have; of other devices than the
-    container's own `held` has that already."""
-    for position in positions:
-        beside, before = side.get(position, (0, 0)), held.get(position, (0, 0))
-        held[position] = (
-            max(before[0], beside[0] + shape.on(cards, position)),
-            max(before[1], beside[1] + shape.cores),
-        )
+def _parts(cards: Cards, shapes: Sequence[Shape], chosen: Chosen) -> list[list[tuple[int, int, int]]]:
+    """What each container has of its devices."""
+    return [_part(cards, shape, positions) for shape, positions in zip(shapes, chosen)]
 
 
-def _kinds(pod: PodShape, places: Places) -> Iterator[tuple[tuple[Shape, ...], Chosen]]:
-    return zip((pod.containers, pod.init, pod.sidecars), places)
-
-
-def _sum(cards: Cards, shapes: Sequence[Shape], chosen: Chosen) -> dict[int, tuple[int, int]]:
-    found: dict[int, tuple[int, int]] = {}
-    for shape, positions in zip(shapes, chosen):
-        for position in positions:
-            amount, percent = found.get(position, (0, 0))
-            found[position] = amount + shape.on(cards, position), percent + shape.cores
-    return found
-
-
-def _added(one: dict[int, tuple[int, int]], other: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    found = dict(one)
-    for position, (amount, percent) in other.items():
-        before = found.get(position, (0, 0))
-        found[position] = before[0] + amount, before[1] + percent
-    return found
+def _part(cards: Cards, shape: Shape, positions: Iterable[int]) -> list[tuple[int, int, int]]:
+    return [(position, shape.on(cards, position), shape.cores) for position in positions]
 
 
 class _TooMany(Exception):
@@ -242,8 +208,8 @@ class _Search:
         """Devices for the init containers: where they add least to what the pod holds anyhow."""
         places: list[tuple[int, ...]] = []
         memory, cores = self._beside_sidecars
-        beside = _sum(self._cards, self._pod.sidecars, sidecars)
-        held = _added(_sum(self._cards, self._pod.containers, containers), beside)
+        beside = together(_parts(self._cards, self._pod.sidecars, sidecars))
+        held = together(_parts(self._cards, self._pod.containers, containers), beside)
         sign = 1 if self._binpack else -1
         self._effort.left -= _STEPS_OF_INIT * len(self._pod.init)
         for shape in self._pod.init:
@@ -259,7 +225,7 @@ class _Search:
                 if len(fitting) >= shape.count:
                     ways.append(sorted(fitting)[: shape.count])
             chosen = tuple(sorted(position for _, _, position in min(ways)))
-            _hold_at_first(self._cards, held, beside, shape, chosen)
+            hold_at_first(held, beside, _part(self._cards, shape, chosen))
             places.append(chosen)
         return tuple(places)
 

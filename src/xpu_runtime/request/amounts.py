@@ -1,8 +1,8 @@
-"""What a pod's containers hold of each device at one time, by the shares of each.
+"""What a pod's containers hold of each device at one time, by the parts that each has.
 
 A pod's containers run together, after its init containers, which run one after the other. Sidecars (init
-containers with restartPolicy: Always) run beside all of them. Who gives shares, and where they stand, is
-not known here.
+containers with restartPolicy: Always) run beside all of them. The larger of both is held from the beginning
+to the end, so that a restart finds its place. Who gives shares, and where they stand, is not known here.
 """
 
 from __future__ import annotations
@@ -12,14 +12,22 @@ from xpu_runtime.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import TypeVar
 
     from xpu_runtime.request.assignment import Share
 
     Shares = Mapping[str, tuple[Share, ...]]
+    Device = TypeVar("Device", str, int)  # its UUID or position
+    Part = tuple[Device, int, int]
+    Held = dict[Device, tuple[int, int]]
+
+#: The bytes of a whole device, whichever it is: more than any has, and more than all that a pod may have.
+_WHOLE = 1 << 100
 
 
 class Amount(Value):
-    """Of one device: bytes, percent of its cores, and whether a container has all of it."""
+    """Of one device: bytes (0 where it is all of it), percent of its cores, and whether a container has all
+    of it."""
 
     memory_bytes: int = 0
     cores: int = 0
@@ -27,37 +35,52 @@ class Amount(Value):
     #: One has all of it, and another one has a share at the same time.
     clash: bool = False
 
-    def larger(self, other: Amount) -> Amount:
-        return Amount(
-            max(self.memory_bytes, other.memory_bytes),
-            max(self.cores, other.cores),
-            self.whole or other.whole,
-            self.clash or other.clash,
-        )
+
+def of_shares(containers: Shares, init: Shares, sidecars: Shares) -> dict[str, Amount]:
+    """What a pod can have of each device at one time, by UUID."""
+    groups = ([_parts(shares) for shares in group.values()] for group in (containers, init, sidecars))
+    return {
+        uuid: Amount(0 if memory >= _WHOLE else memory, cores, memory >= _WHOLE, memory > _WHOLE)
+        for uuid, (memory, cores) in at_one_time(*groups).items()
+    }
 
 
-def at_one_time(containers: Shares, init: Shares, sidecars: Shares) -> dict[str, Amount]:
-    """What a pod can have of each device at one time, by UUID: the larger of all containers with the
-    sidecars, and of each init container with them."""
-    found = _sum([*sidecars.values(), *containers.values()])
-    for shares in init.values():
-        for uuid, each in _sum([shares, *sidecars.values()]).items():
-            found[uuid] = found[uuid].larger(each) if uuid in found else each
+def _parts(shares: Iterable[Share]) -> list[tuple[str, int, int]]:
+    return [
+        (each.device_uuid, _WHOLE if each.memory_bytes is None else each.memory_bytes, each.cores or 0)
+        for each in shares
+    ]
+
+
+def at_one_time(
+    containers: Iterable[Iterable[Part[Device]]],
+    init: Iterable[Iterable[Part[Device]]],
+    sidecars: Iterable[Iterable[Part[Device]]],
+) -> Held[Device]:
+    """(Bytes, percent) of each device: the larger of all containers with the sidecars, and of each init
+    container with them."""
+    beside = together(sidecars)
+    held = together(containers, beside)
+    for parts in init:
+        hold_at_first(held, beside, parts)
+    return held
+
+
+def together(
+    containers: Iterable[Iterable[Part[Device]]], beside: Held[Device] | None = None
+) -> Held[Device]:
+    """What containers have that run at one time, with what others have `beside` them."""
+    found = dict(beside or {})
+    for parts in containers:
+        for device, memory, cores in parts:
+            before = found.get(device, (0, 0))
+            found[device] = before[0] + memory, before[1] + cores
     return found
 
 
-def _sum(groups: Iterable[tuple[Share, ...]]) -> dict[str, Amount]:
-    found: dict[str, Amount] = {}
-    for share in (share for group in groups for share in group):
-        is_whole = share.memory_bytes is None
-        before = found.get(share.device_uuid)
-        if before is None:
-            found[share.device_uuid] = Amount(share.memory_bytes or 0, share.cores or 0, is_whole)
-            continue
-        found[share.device_uuid] = Amount(
-            before.memory_bytes + (share.memory_bytes or 0),
-            before.cores + (share.cores or 0),
-            before.whole or is_whole,
-            before.clash or before.whole or is_whole,
-        )
-    return found
+def hold_at_first(held: Held[Device], beside: Held[Device], parts: Iterable[Part[Device]]) -> None:
+    """Adds an init container to what is held. `beside` is what sidecars have; of other devices than the
+    container's own `held` has that already."""
+    for device, memory, cores in parts:
+        side, before = beside.get(device, (0, 0)), held.get(device, (0, 0))
+        held[device] = max(before[0], side[0] + memory), max(before[1], side[1] + cores)

@@ -124,11 +124,11 @@ def test_the_most_at_one_time_is_reserved_of_a_device() -> None:
 def test_all_of_a_device_and_a_share_of_it_at_one_time_clash() -> None:
     half, whole = (share(2),), (share(None),)
     at_once = Reservation("u", "d", "p", 1.0, {"a": half, "b": whole})
-    assert at_once.amounts() == {"GPU-0": Amount(2 * GIB, 0, True, True)}
+    assert at_once.amounts() == {"GPU-0": Amount(0, 0, True, True)}
     beside = Reservation("u", "d", "p", 1.0, {}, {"i": whole}, {"s": half})
     assert beside.amounts()["GPU-0"].clash
     one_after_the_other = Reservation("u", "d", "p", 1.0, {"a": half, "b": half}, {"i": whole})
-    assert one_after_the_other.amounts() == {"GPU-0": Amount(4 * GIB, 0, True, False)}
+    assert one_after_the_other.amounts() == {"GPU-0": Amount(0, 0, True, False)}
 
 
 def test_a_device_that_an_init_container_has_whole_stays_the_pod_s(ledger: PodLedger) -> None:

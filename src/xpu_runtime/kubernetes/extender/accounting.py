@@ -15,7 +15,7 @@ from xpu_runtime.kubernetes.extender.objects import Assumed, Node, Pod
 from xpu_runtime.placement.cards import Cards
 from xpu_runtime.placement.demand import Demand, PodDemand
 from xpu_runtime.placement.pod import Effort, Places, PodShape, holding, place
-from xpu_runtime.request.amounts import at_one_time
+from xpu_runtime.request.amounts import of_shares
 from xpu_runtime.request.assignment import Assignment, Share
 
 #: kube-scheduler's scores of extenders (MaxExtenderPriority).
@@ -46,7 +46,7 @@ def assignment(uid: str, node: str, has: NodeDevices, demand: PodDemand, places:
 def held_by(found: Assignment) -> Held:
     """What a pod holds of each device by its assignment: of what its containers have at one time the most."""
 
-    most = at_one_time(found.containers, found.init, found.sidecars)
+    most = of_shares(found.containers, found.init, found.sidecars)
     return tuple(
         (sys.intern(uuid), None if each.whole else each.memory_bytes, each.cores)
         for uuid, each in most.items()
