@@ -130,15 +130,15 @@ def decide(
     choice = candidates(inventory, request, config)
     if isinstance(choice, Refusal):
         return choice
-    if request.claim is not None:
-        return _claimed(choice, inventory, request, config, ledger, enter=False)
+    if request.of_pod is not None:
+        return _of_allocation(choice, inventory, request, config, ledger, enter=False)
     return placed(choice, request, config, ledger.uses(), ledger)
 
 
 def resolved(request: Request) -> Request:
     """The request with what its container's pod was assigned, where that is in the ledger; a container of no
     pod has that in the request already. RequestError where nothing is assigned."""
-    if request.claim is None or request.selectors:
+    if request.of_pod is None or request.selectors:
         return request
     from xpu_runtime.ledger.pod_ledger import PodLedger
     from xpu_runtime.placement import allocation
@@ -149,14 +149,14 @@ def resolved(request: Request) -> Request:
 
 def ledger_for(request: Request) -> Ledger:
     """The ledger, not open yet, that `decide` needs."""
-    if request.claim is None:
+    if request.of_pod is None:
         return Ledger()
     from xpu_runtime.ledger.pod_ledger import PodLedger
 
     return PodLedger()
 
 
-def _claimed(
+def _of_allocation(
     choice: list[Candidate],
     inventory: Inventory,
     request: Request,
@@ -266,8 +266,8 @@ def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant,
             outcome: tuple[Slice, ...] | Refusal
             if isinstance(choice, Refusal):
                 outcome = choice
-            elif request.claim is not None:
-                outcome = _claimed(choice, inventory, request, config, ledger, enter=True)
+            elif request.of_pod is not None:
+                outcome = _of_allocation(choice, inventory, request, config, ledger, enter=True)
             else:
                 outcome = placed(choice, request, config, uses, ledger)
             if isinstance(outcome, Refusal):
@@ -294,7 +294,7 @@ def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant,
 
 def _of_pod(request: Request) -> tuple[str, str] | None:
     """The UID of its pod and its name, of a pod's container."""
-    return None if request.claim is None else (request.claim.of.uid, request.claim.of.container)
+    return None if request.of_pod is None else (request.of_pod.uid, request.of_pod.container)
 
 
 def impose(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.pod_ledger import PodLedger
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.request.assignment import Assignment, Share, sign
 
 from .conftest import Node
@@ -90,14 +90,14 @@ def privileged(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, 
     return both
 
 
-def reservations(node: Node) -> list[Reservation]:
+def allocations(node: Node) -> list[Allocation]:
     with PodLedger(str(node.run_dir / "ledger.db")) as ledger:
-        return ledger.reservations()
+        return ledger.allocations()
 
 
-def reserve(node: Node, reservation: Reservation) -> None:
+def allocated(node: Node, allocation: Allocation) -> None:
     """What the installed device plugin does."""
-    from xpu_runtime import paths, pods
+    from xpu_runtime import allocating, paths
     from xpu_runtime.config.load import load
     from xpu_runtime.vendors import discovery
 
@@ -106,13 +106,13 @@ def reserve(node: Node, reservation: Reservation) -> None:
         patch.setenv("XPU_CONFIG", str(node.config))
         patch.setattr(paths, "NATIVE_DIR", str(node.prefix / "lib" / "xpu-container-runtime" / "native"))
         config = load()
-        refusal = pods.reserve(discovery.load(config), config, reservation)
+        refusal = allocating.enter(discovery.load(config), config, allocation)
     assert refusal is None, refusal.line()
 
 
-def unreserve(node: Node, *uids: str) -> None:
+def deallocate(node: Node, *uids: str) -> None:
     with PodLedger(str(node.run_dir / "ledger.db")) as ledger:
-        ledger.unreserve(uids)
+        ledger.deallocate(uids)
 
 
 def granted(node: Node) -> dict[str, tuple[int, int]]:

@@ -15,8 +15,8 @@ import pytest
 
 from support.sharing_time import Serve
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
+from xpu_runtime.ledger.allocations import of_assignment
 from xpu_runtime.ledger.grants import Use
-from xpu_runtime.ledger.reservations import of_assignment
 from xpu_runtime.linux import proc
 
 from .conftest import Node
@@ -26,15 +26,15 @@ from .pods import (
     NODE,
     SLEEP,
     Pod,
+    allocated,
+    allocations,
     cluster,
+    deallocate,
     events,
     granted,
     privileged,
-    reservations,
-    reserve,
     share,
     signed,
-    unreserve,
 )
 from .refusals import refused
 from .test_faults import CHANGES, instants, run_hooks_through
@@ -56,7 +56,7 @@ def test_a_container_gets_what_its_pod_was_assigned(node: Node, bundles: Bundles
     main = node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container(assignment=text)))
     # What the other container may have is reserved from the first one's start on.
     assert granted(node) == {first: (2, 0), second: (6, 30)}
-    assert reservations(node) == [of_assignment(assigned, "default", "web", "k1")]
+    assert allocations(node) == [of_assignment(assigned, "default", "web", "k1")]
     node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container("side", assignment=text)))
     by_name = {grant.container_id: grant.slices for grant in node.grants()}
     (part,) = by_name[main]
@@ -65,7 +65,7 @@ def test_a_container_gets_what_its_pod_was_assigned(node: Node, bundles: Bundles
     for container in by_name:
         node.remove(container)
     assert granted(node) == {first: (2, 0), second: (6, 30)}  # until the pod is gone
-    unreserve(node, pod.uid)
+    deallocate(node, pod.uid)
     assert granted(node) == {first: (0, 0), second: (0, 0)}
     assert_fine(node, "ledger")
 
@@ -89,7 +89,7 @@ def test_what_is_reserved_in_the_ledger_is_granted_without_an_annotation(
 ) -> None:
     first, second = cluster(node, more=f"mode: {mode}")
     pod = Pod("web")
-    reserve(node, of_assignment(pod.assignment(main=(share(second),)), "default", "web", "k1"))
+    allocated(node, of_assignment(pod.assignment(main=(share(second),)), "default", "web", "k1"))
     bundle = bundles(ALLOCATED, "NVIDIA_VISIBLE_DEVICES=" + first, args=SLEEP, change=pod.container())
     node.start(bundle)
     assert [slice_.device_uuid for grant in node.grants() for slice_ in grant.slices] == [second]
@@ -128,7 +128,7 @@ def test_what_proves_nothing_is_refused(
     told = refused(node, bundle)
     assert "nothing is reserved on this node for container main of pod default/web, and it has no" in told
     assert "resources.limits" in told and "xpu kubernetes device-plugin" in told
-    assert granted(node)[uuid] == (0, 0) and reservations(node) == [] and node.grants() == []
+    assert granted(node)[uuid] == (0, 0) and allocations(node) == [] and node.grants() == []
     assert len(events(node, "refused")) == 9
     counts = [line for line in node.xpu("metrics").stdout.splitlines() if 'code="wrong-assignment"' in line]
     assert counts == ['xpu_refused_total{code="wrong-assignment"} 7.0']
@@ -138,7 +138,7 @@ def test_an_earlier_assignment_of_the_pod_is_stale(node: Node, bundles: Bundles)
     first, second = cluster(node)
     pod, now = Pod("web"), time.time()
     old, new = (pod.assignment(made=now + n, main=(share(uuid),)) for n, uuid in enumerate((first, second)))
-    reserve(node, of_assignment(new, "default", "web", "k1"))
+    allocated(node, of_assignment(new, "default", "web", "k1"))
     told = refused(node, bundles(ALLOCATED, change=pod.container(assignment=signed(old))))
     assert "the assignment of pod default/web is stale: another is in force, which was made later" in told
     same = pod.assignment(made=now + 1, main=(share(first),))
@@ -157,7 +157,7 @@ def test_what_a_stolen_key_has_signed_starts_no_more_without_its_assignment_eith
 ) -> None:
     uuid, _ = cluster(node)
     pod = Pod("web")
-    reserve(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", "web", "k1"))
+    allocated(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", "web", "k1"))
     node.oci("delete", "--force", node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container())))
     (node.folder / "keys").write_text(f"k2 {'ab' * 32}\n")
     told = refused(node, bundles(ALLOCATED, change=pod.container()))
@@ -165,7 +165,7 @@ def test_what_a_stolen_key_has_signed_starts_no_more_without_its_assignment_eith
         "refused: what is reserved for pod default/web was assigned with the key 'k1', which"
     )
     # An earlier version has not kept which key it was.
-    reserve(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", "web", ""))
+    allocated(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", "web", ""))
     node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container()))
 
 
@@ -220,7 +220,7 @@ def test_who_asks_for_nothing_runs_untouched(node: Node, bundles: Bundles, mode:
         assert done.returncode == 0, done.stderr
         assert "nvidia" not in done.stdout
         assert (bundle / "config.json").read_bytes() == spec
-    assert node.grants() == [] and reservations(node) == []
+    assert node.grants() == [] and allocations(node) == []
     told = refused(node, bundles("XPU_CAPABILITIES=compute", change=pod.container("proxy", assignment=text)))
     assert "XPU_CAPABILITIES asks for devices, and container proxy of pod default/web was" in told
 
@@ -229,7 +229,7 @@ def test_who_asks_for_nothing_runs_untouched(node: Node, bundles: Bundles, mode:
 def test_docker_beside_a_reservation_is_refused_with_figures(node: Node, bundles: Bundles, mode: str) -> None:
     uuid = cluster(node, "1xT4", more=f"mode: {mode}")[0]
     pod = Pod("web")
-    reserve(node, of_assignment(pod.assignment(main=(share(uuid, 10, 80),)), "default", "web", "k1"))
+    allocated(node, of_assignment(pod.assignment(main=(share(uuid, 10, 80),)), "default", "web", "k1"))
     told = refused(node, bundles("XPU_MEM=8G"))
     assert told.startswith(
         "refused: no device has 8G of memory free (GPU 0: 5G free (10G reserved for pods), 8G requested); "
@@ -256,7 +256,7 @@ def test_a_pod_that_docker_was_quicker_than_is_refused_with_figures(node: Node, 
     assert told == (
         "refused: what is assigned to pod default/web is not free on this node (GPU 0: 3G free, 4G requested)"
     )
-    assert reservations(node) == []
+    assert allocations(node) == []
 
 
 @MODES
@@ -264,7 +264,7 @@ def test_whole_devices_are_for_one_pod_alone(node: Node, bundles: Bundles, mode:
     first, second = cluster(node, more=f"mode: {mode}\ndefaults: {{memory: 1G}}")
     pod = Pod("web")
     assigned = pod.assignment(main=(share(first, None, None), share(second, None, None)))
-    reserve(node, of_assignment(assigned, "default", "web", "k1"))
+    allocated(node, of_assignment(assigned, "default", "web", "k1"))
     told = refused(node, bundles("XPU_MEM=1G"))
     assert "GPU 0, 1: all of it is reserved for pod default/web" in told
     assert granted(node) == {first: (15, 0), second: (15, 0)}
@@ -321,7 +321,7 @@ def test_a_sidecar_runs_beside_init_containers_and_all_others_and_restarts_at_an
     )
     annotations = {"assignment": signed(assigned)} if by == "scheduler" else {}
     if by == "node":
-        reserve(node, of_assignment(assigned, "default", "web", "k1"))
+        allocated(node, of_assignment(assigned, "default", "web", "k1"))
     began: dict[str, str] = {}
 
     def start(name: str) -> None:
@@ -362,7 +362,7 @@ def test_a_sidecar_runs_beside_init_containers_and_all_others_and_restarts_at_an
     assert the_ledger_is_what_runs()
     end("proxy")
     assert the_ledger_is_what_runs()
-    unreserve(node, pod.uid)
+    deallocate(node, pod.uid)
     assert node.grants() == [] and granted(node) == {uuid: (0, 0)}
     assert_fine(node, "ledger")
 
@@ -403,7 +403,7 @@ def test_a_hook_killed_at_any_instant_leaves_the_ledger_equal_to_what_runs(
         run_hooks_through(node, mode, *words)
         node.configure(node.config.read_text() + of_cluster)
         (bundle / "config.json").write_bytes(pristine)
-        unreserve(node, pod.uid)
+        deallocate(node, pod.uid)
         return node.run(bundle).returncode
 
     assert (attempt(), attempt()) == (0, 0)  # the second finds all caches made
@@ -414,7 +414,7 @@ def test_a_hook_killed_at_any_instant_leaves_the_ledger_equal_to_what_runs(
         assert attempt(kill) == 1, kill
         node.xpu("gc")
         assert node.grants() == [], kill
-        left = reservations(node)
+        left = allocations(node)
         assert left in ([], [of_assignment(assigned, "default", "web", "k1")]), kill
         assert granted(node) == {uuid: (4, 30) if left else (0, 0)}, kill
         seen.add(bool(left))
@@ -450,8 +450,8 @@ def test_a_ledger_that_is_lost_counts_a_pod_once_when_it_is_reserved_again(
     assigned = pod.assignment(a=(share(uuid, 4),), b=(share(uuid, 2),))
     node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container("a", assignment=signed(assigned))))
     (node.run_dir / "ledger.db").unlink()
-    assert granted(node) == {uuid: (4, 30)} and reservations(node) == []
-    reserve(node, of_assignment(assigned, "default", "web", "k1"))
+    assert granted(node) == {uuid: (4, 30)} and allocations(node) == []
+    allocated(node, of_assignment(assigned, "default", "web", "k1"))
     assert granted(node) == {uuid: (6, 60)}
     assert_fine(node, "ledger")
 
@@ -460,7 +460,7 @@ def test_what_is_reserved_is_to_be_seen(node: Node, bundles: Bundles) -> None:
     first, second = cluster(node)
     pod = Pod("web")
     assigned = pod.assignment(a=(share(first, 4, 30), share(second, 4, 30)), b=(share(first, 2, None),))
-    reserve(node, of_assignment(assigned, "default", "web", "k1"))
+    allocated(node, of_assignment(assigned, "default", "web", "k1"))
     running = node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container("a")))
     rows = node.json("ps")
     keys = ("container_id", "state", "memory_bytes", "cores")
@@ -513,7 +513,7 @@ def test_explain_tells_what_a_container_of_a_pod_would_get(node: Node, bundles: 
     told = node.json("explain", str(bundle))
     assert told["granted"] and [each["device_uuid"] for each in told["slices"]] == [uuid]
     assert told["notes"] == ["it comes from the assignment of container main of pod default/web"]
-    assert reservations(node) == [] and granted(node)[uuid] == (0, 0)
+    assert allocations(node) == [] and granted(node)[uuid] == (0, 0)
     bundle = bundles(ALLOCATED, change=pod.container(assignment="all"))
     done = node.xpu("explain", "--json", str(bundle), check=False)
     assert (done.returncode, json.loads(done.stdout)["refusal"]["code"]) == (2, "wrong-assignment")
@@ -569,7 +569,7 @@ def test_quotas_hold_for_pods_too(node: Node, bundles: Bundles) -> None:
     uuid, _ = cluster(node, more=f"policy: {{quotas: [{{{quota}}}]}}")
     one, two = Pod("one"), Pod("two")
     for pod in (one, two):
-        reserve(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", pod.name, "k1"))
+        allocated(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", pod.name, "k1"))
     node.start(bundles(ALLOCATED, args=SLEEP, change=one.container()))
     told = refused(node, bundles(ALLOCATED, change=two.container()))
     assert "quota a (annotation io.kubernetes.cri.sandbox-namespace=default): 1G of 5G of memory left" in told
@@ -614,7 +614,7 @@ def test_a_mig_device_is_a_pod_s_as_a_card_is(node: Node, bundles: Bundles) -> N
     uuids = cluster(node, "2xA100-MIG")
     pod = Pod("web")
     assigned = pod.assignment(main=(share(uuids[1], None, None),))
-    reserve(node, of_assignment(assigned, "default", "web", "k1"))
+    allocated(node, of_assignment(assigned, "default", "web", "k1"))
     told = refused(node, bundles("XPU_VISIBLE_DEVICES=0:1"))
     assert "GPU 0:1: all of it is reserved for pod default/web" in told
     bundle = bundles(ALLOCATED, args=SLEEP, change=pod.container(assignment=signed(assigned)))
@@ -643,7 +643,7 @@ def test_of_pods_that_start_at_once_each_gets_its_own_and_none_too_much(node: No
         for bundle in made
     ]
     done = [start.wait(60) for start in starts]
-    assert done.count(0) == len(node.grants()) == len(reservations(node)) == 7
+    assert done.count(0) == len(node.grants()) == len(allocations(node)) == 7
     assert granted(node) == {uuid: (14, 35)}
 
 

@@ -26,9 +26,9 @@ from support.containerd_files import configured
 from support.kubernetes_api import ApiServer, Object
 from support.stand_in_kubelet import Kubelet, needed, until
 from xpu_runtime.config.defaults import Config
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.linux import files, proc
 from xpu_runtime.request import assignment
 from xpu_runtime.request.assignment import Assignment, Share
@@ -152,9 +152,9 @@ def pod(
     return api.put(f"/api/v1/namespaces/default/pods/{name}", body)
 
 
-def reservations() -> dict[str, Reservation]:
+def allocations() -> dict[str, Allocation]:
     with PodLedger() as ledger:
-        return {each.pod: each for each in ledger.reservations()}
+        return {each.pod: each for each in ledger.allocations()}
 
 
 def uses() -> dict[str, Use]:
@@ -348,7 +348,7 @@ def test_a_card_that_is_lost_is_unhealthy_in_the_status_of_its_pods_alone_and_re
     cards = dict(zip("abcdefgh", [*devices(), *devices()], strict=True))
     for name, uuid in cards.items():
         pod(plugin.api, name, {MEMORY: "4"}, uid=f"u-{name}", annotations=assigned(f"u-{name}", uuid, 4))
-    until(lambda: len(reservations()) == 8, "all are reserved")
+    until(lambda: len(allocations()) == 8, "all are reserved")
     for name in "hcafgebd":
         kubelet.allocate(name, MEMORY, 4)
         kubelet.pre_start(name, MEMORY)
@@ -419,14 +419,14 @@ def test_a_kubelet_that_starts_again_knows_the_plugin_again(plugin: Plugin, kube
     pod(plugin.api, "a", {MEMORY: "4"})
     kubelet.allocate("a", MEMORY, 4)
     kubelet.pre_start("a", MEMORY)
-    before = reservations()
+    before = allocations()
     kubelet.stop()
     kubelet.registered.clear()
     kubelet.devices.clear()
     kubelet.start()
     until(lambda: {MEMORY, CORES, SHARES, WHOLE} <= set(kubelet.registered), "it is registered again")
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered again")
-    assert reservations() == before
+    assert allocations() == before
 
 
 @pytest.mark.parametrize("ends_by_name", [False, True], ids=["1.20", "1.25"])
@@ -509,7 +509,7 @@ def test_a_plugin_that_starts_again_leaves_pods_as_they_are(
     pod(plugin.api, "a", {MEMORY: "4"})
     kubelet.allocate("a", MEMORY, 4)
     kubelet.pre_start("a", MEMORY)
-    before = reservations()
+    before = allocations()
     assert plugin.stop(number) == (0 if number == signal.SIGTERM else -number)
     until(lambda: kubelet.healthy(MEMORY) == 0, "the kubelet sees that it is gone")
     if number == signal.SIGTERM:
@@ -517,7 +517,7 @@ def test_a_plugin_that_starts_again_leaves_pods_as_they_are(
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered again")
     kubelet.pre_start("a", MEMORY)
-    assert reservations() == before
+    assert allocations() == before
     assert len(list(kubelet.plugins.iterdir())) == 5
 
 
@@ -563,9 +563,9 @@ def test_a_pod_has_its_place_in_the_ledger_before_its_container_starts(
     assert kubelet.allocate("a", MEMORY, 4) == {"XPU_KUBERNETES": "allocated"}
     kubelet.allocate("a", CORES, 30)
     kubelet.pre_start("a", CORES)
-    (reservation,) = reservations().values()
-    assert reservation.uid == made["metadata"]["uid"]
-    ((share,),) = reservation.containers.values()
+    (allocation,) = allocations().values()
+    assert allocation.uid == made["metadata"]["uid"]
+    ((share,),) = allocation.containers.values()
     assert (share.memory_bytes, share.cores) == (4 * GIB, 30)
     until(lambda: events(plugin.api, "a"), "the pod says what it has")
     assert events(plugin.api, "a") == [("XPUReserved", "main: 4 GiB of GPU 0 and 30% of its cores")]
@@ -574,7 +574,7 @@ def test_a_pod_has_its_place_in_the_ledger_before_its_container_starts(
     assert (kubelet.healthy(MEMORY), kubelet.healthy(CORES)) == (60, 400)
     plugin.api.delete("/api/v1/namespaces/default/pods/a")
     kubelet.remove("a")
-    until(lambda: not reservations(), "it is free again")
+    until(lambda: not allocations(), "it is free again")
     until(lambda: kubelet.healthy(WHOLE) == 4, "the card is whole again")
 
 
@@ -589,8 +589,8 @@ def test_a_sidecar_has_its_place_beside_init_containers_and_all_others(
         kubelet.allocate("a", MEMORY, amount, container=name, is_init=name == "init")
     kubelet.allocate("a", CORES, 20, container="side")
     kubelet.pre_start("a", CORES, container="side")
-    (reservation,) = reservations().values()
-    assert [list(each) for each in (reservation.init, reservation.sidecars, reservation.containers)] == [
+    (allocation,) = allocations().values()
+    assert [list(each) for each in (allocation.init, allocation.sidecars, allocation.containers)] == [
         ["init"], ["side"], ["main"],
     ]  # fmt: skip
     # The sidecar with the init container, all on one card: the larger, and no more.
@@ -599,7 +599,7 @@ def test_a_sidecar_has_its_place_beside_init_containers_and_all_others(
     assert "side: 5 GiB of GPU 0 and 20% of its cores" in events(plugin.api, "a")[0][1]
     path = "/api/v1/namespaces/default/pods/a"
     plugin.api.put(path, {**plugin.api.objects[path], "status": {"phase": "Succeeded"}})
-    until(lambda: not reservations(), "it is free again")
+    until(lambda: not allocations(), "it is free again")
     assert uses() == {}
 
 
@@ -633,7 +633,7 @@ def test_an_init_container_of_a_reserved_pod_starts_while_the_api_server_is_away
     kubelet.allocate("a", MEMORY, 10, container="init", is_init=True)
     kubelet.allocate("a", MEMORY, 4)
     kubelet.allocate("b", MEMORY, 2, container="init", is_init=True)
-    until(lambda: len(reservations()) == 2, "both are reserved")
+    until(lambda: len(allocations()) == 2, "both are reserved")
 
     plugin.api.down()
 
@@ -647,10 +647,10 @@ def test_an_init_container_of_a_reserved_pod_starts_while_the_api_server_is_away
 def test_a_pod_that_has_ended_has_nothing_reserved(plugin: Plugin, kubelet: Kubelet) -> None:
     plugin.start()
     pod(plugin.api, "a", {MEMORY: "4"})
-    until(reservations, "it is reserved")
+    until(allocations, "it is reserved")
     path = "/api/v1/namespaces/default/pods/a"
     plugin.api.put(path, {**plugin.api.objects[path], "status": {"phase": "Succeeded"}})
-    until(lambda: not reservations(), "it is free again")
+    until(lambda: not allocations(), "it is free again")
 
 
 def test_the_last_unit_can_be_had_by_the_pod_that_it_is_reserved_for(
@@ -693,7 +693,7 @@ def test_what_does_not_fit_is_refused_with_figures_and_reserved_when_it_does(
     with PodLedger() as ledger:
         ledger.release(grants[:1])
     kubelet.pre_start("a", MEMORY)
-    assert reservations()["a"].containers["main"][0].device_uuid == devices()[0]
+    assert allocations()["a"].containers["main"][0].device_uuid == devices()[0]
 
 
 def assigned(uid: str, uuid: str, gib: int, node: str = NODE, key: bytes = KEY[1]) -> dict[str, str]:
@@ -708,8 +708,8 @@ def test_an_assignment_says_which_card_it_is(plugin: Plugin, kubelet: Kubelet) -
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     third = devices()[2]
     pod(plugin.api, "a", {MEMORY: "4"}, uid="u-a", annotations=assigned("u-a", third, 4))
-    until(reservations, "it is reserved")
-    assert reservations()["a"].containers == {"main": (Share(third, 4 * GIB, None),)}
+    until(allocations, "it is reserved")
+    assert allocations()["a"].containers == {"main": (Share(third, 4 * GIB, None),)}
     kubelet.allocate("a", MEMORY, 4)
     kubelet.pre_start("a", MEMORY)
 
@@ -751,7 +751,7 @@ def test_an_assignment_that_proves_nothing_is_refused_and_the_pod_says_why(
     with pytest.raises(grpc.RpcError) as refused:
         kubelet.pre_start("a", MEMORY)
     assert isinstance(refused.value, grpc.Call) and problem in str(refused.value.details())
-    assert not reservations()
+    assert not allocations()
 
 
 def test_a_static_pod_is_told_that_no_scheduler_places_it_and_what_to_do(
@@ -785,7 +785,7 @@ def test_a_pod_that_was_signed_with_a_key_which_comes_later_starts_when_it_is_th
     plugin.keys.write_text(f"{plugin.keys.read_text()}{KEY[0]} {KEY[1].hex()}\n")
 
     kubelet.pre_start("a", MEMORY)
-    assert set(reservations()) == {"a"}
+    assert set(allocations()) == {"a"}
 
 
 def test_limits_that_make_no_sense_are_refused_with_what_to_do(plugin: Plugin, kubelet: Kubelet) -> None:
@@ -820,10 +820,10 @@ def test_a_pod_without_a_runtime_class_is_refused_and_holds_nothing(plugin: Plug
     assert refused.value.details() == f"refused: {why}"
     until(lambda: events(plugin.api, "a"), "the pod says why")
     assert events(plugin.api, "a") == [("XPURefused", why)]
-    assert reservations() == {}
+    assert allocations() == {}
     # With a class it is a matter of that class.
     pod(plugin.api, "b", {MEMORY: "4"}, runtime_class="gpu")
-    until(reservations, "it is reserved")
+    until(allocations, "it is reserved")
 
 
 def test_where_ours_is_the_default_runtime_no_pod_needs_a_class(plugin: Plugin, kubelet: Kubelet) -> None:
@@ -860,7 +860,7 @@ def test_one_pod_that_asks_for_more_than_can_be_told_ends_nothing_for_the_others
     until(lambda: events(plugin.api, "huge"), "the pod says why")
     assert "no device has a tenth of that" in events(plugin.api, "huge")[0][1]
     pod(plugin.api, "a", {MEMORY: "4"})
-    until(lambda: set(reservations()) == {"a"}, "the other pod is reserved")
+    until(lambda: set(allocations()) == {"a"}, "the other pod is reserved")
 
 
 # What can be away
@@ -877,7 +877,7 @@ def test_a_start_that_is_quicker_than_the_watch_looks_its_pod_up(plugin: Plugin,
     plugin.api.log = log
     kubelet.allocate("a", MEMORY, 4)
     kubelet.pre_start("a", MEMORY)
-    assert reservations()
+    assert allocations()
 
 
 def test_while_the_api_server_is_away_pods_that_it_told_of_can_start(
@@ -886,7 +886,7 @@ def test_while_the_api_server_is_away_pods_that_it_told_of_can_start(
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     pod(plugin.api, "a", {MEMORY: "4"})
-    until(reservations, "it is reserved")
+    until(allocations, "it is reserved")
     plugin.api.down()
     kubelet.allocate("a", MEMORY, 4)
     kubelet.pre_start("a", MEMORY)
@@ -896,7 +896,7 @@ def test_while_the_api_server_is_away_pods_that_it_told_of_can_start(
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered again")
     # The ledger knows it still.
     kubelet.pre_start("a", MEMORY)
-    assert len(reservations()) == 1
+    assert len(allocations()) == 1
     # One that nobody has told of waits until there is somebody to ask.
     pod(plugin.api, "b", {MEMORY: "4"})
     kubelet.allocate("b", MEMORY, 4)
@@ -904,7 +904,7 @@ def test_while_the_api_server_is_away_pods_that_it_told_of_can_start(
     timer.start()
     kubelet.pre_start("b", MEMORY)
     timer.join()
-    assert set(reservations()) == {"a", "b"}
+    assert set(allocations()) == {"a", "b"}
 
 
 def test_a_ledger_that_is_locked_is_waited_for(plugin: Plugin, kubelet: Kubelet, run_dir: Path) -> None:
@@ -921,7 +921,7 @@ def test_a_ledger_that_is_locked_is_waited_for(plugin: Plugin, kubelet: Kubelet,
         start.join(0.5)
         assert start.is_alive()
     start.join(30)
-    assert reservations()
+    assert allocations()
 
 
 def test_a_ledger_that_was_lost_has_the_reservations_again(
@@ -930,10 +930,10 @@ def test_a_ledger_that_was_lost_has_the_reservations_again(
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     pod(plugin.api, "a", {MEMORY: "4"})
-    until(reservations, "it is reserved")
+    until(allocations, "it is reserved")
     for each in run_dir.glob("ledger.db*"):
         each.unlink()
-    until(reservations, "it is reserved again")
+    until(allocations, "it is reserved again")
 
 
 def test_without_podresources_every_pod_of_the_node_is_reserved_before_a_start(
@@ -948,7 +948,7 @@ def test_without_podresources_every_pod_of_the_node_is_reserved_before_a_start(
     pod(plugin.api, "a", {MEMORY: "4"})
     kubelet.allocate("a", MEMORY, 4)
     kubelet.pre_start("a", MEMORY)
-    assert reservations()
+    assert allocations()
     assert kubelet.healthy(MEMORY) == 56
 
 

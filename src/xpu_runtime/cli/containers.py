@@ -14,9 +14,9 @@ from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.table import percent, timestamp
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger.allocations import Reserved
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index
-from xpu_runtime.ledger.reservations import Unused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.sharing import Shares
@@ -149,7 +149,7 @@ def entry(
     ).as_dict()
 
 
-def reserved(each: Unused) -> dict[str, Any]:
+def reserved(each: Reserved) -> dict[str, Any]:
     """The same of what is reserved for a pod and no container has, with the state `reserved`."""
     return _Entry(
         name=each.pod,

@@ -157,7 +157,7 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
     """What the request leaves open, and where the values come from that it gets."""
     if request.choice == "none":
         return [f"no device: {request.choice_from} is none, which overrides the rest of the request"]
-    if request.claim is not None:
+    if request.of_pod is not None:
         return [f"it comes from {request.choice_from}", *choose.notes(slices, request)]
     notes = [] if request.memory else [_unasked(inventory, config, slice_, request) for slice_ in slices]
     if request.reservation is not None:

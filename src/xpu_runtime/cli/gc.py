@@ -47,7 +47,7 @@ def gc(as_json: bool) -> None:
     if not dead:
         click.echo("nothing to give back: every grant's container is alive")
     with PodLedger() as ledger:
-        pods = [printable(reservation.label) for reservation in ledger.reservations()]
+        pods = [printable(allocation.label) for allocation in ledger.allocations()]
     if pods:
         click.echo(f"what is reserved stays: {listed(pods)} (see `xpu release --help`)")
 

@@ -182,12 +182,12 @@ def _pod(grant: Grant, ledger: PodLedger) -> dict[str, Any] | None:
     uid, container = ledger.pods_of_grants().get(grant.id, ("", ""))
     if not uid:
         return None
-    reservation = ledger.reservation(uid)
-    shares = reservation.of(container) if reservation is not None else ()
+    allocation = ledger.allocation(uid)
+    shares = allocation.of(container) if allocation is not None else ()
     return {
         "uid": uid,
-        "namespace": reservation.namespace if reservation is not None else None,
-        "name": reservation.pod if reservation is not None else None,
+        "namespace": allocation.namespace if allocation is not None else None,
+        "name": allocation.pod if allocation is not None else None,
         "container": container,
         "reserved": [
             {"uuid": share.device_uuid, "memory_bytes": share.memory_bytes, "cores": share.cores}

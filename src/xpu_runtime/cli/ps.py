@@ -150,7 +150,7 @@ def _table(told: _Slices, no_trunc: bool, width: int | None) -> list[Line]:
 
 def _read(names: Names) -> _Slices:
     with PodLedger() as ledger:
-        grants, unused = ledger.grants(), ledger.unused_reservations()
+        grants, unused = ledger.grants(), ledger.reserved()
     notes: list[str] = []
     if grants and not containers.processes_are_known():
         notes.append("which of these still run is not known in this PID namespace")

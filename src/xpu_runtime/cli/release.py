@@ -54,9 +54,9 @@ def release(container: str | None, force: bool, pod: str | None) -> None:
 
 def _release_pod(pod: str) -> None:
     with PodLedger() as ledger:
-        known = ledger.reservations()
+        known = ledger.allocations()
         uids = [each.uid for each in known if pod in (each.uid, f"{each.namespace}/{each.pod}")]
         if not uids:
             raise XpuError(f"nothing is reserved for a pod {pod!r}", "`xpu ps` shows what is, and for which")
-        ledger.unreserve(uids)
+        ledger.deallocate(uids)
     click.echo(f"pod {printable(pod)}: released")

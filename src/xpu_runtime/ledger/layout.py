@@ -166,7 +166,7 @@ def make(db: Any, path: str, own: Mark) -> None:
 
             count(db, grant, names)
         if of_pod is not None:
-            from xpu_runtime.ledger.reservations import belongs
+            from xpu_runtime.ledger.allocations import belongs
 
             belongs(db, grant, *of_pod)
     db.execute("DELETE FROM meta")
@@ -193,8 +193,8 @@ def granted(db: Any) -> dict[str, Use]:
     }
 
 
-def has_reservations(db: Any) -> bool:
-    """Whether anything is reserved for a pod (reservations.py)."""
+def has_allocations(db: Any) -> bool:
+    """Whether anything is reserved for a pod (allocations.py)."""
     return bool(rows_if_any(db, "SELECT 1 FROM reserved LIMIT 1"))
 
 

@@ -1,14 +1,14 @@
 """The ledger, for whoever has to do with pods: what is reserved for them is read, entered and removed here.
 
-Imported only where a pod is concerned. What reservations mean is reservations.py's to know.
+Imported only where a pod is concerned. What allocations mean is allocations.py's to know.
 """
 
 from __future__ import annotations
 
-from xpu_runtime.ledger import layout, reservations
+from xpu_runtime.ledger import allocations, layout
+from xpu_runtime.ledger.allocations import Allocation, Reserved
 from xpu_runtime.ledger.grants import Grant, Use
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.reservations import Reservation, Unused
 from xpu_runtime.ledger.store import Ledger, LedgerErrors
 
 TYPE_CHECKING = False
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 
 class PodLedger(Ledger):
-    """An open ledger: as Ledger, with reservations."""
+    """An open ledger: as Ledger, with allocations."""
 
     # Reading
 
-    def reservations(self) -> list[Reservation]:
+    def allocations(self) -> list[Allocation]:
         """What is reserved for pods, by their names."""
         with LedgerErrors(self, "read"):
-            return reservations.every(self._db)
+            return allocations.every(self._db)
 
-    def reservation(self, uid: str) -> Reservation | None:
+    def allocation(self, uid: str) -> Allocation | None:
         """What is reserved for the pod `uid`."""
         with LedgerErrors(self, "read"):
-            return next(iter(reservations.every(self._db, uid)), None)
+            return next(iter(allocations.every(self._db, uid)), None)
 
-    def unused_reservations(self) -> list[Unused]:
+    def reserved(self) -> list[Reserved]:
         """What is reserved for pods beyond what their containers have."""
         with self._reading():
-            return reservations.unused(self._db)
+            return allocations.unused(self._db)
 
     def pods_of_grants(self) -> dict[int, tuple[str, str]]:
         """(Pod's UID, container's name) of each grant of a pod's container, by the grant's number."""
         with self._reading():
-            return reservations.pods_of_grants(self._db)
+            return allocations.pods_of_grants(self._db)
 
     def devices_of(self, uid: str) -> dict[str, set[str]]:
         """The devices that containers of the pod `uid` have, by the containers' names."""
@@ -53,47 +53,47 @@ class PodLedger(Ledger):
     def uses_without(self, uid: str) -> dict[str, Use]:
         """What all others than the pod `uid` have of each device, or have reserved."""
         with self._reading():
-            return reservations.add(self._db, layout.granted(self._db), uid)
+            return allocations.add(self._db, layout.granted(self._db), uid)
 
     def uses_of_pod(self, uid: str) -> dict[str, Use]:
         """What a container of the pod `uid` finds of each device: all but what is reserved for its pod."""
         with self._reading():
-            return reservations.beside_own(self._db, layout.granted(self._db), uid)
+            return allocations.beside_own(self._db, layout.granted(self._db), uid)
 
     # Changing
 
-    def reserve(
+    def allocate(
         self,
         uid: str,
-        choose: Callable[[dict[str, Use], Reservation | None], Reservation | Refusal],
+        choose: Callable[[dict[str, Use], Allocation | None], Allocation | Refusal],
         indexes: Mapping[str, str],
-    ) -> tuple[Reservation | Refusal, list[Grant]]:
-        """One reservation for the pod `uid` in one transaction: reaps dead grants, lets `choose` decide, and
+    ) -> tuple[Allocation | Refusal, list[Grant]]:
+        """One allocation for the pod `uid` in one transaction: reaps dead grants, lets `choose` decide, and
         enters what it returns, in the place of an earlier one.
 
-        `choose` gets what all others have of each device, and the pod's reservation as it is (None: there is
+        `choose` gets what all others have of each device, and the pod's allocation as it is (None: there is
         none). Where it returns a Refusal, nothing changes. `indexes`: of devices by UUID, for people.
         Returns besides the dead grants that were removed, whose limits the caller must lift.
         """
         with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
-            now = self.reservation(uid)
+            now = self.allocation(uid)
             dead = self._remove_dead(thorough=False)
             chosen = choose(self.uses_without(uid), now)
             if isinstance(chosen, Refusal):
                 more = self._remove_dead(thorough=True)
                 dead += more
                 chosen = choose(self.uses_without(uid), now) if more else chosen
-            if isinstance(chosen, Reservation) and chosen != now:
-                reservations.enter(self._db, chosen, indexes)
+            if isinstance(chosen, Allocation) and chosen != now:
+                allocations.enter(self._db, chosen, indexes)
             return chosen, dead
 
-    def enter(self, reservation: Reservation, indexes: Mapping[str, str]) -> None:
-        """Enters a reservation, for the `choose` of a grant: with that or not at all."""
-        reservations.enter(self._db, reservation, indexes)
+    def enter(self, allocation: Allocation, indexes: Mapping[str, str]) -> None:
+        """Enters an allocation, for the `choose` of a grant: with that or not at all."""
+        allocations.enter(self._db, allocation, indexes)
 
-    def unreserve(self, uids: Iterable[str]) -> list[Reservation]:
+    def deallocate(self, uids: Iterable[str]) -> list[Allocation]:
         """Removes what is reserved for these pods, and returns it; no error for what is gone already."""
         with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
-            return reservations.remove(self._db, uids)
+            return allocations.remove(self._db, uids)

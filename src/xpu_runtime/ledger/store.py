@@ -201,10 +201,10 @@ class Ledger:
         left out."""
         with self._reading():
             found = layout.granted(self._db)
-            if layout.has_reservations(self._db):
-                from xpu_runtime.ledger import reservations  # few nodes have any
+            if layout.has_allocations(self._db):
+                from xpu_runtime.ledger import allocations  # few nodes have any
 
-                found = reservations.add(self._db, found)
+                found = allocations.add(self._db, found)
             return found
 
     def counted(self, quota: str) -> Use:
@@ -298,7 +298,7 @@ class Ledger:
 
                 count(self._db, granted, quotas)
             if of_pod is not None:
-                from xpu_runtime.ledger.reservations import belongs
+                from xpu_runtime.ledger.allocations import belongs
 
                 belongs(self._db, granted, *of_pod)
             return granted, dead
@@ -309,7 +309,7 @@ class Ledger:
         Where containerd is restarted between the two, it forgets the container, whose process waits for ever
         with the slice. The kubelet runs one life of a container at a time: the next one needs the place.
         """
-        from xpu_runtime.ledger.reservations import pods_of_grants
+        from xpu_runtime.ledger.allocations import pods_of_grants
 
         numbers = [number for number, of in pods_of_grants(self._db).items() if of == of_pod]
         found = []
@@ -376,9 +376,9 @@ class Ledger:
                 return None, dead
             uses = self.uses()
             if any(use.reserved_memory or use.reserved_cores for use in uses.values()):
-                from xpu_runtime.ledger import reservations
+                from xpu_runtime.ledger import allocations
 
-                uses = reservations.for_change(self._db, found[0], uses)
+                uses = allocations.for_change(self._db, found[0], uses)
             changes = choose(found[0], uses)
             for (position, kind), value in changes.items():
                 self._db.execute(

@@ -43,7 +43,7 @@ def holding(
         pair, reason = (
             _for_kind(kind, inventory, device, request, config) if asked else (_unasked(kind, device), "")
         )
-        if asked and not reason and request.claim is not None and request.enforce not in ("auto", HARD):
+        if asked and not reason and request.of_pod is not None and request.enforce not in ("auto", HARD):
             reason = _weaker(kind, pair, inventory, device, request, config)
         pairs.append(pair)
         if reason and reason not in reasons:  # one for both is said once

@@ -147,7 +147,7 @@ def _end_reservations() -> None:
         return
     try:
         with PodLedger() as ledger:
-            ledger.unreserve([each.uid for each in ledger.reservations()])
+            ledger.deallocate([each.uid for each in ledger.allocations()])
     except XpuError as error:
         say(f"what is reserved for pods stays so until the next boot: {error}", error=True)
 

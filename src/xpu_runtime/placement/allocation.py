@@ -1,13 +1,13 @@
-"""What a pod's reservation, or its assignment, gives on this node: whether it fits, and still holds.
+"""What a pod's allocation, or its assignment, gives on this node: whether it fits, and still holds.
 
 Imported only where a pod is concerned. Chooses nothing: devices and amounts were decided on before.
 """
 
 from __future__ import annotations
 
+from xpu_runtime.ledger.allocations import Allocation, of_assignment
 from xpu_runtime.ledger.grants import Holding, Use
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.reservations import Reservation, of_assignment
 from xpu_runtime.placement.available import Candidate
 from xpu_runtime.placement.container import place
 from xpu_runtime.request import assignment, pod
@@ -22,61 +22,61 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.config.defaults import Config
     from xpu_runtime.ledger.pod_ledger import PodLedger
-    from xpu_runtime.request.claim import Claim
+    from xpu_runtime.request.pod_container import PodContainer
 
 
 def resolved(request: Request, ledger: PodLedger) -> Request:
     """The request of a pod's container without an assignment, with what is reserved for it; RequestError
     where nothing is."""
-    claim = request.claim
-    assert claim is not None
-    reserved = _reserved(claim, ledger)
-    shares = reserved.of(claim.of.container) if reserved is not None else ()
+    container = request.of_pod
+    assert container is not None
+    allocation = _allocation(container, ledger)
+    shares = allocation.of(container.container) if allocation is not None else ()
     if not shares:
-        raise pod.not_reserved(claim.of)
+        raise pod.not_allocated(container)
     return pod.complete(request, shares)
 
 
-def _reserved(claim: Claim, ledger: PodLedger) -> Reservation | None:
-    """What is reserved for the claimant's pod. The UID of a static pod comes from an annotation that anybody
+def _allocation(container: PodContainer, ledger: PodLedger) -> Allocation | None:
+    """What the container's pod has. The UID of a static pod comes from an annotation that anybody
     may write; who the container is of, the engine says."""
-    found = ledger.reservation(claim.of.uid)
-    of = claim.of
-    return found if found is not None and found.key == (of.uid, of.namespace, of.pod) else None
+    found = ledger.allocation(container.uid)
+    key = container.uid, container.namespace, container.pod
+    return found if found is not None and found.key == key else None
 
 
 class Place(Value):
-    """Where a pod's container finds its place: beside what `uses` says. `enter`: the pod's reservation, which
+    """Where a pod's container finds its place: beside what `uses` says. `enter`: the pod's allocation, which
     is to be entered with it; None: that is in the ledger."""
 
     uses: dict[str, Use]
-    enter: Reservation | None
+    enter: Allocation | None
 
 
 def place_of(request: Request, inventory: Inventory, config: Config, ledger: PodLedger) -> Place | Refusal:
     """The place of a container whose request is `resolved`; within the transaction of its grant."""
-    claim = request.claim
-    assert claim is not None
-    now, wanted = _reserved(claim, ledger), None
-    if claim.assignment is not None:
-        wanted = of_assignment(claim.assignment, claim.of.namespace, claim.of.pod, claim.key_id)
+    container = request.of_pod
+    assert container is not None
+    now, wanted = _allocation(container, ledger), None
+    if container.assignment is not None:
+        wanted = of_assignment(container.assignment, container.namespace, container.pod, container.key_id)
         if now is not None and now.says_same(wanted):
             wanted = wanted if wanted.key_id != now.key_id else None
         else:
-            others = ledger.uses_without(claim.of.uid)
+            others = ledger.uses_without(container.uid)
             refusal = why_stale(wanted, now) or why_not(inventory, config, wanted, others)
             if refusal is not None:
                 return refusal
-    elif now is None or tuple(share.device_uuid for share in now.of(claim.of.container)) != request.selectors:
-        return Refusal("wrong-assignment", f"what is reserved for pod {claim.of.pod} has just changed")
+    elif now is None or request.selectors != tuple(each.device_uuid for each in now.of(container.container)):
+        return Refusal("wrong-assignment", f"what is reserved for pod {container.pod} has just changed")
     elif now.key_id and now.key_id not in assignment.read_keys(config.kubernetes_keys):
         # Its author may take the assignment off the pod, and would keep what a stolen key has signed.
         text = f"what is reserved for {now.label} was assigned with the key {now.key_id!r}, which this node"
         return Refusal("wrong-assignment", f"{text} does not have any more: delete the pod")
-    return Place(ledger.uses_of_pod(claim.of.uid), wanted)
+    return Place(ledger.uses_of_pod(container.uid), wanted)
 
 
-def why_stale(wanted: Reservation, now: Reservation | None) -> Refusal | None:
+def why_stale(wanted: Allocation, now: Allocation | None) -> Refusal | None:
     """Why `wanted` does not take the place of what is reserved for the same pod; None: it does, or is it."""
     if now is None or now.says_same(wanted) or now.made < wanted.made:
         return None
@@ -86,10 +86,8 @@ def why_stale(wanted: Reservation, now: Reservation | None) -> Refusal | None:
     return Refusal("wrong-assignment", f"{text}; delete the pod, and create it again")
 
 
-def why_not(
-    inventory: Inventory, config: Config, wanted: Reservation, uses: dict[str, Use]
-) -> Refusal | None:
-    """Why a reservation does not fit beside what `uses` says that others have; None: it does."""
+def why_not(inventory: Inventory, config: Config, wanted: Allocation, uses: dict[str, Use]) -> Refusal | None:
+    """Why an allocation does not fit beside what `uses` says that others have; None: it does."""
     refusals = []
     for uuid, amount in wanted.amounts().items():
         device = next((each for each in inventory.devices if each.uuid == uuid), None)

@@ -3,7 +3,7 @@
 Who the container is stands in annotations that its engine writes last, over whatever the author has there.
 How much it gets, an assignment says, which must be signed for this pod and this
 node; else what is reserved for it in the ledger, which is not known here: such a request is completed where
-the ledger is (ledger/claims.py). What the author may say is how it is held, as everywhere.
+the ledger is (placement/allocation.py). What the author may say is how it is held, as everywhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from xpu_runtime.errors import RequestError
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import assignment
 from xpu_runtime.request.assignment import ANNOTATION, AssignmentError
-from xpu_runtime.request.claim import Claim, PodContainer
 from xpu_runtime.request.parse import (
     ALLOCATED,
     AMOUNTS,
@@ -21,6 +20,7 @@ from xpu_runtime.request.parse import (
     refuse,
     variable_of,
 )
+from xpu_runtime.request.pod_container import PodContainer
 from xpu_runtime.request.units import Memory
 
 TYPE_CHECKING = False
@@ -56,7 +56,8 @@ def who(annotations: dict[str, str]) -> PodContainer | None:
         return None
     names = _CRI_O if oci_spec.BY_CRI_O in annotations else _CONTAINERD
     values = [annotations.get(name, "") for name in names]
-    return PodContainer(*values) if all(values) else None
+    uid, namespace, pod, container = values
+    return PodContainer(uid, namespace, pod, container) if all(values) else None
 
 
 def is_plain(environment: dict[str, str], annotations: dict[str, str], config: Config) -> bool:
@@ -65,10 +66,10 @@ def is_plain(environment: dict[str, str], annotations: dict[str, str], config: C
     return not (config.kubernetes_require_assignment or asks_by_pod)
 
 
-def claim(
+def asks_by_pod(
     environment: dict[str, str], annotations: dict[str, str], config: Config
-) -> tuple[bool, Claim | None]:
-    """Whether a pod's container asks by its pod's assignment, and what it claims then (None: nothing).
+) -> tuple[bool, PodContainer | None]:
+    """Whether a pod's container asks by its pod's assignment, and which it is (None: it asks for nothing).
 
     RequestError where it asks for what it was not assigned, or its assignment proves nothing.
     """
@@ -103,7 +104,7 @@ def claim(
         f"{name}={environment[name]}" for name in ("XPU_SCHED", "XPU_PRIORITY") if name in environment
     )
     key_id = assignment.key_id(annotations[ANNOTATION]) if assigned is not None else ""
-    return True, Claim(container, assigned, about_cores, key_id)
+    return True, container.replace(assignment=assigned, about_cores=about_cores, key_id=key_id)
 
 
 def _asked(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:
@@ -147,27 +148,28 @@ def beside_limits(environment: dict[str, str], annotations: dict[str, str]) -> l
 
 def complete(request: Request, shares: tuple[Share, ...]) -> Request:
     """A pod's request with the shares that its container was assigned, of exactly these devices."""
-    claim = request.claim
-    assert claim is not None and shares
+    container = request.of_pod
+    assert container is not None and shares
     memory = tuple(Memory(share.memory_bytes) for share in shares if share.memory_bytes is not None)
+    source = "allocation" if container.assignment is None else "assignment"
     request = request.replace(
         choice="list",
         selectors=tuple(share.device_uuid for share in shares),
-        choice_from=f"the {'reservation' if claim.assignment is None else 'assignment'} of {claim.of.label}",
+        choice_from=f"the {source} of {container.label}",
         count=len(shares),
         memory=memory,
         cores=shares[0].cores,
     )
-    if not request.caps_cores and claim.about_cores:
+    if not request.caps_cores and container.about_cores:
         raise RequestError(
-            f"{claim.about_cores[0]} is about a cap on cores, and {claim.of.label} was assigned none",
+            f"{container.about_cores[0]} is about a cap on cores, and {container.label} was assigned none",
             "say in resources.limits how many cores it gets, as yoyoworks.com/xpu-cores: 30",
         )
     return request
 
 
-def not_reserved(container: PodContainer) -> AssignmentError:
-    """The error for a container for which there is neither an assignment nor a reservation."""
+def not_allocated(container: PodContainer) -> AssignmentError:
+    """The error for a container for which there is neither an assignment nor an allocation."""
     return AssignmentError(
         f"nothing is reserved on this node for {container.label}, and it has no assignment",
         f"{_TODO}; where it does, see that `xpu kubernetes device-plugin` runs on this node, with its log",

@@ -10,7 +10,7 @@ from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from xpu_runtime.request.claim import Claim
+    from xpu_runtime.request.pod_container import PodContainer
     from xpu_runtime.request.quotas import Quota
 
 #: What a request may name, in the order of the README's table.
@@ -77,7 +77,7 @@ class Request(Value):
     #: A cluster has decided on the amounts: the configuration's defaults and maxima are not for them.
     decided: bool = False
     #: What a pod's container asks by; None for all others.
-    claim: Claim | None = None
+    of_pod: PodContainer | None = None
 
     @property
     def caps_cores(self) -> bool:

@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.config.defaults import Config
     from xpu_runtime.oci.spec import Spec
-    from xpu_runtime.request.claim import Claim
+    from xpu_runtime.request.pod_container import PodContainer
 
 #: Names that the driver's own libraries have in a container whose limit the interposers hold
 #: (limits/interposed.py): a loader or program that is told to load one of these bypasses the interposers.
@@ -58,9 +58,9 @@ def from_spec(spec: Spec, config: Config, bundle: str = "") -> Request | None:
     if kind:
         from xpu_runtime.request import assignment, pod
 
-        by_pod, claim = pod.claim(environment, annotations, config)
+        by_pod, container = pod.asks_by_pod(environment, annotations, config)
         if by_pod:
-            return None if claim is None else _of_pod(spec, environment, annotations, claim, config)
+            return None if container is None else _of_pod(spec, environment, annotations, container, config)
         annotations.pop(assignment.ANNOTATION, None)
     privileged = oci_spec.is_privileged(spec)
     problems: list[str] = []
@@ -94,9 +94,13 @@ def from_spec(spec: Spec, config: Config, bundle: str = "") -> Request | None:
 
 
 def _of_pod(
-    spec: Spec, environment: dict[str, str], annotations: dict[str, str], claim: Claim, config: Config
+    spec: Spec,
+    environment: dict[str, str],
+    annotations: dict[str, str],
+    container: PodContainer,
+    config: Config,
 ) -> Request:
-    """The request of a pod's container: what it claims, as its author says how it is to be held.
+    """The request of a pod's container: what its pod has for it, as its author says how it is to be held.
 
     NVIDIA's names of devices and amounts do not count: images set those, whatever the pod asks for.
     """
@@ -124,9 +128,9 @@ def _of_pod(
         problems += _policy_violations(request, config, spellings)
     refuse(problems)
     can_lift = oci_spec.can_lift_limits(spec)
-    request = request.replace(privileged=privileged, can_lift=can_lift, claim=claim, decided=True)
-    if claim.assignment is not None:
-        request = pod.complete(request, claim.assignment.of(claim.of.container))
+    request = request.replace(privileged=privileged, can_lift=can_lift, of_pod=container, decided=True)
+    if container.assignment is not None:
+        request = pod.complete(request, container.assignment.of(container.container))
     return _completed(request, spec, config)
 
 

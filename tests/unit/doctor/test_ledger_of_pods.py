@@ -11,8 +11,8 @@ import pytest
 
 from xpu_runtime.doctor.areas import ledger
 from xpu_runtime.finding import PROBLEM, WARNING
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.linux import proc
 from xpu_runtime.request.assignment import Share
 
@@ -45,9 +45,9 @@ def grant(pid: int, *slices: tuple[int, int | None], age: float = 600.0, number:
     return Grant(number, f"c{number}", "/b", pid, started, "", "running", "hook", made, shares)
 
 
-def reserved(memory: int | None, cores: int | None) -> Reservation:
+def reserved(memory: int | None, cores: int | None) -> Allocation:
     share = Share("GPU-a", None if memory is None else memory * GIB, cores)
-    return Reservation("u", "default", "web", 0.0, {"main": (share,)})
+    return Allocation("u", "default", "web", 0.0, {"main": (share,)})
 
 
 @CREATED

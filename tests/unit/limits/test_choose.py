@@ -13,7 +13,7 @@ from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import RequestError
 from xpu_runtime.ledger.grants import Holding
 from xpu_runtime.limits import choose
-from xpu_runtime.request.claim import Claim, PodContainer
+from xpu_runtime.request.pod_container import PodContainer
 from xpu_runtime.vendors.inventory import Device, Inventory, Library, Node
 
 GPU = Device("0", "GPU-0", "Tesla T4", 15 << 30, (Node("/dev/nvidia0", 195, 0),), "nvidia")
@@ -185,10 +185,10 @@ def test_a_whole_mig_device_is_held_by_the_hardware_and_a_part_of_it_by_nothing(
 
 
 def test_a_pods_container_names_nothing_weaker_than_what_auto_takes(interposers: None) -> None:
-    claim = Claim(PodContainer("uid", "default", "web", "main"), None)
+    container = PodContainer("uid", "default", "web", "main")
 
     def of_pod(enforce: str, found: Inventory, **policy: bool) -> tuple[Holding, str | None]:
-        asked = parse({"XPU_MEM": "1G", "XPU_CORES": "30", "XPU_ENFORCE": enforce}).replace(claim=claim)
+        asked = parse({"XPU_MEM": "1G", "XPU_CORES": "30", "XPU_ENFORCE": enforce}).replace(of_pod=container)
         return choose.holding(found, GPU, asked, ALL_UNHELD.replace(**policy))
 
     assert of_pod("library", R615)[1] == (

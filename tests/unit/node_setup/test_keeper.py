@@ -18,8 +18,8 @@ import yaml
 from support import REPOSITORY
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.pod_ledger import PodLedger
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.node_setup import keeper, pod, rest, setup, tree
 from xpu_runtime.request.assignment import Share
 
@@ -116,14 +116,14 @@ def test_what_was_reserved_for_pods_ends_with_the_runtime(
     # Where there is no ledger none is made.
     assert list(tmp_path.iterdir()) == []
     share = Share("GPU-a", 1 << 30, None)
-    reservation = Reservation("u1", "ns", "p", 0.0, {"main": (share,)})
+    allocation = Allocation("u1", "ns", "p", 0.0, {"main": (share,)})
     with PodLedger() as ledger:
-        ledger.reserve("u1", lambda *_: reservation, {"GPU-a": "0"})
+        ledger.allocate("u1", lambda *_: allocation, {"GPU-a": "0"})
 
     setup._end_reservations()
 
     with PodLedger() as ledger:
-        assert ledger.reservations() == []
+        assert ledger.allocations() == []
     (tmp_path / "ledger.db").write_bytes(b"none of ours" * 1000)
     setup._end_reservations()
     assert "stays so until the next boot" in capfd.readouterr().err

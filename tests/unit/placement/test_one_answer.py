@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from support.inventories import nvidia
 from xpu_runtime import granting
+from xpu_runtime.allocating import Pod as PodToPlace
+from xpu_runtime.allocating import allocate
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.kubernetes.device_plugin import node as described
 from xpu_runtime.kubernetes.device_plugin.cards import cards
@@ -21,14 +23,13 @@ from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.objects import Assumed, Pod
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION
 from xpu_runtime.kubernetes.resources import CORES, MEMORY, WHOLE, Resources
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.linux import proc
 from xpu_runtime.placement.demand import Demand, PodDemand
-from xpu_runtime.pods import Pod as PodToPlace
-from xpu_runtime.pods import place_for_pod
-from xpu_runtime.request.assignment import Share
+from xpu_runtime.request.assignment import Assignment
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 from xpu_runtime.vendors.inventory import Device, Inventory
@@ -79,10 +80,10 @@ def by_docker(inventory: Inventory, config: Config, demand: Demand) -> Answer | 
 
 
 def by_node(inventory: Inventory, config: Config, demand: PodDemand) -> Answer | None:
-    found = place_for_pod(inventory, config, PodToPlace("u", "default", "p", demand))
+    found = allocate(inventory, config, PodToPlace("u", "default", "p", demand))
     with PodLedger() as ledger:
-        ledger.unreserve(["u"])
-    return None if isinstance(found, Refusal) else answer(inventory, found.containers)
+        ledger.deallocate(["u"])
+    return None if isinstance(found, Refusal) else answer(inventory, found)
 
 
 def by_extender(inventory: Inventory, config: Config, demand: PodDemand) -> Answer | None:
@@ -91,14 +92,14 @@ def by_extender(inventory: Inventory, config: Config, demand: PodDemand) -> Answ
     cluster = Cluster(Resources(), dict, config.placement_policy, lambda: 0.0)
     cluster.set_node("n", {ANNOTATION: text}, {})
     found = cluster.assume(Pod("u", "default", "p", *cluster.shape(demand)), "n", 60.0)
-    return answer(inventory, found.assignment.containers) if isinstance(found, Assumed) else None
+    return answer(inventory, found.assignment) if isinstance(found, Assumed) else None
 
 
-def answer(inventory: Inventory, containers: dict[str, tuple[Share, ...]]) -> Answer:
+def answer(inventory: Inventory, found: Allocation | Assignment) -> Answer:
     totals = {device.uuid: device.memory_bytes for device in inventory.devices}
     return {
         name: tuple((each.device_uuid, each.memory_bytes or totals[each.device_uuid]) for each in shares)
-        for name, shares in containers.items()
+        for name, shares in {**found.containers, **found.init, **found.sidecars}.items()
     }
 
 
@@ -159,6 +160,13 @@ def test_memory_that_may_be_granted_twice_over_may_be_by_pods_too() -> None:
     assert [free_units(each, card, card.use, Resources()) for each in (MEMORY, WHOLE)] == [26, 0]
 
 
+def test_a_card_of_which_more_cores_are_held_than_it_has_still_has_its_memory() -> None:
+    inventory = node(16)
+    take(inventory, (0, 1, 60), (0, 1, 60))
+    assert everyone(inventory, CONFIG, Demand(1, 4 * GIB, None)) == ["0", "0", "0"]
+    assert everyone(inventory, CONFIG, Demand(1, 4 * GIB, 10)) == [None, None, None]
+
+
 amounts = st.one_of(
     st.builds(lambda gib: (gib * GIB, None), st.integers(1, 20)),
     st.builds(lambda percent: (None, percent), st.integers(1, 100)),
@@ -208,3 +216,25 @@ def test_docker_the_node_and_the_extender_give_the_same(
             asked = [demand.count] if demand.is_whole else [0, demand.count * (demand.cores or 0)]
             asked[0] = asked[0] or demand.count * (demand.memory_bytes or 0) // GIB
             assert all(has >= wants for has, wants in zip(free, asked))
+
+
+def group(name: str) -> st.SearchStrategy[tuple[tuple[str, Demand], ...]]:
+    """Containers of one kind of a pod."""
+    return st.lists(demands, max_size=2).map(
+        lambda some: tuple((f"{name}{n}", each) for n, each in enumerate(some))
+    )
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(held, max_size=3),
+    st.builds(PodDemand, group("c"), group("i"), group("s"), st.sampled_from([None, "binpack", "spread"])),
+)
+def test_the_node_and_the_extender_give_each_container_of_a_pod_the_same(
+    tmp_path_factory: pytest.TempPathFactory, taken: list[Held], pod: PodDemand
+) -> None:
+    inventory = node(16, 15, 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XPU_RUN_DIR", str(tmp_path_factory.mktemp("run")))
+        take(inventory, *taken)
+        assert by_node(inventory, CONFIG, pod) == by_extender(inventory, CONFIG, pod)

@@ -13,7 +13,7 @@ from xpu_runtime.errors import RequestError
 from xpu_runtime.oci.spec import kind_in_pod
 from xpu_runtime.request import pod
 from xpu_runtime.request.assignment import ANNOTATION, Assignment, AssignmentError, Share, sign
-from xpu_runtime.request.claim import Claim, PodContainer
+from xpu_runtime.request.pod_container import PodContainer
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.source import asks, from_spec
 from xpu_runtime.request.units import Memory
@@ -81,7 +81,7 @@ def test_a_container_gets_what_its_pod_was_assigned(config: Config, engine: dict
         sched="fixed",
         priority="normal",
         decided=True,
-        claim=Claim(WHO, ASSIGNED, (), "k1"),
+        of_pod=WHO.replace(assignment=ASSIGNED, key_id="k1"),
     )
 
 
@@ -95,25 +95,27 @@ def test_a_whole_device_is_one_without_an_amount(config: Config) -> None:
 def test_an_assignment_is_honoured_where_none_is_required(config: Config) -> None:
     lenient = config.replace(kubernetes_require_assignment=False)
     found = from_spec(spec(assignment=assigned()), lenient)
-    assert found is not None and found.claim == Claim(WHO, ASSIGNED, (), "k1")
+    assert found is not None and found.of_pod == WHO.replace(assignment=ASSIGNED, key_id="k1")
     assert "forged" in refusal(spec(assignment=assigned()[:-1] + "x"), lenient)
     # A container that it does not name, and one of a pod without one, ask as any other.
     other = {**CONTAINERD, "io.kubernetes.cri.container-name": "other"}
     for plain in (spec("XPU_MEM=1G", engine=other, assignment=assigned()), spec("XPU_MEM=1G")):
         request = from_spec(plain, lenient)
         assert request is not None
-        assert (request.memory, request.claim) == ((Memory(GIB),), None)
+        assert (request.memory, request.of_pod) == ((Memory(GIB),), None)
 
 
 def test_what_kubelet_was_allocated_asks_by_the_ledger(config: Config) -> None:
     for each in (config, config.replace(kubernetes_require_assignment=False)):
         found = from_spec(spec("XPU_KUBERNETES=allocated"), each)
         assert found is not None
-        assert (found.claim, found.selectors) == (Claim(WHO, None), ())
+        assert (found.of_pod, found.selectors) == (WHO, ())
         whole = pod.complete(found, ASSIGNED.of("main"))
-        assert whole.choice_from == "the reservation of container main of pod default/web"
+        assert whole.choice_from == "the allocation of container main of pod default/web"
         whole = whole.replace(choice_from="the assignment of container main of pod default/web")
-        assert whole.replace(claim=None) == from_spec(spec(assignment=assigned()), config).replace(claim=None)  # type: ignore[union-attr]
+        by_assignment = from_spec(spec(assignment=assigned()), config)
+        assert by_assignment is not None
+        assert whole.replace(of_pod=None) == by_assignment.replace(of_pod=None)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_a_container_that_asks_and_was_assigned_nothing_is_refused(config: Confi
     assert told.endswith("such as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30")
     # Without an assignment the ledger is asked; never all devices.
     found = from_spec(spec(variable, engine=other), config)
-    assert found is not None and found.claim is not None and found.selectors == ()
+    assert found is not None and found.of_pod is not None and found.selectors == ()
 
 
 def test_an_engine_that_does_not_tell_the_pod_gets_nothing_for_it(config: Config) -> None:

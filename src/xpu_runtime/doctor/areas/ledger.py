@@ -10,9 +10,9 @@ from xpu_runtime import finding, paths
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import layout, survivors, waiting
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.pod_ledger import PodLedger
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import files, proc
@@ -51,7 +51,7 @@ def look(machine: Machine) -> Iterator[Finding]:
                 yield finding.problem(_CHECK, f"the ledger {path} is damaged ({damage})", todo)
                 return
             grants, is_own, of_pods = ledger.grants(), ledger.is_own(), ledger.pods_of_grants()
-            reservations = ledger.reservations()
+            allocations = ledger.allocations()
     except LedgerError as error:
         if not isinstance(error, waiting.LedgerBusy):  # which _locked tells
             yield finding.problem(_CHECK, error.what, error.todo or None)
@@ -60,8 +60,8 @@ def look(machine: Machine) -> Iterator[Finding]:
         text = f"{path} belongs to another PID namespace: which containers run cannot be told from here"
         yield finding.warning(_CHECK, text, "run it on the host itself (in a pod: hostPID: true)")
         return
-    yield from of_grants(path, grants, len(reservations))
-    yield from of_pods_containers(grants, of_pods, reservations)
+    yield from of_grants(path, grants, len(allocations))
+    yield from of_pods_containers(grants, of_pods, allocations)
 
 
 def _space(folder: str) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ def _damage(path: str) -> str:
 
 
 def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding]:
-    """What the grants of the ledger at `path`, which has reservations of so many pods, have that does not fit
+    """What the grants of the ledger at `path`, which has allocations of so many pods, have that does not fit
     what runs."""
     dead = [grant for grant in grants if not survivors.has_processes(grant)]
     living = [grant for grant in grants if grant not in dead]
@@ -126,17 +126,17 @@ def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding
             text = f"{_name(grant)} runs with a slice that the ledger does not have: it can be granted twice"
             yield finding.problem(_CHECK, text, "stop that container and start it again")
     text = f"{path}: layout {layout.VERSION}, whole, {plural(len(living), 'running container')}"
-    reserved = f", {plural(pods, 'pod with a reservation', 'pods with reservations')}" if pods else ""
+    reserved = f", {plural(pods, 'pod with an allocation', 'pods with allocations')}" if pods else ""
     yield finding.ok(_CHECK, text + reserved)
 
 
 def of_pods_containers(
-    grants: list[Grant], of_pods: Mapping[int, tuple[str, str]], reservations: list[Reservation]
+    grants: list[Grant], of_pods: Mapping[int, tuple[str, str]], allocations: list[Allocation]
 ) -> Iterator[Finding]:
     """What containers of pods hold that nobody can use, and what they hold beyond what their pod was given.
     `of_pods`: the pod's UID and the container's name, by the number of its grant."""
     living = [grant for grant in grants if grant.id in of_pods and survivors.has_processes(grant)]
-    labels = {each.uid: each.label for each in reservations}
+    labels = {each.uid: each.label for each in allocations}
     for grant in living:
         age = time.time() - grant.created
         if age > _LONG_PENDING_S and grant.state != "pending" and proc.awaits_start(grant.pid):
@@ -147,12 +147,12 @@ def of_pods_containers(
             text += "ago and never started, as where containerd was restarted in between: it holds its slice"
             todo = f"the pod's next try ends it; where there is none: kill -9 {grant.pid}"
             yield finding.problem(_CHECK, text, todo)
-    for each in reservations:
+    for each in allocations:
         yield from _beyond(each, [grant for grant in living if of_pods[grant.id][0] == each.uid])
 
 
-def _beyond(reservation: Reservation, grants: list[Grant]) -> Iterator[Finding]:
-    amounts = reservation.amounts()
+def _beyond(allocation: Allocation, grants: list[Grant]) -> Iterator[Finding]:
+    amounts = allocation.amounts()
     held: dict[str, list[Slice]] = {}
     for grant in grants:
         for slice_ in grant.slices:
@@ -162,7 +162,7 @@ def _beyond(reservation: Reservation, grants: list[Grant]) -> Iterator[Finding]:
         memory, cores = sum(each.memory_bytes for each in slices), sum(each.cores or 0 for each in slices)
         if given.whole or (memory <= given.memory_bytes and cores <= given.cores):
             continue
-        text = f"{reservation.label} holds {show(memory)} and {cores}% of GPU {slices[0].device_index}, and "
+        text = f"{allocation.label} holds {show(memory)} and {cores}% of GPU {slices[0].device_index}, and "
         text += f"{show(given.memory_bytes)} and {given.cores}% are reserved for it"
         todo = "give the rest back with `xpu set`, or delete the pod: its next one gets what is reserved"
         yield finding.warning(_CHECK, text, todo)

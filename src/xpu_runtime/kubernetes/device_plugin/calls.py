@@ -1,9 +1,9 @@
 """What the kubelet is answered: Allocate, PreStartContainer.
 
-Allocate does not say whose container it is, and need not: what a container gets is in its pod's reservation.
+Allocate does not say whose container it is, and need not: what a container gets is in its pod's allocation.
 It answers with one variable, from which the runtime knows that the container has devices by its pod, even
 where it could not be told otherwise. PreStartContainer is the last moment before a start, and waits until the
-pod has its reservation: a refusal is seen in `kubectl describe`.
+pod has its allocation: a refusal is seen in `kubectl describe`.
 """
 
 from __future__ import annotations

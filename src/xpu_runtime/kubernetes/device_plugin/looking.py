@@ -22,7 +22,7 @@ from xpu_runtime.kubernetes.device_plugin.pods import Pods
 from xpu_runtime.kubernetes.device_plugin.server import Served
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger, Taken
 from xpu_runtime.kubernetes.resources import Resources
-from xpu_runtime.ledger.reservations import Reservation
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.request.assignment import AssignmentError, read_keys
 from xpu_runtime.vendors.inventory import Inventory
 
@@ -108,7 +108,7 @@ class Looking:
                 self.inventory,
                 self.cards,
                 config.kubernetes_placement,
-                self.taken.reservations,
+                self.taken.allocations,
                 self._strengths,
                 config.enforcement_allow_unenforced,
                 self._resources,
@@ -164,7 +164,7 @@ class Looking:
         # Before the API has answered nobody is known, and all that have IDs count.
         active = asking if self._pods.is_listed else None
         faulty = {card.uuid for card in self.cards if card.fault}
-        sick = [name for each in self.taken.reservations.values() for name in _containers_on(faulty, each)]
+        sick = [name for each in self.taken.allocations.values() for name in _containers_on(faulty, each)]
         for resource, served in self._served.items():
             waiting = self._pods.waiting(resource, given.by_pod(resource))
             seen = self.cards, given.ids(resource, active), waiting, given.ids_of(resource, sick)
@@ -182,12 +182,12 @@ class Looking:
             self._log(problem or f"{part}: it is well again")
 
 
-def _containers_on(devices: Collection[str], reservation: Reservation) -> Iterator[ContainerName]:
+def _containers_on(devices: Collection[str], allocation: Allocation) -> Iterator[ContainerName]:
     """The containers that have something of one of these devices."""
-    for group in (reservation.init, reservation.sidecars, reservation.containers):
+    for group in (allocation.init, allocation.sidecars, allocation.containers):
         for name, shares in group.items():
             if any(share.device_uuid in devices for share in shares):
-                yield reservation.namespace, reservation.pod, name
+                yield allocation.namespace, allocation.pod, name
 
 
 def key_ids(path: str) -> list[str]:

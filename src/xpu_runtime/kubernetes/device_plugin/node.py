@@ -10,8 +10,8 @@ from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.device_plugin.offer import Card
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares, Told
 from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import CORES, MEMORY
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.limits.choose import UNENFORCED
 from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -30,21 +30,21 @@ def annotation(
     inventory: Inventory,
     cards: Sequence[Card],
     placement: str,
-    reservations: Mapping[str, Reservation],
+    allocations: Mapping[str, Allocation],
     strengths: Sequence[tuple[str, str]] = (),
     unenforced: Collection[str] = (),
     resources: Resources = _DEFAULT,
     keys: Iterable[str] = (),
 ) -> str:
     """The annotation's value. `cards`, and `strengths` as for `labels` (none: not known): of the inventory's
-    devices, in their order; `reservations`: by the pods' UIDs; `unenforced`: the kinds of limits that may go
+    devices, in their order; `allocations`: by the pods' UIDs; `unenforced`: the kinds of limits that may go
     unheld; `resources`: what the node offers; `keys`: ids of the keys that the node verifies with."""
     known: Sequence[tuple[str, str] | None] = strengths or [None] * len(inventory.devices)
     devices = tuple(
         _row(device, card, held, unenforced) for device, card, held in zip(inventory.devices, cards, known)
     )
     versions = dict.fromkeys(driver.version for driver in inventory.drivers if driver.version)
-    reserved = {uid: _shares(each) for uid, each in reservations.items()}
+    reserved = {uid: _shares(each) for uid, each in allocations.items()}
     told = Told(
         ", ".join(versions),
         placement,
@@ -53,15 +53,15 @@ def annotation(
         resources.memory_unit,
         tuple(keys),
         resources.aliases,
-        {uid: each.key_id for uid, each in reservations.items() if each.key_id},
+        {uid: each.key_id for uid, each in allocations.items() if each.key_id},
     )
     return node_annotation.write(told)
 
 
-def _shares(reservation: Reservation) -> Shares:
+def _shares(allocation: Allocation) -> Shares:
     return tuple(
         (uuid, None if amount.whole else amount.memory_bytes, amount.cores or None)
-        for uuid, amount in reservation.amounts().items()
+        for uuid, amount in allocation.amounts().items()
     )
 
 

@@ -1,12 +1,12 @@
 """What a node offers to Kubernetes: IDs by resource, and how many of them may be had. Pure functions.
 
 The kubelet counts IDs and does not say for which pod it asks: which of them it gives to whom says nothing on
-where a container's slice is (that is the reservation's to say). So an ID names no card. One that did would
+where a container's slice is (that is the allocation's to say). So an ID names no card. One that did would
 often name another card than the pod has, to all who read IDs: exporters in PodResources, and from Kubernetes
 1.36 on everybody in a pod's allocatedResourcesStatus. What is told is a number: of the IDs that nobody has,
 as many are healthy as there are units free on the cards, and the others are not, whoever has taken those:
 docker, or pods through another resource. An ID that a container has is healthy as long as the cards of that
-container are, by its reservation. Reads neither ledger nor driver.
+container are, by its pod's allocation. Reads neither ledger nor driver.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Waiting(Value):
 
     units: int = 0
     #: Of these, what is not in `Card.use`.
-    not_reserved: int = 0
+    not_allocated: int = 0
 
 
 def units(resource: str, card: Card, resources: Resources) -> int:
@@ -140,7 +140,7 @@ def offered(
     free = sum(free_units(resource, card, card.use, resources) for card in open_cards)
     # What waits needs its IDs, or the kubelet would fail its pod for good; what is not reserved yet has to be
     # taken from what is free for others.
-    number = free + waiting.units - min(waiting.not_reserved, free)
+    number = free + waiting.units - min(waiting.not_allocated, free)
     # A pod keeps its IDs until it ends, those too that are not among the names any more, such as of an
     # earlier build: a kubelet that starts again fails a pod whose IDs are not in the list. As many others
     # are left out.

@@ -232,7 +232,7 @@ class Plugin:
             if not (was_told or is_time or has_changed or self._pods.is_due()):
                 continue
             try:
-                self._pods.reconcile(self._ledger.read(_RECONCILE_S).reservations)
+                self._pods.reconcile(self._ledger.read(_RECONCILE_S).allocations)
                 # The stamp of before it was read: what others write meanwhile is seen the next time.
                 seen, done_at, problem = stamp, now, ""
             except (XpuError, OSError) as error:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from xpu_runtime.allocating import RefusedContainer
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.kubernetes import resources as names
 from xpu_runtime.kubernetes.resources import DemandError, Resources, gib, whole_number
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.placement.demand import Demand, PodDemand
-from xpu_runtime.pods import RefusedContainer
 from xpu_runtime.request.assignment import ANNOTATION, Share
 from xpu_runtime.request.units import parse_memory, show_exactly
 from xpu_runtime.value import Value
@@ -60,7 +60,7 @@ class PodOnNode(Value):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is known by, as Reservation.key: two objects may say that they are one static pod."""
+        """What it is known by, as Allocation.key: two objects may say that they are one static pod."""
         return self.uid, self.namespace, self.name
 
     @property
@@ -157,9 +157,9 @@ def _refusal_line(refusal: Refusal, pod: PodOnNode, known: Resources, inventory:
     return refusal.line(nearest=known.as_limits(nearest, pod.by_container[refusal.container]))
 
 
-def shares_text(reservation: Reservation, inventory: Inventory) -> str:
+def shares_text(allocation: Allocation, inventory: Inventory) -> str:
     """What is reserved, for an event: "main: 4 GiB of GPU 0 and 30% of its cores"."""
-    groups = (reservation.init, reservation.sidecars, reservation.containers)
+    groups = (allocation.init, allocation.sidecars, allocation.containers)
     return "; ".join(
         f"{name}: {', '.join(_share(share, inventory) for share in shares)}"
         for group in groups

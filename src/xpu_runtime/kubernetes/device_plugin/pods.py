@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from xpu_runtime.allocating import Pod, allocate, enter
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import DeviceError, XpuError
 from xpu_runtime.kubernetes import resources as names
@@ -22,11 +23,10 @@ from xpu_runtime.kubernetes.device_plugin.offer import Waiting
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, refusal_text, shares_text
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.ledger.allocations import Allocation, of_assignment
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.reservations import Reservation, of_assignment
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.messages import line_of
-from xpu_runtime.pods import Pod, place_for_pod, reserve
 from xpu_runtime.request import assignment
 from xpu_runtime.request.assignment import AssignmentError
 from xpu_runtime.value import Value
@@ -39,7 +39,7 @@ _AGAIN_S = 10.0
 #: From one refusal of a pod that is told in an event to the next, twice as long each time: its author can
 #: make as many different ones as there are changes of its annotations.
 _TELL_S, _MOST_TELL_S = 1.0, 300.0
-#: A reservation of a pod that the watch has not told of: the hook may have entered it, and be ahead of it.
+#: An allocation of a pod that the watch has not told of: the hook may have entered it, and be ahead of it.
 _UNKNOWN_S = 30.0
 #: A pod that is known for longer has its IDs, or is given them in a call of the kubelet that wakes us.
 _NEW_S = 60.0
@@ -71,7 +71,7 @@ class _State:
     def __init__(self, pod: PodOnNode) -> None:
         self.pod = pod
         #: It is in the ledger.
-        self.reservation: Reservation | None = None
+        self.allocation: Allocation | None = None
         #: Why it is not; "": it was not tried yet.
         self.refused = ""
         self.is_told = False
@@ -85,9 +85,9 @@ class _State:
 
     @property
     def lacks(self) -> bool:
-        """Whether it is to have a reservation and has none. Nothing new is given by a name that is not
+        """Whether it is to have an allocation and has none. Nothing new is given by a name that is not
         offered here: a pod that asks by it may be that of another device plugin."""
-        return self.reservation is None and self.pod.is_offered
+        return self.allocation is None and self.pod.is_offered
 
 
 class Pods:
@@ -167,13 +167,13 @@ class Pods:
 
     # What is reserved
 
-    def reconcile(self, reservations: Mapping[str, Reservation], until: float | None = None) -> bool:
-        """Reserves what is due, and ends what is over. `reservations`: what the ledger has; `until`
+    def reconcile(self, allocations: Mapping[str, Allocation], until: float | None = None) -> bool:
+        """Reserves what is due, and ends what is over. `allocations`: what the ledger has; `until`
         (time.monotonic): when nothing is waited for any more. Whether anything was changed. LedgerError where
         the ledger cannot be used now."""
-        gone = self._gone(reservations)
+        gone = self._gone(allocations)
         if gone:
-            self._ledger.unreserve([uid for uid, _, _ in gone], _left(until))
+            self._ledger.deallocate([uid for uid, _, _ in gone], _left(until))
             with self._lock:
                 for key in gone:
                     self._unknown.pop(key, None)
@@ -181,13 +181,13 @@ class Pods:
         with self._lock:
             due = []
             for key, state in self._states.items():
-                there = reservations.get(state.pod.uid)
-                state.reservation = there if there is not None and there.key == key else None
-                state.is_told |= state.reservation is not None
+                there = allocations.get(state.pod.uid)
+                state.allocation = there if there is not None and there.key == key else None
+                state.is_told |= state.allocation is not None
                 if state.lacks and now >= state.again_at:
                     due.append(state)
         for state in due:
-            changed |= self._reserve(state, until)
+            changed |= self._allocate(state, until)
         return changed
 
     def is_due(self) -> bool:
@@ -202,18 +202,18 @@ class Pods:
             for state in self._states.values():
                 state.again_at = 0.0
 
-    def _gone(self, reservations: Mapping[str, Reservation]) -> list[_Key]:
-        """The pods that have a reservation, and are not on this node any more."""
+    def _gone(self, allocations: Mapping[str, Allocation]) -> list[_Key]:
+        """The pods that have an allocation, and are not on this node any more."""
         now = time.monotonic()
         with self._lock:
             if not self.is_listed:
                 return []
-            unknown = [each.key for each in reservations.values() if each.key not in self._states]
+            unknown = [each.key for each in allocations.values() if each.key not in self._states]
             self._unknown = {key: self._unknown.get(key, now) for key in unknown}
             return [key for key in unknown if now - self._unknown[key] >= _UNKNOWN_S]
 
-    def _reserve(self, state: _State, until: float | None) -> bool:
-        """Whether the pod has a reservation now that it had not. LedgerError."""
+    def _allocate(self, state: _State, until: float | None) -> bool:
+        """Whether the pod has an allocation now that it had not. LedgerError."""
         pod = state.pod
         try:
             found = self._decide(pod, until)
@@ -235,10 +235,10 @@ class Pods:
                 state.told, state.tell_at = refusal, now + state.tell_pause
                 state.tell_pause = min(2 * state.tell_pause, _MOST_TELL_S)
             state.refused = refusal
-            state.reservation = found if isinstance(found, Reservation) else None
-            state.told = "" if state.reservation is not None else state.told
-            is_first, state.is_told = not state.is_told, state.is_told or state.reservation is not None
-        if isinstance(found, Reservation):
+            state.allocation = found if isinstance(found, Allocation) else None
+            state.told = "" if state.allocation is not None else state.told
+            is_first, state.is_told = not state.is_told, state.is_told or state.allocation is not None
+        if isinstance(found, Allocation):
             inventory = self._inventory()
             if is_first and inventory is not None:
                 self._tell(PodEvent(pod, "XPUReserved", shares_text(found, inventory), False))
@@ -249,7 +249,7 @@ class Pods:
             self._tell(PodEvent(pod, "XPURefused", refusal, True))
         return False
 
-    def _decide(self, pod: PodOnNode, until: float | None) -> Reservation | Refusal:
+    def _decide(self, pod: PodOnNode, until: float | None) -> Allocation | Refusal:
         """Reserves what the pod is to have; XpuError, or a Refusal, where it gets nothing."""
         if pod.problem:
             raise XpuError(pod.problem)
@@ -266,9 +266,9 @@ class Pods:
             assigned = assignment.read(pod.assignment, assignment.read_keys(config.kubernetes_keys))
             _check(assigned, pod, self._node)
             key_id = assignment.key_id(pod.assignment)
-            reservation = of_assignment(assigned, pod.namespace, pod.name, key_id)
+            allocation = of_assignment(assigned, pod.namespace, pod.name, key_id)
             with self._ledger.turn(_left(until)):
-                return reserve(inventory, config, reservation) or reservation
+                return enter(inventory, config, allocation) or allocation
         if config.kubernetes_placement != "node" and pod.is_static:
             raise XpuError(
                 "a static pod is placed by no scheduler, and this node gives devices by the scheduler "
@@ -284,24 +284,24 @@ class Pods:
                 "(docs/kubernetes.md, The scheduler) Where it is, leave out nodeName, and see schedulerName",
             )
         with self._ledger.turn(_left(until)):
-            return place_for_pod(inventory, config, Pod(pod.uid, pod.namespace, pod.name, pod.demand))
+            return allocate(inventory, config, Pod(pod.uid, pod.namespace, pod.name, pod.demand))
 
     # What starts
 
     def ensure(self, namespace: str, name: str, api: Api | None, until: float) -> None:
-        """Returns when the pod of that name has a reservation; XpuError says why it has none, at `until`
+        """Returns when the pod of that name has an allocation; XpuError says why it has none, at `until`
         (time.monotonic) at the latest."""
         problem, pause = f"pod {namespace}/{name} is not known at the API server yet", 0.1
         while True:
             state = self._named(namespace, name)
             try:
                 if state is not None:
-                    if self._ledger.is_reserved(state.pod.key, _left(until)) or self._reserve(state, until):
+                    if self._ledger.is_allocated(state.pod.key, _left(until)) or self._allocate(state, until):
                         return
                     raise XpuError(f"refused: {state.refused}")
                 # Reserved before this plugin was started; the hook looks at the UID.
-                reservations = self._ledger.read(_left(until)).reservations.values()
-                if any((each.namespace, each.pod) == (namespace, name) for each in reservations):
+                allocations = self._ledger.read(_left(until)).allocations.values()
+                if any((each.namespace, each.pod) == (namespace, name) for each in allocations):
                     return
             except LedgerError as error:
                 problem = str(error)
@@ -328,7 +328,7 @@ class Pods:
                 for pod in self._listed(listed, until):
                     self._put_read(pod)
                 self.look_again()
-                self.reconcile(self._ledger.read(_left(until)).reservations, until)
+                self.reconcile(self._ledger.read(_left(until)).allocations, until)
                 return
             except XpuError:
                 if time.monotonic() >= until:
@@ -336,7 +336,7 @@ class Pods:
             time.sleep(0.25)
 
     def _listed(self, listed: Callable[[float], Iterable[PodOnNode]], until: float) -> Iterable[PodOnNode]:
-        """None where the API server does not answer, and all that are known have their reservations: what is
+        """None where the API server does not answer, and all that are known have their allocations: what is
         known stays as it is, and the hook refuses one that is not."""
         try:
             return listed(_left(until))
@@ -377,14 +377,14 @@ class Pods:
         """What pods ask of a resource beyond what the kubelet says that it has given them (`given`, by
         namespace and name). What an init container has beyond the others is never said: the pod has it for
         as long as it lives, and so do kube-scheduler and the ledger count it."""
-        units = not_reserved = 0
+        units = not_allocated = 0
         with self._lock:
             for state in self._states.values():
                 asked = state.pod.units.get(resource, 0)
                 lacks = max(asked - given.get((state.pod.namespace, state.pod.name), 0), 0)
                 units += lacks
-                not_reserved += 0 if state.reservation is not None else lacks
-        return Waiting(units, not_reserved)
+                not_allocated += 0 if state.allocation is not None else lacks
+        return Waiting(units, not_allocated)
 
     def are_new(self, given: Collection[tuple[str, str]]) -> bool:
         """Whether a pod has come of late that has none of the kubelet's IDs (`given`: those that have)."""
@@ -398,11 +398,11 @@ class Pods:
             )
 
     def counts(self) -> dict[str, int]:
-        """How many pods have a reservation, and how many were refused or are waiting for one."""
+        """How many pods have an allocation, and how many were refused or are waiting for one."""
         with self._lock:
-            states = [each for each in self._states.values() if each.lacks or each.reservation is not None]
-        reserved = sum(each.reservation is not None for each in states)
-        refused = sum(bool(each.refused) and each.reservation is None for each in states)
+            states = [each for each in self._states.values() if each.lacks or each.allocation is not None]
+        reserved = sum(each.allocation is not None for each in states)
+        refused = sum(bool(each.refused) and each.allocation is None for each in states)
         return {"reserved": reserved, "refused": refused, "waiting": len(states) - reserved - refused}
 
 

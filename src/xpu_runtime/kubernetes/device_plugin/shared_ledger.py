@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 from xpu_runtime import paths
 from xpu_runtime.ledger import ends, waiting
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.ledger.waiting import LedgerBusy
 from xpu_runtime.value import Value
 
@@ -31,12 +31,12 @@ class Taken(Value):
 
     uses: Mapping[str, Use] = {}
     others: Mapping[str, Use] = {}
-    reservations: Mapping[str, Reservation] = {}
+    allocations: Mapping[str, Allocation] = {}
 
 
-def _beyond(use: Use, reservation: Reservation, uuid: str) -> Use:
+def _beyond(use: Use, allocation: Allocation, uuid: str) -> Use:
     """What a pod's containers have of a device beyond what is reserved for the pod, as after `xpu set`."""
-    reserved = reservation.amounts().get(uuid)
+    reserved = allocation.amounts().get(uuid)
     if reserved is None:
         return use
     if reserved.whole:
@@ -68,30 +68,30 @@ class SharedLedger:
         with self.turn(seconds), PodLedger() as ledger:
             of_pods = ledger.pods_of_grants()
             grants = ledger.grants()
-            reservations = {each.uid: each for each in ledger.reservations()}
+            allocations = {each.uid: each for each in ledger.allocations()}
             held: dict[tuple[str, str], Use] = {}
             for grant in grants:
                 uid, _ = of_pods.get(grant.id, ("", ""))
                 for slice_ in grant.slices:
                     use = Use(slice_.memory_bytes, slice_.cores or 0, 1, not slice_.limited)
-                    key = uid if uid in reservations else "", slice_.device_uuid
+                    key = uid if uid in allocations else "", slice_.device_uuid
                     held[key] = held.get(key, Use()).plus(use)
             others: dict[str, Use] = {}
             for (uid, uuid), use in held.items():
-                more = _beyond(use, reservations[uid], uuid) if uid else use
+                more = _beyond(use, allocations[uid], uuid) if uid else use
                 others[uuid] = others.get(uuid, Use()).plus(more)
-            return Taken(ledger.uses(), others, reservations)
+            return Taken(ledger.uses(), others, allocations)
 
-    def is_reserved(self, key: tuple[str, str, str], seconds: float) -> bool:
-        """Whether the pod with this Reservation.key has one; LedgerError."""
+    def is_allocated(self, key: tuple[str, str, str], seconds: float) -> bool:
+        """Whether the pod with this Allocation.key has one; LedgerError."""
         with self.turn(seconds), PodLedger() as ledger:
-            found = ledger.reservation(key[0])
+            found = ledger.allocation(key[0])
             return found is not None and found.key == key
 
-    def unreserve(self, uids: list[str], seconds: float) -> list[Reservation]:
+    def deallocate(self, uids: list[str], seconds: float) -> list[Allocation]:
         """Ends what is reserved for these pods, and returns it; LedgerError."""
         with self.turn(seconds), PodLedger() as ledger:
-            return ledger.unreserve(uids)
+            return ledger.deallocate(uids)
 
     @staticmethod
     def stamp() -> tuple[int, ...]:

@@ -108,7 +108,7 @@ def take(has: NodeDevices, memory: list[int], cores: list[int], held: Held) -> N
     for uuid, amount, percent in held:
         if uuid in has.uuids:
             position = has.uuids.index(uuid)
-            cores[position] -= percent
+            cores[position] = max(cores[position] - percent, 0)
             if memory[position] > 0:
                 memory[position] = 0 if amount is None else max(memory[position] - amount, 0)
 

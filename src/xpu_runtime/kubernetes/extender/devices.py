@@ -107,7 +107,7 @@ def _devices(rows: Sequence[Row], reserved: Mapping[str, Shares]) -> NodeDevices
     found.uuids = tuple(sys.intern(row.uuid) for row in rows)
     found.indexes = tuple(sys.intern(row.name) for row in rows)
     found.memory = _shared(tuple(map(_memory, rows)))
-    found.cores = _shared(tuple(row.cores - row.others_cores for row in rows))
+    found.cores = _shared(tuple(max(row.cores - row.others_cores, 0) for row in rows))
     found.kinds = _kinds(rows)
     found.cards = _cards(rows, found.kinds)
     found.why = {position: row.why for position, row in enumerate(rows) if row.why}

@@ -12,8 +12,8 @@ from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.kubernetes.device_plugin import node as described
 from xpu_runtime.kubernetes.device_plugin.cards import cards, with_known
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import Taken
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Use
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.request.assignment import Share
 from xpu_runtime.vendors import marks
 from xpu_runtime.vendors.inventory import Device, Driver, Inventory
@@ -126,8 +126,8 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
         "other": (Share("GPU-a", 1 * GIB, None),),
     }
     reserved = {
-        "uid-1": Reservation("uid-1", "default", "two", 0.0, shares, key_id="old"),
-        "uid-2": Reservation("uid-2", "default", "whole", 0.0, {"one": (Share("GPU-b", None, None),)}),
+        "uid-1": Allocation("uid-1", "default", "two", 0.0, shares, key_id="old"),
+        "uid-2": Allocation("uid-2", "default", "whole", 0.0, {"one": (Share("GPU-b", None, None),)}),
     }
     seen = cards(inventory, "", DEFAULTS, taken)
     value = described.annotation(inventory, seen, "extender", reserved, keys=["new", "old"])

@@ -172,13 +172,13 @@ def test_as_many_are_healthy_as_there_are_units_and_nothing_of_a_pods_is_taken(
     every = list(ids_of(resource, cards, RESOURCES))
     has = data.draw(st.sets(st.sampled_from(every), max_size=len(every))) if every else set()
     waits = data.draw(st.integers(0, 40))
-    not_reserved = data.draw(st.integers(0, waits))
+    not_allocated = data.draw(st.integers(0, waits))
     sick = data.draw(st.sets(st.sampled_from(sorted(has)))) if has else set()
-    found = offered(resource, cards, RESOURCES, has, Waiting(waits, not_reserved), sick)
+    found = offered(resource, cards, RESOURCES, has, Waiting(waits, not_allocated), sick)
     assert list(found.ids) == every
     usable = [one for one in cards if not one.fault and not one.withheld]
     free = sum(offer.free_units(resource, one, one.use, RESOURCES) for one in usable)
-    expected = min(free + waits - min(not_reserved, free), len(every) - len(has))
+    expected = min(free + waits - min(not_allocated, free), len(every) - len(has))
     assert len(found.healthy - has) == expected
     assert found.healthy & has == has - sick
     states = offer.by_state(resource, found, cards, RESOURCES)

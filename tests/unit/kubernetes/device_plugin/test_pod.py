@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from support.inventories import node, nvidia
+from xpu_runtime.allocating import RefusedContainer
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.api import ApiError, Change
@@ -23,9 +24,8 @@ from xpu_runtime.kubernetes.device_plugin.pod import (
 from xpu_runtime.kubernetes.device_plugin.pods import PodEvent, Pods
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, Resources
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.refusal import DeviceStatus, Refusal
-from xpu_runtime.ledger.reservations import Reservation
-from xpu_runtime.pods import RefusedContainer
 from xpu_runtime.request.assignment import Share
 from xpu_runtime.vendors.inventory import Device
 
@@ -106,11 +106,11 @@ def test_the_unit_is_the_configurations() -> None:
 
 def test_what_is_reserved_in_words() -> None:
     inventory = node(nvidia("1"), Device("3", "GPU-a", "T4", 15 * GIB, (), "nvidia"))
-    reservation = Reservation(
+    allocation = Allocation(
         "u", "ns", "p", 0.0, {"main": (Share("GPU-a", 4 * GIB, 30), Share("GPU-b", None, None))}
     )
     assert (
-        shares_text(reservation, inventory) == "main: 4 GiB of GPU 3 and 30% of its cores, all of it of GPU-b"
+        shares_text(allocation, inventory) == "main: 4 GiB of GPU 3 and 30% of its cores, all of it of GPU-b"
     )
 
 
@@ -179,36 +179,36 @@ def listed(*found: PodOnNode) -> Change[PodOnNode]:
     return Change("listed", found)
 
 
-def reserved(uid: str, name: str = "p") -> dict[str, Reservation]:
-    return {uid: Reservation(uid, "ns", name, 0.0, {"main": (Share("GPU-a", GIB, None),)})}
+def reserved(uid: str, name: str = "p") -> dict[str, Allocation]:
+    return {uid: Allocation(uid, "ns", name, 0.0, {"main": (Share("GPU-a", GIB, None),)})}
 
 
 @pytest.fixture
-def unreserved(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The UIDs of which the reservation was ended."""
+def deallocated(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The UIDs of which the allocation was ended."""
     found: list[str] = []
     end: Callable[[list[str], float], None] = lambda uids, _: found.extend(uids)  # noqa: E731
-    monkeypatch.setattr(pods._ledger, "unreserve", end)
+    monkeypatch.setattr(pods._ledger, "deallocate", end)
     return found
 
 
-def test_before_the_server_has_told_nothing_is_ended(pods: Pods, unreserved: list[str]) -> None:
+def test_before_the_server_has_told_nothing_is_ended(pods: Pods, deallocated: list[str]) -> None:
     pods.reconcile(reserved("u1"))
-    assert unreserved == []
+    assert deallocated == []
 
 
-def test_a_pod_that_is_gone_loses_its_reservation_at_once(pods: Pods, unreserved: list[str]) -> None:
+def test_a_pod_that_is_gone_loses_its_allocation_at_once(pods: Pods, deallocated: list[str]) -> None:
     here = kept(pod(container("main", mem="1")))
     pods.take(listed(here))
     pods.reconcile(reserved("u1"))
-    assert unreserved == []
+    assert deallocated == []
     pods.take(Change("deleted", (here,)))
     pods.reconcile(reserved("u1"))
-    assert unreserved == ["u1"]
+    assert deallocated == ["u1"]
 
 
 def test_a_pod_that_is_gone_when_the_server_is_back_loses_it_at_once(
-    pods: Pods, unreserved: list[str]
+    pods: Pods, deallocated: list[str]
 ) -> None:
     here = kept(pod(container("main", mem="1")))
     just_read = kept(pod(container("main", mem="1"), uid="u2", name="q"))
@@ -217,25 +217,25 @@ def test_a_pod_that_is_gone_when_the_server_is_back_loses_it_at_once(
     pods.ensure_all(lambda _: [just_read], time.monotonic() + 20)
     both = {**reserved("u1"), **reserved("u2", "q")}
     pods.reconcile(both)
-    assert unreserved == []
+    assert deallocated == []
     pods.take(listed())
     pods.reconcile(both)
-    assert unreserved == ["u1"]  # the other one may be newer than the list
+    assert deallocated == ["u1"]  # the other one may be newer than the list
 
 
 def test_a_pod_that_nobody_has_told_of_loses_it_only_after_a_while(
-    pods: Pods, unreserved: list[str], monkeypatch: pytest.MonkeyPatch
+    pods: Pods, deallocated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pods.take(listed())
     pods.reconcile(reserved("u9"))
-    assert unreserved == []
+    assert deallocated == []
     monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.pods._UNKNOWN_S", 0.0)
     pods.reconcile(reserved("u9"))
-    assert unreserved == ["u9"]
+    assert deallocated == ["u9"]
 
 
 def test_a_pod_with_an_alias_that_was_turned_off_keeps_what_it_has_and_gets_nothing_new(
-    pods: Pods, unreserved: list[str], monkeypatch: pytest.MonkeyPatch
+    pods: Pods, deallocated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[PodEvent] = []
     monkeypatch.setattr(pods, "_tell", told.append)
@@ -243,7 +243,7 @@ def test_a_pod_with_an_alias_that_was_turned_off_keeps_what_it_has_and_gets_noth
     asks = {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "4"}}}
     pods.take(listed(kept(pod(asks)), kept(pod(asks, uid="u2", name="another-plugins"))))
     pods.reconcile(reserved("u1"))
-    assert (unreserved, told, pods.is_due()) == ([], [], False)
+    assert (deallocated, told, pods.is_due()) == ([], [], False)
     assert pods.counts() == {"reserved": 1, "refused": 0, "waiting": 0}
     assert PodOnNode.of(pod({**asks, "resources": {"limits": {"aliyun.com/gpu-count": "4"}}}), KNOWN) is None
 
@@ -261,7 +261,7 @@ def test_the_uid_of_a_static_pod_is_the_kubelets_and_no_annotation_makes_it_that
 
 
 def test_who_says_that_he_is_another_static_pod_neither_replaces_nor_ends_it(
-    pods: Pods, unreserved: list[str]
+    pods: Pods, deallocated: list[str]
 ) -> None:
     forger = kept(pod(container("main", mem="9"), uid="u2", name="forger", **MIRROR))
     pods.take(listed(kept(pod(container("main", mem="1"), **MIRROR))))
@@ -270,18 +270,18 @@ def test_who_says_that_he_is_another_static_pod_neither_replaces_nor_ends_it(
     assert pods.counts()["reserved"] == 1
     pods.take(Change("deleted", (forger,)))
     pods.reconcile(reserved(STATIC))
-    assert unreserved == []
+    assert deallocated == []
     assert set(pods.asking()) == {("ns", "p")}
 
 
-def test_what_a_forger_had_reserved_for_him_goes_with_him(pods: Pods, unreserved: list[str]) -> None:
+def test_what_a_forger_had_reserved_for_him_goes_with_him(pods: Pods, deallocated: list[str]) -> None:
     forger = kept(pod(container("main", mem="9"), uid="u2", name="p", **MIRROR))
     real = kept(pod(container("main", mem="1"), name="real", **MIRROR))
     pods.take(listed(forger, real))
     pods.reconcile(reserved(STATIC))
     pods.take(Change("deleted", (forger,)))
     pods.reconcile(reserved(STATIC))
-    assert unreserved == [STATIC]
+    assert deallocated == [STATIC]
     assert set(pods.asking()) == {("ns", "real")}
 
 

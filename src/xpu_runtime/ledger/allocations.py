@@ -1,9 +1,9 @@
-"""Reservations: what pods have on this node, whether or not their containers run.
+"""Allocations: what pods have on this node, whether or not their containers run.
 
 A pod holds of each device the larger of what is reserved for it and what its containers have (memory and
 cores each on its own). So the end of a container changes nothing here, its next start finds its place, and
 what a `kill -9` leaves is right. Tables in the ledger's file beside its layout, as quotas and events are: a
-ledger without them gets them with the first reservation, and one that was made anew has none until they are
+ledger without them gets them with the first allocation, and one that was made anew has none until they are
 entered again. Knows no device and no Kubernetes.
 """
 
@@ -50,7 +50,7 @@ _RUNNING = """SELECT uid, device_uuid, SUM(memory_bytes), SUM(COALESCE(cores, 0)
     AND grants.container_id = of_pods.container_id JOIN slices ON slices.grant_id = grants.id"""
 
 
-class Reservation(Value):
+class Allocation(Value):
     """What is reserved for a pod's containers, by their names; `made` in seconds since the epoch.
 
     `init`, `sidecars` and what shares may be: as in request.assignment.Assignment.
@@ -68,7 +68,7 @@ class Reservation(Value):
     #: version, which did not keep it.
     key_id: str = ""
 
-    def says_same(self, other: Reservation) -> bool:
+    def says_same(self, other: Allocation) -> bool:
         """Whether it reserves the same for the same pod, whichever keys have signed the two."""
         return self.replace(key_id="") == other.replace(key_id="")
 
@@ -94,9 +94,9 @@ class Reservation(Value):
         return of_shares(self.containers, self.init, self.sidecars)
 
 
-def of_assignment(assignment: Assignment, namespace: str, pod: str, key_id: str) -> Reservation:
-    """The reservation that an assignment, which was verified by this key, means for the pod of this name."""
-    return Reservation(
+def of_assignment(assignment: Assignment, namespace: str, pod: str, key_id: str) -> Allocation:
+    """The allocation that an assignment, which was verified by this key, means for the pod of this name."""
+    return Allocation(
         assignment.uid,
         namespace,
         pod,
@@ -108,8 +108,8 @@ def of_assignment(assignment: Assignment, namespace: str, pod: str, key_id: str)
     )
 
 
-def every(db: Any, uid: str | None = None) -> list[Reservation]:
-    """The reservations (of pod `uid` alone), by the pods' names."""
+def every(db: Any, uid: str | None = None) -> list[Allocation]:
+    """The allocations (of pod `uid` alone), by the pods' names."""
     where, wanted = ("", ()) if uid is None else ("WHERE uid = ?", (uid,))
     statement = f"SELECT uid, namespace, pod, made, containers FROM reservations {where} ORDER BY 2, 3, 1"
     rows = rows_if_any(db, statement, *wanted)
@@ -118,26 +118,26 @@ def every(db: Any, uid: str | None = None) -> list[Reservation]:
     for uid, namespace, pod, made, groups in rows:
         containers, init, sidecars = map(of_plain, jsonlite.loads(groups))
         key_id = keys.get(uid, "")
-        found.append(Reservation(uid, namespace, pod, made, containers, init, sidecars, key_id))
+        found.append(Allocation(uid, namespace, pod, made, containers, init, sidecars, key_id))
     return found
 
 
-def enter(db: Any, reservation: Reservation, indexes: Mapping[str, str]) -> None:
-    """Enters a reservation, in the place of an earlier one of the pod; within a transaction. `indexes`: of
+def enter(db: Any, allocation: Allocation, indexes: Mapping[str, str]) -> None:
+    """Enters an allocation, in the place of an earlier one of the pod; within a transaction. `indexes`: of
     devices by UUID, for people."""
-    before = next(iter(every(db, reservation.uid)), None)
-    _forget(db, reservation.uid)
-    groups = [plain(group) for group in (reservation.containers, reservation.init, reservation.sidecars)]
-    row = (reservation.uid, reservation.namespace, reservation.pod, reservation.made, jsonlite.dumps(groups))
+    before = next(iter(every(db, allocation.uid)), None)
+    _forget(db, allocation.uid)
+    groups = [plain(group) for group in (allocation.containers, allocation.init, allocation.sidecars)]
+    row = (allocation.uid, allocation.namespace, allocation.pod, allocation.made, jsonlite.dumps(groups))
     db.execute("INSERT INTO reservations (uid, namespace, pod, made, containers) VALUES (?,?,?,?,?)", row)
-    if reservation.key_id:
-        db.execute("INSERT INTO reservation_keys VALUES (?, ?)", (reservation.uid, reservation.key_id))
-    for uuid, amount in reservation.amounts().items():
+    if allocation.key_id:
+        db.execute("INSERT INTO reservation_keys VALUES (?, ?)", (allocation.uid, allocation.key_id))
+    for uuid, amount in allocation.amounts().items():
         db.execute(
             "INSERT INTO reserved (uid, device_uuid, device_index, memory_bytes, cores, whole) "
             "VALUES (?,?,?,?,?,?)",
             (
-                reservation.uid,
+                allocation.uid,
                 uuid,
                 indexes.get(uuid, ""),
                 amount.memory_bytes,
@@ -145,8 +145,8 @@ def enter(db: Any, reservation: Reservation, indexes: Mapping[str, str]) -> None
                 amount.whole,
             ),
         )
-    if before is None or not before.says_same(reservation):
-        events.record(db, events.POD_RESERVED, "", _parts(db, reservation.uid), f"for {reservation.label}")
+    if before is None or not before.says_same(allocation):
+        events.record(db, events.POD_RESERVED, "", _parts(db, allocation.uid), f"for {allocation.label}")
 
 
 def _forget(db: Any, uid: str) -> None:
@@ -156,13 +156,13 @@ def _forget(db: Any, uid: str) -> None:
         db.execute(f"DELETE FROM {table} WHERE uid = ?", (uid,))
 
 
-def remove(db: Any, uids: Iterable[str]) -> list[Reservation]:
-    """Removes the reservations of these pods, and returns them; no error for those that are gone already."""
+def remove(db: Any, uids: Iterable[str]) -> list[Allocation]:
+    """Removes the allocations of these pods, and returns them; no error for those that are gone already."""
     removed = [each for uid in dict.fromkeys(uids) for each in every(db, uid)]
-    for reservation in removed:
-        parts = _parts(db, reservation.uid)
-        _forget(db, reservation.uid)
-        events.record(db, events.POD_UNRESERVED, "", parts, f"was for {reservation.label}")
+    for allocation in removed:
+        parts = _parts(db, allocation.uid)
+        _forget(db, allocation.uid)
+        events.record(db, events.POD_UNRESERVED, "", parts, f"was for {allocation.label}")
     return removed
 
 
@@ -231,7 +231,7 @@ def add(db: Any, uses: Mapping[str, Use], without: str = "") -> dict[str, Use]:
     return found
 
 
-class Unused(Value):
+class Reserved(Value):
     """What is reserved of a device for a pod beyond what its containers have; `whole`: all of it is, though
     none of them has it all."""
 
@@ -247,13 +247,13 @@ class Unused(Value):
     idle: bool
 
 
-def unused(db: Any) -> list[Unused]:
+def unused(db: Any) -> list[Reserved]:
     """What is reserved and no container has, by the pods' names."""
     found = [each for _, each in _unused(db) if each.memory_bytes or each.cores or each.whole or each.idle]
     return sorted(found, key=lambda each: (each.pod, each.device_uuid))
 
 
-def _unused(db: Any) -> list[tuple[str, Unused]]:
+def _unused(db: Any) -> list[tuple[str, Reserved]]:
     """With the pods' UIDs."""
     reserved = rows_if_any(
         db,
@@ -270,7 +270,7 @@ def _unused(db: Any) -> list[tuple[str, Unused]]:
         more_memory, more_cores = max(memory - has_memory, 0), max(cores - has_cores, 0)
         idle = (uid, uuid) not in have
         is_whole = bool(whole and not has_whole)
-        more = Unused(f"{namespace}/{pod}", index, uuid, more_memory, more_cores, is_whole, idle)
+        more = Reserved(f"{namespace}/{pod}", index, uuid, more_memory, more_cores, is_whole, idle)
         found.append((uid, more))
     return found
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger.allocations import Allocation, Reserved
 from xpu_runtime.ledger.events import POD_RESERVED, POD_UNRESERVED, Part
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.reservations import Reservation, Unused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import proc
 from xpu_runtime.request.amounts import Amount
@@ -36,18 +36,18 @@ def share(memory: int | None, cores: int | None = None, device: int = 0) -> Shar
     return Share(f"GPU-{device}", None if memory is None else memory * GIB, cores)
 
 
-def reservation(uid: str = "u1", made: float = 1.5, **containers: Share) -> Reservation:
-    return Reservation(
+def allocation(uid: str = "u1", made: float = 1.5, **containers: Share) -> Allocation:
+    return Allocation(
         uid, "default", f"pod-{uid}", made, {name: (each,) for name, each in containers.items()}
     )
 
 
-def enter(ledger: PodLedger, *wanted: Reservation) -> None:
+def enter(ledger: PodLedger, *wanted: Allocation) -> None:
     for each in wanted:
-        assert ledger.reserve(each.uid, chooser(each), INDEXES)[0] == each
+        assert ledger.allocate(each.uid, chooser(each), INDEXES)[0] == each
 
 
-def chooser(chosen: Reservation) -> Callable[[dict[str, Use], Reservation | None], Reservation]:
+def chooser(chosen: Allocation) -> Callable[[dict[str, Use], Allocation | None], Allocation]:
     return lambda uses, now: chosen
 
 
@@ -73,7 +73,7 @@ def run(ledger: Ledger, name: str, *parts: Share, of: tuple[str, str] | None = N
 
 
 def test_a_reservation_is_read_back_as_it_was_made(ledger: PodLedger) -> None:
-    wanted = Reservation(
+    wanted = Allocation(
         "u1",
         "default",
         "web",
@@ -82,10 +82,10 @@ def test_a_reservation_is_read_back_as_it_was_made(ledger: PodLedger) -> None:
         {"i": (share(1),)},
         {"s": (share(1, 5),)},
     )
-    assert ledger.reservations() == [] and ledger.reservation("u1") is None and ledger.uses() == {}
+    assert ledger.allocations() == [] and ledger.allocation("u1") is None and ledger.uses() == {}
     enter(ledger, wanted)
     with PodLedger(ledger.path) as another:
-        assert another.reservations() == [another.reservation("u1")] == [wanted]
+        assert another.allocations() == [another.allocation("u1")] == [wanted]
     assert wanted.of("i") == (share(1),) and wanted.of("nobody") == ()
     (event,) = ledger.history()
     assert (event.kind, event.text) == (POD_RESERVED, "for pod default/web")
@@ -95,8 +95,8 @@ def test_a_reservation_is_read_back_as_it_was_made(ledger: PodLedger) -> None:
         Part("GPU-2", "2", None, None),
     )
     assert event.devices == parts
-    assert ledger.unreserve(["u1", "u2", "u1"]) == [wanted]
-    assert ledger.reservations() == [] and ledger.uses() == {}
+    assert ledger.deallocate(["u1", "u2", "u1"]) == [wanted]
+    assert ledger.allocations() == [] and ledger.uses() == {}
     assert [(each.kind, each.devices) for each in ledger.history()] == [
         (POD_RESERVED, parts),
         (POD_UNRESERVED, parts),
@@ -105,7 +105,7 @@ def test_a_reservation_is_read_back_as_it_was_made(ledger: PodLedger) -> None:
 
 def test_the_most_at_one_time_is_reserved_of_a_device() -> None:
     """All containers with the sidecars, or one init container with them: whichever is more."""
-    wanted = Reservation(
+    wanted = Allocation(
         "u1",
         "d",
         "p",
@@ -123,41 +123,41 @@ def test_the_most_at_one_time_is_reserved_of_a_device() -> None:
 
 def test_all_of_a_device_and_a_share_of_it_at_one_time_clash() -> None:
     half, whole = (share(2),), (share(None),)
-    at_once = Reservation("u", "d", "p", 1.0, {"a": half, "b": whole})
+    at_once = Allocation("u", "d", "p", 1.0, {"a": half, "b": whole})
     assert at_once.amounts() == {"GPU-0": Amount(0, 0, True, True)}
-    beside = Reservation("u", "d", "p", 1.0, {}, {"i": whole}, {"s": half})
+    beside = Allocation("u", "d", "p", 1.0, {}, {"i": whole}, {"s": half})
     assert beside.amounts()["GPU-0"].clash
-    one_after_the_other = Reservation("u", "d", "p", 1.0, {"a": half, "b": half}, {"i": whole})
+    one_after_the_other = Allocation("u", "d", "p", 1.0, {"a": half, "b": half}, {"i": whole})
     assert one_after_the_other.amounts() == {"GPU-0": Amount(0, 0, True, False)}
 
 
 def test_a_device_that_an_init_container_has_whole_stays_the_pod_s(ledger: PodLedger) -> None:
-    wanted = Reservation("u1", "default", "web", 1.0, {"a": (share(2),)}, {"i": (share(None),)})
+    wanted = Allocation("u1", "default", "web", 1.0, {"a": (share(2),)}, {"i": (share(None),)})
     enter(ledger, wanted)
     run(ledger, "c1", share(2), of=("u1", "a"))
     use = ledger.uses()["GPU-0"]
     assert (use.exclusive, use.holder_pod, use.booked(16 * GIB)) == (True, "default/web", 16 * GIB)
     assert use.reserved(16 * GIB) == 14 * GIB
-    assert ledger.unused_reservations() == [Unused("default/web", "0", "GPU-0", 0, 0, True, False)]
+    assert ledger.reserved() == [Reserved("default/web", "0", "GPU-0", 0, 0, True, False)]
 
 
 def test_what_runs_counts_once_and_what_waits_counts(ledger: PodLedger) -> None:
-    enter(ledger, reservation(a=share(4, 30), b=share(2, 10)))
+    enter(ledger, allocation(a=share(4, 30), b=share(2, 10)))
     waiting = Use(6 * GIB, 40, 1, reserved_memory=6 * GIB, reserved_cores=40)
     assert ledger.uses() == {"GPU-0": waiting}
-    assert ledger.unused_reservations() == [Unused("default/pod-u1", "0", "GPU-0", 6 * GIB, 40, False, True)]
+    assert ledger.reserved() == [Reserved("default/pod-u1", "0", "GPU-0", 6 * GIB, 40, False, True)]
     first = run(ledger, "c1", share(4, 30), of=("u1", "a"))
     assert ledger.uses() == {"GPU-0": Use(6 * GIB, 40, 1, reserved_memory=2 * GIB, reserved_cores=10)}
     assert ledger.pods_of_grants() == {first.id: ("u1", "a")}
     second = run(ledger, "c2", share(2, 10), of=("u1", "b"))
     assert ledger.uses() == {"GPU-0": Use(6 * GIB, 40, 2)}
-    assert ledger.unused_reservations() == []
+    assert ledger.reserved() == []
     ledger.release([first, second])  # the end of a container changes nothing else
     assert ledger.uses() == {"GPU-0": waiting}
 
 
 def test_what_others_have_counts_beside_it(ledger: PodLedger) -> None:
-    enter(ledger, reservation("u1", a=share(4, 30)), reservation("u2", a=share(3)))
+    enter(ledger, allocation("u1", a=share(4, 30)), allocation("u2", a=share(3)))
     run(ledger, "c1", share(1, 5))
     run(ledger, "c2", share(4, 30), of=("u1", "a"))
     assert ledger.uses() == {"GPU-0": Use(8 * GIB, 35, 3, reserved_memory=3 * GIB)}
@@ -168,12 +168,12 @@ def test_what_others_have_counts_beside_it(ledger: PodLedger) -> None:
 
 def test_a_pod_that_runs_with_more_than_is_reserved_holds_that(ledger: PodLedger) -> None:
     run(ledger, "c1", share(4, 30), of=("u1", "a"))
-    enter(ledger, reservation(a=share(2, 50)))
+    enter(ledger, allocation(a=share(2, 50)))
     assert ledger.uses() == {"GPU-0": Use(4 * GIB, 50, 1, reserved_cores=20)}
 
 
 def test_a_whole_device_is_reserved_for_one_pod(ledger: PodLedger) -> None:
-    enter(ledger, reservation(a=share(None)))
+    enter(ledger, allocation(a=share(None)))
     assert ledger.uses() == {"GPU-0": Use(0, 0, 1, True, holder_pod="default/pod-u1")}
     use = ledger.uses()["GPU-0"]
     assert (use.booked(16 * GIB), use.reserved(16 * GIB)) == (16 * GIB, 16 * GIB)
@@ -185,19 +185,19 @@ def test_a_whole_device_is_reserved_for_one_pod(ledger: PodLedger) -> None:
 
 
 def test_a_refusal_leaves_what_is_reserved_as_it_was(ledger: PodLedger) -> None:
-    first = reservation(a=share(4))
+    first = allocation(a=share(4))
     enter(ledger, first)
     seen = []
 
-    def refuse(uses: dict[str, Use], now: Reservation | None) -> Refusal:
+    def refuse(uses: dict[str, Use], now: Allocation | None) -> Refusal:
         seen.append((uses, now))
         return Refusal("not-enough-memory", "no")
 
-    assert ledger.reserve("u1", refuse, INDEXES)[0] == Refusal("not-enough-memory", "no")
-    assert ledger.reserve("u2", refuse, INDEXES)[0] == Refusal("not-enough-memory", "no")
+    assert ledger.allocate("u1", refuse, INDEXES)[0] == Refusal("not-enough-memory", "no")
+    assert ledger.allocate("u2", refuse, INDEXES)[0] == Refusal("not-enough-memory", "no")
     with pytest.raises(ZeroDivisionError):
-        ledger.reserve("u2", lambda uses, now: 1 / 0, INDEXES)  # type: ignore[return-value, arg-type]
-    assert ledger.reservations() == [first]
+        ledger.allocate("u2", lambda uses, now: 1 / 0, INDEXES)  # type: ignore[return-value, arg-type]
+    assert ledger.allocations() == [first]
     assert seen == [({}, first), ({"GPU-0": Use(4 * GIB, 0, 1, reserved_memory=4 * GIB)}, None)]
 
 
@@ -208,14 +208,14 @@ def test_the_dead_make_place_for_a_pod(ledger: PodLedger) -> None:
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # a zombie: it has a start time
     run(ledger, "c1", share(4), pid=child)
     os.waitpid(child, 0)
-    chosen, dead = ledger.reserve("u1", lambda uses, now: reservation(a=share(1 if uses else 8)), INDEXES)
-    assert chosen == reservation(a=share(8))
+    chosen, dead = ledger.allocate("u1", lambda uses, now: allocation(a=share(1 if uses else 8)), INDEXES)
+    assert chosen == allocation(a=share(8))
     assert [each.container_id for each in dead] == ["c1"]
 
 
 def test_the_same_again_is_no_event_and_a_later_one_takes_its_place(ledger: PodLedger) -> None:
-    enter(ledger, reservation(a=share(4)), reservation(a=share(4)))
-    enter(ledger, reservation(made=2.5, a=share(2, None, 1)))
+    enter(ledger, allocation(a=share(4)), allocation(a=share(4)))
+    enter(ledger, allocation(made=2.5, a=share(2, None, 1)))
     assert ledger.uses() == {"GPU-1": Use(2 * GIB, 0, 1, reserved_memory=2 * GIB)}
     assert [each.kind for each in ledger.history()] == [POD_RESERVED, POD_RESERVED]
 
@@ -224,35 +224,35 @@ def test_a_grant_and_its_pod_s_reservation_are_entered_together_or_not_at_all(le
     wanted = Grant(0, "c1", "/c1", os.getpid(), 0, "", "pending", "hook", 0.0, ())
 
     def cut_short(uses: dict[str, Use]) -> tuple[Slice, ...]:
-        ledger.enter(reservation(a=share(4)), INDEXES)
+        ledger.enter(allocation(a=share(4)), INDEXES)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         ledger.grant(wanted, cut_short, (), ("u1", "a"))
-    assert ledger.reservations() == [] and ledger.grants() == []
+    assert ledger.allocations() == [] and ledger.grants() == []
 
 
 def test_a_ledger_that_is_made_anew_has_no_reservations_and_knows_the_pods_of_grants(
     ledger: PodLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enter(ledger, reservation(a=share(4, 30)))
+    enter(ledger, allocation(a=share(4, 30)))
     granted = run(ledger, "c1", share(4, 30), of=("u1", "a"))
     monkeypatch.setattr(survivors, "running", lambda path, namespace: [granted])
     monkeypatch.setattr(survivors, "counts_to", lambda grant: (["team"], ("u1", "a")))
     os.unlink(ledger.path)
     with PodLedger(ledger.path) as anew:
-        assert anew.grants() == [granted] and anew.reservations() == []
-        enter(anew, reservation(a=share(4, 30), b=share(1)))
+        assert anew.grants() == [granted] and anew.allocations() == []
+        enter(anew, allocation(a=share(4, 30), b=share(1)))
         assert anew.uses() == {"GPU-0": Use(5 * GIB, 30, 1, reserved_memory=GIB)}
         assert anew.quotas_of(granted) == ["team"]
 
 
 def test_what_was_reserved_before_a_reboot_is_not_any_more(ledger: PodLedger) -> None:
-    enter(ledger, reservation(a=share(4, 30)))
+    enter(ledger, allocation(a=share(4, 30)))
     with sqlite3.connect(ledger.path) as db:
         db.execute("UPDATE meta SET boot = 'another boot'")
     with PodLedger(ledger.path) as anew:
-        assert anew.reservations() == [] and anew.uses() == {} and anew.pods_of_grants() == {}
+        assert anew.allocations() == [] and anew.uses() == {} and anew.pods_of_grants() == {}
 
 
 def test_a_number_that_a_later_grant_has_again_is_not_the_pod_s(ledger: PodLedger) -> None:
@@ -263,13 +263,13 @@ def test_a_number_that_a_later_grant_has_again_is_not_the_pod_s(ledger: PodLedge
             db.execute(statement)
     again = run(ledger, "c2", share(2))
     assert again.id == first.id
-    enter(ledger, reservation(a=share(3)))
+    enter(ledger, allocation(a=share(3)))
     assert ledger.pods_of_grants() == {}
     assert ledger.uses()["GPU-0"].memory_bytes == 5 * GIB
 
 
 def test_a_pod_s_container_grows_into_its_own_reservation_and_no_other(ledger: PodLedger) -> None:
-    enter(ledger, reservation(a=share(4, 30), b=share(2, 20)))
+    enter(ledger, allocation(a=share(4, 30), b=share(2, 20)))
     granted = run(ledger, "c1", share(1, 10), of=("u1", "a"))
     other = run(ledger, "c2", share(3, 5))
     seen = []
@@ -301,7 +301,7 @@ def test_each_pod_holds_the_larger_of_what_is_reserved_and_what_runs(
                 for n, (pod, device, memory, cores) in enumerate(reserved)
                 if pod == uid
             }
-            enter(ledger, Reservation(str(uid), "d", str(uid), 1.0, parts))
+            enter(ledger, Allocation(str(uid), "d", str(uid), 1.0, parts))
         for n, (pod, device, memory, cores) in enumerate(running):
             run(ledger, f"r{n}", share(memory + 1, cores, device), of=(str(pod), f"c{n}") if pod else None)
         for device in range(3):

@@ -1,6 +1,6 @@
 """What is reserved for pods: exact shares that a cluster's scheduler chose, or what this node places itself.
 
-For whoever knows the pods of this node. A pod's container then gets its grant out of the reservation, at its
+For whoever knows the pods of this node. A pod's container then gets its grant out of the allocation, at its
 start (granting.py). Knows no Kubernetes: pods are a UID, names, and what their containers ask for.
 """
 
@@ -10,10 +10,10 @@ import time
 
 from xpu_runtime import granting
 from xpu_runtime.errors import XpuError
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Slice, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.limits import choose as limits
 from xpu_runtime.limits import enforce
 from xpu_runtime.placement import room
@@ -51,29 +51,29 @@ class RefusedContainer(Refusal):
     container: str = ""
 
 
-def reserve(inventory: Inventory, config: Config, reservation: Reservation) -> Refusal | None:
+def enter(inventory: Inventory, config: Config, allocation: Allocation) -> Refusal | None:
     """Reserves exactly these shares; why not, where they do not fit beside what others have.
 
     The same again changes nothing; a later one (`made`) takes an earlier one's place, and is refused if it is
     the earlier. A device that is drained, reserved or not healthy is no reason: a start tells that.
     """
     # Before the ledger is locked: the backends look at files.
-    unheld = _not_held(inventory, config, reservation)
+    unheld = _not_held(inventory, config, allocation)
 
-    def choose(uses: dict[str, Use], now: Reservation | None, _: PodLedger) -> Reservation | Refusal:
-        stale = why_stale(reservation, now)
-        is_new = now is None or not now.says_same(reservation)
+    def choose(uses: dict[str, Use], now: Allocation | None, _: PodLedger) -> Allocation | Refusal:
+        stale = why_stale(allocation, now)
+        is_new = now is None or not now.says_same(allocation)
         if stale is None and is_new and unheld is not None:
             return unheld
-        return stale or why_not(inventory, config, reservation, uses) or reservation
+        return stale or why_not(inventory, config, allocation, uses) or allocation
 
-    chosen = _reserve(inventory, reservation.uid, choose)
+    chosen = _allocate(inventory, allocation.uid, choose)
     return chosen if isinstance(chosen, Refusal) else None
 
 
-def _not_held(inventory: Inventory, config: Config, reservation: Reservation) -> Refusal | None:
+def _not_held(inventory: Inventory, config: Config, allocation: Allocation) -> Refusal | None:
     """Why a device cannot hold what is asked of it, as the container's start would tell."""
-    for group in (reservation.sidecars, reservation.containers, reservation.init):
+    for group in (allocation.sidecars, allocation.containers, allocation.init):
         for name, shares in group.items():
             for share in shares:
                 device = node.find(inventory, share.device_uuid)
@@ -83,16 +83,16 @@ def _not_held(inventory: Inventory, config: Config, reservation: Reservation) ->
                 request = Request(memory=memory, cores=share.cores, decided=True)
                 _, reason = limits.holding(inventory, device, request, config)
                 if reason is not None:
-                    text = f"container {name} of {reservation.label} is assigned a part of {device.label}"
+                    text = f"container {name} of {allocation.label} is assigned a part of {device.label}"
                     return Refusal("not-eligible", f"{text}: {reason}")
     return None
 
 
-def place_for_pod(inventory: Inventory, config: Config, pod: Pod) -> Reservation | Refusal:
+def allocate(inventory: Inventory, config: Config, pod: Pod) -> Allocation | Refusal:
     """Chooses devices for a pod's containers as the scheduler extender does, and reserves them. All of its
     containers get theirs, or none.
 
-    A pod that has a reservation keeps it; of two that say they have one UID the second gets none. Where the
+    A pod that has an allocation keeps it; of two that say they have one UID the second gets none. Where the
     ledger was lost since, containers that run keep their devices if these still have what is asked for.
     """
     requests = {demand: _request(demand, pod) for _, demand in pod.demand.every}
@@ -104,12 +104,12 @@ def place_for_pod(inventory: Inventory, config: Config, pod: Pod) -> Reservation
             return choice
         choices[demand] = choice
 
-    def choose(uses: dict[str, Use], now: Reservation | None, ledger: PodLedger) -> Reservation | Refusal:
+    def choose(uses: dict[str, Use], now: Allocation | None, ledger: PodLedger) -> Allocation | Refusal:
         if now is not None and now.key != (pod.uid, pod.namespace, pod.name):
             return Refusal("wrong-assignment", f"its UID, {pod.uid}, is that of {now.label} on this node")
         return now or _Placing(pod, requests, choices, config, uses).all(ledger.devices_of(pod.uid))
 
-    return _reserve(inventory, pod.uid, choose)
+    return _allocate(inventory, pod.uid, choose)
 
 
 def _request(demand: Demand, pod: Pod) -> Request:
@@ -153,8 +153,8 @@ class _Placing:
         self._config = config
         self._uses = uses
 
-    def all(self, running: Mapping[str, set[str]]) -> Reservation | Refusal:
-        """The reservation of the whole pod. `running`: the devices of its containers that run, by name."""
+    def all(self, running: Mapping[str, set[str]]) -> Allocation | Refusal:
+        """The allocation of the whole pod. `running`: the devices of its containers that run, by name."""
         shape, asked = PodShape(self._pod.demand), self._pod.demand
         names = dict(zip((*shape.containers, *shape.init, *shape.sidecars), asked.every))
         able: dict[Shape, list[Candidate]] = {}
@@ -179,7 +179,7 @@ class _Placing:
         while found is None and keep:
             keep.popitem()
             found = self._search(devices, shape, {**may, **keep}, effort)
-        return self._why(shape, names) if found is None else self._reservation(devices, found)
+        return self._why(shape, names) if found is None else self._allocation(devices, found)
 
     def _search(
         self, devices: list[Device], shape: PodShape, able: Mapping[Shape, tuple[int, ...]], effort: Effort
@@ -192,7 +192,7 @@ class _Placing:
         binpack = (shape.policy or self._config.placement_policy) == "binpack"
         return place(cards, memory, [max(100 - use.cores, 0) for use in uses], shape, binpack, effort)
 
-    def _reservation(self, devices: list[Device], places: Places) -> Reservation:
+    def _allocation(self, devices: list[Device], places: Places) -> Allocation:
         pod, asked = self._pod, self._pod.demand
         containers, init, sidecars = (
             {
@@ -204,7 +204,7 @@ class _Placing:
             }
             for group, chosen in zip((asked.containers, asked.init, asked.sidecars), places)
         )
-        return Reservation(pod.uid, pod.namespace, pod.name, time.time(), containers, init, sidecars)
+        return Allocation(pod.uid, pod.namespace, pod.name, time.time(), containers, init, sidecars)
 
     def _why(self, shape: PodShape, names: Mapping[Shape, tuple[str, Demand]]) -> Refusal:
         """Why there is no place for all: of the first container that has none beside those before it, the
@@ -238,14 +238,14 @@ def _with(uses: dict[str, Use], slices: tuple[Slice, ...]) -> dict[str, Use]:
     return found
 
 
-def _reserve(
+def _allocate(
     inventory: Inventory,
     uid: str,
-    choose: Callable[[dict[str, Use], Reservation | None, PodLedger], Reservation | Refusal],
-) -> Reservation | Refusal:
+    choose: Callable[[dict[str, Use], Allocation | None, PodLedger], Allocation | Refusal],
+) -> Allocation | Refusal:
     with PodLedger() as ledger:
         indexes = {device.uuid: device.index for device in inventory.devices}
-        chosen, dead = ledger.reserve(uid, lambda uses, now: choose(uses, now, ledger), indexes)
+        chosen, dead = ledger.allocate(uid, lambda uses, now: choose(uses, now, ledger), indexes)
     try:
         enforce.clear(inventory, dead)
     except XpuError:

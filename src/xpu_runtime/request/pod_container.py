@@ -1,4 +1,4 @@
-"""What a container of a Kubernetes pod asks by, as values; read from its spec by pod.py."""
+"""A container of a Kubernetes pod, and what it asks by, as a value; read from its spec by pod.py."""
 
 from __future__ import annotations
 
@@ -16,20 +16,14 @@ class PodContainer(Value):
     namespace: str
     pod: str
     container: str
+    #: What its pod was assigned; None: it asks by its pod's allocation in the ledger.
+    assignment: Assignment | None = None
+    #: What its author says of a cap on cores, as `XPU_SCHED=burst`.
+    about_cores: tuple[str, ...] = ()
+    #: The id of the key that has signed the assignment.
+    key_id: str = ""
 
     @property
     def label(self) -> str:
         """How messages name it."""
         return f"container {self.container} of pod {self.namespace}/{self.pod}"
-
-
-class Claim(Value):
-    """What a container of a pod asks by."""
-
-    of: PodContainer
-    #: None: by what is reserved for it in the ledger.
-    assignment: Assignment | None
-    #: What its author says of a cap on cores, as `XPU_SCHED=burst`.
-    about_cores: tuple[str, ...] = ()
-    #: The id of the key that has signed the assignment.
-    key_id: str = ""

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.inventories import nvidia
+from xpu_runtime.allocating import Pod, allocate, enter
 from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.reservations import Reservation
 from xpu_runtime.linux import proc
 from xpu_runtime.placement.allocation import Place, place_of, resolved
 from xpu_runtime.placement.demand import Demand, PodDemand
-from xpu_runtime.pods import Pod, place_for_pod, reserve
 from xpu_runtime.request.assignment import AssignmentError, Share
-from xpu_runtime.request.claim import Claim, PodContainer
+from xpu_runtime.request.pod_container import PodContainer
 from xpu_runtime.request.request import Request
 from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -45,122 +45,121 @@ def demand(gib: int | None = None, cores: int | None = None, count: int = 1) -> 
     return Demand(count, None if gib is None else gib * GIB, cores)
 
 
-def reservation(uid: str, made: float = 1.0, **containers: tuple[Share, ...]) -> Reservation:
-    return Reservation(uid, "default", f"pod-{uid}", made, containers)
+def allocation(uid: str, made: float = 1.0, **containers: tuple[Share, ...]) -> Allocation:
+    return Allocation(uid, "default", f"pod-{uid}", made, containers)
 
 
 def pod(uid: str, **containers: Demand) -> Pod:
     return Pod(uid, "default", f"pod-{uid}", PodDemand(tuple(containers.items())))
 
 
-def refused(found: Reservation | Refusal | None) -> str:
+def refused(found: Allocation | Refusal | None) -> str:
     assert isinstance(found, Refusal), found
     return found.line()
 
 
-def placed(found: Reservation | Refusal) -> Reservation:
-    assert isinstance(found, Reservation), found
+def placed(found: Allocation | Refusal) -> Allocation:
+    assert isinstance(found, Allocation), found
     return found
 
 
 def test_a_key_that_an_earlier_version_has_not_kept_is_filled_in_and_no_event(run_dir: Path) -> None:
     inventory = node(16)
-    earlier = reservation("a", c=(share(0, 10, 60),))
-    assert reserve(inventory, CONFIG, earlier) is None
+    earlier = allocation("a", c=(share(0, 10, 60),))
+    assert enter(inventory, CONFIG, earlier) is None
     for key in ("old", "old", "new"):
-        assert reserve(inventory, CONFIG, earlier.replace(key_id=key)) is None
+        assert enter(inventory, CONFIG, earlier.replace(key_id=key)) is None
         with PodLedger() as ledger:
-            assert [each.key_id for each in ledger.reservations()] == [key]
+            assert [each.key_id for each in ledger.allocations()] == [key]
             assert [each.kind for each in ledger.history()] == ["pod-reserved"]
 
 
 def test_shares_are_reserved_where_they_fit_and_none_of_them_where_one_does_not(run_dir: Path) -> None:
     inventory = node(16, 16)
-    assert reserve(inventory, CONFIG, reservation("a", c=(share(0, 10, 60),))) is None
-    told = refused(reserve(inventory, CONFIG, reservation("b", c=(share(0, 8, 50), share(1, 8, 50)))))
+    assert enter(inventory, CONFIG, allocation("a", c=(share(0, 10, 60),))) is None
+    told = refused(enter(inventory, CONFIG, allocation("b", c=(share(0, 8, 50), share(1, 8, 50)))))
     assert told == (
         "what is assigned to pod default/pod-b is not free on this node (GPU 0: 6G free (10G reserved "
         "for pods), 8G requested and 40% cores free (60% reserved for pods), 50% requested)"
     )
     with PodLedger() as ledger:
-        assert [each.uid for each in ledger.reservations()] == ["a"]
-    assert reserve(inventory, CONFIG, reservation("b", c=(share(0, 6, 40), share(1, 16, 100)))) is None
-    assert reserve(inventory, CONFIG, reservation("c", c=(share(1, 1),))) is not None
+        assert [each.uid for each in ledger.allocations()] == ["a"]
+    assert enter(inventory, CONFIG, allocation("b", c=(share(0, 6, 40), share(1, 16, 100)))) is None
+    assert enter(inventory, CONFIG, allocation("c", c=(share(1, 1),))) is not None
     assert (
-        reserve(inventory, CONFIG.replace(oversubscribe_memory=2.0), reservation("c", c=(share(1, 1),)))
-        is None
+        enter(inventory, CONFIG.replace(oversubscribe_memory=2.0), allocation("c", c=(share(1, 1),))) is None
     )
 
 
 def test_the_same_again_is_fine_and_an_earlier_or_other_one_is_stale(run_dir: Path) -> None:
     inventory = node(16)
-    first = reservation("a", 2.0, c=(share(0, 16),))
-    assert reserve(inventory, CONFIG, first) is None
-    assert reserve(inventory, CONFIG, first) is None
+    first = allocation("a", 2.0, c=(share(0, 16),))
+    assert enter(inventory, CONFIG, first) is None
+    assert enter(inventory, CONFIG, first) is None
     for changed in (first.replace(made=1.0), first.replace(containers={"c": (share(0, 8),)})):
-        found = reserve(inventory, CONFIG, changed)
+        found = enter(inventory, CONFIG, changed)
         assert found is not None and found.code == "wrong-assignment"
-    assert reserve(inventory, CONFIG, first.replace(made=3.0, containers={"c": (share(0, 8),)})) is None
+    assert enter(inventory, CONFIG, first.replace(made=3.0, containers={"c": (share(0, 8),)})) is None
 
 
 def test_a_device_that_is_not_there_is_told(run_dir: Path) -> None:
-    elsewhere = reservation("a", c=(share(7777, 1),))
-    told = refused(reserve(node(16), CONFIG, elsewhere))
+    elsewhere = allocation("a", c=(share(7777, 1),))
+    told = refused(enter(node(16), CONFIG, elsewhere))
     assert told == "pod default/pod-a is assigned 'GPU-7777', which is not on this node; it has 0 (GPU-0)"
 
 
 def test_what_a_device_cannot_hold_is_not_reserved(run_dir: Path) -> None:
     memory_alone = DEFAULTS.replace(enforcement_allow_unenforced=("memory",))
-    told = refused(reserve(node(16), memory_alone, reservation("a", c=(share(0, 4, 30),))))
+    told = refused(enter(node(16), memory_alone, allocation("a", c=(share(0, 4, 30),))))
     assert told.startswith("container c of pod default/pod-a is assigned a part of GPU 0: ")
     assert told.endswith("enforcement.allow_unenforced does not list cores")
     for fine in (share(0, 4), share(0, 4, 100), share(0, None)):
-        assert reserve(node(16), memory_alone, reservation("a", made=2.0, c=(fine,))) is None
+        assert enter(node(16), memory_alone, allocation("a", made=2.0, c=(fine,))) is None
         with PodLedger() as ledger:
-            ledger.unreserve(["a"])
+            ledger.deallocate(["a"])
 
 
 def test_a_whole_device_is_one_container_s(run_dir: Path) -> None:
     inventory = node(16, 16)
-    two = reservation("a", c=(share(0, None),), d=(share(0, 1),))
-    assert "in use, and the whole device is requested" in refused(reserve(inventory, CONFIG, two))
-    assert reserve(inventory, CONFIG, reservation("a", c=(share(0, None),))) is None
-    told = refused(reserve(inventory, CONFIG, reservation("b", c=(share(0, 1),))))
+    two = allocation("a", c=(share(0, None),), d=(share(0, 1),))
+    assert "in use, and the whole device is requested" in refused(enter(inventory, CONFIG, two))
+    assert enter(inventory, CONFIG, allocation("a", c=(share(0, None),))) is None
+    told = refused(enter(inventory, CONFIG, allocation("b", c=(share(0, 1),))))
     assert "all of it is reserved for pod default/pod-a" in told
-    assert reserve(inventory, CONFIG, reservation("b", c=(share(1, 1),))) is None
-    told = refused(reserve(inventory, CONFIG, reservation("c", c=(share(1, None),))))
+    assert enter(inventory, CONFIG, allocation("b", c=(share(1, 1),))) is None
+    told = refused(enter(inventory, CONFIG, allocation("c", c=(share(1, None),))))
     assert "GPU 1: reserved for pods, and the whole device is requested" in told
 
 
 def test_a_pod_is_placed_whole_as_docker_s_containers_are(run_dir: Path) -> None:
     inventory = node(16, 16)
-    found = placed(place_for_pod(inventory, CONFIG, pod("u", a=demand(4, 30), b=demand(2))))
+    found = placed(allocate(inventory, CONFIG, pod("u", a=demand(4, 30), b=demand(2))))
     assert found.containers == {"a": (share(0, 4, 30),), "b": (share(0, 2),)}  # binpack
     spread = pod("v", a=demand(4, 30))
     spread = spread.replace(demand=spread.demand.replace(policy="spread"))
-    assert placed(place_for_pod(inventory, CONFIG, spread)).containers == {"a": (share(1, 4, 30),)}
-    assert place_for_pod(inventory, CONFIG, pod("u", a=demand(1))) == found  # it has one
+    assert placed(allocate(inventory, CONFIG, spread)).containers == {"a": (share(1, 4, 30),)}
+    assert allocate(inventory, CONFIG, pod("u", a=demand(1))) == found  # it has one
     both = pod("w", a=demand(5, 10, count=2))
-    assert placed(place_for_pod(inventory, CONFIG, both)).of("a") == (share(0, 5, 10), share(1, 5, 10))
-    told = refused(place_for_pod(inventory, CONFIG, pod("x", a=demand(1), b=demand(9))))
+    assert placed(allocate(inventory, CONFIG, both)).of("a") == (share(0, 5, 10), share(1, 5, 10))
+    told = refused(allocate(inventory, CONFIG, pod("x", a=demand(1), b=demand(9))))
     assert told.startswith("container b: no device has 9G of memory free (GPU 0: 5G free (11G reserved")
     assert told.endswith("the nearest request that fits now: XPU_MEM=7G")
     with PodLedger() as ledger:
-        assert {each.uid for each in ledger.reservations()} == {"u", "v", "w"}
+        assert {each.uid for each in ledger.allocations()} == {"u", "v", "w"}
 
 
 def test_the_order_of_containers_is_no_reason_to_refuse_a_pod(run_dir: Path) -> None:
     web = pod("u", a=demand(4), b=demand(8), c=demand(12))
-    found = placed(place_for_pod(node(16, 8), CONFIG, web))
+    found = placed(allocate(node(16, 8), CONFIG, web))
     assert (found.of("a"), found.of("b"), found.of("c")) == ((share(0, 4),), (share(1, 8),), (share(0, 12),))
 
 
 def test_percentages_are_of_the_device_and_whole_ones_are_alone(run_dir: Path) -> None:
     inventory = node(16, 8)
-    found = placed(place_for_pod(inventory, CONFIG, pod("u", a=Demand(1, None, 25, 25))))
+    found = placed(allocate(inventory, CONFIG, pod("u", a=Demand(1, None, 25, 25))))
     assert found.of("a") == (share(1, 2, 25),)  # binpack: the smaller one is the fuller
-    assert placed(place_for_pod(inventory, CONFIG, pod("v", a=demand()))).of("a") == (share(0, None),)
-    told = refused(place_for_pod(inventory, CONFIG, pod("w", a=demand())))
+    assert placed(allocate(inventory, CONFIG, pod("v", a=demand()))).of("a") == (share(0, None),)
+    told = refused(allocate(inventory, CONFIG, pod("w", a=demand())))
     assert told.startswith("container a: no device has all of its memory free")
 
 
@@ -172,7 +171,7 @@ def test_after_a_lost_ledger_what_runs_keeps_its_device(run_dir: Path) -> None:
     with PodLedger() as ledger:  # as it is made anew: it knows whose grant it is
         ledger.grant(wanted, lambda uses: (running,), (), ("u", "b"))
     web = pod("u", a=demand(2), b=demand(4))
-    found = placed(place_for_pod(inventory, CONFIG, web))
+    found = placed(allocate(inventory, CONFIG, web))
     assert found.of("b") == (share(1, 4),)
     with PodLedger() as ledger:
         assert sum(use.memory_bytes for use in ledger.uses().values()) == 6 * GIB
@@ -180,21 +179,21 @@ def test_after_a_lost_ledger_what_runs_keeps_its_device(run_dir: Path) -> None:
 
 def test_what_is_reserved_is_for_the_pod_of_that_uid_and_name_alone(run_dir: Path) -> None:
     inventory = node(16)
-    placed(place_for_pod(inventory, CONFIG, pod("a", c=demand(4))))
+    placed(allocate(inventory, CONFIG, pod("a", c=demand(4))))
     namesake = pod("a", c=demand(1)).replace(name="forger")
-    assert refused(place_for_pod(inventory, CONFIG, namesake)) == (
+    assert refused(allocate(inventory, CONFIG, namesake)) == (
         "its UID, a, is that of pod default/pod-a on this node"
     )
 
     def asks(name: str) -> Request:
-        return Request(claim=Claim(PodContainer("a", "default", name, "c"), None))
+        return Request(of_pod=PodContainer("a", "default", name, "c"))
 
     with PodLedger() as ledger:
         request = resolved(asks("pod-a"), ledger)
         assert isinstance(place_of(request, inventory, CONFIG, ledger), Place)
         with pytest.raises(AssignmentError, match="nothing is reserved on this node for container c of pod"):
             resolved(asks("forger"), ledger)
-        stranger = request.replace(claim=asks("forger").claim)
+        stranger = request.replace(of_pod=asks("forger").of_pod)
         assert isinstance(place_of(stranger, inventory, CONFIG, ledger), Refusal)
 
 
@@ -205,7 +204,7 @@ def test_init_containers_use_what_the_pod_has_anyway(run_dir: Path) -> None:
         (("small", demand(6, 50)), ("large", demand(14)), ("both", demand(15, None, 2))),
         (("log", demand(1)),),
     )
-    found = placed(place_for_pod(inventory, CONFIG, Pod("u", "d", "u", asked)))
+    found = placed(allocate(inventory, CONFIG, Pod("u", "d", "u", asked)))
     assert found.of("a")[0].device_uuid != found.of("b")[0].device_uuid
     assert found.of("both") == (share(0, 15), share(1, 15))
     total = {uuid: amount.memory_bytes // GIB for uuid, amount in found.amounts().items()}
@@ -221,9 +220,9 @@ def test_defaults_and_maxima_of_the_node_are_not_for_pods(run_dir: Path) -> None
         policy_max_count=1,
     )
     inventory = node(16, 16)
-    found = placed(place_for_pod(inventory, config, pod("u", a=demand(4, 50, count=2))))
+    found = placed(allocate(inventory, config, pod("u", a=demand(4, 50, count=2))))
     assert found.of("a") == (share(0, 4, 50), share(1, 4, 50))
-    assert reserve(inventory, config, reservation("v", c=(share(0, 8, 50),))) is None
+    assert enter(inventory, config, allocation("v", c=(share(0, 8, 50),))) is None
 
 
 def test_the_node_places_nothing_on_what_is_out_of_service_and_an_exact_share_is_accounted(
@@ -231,16 +230,14 @@ def test_the_node_places_nothing_on_what_is_out_of_service_and_an_exact_share_is
 ) -> None:
     inventory = node(16, 16, faults={0: "XID 79"})
     config = CONFIG.replace(policy_devices=("0",))
-    told = refused(place_for_pod(inventory, config, pod("u", a=demand(4))))
+    told = refused(allocate(inventory, config, pod("u", a=demand(4))))
     assert "not healthy: XID 79" in told and "policy.devices does not list it" in told
     # It may run there since before: its container's next start tells what is wrong.
-    assert reserve(inventory, config, reservation("v", c=(share(0, 8),))) is None
+    assert enter(inventory, config, allocation("v", c=(share(0, 8),))) is None
 
 
 def test_a_node_without_devices_says_so(run_dir: Path) -> None:
-    found = place_for_pod(
-        Inventory("/", True, (), (), (), missing="no driver"), CONFIG, pod("u", a=demand(4))
-    )
+    found = allocate(Inventory("/", True, (), (), (), missing="no driver"), CONFIG, pod("u", a=demand(4)))
     assert isinstance(found, Refusal) and found.code == "no-device"
 
 
@@ -266,12 +263,12 @@ def test_no_device_is_ever_reserved_beyond_what_it_has(
                 for kind, group in enumerate(groups)
             )
             asked = PodDemand(a, b, c)
-            found = place_for_pod(inventory, CONFIG, Pod(str(number), "d", str(number), asked))
+            found = allocate(inventory, CONFIG, Pod(str(number), "d", str(number), asked))
             if not isinstance(found, Refusal):
                 # What the node places, the same node reserves.
-                assert reserve(inventory, CONFIG, found.replace(made=found.made + 1)) is None
+                assert enter(inventory, CONFIG, found.replace(made=found.made + 1)) is None
         with PodLedger() as ledger:
-            uses, entered = ledger.uses(), ledger.reservations()
+            uses, entered = ledger.uses(), ledger.allocations()
     for device in inventory.devices:
         use = uses.get(device.uuid, Use())
         assert use.booked(device.memory_bytes) <= device.memory_bytes and use.cores <= 100
