@@ -494,9 +494,9 @@ def test_a_kubelet_that_starts_again_has_the_plugin_without_a_look_that_is_waite
 
 
 def _with_looks_a_minute_apart() -> str:
-    slow = "looking._LOOK_S = plugin._KUBELET_S = 60.0"
+    slow = "offering._LOOK_S = plugin._KUBELET_S = 60.0"
     return _MAIN.replace(
-        "; ", f"; from xpu_runtime.kubernetes.device_plugin import looking, plugin; {slow}; "
+        "; ", f"; from xpu_runtime.kubernetes.device_plugin import offering, plugin; {slow}; "
     )
 
 

@@ -29,8 +29,8 @@ from xpu_runtime.config.compile import load_schema, read_config
 from xpu_runtime.kubernetes import configuration
 from xpu_runtime.kubernetes.device_plugin.node import LABELS
 from xpu_runtime.kubernetes.device_plugin.offer import Card, units
+from xpu_runtime.kubernetes.node_setup import keeper, pod, section
 from xpu_runtime.kubernetes.resources import ALIASES, Resources
-from xpu_runtime.node_setup import keeper, pod, section
 from xpu_runtime.request.assignment import read_keys
 
 MANIFESTS = REPOSITORY / "packaging" / "kubernetes"

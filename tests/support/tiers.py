@@ -30,11 +30,17 @@ _ENGINES = ("src/xpu_runtime/engines", "src/xpu_runtime/oci", "src/xpu_runtime/s
 #: What each folder, or file, alone protects: its own tests and tests/support besides. What other tests would
 #: find too is not here.
 PROTECTS = {
-    "tests/distributions": (*_PACKAGES, *_ENGINES, "src/xpu_runtime/node_setup"),
-    "tests/machine": (*_PACKAGES, *_ENGINES, "src/xpu_runtime/linux", "src/xpu_runtime/node_setup"),
+    "tests/distributions": (*_PACKAGES, *_ENGINES, "src/xpu_runtime/kubernetes/node_setup"),
+    "tests/machine": (
+        *_PACKAGES,
+        *_ENGINES,
+        "src/xpu_runtime/linux",
+        "src/xpu_runtime/kubernetes/node_setup",
+    ),
     "tests/kubernetes": (
-        *("packaging/kubernetes", "src/xpu_runtime/kubernetes", "src/xpu_runtime/node_setup"),
-        *("src/xpu_runtime/ledger", "src/xpu_runtime/request", "src/xpu_runtime/engines/containerd"),
+        *("packaging/kubernetes", "src/xpu_runtime/kubernetes"),
+        *("src/xpu_runtime/ledger", "src/xpu_runtime/placement", "src/xpu_runtime/allocating.py"),
+        *("src/xpu_runtime/request", "src/xpu_runtime/engines/containerd"),
     ),
     "tests/packages": (*_PACKAGES, "native", "src/xpu_runtime/kubernetes"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.node_setup import pod
+from xpu_runtime.kubernetes.node_setup import pod
 
 
 @click.command(short_help="Put the runtime on the node, from the image.")

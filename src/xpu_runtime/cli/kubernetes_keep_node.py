@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.node_setup import keeper, pod
+from xpu_runtime.kubernetes.node_setup import keeper, pod
 
 
 @click.command(short_help="Keep the node's keys in step; clean up when the DaemonSet is removed.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.node_setup import host, pod, tree
+from xpu_runtime.kubernetes.node_setup import host, pod, tree
 
 
 @click.command(

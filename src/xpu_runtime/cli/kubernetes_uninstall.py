@@ -9,7 +9,7 @@ import click
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.api import Api, ApiError
-from xpu_runtime.node_setup import pod
+from xpu_runtime.kubernetes.node_setup import pod
 
 
 @click.command(short_help="Take the runtime from all nodes: remove the DaemonSet, and wait.")

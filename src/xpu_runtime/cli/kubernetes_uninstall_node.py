@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.node_setup import pod, setup
+from xpu_runtime.kubernetes.node_setup import pod, setup
 
 
 @click.command(short_help="Take the runtime from the node.")

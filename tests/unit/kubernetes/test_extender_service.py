@@ -33,7 +33,7 @@ from xpu_runtime.kubernetes.extender.binding import ASSUMED_S, BIND_S
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership, Times
 from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
-from xpu_runtime.kubernetes.lives import Lives
+from xpu_runtime.kubernetes.threads import Threads
 from xpu_runtime.request.assignment import ANNOTATION
 
 
@@ -536,7 +536,7 @@ class LosesAnAnswer(Api):
 def test_who_gets_the_lease_again_without_an_answer_reads_what_another_has_bound(api: ApiServer) -> None:
     client, read = LosesAnAnswer(api.client().access), list[int]()
     one = Leadership(client, "kube-system", "xpu-extender", "one", "", print, QUICK)
-    one.start(Lives("it", lambda: None), lambda: True, lambda: read.append(1))
+    one.start(Threads("it", lambda: None), lambda: True, lambda: read.append(1))
     until(lambda: one.is_leading, "it leads")
     # Another leads, binds, and ends in order, between two looks: as if nobody had.
     with api.changed:

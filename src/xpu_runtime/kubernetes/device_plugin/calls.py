@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.api import Api
-from xpu_runtime.kubernetes.device_plugin.given import Given
+from xpu_runtime.kubernetes.device_plugin.allocated_ids import PodResourcesReader
 from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
 from xpu_runtime.kubernetes.device_plugin.pods import Pods
@@ -36,7 +36,7 @@ class KubeletCalls:
     def __init__(
         self,
         pods: Pods,
-        given: Given,
+        pod_resources: PodResourcesReader,
         api: Api | None,
         listed: Callable[[float], Iterable[PodOnNode]],
         changed: Callable[[], None],
@@ -44,7 +44,7 @@ class KubeletCalls:
         """`listed`: the pods of this node, as the API server has them now, asked for at most so many seconds;
         ApiError. `changed` is called when the kubelet has given IDs to somebody."""
         self._pods = pods
-        self._given = given
+        self._pod_resources = pod_resources
         self._api = api
         self._listed = listed
         self._changed = changed
@@ -57,7 +57,7 @@ class KubeletCalls:
         """XpuError refuses the start."""
         until = time.monotonic() + _PRE_START_S
         try:
-            owner = self._given.ask().owner(resource, request.ids)
+            owner = self._pod_resources.ask().owner(resource, request.ids)
         except KubeletError:
             owner = None
         if owner is not None:

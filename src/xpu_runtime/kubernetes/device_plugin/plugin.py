@@ -17,18 +17,18 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin import kubelet, metrics
+from xpu_runtime.kubernetes.device_plugin.allocated_ids import PodResourcesReader
 from xpu_runtime.kubernetes.device_plugin.calls import KubeletCalls
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
-from xpu_runtime.kubernetes.device_plugin.given import Given
-from xpu_runtime.kubernetes.device_plugin.looking import Looking
 from xpu_runtime.kubernetes.device_plugin.offer import by_state
-from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, resources_of
-from xpu_runtime.kubernetes.device_plugin.pods import PodEvent, Pods
+from xpu_runtime.kubernetes.device_plugin.offering import Offering
+from xpu_runtime.kubernetes.device_plugin.pod import PodEvent, PodOnNode, resources_of
+from xpu_runtime.kubernetes.device_plugin.pods import Pods
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
 from xpu_runtime.kubernetes.device_plugin.server import Served, pool
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
-from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.kubernetes.outages import Outages
+from xpu_runtime.kubernetes.threads import Threads
 from xpu_runtime.value import Value
 
 #: Seconds between two looks at the kubelet's folder, and at what is to be reserved.
@@ -87,37 +87,37 @@ class Plugin:
         self._api_problem = "not asked yet" if api is not None else ""
         self._outages = Outages(log, lambda: log("the API server answers"), self._api_problem)
         self._stop = threading.Event()
-        self._lives = Lives("the device plugin", self._stop.set)
+        self._own_threads = Threads("the device plugin", self._stop.set)
         self._is_due = threading.Event()
         #: When the kubelet's folder, and what is reserved, was looked at last (time.monotonic).
         self._registered_at = self._reconciled_at = time.monotonic()
         self._resources = resources = resources_of(self._last)
         self._ledger = SharedLedger()
         self._driver = DriverLook(settings.health_s, settings.health_timeout_s)
-        self._given = Given(settings.pod_resources, resources.names)
+        self._pod_resources = PodResourcesReader(settings.pod_resources, resources.names)
         self._pods = Pods(
             settings.node_name,
             resources,
             self._ledger,
             self._config,
-            lambda: self._looking.inventory,
+            lambda: self._offering.inventory,
             is_default,
             self._tell,
         )
         self._reports = Reports(api, settings.node_name, log) if api is not None else None
         served = {name: Served() for name in resources.names}
-        self._looking = Looking(
+        self._offering = Offering(
             resources,
             self._config,
             self._ledger,
             self._driver,
-            self._given,
+            self._pod_resources,
             self._pods,
             served,
             self._reports.write_node if self._reports is not None else lambda _: None,
             log,
         )
-        calls = KubeletCalls(self._pods, self._given, api, self._listed, self._looking.wake)
+        calls = KubeletCalls(self._pods, self._pod_resources, api, self._listed, self._offering.wake)
         self._metrics = metrics.Metrics(self._figures)
         self._threads = pool()
         self._registrations = kubelet.Registrations(
@@ -138,13 +138,13 @@ class Plugin:
         kubelet.sweep(self._settings.plugins)
         _keep_small()
         sys.setswitchinterval(_SWITCH_S)
-        lives = [self._look, self._reconcile_pods]
+        threads = [self._look, self._reconcile_pods]
         if self._api is not None:
-            lives.append(self._watch)
+            threads.append(self._watch)
         if self._reports is not None:
-            lives.append(self._reports.run)
-        for life in lives:
-            self._lives.start(life, life.__name__)
+            threads.append(self._reports.run)
+        for run in threads:
+            self._own_threads.start(run, run.__name__)
         looks = 0
         try:
             while not self._stop.is_set():
@@ -152,7 +152,7 @@ class Plugin:
                     what = "the lock of the node's one device plugin was removed: another could run beside it"
                     raise XpuError(what, "start it again, as a DaemonSet does by itself")
                 # Not before it is known what to offer: the kubelet would think that the devices are gone.
-                is_known, is_early = self._looking.inventory is not None, self._looking.is_about_to_tell
+                is_known, is_early = self._offering.inventory is not None, self._offering.is_about_to_tell
                 if is_known:
                     self._registrations.look()
                     looks += 1
@@ -170,8 +170,8 @@ class Plugin:
             if server is not None:
                 server.shutdown()
                 server.server_close()
-        if self._lives.failed is not None:
-            raise self._lives.failed
+        if self._own_threads.failed is not None:
+            raise self._own_threads.failed
 
     def _wait(self) -> None:
         """Before the next look at the kubelet's folder; no longer where another kubelet has started: that
@@ -185,7 +185,7 @@ class Plugin:
         """Can be called by a signal's handler."""
         self._stop.set()
         self._is_due.set()
-        self._looking.wake()
+        self._offering.wake()
         if self._reports is not None:
             self._reports.stop()
 
@@ -193,7 +193,7 @@ class Plugin:
         """Why it is not well; "": it is."""
         since = time.monotonic() - _HANGS_S
         rounds = {
-            "what is offered": self._looking.looked_at,
+            "what is offered": self._offering.looked_at,
             "what is reserved": self._reconciled_at,
             "the kubelet's folder": self._registered_at,
         }
@@ -201,7 +201,7 @@ class Plugin:
         return f"not looked at for too long: {', '.join(hang)}" if hang else ""
 
     def _look(self) -> None:
-        self._looking.run(self._stop)
+        self._offering.run(self._stop)
 
     def _watch(self) -> None:
         assert self._api is not None
@@ -211,7 +211,7 @@ class Plugin:
         ):
             self._pods.take(change)
             self._is_due.set()
-            self._looking.wake()
+            self._offering.wake()
 
     def _api_told(self, problem: str) -> None:
         self._api_problem = problem
@@ -264,21 +264,21 @@ class Plugin:
         return self._last
 
     def _figures(self) -> metrics.Figures:
-        given = self._given.last
+        allocated = self._pod_resources.last
         resources = {}
-        for name, offer in list(self._looking.offers.items()):
-            ids = given.ids(name)
-            resources[name] = by_state(name, offer, self._looking.cards, self._resources)
+        for name, offer in list(self._offering.offers.items()):
+            ids = allocated.ids(name)
+            resources[name] = by_state(name, offer, self._offering.cards, self._resources)
             resources[name].update({} if ids is None else {"given": len(ids)})
         return metrics.Figures(
             resources,
             self._pods.counts(),
-            {each.uuid: (not each.fault, not (each.fault or each.withheld)) for each in self._looking.cards},
+            {each.uuid: (not each.fault, not (each.fault or each.withheld)) for each in self._offering.cards},
             self._registrations.registered,
             self._registrations.is_registered,
             not self._api_problem,
-            self._looking.ledger_answers,
-            self._looking.drivers_answer,
+            self._offering.ledger_answers,
+            self._offering.drivers_answer,
         )
 
 

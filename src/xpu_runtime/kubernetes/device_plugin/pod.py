@@ -8,12 +8,13 @@ from typing import Any
 
 from xpu_runtime.allocating import RefusedContainer
 from xpu_runtime.config.defaults import Config
+from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import resources as names
 from xpu_runtime.kubernetes.resources import DemandError, Resources, gib, whole_number
 from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.placement.demand import Demand, PodDemand
-from xpu_runtime.request.assignment import ANNOTATION, Share
+from xpu_runtime.request.assignment import ANNOTATION, Assignment, AssignmentError, Share
 from xpu_runtime.request.units import parse_memory, show_exactly
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import inventory as node
@@ -104,6 +105,15 @@ class PodOnNode(Value):
         )
 
 
+class PodEvent(Value):
+    """What a Kubernetes event on a pod is to say."""
+
+    pod: PodOnNode
+    reason: str
+    message: str
+    warning: bool
+
+
 def _asks(spec: Mapping[str, Any], resources: Iterable[str]) -> bool:
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     return any(_limits(each, resources) for each in containers)
@@ -129,6 +139,44 @@ def _at_one_time(
         if amount := max(most, beside + together):
             found[name] = amount
     return found
+
+
+def no_class(pod: PodOnNode, *, is_sure: bool) -> XpuError:
+    """The error for a pod that names no RuntimeClass. `is_sure`: our runtime does not start it, as far as is
+    known."""
+    comes = (
+        "this node's default runtime is not ours, and starts it without a GPU"
+        if is_sure
+        else "unless this node's default runtime is ours, it runs without a GPU"
+    )
+    what = f"the pod asks for {next(iter(pod.units), names.WHOLE)} and has no runtimeClassName: {comes}"
+    return XpuError(what, "add runtimeClassName: xpu")
+
+
+def check_assignment(assigned: Assignment, pod: PodOnNode, node: str) -> None:
+    """AssignmentError where it is another pod's, or for another node."""
+    todo = "only the scheduler extender writes it: delete the pod, and create it again without it"
+    if assigned.uid != pod.uid:
+        raise AssignmentError(f"{ANNOTATION} is of another pod ({assigned.uid})", todo)
+    if assigned.node != node:
+        raise AssignmentError(f"{ANNOTATION} is for the node {assigned.node}, not {node}", todo)
+
+
+def not_assigned(pod: PodOnNode) -> XpuError:
+    """The error for a pod without an assignment where the node places none itself."""
+    if pod.is_static:
+        return XpuError(
+            "a static pod is placed by no scheduler, and this node gives devices by the scheduler "
+            "extender's assignments alone (kubernetes.placement: extender)",
+            "make it a pod of the API, such as a DaemonSet's, or have nodes place pods themselves "
+            "(kubernetes.placement: node; docs/kubernetes.md, Variants)",
+        )
+    return XpuError(
+        "the pod has no assignment, and this node gives devices by assignments alone "
+        "(kubernetes.placement: extender)",
+        "is kube-scheduler told of the extender, and of each of these names in its managedResources? "
+        "(docs/kubernetes.md, The scheduler) Where it is, leave out nodeName, and see schedulerName",
+    )
 
 
 def refusal_text(refusal: Refusal, pod: PodOnNode, known: Resources, inventory: Inventory | None) -> str:

@@ -17,10 +17,17 @@ from typing import Any
 from xpu_runtime.allocating import Pod, allocate, enter
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import DeviceError, XpuError
-from xpu_runtime.kubernetes import resources as names
 from xpu_runtime.kubernetes.api import Api, ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
-from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode, refusal_text, shares_text
+from xpu_runtime.kubernetes.device_plugin.pod import (
+    PodEvent,
+    PodOnNode,
+    check_assignment,
+    no_class,
+    not_assigned,
+    refusal_text,
+    shares_text,
+)
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.ledger.allocations import Allocation, of_assignment
@@ -28,8 +35,6 @@ from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.messages import line_of
 from xpu_runtime.request import assignment
-from xpu_runtime.request.assignment import AssignmentError
-from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Inventory
 
 #: Seconds that a turn with the ledger may take: less than the kubelet waits for PreStartContainer (30).
@@ -54,15 +59,6 @@ _Key = tuple[str, str, str]
 
 class _NotToldYetError(DeviceError):
     """The drivers have not told which devices there are: soon after the start no reason to refuse a pod."""
-
-
-class PodEvent(Value):
-    """What a Kubernetes event on a pod is to say."""
-
-    pod: PodOnNode
-    reason: str
-    message: str
-    warning: bool
 
 
 class _State:
@@ -243,7 +239,7 @@ class Pods:
             if is_first and inventory is not None:
                 self._tell(PodEvent(pod, "XPUReserved", shares_text(found, inventory), False))
                 if not pod.runtime_class and self._is_default() is None:
-                    self._tell(PodEvent(pod, "XPUNoRuntimeClass", str(_no_class(pod, is_sure=False)), True))
+                    self._tell(PodEvent(pod, "XPUNoRuntimeClass", str(no_class(pod, is_sure=False)), True))
             return True
         if news:
             self._tell(PodEvent(pod, "XPURefused", refusal, True))
@@ -256,7 +252,7 @@ class Pods:
         # Another runtime would start it as if it had asked for nothing: it would run, see no GPU, and keep
         # from others what it holds. Of a class that it names only the API knows which runtime that is.
         if not pod.runtime_class and self._is_default() is False:
-            raise _no_class(pod, is_sure=True)
+            raise no_class(pod, is_sure=True)
         inventory, config = self._inventory(), self._config()
         if inventory is None:
             raise _NotToldYetError(
@@ -264,25 +260,13 @@ class Pods:
             )
         if pod.assignment:
             assigned = assignment.read(pod.assignment, assignment.read_keys(config.kubernetes_keys))
-            _check(assigned, pod, self._node)
+            check_assignment(assigned, pod, self._node)
             key_id = assignment.key_id(pod.assignment)
             allocation = of_assignment(assigned, pod.namespace, pod.name, key_id)
             with self._ledger.turn(_left(until)):
                 return enter(inventory, config, allocation) or allocation
-        if config.kubernetes_placement != "node" and pod.is_static:
-            raise XpuError(
-                "a static pod is placed by no scheduler, and this node gives devices by the scheduler "
-                "extender's assignments alone (kubernetes.placement: extender)",
-                "make it a pod of the API, such as a DaemonSet's, or have nodes place pods themselves "
-                "(kubernetes.placement: node; docs/kubernetes.md, Variants)",
-            )
         if config.kubernetes_placement != "node":
-            raise XpuError(
-                "the pod has no assignment, and this node gives devices by assignments alone "
-                "(kubernetes.placement: extender)",
-                "is kube-scheduler told of the extender, and of each of these names in its managedResources? "
-                "(docs/kubernetes.md, The scheduler) Where it is, leave out nodeName, and see schedulerName",
-            )
+            raise not_assigned(pod)
         with self._ledger.turn(_left(until)):
             return allocate(inventory, config, Pod(pod.uid, pod.namespace, pod.name, pod.demand))
 
@@ -373,27 +357,27 @@ class Pods:
         with self._lock:
             return {(each.pod.namespace, each.pod.name): each.pod for each in self._states.values()}
 
-    def waiting(self, resource: str, given: Mapping[tuple[str, str], int]) -> Waiting:
-        """What pods ask of a resource beyond what the kubelet says that it has given them (`given`, by
+    def waiting(self, resource: str, allocated: Mapping[tuple[str, str], int]) -> Waiting:
+        """What pods ask of a resource beyond what the kubelet says that it has given them (`allocated`, by
         namespace and name). What an init container has beyond the others is never said: the pod has it for
         as long as it lives, and so do kube-scheduler and the ledger count it."""
         units = not_allocated = 0
         with self._lock:
             for state in self._states.values():
                 asked = state.pod.units.get(resource, 0)
-                lacks = max(asked - given.get((state.pod.namespace, state.pod.name), 0), 0)
+                lacks = max(asked - allocated.get((state.pod.namespace, state.pod.name), 0), 0)
                 units += lacks
                 not_allocated += 0 if state.allocation is not None else lacks
         return Waiting(units, not_allocated)
 
-    def are_new(self, given: Collection[tuple[str, str]]) -> bool:
-        """Whether a pod has come of late that has none of the kubelet's IDs (`given`: those that have)."""
+    def are_new(self, allocated: Collection[tuple[str, str]]) -> bool:
+        """Whether a pod has come of late that has no IDs of the kubelet (`allocated`: those that have)."""
         since = time.monotonic() - _NEW_S
         with self._lock:
             return any(
                 state.known_since >= since
                 and state.pod.is_offered
-                and (state.pod.namespace, state.pod.name) not in given
+                and (state.pod.namespace, state.pod.name) not in allocated
                 for state in self._states.values()
             )
 
@@ -409,23 +393,3 @@ class Pods:
 def _left(until: float | None) -> float:
     """Seconds that a turn with the ledger, or an answer, may take."""
     return _LEDGER_S if until is None else max(min(until - time.monotonic(), _LEDGER_S), 0.1)
-
-
-def _no_class(pod: PodOnNode, *, is_sure: bool) -> XpuError:
-    """`is_sure`: our runtime does not start it, as far as is known."""
-    comes = (
-        "this node's default runtime is not ours, and starts it without a GPU"
-        if is_sure
-        else "unless this node's default runtime is ours, it runs without a GPU"
-    )
-    what = f"the pod asks for {next(iter(pod.units), names.WHOLE)} and has no runtimeClassName: {comes}"
-    return XpuError(what, "add runtimeClassName: xpu")
-
-
-def _check(assigned: assignment.Assignment, pod: PodOnNode, node: str) -> None:
-    """AssignmentError where it is another pod's, or for another node."""
-    todo = "only the scheduler extender writes it: delete the pod, and create it again without it"
-    if assigned.uid != pod.uid:
-        raise AssignmentError(f"{assignment.ANNOTATION} is of another pod ({assigned.uid})", todo)
-    if assigned.node != node:
-        raise AssignmentError(f"{assignment.ANNOTATION} is for the node {assigned.node}, not {node}", todo)

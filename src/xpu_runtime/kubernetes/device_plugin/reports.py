@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xpu_runtime.kubernetes.api import MERGE, Api, ApiError, event
-from xpu_runtime.kubernetes.device_plugin.pods import PodEvent
+from xpu_runtime.kubernetes.device_plugin.pod import PodEvent
 
 _COMPONENT = "xpu-device-plugin"
 _MOST_EVENTS = 200

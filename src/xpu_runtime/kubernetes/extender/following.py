@@ -14,8 +14,8 @@ from typing import Any
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.extender import devices
 from xpu_runtime.kubernetes.extender.cluster import Cluster
-from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.kubernetes.outages import Outages
+from xpu_runtime.kubernetes.threads import Threads
 
 #: Pods that have ended hold nothing; a watch tells of one that ends as of one that is deleted.
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -49,10 +49,10 @@ class Following:
         #: Since when (time.monotonic) there has been something wrong with one.
         self._blind_since: dict[str, float] = {}
 
-    def start(self, lives: Lives) -> None:
+    def start(self, threads: Threads) -> None:
         """Begins to follow."""
-        lives.start(self._nodes, "nodes")
-        lives.start(self._pods, "pods")
+        threads.start(self._nodes, "nodes")
+        threads.start(self._pods, "pods")
 
     def stop(self) -> None:
         """Ends with the next event."""

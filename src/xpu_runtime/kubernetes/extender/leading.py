@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from xpu_runtime.kubernetes.api import Api, ApiError
-from xpu_runtime.kubernetes.lives import Lives
+from xpu_runtime.kubernetes.threads import Threads
 from xpu_runtime.value import Value
 
 #: The leader's URL, for the replicas that do not lead.
@@ -77,10 +77,10 @@ class Leadership:
         self._leader_url = ""
         self._problem = ""
 
-    def start(self, lives: Lives, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
+    def start(self, threads: Threads, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
         """Begins. `may_lead`: whether enough is known to decide by; `read` reads what another has decided
         (ApiError)."""
-        self._threads.append(lives.start(functools.partial(self._run, lives, may_lead, read), "lease"))
+        self._threads.append(threads.start(functools.partial(self._run, threads, may_lead, read), "lease"))
 
     def stop(self) -> None:
         """Gives the Lease back, so that another need not wait. What was begun as a leader must have ended."""
@@ -106,14 +106,14 @@ class Leadership:
         """Where the leader is reached, where it is another; "": not known."""
         return self._leader_url
 
-    def _run(self, lives: Lives, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
+    def _run(self, threads: Threads, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
         while not may_lead() and not self._stop.wait(_LOOK_S):
             pass
         while not self._stop.is_set():
             try:
                 if self._try(may_lead()):
                     # In a thread of its own: all pods may take longer to read than the Lease may wait.
-                    lives.start(functools.partial(self._begin, self._term, read), "lease begins")
+                    threads.start(functools.partial(self._begin, self._term, read), "lease begins")
             except ApiError as error:
                 # Nobody here may make it: that would be a right to make any Lease of the namespace.
                 todo = "it is tried again"
@@ -221,7 +221,7 @@ class Alone:
     is_leading = True
     leader_url = ""
 
-    def start(self, lives: Lives, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
+    def start(self, threads: Threads, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
         """Nothing to begin."""
 
     def stop(self) -> None:

@@ -26,9 +26,9 @@ from xpu_runtime.kubernetes.extender.metrics import CONTENT_TYPE, Metrics
 from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
 from xpu_runtime.kubernetes.extender.server import Certificate, Server
 from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, encoded, without_percent
-from xpu_runtime.kubernetes.lives import Lives
 from xpu_runtime.kubernetes.pages import TEXT, Pages
 from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.kubernetes.threads import Threads
 
 JSON = "application/json"
 #: Seconds that requests under way have when it is to end; a Pod has 30 by default.
@@ -87,7 +87,7 @@ class Extender:
         self._servers: list[Server] = []
         self._pages: list[Pages] = []
         self._ended = threading.Event()
-        self._lives = Lives("xpu's extender", end)
+        self._threads = Threads("xpu's extender", end)
         #: The leader that could not be asked last, and why.
         self._unreachable = "", ""
 
@@ -96,9 +96,9 @@ class Extender:
         self._servers.append(Server(listen, self._answer, self._log, self._certificate))
         if status is not None:
             self._pages.append(Pages(status, self._page))
-        self._following.start(self._lives)
-        self._leadership.start(self._lives, lambda: self._following.is_well, self._following.read_pods)
-        self._lives.start(self._expire, "expire")
+        self._following.start(self._threads)
+        self._leadership.start(self._threads, lambda: self._following.is_well, self._following.read_pods)
+        self._threads.start(self._expire, "expire")
         listeners = [*self._servers, *self._pages]
         for listener in listeners:
             listener.start()
@@ -122,7 +122,7 @@ class Extender:
     @property
     def failed(self) -> XpuError | None:
         """Why it cannot go on; None: it can."""
-        return self._lives.failed
+        return self._threads.failed
 
     @property
     def _knows_leader(self) -> bool:

@@ -25,12 +25,11 @@ from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.access import Access
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin import driver, kubelet, metrics
+from xpu_runtime.kubernetes.device_plugin.allocated_ids import AllocatedIds, PodResourcesReader
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
-from xpu_runtime.kubernetes.device_plugin.given import Given, GivenNow
 from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics
 from xpu_runtime.kubernetes.device_plugin.offer import Offer
-from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
-from xpu_runtime.kubernetes.device_plugin.pods import PodEvent
+from xpu_runtime.kubernetes.device_plugin.pod import PodEvent, PodOnNode
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
 from xpu_runtime.kubernetes.device_plugin.server import Calls, Served, pool
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
@@ -120,7 +119,7 @@ def test_the_owner_of_ids_is_the_pod_that_has_some_of_them() -> None:
         ("ns", "a", "side"): frozenset("y"),
         ("ns", "b", "main"): frozenset("z"),
     }
-    given = GivenNow(True, {MEMORY: of_memory})
+    given = AllocatedIds(True, {MEMORY: of_memory})
     assert given.owner(MEMORY, ["x"]) == ("ns", "a")
     # Of an init container the kubelet tells those alone that a regular one has, too.
     assert given.owner(MEMORY, ["x", "i"]) == ("ns", "a")
@@ -131,7 +130,7 @@ def test_the_owner_of_ids_is_the_pod_that_has_some_of_them() -> None:
     assert given.ids(MEMORY) == frozenset("xyz")
     assert given.ids(MEMORY, {("ns", "b")}) == frozenset("z")
     assert given.ids("other") == frozenset()
-    assert GivenNow().ids(MEMORY) is None
+    assert AllocatedIds().ids(MEMORY) is None
     assert given.by_pod(MEMORY) == {("ns", "a"): 2, ("ns", "b"): 1}
     assert given.ids_of(MEMORY, [("ns", "a", "side"), ("ns", "b", "main")]) == frozenset("yz")
     assert given.ids_of("other", [("ns", "a", "side")]) == frozenset()
@@ -423,7 +422,7 @@ def test_a_kubelet_that_is_dead_or_whose_socket_was_touched_has_dropped_nothing(
 
 
 def test_what_the_kubelet_has_given_holds_while_it_does_not_answer(there: Kubelet) -> None:
-    found = Given(str(there.pod_resources), [MEMORY])
+    found = PodResourcesReader(str(there.pod_resources), [MEMORY])
     there.given["default", "a", "main", MEMORY] = ["x"]
     assert found.ask().ids(MEMORY) == frozenset({"x"})
     there.stop()
@@ -435,7 +434,7 @@ def test_what_the_kubelet_has_given_holds_while_it_does_not_answer(there: Kubele
 def test_those_who_ask_a_slow_kubelet_share_its_next_answer(
     monkeypatch: pytest.MonkeyPatch, there: Kubelet
 ) -> None:
-    found, asked = Given(str(there.pod_resources), [MEMORY]), list[float]()
+    found, asked = PodResourcesReader(str(there.pod_resources), [MEMORY]), list[float]()
     pods, may_answer = kubelet.pods, threading.Event()
 
     def slow(path: str) -> tuple[Any, ...]:

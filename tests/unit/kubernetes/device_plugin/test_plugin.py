@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from support.stand_in_kubelet import until
-from xpu_runtime.kubernetes.device_plugin import looking, plugin
+from xpu_runtime.kubernetes.device_plugin import offering, plugin
 from xpu_runtime.kubernetes.device_plugin.plugin import Plugin, Settings
 
 
 @pytest.mark.parametrize(
     ("part", "call", "what"),
     [
-        ("_looking", "look", "what is offered"),
+        ("_offering", "look", "what is offered"),
         ("_pods", "reconcile", "what is reserved"),
         ("_registrations", "look", "the kubelet's folder"),
     ],
@@ -28,7 +28,7 @@ def test_a_thread_that_hangs_is_told_of(
     (tmp_path / "root").mkdir()
     (tmp_path / "config.yaml").write_text(f"driver: {{root: {tmp_path}/root}}\n")
     monkeypatch.setenv("XPU_CONFIG", str(tmp_path / "config.yaml"))
-    for module, seconds in ((looking, "_LOOK_S"), (plugin, "_RECONCILE_S"), (plugin, "_KUBELET_S")):
+    for module, seconds in ((offering, "_LOOK_S"), (plugin, "_RECONCILE_S"), (plugin, "_KUBELET_S")):
         monkeypatch.setattr(module, seconds, 0.01)
     monkeypatch.setattr(plugin, "_HANGS_S", 3.0)
     monkeypatch.setattr(plugin, "_keep_small", lambda: None)

@@ -16,12 +16,13 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.api import ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
 from xpu_runtime.kubernetes.device_plugin.pod import (
+    PodEvent,
     PodOnNode,
     refusal_text,
     resources_of,
     shares_text,
 )
-from xpu_runtime.kubernetes.device_plugin.pods import PodEvent, Pods
+from xpu_runtime.kubernetes.device_plugin.pods import Pods
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, Resources
 from xpu_runtime.ledger.allocations import Allocation

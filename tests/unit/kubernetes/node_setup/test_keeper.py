@@ -18,9 +18,9 @@ import yaml
 from support import REPOSITORY
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.node_setup import keeper, pod, removal_timer, setup, tree
 from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.pod_ledger import PodLedger
-from xpu_runtime.node_setup import keeper, pod, rest, setup, tree
 from xpu_runtime.request.assignment import Share
 
 from .conftest import Answers
@@ -164,9 +164,9 @@ def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_not
     monkeypatch.setattr(setup, "_callers", lambda: ["container 4711"])
     monkeypatch.setattr(setup, "uninstall", lambda _: setup._finish())
     monkeypatch.setattr(setup, "_done", dict)
-    monkeypatch.setattr(rest, "_has_systemd", lambda: has_systemd)
-    monkeypatch.setattr(rest, "_FOLDER", str(tmp_path))
-    monkeypatch.setattr(rest, "run", Systemctl().run)
+    monkeypatch.setattr(removal_timer, "_has_systemd", lambda: has_systemd)
+    monkeypatch.setattr(removal_timer, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(removal_timer, "run", Systemctl().run)
 
     pod.uninstall(os.getpid(), api)
 
@@ -199,15 +199,15 @@ def test_a_removal_that_was_cut_short_is_scheduled_when_it_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_before: str
 ) -> None:
     systemctl = Systemctl(dies_before)
-    monkeypatch.setattr(rest, "_has_systemd", lambda: True)
-    monkeypatch.setattr(rest, "_FOLDER", str(tmp_path))
-    monkeypatch.setattr(rest, "run", systemctl.run)
+    monkeypatch.setattr(removal_timer, "_has_systemd", lambda: True)
+    monkeypatch.setattr(removal_timer, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(removal_timer, "run", systemctl.run)
     with pytest.raises(KeyboardInterrupt):
-        rest.schedule("/opt/xpu")
+        removal_timer.schedule("/opt/xpu")
 
     systemctl.dies_before = ""
 
-    assert rest.schedule("/opt/xpu") is True
+    assert removal_timer.schedule("/opt/xpu") is True
     assert systemctl.is_active
 
 
@@ -308,7 +308,7 @@ def test_a_node_whose_labels_may_not_be_changed_any_more_is_no_failure(
 
 _KEEP = """
 import sys
-from xpu_runtime.node_setup import keeper
+from xpu_runtime.kubernetes.node_setup import keeper
 keeper._PAUSE_S = 0.02
 refused = [b"second"]
 def write(content):

@@ -13,7 +13,7 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.messages import line_of
 
 
-class Lives:
+class Threads:
     """The threads of one program."""
 
     def __init__(self, what: str, end: Callable[[], None]) -> None:
@@ -23,15 +23,15 @@ class Lives:
         #: Why it ends; None: no thread has failed.
         self.failed: XpuError | None = None
 
-    def start(self, life: Callable[[], None], name: str) -> threading.Thread:
+    def start(self, run: Callable[[], None], name: str) -> threading.Thread:
         """Starts a thread. It may end; with an exception the program does."""
-        thread = threading.Thread(target=self._live, args=(life,), name=name, daemon=True)
+        thread = threading.Thread(target=self._run, args=(run,), name=name, daemon=True)
         thread.start()
         return thread
 
-    def _live(self, life: Callable[[], None]) -> None:
+    def _run(self, run: Callable[[], None]) -> None:
         try:
-            life()
+            run()
         except XpuError as error:
             self._fail(error)
         except Exception as error:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from xpu_runtime.errors import ConfigError
-from xpu_runtime.node_setup import section
+from xpu_runtime.kubernetes.node_setup import section
 
 OURS = {"require_assignment": True, "node_name": "n1", "aliases": []}
 THEIRS = """# The owner's.

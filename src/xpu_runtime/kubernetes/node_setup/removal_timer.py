@@ -12,8 +12,8 @@ import os
 import shutil
 
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.kubernetes.node_setup.host import run, say
 from xpu_runtime.linux import files
-from xpu_runtime.node_setup.host import run, say
 
 _FOLDER = "/etc/systemd/system"
 _NAME = "xpu-node-removal"

@@ -21,10 +21,10 @@ from xpu_runtime.config.compile import read_config
 from xpu_runtime.doctor import engine
 from xpu_runtime.engines import containerd
 from xpu_runtime.errors import ConfigError, XpuError
+from xpu_runtime.kubernetes.node_setup import removal_timer, section, tree
+from xpu_runtime.kubernetes.node_setup.host import run, say
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.linux import files, proc
-from xpu_runtime.node_setup import rest, section, tree
-from xpu_runtime.node_setup.host import run, say
 from xpu_runtime.request.assignment import read_keys
 from xpu_runtime.value import Value
 
@@ -82,7 +82,7 @@ def _install(source: str, settings: Settings) -> None:
     _write_done({**first, **(_done() or {}), "programs": programs, "pod": settings.pod, "removing": False})
     if tree.copy(source, tree.PREFIX):
         say(f"{tree.PREFIX}: version {version.VERSION} is there now")
-    rest.cancel()
+    removal_timer.cancel()
     _write_keys(settings)
     _write_section(settings)
     _configure_containerd(settings, programs)
@@ -165,19 +165,19 @@ def _finish() -> int:
         callers = _callers()
         if callers:
             say(f"{tree.PREFIX} stays for: {'; '.join(callers)}")
-            return 0 if rest.schedule(tree.PREFIX) else PENDING
+            return 0 if removal_timer.schedule(tree.PREFIX) else PENDING
         if done.get("made_state"):
             _remove_state()
     elif _has_old_configuration(str(done.get("containerd_config") or containerd.DEFAULT_PATH)):
         say(f"{tree.PREFIX} stays until containerd is restarted")
-        return 0 if rest.schedule(tree.PREFIX) else PENDING
+        return 0 if removal_timer.schedule(tree.PREFIX) else PENDING
     # Not before: it has the runtime, as long as it may be called, give nothing to a pod that nobody placed.
     _remove_section()
     tree.remove(tree.PREFIX)
     shutil.rmtree(FOLDER, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(FOLDER))  # if nothing is left in it
-    rest.cancel()
+    removal_timer.cancel()
     say("the node is as it was before")
     return 0
 

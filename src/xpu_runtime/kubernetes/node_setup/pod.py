@@ -12,7 +12,7 @@ import click
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.api import Api
-from xpu_runtime.node_setup import host, keeper, setup, tree
+from xpu_runtime.kubernetes.node_setup import host, keeper, setup, tree
 
 #: Where the DaemonSet's pod has its ConfigMap and its Secret.
 CONFIGURATION = "/etc/xpu-kubernetes/configuration/config.yaml"

@@ -18,7 +18,7 @@ PodName = tuple[str, str]
 ContainerName = tuple[str, str, str]
 
 
-class GivenNow(Value):
+class AllocatedIds(Value):
     """As it was told last. `is_known` is False where nothing could be told."""
 
     is_known: bool = False
@@ -51,7 +51,7 @@ class GivenNow(Value):
         return found.pop() if len(found) == 1 else None
 
 
-class Given:
+class PodResourcesReader:
     """Asks the kubelet, when it is told to; thread-safe. One question at a time, for all who wait meanwhile:
     a slow kubelet must not keep the last of them waiting for as many answers."""
 
@@ -64,9 +64,9 @@ class Given:
         self._begun = self._ended = 0
         self._problem = ""
         #: What was told last.
-        self.last = GivenNow()
+        self.last = AllocatedIds()
 
-    def ask(self) -> GivenNow:
+    def ask(self) -> AllocatedIds:
         """What it is now; KubeletError, and `last` still holds: a kubelet that is silent gives nobody
         anything. Where it fails only here, what it has given since may be offered again; the ledger refuses
         that."""
@@ -81,7 +81,7 @@ class Given:
             self._begun = mine
         problem = "the question was cut short"
         try:
-            told = GivenNow(True, self._sorted(kubelet.pods(self._path)))
+            told = AllocatedIds(True, self._sorted(kubelet.pods(self._path)))
             problem = ""
         except kubelet.KubeletError as error:
             problem = str(error)

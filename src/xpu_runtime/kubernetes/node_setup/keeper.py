@@ -19,7 +19,7 @@ from typing import Any
 
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.kubernetes.api import Api, ApiError
-from xpu_runtime.node_setup.host import say
+from xpu_runtime.kubernetes.node_setup.host import say
 
 #: Set by `label` where the runtime is installed: the RuntimeClass sends pods there.
 LABEL = "yoyoworks.com/xpu.runtime"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterator
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.device_plugin import node
+from xpu_runtime.kubernetes.device_plugin.allocated_ids import ContainerName, PodResourcesReader
 from xpu_runtime.kubernetes.device_plugin.cards import bare_cards, cards, strengths, with_known
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
-from xpu_runtime.kubernetes.device_plugin.given import ContainerName, Given
 from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
 from xpu_runtime.kubernetes.device_plugin.offer import Card, Offer, check_size, offered
 from xpu_runtime.kubernetes.device_plugin.pods import Pods
@@ -34,7 +34,7 @@ _FIRST_LOOK_S = 0.05
 _SETTLED_S = 0.2
 
 
-class Looking:
+class Offering:
     """Tells `served` what is offered, and `write_node` what the node is to say."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Looking:
         config: Callable[[], Config],
         ledger: SharedLedger,
         driver: DriverLook,
-        given: Given,
+        pod_resources: PodResourcesReader,
         pods: Pods,
         served: dict[str, Served],
         write_node: Callable[[dict[str, object]], None],
@@ -53,7 +53,7 @@ class Looking:
         self._config = config
         self._ledger = ledger
         self._driver = driver
-        self._given = given
+        self._pod_resources = pod_resources
         self._pods = pods
         self._served = served
         self._write_node = write_node
@@ -148,26 +148,26 @@ class Looking:
             self._tell("ledger", str(error))
 
     def _look_at_kubelet(self) -> None:
-        have = {pod for each in self._resources.names for pod in self._given.last.by_pod(each)}
+        have = {pod for each in self._resources.names for pod in self._pod_resources.last.by_pod(each)}
         now = time.monotonic()
         if not self._pods.are_new(have) and now - self._asked_at < _KUBELET_S:
             return
         self._asked_at = now
         try:
-            self._given.ask()
+            self._pod_resources.ask()
             self._tell("kubelet", "")
         except KubeletError as error:
             self._tell("kubelet", str(error))
 
     def _offer(self) -> None:
-        given, asking = self._given.last, self._pods.asking()
+        ids, asking = self._pod_resources.last, self._pods.asking()
         # Before the API has answered nobody is known, and all that have IDs count.
         active = asking if self._pods.is_listed else None
         faulty = {card.uuid for card in self.cards if card.fault}
         sick = [name for each in self.taken.allocations.values() for name in _containers_on(faulty, each)]
         for resource, served in self._served.items():
-            waiting = self._pods.waiting(resource, given.by_pod(resource))
-            seen = self.cards, given.ids(resource, active), waiting, given.ids_of(resource, sick)
+            waiting = self._pods.waiting(resource, ids.by_pod(resource))
+            seen = self.cards, ids.ids(resource, active), waiting, ids.ids_of(resource, sick)
             if self._offered_of.get(resource) == seen:
                 continue
             self._offered_of[resource] = seen
