@@ -193,18 +193,10 @@ class _Placing:
         return place(cards, memory, [max(100 - use.cores, 0) for use in uses], shape, binpack, effort)
 
     def _allocation(self, devices: list[Device], places: Places) -> Allocation:
-        pod, asked = self._pod, self._pod.demand
-        containers, init, sidecars = (
-            {
-                name: tuple(
-                    demand.share(devices[position].uuid, devices[position].memory_bytes)
-                    for position in positions
-                )
-                for (name, demand), positions in zip(group, chosen)
-            }
-            for group, chosen in zip((asked.containers, asked.init, asked.sidecars), places)
-        )
-        return Allocation(pod.uid, pod.namespace, pod.name, time.time(), containers, init, sidecars)
+        uuids = [device.uuid for device in devices]
+        totals = [device.memory_bytes for device in devices]
+        shares = self._pod.demand.shares(places, uuids, totals)
+        return Allocation(self._pod.uid, self._pod.namespace, self._pod.name, time.time(), *shares)
 
     def _why(self, shape: PodShape, names: Mapping[Shape, tuple[str, Demand]]) -> Refusal:
         """Why there is no place for all: of the first container that has none beside those before it, the

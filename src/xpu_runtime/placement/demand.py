@@ -9,6 +9,12 @@ from xpu_runtime.request.assignment import Share
 from xpu_runtime.request.units import share_of
 from xpu_runtime.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    Shares = dict[str, tuple[Share, ...]]
+
 
 class Demand(Value):
     """What one container asks for: so much of each of `count` devices.
@@ -65,6 +71,20 @@ class PodDemand(Value):
     def of(self, container: str) -> Demand | None:
         """What that container asks for; None: nothing."""
         return next((demand for name, demand in self.every if name == container), None)
+
+    def shares(
+        self, places: Iterable[Iterable[Iterable[int]]], uuids: Sequence[str], totals: Sequence[int]
+    ) -> tuple[Shares, Shares, Shares]:
+        """What containers, init containers and sidecars get in their places (pod.place), of devices with
+        these UUIDs and bytes."""
+        containers, init, sidecars = (
+            {
+                name: tuple(demand.share(uuids[position], totals[position]) for position in positions)
+                for (name, demand), positions in zip(group, chosen)
+            }
+            for group, chosen in zip((self.containers, self.init, self.sidecars), places)
+        )
+        return containers, init, sidecars
 
     @property
     def is_empty(self) -> bool:

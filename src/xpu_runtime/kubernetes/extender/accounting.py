@@ -13,10 +13,10 @@ from collections.abc import Collection, Mapping, Sequence
 from xpu_runtime.kubernetes.extender.devices import Held, NodeDevices
 from xpu_runtime.kubernetes.extender.objects import Assumed, Node, Pod
 from xpu_runtime.placement.cards import Cards
-from xpu_runtime.placement.demand import Demand, PodDemand
+from xpu_runtime.placement.demand import PodDemand
 from xpu_runtime.placement.pod import Effort, Places, PodShape, holding, place
 from xpu_runtime.request.amounts import of_shares
-from xpu_runtime.request.assignment import Assignment, Share
+from xpu_runtime.request.assignment import Assignment
 
 #: kube-scheduler's scores of extenders (MaxExtenderPriority).
 HIGHEST = 10
@@ -24,28 +24,13 @@ HIGHEST = 10
 _OF_DEVICES = 0.8
 
 
-def held_by_places(has: NodeDevices, shape: PodShape, places: Places) -> Held:
-    """What a pod holds with its containers in these places."""
-    held = holding(has.cards, shape, places)
-    return tuple((has.uuids[position], amount, percent) for position, (amount, percent) in held.items())
-
-
 def assignment(uid: str, node: str, has: NodeDevices, demand: PodDemand, places: Places) -> Assignment:
     """The pod's assignment, made now, with its containers in these places."""
-
-    def shares(of: Demand, positions: Sequence[int]) -> tuple[Share, ...]:
-        return tuple(of.share(has.uuids[position], has.cards.totals[position]) for position in positions)
-
-    containers, init, sidecars = (
-        {name: shares(each, positions) for (name, each), positions in zip(demands, chosen)}
-        for demands, chosen in zip((demand.containers, demand.init, demand.sidecars), places)
-    )
-    return Assignment(uid, node, time.time(), containers, init, sidecars)
+    return Assignment(uid, node, time.time(), *demand.shares(places, has.uuids, has.cards.totals))
 
 
 def held_by(found: Assignment) -> Held:
     """What a pod holds of each device by its assignment: of what its containers have at one time the most."""
-
     most = of_shares(found.containers, found.init, found.sidecars)
     return tuple(
         (sys.intern(uuid), None if each.whole else each.memory_bytes, each.cores)
@@ -97,7 +82,7 @@ def holdings(
         take(node.devices, memory, cores, held)
     effort = Effort()  # one for all of them: their authors choose how many there are
     for pod in sorted(unknown, key=lambda each: each.uid):
-        held = guessed(node.devices, memory, cores, pod.shape, effort)
+        held = guessed(node.devices, memory, cores, pod, effort)
         take(node.devices, memory, cores, held)
         found.append((pod.uid, held))
     return found
@@ -113,20 +98,14 @@ def take(has: NodeDevices, memory: list[int], cores: list[int], held: Held) -> N
                 memory[position] = 0 if amount is None else max(memory[position] - amount, 0)
 
 
-def guessed(
-    has: NodeDevices,
-    memory: Sequence[int],
-    cores: Sequence[int],
-    shape: PodShape,
-    effort: Effort,
-) -> Held:
+def guessed(has: NodeDevices, memory: Sequence[int], cores: Sequence[int], pod: Pod, effort: Effort) -> Held:
     """Where a pod of which only its limits are known would be placed now; where it does not fit, what it asks
     for of the emptiest devices. Nothing where it would not fit on the empty node: then it cannot be there,
     and its author asks for what takes all devices from others."""
-    places = place(has.cards, memory, cores, shape, False, effort)
+    places = place(has.cards, memory, cores, pod.shape, False, effort)
     if places is None:
-        places = _emptiest(has, memory, shape)
-    return () if places is None else held_by_places(has, shape, places)
+        places = _emptiest(has, memory, pod.shape)
+    return () if places is None else held_by(assignment(pod.uid, pod.node, has, pod.demand, places))
 
 
 def _emptiest(has: NodeDevices, memory: Sequence[int], shape: PodShape) -> Places | None:

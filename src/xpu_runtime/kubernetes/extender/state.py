@@ -46,9 +46,8 @@ class State:
         places = place(has.cards, node.memory, node.cores, pod.shape, binpack, effort)
         if places is None:
             return None
-        held = accounting.held_by_places(has, pod.shape, places)
         assigned = accounting.assignment(pod.uid, name, has, pod.demand, places)
-        assumed = Assumed(pod.uid, name, held, assigned, until, hold)
+        assumed = Assumed(pod.uid, name, accounting.held_by(assigned), assigned, until, hold)
         self.assumed[pod.uid] = assumed
         self.pods.setdefault(pod.uid, pod)
         node.pods.add(pod.uid)
