@@ -5,8 +5,7 @@
  * low-level runtime's alone, so this program becomes that runtime at once, with arguments, environment, file
  * descriptors and signals as they came. For a container that has a record (created.h) it is the runtime of
  * then, with XPU_CONFIG and XPU_RUN_DIR as they were then, and a delete is a child's: the record goes once
- * that has succeeded. The launcher becomes the runtime for a container with a plain request as well, whose
- * spec it gives our hooks. Any other that may ask for an accelerator is the shim's, which a start worker of
+ * that has succeeded. A container that may ask for an accelerator is the shim's, which a start worker of
  * `xpu agent` runs, or else a Python of its own. Every descriptor opened here is close-on-exec, and standard
  * streams may be closed: nothing is written unless no program could be started.
  */
@@ -15,7 +14,6 @@
 #include "complain.h"
 #include "created.h"
 #include "handover.h"
-#include "inject.h"
 #include "installation.h"
 #include "runtime.h"
 #include "spec.h"
@@ -135,12 +133,6 @@ int main(int argc, char **argv) {
     enum runtime_source source = runtime_find(runtime);
     if (source == RUNTIME_KNOWN && spec != SPEC_ASKS)
         execve(line.creates ? created_keep(&line, runtime) : runtime, argv, environ);
-
-    static char lib[PATH_MAX];
-    const char *stage = source == RUNTIME_KNOWN ? runtime_hook_stage(runtime) : NULL;
-    if (stage != NULL && installation_find(lib) &&
-        inject_hooks(&line, lib, stage, runtime_injects_into_pods()))
-        become_runtime(&line, argv);
 
     /* Either the container asks for something, or which runtime it is must be worked out anew. */
     if (source != RUNTIME_NONE)

@@ -72,9 +72,6 @@ static bool is_stamp(struct piece value, const struct stat *st) {
     return is_text(value, stamp);
 }
 
-/* Whether the configuration lets our hooks be put into a spec unread, and into that of a pod's container. */
-static bool may_inject, into_pods;
-
 enum runtime_source runtime_find(char path[PATH_MAX]) {
     static char text[4 * PATH_MAX];
     const char *config = from_environment("XPU_CONFIG", default_config);
@@ -82,7 +79,6 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
     if (stat(config, &st) != 0) {
         if (errno != ENOENT && errno != ENOTDIR)
             return RUNTIME_STALE;
-        may_inject = into_pods = true;
         return runtime_default(path) ? RUNTIME_KNOWN : RUNTIME_NONE;
     }
 
@@ -97,29 +93,5 @@ enum runtime_source runtime_find(char path[PATH_MAX]) {
         return RUNTIME_STALE;
     memcpy(path, runtime.start, runtime.length);
     path[runtime.length] = '\0';
-    into_pods = is_text(value_of(text, "inject"), "yes");
-    may_inject = into_pods || is_text(value_of(text, "inject"), "no-pods");
     return is_program(path, &st) && is_trusted(&st) ? RUNTIME_KNOWN : RUNTIME_STALE;
-}
-
-bool runtime_injects_into_pods(void) { return into_pods; }
-
-const char *runtime_hook_stage(const char *path) {
-    static const char *const stages[] = {"createRuntime", "prestart"};
-    static char kept[PATH_MAX], text[4 * PATH_MAX];
-    struct stat st;
-    int written = snprintf(kept, sizeof kept, "%s/hooks.conf", run_dir());
-    if (!may_inject || written < 0 || written >= PATH_MAX || !read_lines(kept, text, sizeof text) ||
-        !is_text(value_of(text, "format"), format) || stat(path, &st) != 0)
-        return NULL;
-    struct piece stamp = value_of(text, path);
-    const char *blank = stamp.start != NULL ? memchr(stamp.start, ' ', stamp.length) : NULL;
-    if (blank == NULL)
-        return NULL;
-    struct piece stage = {blank + 1, stamp.length - (size_t)(blank + 1 - stamp.start)};
-    stamp.length = (size_t)(blank - stamp.start);
-    for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
-        if (is_stamp(stamp, &st) && is_text(stage, stages[i]))
-            return stages[i];
-    return NULL;
 }

@@ -2,8 +2,7 @@
  * Which program is the low-level runtime (runc, crun), without reading YAML.
  *
  * Python compiles the configuration file and leaves the answer in RUN_DIR/launcher.conf together with
- * the identity of the file that it was made from. Without a configuration file the defaults hold. What it has
- * found out about the runtime is in RUN_DIR/hooks.conf, with the identity of that program.
+ * the identity of the file that it was made from. Without a configuration file the defaults hold.
  */
 #ifndef XPU_LAUNCHER_RUNTIME_H
 #define XPU_LAUNCHER_RUNTIME_H
@@ -18,13 +17,6 @@ enum runtime_source {
 };
 
 enum runtime_source runtime_find(char path[PATH_MAX]);
-
-/* The stage in which the runtime at `path`, that runtime_find gave as known, calls a hook at the start, where
- * our hooks may be put into a spec without Python; else NULL. */
-const char *runtime_hook_stage(const char *path);
-
-/* Whether that may be for a container of a Kubernetes pod too. */
-bool runtime_injects_into_pods(void);
 
 /* The first runc, else crun, in the system's folders (never PATH) that is not this program. */
 bool runtime_default(char path[PATH_MAX]);

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,7 +26,9 @@ static int hex(char c) {
                                   : -1;
 }
 
-bool spec_hides_letters(const char *text, size_t size) {
+/* Whether a printable ASCII character is written as \u00XX, which could hide a letter of a word that is
+ * searched for. Go's encoder, which engines use, writes only < > and & that way. */
+static bool hides_letters(const char *text, size_t size) {
     static const char prefix[] = "\\u00";
     const char *end = text + size;
     for (const char *at = text; (at = memmem(at, (size_t)(end - at), prefix, 4)) != NULL; at += 4) {
@@ -43,7 +46,7 @@ static bool asks(const char *text, size_t size) {
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (memmem(text, size, words[i], strlen(words[i])) != NULL)
             return true;
-    return spec_hides_letters(text, size);
+    return hides_letters(text, size);
 }
 
 static enum spec_verdict read_spec(int fd) {

@@ -7,9 +7,6 @@
 #ifndef XPU_LAUNCHER_SPEC_H
 #define XPU_LAUNCHER_SPEC_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
 enum spec_verdict {
     SPEC_PLAIN,     /* asks for nothing */
     SPEC_ASKS,      /* names an accelerator's variable or annotation, or was edited for one before */
@@ -18,9 +15,5 @@ enum spec_verdict {
 
 /* `bundle` NULL or "": the working directory; `config` NULL: config.json in the bundle. Never blocks. */
 enum spec_verdict spec_look(const char *bundle, const char *config);
-
-/* Whether a printable ASCII character is written as \u00XX, which could hide a letter of a word that is
- * searched for. Go's encoder, which engines use, writes only < > and & that way. */
-bool spec_hides_letters(const char *text, size_t size);
 
 #endif

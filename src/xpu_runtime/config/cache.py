@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 COMPILED = "config.json"
 LAUNCHER = "launcher.conf"
 RUNTIMES = "runtimes.json"
-#: The same of the one that was asked last, for the launcher (native/launcher/runtime.c).
-HOOKS = "hooks.conf"
 
 #: Part of every stamp. The build besides, as what is compiled has each default in it, and another build may
 #: have others.

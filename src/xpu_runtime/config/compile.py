@@ -221,36 +221,8 @@ def _keep_launcher(path: str, config: Config | None, state: os.stat_result) -> N
             "config": path,
             "stamp": file_stamp(state),
             "runtime": runtime,
-            "inject": _injects(config),
         }
         keep(LAUNCHER, "".join(f"{key}={value}\n" for key, value in values.items()))
-
-
-def _injects(config: Config | None) -> str:
-    """Whether the launcher may put our hooks in for a request that it can read, without the shim: `yes`,
-    `no`, or `no-pods`: not for the containers of pods.
-
-    The hook refuses what the policy does not allow as well; the shim does before the low-level runtime has
-    begun, in words that reach people whole.
-    """
-    if config is None or not _takes_plain_requests(config):
-        return "no"
-    return "no-pods" if config.kubernetes_require_assignment else "yes"
-
-
-def _takes_plain_requests(config: Config) -> bool:
-    limits = (
-        config.policy_max_count,
-        config.policy_max_cores,
-        config.policy_max_memory,
-        config.policy_max_priority,
-    )
-    return (
-        config.mode in ("auto", "hook")
-        and config.policy_accept_env_when_unprivileged
-        and config.cores_step == DEFAULTS.cores_step
-        and all(limit is None for limit in limits)
-    )
 
 
 def _usable_runtime(config: Config | None) -> str | None:

@@ -18,8 +18,6 @@ from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from xpu_runtime.config.defaults import Config
 
 #: Where the name of a low-level runtime is looked up: the engine's PATH may be anything.
@@ -72,7 +70,6 @@ def low_level_runtime(config: Config) -> Runtime:
         }
         known = {**known, path: entry}
         cache.keep(cache.RUNTIMES, jsonlite.dumps(known))
-        _keep_for_launcher(known)
     return Runtime(path, str(entry.get("name")), entry.get("create_runtime_hooks") is True)
 
 
@@ -100,20 +97,6 @@ def unreached(path: str, name: str) -> ConfigError | None:
 def hook_stage(create_runtime_hooks: bool) -> str:
     """The stage in which a runtime calls the hook that gives a container its slice."""
     return "createRuntime" if create_runtime_hooks else "prestart"
-
-
-def _keep_for_launcher(known: dict[str, Any]) -> None:
-    """A line for each runtime that may be given hooks unread: its path, its file's identity, its stage.
-
-    Of crun the shim decides (start/mode.py), and what we cannot reach it refuses.
-    """
-    lines = [f"format={cache.FORMAT}"]
-    for path, entry in known.items():
-        _, _, inode, size, mtime_ns = entry["identity"]
-        if "\n" not in path and "=" not in path and entry["name"] not in (CRUN, *_UNREACHED):
-            stage = hook_stage(entry["create_runtime_hooks"] is True)
-            lines.append(f"{path}={mtime_ns}:{size}:{inode} {stage}")
-    cache.keep(cache.HOOKS, "\n".join(lines) + "\n")
 
 
 def find_runtime(names: tuple[str, ...]) -> tuple[str, os.stat_result]:

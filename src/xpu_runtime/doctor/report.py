@@ -186,7 +186,7 @@ def _options(words: tuple[str, ...]) -> list[str]:
 
 
 def _caches() -> Iterator[Part]:
-    for name in ("inventory.json", cache.COMPILED, cache.LAUNCHER, cache.RUNTIMES, cache.HOOKS):
+    for name in ("inventory.json", cache.COMPILED, cache.LAUNCHER, cache.RUNTIMES):
         try:
             text = _read(paths.in_run_dir(name))
         except OSError as error:

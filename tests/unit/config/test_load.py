@@ -54,40 +54,6 @@ def modules_of(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("settings", "inject"),
-    [
-        ("mode: auto", "yes"),
-        ("mode: hook", "yes"),
-        ("policy: {devices: [0]}", "yes"),
-        ("policy: {max_cores: 50}", "no"),
-        ("policy: {max_memory: 4G}", "no"),
-        ("policy: {max_count: 2}", "no"),
-        ("policy: {accept_env_when_unprivileged: false}", "no"),
-        ("cores: {step: 10}", "no"),
-        ("policy: {max_priority: normal}", "no"),
-        ("kubernetes: {node_name: node-1}", "yes"),
-        ("kubernetes: {node_name: node-1, require_assignment: true}", "no-pods"),
-        ("mode: spec\nkubernetes: {node_name: node-1, require_assignment: true}", "no"),
-    ],
-)
-def test_the_launcher_gets_plain_requests_where_no_policy_would_refuse_them(
-    write_config: Write, run_dir: Path, settings: str, inject: str
-) -> None:
-    write_config(f"low_level_runtimes: [{RUNC}]\n{settings}\n")
-    load()
-    assert launcher(run_dir)["inject"] == inject
-
-
-def test_the_launcher_is_told_of_a_runtime_s_stage(run_dir: Path, config_file: Path) -> None:
-    runtime = low_level_runtime(DEFAULTS.replace(low_level_runtimes=("runc",)))
-    found = Path(runtime.path).stat()
-    assert (run_dir / "hooks.conf").read_text().splitlines() == [
-        f"format={cache.FORMAT}",
-        f"{runtime.path}={found.st_mtime_ns}:{found.st_size}:{found.st_ino} createRuntime",
-    ]
-
-
 def test_without_a_file_the_defaults_hold_and_nothing_is_written(config_file: Path, run_dir: Path) -> None:
     assert load() == DEFAULTS
     assert not run_dir.exists()
@@ -344,9 +310,6 @@ def test_a_runtime_is_what_it_says_it_is(
     assert runtime.name == name
     refusal = unreached(runtime.path, runtime.name)
     assert (refusal is None) is is_reached
-    # The launcher puts hooks in front of those alone of which a hook's refusal is seen.
-    unread = (run_dir / "hooks.conf").read_text().splitlines()[1:]
-    assert bool(unread) is (is_reached and name != "crun")
     if refusal is not None:
         assert refusal.what.startswith(f"the low-level runtime {path} is ")
         assert refusal.todo == f"name runc or crun in low_level_runtimes in {config_file}"

@@ -33,7 +33,6 @@ _KEPT = {
     cache.COMPILED: (1 << 20, True),
     cache.RUNTIMES: (1 << 20, True),
     cache.LAUNCHER: (64 << 10, False),
-    cache.HOOKS: (8 << 10, False),
 }
 _KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFLNK: "broken link"}
 _CODE = os.path.join(paths.LIB, "python")
