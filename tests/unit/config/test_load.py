@@ -72,7 +72,6 @@ def test_a_file_is_compiled_for_the_next_call_and_for_the_launcher(
         "config": str(file),
         "stamp": f"{found.st_mtime_ns}:{found.st_size}:{found.st_ino}",
         "runtime": RUNC,
-        "inject": "no",  # mode: spec is the shim's
     }
     assert stat.S_IMODE(run_dir.stat().st_mode) == 0o755
     assert stat.S_IMODE((run_dir / "config.json").stat().st_mode) == 0o644
