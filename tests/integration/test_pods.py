@@ -499,7 +499,7 @@ def test_what_is_reserved_is_to_be_seen(node: Node, bundles: Bundles) -> None:
         in node.xpu("inspect", running).stdout
     )
     assert "what is reserved stays: pod default/web" in node.xpu("gc").stdout
-    assert "1 pod with a reservation" in json.dumps(node.json("doctor"))
+    assert "1 pod with an allocation" in json.dumps(node.json("doctor"))
     assert node.xpu("release", "--pod", "default/other", check=False).returncode == 1
     assert node.xpu("release", "--pod", "default/web").stdout == "pod default/web: released\n"
     assert events(node, "pod-unreserved") == ["was for pod default/web"]
