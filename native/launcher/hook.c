@@ -1,14 +1,12 @@
 /*
  * xpu-container-runtime-hook: the OCI hook, as low-level runtimes and engines' hooks.d call it.
  *
- * It gives the container's state to a start worker of `xpu agent`. Where there is none, most ends of a
- * container are entered here (end.h), and all else is done by a Python of its own. The end of a container may
- * be done twice. Its start may not: a worker that was lost may have set the limit and not made the devices,
- * and a second call would find a slice that is given and leave it at that.
+ * It gives the container's state to a start worker of `xpu agent`; where there is none, to a Python of its
+ * own. The end of a container may be done twice. Its start may not: a worker that was lost may have set the
+ * limit and not made the devices, and a second call would find a slice that is given and leave it at that.
  */
 #include "agent.h"
 #include "complain.h"
-#include "end.h"
 #include "installation.h"
 
 #include <errno.h>
@@ -86,15 +84,6 @@ static const char *option(const char *name, int argc, char **argv) {
     return NULL;
 }
 
-/* Whether there are no other options than those that an end without Python takes into account. */
-static bool are_known(int argc, char **argv) {
-    for (int i = 2; i < argc; i += 2)
-        if (i + 1 == argc || (strcmp(argv[i], "--log") != 0 && strcmp(argv[i], "--log-format") != 0 &&
-                              strcmp(argv[i], "--grant") != 0))
-            return false;
-    return true;
-}
-
 int main(int argc, char **argv) {
     static char lib[PATH_MAX], state[MOST_STATE + 1];
     bool found = installation_find(lib);
@@ -125,10 +114,6 @@ int main(int argc, char **argv) {
                 "there in part: start the container again");
             return EXIT_FAILURE;
         }
-        /* No agent has entered it: Python is needed only where there is more to do than that. */
-        if (stops && got == 0 && are_known(argc, argv) &&
-            enter_end(state, size, option("--grant", argc, argv)))
-            return EXIT_SUCCESS;
         bool whole = got == 0 && size <= MOST_PIPED;
         /* Where there is no standard input, Python says so. */
         if (got >= 0 && !(whole ? put_back_in_pipe(state, size) : put_back_in_file(state, size)))

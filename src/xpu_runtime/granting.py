@@ -328,7 +328,6 @@ def impose(
                     f"grant {granted.id} was released while the container was being created",
                     "start the container again",
                 )
-            ledger.leave_end_to_hook(bound, can_be=not _is_kept_for(bound))
     except BaseException:
         survivors.forget(bound)
         enforce.clear(inventory, [bound])
@@ -373,15 +372,6 @@ def release(
             survivors.forget(grant)
         ledger.release(grants)
     end_unused(grants)
-
-
-def _is_kept_for(grant: Grant) -> bool:
-    """Whether a backend keeps something for a device of the grant, which may end with it."""
-    if not os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):
-        return False
-    from xpu_runtime.limits import per_device
-
-    return per_device.keeps_for(grant)
 
 
 def end_unused(grants: list[Grant]) -> None:

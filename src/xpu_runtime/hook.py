@@ -3,9 +3,8 @@
 `createRuntime` (or `prestart`) gives the container its slice; in spec mode (`--grant N`) it binds the grant
 to the container that now exists. `poststop` gives everything back. Called by the shim's hooks in the spec, or
 by an engine's own hooks.d, through native/launcher/hook.c: that has a start worker do it (worker.py), or runs
-`python3 -I -S`, and a stage imports only what it needs. The end of a container is handled in this file, in a
-start worker; without an agent most are entered by native/launcher/end.c. How a container gets what it asks
-for is not known here: see start/.
+`python3 -I -S`, and a stage imports only what it needs. The end of a container is handled in this file. How a
+container gets what it asks for is not known here: see start/.
 """
 
 from __future__ import annotations
@@ -84,42 +83,36 @@ def _asking_spec(bundle: str) -> Spec | None:
     return spec if source.asks(spec) else None
 
 
-def stop(state: State, number: int | None, log: Log, has_another: bool = False) -> bool:
+def stop(state: State, number: int | None, log: Log) -> None:
     """Gives back what the container of `state` held; nothing is no error.
 
     Where the ledger cannot be had in time, or not be read or written at all, the container ends all the same,
-    and its slices are left for the next start to reap. With `has_another` somebody else tries then, and it
-    returns False.
+    and its slices are left for the next start to reap.
     """
     if os.path.isdir(paths.in_run_dir(paths.BUILDS)):  # else no step of a build had anything in this boot
         from xpu_runtime.delivery import made
 
         made.take_away(state.id)
     if _MAYBE_OURS not in state.bundle:
-        return _stop(state, number, log, has_another)
+        _stop(state, number, log)
+        return
     from xpu_runtime.oci import own_bundle
 
     bundle = state.bundle
-    is_done = _stop(state.replace(bundle=own_bundle.engines(bundle)), number, log, has_another)
-    if is_done:  # else the other has to find whose it is
-        own_bundle.remove(bundle)
-    return is_done
+    _stop(state.replace(bundle=own_bundle.engines(bundle)), number, log)
+    own_bundle.remove(bundle)
 
 
-def _stop(state: State, number: int | None, log: Log, has_another: bool) -> bool:
+def _stop(state: State, number: int | None, log: Log) -> None:
     if not os.path.exists(paths.in_run_dir("ledger.db")):
-        return True
+        return
     from xpu_runtime.ledger import waiting
 
-    # The other may need no ledger, and else waits for it in its turn.
-    waiting.allow(waiting.STOP_S / 4 if has_another else waiting.STOP_S)
+    waiting.allow(waiting.STOP_S)
     try:
         _give_back(state, number)
     except waiting.LedgerError as error:
-        if has_another:
-            return False
         warn(log, f"{error}; until then container {state.id} keeps its slices")
-    return True
 
 
 def _give_back(state: State, number: int | None) -> None:
@@ -171,10 +164,9 @@ def _release_with_limits(grants: list[Grant]) -> None:
     granting.release(config, grants)
 
 
-def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None = None) -> int | None:
+def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None = None) -> int:
     """One call, in a process that `caller` waits for, or its own: a stage and options, and what gives the
-    container's state. Returns the exit status; None where the caller is to enter the container's end by
-    itself, for which the hook in C needs no space on the disk (ledger/ends.py)."""
+    container's state. Returns the exit status."""
     log = Log()
     state = None
     try:
@@ -183,8 +175,7 @@ def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None
         state = oci_state.parse(given())
         number = int(options["--grant"]) if "--grant" in options else None
         if stage == STOPPED:
-            if not stop(state, number, log, has_another=caller is not None):
-                return None
+            stop(state, number, log)
         else:
             start(state, number, log, caller or proc.this_process())
     except BaseException as error:  # the low-level runtime shows stderr, and stops the container
@@ -202,7 +193,7 @@ def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None
 
 def main(arguments: list[str]) -> int:
     """The entry point: a stage and options; the container's state on stdin. Returns the exit status."""
-    return call(arguments, lambda: sys.stdin.buffer.read(oci_state.MAX_BYTES)) or 0
+    return call(arguments, lambda: sys.stdin.buffer.read(oci_state.MAX_BYTES))
 
 
 def command() -> int:

@@ -4,9 +4,8 @@ Most of what a start with a slice costs is three interpreters that start. Launch
 (native/launcher/agent.c, which has the messages) give what they were called with to a worker of `xpu agent`,
 and the worker calls the same functions, on the same ledger; it keeps nothing between two calls. A worker
 takes one call at a time. It declines, before anything is done, whatever is not certain to come out as it
-would in the caller's own process; the caller then does it itself. It also declines the end of a container,
-any part of which can be done twice, where it cannot have the ledger: the hook in C may not need it. After a
-call that failed it ends, and another takes its place: whatever a failed start has left in it is gone.
+would in the caller's own process; the caller then does it itself. After a call that failed it ends, and
+another takes its place: whatever a failed start has left in it is gone.
 
 `xpu agent` starts one process (agent/start_workers.py), which imports everything and forks the workers.
 """
@@ -392,8 +391,7 @@ def _call(kind: str, words: list[str], caller: Caller) -> tuple[int, list[str]] 
     nothing was done, and the caller may be able to."""
     waiting.allow(waiting.START_S)
     if kind == "hook":
-        status = hook.call(words[:-1], lambda: os.fsencode(words[-1]), caller)
-        return None if status is None else (status, [])
+        return hook.call(words[:-1], lambda: os.fsencode(words[-1]), caller), []
     done = shim.call(words, caller)
     if done is None:
         return 1, []

@@ -90,7 +90,7 @@ def test_a_hook_killed_at_any_instant_leaves_nothing_behind(
 
     def attempt(*options: str) -> int:
         node.configure(f"mode: {mode}")
-        assert node.run(before).returncode == 0  # one whose end is not in the ledger yet
+        assert node.run(before).returncode == 0
         run_hooks_through(node, mode, "/usr/bin/strace", "-o", str(trace), "-e", f"trace={CHANGES}", *options)
         (bundle / "config.json").write_bytes(pristine)
         return node.run(bundle).returncode

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from xpu_runtime import jsonlite, paths
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger import ends, events, waiting
+from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.events import Event
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files
@@ -56,16 +56,13 @@ class Journal:
         self._not_before = self._pause = 0.0
 
     def look(self) -> None:
-        """Passes on what is new; costs a look at a file and a folder where nothing is. Never waits, and never
-        fails."""
-        waits = time.monotonic() < self._not_before
-        if waits and not ends.are_entered(self._path):
+        """Passes on what is new; costs a look at a file where nothing is. Never waits, and never fails."""
+        if time.monotonic() < self._not_before:
             return
         before = self._last, self._time
         try:
-            self._look(waits)
-            if not waits:
-                self._pause = 0.0
+            self._look()
+            self._pause = 0.0
         except XpuError:
             pass  # a start has the ledger: the next look has it
         except BlockingIOError:  # the journal's queue is full, or it is being started again
@@ -85,23 +82,23 @@ class Journal:
         self._not_before = time.monotonic() + self._pause
         self._pause = min(max(2 * self._pause, _AGAIN_S), _LONGEST_AGAIN_S)
 
-    def _look(self, waits: bool) -> None:
-        """With `waits`, ends of containers are taken in, and nothing is passed on."""
+    def _look(self) -> None:
         is_heard = os.path.exists(_JOURNAL) or os.path.exists(_SYSLOG)
         if is_heard and not self._was_heard:
             self._seen = ()  # whoever listens later is told then
         self._was_heard = is_heard
+        if not is_heard:
+            return
         try:
             there = os.stat(self._path)
         except OSError:
             return
         now = (there.st_ino, there.st_size, there.st_mtime_ns)
-        if now == self._seen and not ends.are_entered(self._path):
+        if now == self._seen:
             return
         waiting.allow(_LEDGER_S)
         with Ledger(as_is=True) as ledger:
-            # Ends of containers are taken in all the same.
-            new = ledger.history(self._last, self._time, most=_MOST if is_heard and not waits else 0)
+            new = ledger.history(self._last, self._time, most=_MOST)
         before = self._last, self._time
         try:
             for event in new:
@@ -111,7 +108,7 @@ class Journal:
             if (self._last, self._time) != before:
                 _write(self._last, self._time)
         # Not remembered while it is new: more may come in the same tick of the clock.
-        if not waits and len(new) < _MOST and time.time_ns() - there.st_mtime_ns > _TICK_NS:
+        if len(new) < _MOST and time.time_ns() - there.st_mtime_ns > _TICK_NS:
             self._seen = now
 
     def _pass_on(self, event: Event) -> None:

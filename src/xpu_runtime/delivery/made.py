@@ -12,7 +12,6 @@ import os
 
 from xpu_runtime import jsonlite, paths
 from xpu_runtime.errors import ApplyError
-from xpu_runtime.ledger import ends
 from xpu_runtime.linux import files, proc
 
 TYPE_CHECKING = False
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Of a file of ours; nearly all of it is a loader's cache.
 _MOST_BYTES = 64 << 20
+_LONGEST_ID = 200
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.")
 
 
 def write(container_id: str, root: str, pid: int, told: list[Any]) -> None:
@@ -31,7 +32,7 @@ def write(container_id: str, root: str, pid: int, told: list[Any]) -> None:
     everything there, and what the first has written counts.
     """
     path = _path(container_id)
-    if not told or not ends.is_plain(container_id):
+    if not told or not _is_plain(container_id):
         return
     kept = {"root": root, "process": [pid, proc.start_time(pid)], "made": told}
     try:
@@ -39,7 +40,6 @@ def write(container_id: str, root: str, pid: int, told: list[Any]) -> None:
         files.write_atomic(path, jsonlite.dumps(kept).encode(), mode=0o600)
     except OSError as error:
         raise ApplyError(f"cannot write {path}: {error.strerror}") from error
-    ends.withdraw(paths.in_run_dir("ledger.db"), container_id)
 
 
 def take_away(container_id: str) -> None:
@@ -49,7 +49,7 @@ def take_away(container_id: str) -> None:
     goes last: where a start worker is killed meanwhile, the hook does it again.
     """
     path = _path(container_id)
-    if not ends.is_plain(container_id):
+    if not _is_plain(container_id):
         return
     try:
         told = jsonlite.loads(files.read(path, _MOST_BYTES).decode())
@@ -68,6 +68,13 @@ def take_away(container_id: str) -> None:
         os.unlink(path)
     except OSError:
         pass  # another try has been as far
+
+
+def _is_plain(container_id: str) -> bool:
+    """Whether the id can be a file's name; runc allows no other letters in it."""
+    return (
+        0 < len(container_id) <= _LONGEST_ID and container_id[0] != "." and _LETTERS.issuperset(container_id)
+    )
 
 
 def _path(container_id: str) -> str:

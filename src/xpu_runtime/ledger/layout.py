@@ -213,11 +213,6 @@ def _slices(db: Any, grant: int) -> tuple[Slice, ...]:
     return tuple(Slice.of_row([*r[:3], bool(r[3]), *r[4:]]) for r in rows)
 
 
-def containers(db: Any) -> set[str]:
-    """The ids of all containers that have a grant."""
-    return {name for (name,) in db.execute("SELECT container_id FROM grants").fetchall()}
-
-
 def insert(db: Any, grant: Grant) -> int:
     """Inserts a grant under its number or, where that is 0, a new one; returns the number."""
     fields = grant.as_dict()

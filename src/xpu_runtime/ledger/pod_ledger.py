@@ -33,12 +33,12 @@ class PodLedger(Ledger):
 
     def reserved(self) -> list[Reserved]:
         """What is reserved for pods beyond what their containers have."""
-        with self._reading():
+        with LedgerErrors(self, "read"):
             return allocations.unused(self._db)
 
     def pods_of_grants(self) -> dict[int, tuple[str, str]]:
         """(Pod's UID, container's name) of each grant of a pod's container, by the grant's number."""
-        with self._reading():
+        with LedgerErrors(self, "read"):
             return allocations.pods_of_grants(self._db)
 
     def devices_of(self, uid: str) -> dict[str, set[str]]:
@@ -52,12 +52,12 @@ class PodLedger(Ledger):
 
     def uses_without(self, uid: str) -> dict[str, Use]:
         """What all others than the pod `uid` have of each device, or have reserved."""
-        with self._reading():
+        with LedgerErrors(self, "read"):
             return allocations.add(self._db, layout.granted(self._db), uid)
 
     def uses_of_pod(self, uid: str) -> dict[str, Use]:
         """What a container of the pod `uid` finds of each device: all but what is reserved for its pod."""
-        with self._reading():
+        with LedgerErrors(self, "read"):
             return allocations.beside_own(self._db, layout.granted(self._db), uid)
 
     # Changing

@@ -15,8 +15,7 @@ import os
 import time
 
 from xpu_runtime import paths
-from xpu_runtime.ledger import ends, events, layout, survivors, waiting
-from xpu_runtime.ledger.change import Change
+from xpu_runtime.ledger import events, layout, survivors, waiting
 from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError, Transaction
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 #: Where the value of a limit is booked, by its kind.
 _COLUMNS = {MEMORY: "memory_bytes", CORES: "cores"}
-#: Seconds that who only reads waits to take ends in: somebody may hang with the lock.
-_TAKE_IN_S = 1.0
 
 
 class LedgerErrors:
@@ -115,11 +112,10 @@ class Ledger:
             current = False
         if current:
             return
-        with self._plain_transaction():
+        with self._transaction():
             if self._is_current():  # another process was first
                 return
             layout.make(self._db, self.path, self._own)
-            ends.sweep(self.path, layout.containers(self._db))
         layout.note_made(self.path, self._own)
 
     def _remove_other(self, error: layout.OtherLayout) -> None:
@@ -128,7 +124,7 @@ class Ledger:
         A new file: who has the old one open, maybe of the other version, is told so (waiting.Transaction).
         """
         try:
-            with self._plain_transaction():
+            with self._transaction():
                 layout.check_replaceable(self._db, error)
                 os.unlink(self.path)
         except waiting.LedgerRemoved:
@@ -153,27 +149,8 @@ class Ledger:
     def _require_own(self) -> None:
         layout.require_own(self._db, self.path, self._own)
 
-    def _plain_transaction(self) -> Transaction:
+    def _transaction(self) -> Transaction:
         return Transaction(self._db, self.path, self._own.inode)
-
-    def _transaction(self) -> Change:
-        self._change = Change(self._db, self.path, self._own)
-        return self._change
-
-    def _catch_up(self) -> None:
-        """Takes in the ends that were entered elsewhere, before something is read. Where that cannot be just
-        now, as on a full disk, what is read has them not yet."""
-        if not self._db.in_transaction and ends.are_entered(self.path):
-            try:
-                with Change(self._db, self.path, self._own, _TAKE_IN_S):
-                    pass
-            except (LedgerError, OSError, sqlite.Error):
-                pass
-
-    def _reading(self) -> LedgerErrors:
-        """The context in which what containers have is read."""
-        self._catch_up()
-        return LedgerErrors(self, "read")
 
     def _query(self, statement: str, *values: object) -> list[Any]:
         with LedgerErrors(self, "read"):
@@ -184,12 +161,10 @@ class Ledger:
 
     def grants(self) -> list[Grant]:
         """Every grant, oldest first."""
-        self._catch_up()
         return self._load("", ())
 
     def of_container(self, container_id: str) -> list[Grant]:
         """The grants of all containers with this id; runtimes with different --root may use one twice."""
-        self._catch_up()
         return self._load("WHERE container_id = ?", (container_id,))
 
     def _load(self, where: str, values: tuple[object, ...]) -> list[Grant]:
@@ -199,7 +174,7 @@ class Ledger:
     def uses(self) -> dict[str, Use]:
         """What is granted of each device, by UUID, and what is reserved for pods; devices without either are
         left out."""
-        with self._reading():
+        with LedgerErrors(self, "read"):
             found = layout.granted(self._db)
             if layout.has_allocations(self._db):
                 from xpu_runtime.ledger import allocations  # few nodes have any
@@ -211,7 +186,7 @@ class Ledger:
         """What is granted that counts to a quota; a slice without a cap on cores counts 100 %."""
         from xpu_runtime.ledger.quotas import used
 
-        with self._reading():
+        with LedgerErrors(self, "read"):
             return used(self._db, quota)
 
     def quotas_of(self, grant: Grant) -> list[str]:
@@ -226,12 +201,12 @@ class Ledger:
     ) -> list[events.Event]:
         """What has happened after the event with number `last` and time `when`, as events.read_on has it: the
         first `most` of those (-1: all) that are not older than `since`."""
-        with self._reading():
+        with LedgerErrors(self, "read"):
             return events.read_on(self._db, last, when, since, most)
 
     def totals(self) -> events.Totals:
         """How many events there have been."""
-        with self._reading():
+        with LedgerErrors(self, "read"):
             self._db.execute("BEGIN")  # rows are not to go between the two looks
             try:
                 return events.totals(self._db)
@@ -399,20 +374,12 @@ class Ledger:
         """Removes every grant whose container is gone, and returns them."""
         with LedgerErrors(self, "write"), self._transaction():
             self._require_own()
-            dead = self._remove_dead(thorough=True)
-            ends.sweep(self.path, layout.containers(self._db))
-            return dead
-
-    def leave_end_to_hook(self, grant: Grant, can_be: bool = True) -> None:
-        """Has the end of the container entered without Python, where that can be: nothing but a row is left
-        of the grant once its cgroup and its folder are gone."""
-        if can_be:
-            ends.note(grant, self.path, self._own.pid_namespace)
-        else:
-            ends.forget(grant, self.path)  # what a process left that was killed while it removed a grant
+            return self._remove_dead(thorough=True)
 
     def _delete(self, grants: list[Grant], kind: str) -> None:
-        self._change.remove(grants, kind)
+        for grant in grants:
+            if layout.delete(self._db, grant.id):
+                events.record(self._db, kind, grant.container_id, grant.slices)
 
     def _remove_dead(self, *, thorough: bool) -> list[Grant]:
         """Removes the grants whose process has ended and whose cgroup is empty.

@@ -105,9 +105,9 @@ class LedgerRemoved(LedgerError):
 class Transaction:
     """BEGIN IMMEDIATE under the lock file; commits, or on an exception rolls back. LedgerBusy."""
 
-    def __init__(self, db: Any, path: str, inode: int, most: float | None = None) -> None:
-        """Waits for `left()` seconds, or `most` if that is less."""
-        self._most = left() if most is None else min(left(), most)
+    def __init__(self, db: Any, path: str, inode: int) -> None:
+        """Waits for `left()` seconds."""
+        self._most = left()
         self._db = db
         self._path = path
         self._inode = inode
@@ -157,7 +157,6 @@ class Transaction:
         try:
             if kind is None:
                 self._db.execute("COMMIT")
-                self._committed()
         finally:
             try:
                 # Still open after an error, or after a commit that failed; SQLite itself has ended
@@ -167,9 +166,6 @@ class Transaction:
             finally:
                 assert self._lock is not None
                 self._lock.__exit__(None, None, None)
-
-    def _committed(self) -> None:
-        """What is done once the change is in the ledger, before anybody else makes one."""
 
 
 def is_locked(error: Exception) -> bool:

@@ -2,8 +2,7 @@
 
 A tmpfs of its own, so that a container which makes a file in it larger fills nothing but that. It belongs to
 the grant and goes with it, also where a call was killed that made it. Its end is on the path of every
-container's end: nothing heavy is imported here, and no backend is known. Where a container's end starts no
-Python, native/launcher/end.c removes the folder.
+container's end: nothing heavy is imported here, and no backend is known.
 """
 
 from __future__ import annotations

@@ -91,11 +91,6 @@ def end_unused(grants: Iterable[Grant]) -> None:
             _end(kept)
 
 
-def keeps_for(grant: Grant) -> bool:
-    """Whether the end of a grant that runs may be the end of something that is kept for a device."""
-    return any(os.path.isdir(of(*kept)) for kept in _named(grant))
-
-
 def left() -> list[Kept]:
     """All that backends keep for devices."""
     top = paths.in_run_dir(paths.DEVICE_FOLDERS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,7 @@ from xpu_runtime import messages
 from xpu_runtime.agent import journal
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.events import Part
-from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.linux import files, proc
 
 
 @pytest.fixture
@@ -54,10 +51,7 @@ def test_what_happens_while_nobody_listens_is_told_later(journald: socket.socket
     service = journal.Journal(pytest.fail)
     (tmp_path / "socket").rename(tmp_path / "stopped")
     note(events.DRAINED, "", text="fan")
-    (tmp_path / "ended").mkdir()
-    (tmp_path / "ended" / "7-1").touch()
     service.look()
-    assert list((tmp_path / "ended").iterdir()) == []  # ends of containers are taken in all the same
     # Its socket is there again, and it is not yet.
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
         dead.bind(str(tmp_path / "socket"))
@@ -134,28 +128,6 @@ def test_what_is_written_in_the_tick_of_a_look_is_told_and_what_is_old_is_not_re
     service.look()
     monkeypatch.setattr(journal, "Ledger", lambda **_: pytest.fail("it is opened again"))
     service.look()
-
-
-def test_an_end_that_the_hook_has_entered_is_told_also_where_the_ledger_is_busy_at_first(
-    journald: socket.socket, tmp_path: Path
-) -> None:
-    with subprocess.Popen(["/bin/sleep", "600"]) as process:
-        wanted = Grant(0, "c", "/b", process.pid, proc.start_time(process.pid) or 0, "", "", "hook", 0, ())
-        with Ledger() as ledger:
-            grant, _ = ledger.grant(wanted, lambda _: ())
-            assert grant is not None
-            ledger.leave_end_to_hook(grant)
-        process.kill()
-    os.utime(tmp_path / "ledger.db", (0, 0))
-    service = journal.Journal(pytest.fail)
-    service.look()
-    assert [dict(entry)["XPU_EVENT"] for entry in told(journald)] == ["granted"]
-    (tmp_path / "running" / "c").rename(tmp_path / "ended" / grant.name)
-    with files.Lock(str(tmp_path / "ledger.db.lock")):
-        service.look()
-    assert told(journald) == []
-    service.look()
-    assert [dict(entry)["XPU_EVENT"] for entry in told(journald)] == ["released"]
 
 
 def test_what_a_container_says_begins_no_field(journald: socket.socket) -> None:
@@ -239,12 +211,6 @@ def test_where_nobody_takes_events_the_ledger_is_read_ever_less_often(
     assert 5 < len(looks) < 15
     assert not (tmp_path / "events.told").exists()
     monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "socket"))
-    # Ends of containers are taken in meanwhile.
-    with monkeypatch.context() as patch:
-        patch.setattr("xpu_runtime.ledger.ends.are_entered", lambda _: True)
-        before = len(looks)
-        service.look()
-        assert (len(looks), told(journald)) == (before + 1, [])
     clock[0] += 30
     service.look()
     assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == ["a"]

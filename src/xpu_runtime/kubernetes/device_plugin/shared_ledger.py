@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from xpu_runtime import paths
-from xpu_runtime.ledger import ends, waiting
+from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.pod_ledger import PodLedger
@@ -101,6 +101,6 @@ class SharedLedger:
             there = os.stat(path)
         except OSError:
             return ()
-        if time.time_ns() - there.st_mtime_ns < _TICK_NS or ends.are_entered(path):
+        if time.time_ns() - there.st_mtime_ns < _TICK_NS:
             return ()
         return there.st_ino, there.st_size, there.st_mtime_ns
