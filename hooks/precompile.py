@@ -22,9 +22,8 @@ import sys
 _ENTRY_POINTS = (
     "xpu_runtime.shim",
     "xpu_runtime.hook",
-    "xpu_runtime.start.hook_mode",
+    "xpu_runtime.start.in_container",
     "xpu_runtime.start.spec_mode",
-    "xpu_runtime.start.spec_mode_hook",
 )
 _IN_FUNCTIONS = (
     "xpu_runtime.delivery.contribution",

@@ -40,9 +40,9 @@ def start(state: State, number: int | None, log: Log, caller: Caller) -> Grant |
         return _start(state, number, log, caller)
     except ProcessLookupError:
         # Its process is there when it is looked for first, and may end at any time after that.
-        from xpu_runtime.start import hook_mode
+        from xpu_runtime.start import in_container
 
-        raise hook_mode.has_ended(state) from None
+        raise in_container.has_ended(state) from None
 
 
 def _start(state: State, number: int | None, log: Log, caller: Caller) -> Grant | None:
@@ -54,22 +54,16 @@ def _start(state: State, number: int | None, log: Log, caller: Caller) -> Grant 
 
         own_bundle.hold(bundle, state.pid)
         state = state.replace(bundle=own_bundle.engines(bundle))
-    if number is not None:
-        from xpu_runtime.oci import spec as oci_spec
-        from xpu_runtime.start import spec_mode_hook
-
-        path = oci_spec.path_in(bundle)
-        return spec_mode_hook.bind(state, number, oci_spec.read(path), load(), log, caller)
-    spec = _asking_spec(bundle)
+    spec = _asking_spec(bundle, number is not None)
     if spec is None:
         return None
-    from xpu_runtime.start import hook_mode
+    from xpu_runtime.start import in_container
 
-    return hook_mode.start(state, spec, load(), log, caller)
+    return in_container.start(state, number, spec, load(), log, caller)
 
 
-def _asking_spec(bundle: str) -> Spec | None:
-    """The bundle's spec; None where its container asks for nothing."""
+def _asking_spec(bundle: str, is_booked: bool) -> Spec | None:
+    """The bundle's spec; None where its container asks for nothing, and nothing is booked for it."""
     from xpu_runtime.oci import spec as oci_spec
     from xpu_runtime.request import source
 
@@ -77,10 +71,10 @@ def _asking_spec(bundle: str) -> Spec | None:
     try:
         spec = oci_spec.read(path)
     except SpecError:
-        if source.asks_for_nothing(path):
+        if not is_booked and source.asks_for_nothing(path):
             return None
         raise
-    return spec if source.asks(spec) else None
+    return spec if is_booked or source.asks(spec) else None
 
 
 def stop(state: State, number: int | None, log: Log) -> None:

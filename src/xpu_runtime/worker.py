@@ -32,10 +32,9 @@ from xpu_runtime.messages import line_of
 from xpu_runtime.oci import argv as oci_argv
 from xpu_runtime.oci import state as oci_state
 from xpu_runtime.start import (  # noqa: F401 - imported once, before the fork, for all calls
-    hook_mode,
+    in_container,
     not_started,
     spec_mode,
-    spec_mode_hook,
 )
 from xpu_runtime.vendors import discovery
 

@@ -22,8 +22,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import xpu_bundle
 xpu_bundle.install()
-import xpu_runtime.start.hook_mode
-print(type(xpu_runtime.start.hook_mode.__loader__).__name__)
+import xpu_runtime.start.in_container
+print(type(xpu_runtime.start.in_container.__loader__).__name__)
 """
 
 

@@ -147,7 +147,7 @@ import sys
 sys.path.insert(0, "{LIB}/python")
 import xpu_bundle
 xpu_bundle.install()
-import xpu_runtime.hook, xpu_runtime.shim, xpu_runtime.start.hook_mode, xpu_runtime.start.spec_mode
+import xpu_runtime.hook, xpu_runtime.shim, xpu_runtime.start.in_container, xpu_runtime.start.spec_mode
 print(type(xpu_runtime.shim.__loader__).__name__)
 print(*sorted(name for name in sys.modules if name.lstrip("_") in ("ctypes", "json", "sqlite3")))
 """

@@ -65,7 +65,7 @@ def test_an_installation_that_is_incomplete_or_old_is_named(node: Node, copy: Pa
 def test_an_installation_that_others_can_change_or_that_cannot_start_is_named(node: Node, copy: Path) -> None:
     node.sim("1xT4")
     lib = copy / "lib/xpu-container-runtime"
-    bundle, module = lib / "python/start.bundle", lib / "python/xpu_runtime/start/hook_mode.py"
+    bundle, module = lib / "python/start.bundle", lib / "python/xpu_runtime/start/in_container.py"
     for fault in (
         f"chmod 666 {bundle}",
         f"chmod 666 {lib}/shim.py",
@@ -97,9 +97,11 @@ def test_an_installation_that_others_can_change_or_that_cannot_start_is_named(no
     aside.rename(library)
     text = module.read_text()
     module.write_text(f"{text}\ndef (:\n")
-    found(node, "problem", "installation", "cannot be imported: xpu_runtime.start.hook_mode (SyntaxError")
+    found(node, "problem", "installation", "cannot be imported: xpu_runtime.start.in_container (SyntaxError")
     module.unlink()
-    found(node, "problem", "installation", "cannot be imported: xpu_runtime.start.hook_mode (ModuleNotFound")
-    found(node, "problem", "caches", "has older code than is installed of xpu_runtime.start.hook_mode")
+    found(
+        node, "problem", "installation", "cannot be imported: xpu_runtime.start.in_container (ModuleNotFound"
+    )
+    found(node, "problem", "caches", "has older code than is installed of xpu_runtime.start.in_container")
     module.write_text(text)
     assert_fine(node, "installation")

@@ -11,7 +11,7 @@ from xpu_runtime.errors import SpecError
 from xpu_runtime.linux import cgroups, proc
 from xpu_runtime.messages import Log
 from xpu_runtime.oci.state import State
-from xpu_runtime.start import hook_mode
+from xpu_runtime.start import in_container
 
 
 def test_a_container_that_ends_while_it_gets_its_slice_is_no_internal_error(
@@ -22,8 +22,8 @@ def test_a_container_that_ends_while_it_gets_its_slice_is_no_internal_error(
     def start(state: State, *_: object) -> None:
         cgroups.v2_folder(state.pid, not_of=os.getpid())
 
-    monkeypatch.setattr(hook_mode, "start", start)
-    monkeypatch.setattr(hook, "_asking_spec", lambda bundle: {})
+    monkeypatch.setattr(in_container, "start", start)
+    monkeypatch.setattr(hook, "_asking_spec", lambda *_: {})
     child = os.fork()
     if not child:
         os._exit(0)

@@ -32,9 +32,8 @@ LIGHT = {
     [
         "xpu_runtime.shim",
         "xpu_runtime.hook",
-        "xpu_runtime.start.hook_mode",
+        "xpu_runtime.start.in_container",
         "xpu_runtime.start.spec_mode",
-        "xpu_runtime.start.spec_mode_hook",
         "xpu_runtime.ledger.store",
     ],
 )

@@ -25,18 +25,18 @@ from xpu_runtime.cli.table import (
 from xpu_runtime.config import low_level_runtime
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
-from xpu_runtime.delivery import plan
 from xpu_runtime.errors import ApplyError, ConfigError, RequestError
 from xpu_runtime.ledger import quotas
 from xpu_runtime.ledger.grants import CORES, Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
-from xpu_runtime.limits import choose, enforce, pages, registry, sharing
+from xpu_runtime.limits import choose, pages, registry, sharing
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import show
 from xpu_runtime.start import mode as start_mode
+from xpu_runtime.start.sequence import Start
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Inventory, find
 
@@ -101,7 +101,7 @@ def explain(
     try:
         request = source.from_spec(spec, config, os.path.abspath(bundle) if bundle else "")
         if request is not None:
-            request = granting.resolved(request)
+            steps = Start(request, config, _inventory)
     except RequestError as error:
         wrong = Refusal(error.code, str(error))
         _tell(shown, mode, why, (), wrong)
@@ -109,10 +109,9 @@ def explain(
     if request is None:
         _tell(shown, mode, "the container asks for no XPU and is left alone", (), None)
         context.exit(_GRANTED)
-    asking.reap(config)
-    inventory = asking.inventory(config)
-    with granting.ledger_for(request) as ledger:
-        outcome = granting.decide(inventory, request, config, ledger)
+    request, inventory = steps.request, steps.inventory
+    with steps.ledger() as ledger:
+        outcome = steps.decide(ledger)
         counts = [
             f"quota {quotas.granted(quota, ledger.counted(quota.name))} before this"
             for quota in request.quotas
@@ -126,7 +125,9 @@ def explain(
         # The container's volumes are not mounted yet, and the host's mounts below its own /usr are none of
         # them.
         with Root(rootfs, host_devices=frozenset()) as root:
-            operations = _planned(inventory, outcome, request).in_image(root, spec if bundle else None)
+            unbooked = Grant(0, "", "", 0, 0, "", "", "", 0.0, outcome)
+            planned = steps.plan(outcome, unbooked)
+            operations = planned.in_image(root, spec if bundle else None)
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
     notes = _notes(inventory, request, config, outcome)
@@ -148,9 +149,10 @@ def _runtime(config: Config) -> str:
     return runtime.name
 
 
-def _planned(inventory: Inventory, slices: tuple[Slice, ...], request: Request) -> plan.Plan:
-    grant = Grant(0, "", "", 0, 0, "", "", "", 0.0, slices)  # which is not booked
-    return plan.build(inventory, slices, request.capabilities, enforce.contributions(inventory, grant))
+def _inventory(config: Config) -> Inventory:
+    """The node's devices, what the dead have held taken back before."""
+    asking.reap(config)
+    return asking.inventory(config)
 
 
 def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple[Slice, ...]) -> list[str]:

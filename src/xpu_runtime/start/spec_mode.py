@@ -1,24 +1,18 @@
-"""Spec mode, whole: the grant and the edited spec, before the low-level runtime starts.
+"""Spec mode's first half: the grant and the edited spec, before the low-level runtime starts.
 
 The grant belongs to the calling process, which becomes the low-level runtime; the hook binds it to the
-container. If the runtime dies before that, the grant dies with it. What the hook does then is not known here
-(spec_mode_hook.py).
+container (in_container.py). If the runtime dies before that, the grant dies with it.
 """
 
 from __future__ import annotations
 
 import os
 
-from xpu_runtime import granting
-from xpu_runtime.delivery import plan
 from xpu_runtime.delivery import spec as delivery
 from xpu_runtime.ledger import waiting
-from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.limits import enforce
-from xpu_runtime.oci import engine_name
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.start import config_json, hooks_in_spec, mode
-from xpu_runtime.vendors import discovery
+from xpu_runtime.start.sequence import Start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,20 +39,16 @@ def prepare(
     Returns what `config_json.write` does.
     """
     waiting.allow(waiting.START_S)
-    request = granting.resolved(request)
-    inventory = discovery.load(config)
+    steps = Start(request, config)
     granted = None
-    if request.choice != "none":
-        wanted = _wanted(invocation, caller)
-        name = engine_name.of(wanted.bundle, wanted.container_id, spec)
-        granted = granting.grant(inventory, request, config, wanted, name)
+    if steps.request.choice != "none":
+        process = caller.pid, caller.start_time
+        granted = steps.book(invocation.container_id, invocation.bundle, process, mode.SPEC, spec)
         options = [*options, "--grant", str(granted.id)]
     try:
-        slices = granted.slices if granted else ()
         # The hook mounts the files where it can, so most starts need not know them here.
         whole = not oci_spec.has_namespace(spec, "mount")
-        contributions = enforce.contributions(inventory, granted) if granted and whole else ()
-        planned = plan.build(inventory, slices, request.capabilities, contributions)
+        planned = steps.plan(granted.slices if granted else (), granted if whole else None)
         # The test of sd_booted(3): only a systemd that runs reads /dev/char.
         systemd_cgroup = invocation.systemd_cgroup and os.path.isdir("/run/systemd/system")
         delivery.add_rules(spec, planned, systemd_cgroup=systemd_cgroup)
@@ -67,23 +57,8 @@ def prepare(
             return _write_whole(invocation, spec, planned, caller)
         return config_json.write(invocation.spec_path, spec, caller, keep=True)
     except BaseException:
-        granting.release(config, [granted] if granted else [])
+        steps.give_back(granted)
         raise
-
-
-def _wanted(invocation: Invocation, caller: Caller) -> Grant:
-    return Grant(
-        id=0,
-        container_id=invocation.container_id,
-        bundle=invocation.bundle,
-        pid=caller.pid,
-        start_time=caller.start_time,
-        cgroup="",
-        state="pending",
-        mode=mode.SPEC,
-        created=0.0,
-        slices=(),
-    )
 
 
 def _write_whole(invocation: Invocation, spec: Spec, planned: Plan, caller: Caller) -> str | None:
