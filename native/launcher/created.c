@@ -1,8 +1,8 @@
 /*
  * A record is a symlink, whose target is the text: it is there whole or not at all after one system call, and
  * read by another. It lies in a fixed folder, as what it tells of is how to find the others. Its name is a
- * number made of the container's id and the runtime's root folder, and the text has both. Python reads and
- * writes the same (src/xpu_runtime/start/created.py).
+ * number made of the container's id and the runtime's root folder, and the text has both. Python reads
+ * it too (src/xpu_runtime/start/created.py).
  */
 #include "created.h"
 

@@ -6,8 +6,9 @@
  * descriptors and signals as they came. For a container that has a record (created.h) it is the runtime of
  * then, with XPU_CONFIG and XPU_RUN_DIR as they were then, and a delete is a child's: the record goes once
  * that has succeeded. A container that may ask for an accelerator is the shim's, which a start worker of
- * `xpu agent` runs, or else a Python of its own. Every descriptor opened here is close-on-exec, and standard
- * streams may be closed: nothing is written unless no program could be started.
+ * `xpu agent` runs, or else a Python of its own, which comes back here for the record. Every descriptor
+ * opened here is close-on-exec, and standard streams may be closed: nothing is written unless no program
+ * could be started.
  */
 #include "agent.h"
 #include "argv.h"
@@ -30,6 +31,10 @@
 #include <unistd.h>
 
 extern char **environ;
+
+/* As the first word: the shim has prepared a container. The program to become and its words follow, "create"
+ * among them (src/xpu_runtime/shim.py). */
+static const char prepared[] = "xpu-prepared-1";
 
 static noreturn void fail(const struct invocation *line, const char *message) {
     complain(line->log, line->log_format, message);
@@ -120,6 +125,10 @@ int main(int argc, char **argv) {
         argv = nothing;
     }
 
+    if (argc > 2 && strcmp(argv[1], prepared) == 0) {
+        struct invocation line = invocation_parse(argc - 3, argv + 3);
+        become_runtime(&line, argv + 2);
+    }
     struct invocation line = invocation_parse(argc - 1, argv + 1);
     argv[0] = runtime;
     if (line.refers && created_find(&line, runtime)) {

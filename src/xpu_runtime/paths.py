@@ -78,4 +78,5 @@ def caller_library_path() -> tuple[str, ...]:
 TERMINAL_VARIABLE = "XPU_TERMINAL"
 
 #: The hook that the shim writes into specs: <prefix>/bin beside <prefix>/lib/xpu-container-runtime.
-HOOK = os.path.join(os.path.dirname(os.path.dirname(LIB)), "bin", "xpu-container-runtime-hook")
+LAUNCHER = os.path.join(os.path.dirname(os.path.dirname(LIB)), "bin", "xpu-container-runtime")
+HOOK = f"{LAUNCHER}-hook"

@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 
+from xpu_runtime import paths
 from xpu_runtime.config import low_level_runtime as runtimes
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
@@ -22,7 +23,7 @@ from xpu_runtime.messages import Log, complain, line_of, to_system_log
 from xpu_runtime.oci import argv as oci_argv
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
-from xpu_runtime.start import config_json, created, hooks_in_spec
+from xpu_runtime.start import config_json, hooks_in_spec
 from xpu_runtime.start import mode as start_mode
 from xpu_runtime.value import Value
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from xpu_runtime.linux.proc import Caller
     from xpu_runtime.oci.argv import Invocation
     from xpu_runtime.oci.spec import Spec
+
+
+#: As in native/launcher/launcher.c.
+_PREPARED = "xpu-prepared-1"
 
 
 def prepare(invocation: Invocation, config: Config, runtime: Runtime, caller: Caller) -> str | None:
@@ -137,11 +142,11 @@ def main(words: list[str]) -> int:
     caller = this_process()
     done = call(words, caller)
     if done is not None:
-        program = done.program
-        if done.invocation.creates:  # a start worker leaves that to the launcher, its caller
-            program = created.keep(done.invocation, program, caller)
         try:
-            _exec(program, done.arguments)
+            if done.invocation.creates:  # the launcher writes down what creates the container
+                _exec(paths.LAUNCHER, [_PREPARED, done.program, *done.arguments])
+            else:
+                _exec(done.program, done.arguments)
         except OSError as error:
             complain(done.log, done.problem or line_of(error))
     return 1

@@ -1,9 +1,9 @@
 """What containers were created with: the low-level runtime, XPU_CONFIG and XPU_RUN_DIR.
 
 The launcher leaves a record of each container that comes to be, and goes by it in all later commands
-(native/launcher/created.c has the reasons). The shim does so where it becomes the low-level runtime itself.
-A record goes with a `delete` that has succeeded; `forget_gone` is for containers that have ended otherwise.
-Opens nothing but records; each is a symlink whose target is the text.
+(native/launcher/created.c has the reasons, and writes them). A record goes with a `delete` that has
+succeeded; `forget_gone` is for containers that have ended otherwise. Opens nothing but records; each is a
+symlink whose target is the text.
 """
 
 from __future__ import annotations
@@ -13,29 +13,21 @@ import time
 
 from xpu_runtime import paths
 from xpu_runtime.config.low_level_runtime import RUNTIME_FOLDERS
-from xpu_runtime.linux import files
 from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xpu_runtime.linux.proc import Caller
-    from xpu_runtime.oci.argv import Invocation
-
 #: Fixed: what a record tells of is how to find the run folder.
 FOLDER = os.path.join(paths.DEFAULT_RUN_DIR, "created")
 
 _FORMAT = "1"
-#: PATH_MAX of Linux, with the NUL: the longest target of a symlink.
-_MOST_BYTES = 4096
 #: Seconds within which a container that has a record is sure to have come to be, or not to.
 _BEGINNING_S = 60.0
 #: Seconds for a runtime to say whether it has a container.
 _PATIENCE_S = 5.0
 _SIGKILL = 9  # the signal module imports enum, functools and more
-#: To make a record whose folder goes meanwhile.
-_TRIES = 5
 
 
 class Created(Value):
@@ -47,73 +39,6 @@ class Created(Value):
     root: str
     """The folder of the low-level runtime's state, behind all symlinks; "" where it is the runtime's own."""
     container_id: str
-
-
-def keep(invocation: Invocation, runtime: str, caller: Caller) -> str:
-    """Records that `runtime` creates the invocation's container, as created_keep in created.c does.
-
-    Returns the program to ask for it: another one where that has a container of this id. No error where there
-    can be no record.
-    """
-    root = os.path.realpath(invocation.root) if invocation.root else ""
-    given = [caller.environment.get(name, "") for name in ("XPU_CONFIG", "XPU_RUN_DIR")]
-    config, run_dir = (os.path.join(caller.working_folder, each) if each else "" for each in given)
-    path = os.path.join(FOLDER, f"{_number_of(root, invocation.container_id):016x}")
-    lines = [_FORMAT, runtime, config, run_dir, root, invocation.container_id]
-    text = "\n".join(lines)
-    if text.count("\n") != len(lines) - 1 or len(os.fsencode(text)) >= _MOST_BYTES:
-        return runtime
-    there = _read(path)
-    if there is not None and (there.root, there.container_id) != (root, invocation.container_id):
-        there = None  # another container's, of the same number
-    if there == Created(runtime, config, run_dir, root, invocation.container_id):
-        try:
-            os.utime(path, follow_symlinks=False)  # forget_gone takes this for the container's beginning
-            return runtime
-        except FileNotFoundError:
-            pass  # removed by it meanwhile
-        except OSError:
-            return runtime
-    elif there is not None and has_container(there):
-        return program(there) or runtime
-    _put(path, text)
-    return runtime
-
-
-def _put(path: str, text: str) -> None:
-    """Makes the record, as `put` in created.c does: whoever forgets the last one takes the folders away, and
-    another start may make them. No error where there can be none."""
-    temporary = os.path.join(FOLDER, files.temporary_name(os.path.basename(path)))
-    try:
-        for _ in range(_TRIES):
-            try:
-                os.symlink(text, temporary)
-                break
-            except FileNotFoundError:
-                _make_folder()
-        os.rename(temporary, path)
-    except OSError:
-        pass
-
-
-def _make_folder() -> None:
-    try:
-        os.mkdir(paths.DEFAULT_RUN_DIR)
-        os.chmod(paths.DEFAULT_RUN_DIR, 0o755)  # noqa: S103 - whatever the engine's umask is
-    except (FileExistsError, FileNotFoundError):
-        pass
-    try:
-        os.mkdir(FOLDER, 0o700)
-    except (FileExistsError, FileNotFoundError):
-        pass
-
-
-def _number_of(root: str, container_id: str) -> int:
-    """FNV-1a, 64 bits, of both with their NULs."""
-    number = 0xCBF29CE484222325
-    for byte in os.fsencode(f"{root}\0{container_id}\0"):
-        number = (number ^ byte) * 0x100000001B3 % (1 << 64)
-    return number
 
 
 def _read(path: str) -> Created | None:

@@ -1,6 +1,4 @@
-"""Records of what containers were created with: launcher and shim write the same, a damaged one counts for
-nothing, and none goes too early.
-"""
+"""Records of what containers were created with: a damaged one counts for nothing, and none goes too early."""
 
 from __future__ import annotations
 
@@ -14,17 +12,13 @@ from pathlib import Path
 import pytest
 
 from support import created
-from xpu_runtime import paths
-from xpu_runtime.linux.proc import Caller
-from xpu_runtime.oci import argv
 from xpu_runtime.start import created as python
 
 from .conftest import Launcher
 
 
-@pytest.mark.parametrize("by", ["launcher", "shim"])
 def test_an_id_that_is_used_again_begins_anew(
-    checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+    checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`run` leaves its record. The runtime here has no container yet, as in the middle of a `create`."""
     monkeypatch.setenv("XPU_RUN_DIR", str(checked_launcher.run_dir))
@@ -37,11 +31,7 @@ def test_an_id_that_is_used_again_begins_anew(
     assert checked_launcher.run(*line).returncode == 0
     (path,) = created.of(tmp_path)
     os.utime(path, (1, 1), follow_symlinks=False)
-    if by == "launcher":
-        assert checked_launcher.run(*line).returncode == 0
-    else:
-        read = argv.read(["xpu-argv-1,creates,id=3+0,bundle=2+0", *line], "/")
-        python.keep(read, str(runtime), Caller(1, 1, checked_launcher.env, "/", 0.0))
+    assert checked_launcher.run(*line).returncode == 0
     python.forget_gone()
     assert set(created.of(tmp_path)) == {path}
 
@@ -103,56 +93,26 @@ def test_a_runtime_that_does_not_answer_the_launcher_is_the_one_to_ask(
     assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
 
 
-@pytest.mark.parametrize("race", ["made", "taken away"])
-def test_two_shims_at_the_first_start_leave_a_record_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, race: str
-) -> None:
-    """Another start makes the folder, or the end of the last container takes it away, in between."""
-    folder = tmp_path / "xpu" / "created"
-    monkeypatch.setattr(python, "FOLDER", str(folder))
-    monkeypatch.setattr(paths, "DEFAULT_RUN_DIR", str(folder.parent))
-    mkdir, symlink, taken = os.mkdir, os.symlink, list[str]()
-
-    def make(path: str, mode: int = 0o777) -> None:
-        if race == "made" and path == str(folder):
-            mkdir(path, mode)
-        mkdir(path, mode)
-
-    def link(text: str, path: str) -> None:
-        if race == "taken away" and folder.exists() and not taken:
-            taken.append(path)
-            folder.rmdir()
-            folder.parent.rmdir()
-        symlink(text, path)
-
-    monkeypatch.setattr(os, "mkdir", make)
-    monkeypatch.setattr(os, "symlink", link)
-    read = argv.read(["xpu-argv-1,creates,id=1+0", "create", "one"], "/")
-    assert python.keep(read, "/bin/true", Caller(1, 1, {}, "/", 0.0)) == "/bin/true"
-    assert [record.container_id for _, record in python.records()] == ["one"]
-    assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o755)
-
-
 @pytest.mark.parametrize(
     "text", ["1\n{0}/other\n\n\n/other\n{1}", "1\n{0}/other\n\n\n{2}\n{1}x", "1\nother\n\n\n{2}\n{1}"]
 )
-def test_the_shim_asks_no_runtime_of_another_container_s_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+def test_no_runtime_of_another_container_s_record_is_asked(
+    checked_launcher: Launcher, tmp_path: Path, text: str
 ) -> None:
-    """As the launcher: each of these says that it has the container, and none of them is its runtime."""
-    monkeypatch.setattr(python, "FOLDER", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other").write_text("#!/bin/sh\n")
+    """Each of these says that it has the container, and none of them is its runtime."""
+    checked_launcher.compiled("/bin/true")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "other").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
     (tmp_path / "other").chmod(0o755)
     root = str(tmp_path / "root")
-    read = argv.read(["xpu-argv-1,creates,id=3+0,root=1+0", "--root", root, "create", "one"], "/")
-    caller = Caller(1, 1, {}, "/", 0.0)
-    assert python.keep(read, "/bin/true", caller) == "/bin/true"
-    ((path, ours),) = python.records()
+    line: list[str | Path] = ["--root", root, "create", "--bundle", tmp_path, tmp_path.name]
+    assert checked_launcher.run(*line).returncode == 0
+    ((path, ours),) = created.of(tmp_path).items()
     os.unlink(path)
-    os.symlink(text.format(tmp_path, "one", root), path)
-    assert python.keep(read, "/bin/true", caller) == "/bin/true"
-    assert list(python.records()) == [(path, ours)]
+    os.symlink(text.format(tmp_path, tmp_path.name, root), path)
+    assert checked_launcher.run(*line).returncode == 0
+    assert created.of(tmp_path) == {path: ours}
+    assert not (tmp_path / "asked").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -195,25 +155,20 @@ ROOTS = [
 
 
 @pytest.mark.parametrize("root", ROOTS)
-def test_launcher_and_shim_write_one_record(checked_launcher: Launcher, tmp_path: Path, root: str) -> None:
+def test_a_container_that_the_shim_has_prepared_has_the_same_record(
+    checked_launcher: Launcher, tmp_path: Path, root: str
+) -> None:
     checked_launcher.compiled("/bin/true")
     (tmp_path / "config.json").write_text("{}")
-    line: list[str] = [
-        *(["--root", root] if root else []),
-        "create",
-        "--bundle",
-        str(tmp_path),
-        f"{tmp_path.name}-é",
-    ]
+    folder = ["--root", root] if root else []
+    line: list[str] = [*folder, "create", "--bundle", str(tmp_path), f"{tmp_path.name}-\u00e9"]
     env = {**checked_launcher.env, "XPU_RUN_DIR": os.path.relpath(checked_launcher.run_dir, tmp_path)}
     subprocess.run([checked_launcher.path, *line], env=env, cwd=tmp_path, check=True, timeout=60)
     by_launcher = created.of(tmp_path)
     assert len(by_launcher) == 1
     created.forget(tmp_path)
-    shift = 2 if root else 0
-    facts = ",root=1+0" if root else ""
-    read = argv.read([f"xpu-argv-1,creates,id={3 + shift}+0{facts}", *line], str(tmp_path))
-    python.keep(read, "/bin/true", Caller(1, 1, env, str(tmp_path), 0.0))
+    words = ["xpu-prepared-1", "/bin/true", *line]
+    subprocess.run([checked_launcher.path, *words], env=env, cwd=tmp_path, check=True, timeout=60)
     assert created.of(tmp_path) == by_launcher
 
 
