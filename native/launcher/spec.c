@@ -14,10 +14,10 @@
 /* Real specs are 10 to 100 KiB; runc reads them of any size, and so do we. */
 enum { CHUNK = 64 * 1024, OVERLAP = 32 };
 
-/* Variables, or the beginnings of their names, and the annotations' domain. The "/xpu" after it is left
- * out as some JSON writers escape the slash. None is longer than OVERLAP. */
-static const char *const words[] = {"XPU_", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_GPU_MEMORY", "CUDA_VERSION",
-                                    "yoyoworks.com"};
+/* One of these is in all that asks (`asks` in src/xpu_runtime/request/source.py): variables, or the
+ * beginnings of their names, and the annotations' domain. The "/xpu" after it is left out as some JSON
+ * writers escape the slash. None is longer than OVERLAP. */
+static const char *const words[] = {"XPU_", "NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "yoyoworks.com"};
 
 static int hex(char c) {
     return c >= '0' && c <= '9'   ? c - '0'
