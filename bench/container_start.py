@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,8 @@ PROBE = os.path.join(HERE, "..", "build", "probe", "cuda-probe")
 GRANTS = 1000
 #: Of a bench's own disk; what is not written takes none.
 DISK_BYTES = 4 << 30
+#: Seconds for a container to end by itself.
+PATIENCE_S = 60
 #: How many containers are started, and ended, at once.
 AT_ONCE = (50, 100)
 
@@ -137,9 +140,14 @@ class Bench:
         def run() -> None:
             with open(os.path.join(bundle, "config.json"), "w") as file:
                 file.write(spec.replace(root, copies.pop()) if fresh else spec)
-            self.call(program, "create", "--bundle", bundle, name)
+            self.call(program, "create", "--bundle", bundle, "--pid-file", f"{bundle}/pid", name)
+            with open(f"{bundle}/pid") as file:
+                process = os.pidfd_open(int(file.read()))
             self.call(program, "start", name)
-            self.call(program, "delete", "--force", name)
+            # runc kills what still runs, and looks only 100 ms later whether it has ended.
+            select.select([process], [], [], PATIENCE_S)
+            os.close(process)
+            self.call(program, "delete", name)
 
         return run
 
