@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tomli
 
 from xpu_runtime.engines import containerd
+from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import TextFile
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
@@ -64,6 +66,7 @@ address = "127.0.0.1:1338"
 PROGRAM = "/bin/true"
 NAMES = {1: ("cri",), 2: ("io.containerd.grpc.v1.cri",), 3: ("io.containerd.cri.v1.runtime",)}
 NAMES[4] = NAMES[3]
+CRI_2, CRI_3 = NAMES[2][0], NAMES[3][0]
 
 
 def file_of(text: str, path: Path = Path("/etc/containerd/config.toml")) -> TextFile:
@@ -83,3 +86,20 @@ def unconfigured(text: str) -> str:
 def cri(text: str) -> Any:
     data = tomli.loads(text)
     return data["plugins"][NAMES[data.get("version", 1)][0]]["containerd"]
+
+
+def in_process(*words: str | Path) -> None:
+    """`xpu runtime` with these words, in this process."""
+    from xpu_runtime.cli.runtime import runtime
+
+    runtime.main([str(word) for word in words], standalone_mode=False)
+
+
+def refused(config: Path, *more: str) -> ConfigError:
+    """What `configure` ends with; nothing is written."""
+    before = {path: path.read_bytes() for path in config.parent.rglob("*.toml")}
+    with pytest.raises(ConfigError) as caught:
+        in_process("configure", "containerd", "--config", config, "--runtime-path", PROGRAM, *more)
+    assert {path: path.read_bytes() for path in config.parent.rglob("*.toml")} == before
+    assert caught.value.todo.endswith("; nothing was changed")
+    return caught.value

@@ -50,3 +50,17 @@ def containerd_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
 
     return put
+
+
+@pytest.fixture
+def containerd_2(tmp_path: Path, containerd_says: Callable[[str], None]) -> Path:
+    """A config.toml beside a folder of imported files, and a containerd 2."""
+    containerd_says("v2.2.1")
+    (tmp_path / "conf.d").mkdir()
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f"version = 3\nimports = ['{tmp_path}/other.toml', 'conf.d/*.toml'] # mine\n"
+        "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n"
+        "runtime_type = 'io.containerd.runc.v2'\noptions.SystemdCgroup = true\n"
+    )
+    return config

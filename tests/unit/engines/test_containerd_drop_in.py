@@ -9,33 +9,9 @@ from typing import Any
 import pytest
 import tomli
 
-from support.containerd_files import PROGRAM, configured, cri
+from support.containerd_files import CRI_2, CRI_3, NAMES, PROGRAM, configured, cri, in_process, refused
 from xpu_runtime import textfile
 from xpu_runtime.engines import containerd
-from xpu_runtime.errors import ConfigError
-
-#: The CRI plugin's in version 3, and in version 2.
-NAMES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-
-
-@pytest.fixture
-def containerd_2(tmp_path: Path, containerd_says: Callable[[str], None]) -> Path:
-    """A config.toml beside a folder of imported files, and a containerd 2."""
-    containerd_says("v2.2.1")
-    (tmp_path / "conf.d").mkdir()
-    config = tmp_path / "config.toml"
-    config.write_text(
-        f"version = 3\nimports = ['{tmp_path}/other.toml', 'conf.d/*.toml'] # mine\n"
-        "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n"
-        "runtime_type = 'io.containerd.runc.v2'\noptions.SystemdCgroup = true\n"
-    )
-    return config
-
-
-def in_process(*words: str | Path) -> None:
-    from xpu_runtime.cli.runtime import runtime
-
-    runtime.main([str(word) for word in words], standalone_mode=False)
 
 
 def test_a_folder_of_imported_files_gets_a_file_of_ours_and_config_toml_stays(containerd_2: Path) -> None:
@@ -114,7 +90,7 @@ def test_a_containerd_that_does_not_read_the_file_does_not_decide_what_it_import
     """The device plugin, in its container, has no containerd at all."""
     containerd_says(said)
     (tmp_path / "conf.d").mkdir()
-    table = f"[plugins.'{NAMES[3 - version]}'.containerd"
+    table = f"[plugins.'{NAMES[version][0]}'.containerd"
     config, imported = tmp_path / "config.toml", tmp_path / "conf.d" / "mine.toml"
     config.write_text(f"version = {version}\nimports = ['conf.d/*.toml']\n")
     imported.write_text(
@@ -216,7 +192,7 @@ def test_there_is_one_copy_of_ours_whatever_containerd_is_there(
     containerd_2: Path, other_containerd: Callable[[], bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The newest version that the older one reads.
-    before = containerd_2.read_text().replace("version = 3", "version = 2").replace(*NAMES)
+    before = containerd_2.read_text().replace("version = 3", "version = 2").replace(CRI_3, CRI_2)
     containerd_2.write_text(before)
     drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
     words = ("configure", "containerd", "--config", containerd_2, "--runtime-path")
@@ -233,19 +209,9 @@ def test_there_is_one_copy_of_ours_whatever_containerd_is_there(
     assert (containerd_2.read_text(), drop_in.exists()) == (before, False)
 
 
-def refused(config: Path, *more: str) -> ConfigError:
-    """What `configure` ends with; nothing is written."""
-    before = {path: path.read_bytes() for path in config.parent.rglob("*.toml")}
-    with pytest.raises(ConfigError) as caught:
-        in_process("configure", "containerd", "--config", config, "--runtime-path", PROGRAM, *more)
-    assert {path: path.read_bytes() for path in config.parent.rglob("*.toml")} == before
-    assert caught.value.todo.endswith("; nothing was changed")
-    return caught.value
-
-
 def runc(name: str, body: str) -> str:
     """A file that says this of runc's options."""
-    version = 3 if name == NAMES[0] else 2
+    version = 3 if name == CRI_3 else 2
     return f"version = {version}\n[plugins.'{name}'.containerd.runtimes.runc.options]\n{body}\n"
 
 
@@ -255,10 +221,10 @@ def test_the_runtime_is_made_like_the_runc_of_all_files_in_the_order_in_which_th
     folder = containerd_2.parent / "conf.d"
     # The files that an imported one imports come after all that config.toml does.
     (folder / "10.toml").write_text(
-        "imports = ['../later.toml', '../config.toml']\n" + runc(NAMES[0], "Root = '/10'\nShimCgroup = '/10'")
+        "imports = ['../later.toml', '../config.toml']\n" + runc(CRI_3, "Root = '/10'\nShimCgroup = '/10'")
     )
-    (folder / "20.toml").write_text(runc(NAMES[0], "Root = '/20'\nIoUid = 20\nSystemdCgroup = false"))
-    (containerd_2.parent / "later.toml").write_text(runc(NAMES[0], "IoUid = 7"))
+    (folder / "20.toml").write_text(runc(CRI_3, "Root = '/20'\nIoUid = 20\nSystemdCgroup = false"))
+    (containerd_2.parent / "later.toml").write_text(runc(CRI_3, "IoUid = 7"))
     in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
     xpu = cri((folder / "99-xpu.toml").read_text())["runtimes"]["xpu"]
     assert xpu["options"] == {
@@ -272,7 +238,7 @@ def test_the_runtime_is_made_like_the_runc_of_all_files_in_the_order_in_which_th
 
 def test_a_runc_that_an_imported_file_names_is_not_named_again(containerd_2: Path) -> None:
     containerd_2.write_text("version = 3\nimports = ['conf.d/*.toml']\n")
-    (containerd_2.parent / "conf.d" / "10.toml").write_text(runc(NAMES[0], "SystemdCgroup = true"))
+    (containerd_2.parent / "conf.d" / "10.toml").write_text(runc(CRI_3, "SystemdCgroup = true"))
     in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
     assert list(cri((containerd_2.parent / "conf.d" / "99-xpu.toml").read_text())["runtimes"]) == ["xpu"]
 
@@ -290,20 +256,20 @@ def test_a_file_of_another_version_that_hides_ours_is_refused(containerd_2: Path
     containerd_2.write_text("version = 2\nimports = ['conf.d/*.toml']\n")
     other = containerd_2.parent / "conf.d" / "10.toml"
     other.write_text(
-        runc(NAMES[0], "SystemdCgroup = true").replace(".runc.options]", ".runc]\nruntime_type = 'x'")
+        runc(CRI_3, "SystemdCgroup = true").replace(".runc.options]", ".runc]\nruntime_type = 'x'")
     )
     later = containerd_2.parent / "conf.d" / "999.toml"
     later.write_text("version = 3\n")
     error = refused(containerd_2)
     assert error.what == (
-        f"{other}, which is imported, has tables of plugins.{NAMES[0]}, and containerd 2.2 takes those in "
-        f"the place of ours in plugins.{NAMES[1]}"
+        f"{other}, which is imported, has tables of plugins.{CRI_3}, and containerd 2.2 takes those in "
+        f"the place of ours in plugins.{CRI_2}"
     )
 
 
 def test_a_later_file_with_another_default_runtime_is_refused(containerd_2: Path) -> None:
     later = containerd_2.parent / "conf.d" / "zz.toml"
-    later.write_text(f"version = 3\n[plugins.'{NAMES[0]}'.containerd]\ndefault_runtime_name = 'runc'\n")
+    later.write_text(f"version = 3\n[plugins.'{CRI_3}'.containerd]\ndefault_runtime_name = 'runc'\n")
     assert str(later) in refused(containerd_2, "--set-as-default").what
     in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
 
@@ -321,28 +287,6 @@ def test_ours_from_before_that_has_another_driver_of_cgroups_than_runc_is_told(
     in_process("unconfigure", "containerd", "--config", containerd_2)
     in_process(*words)
     assert capsys.readouterr().err == ""
-
-
-def test_a_file_of_our_name_that_has_more_is_neither_written_nor_removed(containerd_2: Path) -> None:
-    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
-    foo = (
-        "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.foo]\nruntime_type = 'x'\n"
-    )
-    drop_in.write_text(foo)
-    error = refused(containerd_2)
-    assert error.what.startswith(f"{drop_in} has more than our runtime")
-    drop_in.unlink()
-    words = ("--config", containerd_2, "--runtime-path", PROGRAM)
-    in_process("configure", "containerd", *words, "--set-as-default")
-    written = drop_in.read_text()
-    drop_in.write_text(f"{written}[debug]\nlevel = 'debug'\n")
-    assert refused(containerd_2).what.startswith(f"{drop_in} has more than our runtime")
-    with pytest.raises(ConfigError):
-        in_process("unconfigure", "containerd", "--config", containerd_2)
-    assert drop_in.exists()
-    drop_in.write_text(written)
-    in_process("unconfigure", "containerd", "--config", containerd_2)
-    assert not drop_in.exists()
 
 
 def test_a_refusal_ends_the_command_with_1(xpu: Any, containerd_2: Path) -> None:

@@ -43,6 +43,8 @@ AFTER_CONFIGURE = AFTER_UNCONFIGURE = (
 #: The annotations that ask for an XPU must reach the runtime; containerd passes only those named here.
 _ANNOTATIONS = "yoyoworks.com/*"
 _RUNTIME_TYPE = "io.containerd.runc.v2"
+#: What containerd knows without a table, and is named where ours would be the only one.
+_PLAIN_RUNC = {"runtime_type": _RUNTIME_TYPE}
 #: Which program makes a runtime ours, also under another name.
 _PROGRAM = "xpu-container-runtime"
 
@@ -67,23 +69,31 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     if merges and blocks.below(file.path, data, path) is None:
         drop_in = (there or merges)[0]
         edit = _configure_drop_in(drop_in, data, table, containerd, runtime_path, set_as_default)
+        imported = merged.runtime(table, RUNTIME_NAME)
+        if imported and not _is_ours(imported, runtime_path):
+            note = (
+                f"an imported file has a runtimes.{RUNTIME_NAME} of another program's; ours stands over it "
+                "until unconfigure"
+            )
+            edit = edit.replace(notes=(*edit.notes, note))
         return noted(file, (edit,), version, installed is not None, runtime_path, set_as_default)
 
     # A drop-in beside what goes into config.toml would be a second copy; a containerd that does not merge
     # would see no other tables of the CRI plugin.
     set_as_default |= any(blocks.default_of(drop_in.text, containerd) == RUNTIME_NAME for drop_in in there)
-    text, before = file.text, None
+    text = file.text
     notes: tuple[str, ...] = ()
     wanted, added = {**copy.deepcopy(data), **beginning}, dict(beginning)
     present = blocks.below(file.path, data, path)
+    if present is not None and _is_anothers(file, present, path, runtime_path):
+        text, present = blocks.set_aside(text, path), None
+        del blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME]
+        notes = (f"runtimes.{RUNTIME_NAME} was another program's; unconfigure brings that back",)
     ours = _ours(file.path, present, table, runtime_path)
     if present is None:
         for target in (wanted, added):
             _enter(file.path, target, table, containerd, ours)
     elif present != ours:
-        if _is_anothers(file, present, path, runtime_path):
-            before = present
-            notes = (f"runtimes.{RUNTIME_NAME} was another program's; unconfigure brings its values back",)
         blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME] = ours
         text = blocks.changed_at(file.path, text, path, ours)
     default = (blocks.below(file.path, data, containerd) or {}).get(blocks.DEFAULT)
@@ -93,20 +103,29 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
         if changed is None:
             blocks.below(file.path, added, containerd, make=True)[blocks.DEFAULT] = RUNTIME_NAME
         text = changed or text
-    text = blocks.with_block(text, added, file.state is None, before)
+    text = blocks.with_block(text, added, file.state is None)
     blocks.check(file.path, text, wanted, containerd)
-    edits = (Edit(file, text, notes), *(Edit(drop_in, None) for drop_in in there))
+    edits = (Edit(file, text, notes), *_without_ours(there, data, runtime_path))
     return noted(file, edits, version, installed is not None, runtime_path, set_as_default)
 
 
-def _is_anothers(file: TextFile, present: dict[str, Any], path: blocks.Path, runtime_path: str) -> bool:
+def _is_anothers(file: TextFile, present: dict[str, Any], path: blocks.Path, runtime_path: str = "") -> bool:
     """Whether the table of our name is another program's, and not of an installation of ours."""
-    options = present.get("options")
-    program = str(options.get("BinaryName", "")) if isinstance(options, dict) else ""
-    if program == runtime_path or os.path.basename(program) == _PROGRAM:
+    if _is_ours(present, runtime_path):
         return False
     added = blocks.parse(file.path, "".join(block[1] for block in blocks.BLOCK.finditer(file.text)))
-    return blocks.replaced(file.path, file.text) is None and blocks.below(file.path, added, path) is None
+    return blocks.below(file.path, added, path) is None
+
+
+def _is_ours(table: dict[str, Any], runtime_path: str = "") -> bool:
+    """Whether a runtime is an installation of ours, by its program or by what only ours is asked for."""
+    options, annotations = table.get("options"), table.get("pod_annotations")
+    program = str(options.get("BinaryName", "")) if isinstance(options, dict) else ""
+    return (
+        os.path.basename(program) == _PROGRAM
+        or (program != "" and program == runtime_path)
+        or (isinstance(annotations, list) and _ANNOTATIONS in annotations)
+    )
 
 
 def runtime_path(file: TextFile) -> str | None:
@@ -163,12 +182,21 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     """Takes our runtime out, and all that `configure` had to add for it."""
     edits = [_unconfigured(file)] if file.text else []
     data = blocks.parse(file.path, file.text)
-    for drop_in in drop_ins_of(file, data):
-        if drop_in.state is not None:
-            present = blocks.parse(drop_in.path, drop_in.text)
-            _must_be_ours(drop_in, present, containerd_path(drop_in.path, present or data))
+    there = [drop_in for drop_in in drop_ins_of(file, data) if drop_in.state is not None]
+    return (*edits, *_without_ours(there, data))
+
+
+def _without_ours(there: list[TextFile], data: dict[str, Any], runtime_path: str = "") -> list[Edit]:
+    """Removes the drop-ins that have our runtime; ConfigError where one has more. `data` is config.toml's."""
+    edits = []
+    for drop_in in there:
+        present = blocks.parse(drop_in.path, drop_in.text)
+        containerd = containerd_path(drop_in.path, present or data)
+        entry = blocks.below(drop_in.path, present, (*containerd, "runtimes", RUNTIME_NAME))
+        if entry is not None and _is_ours(entry, runtime_path):
+            _must_be_ours(drop_in, present, containerd, runtime_path)
             edits.append(Edit(drop_in, None))
-    return tuple(edits)
+    return edits
 
 
 def _unconfigured(file: TextFile) -> Edit:
@@ -178,15 +206,15 @@ def _unconfigured(file: TextFile) -> Edit:
     added = blocks.parse(file.path, "".join(block[1] for block in blocks.BLOCK.finditer(text)))
     theirs = blocks.parse(file.path, blocks.BLOCK.sub("\n", text))
     kept: dict[str, Any] = {}
-    before = blocks.replaced(file.path, text)
+    ours = (*containerd, "runtimes", RUNTIME_NAME)
 
-    tables = blocks.below(file.path, wanted, containerd) or {}
-    runtimes = tables.get("runtimes", {})
-    if runtimes.pop(RUNTIME_NAME, None) is None:
-        before = None  # somebody has taken ours away: nothing is there to give back
-    elif before is not None:
-        runtimes[RUNTIME_NAME] = before
-    others = blocks.below(file.path, theirs, (*containerd, "runtimes")) or {}
+    runtimes = blocks.below(file.path, wanted, ours[:-1], make=True)
+    tables = blocks.below(file.path, wanted, containerd)
+    present = runtimes.get(RUNTIME_NAME)
+    is_anothers = present is not None and _is_anothers(file, present, ours)
+    if not is_anothers:
+        runtimes.pop(RUNTIME_NAME, None)
+    others = blocks.below(file.path, theirs, ours[:-1]) or {}
     if "runc" in (blocks.below(file.path, added, (*containerd, "runtimes")) or {}):
         # It stays where another runtime came to stand beside it, which would hide containerd's own runc.
         if others.keys() - {RUNTIME_NAME}:
@@ -200,24 +228,19 @@ def _unconfigured(file: TextFile) -> Edit:
             del wanted[key]
     text = blocks.without_blocks(text, kept)
     was_default = (blocks.below(file.path, theirs, containerd) or {}).get(blocks.DEFAULT) == RUNTIME_NAME
-    is_theirs = was_default and before is not None and not blocks.is_default_ours(text)
+    if not is_anothers:
+        text = blocks.brought_back(blocks.changed_at(file.path, text, ours, None))
+        before = blocks.below(file.path, blocks.parse(file.path, text), ours)
+        if before is not None:
+            runtimes[RUNTIME_NAME] = before
+    is_theirs = was_default and RUNTIME_NAME in runtimes and not blocks.is_default_ours(text)
     if tables.get(blocks.DEFAULT) == RUNTIME_NAME and not is_theirs:
         del tables[blocks.DEFAULT]
         text = blocks.without_default(file.path, text, containerd)
         if (default := blocks.default_of(text, containerd)) is not None:
             tables[blocks.DEFAULT] = default
-    ours = (*containerd, "runtimes", RUNTIME_NAME)
-    notes: tuple[str, ...] = ()
-    try:
-        text = blocks.changed_at(file.path, text, ours, before, only=True)
-    except ConfigError:
-        if before is None:
-            raise
-        text = blocks.changed_at(file.path, text, ours, None)
-        del runtimes[RUNTIME_NAME]
-        notes = (f"runtimes.{RUNTIME_NAME} was {before}, and is to be written again by hand",)
     blocks.check(file.path, text, wanted, containerd)
-    return Edit(file, text, notes)
+    return Edit(file, text)
 
 
 def _beginning(file: TextFile, installed: tuple[int, int] | None) -> dict[str, Any]:
@@ -240,23 +263,24 @@ def _configure_drop_in(
 ) -> Edit:
     """The whole file. `data` is config.toml's, whose version it must have: a higher one is refused."""
     present = blocks.parse(file.path, file.text)
-    _must_be_ours(file, present, containerd)
-    mine = blocks.below(file.path, present, (*containerd, "runtimes", RUNTIME_NAME))
+    # config.toml may have been brought to a newer version since.
+    theirs = containerd_path(file.path, present or data)
+    _must_be_ours(file, present, theirs, runtime_path)
+    mine = blocks.below(file.path, present, (*theirs, "runtimes", RUNTIME_NAME))
     wanted: dict[str, Any] = {"version": data["version"]} if "version" in data else {}
     # A runc that it names already was named for a containerd with no other.
-    if "runc" in (blocks.below(file.path, present, (*containerd, "runtimes")) or {}):
+    if "runc" in (blocks.below(file.path, present, (*theirs, "runtimes")) or {}):
         table = {**table, "runtimes": {}}
     _enter(file.path, wanted, table, containerd, _ours(file.path, mine, table, runtime_path))
-    if (
-        set_as_default
-        or (blocks.below(file.path, present, containerd) or {}).get(blocks.DEFAULT) == RUNTIME_NAME
-    ):
+    if set_as_default or (blocks.below(file.path, present, theirs) or {}).get(blocks.DEFAULT) == RUNTIME_NAME:
         blocks.below(file.path, wanted, containerd)[blocks.DEFAULT] = RUNTIME_NAME
     text = file.text if present == wanted else f"{blocks.BEGIN}\n{tomlkit.dumps(wanted)}"
     return Edit(file, text)
 
 
-def _must_be_ours(file: TextFile, present: dict[str, Any], containerd: blocks.Path) -> None:
+def _must_be_ours(
+    file: TextFile, present: dict[str, Any], containerd: blocks.Path, runtime_path: str
+) -> None:
     """ConfigError where a file of our name has something that `configure` does not write, and would lose."""
     others = copy.deepcopy(present)
     others.pop("version", None)
@@ -264,8 +288,10 @@ def _must_be_ours(file: TextFile, present: dict[str, Any], containerd: blocks.Pa
     if table.get(blocks.DEFAULT) == RUNTIME_NAME:
         del table[blocks.DEFAULT]
     runtimes = table.get("runtimes", {})
-    if runtimes.pop(RUNTIME_NAME, None) is not None:
-        runtimes.pop("runc", None)
+    if _is_ours(runtimes.get(RUNTIME_NAME, {}), runtime_path):
+        del runtimes[RUNTIME_NAME]
+        if runtimes.get("runc") == _PLAIN_RUNC:
+            del runtimes["runc"]
     if blocks.without_empty_tables(others):
         raise ConfigError(
             f"{file.path} has more than our runtime, which writes and removes that file as a whole",
@@ -274,7 +300,11 @@ def _must_be_ours(file: TextFile, present: dict[str, Any], containerd: blocks.Pa
 
 
 def _ours(path: str, present: Any, table: dict[str, Any], runtime_path: str) -> dict[str, Any]:
-    """Our table: as it is, or else as that of the default runtime or of runc, with what makes it ours."""
+    """Our table: as it is, or else as that of the default runtime or of runc, with what makes it ours.
+
+    How cgroups are driven is the node's and not a runtime's own: where the default runtime does not say it,
+    runc does.
+    """
     ours = copy.deepcopy(present) if present is not None else _modelled(table)
     ours["runtime_type"] = _RUNTIME_TYPE
     annotations = ours.get("pod_annotations", [])
@@ -284,24 +314,19 @@ def _ours(path: str, present: Any, table: dict[str, Any], runtime_path: str) -> 
     if not isinstance(options, dict):
         raise ConfigError(f"{path}: a runtime's options are not a table", "fix it first; nothing was changed")
     options["BinaryName"] = runtime_path
+    if present is None and (driver := systemd_cgroup(table)) is not None:
+        options["SystemdCgroup"] = driver[1]
     return ours
 
 
 def _modelled(table: dict[str, Any]) -> dict[str, Any]:
-    """The table of a runtime that is as those that are there, the default one first.
-
-    Cgroups have to be driven alike, which is the node's and not a runtime's own: where the default runtime
-    does not say how, runc does.
-    """
+    """A table as that of the default runtime or else of runc, if one of them runs as ours does."""
     names = [name for name in (table.get(blocks.DEFAULT), "runc") if name != RUNTIME_NAME]
     # One without a type is a broken runtime, whose options say all the same what the node is to have.
     models = [copy.deepcopy(merged.runtime(table, name)) for name in names]
-    models = [each for each in models if each.get("runtime_type", _RUNTIME_TYPE) == _RUNTIME_TYPE and each]
-    ours = models[0] if models else {}
-    driver = systemd_cgroup(table)
-    if driver is not None:
-        ours.setdefault("options", {}).setdefault("SystemdCgroup", driver[1])
-    return ours
+    return next(
+        (each for each in models if each and each.get("runtime_type", _RUNTIME_TYPE) == _RUNTIME_TYPE), {}
+    )
 
 
 def _enter(
@@ -312,5 +337,5 @@ def _enter(
     if not table.get("runtimes"):
         # The first table that names a runtime hides the runc that containerd 1 knows without one, and
         # without its default runtime the CRI plugin does not load.
-        runtimes["runc"] = {"runtime_type": _RUNTIME_TYPE}
+        runtimes["runc"] = dict(_PLAIN_RUNC)
     runtimes[RUNTIME_NAME] = ours

@@ -1,8 +1,9 @@
 """config.toml as text: what `configure` writes into it, and how all else in it stays byte for byte.
 
-Ours is a block at the end, or where a table is the file's own, a line with a mark. What tomllib reads decides
-what is there; tomlkit changes tables that the file wrote itself. Whatever was changed is read again and
-compared (`check`). Which table is meant is the caller's to say: nothing here knows a version of containerd.
+Ours is a block at the end, or where a table is the file's own, a line with a mark. Another program's table of
+our name becomes comments. What tomllib reads decides what is there; tomlkit changes a table of ours that the
+file wrote itself. Whatever was changed is read again and compared (`check`). Which table is meant is the
+caller's to say: nothing here knows a version of containerd.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import InlineTable
 
 from xpu_runtime.engines import RUNTIME_NAME
 from xpu_runtime.errors import ConfigError
@@ -39,8 +39,8 @@ _OUR_LINE = re.compile(
     rf'(\r?\n|\A)[^\r\n=]*{DEFAULT}["\']?[ \t]*=[ \t]*"{RUNTIME_NAME}" {_MARK}(?:, before: ([^\r\n]*))?'
 )
 _ANY_DEFAULT = re.compile(rf"""^([^\r\n=#]*{DEFAULT}["']?[ \t]*=[ \t]*)[^\r\n]*""", re.MULTILINE)
-#: In our block: the table of another program's runtime of our name, that ours has taken the place of.
-_BEFORE = f"# xpu: before, runtimes.{RUNTIME_NAME} = "
+#: Begins a line of another program's table, in whose place ours stands.
+_ASIDE = "# xpu: not ours, comes back: "
 _PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -122,15 +122,14 @@ def default_of(text: str, containerd: Path) -> Any:
         return None
 
 
-def with_block(text: str, added: dict[str, Any], is_new: bool, before: dict[str, Any] | None) -> str:
+def with_block(text: str, added: dict[str, Any], is_new: bool) -> str:
     """`text` with a block of ours at its end, or with more in the one that it has.
 
-    `is_new`: there is no file. `before`: a table that ours has taken the place of, for `replaced`.
+    `is_new`: there is no file.
     """
-    if not added and before is None:
+    if not added:
         return text
-    newline, lines = newline_of(text), [] if before is None else [_BEFORE + _inline(before).as_string()]
-    lines += tomlkit.dumps(added).removesuffix("\n").split("\n") if added else []
+    newline, lines = newline_of(text), tomlkit.dumps(added).removesuffix("\n").split("\n")
     block = BLOCK.search(text)
     if block is not None:
         # Above the tables that are there, where the table that holds them has to stand.
@@ -142,20 +141,39 @@ def with_block(text: str, added: dict[str, Any], is_new: bool, before: dict[str,
     return text + ("" if is_new else newline) + newline.join([BEGIN, *lines, _END, ""])
 
 
-def _inline(table: dict[str, Any]) -> InlineTable:
-    inline = tomlkit.inline_table()
-    for key, value in table.items():
-        inline[key] = _inline(value) if isinstance(value, dict) else value
-    return inline
+def set_aside(text: str, keys: Path) -> str:
+    """`text` with each line of the table at `keys` as a comment, for `brought_back`.
+
+    A table that begins or ends within a line is not found: `check` refuses what comes of that.
+    """
+    changed, header = "", Path()
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        said = _keys_of(line)
+        is_header = line.lstrip().startswith("[")
+        if is_header:
+            header = said
+        is_theirs = (header if is_header else (*header, *said))[: len(keys)] == keys
+        is_blank = not line.strip() or line.lstrip().startswith("#")
+        changed += _ASIDE + line if is_theirs and not is_blank else line
+    return changed
 
 
-def replaced(path: str, text: str) -> dict[str, Any] | None:
-    """The table that ours has taken the place of, as our block has it; None where there was none."""
-    for block in BLOCK.finditer(text):
-        for line in block[1].splitlines():
-            if line.startswith(_BEFORE):
-                return dict(parse(path, f"before = {line.removeprefix(_BEFORE)}")["before"])
-    return None
+def _keys_of(line: str) -> Path:
+    """The keys that lead to what a header or a statement is about; none where it is neither by itself."""
+    try:
+        said: Any = tomllib.loads(line)
+    except ValueError:
+        return ()
+    keys: list[str] = []
+    while isinstance(said, dict) and len(said) == 1:
+        keys += said
+        said = said[keys[-1]]
+    return tuple(keys)
+
+
+def brought_back(text: str) -> str:
+    """`text` with what `set_aside` has made comments, as it was."""
+    return re.sub(rf"^{re.escape(_ASIDE)}", "", text, flags=re.MULTILINE)
 
 
 def without_blocks(text: str, kept: dict[str, Any]) -> str:
@@ -171,9 +189,8 @@ def without_blocks(text: str, kept: dict[str, Any]) -> str:
     return text
 
 
-def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None, only: bool = False) -> str:
-    """`text` with what is at `keys`, however it is written, holding what `ours` does, and with `only` nothing
-    else; None removes it.
+def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None) -> str:
+    """`text` with what is at `keys`, however it is written, holding what `ours` does; None removes it.
 
     Our block and what is around it are changed apart: tomlkit garbles a table that goes on further below.
     """
@@ -182,11 +199,11 @@ def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None, on
     for start, end in reversed(list(zip(cuts, cuts[1:]))):
         part = text[start:end]
         if keys[-1] in (below(path, parse(path, part), keys[:-1]) or {}):
-            text = text[:start] + _changed_part(path, part, keys, ours, only) + text[end:]
+            text = text[:start] + _changed_part(path, part, keys, ours) + text[end:]
     return text
 
 
-def _changed_part(path: str, text: str, keys: Path, ours: dict[str, Any] | None, only: bool) -> str:
+def _changed_part(path: str, text: str, keys: Path, ours: dict[str, Any] | None) -> str:
     try:
         document = tomlkit.parse(text)
         above: Any = document
@@ -196,14 +213,10 @@ def _changed_part(path: str, text: str, keys: Path, ours: dict[str, Any] | None,
             del above[keys[-1]]
             return tomlkit.dumps(document)
         table = above[keys[-1]]
-        for key in [key for key in table if only and key not in ours]:
-            del table[key]
         for key, value in ours.items():
             if isinstance(value, dict):
                 # Inline, because tomlkit puts a table's header into the middle of dotted keys.
                 inner = table.setdefault(key, tomlkit.inline_table())
-                for name in [name for name in inner if only and name not in value]:
-                    del inner[name]
                 for name in value:
                     if inner.get(name) != value[name]:
                         inner[name] = value[name]
