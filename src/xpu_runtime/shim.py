@@ -55,9 +55,9 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime, caller: Ca
         raise SpecError(f"a container with an XPU needs its spec in the bundle, not in {path}")
     if not is_hosts_root():
         raise RootlessError
-    unreached = runtimes.unreached(runtime.path, runtime.name)
-    if unreached is not None:
-        raise unreached
+    refused = runtimes.refusal(runtime.path, runtime.name)
+    if refused is not None:
+        raise refused
     mode, _ = start_mode.choose(config, spec, invocation.systemd_cgroup, runtime.name)
     options = ["--log", invocation.log, "--log-format", invocation.log_format] if invocation.log else []
     if mode == start_mode.SPEC:

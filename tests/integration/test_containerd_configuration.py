@@ -184,6 +184,16 @@ LAYOUTS = {
     ),
     "no version": ("", {}),
     "no version, and 2 in a folder": ("", {"10": runc(CRI_2, "SystemdCgroup = true", "version = 2\n")}),
+    "version 2, runc without a type": (
+        f"version = 2\n[{CRI_2}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n",
+        {},
+    ),
+    "version 2, another default runtime that does not say it": (
+        f"version = 2\n[{CRI_2}.containerd]\ndefault_runtime_name = 'nvidia'\n"
+        f"[{CRI_2}.containerd.runtimes.nvidia]\nruntime_type = 'io.containerd.runc.v2'\n"
+        f"[{CRI_2}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n",
+        {},
+    ),
     "another plugin in a folder": (
         runc(CRI_2, "SystemdCgroup = true", "version = 2\n"),
         {"10": "version = 2\n[metrics]\naddress = '127.0.0.1:1'\n"},

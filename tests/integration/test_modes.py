@@ -295,6 +295,9 @@ def test_a_refused_container_leaves_bundle_and_root_as_they_were(node: Node, bun
         assert tree(bundle / "rootfs") == before
 
 
+CGROUPS = "/sys/fs/cgroup"
+
+
 def stand_in(node: Node, says: str) -> Path:
     """runc as a low-level runtime that says it is another one; what it was called for is in `calls`."""
     program = node.folder / "low-level"
@@ -312,16 +315,53 @@ def test_in_front_of_crun_a_refusal_is_the_runtime_s_own_and_crun_is_not_called(
 ) -> None:
     """crun tells of a hook that refuses its exit status alone."""
     stand_in(node, "crun version 1.8.1")
-    node.sim("1xT4")
-    done = node.run(bundles("XPU_MEM=100G"))
-    assert done.returncode == 1
-    assert "xpu: refused: no device has 100G of memory" in done.stderr
-    assert not (node.folder / "calls").exists()
-    shown = node.xpu("explain", "-e", "XPU_MEM=4G").stdout
-    assert "crun does not tell why a hook has refused a container" in shown
+    controllers = f"{CGROUPS}/unified/cgroup.controllers"
+    with node.own_mounts(f"[ ! -e {controllers} ] || mount --bind /dev/null {controllers}"):
+        node.sim("1xT4")
+        done = node.run(bundles("XPU_MEM=100G"))
+        assert done.returncode == 1
+        assert "xpu: refused: no device has 100G of memory" in done.stderr
+        assert not (node.folder / "calls").exists()
+        shown = node.xpu("explain", "-e", "XPU_MEM=4G").stdout
+        assert "crun does not tell why a hook has refused a container" in shown
 
-    node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
-    assert [grant.mode for grant in node.grants()] == ["spec"]
+        node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+        assert [grant.mode for grant in node.grants()] == ["spec"]
+
+
+def test_crun_is_refused_where_it_starts_nothing_before_a_slice_is_booked(
+    node: Node, bundles: Bundles
+) -> None:
+    (node.folder / "controllers").write_text("hugetlb\n")
+    node.configure("low_level_runtimes: [/usr/bin/crun]")
+    hybrid = f"""
+        if [ -e {CGROUPS}/cgroup.controllers ]; then
+            mount -t tmpfs none {CGROUPS}
+            mkdir {CGROUPS}/unified
+            mount -t cgroup2 none {CGROUPS}/unified
+        fi
+        mount --bind {node.folder}/controllers {CGROUPS}/unified/cgroup.controllers"""
+    with node.own_mounts(hybrid):
+        node.sim("1xT4")
+        crun_s_own = node.run(bundles(args=["true"]))
+        assert crun_s_own.returncode != 0 and "hybrid mode not supported" in crun_s_own.stderr
+        told = (
+            "the low-level runtime /usr/bin/crun is crun, which starts no container where cgroup v2 has "
+            f"controllers beside v1 (hugetlb, in {CGROUPS}/unified): name runc in low_level_runtimes in "
+            f"{node.config}, or boot with systemd.unified_cgroup_hierarchy=1\n"
+        )
+        done = node.run(bundles("XPU_MEM=1G"))
+        assert (done.returncode, done.stderr) == (1, f"xpu: {told}")
+        assert node.json("ps") == []
+        explained = node.xpu("explain", "-e", "XPU_MEM=1G", check=False)
+        assert (explained.returncode, explained.stderr) == (1, f"xpu: {told}")
+        (finding,) = about_runtime(node)
+        assert (finding["state"], f"{finding['text']}: {finding['todo']}\n") == ("problem", told)
+
+
+def about_runtime(node: Node) -> list[dict[str, Any]]:
+    findings = json.loads(node.xpu("doctor", "--json", check=False).stdout)["findings"]
+    return [each for each in findings if each["check"] == "low-level runtime"]
 
 
 @pytest.mark.parametrize(
@@ -348,11 +388,7 @@ def test_a_runtime_whose_containers_we_do_not_reach_is_refused_by_name_to_those_
     done = node.xpu("explain", "-e", "XPU_MEM=1G", check=False)
     assert (done.returncode, done.stderr) == (1, f"xpu: {told}")
     assert not (node.folder / "calls").exists()
-    (finding,) = (
-        each
-        for each in json.loads(node.xpu("doctor", "--json", check=False).stdout)["findings"]
-        if each["check"] == "low-level runtime"
-    )
+    (finding,) = about_runtime(node)
     assert (finding["state"], f"{finding['text']}: {finding['todo']}\n") == ("problem", told)
 
     done = node.run(bundles(args=["echo", "as before"]))

@@ -67,7 +67,7 @@ def agent() -> None:
             if not lock.is_held():
                 raise XpuError(
                     f"{path} is not the file that this agent locked: the run folder was removed or made anew",
-                    "start it again: systemctl restart xpu-agent",
+                    "start it again: systemctl restart xpu-agent (or run `xpu agent`)",
                 )
             _log("the agent was stopped: every container has its cap")
     except TimeoutError:

@@ -138,14 +138,14 @@ def explain(
 
 
 def _runtime(config: Config) -> str:
-    """The low-level runtime's name, "" without one; ConfigError for one that no slice reaches."""
+    """The low-level runtime's name, "" without one; ConfigError where no container of it has a slice."""
     try:
         runtime = low_level_runtime.low_level_runtime(config)
     except ConfigError:
         return ""  # a request means the same, and `xpu doctor` names what is missing
-    unreached = low_level_runtime.unreached(runtime.path, runtime.name)
-    if unreached is not None:
-        raise unreached
+    refused = low_level_runtime.refusal(runtime.path, runtime.name)
+    if refused is not None:
+        raise refused
     return runtime.name
 
 

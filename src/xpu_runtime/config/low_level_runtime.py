@@ -35,6 +35,8 @@ _UNREACHED = {
     "kata-runtime": "that of Kata Containers",
     "krun": "crun's krun, which starts virtual machines",
 }
+#: Where crun looks for cgroups (src/libcrun/cgroup.c and cgroup-utils.c).
+_CGROUPS = "/sys/fs/cgroup"
 
 
 class Runtime(Value):
@@ -82,15 +84,34 @@ def own_name(path: str, text: str) -> str:
     return name if name in _UNREACHED else program_name(text) or name
 
 
-def unreached(path: str, name: str) -> ConfigError | None:
-    """Why a container of the runtime with this `own_name` cannot have a slice; None if it can."""
+def refusal(path: str, name: str) -> ConfigError | None:
+    """Why a container of the runtime with this `own_name` cannot have a slice here; None if it can."""
     what = _UNREACHED.get(name)
     if what is None:
-        return None
+        return _refusal_of_crun(path) if name == CRUN else None
     return ConfigError(
         f"the low-level runtime {path} is {what}: its containers have a kernel of their own, which devices "
         "and mounts of this host do not reach",
         f"name runc or crun in low_level_runtimes in {paths.config_file()}",
+    )
+
+
+def _refusal_of_crun(path: str) -> ConfigError | None:
+    """crun makes no cgroup where v2 has a controller beside v1, and comes to that only after a slice is
+    booked. It then calls no hook that would give the slice back."""
+    if os.path.exists(f"{_CGROUPS}/cgroup.controllers"):
+        return None  # v2 alone
+    try:
+        controllers = files.read(f"{_CGROUPS}/unified/cgroup.controllers", 4096).decode().split()
+    except OSError:
+        return None
+    if not controllers:
+        return None
+    return ConfigError(
+        f"the low-level runtime {path} is crun, which starts no container where cgroup v2 has controllers "
+        f"beside v1 ({' '.join(controllers)}, in {_CGROUPS}/unified)",
+        f"name runc in low_level_runtimes in {paths.config_file()}, or boot with "
+        "systemd.unified_cgroup_hierarchy=1",
     )
 
 

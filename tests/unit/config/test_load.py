@@ -18,7 +18,7 @@ from xpu_runtime import version
 from xpu_runtime.config import cache
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.config.load import load
-from xpu_runtime.config.low_level_runtime import find_runtime, low_level_runtime, unreached
+from xpu_runtime.config.low_level_runtime import find_runtime, low_level_runtime, refusal
 from xpu_runtime.config.probe import knows_create_runtime, spec_version, version_text
 from xpu_runtime.errors import ConfigError
 
@@ -289,6 +289,15 @@ def test_a_runtime_is_asked_for_its_version_once_and_again_when_it_was_replaced(
     assert asked.read_text() == "x\nx\n"
 
 
+@pytest.fixture
+def cgroup_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What crun takes for /sys/fs/cgroup: a host that has v1 alone."""
+    root = tmp_path / "cgroup"
+    root.mkdir()
+    monkeypatch.setattr("xpu_runtime.config.low_level_runtime._CGROUPS", str(root))
+    return root
+
+
 @pytest.mark.parametrize(
     ("file", "first", "name", "is_reached"),
     [
@@ -302,16 +311,37 @@ def test_a_runtime_is_asked_for_its_version_once_and_again_when_it_was_replaced(
     ],
 )
 def test_a_runtime_is_what_it_says_it_is(
-    tmp_path: Path, run_dir: Path, config_file: Path, file: str, first: str, name: str, is_reached: bool
+    tmp_path: Path,
+    run_dir: Path,
+    config_file: Path,
+    cgroup_root: Path,
+    file: str,
+    first: str,
+    name: str,
+    is_reached: bool,
 ) -> None:
     path = program(tmp_path / file, f"echo '{first}'; echo 'spec: 1.1.0'")
     runtime = low_level_runtime(DEFAULTS.replace(low_level_runtimes=(str(path),)))
     assert runtime.name == name
-    refusal = unreached(runtime.path, runtime.name)
-    assert (refusal is None) is is_reached
-    if refusal is not None:
-        assert refusal.what.startswith(f"the low-level runtime {path} is ")
-        assert refusal.todo == f"name runc or crun in low_level_runtimes in {config_file}"
+    refused = refusal(runtime.path, runtime.name)
+    assert (refused is None) is is_reached
+    if refused is not None:
+        assert refused.what.startswith(f"the low-level runtime {path} is ")
+        assert refused.todo == f"name runc or crun in low_level_runtimes in {config_file}"
+
+
+def test_crun_is_refused_where_cgroup_v2_has_controllers_beside_v1(cgroup_root: Path) -> None:
+    beside = cgroup_root / "unified" / "cgroup.controllers"
+    beside.parent.mkdir()
+    beside.write_text("")
+    assert refusal("/usr/bin/crun", "crun") is None
+    beside.write_text("hugetlb misc\n")
+    refused = refusal("/usr/bin/crun", "crun")
+    assert refused is not None and f"beside v1 (hugetlb misc, in {cgroup_root}/unified)" in refused.what
+    assert refusal("/usr/sbin/runc", "runc") is None
+    # v2 alone, with a cgroup of that name.
+    (cgroup_root / "cgroup.controllers").write_text("hugetlb misc\n")
+    assert refusal("/usr/bin/crun", "crun") is None
 
 
 def test_what_is_known_of_one_runtime_stays_when_another_is_asked(tmp_path: Path, run_dir: Path) -> None:

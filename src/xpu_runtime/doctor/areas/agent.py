@@ -18,6 +18,7 @@ from xpu_runtime.linux import holders
 
 ORDER = 95
 _CHECK = "agent"
+_RESTART = "systemctl restart xpu-agent (without systemd: end it, and run `xpu agent`)"
 
 
 def look(machine: Machine) -> Iterator[Finding]:
@@ -26,7 +27,7 @@ def look(machine: Machine) -> Iterator[Finding]:
             grp.getgrnam(group)
         except KeyError:
             text = f"metrics.group: there is no group {group}: root alone can read {metrics_service.SOCKET}"
-            todo = f"groupadd --system {group}, or correct it; then: systemctl restart xpu-agent"
+            todo = f"groupadd --system {group}, or correct it; then: {_RESTART}"
             yield finding.warning(_CHECK, text, todo)
     running = status.ask()
     if running is None:
@@ -35,7 +36,7 @@ def look(machine: Machine) -> Iterator[Finding]:
         if holding:
             text = f"xpu agent runs ({listed([str(each) for each in holding])}) and does not answer on "
             text += f"{paths.in_run_dir(status.SOCKET)}: it hangs, or that socket is not its own"
-            yield finding.problem(_CHECK, text, "see its log; to start it anew: systemctl restart xpu-agent")
+            yield finding.problem(_CHECK, text, f"see its log; to start it anew: {_RESTART}")
             return
         grants = [grant for grant in machine.grants or () if sharing.depends_on_others(grant)]
         needing = [grant for grant in grants if survivors.has_processes(grant)]
@@ -65,7 +66,7 @@ def _not_read_again(config: Config, read: dict[str, str | None] | None) -> Itera
     changed = [f"metrics.{key}" for key, value in asked.items() if read.get(key) != value]
     if changed:
         text = f"{' and '.join(changed)}: changed since xpu agent has started, which reads it then"
-        yield finding.warning(_CHECK, text, "systemctl restart xpu-agent: containers do not notice")
+        yield finding.warning(_CHECK, text, f"{_RESTART}: containers do not notice")
 
 
 def _strict(each: dict[str, Any]) -> Finding:

@@ -3,7 +3,6 @@ theirs (start/created.py)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from xpu_runtime import finding
@@ -19,8 +18,6 @@ ORDER = 60
 _CHECK = "low-level runtime"
 #: Those that our tests run.
 _TRIED = ["runc", "crun"]
-#: Where v2 is on a hybrid host, for crun.
-_BESIDE_V1 = "/sys/fs/cgroup/unified"
 
 
 def look(machine: Machine) -> Iterator[Finding]:
@@ -58,24 +55,16 @@ def _new_ones(machine: Machine) -> Iterator[Finding]:
         todo = f"run `{path} --version` yourself; install it again, or name another in low_level_runtimes"
         yield finding.problem(_CHECK, f"{path} --version fails", todo)
         return
-    unreached = low_level_runtime.unreached(path, low_level_runtime.own_name(path, text))
-    if unreached is not None:
-        yield finding.problem(_CHECK, unreached.what, unreached.todo)
+    name = low_level_runtime.own_name(path, text)
+    refused = low_level_runtime.refusal(path, name)
+    if refused is not None:
+        yield finding.problem(_CHECK, refused.what, refused.todo)
         return
-    yield of_version(
-        path, text.splitlines()[0].strip(), cgroups.mounted(), low_level_runtime.own_name(path, text)
-    )
+    yield of_version(path, text.splitlines()[0].strip(), cgroups.mounted(), name)
 
 
 def of_version(path: str, version: str, mounted: list[cgroups.Hierarchy], name: str) -> Finding:
     """What this version of the runtime `name` at `path` means with these hierarchies of cgroups."""
-    # crun's src/libcrun/cgroup.c: where v2 is mounted beside v1, it refuses if v2 has a controller.
-    if name == "crun" and _beside_v1_with_controllers():
-        text = (
-            f"{path} ({version}) starts no container here: cgroup v2 has controllers beside v1 ({_BESIDE_V1})"
-        )
-        todo = "take runc (low_level_runtimes), or boot with systemd.unified_cgroup_hierarchy=1"
-        return finding.problem(_CHECK, text, todo)
     # Debian 11's: it puts containers into v1 alone where both are mounted; 1.1 puts them into both.
     if version.startswith("runc version 1.0.") and {each.version for each in mounted} == {1, 2}:
         text = f"{path} ({version}) makes no cgroup v2 folders beside v1: library holds what needs one"
@@ -85,11 +74,3 @@ def of_version(path: str, version: str, mounted: list[cgroups.Hierarchy], name: 
         text = f"{path} ({version}): we have not tried it"
         return finding.warning(_CHECK, text, f"take {listed(_TRIED)} if containers do not start")
     return finding.ok(_CHECK, f"{path} ({version})")
-
-
-def _beside_v1_with_controllers() -> bool:
-    try:
-        with open(os.path.join(_BESIDE_V1, "cgroup.controllers")) as file:
-            return bool(file.read().strip())
-    except OSError:
-        return False
