@@ -345,6 +345,9 @@ def docker(engines: Engines, dockerd: Daemon, node: Node) -> Iterator[Docker]:
     found = Docker(engines)
     engines.containerd.ensure()
     dockerd.ensure()
+    # Where a test has started containerd anew dockerd dials it after a while, and till then starts nothing.
+    parts = ("version", "--format", "{{json .Server.Components}}")
+    until(lambda: '"containerd"' in found(*parts).out, "docker has found containerd")
     yield found
     engines.containerd.ensure()
     dockerd.ensure()
