@@ -1,5 +1,5 @@
 /*
- * Graphs' memory: nodes that allocate.
+ * Memory of graphs (CUgraph): nodes that allocate (cuGraphAddMemAllocNode), and captured allocations.
  */
 #ifndef XPU_INTERPOSER_GRAPH_H
 #define XPU_INTERPOSER_GRAPH_H

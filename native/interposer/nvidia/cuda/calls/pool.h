@@ -1,5 +1,5 @@
 /*
- * What the synchronising calls tell the pools.
+ * Memory pools (CUmemoryPool, cuMemAllocAsync): what synchronising calls tell them.
  */
 #ifndef XPU_INTERPOSER_POOL_H
 #define XPU_INTERPOSER_POOL_H

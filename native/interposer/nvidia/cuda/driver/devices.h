@@ -1,5 +1,5 @@
 /*
- * Which device of the pages CUDA means.
+ * Which device of the container's pages a CUdevice, a CUcontext or a memory location means.
  */
 #ifndef XPU_INTERPOSER_DEVICES_H
 #define XPU_INTERPOSER_DEVICES_H
@@ -16,7 +16,8 @@ CUresult xpu_permitted(void);
 int xpu_index_of(CUdevice device);
 /* The same, with the driver's error where it does not say which device that is. */
 CUresult xpu_find_index(CUdevice device, int *index);
-/* The same by one load: -1 also where it has not been looked up yet. Who has an index has valid pages. */
+/* The same by one load: -1 also where it has not been looked up yet. Where there is an index the pages
+ * are valid. */
 enum { XPU_NUMBERS = 64, XPU_FIRST_INDEX = 2 };
 extern uint8_t xpu_indexes[XPU_NUMBERS] __attribute__((visibility("hidden")));
 

@@ -1,7 +1,8 @@
 /*
- * Memory that is bound to an object of several devices: a multicast object or a logical endpoint. It lives
- * until it is unbound or the object ends, whatever becomes of its own handles: so each binding is a reference
- * to it, as a mapping is. Other processes may have the object open: bound memory counts as exported.
+ * Memory that is bound to an object of several devices: a multicast object (cuMulticastBindMem) or a logical
+ * endpoint (cuLogicalEndpointBindMem). It lives until it is unbound or the object ends, whatever becomes of
+ * its own handles: so each binding is a reference to it, as a mapping is. Other processes may have the object
+ * open: bound memory counts as exported.
  */
 #ifndef XPU_INTERPOSER_BINDINGS_H
 #define XPU_INTERPOSER_BINDINGS_H

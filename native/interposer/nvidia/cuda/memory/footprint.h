@@ -1,5 +1,5 @@
 /*
- * What an executable graph may take at most, by device.
+ * What an executable graph (CUgraphExec) may take at most for its allocations, by device.
  */
 #ifndef XPU_INTERPOSER_FOOTPRINT_H
 #define XPU_INTERPOSER_FOOTPRINT_H

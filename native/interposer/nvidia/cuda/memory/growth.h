@@ -1,6 +1,6 @@
 /*
- * Calls that take memory which only the driver knows (contexts, modules): begin, the real call, end; and how
- * what they took is kept.
+ * Calls that take memory which only the driver knows (cuCtxCreate, cuModuleLoad): begin, the real call, end;
+ * and how what they took is kept.
  */
 #ifndef XPU_INTERPOSER_GROWTH_H
 #define XPU_INTERPOSER_GROWTH_H

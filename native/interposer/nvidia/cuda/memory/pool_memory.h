@@ -1,5 +1,6 @@
 /*
- * Memory that the driver has reserved for a pool, or for the graphs of a device, used or not.
+ * Memory that the driver has reserved for a CUmemoryPool, or for the graphs of a device, used or not
+ * (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).
  *
  * The driver reports one sum for each, at no certain moment of a call. So the account holds what it reported
  * last, and what calls under way were admitted for as far as that may not be in the report yet: never both.

@@ -1,5 +1,6 @@
 /*
- * Memory that other processes have open, or that is theirs.
+ * Memory that other processes have open, or that is theirs: by IPC handles (cuIpcGetMemHandle) and exported
+ * file descriptors (cuMemExportToShareableHandle).
  */
 #ifndef XPU_INTERPOSER_SHARE_H
 #define XPU_INTERPOSER_SHARE_H

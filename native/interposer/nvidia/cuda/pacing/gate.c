@@ -24,8 +24,8 @@ enum {
     /* What a thread takes from the budget at once. More saves shared work; what an idle thread keeps of it is
      * not lost, but is not another's either. */
     LEASE_NS = 200000,
-    /* Work under way beyond which a launch waits. It must outlast a delay of who measures; and what
-     * is under way cannot be taken back when the share shrinks. */
+    /* Work under way beyond which a launch waits. It must outlast a delay of the sampler; and what is under
+     * way cannot be taken back when the share shrinks. */
     DEPTH_NS = 20000000,
     /* How long it waits for that at least: the work under way may itself wait for this launch. Work of its
      * own stream can do so only by way of the program. */

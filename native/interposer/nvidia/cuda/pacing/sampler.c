@@ -36,7 +36,8 @@ enum {
     OFTEN_NS = 600000,
     SELDOM_NS = 2000000,
     LEAST_PAUSE_NS = 50000,
-    /* A stream in which nothing was launched for so long is marked from here: who launches does so else. */
+    /* A stream in which nothing was launched for so long is marked from here; until then, by the
+     * next launch. */
     LATE_NS = 100000,
     /* Where a launch never has to wait (a cap of 100), the thread goes on looking for so long after the last
      * work: to wake it for each launch would be all that the cap costs. */
@@ -60,7 +61,7 @@ static uint32_t asleep;    /* atomic; the futex that it sleeps at: 1 while it do
 static uint32_t asked;     /* looks that the program has asked the thread for; atomic, a futex */
 static uint32_t answered;  /* of these, those that have been; atomic, a futex */
 static uint32_t ended;     /* the process ends: no more calls of the driver; atomic */
-static uint32_t looking;   /* taken by who looks: the thread, or one of the program's; atomic */
+static uint32_t looking;   /* taken to look: by the thread, or one of the program's; atomic */
 static uint64_t
     looked_at; /* when a thread of the program looked last, and when it places a probe again; atomic */
 static uint64_t due;
@@ -80,7 +81,7 @@ static long futex(uint32_t *word, int operation, uint32_t value, uint64_t within
     return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, within_ns ? &time : NULL, NULL, 0);
 }
 
-static struct xpu_timeline timeline; /* of who looks */
+static struct xpu_timeline timeline; /* with `looking` taken */
 
 /* A look that comes when it was due places a probe. One that comes when the program asks for it does not:
  * that is after a wait as a rule, when the turn is the program's own. */
@@ -155,7 +156,7 @@ static void end_look(void) { __atomic_store_n(&looking, 0, __ATOMIC_RELEASE); }
 
 /* From one look to the next. Not at equal distances: others' work may come at such, too. */
 static uint64_t distance(bool others) {
-    static uint32_t seed = 1; /* of who looks */
+    static uint32_t seed = 1; /* with `looking` taken */
     seed = seed * 1664525u + 1013904223u;
     uint64_t usual = others ? OFTEN_NS : SELDOM_NS;
     return usual / 2 + (usual * (seed >> 8) >> 24);

@@ -1,7 +1,7 @@
 /*
- * Measuring: markers are read, it is probed whose turn it is, and what launches were charged is settled with
- * what they have used. Who looks is a thread of ours, one a process; where that cannot be started, the
- * program's.
+ * The sampler: it reads the CUevents that mark where work begins and ends (cuEventElapsedTime), probes whose
+ * turn on the device it is, and settles what launches were charged with what they have used. It is a thread
+ * of ours, one a process. Where that cannot be started, threads of the program do its work.
  */
 #ifndef XPU_INTERPOSER_SAMPLER_H
 #define XPU_INTERPOSER_SAMPLER_H
@@ -17,7 +17,7 @@ void xpu_sampler_wake(void);
 void xpu_sampler_look(void);
 /* On this thread of the program, if `xpu_sampler_without_thread` and nobody has looked just now. */
 void xpu_sampler_look_without_thread(void);
-/* Waits until who looks is in no call of the driver for this tracker, some tenths of a second at most. */
+/* Waits until the sampler is in no call of the driver for this tracker, some tenths of a second at most. */
 void xpu_sampler_leave(struct xpu_tracker *tracker);
 
 /* Whether only threads of the program look: no other can be started, or the program is ending. */

@@ -6,7 +6,7 @@
 
 #include "tracker.h"
 
-/* By all that is known of the tracker's context now. For who looks. */
+/* By all that is known of the tracker's context now. For the sampler. */
 void xpu_settle(struct xpu_tracker *tracker);
 /* Puts a tracker out of use whose context has ended, or is about to; its predictions are given up. */
 void xpu_tracker_drop(struct xpu_tracker *tracker);

@@ -68,7 +68,7 @@ struct xpu_tracked_stream *xpu_tracked_stream(struct xpu_tracker *tracker, CUstr
             return on;
         if (found)
             continue;
-        /* First, as who finds the key is to be seen at once. */
+        /* First: the sampler has to see the place as soon as a thread finds the key there. */
         unsigned place = (home + i) % XPU_TRACKER_STREAMS;
         __atomic_fetch_or(&tracker->taken[place / 64], UINT64_C(1) << place % 64, __ATOMIC_RELEASE);
         if (__atomic_compare_exchange_n(&on->key, &found, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||

@@ -1,5 +1,6 @@
 /*
- * What has happened in a tracker since the last look, in the order of the device's clock.
+ * The timeline: what CUevents say has happened in a tracker since the last look, in the order of the device's
+ * clock.
  */
 #ifndef XPU_INTERPOSER_TIMELINE_H
 #define XPU_INTERPOSER_TIMELINE_H

@@ -32,7 +32,8 @@ enum {
 };
 
 static struct xpu_tracker *trackers[XPU_TRACKERS]; /* atomic */
-/* Who may make which tracker. It is not held while one is made: that takes calls of the driver. */
+/* Decides which thread makes which tracker. It is not held while one is made: that takes calls of the
+ * driver. */
 static pthread_mutex_t claiming = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext being_made[XPU_TRACKERS]; /* by a tracker's number */
 /* Contexts of devices without a cap, and those in which no tracker could be made. */

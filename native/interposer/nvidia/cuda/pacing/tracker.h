@@ -1,10 +1,10 @@
 /*
- * A tracker: what the pacer has in one context of this process: events for markers and probes, a stream of
- * its own for the probes, and for each stream of the program what was launched and is not measured yet.
+ * A tracker: what the pacer has in one CUcontext of this process: CUevents for markers and probes, a CUstream
+ * of its own for the probes, and for each CUstream of the program what was launched and is not measured yet.
  *
- * Threads of the program place markers, who looks (sampler.c: one at a time, a thread of
- * ours as a rule) reads them. Nobody waits for anybody: a
- * stream's state is changed by whoever takes its flag, and who finds it taken leaves a note and goes on.
+ * Threads of the program place markers; the sampler (sampler.h: one thread at a time) reads them. No thread
+ * waits for another: a stream's state is changed by the thread that takes its flag, and one that finds it
+ * taken leaves a note and goes on.
  */
 #ifndef XPU_INTERPOSER_TRACKER_H
 #define XPU_INTERPOSER_TRACKER_H
@@ -59,7 +59,7 @@ struct xpu_marker {
 
 struct xpu_tracked_stream {
     uint64_t key;            /* 0: free; atomic */
-    uint32_t flag;           /* taken by who changes what follows; atomic */
+    uint32_t flag;           /* taken to change what follows; atomic */
     uint32_t launching;      /* threads between the begin and the end of a launch; atomic */
     uint32_t missed;         /* launches that found the flag taken; atomic */
     uint64_t missed_ns;      /* their predicted time; atomic */
@@ -72,7 +72,7 @@ struct xpu_tracked_stream {
     uint16_t next;           /* the number of an event for the next marker, and 1; 0: none yet */
     uint32_t placed, read;   /* counts of markers; atomic */
     uint8_t pending[XPU_TRACKER_PENDING]; /* numbers of their events, by count */
-    /* Of who looks: */
+    /* Of the sampler: */
     bool active;     /* its work has begun; read by others, too: atomic */
     int64_t stamped; /* the time of the last marker that was read, or is to be; of the device's clock */
     double used_before, each_before, passed_before, waited_before; /* the measure's, at the last marker */
@@ -92,7 +92,7 @@ struct xpu_probe {
 
 struct xpu_tracker {
     CUcontext context; /* NULL: free; atomic */
-    uint32_t using;    /* who looks is in a call of the driver for it; atomic */
+    uint32_t using;    /* the sampler is in a call of the driver for it; atomic */
     uint32_t ending;   /* calls that may end the context are under way, so many; atomic */
     /* From here on nobody looks unless there is a context. */
     int device;             /* index in the pages */
@@ -115,7 +115,7 @@ struct xpu_tracker {
     struct xpu_marker markers[XPU_TRACKER_EVENTS];
     uint64_t taken[XPU_TRACKER_STREAMS / 64]; /* bits: places that have been a stream's; atomic */
     struct xpu_tracked_stream streams[XPU_TRACKER_STREAMS];
-    /* Of who looks: */
+    /* Of the sampler: */
     CUevent probe_events[XPU_TRACKER_PROBES], reference;
     struct xpu_probe probed[XPU_TRACKER_PROBES];
     uint32_t probes_placed, probes_read;
@@ -209,7 +209,7 @@ void xpu_stream_gather(struct xpu_tracked_stream *on);
 bool xpu_may_mark(struct xpu_tracker *tracker, CUstream stream);
 /* Whether calls with the stream are recorded in a graph, or none is possible. */
 bool xpu_is_recorded(CUstream stream);
-/* Markers that are not read yet, for who looks. */
+/* Markers that are not read yet, for the sampler. */
 static inline struct xpu_marker *xpu_marker_first(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
                                                   uint32_t number, CUevent *event) {
     if (number == __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE))

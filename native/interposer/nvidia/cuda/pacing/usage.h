@@ -1,5 +1,6 @@
 /*
- * What launches have used, from what has happened in a tracker (timeline.h). For who looks.
+ * What launches have used of the device's time, from what has happened in a tracker (timeline.h). For the
+ * sampler.
  */
 #ifndef XPU_INTERPOSER_USAGE_H
 #define XPU_INTERPOSER_USAGE_H
