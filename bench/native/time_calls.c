@@ -6,8 +6,9 @@
  *                               what else the machine does falls out
  *   time-calls pairs COUNT      allocates and frees COUNT times; prints how long that took
  *   time-calls launches THREADS COUNT  each thread launches a kernel COUNT times in a stream of its own;
- * prints how much processor time that took all of them time-calls start            loads libcuda, initializes
- * it, makes a context; prints how long each took, and when the last had ended
+ *                               prints how much processor time that took all of them
+ *   time-calls start            loads libcuda, initializes it, makes a context; prints how long each took,
+ *                               and when the last had ended
  *
  * With --wait before these it says "ready" and goes on when its standard input ends. Times are in
  * nanoseconds of CLOCK_MONOTONIC. The last number of pairs and start is what it stood in line for a processor
