@@ -104,7 +104,7 @@ def _figures() -> Callable[[bytes], bytes]:
 
 def _metrics_without_driver(why: str) -> bytes:
     """What the ledger counts. Made in a process of its own: it needs modules that what serves has not."""
-    from xpu_runtime.doctor import bounded  # only ever where a driver hangs
+    from xpu_runtime.linux import bounded  # only ever where a driver hangs
 
     def text() -> bytes:
         from xpu_runtime.cli import metrics

@@ -14,14 +14,14 @@ import click
 
 from xpu_runtime import granting
 from xpu_runtime.config.defaults import Config
-from xpu_runtime.doctor import bounded
-from xpu_runtime.doctor.bounded import Answer
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import CORES, Grant
 from xpu_runtime.limits import enforce, sharing, unaccounted, unaccounted_time
 from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.unaccounted import Amounts
 from xpu_runtime.limits.usage import OfDrivers, Usage
+from xpu_runtime.linux import bounded
+from xpu_runtime.linux.bounded import Answer
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
 

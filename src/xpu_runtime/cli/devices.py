@@ -27,12 +27,12 @@ from xpu_runtime.cli.table import (
     wrapped,
 )
 from xpu_runtime.config.load import load
-from xpu_runtime.doctor.bounded import Answer
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, registry
+from xpu_runtime.linux.bounded import Answer
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, marks
 from xpu_runtime.vendors import inventory as node

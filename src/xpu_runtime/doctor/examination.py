@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any
 
 from xpu_runtime import registered
-from xpu_runtime.doctor import bounded, release
+from xpu_runtime.doctor import release
 from xpu_runtime.doctor.machine import Machine, ask
 from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding, printable, unknown
 from xpu_runtime.ledger.layout import VERSION as LEDGER_LAYOUT
 from xpu_runtime.limits import pages
+from xpu_runtime.linux import bounded
 
 #: Seconds for all areas, which look at the same time.
 _AREAS_S = 30.0

@@ -10,10 +10,10 @@ from typing import Any
 
 from xpu_runtime import paths
 from xpu_runtime.config.defaults import DEFAULTS, Config
-from xpu_runtime.doctor import bounded
 from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.linux import bounded
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
