@@ -384,7 +384,7 @@ def test_a_driver_that_hangs_makes_all_unhealthy_and_nothing_else_hang(
         os.kill(each, signal.SIGSTOP)
     try:
         until(lambda: kubelet.healthy(MEMORY) == 0, "nothing is offered")
-        assert "has not answered for 2 s" in plugin.log()
+        assert "the driver does not answer: it did not end within 2 s" in plugin.log()
         kubelet.stop()
         kubelet.registered.clear()
         kubelet.start()

@@ -6,7 +6,6 @@ What is asked is known where it is used: vendors/discovery.py, limits/usage.py, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,9 +26,6 @@ from xpu_runtime.vendors.inventory import Inventory
 
 #: Seconds that a command waits for drivers; to open one takes a second or two.
 _DRIVER_S = 8.0
-#: Seconds until one that hung is asked again; twice as many each time, up to the last. A process that hangs
-#: in the kernel stays there, and `--watch` would make more and more of them.
-_AGAIN_S, _LONGEST_AGAIN_S = 60.0, 600.0
 _HANGS = "see whether the driver's own tools answer, and `xpu doctor`"
 
 
@@ -37,33 +33,23 @@ class DriverHangsError(DeviceError):
     """The driver has not answered."""
 
 
-class _Hung:
-    """What is known of a driver that hung, of all questions of this command."""
-
-    until = 0.0
-    pause = _AGAIN_S
-    answer = Answer(())
+#: With the driver, of all questions of this command: `--watch` would make more and more processes that hang.
+_patience = bounded.Patience()
 
 
 def one(call: Callable[[], Any], seconds: float = _DRIVER_S) -> Answer:
     """As `bounded.one`; of a driver that hung, for a while, that it does."""
-    if time.monotonic() < _Hung.until:
-        return _Hung.answer
+    if (last := _patience.last()) is not None:
+        return last
     answer = bounded.one(call, seconds)
     if answer.died:  # of its library
         answer = answer.replace(error=f"asking the driver failed: {answer.error}", todo=_HANGS)
     if answer.hung:
         answer = answer.replace(error=f"the driver did not answer within {seconds:.0f} s", todo=_HANGS)
-        _Hung.until, _Hung.answer = time.monotonic() + _Hung.pause, answer
-        _Hung.pause = min(2 * _Hung.pause, _LONGEST_AGAIN_S)
+        _patience.take(answer)
     else:
-        _Hung.pause = _AGAIN_S
+        _patience.reset()
     return answer
-
-
-def why(answer: Answer) -> str:
-    """Why there is no (further) answer, in a line; "" where there is all of it."""
-    return str(DeviceError(answer.error, answer.todo)) if answer.error else ""
 
 
 def inventory(config: Config) -> Inventory:
@@ -95,7 +81,7 @@ def clear(config: Config, grants: list[Grant]) -> None:
     all the same."""
     if not any(enforce.must_lift(grant) for grant in grants):
         granting.clear(config, grants)
-    elif problem := why(one(lambda: granting.clear(config, grants))):
+    elif problem := one(lambda: granting.clear(config, grants)).why:
         click.echo(f"xpu: limits of what is given back may still be in force: {problem}", err=True)
 
 
@@ -105,7 +91,7 @@ def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -
 
     def ask() -> OfDrivers:
         answer = one(lambda: Usage(devices).of_drivers(grants), seconds)
-        return answer.values[0] if answer.values else OfDrivers({}, {}, (why(answer),), silent=True)
+        return answer.values[0] if answer.values else OfDrivers({}, {}, (answer.why,), silent=True)
 
     return Usage(devices, ask)
 

@@ -152,7 +152,7 @@ def _entries(
         uses = ledger.uses()
     answer = Answer(()) if hangs else asking.one(lambda: _asked(inventory))
     sensors, busy, errors = answer.values[0] if answer.values else ({}, {}, [])
-    errors += [asking.why(answer)] if answer.error else []
+    errors += [answer.why] if answer.error else []
     problems = [*hangs, *(f"what is in use is not known: {error}" for error in dict.fromkeys(errors))]
     entries = []
     for device in inventory.devices:

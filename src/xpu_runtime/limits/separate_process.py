@@ -1,31 +1,26 @@
 """A change of limits that is made in another process, so that a driver which hangs blocks only that one.
 
-A limit changes while the ledger is locked (resize.py), and a call into a driver can hang for ever, where no
-signal reaches it. Then only the child hangs, which has no lock, and the caller goes on after a few seconds.
-What the child was asked for last may still come into force when the driver answers again: repeating the
-change puts that right. It knows no driver: any backend's own change can be made there.
+A limit changes while the ledger is locked (resize.py), and a call into a driver can hang for ever
+(linux/bounded.py). What was asked for last may still come into force when the driver answers again: repeating
+the change puts that right. It knows no driver: any backend's own change can be made there.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import socket
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-from xpu_runtime.errors import DeviceError, XpuError
+from xpu_runtime.errors import DeviceError
 from xpu_runtime.limits.backend import Change
 from xpu_runtime.linux import child
+from xpu_runtime.linux.bounded import Asked
 
 #: Seconds for the driver's start, before anything is locked.
 _START_S = 20.0
 #: Seconds for all calls together while the ledger is locked: less than a container's end waits for it.
 LOCKED_S = 4.0
-#: And for the end of the process, which takes milliseconds unless it hangs.
-_END_S = 1.0
-_MOST_BYTES = 1 << 16
 
 
 class SeparateProcess(Change):
@@ -35,31 +30,21 @@ class SeparateProcess(Change):
     """
 
     def __init__(self, change: Change) -> None:
-        self._change = change
+        self._asked = Asked(partial(_open, change))
         self._until = 0.0
-        #: The number of the last question: the answer to an interrupted one comes before the next one's.
-        self._asked = 0
         self._problem: DeviceError | None = None
 
     def __enter__(self) -> SeparateProcess:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        own = os.getpid()
-        self._child = os.fork()
-        if self._child == 0:
-            self._socket.close()
-            _serve(self._change, theirs, own)
-        theirs.close()
         self._allow(_START_S)
         try:
-            self._answer()
+            self._ask()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        child.end(self._child, _END_S)
+        self._asked.close()
 
     def locked(self) -> None:
         self._allow(LOCKED_S)
@@ -68,7 +53,7 @@ class SeparateProcess(Change):
         self._ask(position, kind, value)
 
     def in_use(self, position: int, kind: str) -> int:
-        return int(self._ask(position, kind, None))
+        return int(self._ask(position, kind))
 
     def _allow(self, seconds: float) -> None:
         """All calls from here on end within `seconds`."""
@@ -77,69 +62,31 @@ class SeparateProcess(Change):
     def _ask(self, *request: object) -> Any:
         if self._problem is not None:
             raise self._problem
-        self._asked += 1
-        try:
-            self._socket.send(json.dumps([self._asked, *request]).encode())
-        except OSError:
-            raise self._died() from None
-        return self._answer()
-
-    def _answer(self) -> Any:
-        number = -1
-        while number != self._asked:
-            left = max(0.0, self._until - time.monotonic())
-            if not select.select([self._socket], [], [], left)[0]:
-                self._problem = DeviceError(
-                    "the driver does not answer (see whether its own tools do)",
-                    "repeat the change when it does: `xpu inspect` shows what is in force",
-                )
-                raise self._problem
-            try:
-                answer = self._socket.recv(_MOST_BYTES)
-            except OSError:
-                answer = b""
-            if not answer:
-                raise self._died()
-            number, value, what, todo = json.loads(answer)
-        if what:
-            raise DeviceError(what, todo)
-        return value
-
-    def _died(self) -> DeviceError:
-        self._problem = DeviceError("the process that asks the driver has died", "repeat the change")
-        return self._problem
+        self._asked.ask(request, max(0.0, self._until - time.monotonic()))
+        answer = self._asked.wait()
+        assert answer is not None
+        if answer.hung:
+            self._problem = DeviceError(
+                "the driver does not answer (see whether its own tools do)",
+                "repeat the change when it does: `xpu inspect` shows what is in force",
+            )
+        elif answer.died:
+            self._problem = DeviceError("the process that asks the driver has died", "repeat the change")
+        if self._problem is not None:
+            raise self._problem
+        if answer.error:
+            raise DeviceError(answer.error, answer.todo)
+        return answer.values[0]
 
 
-def _serve(change: Change, requests: socket.socket, parent: int) -> None:
-    """The child's whole life; never returns."""
-    try:
-        # Apart from the terminal's Ctrl-C, after which what has shrunk is put back through this process.
-        os.setpgid(0, 0)
-        child.end_with(parent)
-        child.silence()
-        with change:
-            requests.send(_encoded(0, None))
-            while content := requests.recv(_MOST_BYTES):
-                number, *request = json.loads(content)
-                try:
-                    requests.send(_encoded(number, _call(change, *request)))
-                except XpuError as error:
-                    requests.send(_encoded(number, None, error))
-            os._exit(0)  # without the end of the change, which can hang as well
-    except XpuError as error:
-        requests.send(_encoded(0, None, error))
-    finally:
-        os._exit(0)
+def _open(change: Change) -> Callable[[tuple[Any, ...]], Iterable[int]]:
+    """What carries out a request: nothing, a limit to set, or one whose use is asked for."""
+    child.silence()
+    change.__enter__()
 
+    def values(request: tuple[Any, ...]) -> Iterable[int]:
+        if len(request) == 3:
+            change.set(*request)
+        yield change.in_use(*request) if len(request) == 2 else 0
 
-def _call(change: Change, position: int, kind: str, value: int | None) -> int:
-    """Sets the limit, or where that is None, returns what is in use."""
-    if value is None:
-        return change.in_use(position, kind)
-    change.set(position, kind, value)
-    return 0
-
-
-def _encoded(number: int, value: int | None, error: XpuError | None = None) -> bytes:
-    """The answer to the question of that number; 0: to whether the change could be entered."""
-    return json.dumps([number, value, error.what if error else "", error.todo if error else ""]).encode()
+    return values

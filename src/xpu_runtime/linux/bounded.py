@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _HEAD = struct.Struct("=II")  # the number of the question, and the length of what follows
 _MOST_BYTES = 64 << 20
-#: Seconds for the end of a process that was killed, where its end is waited for.
+#: Seconds for the end of a process that was killed: one that takes longer hangs.
 END_S = 1.0
 #: Seconds that a driver is left alone after it hung: twice as many each time, up to the last.
 AGAIN_S, LONGEST_AGAIN_S = 60.0, 600.0
@@ -58,7 +58,7 @@ class Answer(Value):
     todo: str = ""
     #: There was no answer in time.
     hung: bool = False
-    #: The process has died; `error` says of what.
+    #: The process has died, or could not be started; `error` says of what.
     died: bool = False
 
     @property
@@ -94,13 +94,13 @@ class Asked:
     Of one thread, which must live as long as the process: that is killed with it (prctl(2)).
     """
 
-    def __init__(self, opener: Opener, *, program: bool = False, end_s: float = 0.0) -> None:
+    def __init__(self, opener: Opener, *, program: bool = False, waits: bool = True) -> None:
         """`program`: a new program is started, as an asker with threads must not fork: any lock could be
-        taken. `opener` is found by its name then. `end_s`: seconds that the end of a process that was killed
-        is waited for."""
+        taken. `opener` is found by its name then. `waits`: whether the end of a process that was killed
+        is waited for, for `END_S` at most; else nothing can be asked meanwhile."""
         self._opener = opener
         self._program = program
-        self._end_s = end_s
+        self._waits = waits
         #: Of the process, which may have been killed and not ended; 0: there is none.
         self.pid = 0
         self._killed_at = 0.0
@@ -119,6 +119,10 @@ class Asked:
         """Readable when there is something to `answer`; None: there is no process."""
         return None if self._socket is None else self._socket.fileno()
 
+    def is_overdue(self) -> bool:
+        """There is an answer, of the process's failure, that nobody can wait for by `fileno`."""
+        return self._failure is not None or (self.until is not None and time.monotonic() >= self.until)
+
     def ask(self, question: Any, seconds: float) -> None:
         """Asks, unless an answer is due already; `answer` has it within `seconds`, or why there is none."""
         if self.until is not None:
@@ -130,6 +134,9 @@ class Asked:
             try:
                 if self._socket is None:
                     self._reap()
+                    if self.pid and time.monotonic() < self._killed_at + END_S:
+                        self.until = None
+                        return
                     if self.pid:
                         said = f"process {self.pid}, which was asked before, hangs and cannot be ended"
                         self._failure = Answer((), said, hung=True)
@@ -139,7 +146,7 @@ class Asked:
                 _send(self._socket, self._number, question)
             except OSError as error:
                 self.end()
-                self._failure = Answer((), f"its process cannot be started ({error.strerror})")
+                self._failure = Answer((), f"its process cannot be started ({error.strerror})", died=True)
             else:
                 self._failure = None
                 return
@@ -204,13 +211,12 @@ class Asked:
                 pass
 
     def end(self) -> int:
-        """Kills it, and waits `end_s` from then for its end; how it has ended (wait(2)), 0 where that is not
-        known."""
+        """Kills it, and waits for its end; how it has ended (wait(2)), 0 where that is not known."""
         self.kill()
         return self._reap()
 
     def _reap(self) -> int:
-        until = self._killed_at + self._end_s
+        until = self._killed_at + (END_S if self._waits else 0.0)
         while self.pid:
             try:
                 ended, status = os.waitpid(self.pid, os.WNOHANG)
@@ -278,7 +284,7 @@ def together(calls: Sequence[Callable[[], Iterable[Any]]], seconds: float) -> li
     answers: dict[Asked, Answer] = {}
     try:
         for call in calls:
-            askeds.append(Asked(partial(_quiet, call), end_s=END_S))
+            askeds.append(Asked(partial(_quiet, call)))
             askeds[-1].ask(None, seconds)
         waiting = askeds
         while waiting := [each for each in waiting if not _is_answered(each, answers)]:

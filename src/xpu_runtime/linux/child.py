@@ -1,5 +1,4 @@
-"""A forked process: what it does first, as it is to end with its parent and to keep none of its descriptors,
-and how it is ended.
+"""A forked process: what it does first, as it is to end with its parent and to keep none of its descriptors.
 
 One that hangs in a driver would keep locks and pages open for as long. What the process is for is not known
 here.
@@ -9,11 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -25,28 +19,6 @@ def end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it was quicker
         os._exit(1)
-
-
-def end(pid: int, seconds: float) -> int:
-    """Kills a child, and waits so long for its end; its status (wait(2)). 0 also where it hangs in a driver,
-    and ends when that lets it."""
-    return end_all([pid], seconds)[0]
-
-
-def end_all(pids: Sequence[int], seconds: float) -> list[int]:
-    """As `end`, of all of them within `seconds`."""
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    until = time.monotonic() + seconds
-    return [_wait(pid, until) for pid in pids]
-
-
-def _wait(pid: int, until: float) -> int:
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended or time.monotonic() > until:
-            return status
-        time.sleep(0.005)
 
 
 def silence() -> None:

@@ -43,66 +43,6 @@ def test_a_change_whose_process_has_died_is_told_as_that() -> None:
                 asked.set(0, MEMORY, GIB)
 
 
-def test_a_process_that_has_died_before_it_is_asked_is_told_too() -> None:
-    before = set(children())
-    with SeparateProcess(Change()) as asked:
-        (child,) = set(children()) - before
-        os.kill(int(child), signal.SIGKILL)
-        os.waitid(os.P_PID, int(child), os.WEXITED | os.WNOWAIT)
-        with pytest.raises(DeviceError, match="the process that asks the driver has died"):
-            asked.set(0, MEMORY, GIB)
-    assert set(children()) == before
-
-
-def test_a_process_that_dies_with_a_question_unread_is_told_too() -> None:
-    before = set(children())
-    with SeparateProcess(Change()) as asked:
-        (child,) = set(children()) - before
-        os.kill(int(child), signal.SIGSTOP)
-        os.waitid(os.P_PID, int(child), os.WSTOPPED)
-        asked._socket.send(b"[]")
-        os.kill(int(child), signal.SIGKILL)
-        os.waitid(os.P_PID, int(child), os.WEXITED | os.WNOWAIT)
-        with pytest.raises(DeviceError, match="the process that asks the driver has died"):
-            asked._answer()
-
-
-def test_ctrl_c_in_a_terminal_leaves_the_process_by_which_a_limit_is_put_back() -> None:
-    with SeparateProcess(Change()) as asked:
-        # The terminal's is for the whole group of the command that it runs.
-        assert os.getpgid(asked._child) == asked._child != os.getpgrp()
-
-
-def test_what_is_asked_after_ctrl_c_is_answered_itself(tmp_path: Path) -> None:
-    """By that what has shrunk is put back."""
-
-    class Slow(Change):
-        def set(self, position: int, kind: str, value: int) -> None:
-            time.sleep(0.3)
-            with (tmp_path / "set").open("a") as file:
-                file.write(f"{value} ")
-
-        def in_use(self, position: int, kind: str) -> int:
-            return 7
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with SeparateProcess(Slow()) as asked:
-            asked.locked()
-            with pytest.raises(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.1)
-                asked.set(0, MEMORY, 50)
-            asked.set(0, MEMORY, 100)
-            assert (tmp_path / "set").read_text() == "50 100 "
-            assert asked.in_use(0, MEMORY) == 7
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def test_who_presses_ctrl_c_does_not_wait_for_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     kill = os.kill
     sent: list[tuple[int, int]] = []
@@ -111,6 +51,7 @@ def test_who_presses_ctrl_c_does_not_wait_for_a_driver_that_hangs(monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "kill", lambda *call: sent.append(call))
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
     others = set(children())
     before = signal.signal(signal.SIGALRM, interrupt)
     started = time.monotonic()

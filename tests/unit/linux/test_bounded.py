@@ -238,13 +238,32 @@ def test_what_fails_is_told_and_the_next_question_may_do_better(started: list[in
             os._exit(1)
         return iter([7])
 
-    with closing(Asked(lambda: fails_once, end_s=10)) as asked:
+    with closing(Asked(lambda: fails_once)) as asked:
         assert asked_of(asked, "fail") == Answer((), "it is broken", "mend it")
         assert asked_of(asked).values == (7,)
         assert len(started) == 1
         assert asked_of(asked, "die") == Answer((), "its process died", died=True)
         assert asked_of(asked).values == (7,)
         assert len(started) == 2
+
+
+def test_an_asker_that_must_not_wait_does_not_take_an_end_for_a_hang(
+    started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was just killed takes a moment."""
+    asked = Asked(hang, waits=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", lambda *_: None)
+        patch.setattr(os, "killpg", lambda *_: None)
+        assert asked_of(asked, seconds=0.3).hung
+        asked.ask(None, 20)
+        assert asked.until is None and asked.answer() is None
+        asked._killed_at -= bounded.END_S
+        assert "cannot be ended" in asked_of(asked).error
+    os.kill(started[0], signal.SIGKILL)
+    assert os.waitid(os.P_PID, started[0], os.WEXITED | os.WNOWAIT)
+    assert asked_of(asked, seconds=0.3).error == "it did not end within 0 s"
+    asked.close()
 
 
 def test_one_that_cannot_be_opened_is_opened_by_the_next_question(tmp_path: Path) -> None:
@@ -260,7 +279,7 @@ def test_one_that_cannot_be_opened_is_opened_by_the_next_question(tmp_path: Path
 
 
 def test_one_that_has_died_unasked_is_replaced() -> None:
-    with closing(Asked(own_id, end_s=10)) as asked:
+    with closing(Asked(own_id)) as asked:
         first = asked_of(asked)
         os.kill(asked.pid, signal.SIGKILL)
         os.waitid(os.P_PID, asked.pid, os.WEXITED | os.WNOWAIT)
@@ -268,7 +287,7 @@ def test_one_that_has_died_unasked_is_replaced() -> None:
 
 
 def test_one_that_dies_with_a_question_unread_is_told() -> None:
-    with closing(Asked(own_id, end_s=10)) as asked:
+    with closing(Asked(own_id)) as asked:
         asked_of(asked)
         os.kill(asked.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, asked.pid, os.WSTOPPED)

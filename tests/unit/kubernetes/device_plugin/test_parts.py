@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import threading
@@ -24,7 +23,7 @@ from support.stand_in_kubelet import Kubelet, running, until
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.access import Access
 from xpu_runtime.kubernetes.api import Api
-from xpu_runtime.kubernetes.device_plugin import driver, kubelet, metrics
+from xpu_runtime.kubernetes.device_plugin import kubelet, metrics
 from xpu_runtime.kubernetes.device_plugin.allocated_ids import AllocatedIds, PodResourcesReader
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
 from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics
@@ -62,51 +61,30 @@ def test_what_the_drivers_tell_comes_from_another_process(root: Path) -> None:
     look.close()
 
 
-def test_a_driver_that_hangs_is_left_and_not_asked_again_until_it_has_ended(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver, "_PROGRAM", "import time; time.sleep(600)")
-    look = DriverLook(0.0, 0.2)
+def test_a_driver_that_hangs_is_told_and_asked_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = DriverLook(0.0, 20)
     look.step()
-    process = look._process
-    assert process is not None
-    # As one that hangs in the kernel, it does not end when it is killed.
-    monkeypatch.setattr(type(process), "kill", lambda _: None)
+    monkeypatch.setattr(look, "_answer_s", 0.0)
+    os.kill(look._asked.pid, signal.SIGSTOP)
+    look._asked.until = 0.0
     assert asked(look)
-    assert look.problem == "the driver has not answered for 0 s"
-    for _ in range(5):
-        look.step()
-    assert look._process is process
-    os.kill(process.pid, signal.SIGKILL)
-    until(lambda: look.step() or look._process is not process, "another one is asked")
-    monkeypatch.undo()
+    assert look.problem.startswith("the driver does not answer: it did not end within")
+    look._answer_s = 20
+    until(lambda: look.step() and not look.problem, "it answers again")
     look.close()
 
 
-@pytest.mark.parametrize(
-    ("program", "problem"),
-    [
-        ("import os; os.kill(os.getpid(), 11)", r"has ended with -11"),
-        ("print('hello')", r"has ended with"),
-        ("import sys; sys.exit(3)", r"has ended with 3"),
-        (
-            "import pickle, sys; sys.stdout.buffer.write(pickle.dumps((None, 'NVML does not start')))",
-            r"^NVML does not start$",
-        ),
-    ],
-)
-def test_a_driver_that_fails_is_told_and_asked_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch, program: str, problem: str
-) -> None:
-    monkeypatch.setattr(driver, "_PROGRAM", program)
+def test_a_driver_that_fails_is_told_and_asked_again(root: Path) -> None:
     look = DriverLook(0.0, 20)
+    look.step()
+    os.kill(look._asked.pid, signal.SIGSEGV)
     assert asked(look)
-    assert re.search(problem, look.problem) and look.inventory is None
-    monkeypatch.undo()
-    monkeypatch.setenv("XPU_RUN_DIR", str(root / "run"))
-    monkeypatch.setenv("XPU_CONFIG", str(root / "config.yaml"))
+    assert look.problem.startswith("the drivers cannot be asked: its process died") and not look.inventory
     assert asked(look)
     assert look.problem == "" and look.inventory is not None
+    (root / "config.yaml").write_text("driver: [wrong]\n")
+    assert asked(look)
+    assert "config.yaml" in look.problem and "cannot be asked" not in look.problem
     look.close()
 
 
