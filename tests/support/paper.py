@@ -75,7 +75,10 @@ class PaperChange(Change):
         self._grant = grant
 
     def set(self, position: int, kind: str, value: int) -> None:
-        write(self._grant, {**limits(self._grant), (position, kind): value})
+        try:
+            write(self._grant, {**limits(self._grant), (position, kind): value})
+        except OSError as error:
+            raise ApplyError(f"cannot write {file(self._grant)}: {error.strerror}") from error
 
 
 class _InTheContainer(Contribution):

@@ -338,8 +338,8 @@ class Ledger:
         """Changes what the slices of grant `number` book, in one transaction that also reaps dead grants.
 
         `choose` gets the grant as it is now and what is granted of each device, and returns the new values by
-        the slice's position and the limit's kind. It runs before the change is booked and while the ledger is
-        locked; if it raises, the ledger stays as it was. With `text` there is an event that says so, also
+        the slice's position and the limit's kind. It must ask nobody, as the ledger is locked; if it raises,
+        the ledger stays as it was. With `text` there is an event that says so, also
         where nothing that is booked changes. Returns the changed grant (None: it has ended) and the dead
         grants that were removed, whose limits the caller must lift.
         """

@@ -59,8 +59,8 @@ class Detail(Value):
 class Change:
     """The limits of one grant, open to be changed: a context manager.
 
-    It is entered before the ledger is locked, and does there what can take long. With `locked` it is told
-    that the ledger is: from there on every call ends within seconds.
+    It is entered before other changes are kept out, and does there what can take long. Every call ends within
+    seconds; none is made while the ledger is locked.
     """
 
     def __enter__(self) -> Self:
@@ -68,9 +68,6 @@ class Change:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-    def locked(self) -> None:
-        """The ledger is locked from here on."""
 
     def set(self, position: int, kind: str, value: int) -> None:
         """Puts a limit into force at once, for every process of the container."""

@@ -124,6 +124,7 @@ class _Change(Change):
         self._inventory = inventory
         self._grant = grant
         self._folder = _folder(grant)
+        self._inode = _inode(self._folder)
 
     def __enter__(self) -> Self:
         self._limits.__enter__()
@@ -133,7 +134,11 @@ class _Change(Change):
         self._limits.__exit__()
 
     def set(self, position: int, kind: str, value: int) -> None:
-        self._limits.set(_device(self._inventory, self._grant, position), self._folder, value)
+        device = _device(self._inventory, self._grant, position)
+        # A container that was started again meanwhile has another grant, and a cgroup of the same name.
+        if self._inode is None or _inode(self._folder) != self._inode:
+            raise ApplyError(f"container {self._grant.container_id} has ended", "see `xpu ps`")
+        self._limits.set(device, self._folder, value)
 
     def in_use(self, position: int, kind: str) -> int:
         return self._limits.read(_device(self._inventory, self._grant, position), self._folder).used or 0
@@ -158,6 +163,14 @@ def _folder(grant: Grant) -> str:
             "set XPU_ENFORCE=library, or take a low-level runtime that makes one (runc from 1.1 on)",
         )
     return grant.cgroup
+
+
+def _inode(folder: str) -> int | None:
+    """Of a cgroup, which no later one has; None: it is gone."""
+    try:
+        return os.stat(folder).st_ino
+    except OSError:
+        return None
 
 
 def _device(inventory: Inventory, grant: Grant, position: int) -> Device:

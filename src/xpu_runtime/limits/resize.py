@@ -1,18 +1,23 @@
 """Changes the limits of a running container: in the ledger, and where they are held.
 
-At no instant, that of a `kill -9` included, does the ledger say less than a backend allows: what shrinks is
-put into force before it is booked, and what grows after. Both happen while the ledger is locked and read
-it anew, so that of two changes at once, or of one and the container's end, none mixes with the other. The
-lock is held for a bounded time all the same: see `Change` in backend.py. A change that was cut short is
-completed by repeating it. Memory and cores go the same way, and no backend is named here. How a device's time
-is shared is booked nowhere: it is put into force last, when nothing can be refused any more, and is an event.
+In this order: a change is planned by what the ledger says; what shrinks is put into force; the change is
+booked, where what grows still fits; what grows is put into force. So at no instant, that of a `kill -9`
+included, does the ledger say less than a backend allows, and a start that comes meanwhile gets what is free
+by the ledger. The ledger is locked while it is read and booked alone: a driver that hangs keeps no container
+from its start or end. Of two changes at once, the second waits for the first by a lock of their own. A change
+that was cut short leaves limits tighter than what is booked: repeating it completes it, and so does any other
+change of the same limits. `xpu gc` gives back what containers hold that have ended.
+
+Memory and cores go the same way, and no backend is named here. How a device's time is shared is booked
+nowhere: it is put into force last, when nothing can be refused any more, and is an event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
+from xpu_runtime import paths
 from xpu_runtime.errors import ApplyError, DeviceError, XpuError
 from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Slice, Use
@@ -22,6 +27,7 @@ from xpu_runtime.limits import registry
 from xpu_runtime.limits.backend import Change
 from xpu_runtime.limits.pages import Policy
 from xpu_runtime.limits.usage import Usage
+from xpu_runtime.linux.files import Lock
 from xpu_runtime.placement import resizing
 from xpu_runtime.request.units import Memory
 from xpu_runtime.value import Value
@@ -29,6 +35,11 @@ from xpu_runtime.vendors.inventory import Device, Inventory, find
 
 #: A limit of a grant: the position of its slice, and its kind.
 _Limit = tuple[int, str]
+#: As Ledger.resize calls it.
+_Choose = Callable[[Grant, dict[str, Use]], dict[_Limit, int]]
+#: Held by the one change that is under way; and how long another waits for it: a driver that hangs may be
+#: asked, and asked again to put back what has shrunk.
+_LOCK, _WAIT_S = "set.lock", 30.0
 
 
 class Wanted(Value):
@@ -74,7 +85,7 @@ def resize(
         _check(inventory, grant.slices[position], kind)
     dead: list[Grant] = []
     try:
-        with _Backends(inventory, grant, [*limits, *shared]) as backends, Ledger() as ledger:
+        with _Backends(inventory, grant, [*limits, *shared]) as backends, Ledger() as ledger, _alone():
             change = _Resize(inventory, limits, wanted, oversubscribe, backends)
             for position, _ in shared:
                 now, policy = _policies(grant, position, wanted)
@@ -82,7 +93,7 @@ def resize(
             if usage is not None and wanted.memory is not None:
                 change.in_use = {p: usage.larger(grant, p) for p in positions}
                 change.problems = usage.problems
-            after = _put_into_force(ledger, grant.id, change, dead)
+            after = _carry_out(ledger, grant.id, change, dead)
     finally:
         if dead:
             clear(dead)
@@ -138,59 +149,95 @@ def _no_limit(slice_: Slice, device: Device | None, kind: str) -> ApplyError:
     )
 
 
-def _put_into_force(ledger: Ledger, number: int, change: _Resize, dead: list[Grant]) -> Grant | None:
-    """Books the change and puts it into force; the new grant, None where its container has ended. `dead` gets
-    the grants of dead containers that the ledger has removed."""
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other change is under way; ApplyError where one takes too long."""
+    path = paths.in_run_dir(_LOCK)
+    lock = Lock(path, _WAIT_S)
     try:
-        after, removed = ledger.resize(number, change.book)
+        lock.__enter__()
+    except OSError as error:
+        raise ApplyError(
+            f"another change of limits is under way: {path}: {error.strerror}", "repeat this one"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def _carry_out(ledger: Ledger, number: int, change: _Resize, dead: list[Grant]) -> Grant | None:
+    """The new grant, None where its container has ended. `dead` gets the grants of dead containers that the
+    ledger has removed."""
+
+    def booked(choose: _Choose, text: str = "") -> Grant | None:
+        after, removed = ledger.resize(number, choose, text)
+        dead.extend(removed)
+        return after
+
+    if booked(change.plan) is None:
+        return None
+    try:
+        change.lower()
+        after = booked(change.book)
     except BaseException as error:
-        if not _restore(ledger, number, change, dead) and not isinstance(error, XpuError):
+        if not _restore(booked, change) and not isinstance(error, XpuError):
             raise ApplyError(
                 "the change was interrupted, and limits that it had lowered could not be put back",
                 "they are tighter than what is booked: run the same command again, or set them back",
             ) from error
+        if isinstance(error, XpuError) and _has_ended(booked):
+            return None
         raise
-    dead += removed
-    if after is not None:
-        survivors.renew(after, ledger.path)  # before more than it said until now is in force
-        if change.grown or change.policies:
-            after, removed = _raise(ledger, number, change)
-            dead += removed
-    return after
-
-
-def _restore(ledger: Ledger, number: int, change: _Resize, dead: list[Grant]) -> bool:
-    """Puts what has shrunk back to what is booked, after a change that failed; whether all of it. Each limit
-    by itself: where a driver does not answer, those that others hold are put back all the same."""
-    is_whole = True
-    for limit in change.shrunk:
-
-        def put_back(now: Grant, _: dict[str, Use], limit: _Limit = limit) -> dict[_Limit, int]:
-            return change.enforce(now, [limit])
-
-        try:
-            dead += ledger.resize(number, put_back)[1]
-        except XpuError:
-            is_whole = False  # it stays tighter than what is booked
-    return is_whole
-
-
-def _raise(ledger: Ledger, number: int, change: _Resize) -> tuple[Grant | None, list[Grant]]:
-    """Puts into force what has grown, as the ledger has it now, and how time is shared."""
+    if after is None:
+        return None
+    survivors.renew(after, ledger.path)  # before more than it said until now is in force
     try:
-        return ledger.resize(
-            number, lambda now, _: change.enforce(now, change.grown, change.policies), change.text
-        )
+        change.raise_limits()
     except XpuError as error:
+        if _has_ended(booked):
+            return None
         what = "the larger limit is booked and not yet" if change.grown else "how time is shared is not"
         raise ApplyError(
             f"{what} in force: {error}",
             "run the same command again, or set the limit back",
         ) from error
+    return booked(_nothing, change.text) if change.text else after
+
+
+def _nothing(now: Grant, uses: dict[str, Use]) -> dict[_Limit, int]:
+    return {}
+
+
+def _has_ended(booked: Callable[[_Choose], Grant | None]) -> bool:
+    try:
+        return booked(_nothing) is None
+    except XpuError:
+        return False  # it is not known
+
+
+def _restore(booked: Callable[[_Choose], Grant | None], change: _Resize) -> bool:
+    """Puts what has shrunk back to what is booked, after a change that failed; whether all of it. Each limit
+    by itself: where a driver does not answer, those that others hold are put back all the same."""
+    if not change.shrunk:
+        return True
+    try:
+        now = booked(_nothing)  # the change may be booked already
+    except XpuError:
+        return False
+    if now is None:
+        return True  # its container has ended
+    is_whole = True
+    for limit in change.shrunk:
+        try:
+            change.enforce(now, limit)
+        except XpuError:
+            is_whole = False  # it stays tighter than what is booked
+    return is_whole
 
 
 class _Resize:
-    """One change, as the ledger's transaction calls it."""
+    """One change. `plan` and `book` are called in the ledger's transactions, and ask nobody."""
 
     def __init__(
         self,
@@ -215,6 +262,10 @@ class _Resize:
         self.text = ""
         self.shrunk: list[_Limit] = []
         self.grown: list[_Limit] = []
+        #: As planned.
+        self._now: Grant
+        self._uses: dict[str, Use] = {}
+        self._values: dict[_Limit, int] = {}
 
     def share(self, grant: Grant, position: int, now: Policy, policy: Policy) -> None:
         """Changes how the time of the device at `position` is shared, in the end."""
@@ -224,34 +275,44 @@ class _Resize:
             said = f"{gpu}: shared as {policy.sched}, at {policy.priority} priority"
             self.text = "; ".join(filter(None, [self.text, said]))
 
-    def book(self, now: Grant, uses: dict[str, Use]) -> dict[_Limit, int]:
-        """What to book of each limit; what is less than before is in force on return."""
-        self._backends.locked()
-        values = {each: self._value(now.slices[each[0]], each[1], uses) for each in self._limits}
-        for (position, kind), value in values.items():
-            slice_ = now.slices[position]
+    def plan(self, now: Grant, uses: dict[str, Use]) -> dict[_Limit, int]:
+        """Decides what each limit is to be; nothing is booked. Refused."""
+        self._now, self._uses = now, uses
+        self._values = {each: self._value(now.slices[each[0]], each[1], uses) for each in self._limits}
+        return {}
+
+    def lower(self) -> None:
+        """Puts into force what is less than before. Refused where more is in use."""
+        for (position, kind), value in self._values.items():
+            slice_ = self._now.slices[position]
             if value >= (slice_.limit(kind) or 0):
                 self.grown.append((position, kind))
                 continue
             if kind == MEMORY:
-                self._refuse_below(slice_, uses, value, self._known_use(slice_, position))
+                self._refuse_below(slice_, value, self._known_use(slice_, position))
             self.shrunk.append((position, kind))
             self._backends.set(position, kind, value)
             if kind == MEMORY and position in self.in_use:
                 # From here on it cannot grow past the limit; it may have before.
-                self._refuse_below(slice_, uses, value, self._backends.in_use(position, kind))
-        return values
+                self._refuse_below(slice_, value, self._backends.in_use(position, kind))
 
-    def enforce(
-        self, now: Grant, limits: list[_Limit], policies: list[tuple[int, Policy]] | None = None
-    ) -> dict[_Limit, int]:
-        """Puts into force what the ledger says now, and `policies`; nothing is booked."""
-        self._backends.locked()
-        for position, kind in limits:
-            self._backends.set(position, kind, now.slices[position].limit(kind) or 0)
-        for position, policy in policies or ():
+    def book(self, now: Grant, uses: dict[str, Use]) -> dict[_Limit, int]:
+        """What to book; Refused where what grows does not fit any more."""
+        for position, kind in self.grown:
+            self._value(now.slices[position], kind, uses)
+        return self._values
+
+    def raise_limits(self) -> None:
+        """Puts into force what is more than before, and how time is shared."""
+        for limit in self.grown:
+            self._backends.set(*limit, self._values[limit])
+        for position, policy in self.policies:
             self._backends.share(position, policy)
-        return {}
+
+    def enforce(self, now: Grant, limit: _Limit) -> None:
+        """Puts a limit into force as the ledger says it now."""
+        position, kind = limit
+        self._backends.set(position, kind, now.slices[position].limit(kind) or 0)
 
     def _value(self, slice_: Slice, kind: str, uses: dict[str, Use]) -> int:
         device, use = self._device(slice_), uses[slice_.device_uuid]
@@ -266,9 +327,9 @@ class _Resize:
             raise Refused(outcome)
         return outcome
 
-    def _refuse_below(self, slice_: Slice, uses: dict[str, Use], amount: int, used: int) -> None:
+    def _refuse_below(self, slice_: Slice, amount: int, used: int) -> None:
         unit = self._wanted.memory.unit if self._wanted.memory else ""
-        use = uses[slice_.device_uuid]
+        use = self._uses[slice_.device_uuid]
         refusal = resizing.below_use(self._device(slice_), slice_, use, amount, used, unit)
         if refusal is not None:
             raise Refused(refusal)
@@ -290,7 +351,7 @@ class _Resize:
 
 
 class _Backends:
-    """What holds the limits that change, opened before the ledger is locked: opening can take long."""
+    """What holds the limits that change, opened before other changes are kept out: opening can take long."""
 
     def __init__(self, inventory: Inventory, grant: Grant, limits: list[_Limit]) -> None:
         self._inventory = inventory
@@ -317,11 +378,6 @@ class _Backends:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
-
-    def locked(self) -> None:
-        """The ledger is locked from here on: what the backends are asked has an end."""
-        for change in set(self._changes.values()):
-            change.locked()
 
     def set(self, position: int, kind: str, value: int) -> None:
         """Puts a limit into force at once; XpuError. One that nothing holds is only booked."""

@@ -1,13 +1,12 @@
 """A change of limits that is made in another process, so that a driver which hangs blocks only that one.
 
-A limit changes while the ledger is locked (resize.py), and a call into a driver can hang for ever
-(linux/bounded.py). What was asked for last may still come into force when the driver answers again: repeating
-the change puts that right. It knows no driver: any backend's own change can be made there.
+A call into a driver can hang for ever (linux/bounded.py). What was asked for last may still come into force
+when the driver answers again: repeating the change puts that right. It knows no driver: any backend's own
+change can be made there.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -17,10 +16,8 @@ from xpu_runtime.limits.backend import Change
 from xpu_runtime.linux import child
 from xpu_runtime.linux.bounded import Asked
 
-#: Seconds for the driver's start, before anything is locked.
-_START_S = 20.0
-#: Seconds for all calls together while the ledger is locked: less than a container's end waits for it.
-LOCKED_S = 4.0
+#: Seconds for the driver's start, and for each call from then on, during which other changes wait.
+_START_S, _CALL_S = 20.0, 4.0
 
 
 class SeparateProcess(Change):
@@ -31,13 +28,11 @@ class SeparateProcess(Change):
 
     def __init__(self, change: Change) -> None:
         self._asked = Asked(partial(_open, change))
-        self._until = 0.0
         self._problem: DeviceError | None = None
 
     def __enter__(self) -> SeparateProcess:
-        self._allow(_START_S)
         try:
-            self._ask()
+            self._ask((), _START_S)
         except BaseException:
             self.__exit__()
             raise
@@ -46,23 +41,16 @@ class SeparateProcess(Change):
     def __exit__(self, *_: object) -> None:
         self._asked.close()
 
-    def locked(self) -> None:
-        self._allow(LOCKED_S)
-
     def set(self, position: int, kind: str, value: int) -> None:
-        self._ask(position, kind, value)
+        self._ask((position, kind, value))
 
     def in_use(self, position: int, kind: str) -> int:
-        return int(self._ask(position, kind))
+        return int(self._ask((position, kind)))
 
-    def _allow(self, seconds: float) -> None:
-        """All calls from here on end within `seconds`."""
-        self._until = time.monotonic() + seconds
-
-    def _ask(self, *request: object) -> Any:
+    def _ask(self, request: tuple[object, ...], seconds: float = _CALL_S) -> Any:
         if self._problem is not None:
             raise self._problem
-        self._asked.ask(request, max(0.0, self._until - time.monotonic()))
+        self._asked.ask(request, seconds)
         answer = self._asked.wait()
         assert answer is not None
         if answer.hung:

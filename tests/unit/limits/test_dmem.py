@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support import GIB
-from xpu_runtime.errors import ApplyError
+from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger.grants import MEMORY, Grant, Holding, Slice
 from xpu_runtime.limits.backend import HARD, SOFT
 from xpu_runtime.limits.backends import dmem
@@ -80,7 +80,6 @@ def test_a_limit_is_imposed_shown_changed_and_lifted(cgroup: Path) -> None:
     assert shown is not None
     assert (shown.limit, shown.used) == (4 * GIB, 3 * GIB)
     with dmem.BACKEND.open(FOUND, held) as change:
-        change.locked()
         assert change.in_use(0, MEMORY) == 3 * GIB
         change.set(0, MEMORY, 6 * GIB)
     assert (cgroup / "dmem.max").read_text() == f"{REGION} {6 * GIB}"
@@ -89,6 +88,17 @@ def test_a_limit_is_imposed_shown_changed_and_lifted(cgroup: Path) -> None:
     assert (cgroup / "dmem.max").read_text() == f"{REGION} {6 * GIB}"
     dmem.BACKEND.lift(FOUND, held, lambda: False)
     assert (cgroup / "dmem.max").read_text() == f"{REGION} max"
+
+
+def test_a_change_is_not_for_the_next_cgroup_of_the_same_name(cgroup: Path) -> None:
+    """As of a container that was started again meanwhile."""
+    with dmem.BACKEND.open(FOUND, grant(cgroup)) as change:
+        cgroup.rename(cgroup.with_name("before"))
+        cgroup.mkdir()
+        (cgroup / "dmem.max").write_text(f"{REGION} 7")
+        with pytest.raises(DeviceError, match="container c1 has ended"):
+            change.set(0, MEMORY, 6 * GIB)
+    assert (cgroup / "dmem.max").read_text() == f"{REGION} 7"
 
 
 def test_the_controller_is_passed_on_to_a_container_whose_runtime_has_not_done_so(root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,15 +12,17 @@ import pytest
 from support import paper
 from xpu_runtime import registered
 from xpu_runtime.errors import ApplyError, DeviceError
+from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import CORES, MEMORY, Holding
 from xpu_runtime.ledger.refusal import Refused
-from xpu_runtime.limits import enforce, pages
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.limits import enforce, pages, resize
 from xpu_runtime.limits.backend import Backend
 from xpu_runtime.limits.resize import Wanted
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 
-from .resizing import GIB, Container, killed_at
+from .resizing import GIB, UUIDS, Container, killed_at
 
 ON_PAPER = Holding(paper.NAME, "hard", paper.NAME, "hard")
 
@@ -173,3 +176,107 @@ def test_a_backend_that_is_not_registered_any_more_changes_nothing(
     monkeypatch.setattr(registered, "backends", lambda: left)
     with pytest.raises(DeviceError, match="no backend 'paper'"):
         capped.change(Wanted(cores=10))
+
+
+# At once.
+
+
+class Driver:
+    """Holds up the first call that sets this limit until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]) -> None:
+        self.is_asked, self.may_answer = threading.Event(), threading.Event()
+        set_on_paper = paper.PaperChange.set
+
+        def waits(change: paper.PaperChange, position: int, kind: str, value: int) -> None:
+            if (kind, value) == limit and not self.is_asked.is_set():
+                self.is_asked.set()
+                assert self.may_answer.wait(60)
+            set_on_paper(change, position, kind, value)
+
+        monkeypatch.setattr(paper.PaperChange, "set", waits)
+
+
+class Changes(threading.Thread):
+    """A change in a thread of its own; what it raises is kept."""
+
+    def __init__(self, container: Container, wanted: Wanted) -> None:
+        super().__init__(daemon=True)
+        self._container, self._wanted = container, wanted
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._container.change(self._wanted)
+        except Exception as error:
+            self.error = error
+
+
+@pytest.mark.parametrize("cores", [10, 60])
+def test_a_driver_that_takes_long_keeps_no_container_from_its_start(
+    capped: Container, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    driver = Driver(monkeypatch, (CORES, cores))
+    change = Changes(capped, Wanted(cores=cores))
+    assert driver.is_asked.wait(60)
+    waiting.allow(1.0)
+    other = Container("c2", GIB)
+    # What is taken away is not free before it is booked, and what is given is not free any more.
+    with Ledger() as ledger:
+        assert ledger.uses()[UUIDS[0]].cores == max(30, cores)
+    driver.may_answer.set()
+    change.join()
+    assert change.error is None
+    assert limits(capped) == ([(4 * GIB, cores)], [(4 * GIB, cores)])
+    other.close()
+
+
+def test_what_a_start_takes_meanwhile_is_refused_and_what_has_shrunk_goes_back(
+    capped: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(monkeypatch, (CORES, 10))
+    change = Changes(capped, Wanted(Memory(bytes=8 * GIB), 10))
+    assert driver.is_asked.wait(60)
+    other = Container("c2", 10 * GIB)
+    driver.may_answer.set()
+    change.join()
+    assert isinstance(change.error, Refused)
+    assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
+    other.close()
+
+
+def test_of_two_changes_at_once_the_second_waits_for_the_first(
+    capped: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(monkeypatch, (CORES, 10))
+    first = Changes(capped, Wanted(cores=10))
+    assert driver.is_asked.wait(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(resize, "_WAIT_S", 0.1)
+        with pytest.raises(ApplyError, match=r"another change of limits is under way: .*set\.lock"):
+            capped.change(Wanted(cores=60))
+    second = Changes(capped, Wanted(cores=60))
+    second.join(0.2)
+    assert second.is_alive()
+    driver.may_answer.set()
+    first.join()
+    second.join()
+    assert first.error is second.error is None
+    assert limits(capped) == ([(4 * GIB, 60)], [(4 * GIB, 60)])
+
+
+@pytest.mark.parametrize("cores", [10, 60])
+def test_a_container_that_ends_while_the_driver_is_asked_is_told(
+    capped: Container, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    driver = Driver(monkeypatch, (CORES, cores))
+    change = Changes(capped, Wanted(cores=cores))
+    assert driver.is_asked.wait(60)
+    waiting.allow(1.0)
+    capped.close()
+    with Ledger() as ledger:
+        assert [each.id for each in ledger.reap()] == [capped.grant.id]
+    driver.may_answer.set()
+    change.join()
+    assert isinstance(change.error, ApplyError) and "has ended" in str(change.error)
