@@ -136,7 +136,7 @@ class _Change(Change):
     def set(self, position: int, kind: str, value: int) -> None:
         device = _device(self._inventory, self._grant, position)
         # A container that was started again meanwhile has another grant, and a cgroup of the same name.
-        if self._inode is None or _inode(self._folder) != self._inode:
+        if _inode(self._folder) != self._inode:
             raise ApplyError(f"container {self._grant.container_id} has ended", "see `xpu ps`")
         self._limits.set(device, self._folder, value)
 
