@@ -150,7 +150,7 @@ class Service:
         return self._log.read_text()
 
     def status(self) -> Any:
-        script = "from xpu_runtime.agent import status; import json; print(json.dumps(status.ask()))"
+        script = "from xpu_runtime.observe.agent_status import ask; import json; print(json.dumps(ask()))"
         lib = self._node.prefix / "lib/xpu-container-runtime/python"
         done = subprocess.run(
             ["python3", "-c", script],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from xpu_runtime.cli import asking, marking
+from xpu_runtime.cli import marking
 from xpu_runtime.errors import DeviceError
+from xpu_runtime.observe import asking
 
 
 @pytest.mark.parametrize(

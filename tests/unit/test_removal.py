@@ -13,10 +13,10 @@ import pytest
 
 from support import REPOSITORY
 from xpu_runtime.cli import removal
-from xpu_runtime.doctor import engine as engine_processes
-from xpu_runtime.doctor.engine import LAUNCHER, Process
 from xpu_runtime.engines import docker, engine, unconfigure
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.observe import engine as engine_processes
+from xpu_runtime.observe.engine import LAUNCHER, Process
 from xpu_runtime.textfile import TextFile, read, write
 
 OURS = json.dumps({"debug": True, "runtimes": {"xpu": {"path": LAUNCHER}}})

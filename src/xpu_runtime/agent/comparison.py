@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection
 from xpu_runtime.agent import crosscheck
 from xpu_runtime.agent.card import Card, Watched
 from xpu_runtime.agent.held_events import HeldEvents
-from xpu_runtime.agent.samples import Samples, Utilization
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.events import Part
@@ -21,6 +20,7 @@ from xpu_runtime.ledger.grants import CORES, Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import folders, registry, usage
 from xpu_runtime.limits.compute import WHOLE
+from xpu_runtime.observe.samples import Samples, Utilization
 
 _S = 1_000_000_000
 #: Between two questions to the driver on average, and where it has just said that nobody is at work. Not at

@@ -22,11 +22,11 @@ from xpu_runtime.agent.card import ROUND_NS, Card, Watched
 from xpu_runtime.agent.comparison import Comparison
 from xpu_runtime.agent.grants import OpenGrants
 from xpu_runtime.agent.journal import Journal
-from xpu_runtime.agent.samples import Utilization
 from xpu_runtime.agent.start_workers import StartWorkers
 from xpu_runtime.agent.status import Door
 from xpu_runtime.limits import pages
 from xpu_runtime.limits.compute import WHOLE
+from xpu_runtime.observe.samples import Utilization
 
 _S = 1_000_000_000
 #: With so many slices on devices at work there are half as many rounds: with 64 the agent is to stay below

@@ -1,4 +1,4 @@
-"""The agent's socket: how commands learn that it runs, and what it does.
+"""The agent's socket: how commands learn that it runs, and what it does (observe/agent_status.py).
 
 A stream socket in the run folder, for root only. A client writes a line, `status`, and reads one line of
 JSON. The agent answers between its rounds and waits for nobody: a client that is slow is dropped.
@@ -15,35 +15,14 @@ from typing import Any
 
 from xpu_runtime import paths
 from xpu_runtime.errors import XpuError
+from xpu_runtime.observe.agent_status import SOCKET, WAIT_S
 
-SOCKET = "agent.sock"
-#: The file whose lock the one agent of a run folder holds.
-LOCK = "agent.lock"
-#: Seconds that a client waits for the agent, and the agent for a client's line.
-_WAIT_S = 2.0
 #: sun_path of unix(7), and the 0 at its end.
 _LONGEST_PATH = 108 - 1
 _MOST_CLIENTS = 8
 _LONGEST_LINE = 256
 #: asm-generic/socket.h; Python has no name for it. The answer must fit, for nobody waits until it is read.
 _SO_SNDBUFFORCE = 32
-_LONGEST_ANSWER = 4 << 20
-
-
-def ask() -> dict[str, Any] | None:
-    """What the agent says of itself: `version`, `pid`, `rounds`, `devices`; None where none runs."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_WAIT_S)
-        try:
-            connection.connect(paths.in_run_dir(SOCKET))
-            connection.sendall(b"status\n")
-            answer = b""
-            while (more := connection.recv(1 << 16)) and len(answer) < _LONGEST_ANSWER:
-                answer += more
-            found = json.loads(answer)
-        except (OSError, ValueError):
-            return None
-    return found if isinstance(found, dict) else None
 
 
 def listen(name: str, kind: int, queue: int) -> socket.socket:
@@ -127,7 +106,7 @@ class Door:
                 line = b""
             if line == b"status\n":
                 self._answer(client, status())
-            elif not line or len(line) == _LONGEST_LINE or now - since > _WAIT_S:
+            elif not line or len(line) == _LONGEST_LINE or now - since > WAIT_S:
                 self._drop(client)
 
     def close(self, ours: bool = True) -> None:

@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from functools import partial
 
 import click
 
 from xpu_runtime import paths, version
-from xpu_runtime.agent import samples
-from xpu_runtime.agent.history import SAMPLE
 from xpu_runtime.agent.loop import Agent
-from xpu_runtime.agent.metrics_service import DATA, METRICS, metrics_service
+from xpu_runtime.agent.metrics_service import metrics_service
+from xpu_runtime.agent.questions import figures_of, metrics_without_driver, open_driver
 from xpu_runtime.agent.reading import reading_service
-from xpu_runtime.agent.status import LOCK
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.linux import files
-from xpu_runtime.vendors import discovery, registry
-
-#: Seconds until there are no figures of the ledger's either; whoever asks waits besides.
-_UNREAD_S = 2.0
-_NOTHING = b"# TYPE xpu_up gauge\nxpu_up 0.0\n# TYPE xpu_agent_up gauge\nxpu_agent_up 1.0\n"
+from xpu_runtime.observe.agent_status import LOCK
 
 
 @click.command(short_help="Share out devices' time, and make starts quicker.")
@@ -56,10 +50,13 @@ def agent() -> None:
     try:
         with files.Lock(path, wait_s=0) as lock:
             config = _config()
-            beside = metrics_service(config, _figures, _metrics_without_driver, _log), reading_service(_log)
+            beside = (
+                metrics_service(config, partial(figures_of, _log), metrics_without_driver, _log),
+                reading_service(_log),
+            )
             metrics = {"listen": config.metrics_listen, "group": config.metrics_group}
             there = [each for each in beside if each is not None]
-            service = Agent(_open_driver, there, _log, lock.is_held, metrics)
+            service = Agent(partial(open_driver, _log), there, _log, lock.is_held, metrics)
             _log(f"xpu agent {version.VERSION} runs")
             if config.metrics_listen:
                 _log(f"its page is http://{config.metrics_listen}/")
@@ -91,32 +88,3 @@ def _config() -> Config:
     except ConfigError as error:
         _log(f"metrics are for root alone: {error}")
         return DEFAULTS
-
-
-def _figures() -> Callable[[bytes], bytes]:
-    from xpu_runtime.cli import metrics, overview  # heavy, and needed only once somebody asks
-
-    figures = metrics.Figures()
-    shown = overview.Overview(figures)
-    answers = {METRICS: metrics.served(figures, _log), DATA: shown.data, SAMPLE: shown.sample}
-    return lambda question: answers[question]()
-
-
-def _metrics_without_driver(why: str) -> bytes:
-    """What the ledger counts. Made in a process of its own: it needs modules that what serves has not."""
-    from xpu_runtime.linux import bounded  # only ever where a driver hangs
-
-    def text() -> bytes:
-        from xpu_runtime.cli import metrics
-
-        return metrics.Figures().text_without(XpuError(why))
-
-    answer = bounded.one(text, _UNREAD_S)
-    return answer.values[0] if answer.values else _NOTHING
-
-
-def _open_driver() -> Callable[[], samples.Utilization]:
-    return registry.utilization(
-        discovery.load(load()),
-        tell=lambda why: _log(f"what some containers say they use is not compared with the driver: {why}"),
-    )

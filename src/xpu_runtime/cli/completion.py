@@ -11,11 +11,11 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem
 
-from xpu_runtime.cli import names
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.observe import names
 from xpu_runtime.vendors import discovery, marks
 
 #: Seconds to wait for a ledger that another process has locked.

@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from xpu_runtime import paths
-from xpu_runtime.cli import asking
 from xpu_runtime.config import compile as compiler
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.low_level_runtime import find_runtime, low_level_runtime
 from xpu_runtime.errors import ConfigError, XpuError
+from xpu_runtime.observe import asking
 from xpu_runtime.vendors import inventory as node
 
 

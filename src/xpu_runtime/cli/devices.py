@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import asking, template
+from xpu_runtime.cli import template
 from xpu_runtime.cli.screen import Line
 from xpu_runtime.cli.table import (
     Column,
@@ -33,6 +33,7 @@ from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, registry
 from xpu_runtime.linux.bounded import Answer
+from xpu_runtime.observe import asking
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, marks
 from xpu_runtime.vendors import inventory as node

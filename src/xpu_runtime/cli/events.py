@@ -14,13 +14,14 @@ from typing import Any
 import click
 
 from xpu_runtime.cli import completion
-from xpu_runtime.cli.names import Names
 from xpu_runtime.cli.screen import printable
-from xpu_runtime.cli.table import memory, percent, timestamp
+from xpu_runtime.cli.table import memory, percent
 from xpu_runtime.ledger.events import KINDS, Event, Part
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.observe.containers import timestamp
+from xpu_runtime.observe.names import Names
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Between two looks of --follow.

@@ -12,8 +12,7 @@ from typing import Any
 import click
 
 from xpu_runtime import granting
-from xpu_runtime.agent import status
-from xpu_runtime.cli import asking, containers
+from xpu_runtime.cli import giving_back
 from xpu_runtime.cli.table import (
     json_option,
     print_json,
@@ -31,6 +30,7 @@ from xpu_runtime.ledger.grants import CORES, Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
 from xpu_runtime.limits import choose, pages, registry, sharing
 from xpu_runtime.linux.rootfs import Root
+from xpu_runtime.observe import agent_status, asking, containers
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
 from xpu_runtime.request.request import Request
@@ -151,7 +151,7 @@ def _runtime(config: Config) -> str:
 
 def _inventory(config: Config) -> Inventory:
     """The node's devices, what the dead have held taken back before."""
-    asking.reap(config)
+    giving_back.reap(config)
     return asking.inventory(config)
 
 
@@ -168,7 +168,7 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
         notes.append(f"XPU_CORES is not set: {request.cores}% comes from {request.cores_from}")
     if request.caps_cores and pages.needs_agent(request.sched, request.priority):
         notes.append(f"cores are shared as {request.sched}, with {request.priority} priority")
-        notes += [] if status.ask() else [containers.NO_AGENT]
+        notes += [] if agent_status.ask() else [containers.NO_AGENT]
     return notes + choose.notes(slices, request)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.cli import asking
+from xpu_runtime.cli import giving_back
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, print_json
 from xpu_runtime.config.defaults import Config
@@ -17,6 +17,7 @@ from xpu_runtime.doctor.machine import listed
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import unaccounted
+from xpu_runtime.observe import asking
 from xpu_runtime.start import created
 
 
@@ -33,7 +34,7 @@ def gc(as_json: bool) -> None:
       xpu gc
     """
     config = load()
-    dead = asking.reap(config)
+    dead = giving_back.reap(config)
     created.forget_gone()
     _report_bypasses(config)
     if as_json:

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import asking, completion, containers, names
-from xpu_runtime.cli.names import Names
+from xpu_runtime.cli import completion, table
 from xpu_runtime.cli.screen import Line
 from xpu_runtime.cli.table import (
     Column,
@@ -21,7 +20,6 @@ from xpu_runtime.cli.table import (
     print_json,
     print_lines,
     share,
-    timestamp,
     used_of,
     wide_option,
     width_of_window,
@@ -36,6 +34,8 @@ from xpu_runtime.limits import registry, unaccounted, unaccounted_time
 from xpu_runtime.limits.backend import Detail
 from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.usage import Usage
+from xpu_runtime.observe import asking, containers, names
+from xpu_runtime.observe.names import Names
 from xpu_runtime.request import quotas
 from xpu_runtime.request.quotas import Quota
 
@@ -171,7 +171,7 @@ def _grant(
         "cgroup": grant.cgroup or None,
         "mode": grant.mode,
         "state": containers.state(grant),
-        "created": timestamp(grant.created),
+        "created": containers.timestamp(grant.created),
         **{each.key: each.value for each in details},
         "slices": slices,
     }
@@ -277,7 +277,7 @@ def _print(told: dict[str, Any], details: list[list[Detail]], width: int | None)
 
 
 def _cores(slice_: dict[str, Any]) -> str:
-    cap = containers.cores(slice_)
+    cap = table.cores(slice_)
     if slice_["cores_sched"] is None:
         return cap
     percent = share(slice_["cores_got_percent"], slice_["cores_unaccounted_percent"])
@@ -295,7 +295,7 @@ def _slice_lines(slice_: dict[str, Any], width: int | None) -> list[Line]:
     found: list[Line] = [[], *wrapped(f"GPU {slice_['device_index']} ({slice_['device_uuid']})", width)]
     for text in (
         f"  limit    {whole if limit is None else memory(limit)}, cores {_cores(slice_)}",
-        f"  held by  {containers.enforced(slice_)}",
+        f"  held by  {table.enforced(slice_)}",
         f"  used     {used}{reported}",
     ):
         found += wrapped(text, width, hang=11)

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 
 import click
 
-from xpu_runtime.cli import asking
-from xpu_runtime.cli.names import Names
+from xpu_runtime.cli import giving_back
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import memory
 from xpu_runtime.config.defaults import DEFAULTS, Config
@@ -20,6 +19,8 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, DeviceError, XpuError
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.observe import asking
+from xpu_runtime.observe.names import Names
 from xpu_runtime.vendors import inventory as node
 from xpu_runtime.vendors import marks
 from xpu_runtime.vendors.inventory import Inventory
@@ -50,7 +51,7 @@ def mark(
     with _done(done, "no event could be written"), Ledger() as ledger:
         ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
     with _done(done, "who keeps what of it cannot be told"):
-        asking.reap(config)
+        giving_back.reap(config)
         with Ledger() as ledger:
             grants = ledger.grants()
     names = Names()

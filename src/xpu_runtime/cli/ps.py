@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from xpu_runtime.agent import status
-from xpu_runtime.cli import asking, containers, template
-from xpu_runtime.cli.names import Names
+from xpu_runtime.cli import table, template
 from xpu_runtime.cli.screen import Line, printable
 from xpu_runtime.cli.table import (
     Column,
@@ -33,6 +31,8 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import pages, sharing, unaccounted, unaccounted_time
+from xpu_runtime.observe import agent_status, asking, containers
+from xpu_runtime.observe.names import Names
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Inventory
 
@@ -134,7 +134,7 @@ def _table(told: _Slices, no_trunc: bool, width: int | None) -> list[Line]:
     if not no_trunc:
         cells["ID"] = [each[:_ID] for each in cells["ID"]]
     columns = {field: Column(head, cells[field]) for field, head in _HEADS.items()}
-    held = Column("HELD", list(map(containers.strengths, told.entries)))
+    held = Column("HELD", list(map(table.strengths, told.entries)))
     columns["EnforcedBy"] = columns["EnforcedBy"].replace(short=held)
     columns["State"] = columns["State"].replace(
         styles=[containers.STATES.get(each, "") for each in cells["State"]]
@@ -190,9 +190,9 @@ def _row(entry: dict[str, Any], booked: int) -> dict[str, str]:
         "GPU": "-" if entry["device_index"] is None else str(entry["device_index"]),
         "Memory": "whole device" if entry["memory_bytes"] is None else memory(entry["memory_bytes"]),
         "Used": used,
-        "Cores": containers.cores(entry),
+        "Cores": table.cores(entry),
         "Got": share(entry["cores_got_percent"], entry["cores_unaccounted_percent"]),
-        "EnforcedBy": containers.enforced(entry),
+        "EnforcedBy": table.enforced(entry),
         "Mode": entry["mode"] or "-",
         "State": entry["state"],
         "PID": str(entry["pid"] or "-"),
@@ -204,7 +204,7 @@ def _row(entry: dict[str, Any], booked: int) -> dict[str, str]:
 
 def _of_the_agent(entries: list[dict[str, Any]]) -> list[str]:
     """That it does not run where it is needed, and whom it holds more strictly."""
-    running = status.ask()
+    running = agent_status.ask()
     if running is None:
         needed = any(pages.needs_agent(e["cores_sched"], e["cores_priority"]) for e in entries)
         return [containers.NO_AGENT] if needed else []

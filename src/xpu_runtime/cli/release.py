@@ -8,11 +8,12 @@ from __future__ import annotations
 import click
 
 from xpu_runtime import granting
-from xpu_runtime.cli import asking, completion, containers
+from xpu_runtime.cli import completion, giving_back
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.pod_ledger import PodLedger
+from xpu_runtime.observe import containers
 
 
 @click.command(short_help="Give back the slices of one container by hand.")
@@ -48,7 +49,7 @@ def release(container: str | None, force: bool, pod: str | None) -> None:
             f"container {name} still runs (process {grants[0].pid})",
             "stop it first, or give --force: it then keeps using the device beside the next container there",
         )
-    granting.release(load(), grants, asking.clear)
+    granting.release(load(), grants, giving_back.clear)
     click.echo(f"{printable(name)}: released")
 
 

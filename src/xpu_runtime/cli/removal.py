@@ -14,16 +14,17 @@ from collections.abc import Iterator
 import click
 
 from xpu_runtime import engines, paths, textfile
-from xpu_runtime.doctor import docker_api, docker_flags
-from xpu_runtime.doctor import engine as engine_processes
+from xpu_runtime.doctor import docker_flags
 from xpu_runtime.doctor.areas import docker as running_docker
-from xpu_runtime.doctor.engine import LAUNCHER, Process
 from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger import survivors, waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files, proc
+from xpu_runtime.observe import docker_api
+from xpu_runtime.observe import engine as engine_processes
+from xpu_runtime.observe.engine import LAUNCHER, Process
 from xpu_runtime.value import Value
 
 #: Lines of PID, START TIME (proc(5), field 22 of stat) and who it is.

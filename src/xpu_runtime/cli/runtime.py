@@ -13,9 +13,9 @@ import click
 
 from xpu_runtime import engines, textfile
 from xpu_runtime.doctor import docker_flags
-from xpu_runtime.doctor import engine as engine_processes
 from xpu_runtime.engines import ENGINES, Engine, docker, engine
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.observe import engine as engine_processes
 from xpu_runtime.textfile import Edit, TextFile
 
 _PROGRAM = "xpu-container-runtime"

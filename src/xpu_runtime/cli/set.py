@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from xpu_runtime.cli import asking, completion, containers, names
+from xpu_runtime.cli import completion, giving_back
 from xpu_runtime.cli.screen import printable
 from xpu_runtime.cli.table import json_option, memory, percent, print_json
 from xpu_runtime.config.load import load
@@ -19,6 +19,7 @@ from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.registry import NONE
 from xpu_runtime.limits.resize import Wanted, resize
+from xpu_runtime.observe import asking, containers, names
 from xpu_runtime.request.request import PRIORITIES, SCHEDS
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
 from xpu_runtime.vendors.inventory import Inventory, begins
@@ -105,7 +106,7 @@ def set(
             wanted,
             oversubscribe=config.oversubscribe_memory,
             usage=usage,
-            clear=partial(asking.clear, config),
+            clear=partial(giving_back.clear, config),
         )
     except Refused as refused:
         line = refused.refusal.line({"XPU_MEM": "--mem ", "XPU_CORES": "--cores "})

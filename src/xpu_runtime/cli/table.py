@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ import click
 from xpu_runtime.cli import screen
 from xpu_runtime.cli.screen import Line, columns_of, fitting, printable
 from xpu_runtime.errors import XpuError
+from xpu_runtime.limits import sharing
 from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
 
@@ -224,6 +224,25 @@ def share(percentage: float | None, unaccounted: float | None = None) -> str:
     return ("-" if percentage is None else f"{percentage:.0f}%") + beyond
 
 
-def timestamp(seconds: float) -> str:
-    """RFC 3339, UTC, whole seconds."""
-    return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def cores(entry: dict[str, Any]) -> str:
+    """The cap on cores, or how the device's time is shared without one; a dash where it is not shared."""
+    if entry["cores"] is not None:
+        return percent(entry["cores"])
+    return {sharing.TURNS: "equal turns", sharing.SIDE_BY_SIDE: sharing.SIDE_BY_SIDE}.get(
+        entry["cores_shared"], "-"
+    )
+
+
+def strengths(entry: dict[str, Any]) -> str:
+    """`hard/soft`: how strongly memory and cores are held; a dash where there is no limit."""
+    return "/".join(entry[f"{kind}_strength"] or "-" for kind in ("memory", "cores"))
+
+
+def enforced(entry: dict[str, Any]) -> str:
+    """`memory: driver (hard), cores: unenforced`; a dash where there is no limit."""
+    texts = []
+    for kind in ("memory", "cores"):
+        strength, backend = entry[f"{kind}_strength"], entry[f"{kind}_backend"]
+        if strength:
+            texts.append(f"{kind}: {strength if strength == 'unenforced' else f'{backend} ({strength})'}")
+    return ", ".join(texts) or "-"

@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import live, screen
-from xpu_runtime.cli.live import Reading
-from xpu_runtime.cli.names import Names
+from xpu_runtime.cli import screen
 from xpu_runtime.cli.table import print_json, print_lines
 from xpu_runtime.cli.top_page import ORDERS, key_of, lines, page
 from xpu_runtime.errors import XpuError
+from xpu_runtime.observe import live
+from xpu_runtime.observe.live import Reading
+from xpu_runtime.observe.names import Names
 
 #: Of --interval, in seconds.
 _SHORTEST_S, _LONGEST_S = 0.1, 60
@@ -74,7 +75,7 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     """
     if as_json or once or not screen.can_watch():
         reading = live.readings(interval)()
-        live.complain(reading)
+        _complain(reading)
         if as_json:
             print_json(_plain(reading))
         else:
@@ -143,3 +144,9 @@ def _plain(reading: Reading) -> dict[str, Any]:
 
 def _rounded(percent: float | None) -> float | None:
     return None if percent is None else round(percent, 1)
+
+
+def _complain(reading: Reading) -> None:
+    """What could not be read, on stderr."""
+    for problem in reading.problems:
+        click.echo(f"xpu: memory in use is not known: {problem}", err=True)

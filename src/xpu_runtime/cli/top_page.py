@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from xpu_runtime.cli.live import Card, Reading, Row
 from xpu_runtime.cli.screen import Line, Size, columns_of
 from xpu_runtime.cli.table import cut, memory, share, wrapped
 from xpu_runtime.errors import XpuError
 from xpu_runtime.limits import pages
+from xpu_runtime.observe.live import Card, Reading, Row
 from xpu_runtime.value import Value
 
 #: What `s` goes through.

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from xpu_runtime.doctor import engine
-from xpu_runtime.doctor.engine import Process
 from xpu_runtime.doctor.machine import listed
 from xpu_runtime.engines import RUNTIME_NAME, docker
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.observe import engine
+from xpu_runtime.observe.engine import Process
 
 _ADD, _DEFAULT = "--add-runtime", "--default-runtime"
 _KEY = "default-runtime"

@@ -16,13 +16,14 @@ from typing import Any
 
 from xpu_runtime import engines, paths, textfile
 from xpu_runtime.config import cache
-from xpu_runtime.doctor import engine, examination, interpreter, outline, redact
+from xpu_runtime.doctor import examination, interpreter, outline, redact
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import bounded, files
+from xpu_runtime.observe import engine
 
 _COLLECT_S = 45.0
 _COMMAND_S = 15.0

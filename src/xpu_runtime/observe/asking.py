@@ -1,4 +1,4 @@
-"""What commands for people ask drivers, each time in a process with an end: a driver that hangs keeps none of
+"""What is asked of drivers for people, each time in a process with an end: a driver that hangs keeps none of
 them from ending, and what is known without it is shown.
 
 What is asked is known where it is used: vendors/discovery.py, limits/usage.py, limits/unaccounted.py.
@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import click
-
-from xpu_runtime import granting
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import CORES, Grant
-from xpu_runtime.limits import enforce, sharing, unaccounted, unaccounted_time
+from xpu_runtime.limits import sharing, unaccounted, unaccounted_time
 from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.unaccounted import Amounts
 from xpu_runtime.limits.usage import OfDrivers, Usage
@@ -69,20 +66,6 @@ def _answered(ask: Callable[[], Inventory]) -> Inventory:
     if answer.values:
         return answer.values[0]  # type: ignore[no-any-return]
     raise (DriverHangsError if answer.hung else DeviceError)(answer.error, answer.todo)
-
-
-def reap(config: Config) -> list[Grant]:
-    """As `granting.reap`, with `clear`."""
-    return granting.reap(config, clear)
-
-
-def clear(config: Config, grants: list[Grant]) -> None:
-    """As `granting.clear`; where a driver has to lift limits, and does not, that is said: the slices are free
-    all the same."""
-    if not any(enforce.must_lift(grant) for grant in grants):
-        granting.clear(config, grants)
-    elif problem := one(lambda: granting.clear(config, grants)).why:
-        click.echo(f"xpu: limits of what is given back may still be in force: {problem}", err=True)
 
 
 def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -> Usage:

@@ -6,12 +6,10 @@ use is for the callers to ask.
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from functools import cache
 from typing import Any
 
-from xpu_runtime.cli import names as engine_names
-from xpu_runtime.cli.names import Names
-from xpu_runtime.cli.table import percent, timestamp
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.allocations import Reserved
@@ -20,13 +18,15 @@ from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.sharing import Shares
+from xpu_runtime.observe import names as engine_names
+from xpu_runtime.observe.names import Names
 from xpu_runtime.value import Value
 
 #: Fewer characters are more likely a device's index than the beginning of an id.
 _SHORTEST_START = 3
 #: How a grant's states are drawn (screen.STYLES).
 STATES = {"running": "green", "pending": "yellow", "dead": "red", "reserved": "yellow"}
-#: Of burst, weight and priorities, where `agent.status.ask` knows of none.
+#: Of burst, weight and priorities, where `agent_status.ask` knows of none.
 NO_AGENT = "no agent runs: burst and weight hold as fixed, and priorities mean nothing (see `xpu agent`)"
 
 
@@ -161,25 +161,6 @@ def reserved(each: Reserved) -> dict[str, Any]:
     ).as_dict()
 
 
-def cores(entry: dict[str, Any]) -> str:
-    """The cap on cores, or how the device's time is shared without one; a dash where it is not shared."""
-    if entry["cores"] is not None:
-        return percent(entry["cores"])
-    return {sharing.TURNS: "equal turns", sharing.SIDE_BY_SIDE: sharing.SIDE_BY_SIDE}.get(
-        entry["cores_shared"], "-"
-    )
-
-
-def strengths(entry: dict[str, Any]) -> str:
-    """`hard/soft`: how strongly memory and cores are held; a dash where there is no limit."""
-    return "/".join(entry[f"{kind}_strength"] or "-" for kind in ("memory", "cores"))
-
-
-def enforced(entry: dict[str, Any]) -> str:
-    """`memory: driver (hard), cores: unenforced`; a dash where there is no limit."""
-    texts = []
-    for kind in ("memory", "cores"):
-        strength, backend = entry[f"{kind}_strength"], entry[f"{kind}_backend"]
-        if strength:
-            texts.append(f"{kind}: {strength if strength == 'unenforced' else f'{backend} ({strength})'}")
-    return ", ".join(texts) or "-"
+def timestamp(seconds: float) -> str:
+    """RFC 3339, UTC, whole seconds."""
+    return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -12,9 +12,9 @@ import socket
 from typing import Any
 
 from xpu_runtime import textfile
-from xpu_runtime.doctor.engine import Process
 from xpu_runtime.engines import docker
 from xpu_runtime.errors import ConfigError
+from xpu_runtime.observe.engine import Process
 
 _SOCKET = "/run/docker.sock"
 

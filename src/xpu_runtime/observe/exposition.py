@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Optional
 
 from xpu_runtime import third_party, version
-from xpu_runtime.agent import status
-from xpu_runtime.cli.device_state import DeviceState, states
-from xpu_runtime.cli.live import Reading, Row
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.grants import MEMORY, Slice, Use
 from xpu_runtime.limits import pages
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.linux import proc
+from xpu_runtime.observe import agent_status
+from xpu_runtime.observe.device_state import DeviceState, states
+from xpu_runtime.observe.live import Reading, Row
 from xpu_runtime.request.quotas import Quota
 from xpu_runtime.value import Value
 
@@ -229,7 +229,7 @@ def _of_node(reading: Reading | None, totals: events.Totals) -> Iterator[Metric]
     build = {"version": version.VERSION, "commit": version.COMMIT}
     yield InfoMetricFamily("xpu_build", "The runtime that tells this.", value=build)
     yield GaugeMetricFamily("xpu_up", "0: devices and slices could not be read.", value=has_devices)
-    runs = status.ask() is not None if reading is None else reading.agent
+    runs = agent_status.ask() is not None if reading is None else reading.agent
     yield GaugeMetricFamily("xpu_agent_up", "1: xpu agent runs.", value=runs)
     happened = CounterMetricFamily("xpu_events", "Events since the ledger was made.", labels=["event"])
     for kind, number in {**dict.fromkeys(events.KINDS, 0), **totals.kinds}.items():

@@ -1,4 +1,4 @@
-"""`xpu metrics`: the node's figures for Prometheus, once; and as `xpu agent` serves them.
+"""The node's figures for Prometheus: as `xpu metrics` prints and `xpu agent` serves them.
 
 What is read is live.py's to know, and how it is written exposition.py's.
 """
@@ -8,60 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import click
-
-from xpu_runtime.cli import asking, exposition
-from xpu_runtime.cli.live import NEXT_S, Live, Reading
-from xpu_runtime.cli.names import Names
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.linux import files, proc
+from xpu_runtime.linux import proc
+from xpu_runtime.observe import exposition
+from xpu_runtime.observe.live import NEXT_S, Live, Reading
+from xpu_runtime.observe.names import Names
 from xpu_runtime.request import quotas
 from xpu_runtime.request.quotas import Quota
 
-#: What containers get is told of so many seconds: the first time, and where each command is the first.
-_INTERVAL_S, _INTERVAL_ONCE_S = 0.2, 1.0
-#: And until then there are no figures.
-_LONGEST_ONCE_S = 20.0
+#: What containers get is told of so many seconds the first time.
+_INTERVAL_S = 0.2
 #: For so long a reading is one of now.
 _FRESH_S = 0.9
-
-
-@click.command(short_help="Print the node's figures for Prometheus.")
-@click.option(
-    "--output",
-    metavar="FILE",
-    help="Write FILE, in one step, for node_exporter's textfile collector: name it *.prom.",
-)
-def metrics(output: str | None) -> None:
-    """Print what devices, slices and events are now, in Prometheus' text format.
-
-    It takes a second, of which it tells what containers get. Where `xpu agent` runs it serves the same, on a
-    socket and, if the configuration says so, on a port of this machine. Where devices and slices cannot be
-    read there is xpu_up 0, and what the ledger counts; the exit status is 1.
-
-    \b
-    Example:
-      xpu metrics
-      xpu metrics --output /var/lib/prometheus/node-exporter/xpu.prom
-      curl --unix-socket /run/xpu/metrics.sock http://localhost/metrics
-    """
-    figures = Figures(_INTERVAL_ONCE_S)
-    answer = asking.one(lambda: (figures.text(), figures.problems, figures.error), _LONGEST_ONCE_S)
-    if answer.values:
-        text, problems, error = answer.values[0]
-    else:
-        error = XpuError(answer.error, answer.todo)
-        text, problems = figures.text_without(error), figures.problems
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        files.write_atomic(output, text, 0o644)
-    for problem in problems:
-        click.echo(f"xpu: {problem}", err=True)
-    if error is not None:
-        raise error
 
 
 class Figures:

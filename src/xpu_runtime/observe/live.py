@@ -11,11 +11,6 @@ import contextlib
 import time
 from collections.abc import Callable
 
-import click
-
-from xpu_runtime.agent import samples, status
-from xpu_runtime.cli import asking, containers
-from xpu_runtime.cli.names import Names
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant, Slice, Use
@@ -25,6 +20,8 @@ from xpu_runtime.limits import registry as backends
 from xpu_runtime.limits import sharing, unaccounted_time
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.limits.usage import Usage, processes
+from xpu_runtime.observe import agent_status, asking, containers, samples
+from xpu_runtime.observe.names import Names
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, marks, registry
 from xpu_runtime.vendors.inventory import Device, Inventory
@@ -155,7 +152,7 @@ class Live:
             self._names.learn(grants)
         now = {key: (when, used) for key, when, used in sharing.readings(grants)}
         before, self._before = self._before, now
-        agent = status.ask()
+        agent = agent_status.ask()
         told = _told(agent)
         devices = self._inventory
         usage = Usage(devices) if self._may_hang else asking.usage(devices, grants, _FIRST_S)
@@ -410,12 +407,6 @@ def readings(interval_s: float) -> Callable[[], Reading]:
             live.close()
 
     return once
-
-
-def complain(reading: Reading) -> None:
-    """What could not be read, on stderr."""
-    for problem in reading.problems:
-        click.echo(f"xpu: memory in use is not known: {problem}", err=True)
 
 
 def try_reading(live: Live) -> Reading | XpuError:

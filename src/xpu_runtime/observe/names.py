@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from xpu_runtime.doctor import docker_api, engine
 from xpu_runtime.engines import docker
 from xpu_runtime.ledger.events import Event
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.linux import bounded
+from xpu_runtime.observe import docker_api, engine
 from xpu_runtime.oci import engine_name
 
 _T = TypeVar("_T")

@@ -14,17 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpu_runtime import version
-from xpu_runtime.agent import status
-from xpu_runtime.cli.device_state import states
-from xpu_runtime.cli.live import Card, Reading, Row
-from xpu_runtime.cli.metrics import Figures
-from xpu_runtime.cli.names import Names
-from xpu_runtime.cli.screen import printable
 from xpu_runtime.errors import XpuError
+from xpu_runtime.finding import printable
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.events import Event, Totals
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.observe import agent_status
+from xpu_runtime.observe.device_state import states
+from xpu_runtime.observe.figures import Figures
+from xpu_runtime.observe.live import Card, Reading, Row
+from xpu_runtime.observe.names import Names
 from xpu_runtime.vendors import marks
 
 _MOST_DEVICES, _MOST_SLICES, _MOST_EVENTS = 64, 256, 50
@@ -70,7 +70,7 @@ class Overview:
             "node": _text(socket.gethostname()),
             "version": version.VERSION,
             "time": round(time.time(), 1),
-            "agent_runs": status.ask() is not None if reading is None else reading.agent,
+            "agent_runs": agent_status.ask() is not None if reading is None else reading.agent,
             "problems": [_text(each, _LONGEST_REASON) for each in problems[:10]],
             "devices": devices,
             "not_shown": _not_shown(reading, devices),

@@ -12,7 +12,6 @@ import pytest
 from xpu_runtime.agent import comparison, held_events
 from xpu_runtime.agent.card import Card, Watched
 from xpu_runtime.agent.comparison import Comparison
-from xpu_runtime.agent.samples import Utilization
 from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.events import Event, Part
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
@@ -20,6 +19,7 @@ from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import folders, pages, usage
 from xpu_runtime.limits.compute import GrantPages
 from xpu_runtime.linux import files, proc
+from xpu_runtime.observe.samples import Utilization
 
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 CAP = 30

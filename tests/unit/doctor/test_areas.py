@@ -12,7 +12,7 @@ import pytest
 from support.inventories import node, nvidia
 from xpu_runtime import paths
 from xpu_runtime.config.defaults import DEFAULTS
-from xpu_runtime.doctor import docker_api, docker_flags
+from xpu_runtime.doctor import docker_flags
 from xpu_runtime.doctor.areas import (
     containerd,
     docker,
@@ -24,12 +24,13 @@ from xpu_runtime.doctor.areas import (
     runtime,
     security,
 )
-from xpu_runtime.doctor.engine import Process, changed_since
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.engines import docker as docker_engine
 from xpu_runtime.finding import OK, PROBLEM, WARNING
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.linux.cgroups import Hierarchy
+from xpu_runtime.observe import docker_api
+from xpu_runtime.observe.engine import Process, changed_since
 from xpu_runtime.vendors.inventory import Device, Inventory, Node
 
 GPU = Device("0", "GPU-1", "T4", 1 << 30, (Node("/dev/nvidia0", 195, 0),), "nvidia")

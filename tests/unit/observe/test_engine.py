@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.doctor import engine
 from xpu_runtime.doctor.areas import docker
+from xpu_runtime.observe import engine
 
 NOBODY = 65534
 

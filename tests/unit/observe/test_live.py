@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xpu_runtime.agent.samples import Utilization
-from xpu_runtime.cli.live import Live
+from xpu_runtime.observe.live import Live
+from xpu_runtime.observe.samples import Utilization
 from xpu_runtime.vendors.vendor import WHOLE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from support import REPOSITORY
-from xpu_runtime.cli.exposition import CODES
+from xpu_runtime.observe.exposition import CODES
 
 
 def test_each_code_is_counted_from_the_start_but_that_of_a_change() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from xpu_runtime.cli import names
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.linux import bounded
+from xpu_runtime.observe import names
 
 
 def test_who_looks_on_for_long_remembers_the_latest_alone(monkeypatch: pytest.MonkeyPatch) -> None:

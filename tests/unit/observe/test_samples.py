@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from xpu_runtime.agent import samples
-from xpu_runtime.agent.samples import Samples, Utilization
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.linux import bounded
+from xpu_runtime.observe import samples
+from xpu_runtime.observe.samples import Samples, Utilization
 
 
 @pytest.fixture(autouse=True)

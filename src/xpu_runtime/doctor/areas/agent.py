@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from xpu_runtime import finding, paths
-from xpu_runtime.agent import metrics_service, status
+from xpu_runtime.agent import metrics_service
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import survivors
 from xpu_runtime.limits import sharing
 from xpu_runtime.linux import holders
+from xpu_runtime.observe import agent_status
 
 ORDER = 95
 _CHECK = "agent"
@@ -29,13 +30,13 @@ def look(machine: Machine) -> Iterator[Finding]:
             text = f"metrics.group: there is no group {group}: root alone can read {metrics_service.SOCKET}"
             todo = f"groupadd --system {group}, or correct it; then: {_RESTART}"
             yield finding.warning(_CHECK, text, todo)
-    running = status.ask()
+    running = agent_status.ask()
     if running is None:
-        lock = paths.in_run_dir(status.LOCK)
+        lock = paths.in_run_dir(agent_status.LOCK)
         holding = holders.of(lock) if os.path.exists(lock) else []
         if holding:
             text = f"xpu agent runs ({listed([str(each) for each in holding])}) and does not answer on "
-            text += f"{paths.in_run_dir(status.SOCKET)}: it hangs, or that socket is not its own"
+            text += f"{paths.in_run_dir(agent_status.SOCKET)}: it hangs, or that socket is not its own"
             yield finding.problem(_CHECK, text, f"see its log; to start it anew: {_RESTART}")
             return
         grants = [grant for grant in machine.grants or () if sharing.depends_on_others(grant)]

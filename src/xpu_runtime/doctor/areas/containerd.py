@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xpu_runtime import finding, textfile
-from xpu_runtime.doctor import engine
-from xpu_runtime.doctor.engine import Process
 from xpu_runtime.doctor.machine import Machine, listed
 from xpu_runtime.engines import containerd, docker
 from xpu_runtime.engines.containerd import outcome, reader
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import proc
+from xpu_runtime.observe import engine
+from xpu_runtime.observe.engine import Process
 
 ORDER = 71
 _CHECK = "containerd"

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any
 
 from xpu_runtime import finding, textfile
-from xpu_runtime.doctor import docker_api, docker_flags, engine
-from xpu_runtime.doctor.engine import Process
+from xpu_runtime.doctor import docker_flags
 from xpu_runtime.doctor.machine import Machine, listed
 from xpu_runtime.engines import RUNTIME_NAME, docker
 from xpu_runtime.errors import ConfigError, RootlessError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import bounded
+from xpu_runtime.observe import docker_api, engine
+from xpu_runtime.observe.engine import Process
 
 ORDER = 70
 _CHECK = "docker"

@@ -9,10 +9,11 @@ import subprocess
 from collections.abc import Iterator
 
 from xpu_runtime import finding, paths
-from xpu_runtime.doctor import engine, interpreter, release
+from xpu_runtime.doctor import interpreter, release
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.limits import pages
+from xpu_runtime.observe import engine
 
 ORDER = 0
 _CHECK = "installation"

@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator
 
 from xpu_runtime import finding, paths
-from xpu_runtime.doctor import engine
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.errors import RootlessError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import files, proc
+from xpu_runtime.observe import engine
 
 ORDER = 72
 #: One of them has to be there for a container to be started.

@@ -18,13 +18,13 @@ from typing import Any
 
 from xpu_runtime import paths, textfile, version
 from xpu_runtime.config.compile import read_config
-from xpu_runtime.doctor import engine
 from xpu_runtime.engines import containerd
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.kubernetes.node_setup import removal_timer, section, tree
 from xpu_runtime.kubernetes.node_setup.host import run, say
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.linux import files, proc
+from xpu_runtime.observe import engine
 from xpu_runtime.request.assignment import read_keys
 from xpu_runtime.value import Value
 

@@ -1,0 +1,52 @@
+"""What the agent's processes are asked: the figures that are served, and the driver's samples.
+
+How each is kept from hanging is its asker's to know: metrics_service.py and comparison.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xpu_runtime.agent.history import SAMPLE
+from xpu_runtime.agent.metrics_service import DATA, METRICS
+from xpu_runtime.config.load import load
+from xpu_runtime.errors import XpuError
+from xpu_runtime.observe.samples import Utilization
+from xpu_runtime.vendors import discovery, registry
+
+#: Seconds until there are no figures of the ledger's either; whoever asks waits besides.
+_UNREAD_S = 2.0
+_NOTHING = b"# TYPE xpu_up gauge\nxpu_up 0.0\n# TYPE xpu_agent_up gauge\nxpu_agent_up 1.0\n"
+
+
+def figures_of(log: Callable[[str], None]) -> Callable[[bytes], bytes]:
+    """Makes, of what is asked, a page or a sample; `log` is told what cannot be read."""
+    # Heavy, and needed only once somebody asks.
+    from xpu_runtime.observe.figures import Figures, served
+    from xpu_runtime.observe.overview import Overview
+
+    figures = Figures()
+    shown = Overview(figures)
+    answers = {METRICS: served(figures, log), DATA: shown.data, SAMPLE: shown.sample}
+    return lambda question: answers[question]()
+
+
+def metrics_without_driver(why: str) -> bytes:
+    """What the ledger counts. Made in a process of its own: it needs modules that what serves has not."""
+    from xpu_runtime.linux import bounded  # only ever where a driver hangs
+
+    def text() -> bytes:
+        from xpu_runtime.observe.figures import Figures
+
+        return Figures().text_without(XpuError(why))
+
+    answer = bounded.one(text, _UNREAD_S)
+    return answer.values[0] if answer.values else _NOTHING
+
+
+def open_driver(log: Callable[[str], None]) -> Callable[[], Utilization]:
+    """The driver's samples; `log` is told of which containers there are none."""
+    return registry.utilization(
+        discovery.load(load()),
+        tell=lambda why: log(f"what some containers say they use is not compared with the driver: {why}"),
+    )

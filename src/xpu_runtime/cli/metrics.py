@@ -1,0 +1,50 @@
+"""`xpu metrics`: the node's figures for Prometheus, once. How they are read and written is observe/'s."""
+
+from __future__ import annotations
+
+import click
+
+from xpu_runtime.errors import XpuError
+from xpu_runtime.linux import files
+from xpu_runtime.observe import asking
+from xpu_runtime.observe.figures import Figures
+
+#: What containers get is told of so many seconds, as each command is the first; and until then there are no
+#: figures.
+_INTERVAL_S, _LONGEST_S = 1.0, 20.0
+
+
+@click.command(short_help="Print the node's figures for Prometheus.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Write FILE, in one step, for node_exporter's textfile collector: name it *.prom.",
+)
+def metrics(output: str | None) -> None:
+    """Print what devices, slices and events are now, in Prometheus' text format.
+
+    It takes a second, of which it tells what containers get. Where `xpu agent` runs it serves the same, on a
+    socket and, if the configuration says so, on a port of this machine. Where devices and slices cannot be
+    read there is xpu_up 0, and what the ledger counts; the exit status is 1.
+
+    \b
+    Example:
+      xpu metrics
+      xpu metrics --output /var/lib/prometheus/node-exporter/xpu.prom
+      curl --unix-socket /run/xpu/metrics.sock http://localhost/metrics
+    """
+    figures = Figures(_INTERVAL_S)
+    answer = asking.one(lambda: (figures.text(), figures.problems, figures.error), _LONGEST_S)
+    if answer.values:
+        text, problems, error = answer.values[0]
+    else:
+        error = XpuError(answer.error, answer.todo)
+        text, problems = figures.text_without(error), figures.problems
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        files.write_atomic(output, text, 0o644)
+    for problem in problems:
+        click.echo(f"xpu: {problem}", err=True)
+    if error is not None:
+        raise error
