@@ -15,8 +15,8 @@ from xpu_runtime.cli.table import print_json, print_lines
 from xpu_runtime.cli.top_page import ORDERS, key_of, lines, page
 from xpu_runtime.errors import XpuError
 from xpu_runtime.observe import live
-from xpu_runtime.observe.live import Reading
 from xpu_runtime.observe.names import Names
+from xpu_runtime.observe.reading import Reading
 
 #: Of --interval, in seconds.
 _SHORTEST_S, _LONGEST_S = 0.1, 60

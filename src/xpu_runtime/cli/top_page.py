@@ -12,7 +12,7 @@ from xpu_runtime.cli.screen import Line, Size, columns_of
 from xpu_runtime.cli.table import cut, memory, share, wrapped
 from xpu_runtime.errors import XpuError
 from xpu_runtime.limits import pages
-from xpu_runtime.observe.live import Card, Reading, Row
+from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.value import Value
 
 #: What `s` goes through.

@@ -156,10 +156,11 @@ def _alone() -> Iterator[None]:
     lock = Lock(path, _WAIT_S)
     try:
         lock.__enter__()
+    except TimeoutError as error:
+        what = f"another change of limits is under way: {path} was {error.strerror}"
+        raise ApplyError(what, "repeat this one") from error
     except OSError as error:
-        raise ApplyError(
-            f"another change of limits is under way: {path}: {error.strerror}", "repeat this one"
-        ) from error
+        raise ApplyError(f"cannot lock {path}: {error.strerror}") from error
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ and said: all else is worth telling.
 from __future__ import annotations
 
 from xpu_runtime.errors import XpuError
-from xpu_runtime.observe.live import Card, Reading
+from xpu_runtime.observe.reading import Card, Reading
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import marks, registry
 from xpu_runtime.vendors.inventory import Device

@@ -21,7 +21,7 @@ from xpu_runtime.limits.pages import Compute
 from xpu_runtime.linux import proc
 from xpu_runtime.observe import agent_status
 from xpu_runtime.observe.device_state import DeviceState, states
-from xpu_runtime.observe.live import Reading, Row
+from xpu_runtime.observe.reading import Reading, Row
 from xpu_runtime.request.quotas import Quota
 from xpu_runtime.value import Value
 

@@ -13,8 +13,9 @@ from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import proc
 from xpu_runtime.observe import exposition
-from xpu_runtime.observe.live import NEXT_S, Live, Reading
+from xpu_runtime.observe.live import NEXT_S, Live
 from xpu_runtime.observe.names import Names
+from xpu_runtime.observe.reading import Reading
 from xpu_runtime.request import quotas
 from xpu_runtime.request.quotas import Quota
 

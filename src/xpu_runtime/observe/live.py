@@ -22,6 +22,7 @@ from xpu_runtime.limits.pages import Compute
 from xpu_runtime.limits.usage import Usage, processes
 from xpu_runtime.observe import agent_status, asking, containers, samples
 from xpu_runtime.observe.names import Names
+from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, marks, registry
 from xpu_runtime.vendors.inventory import Device, Inventory
@@ -31,71 +32,6 @@ from xpu_runtime.vendors.vendor import WHOLE
 _FIRST_S, NEXT_S = 5.0, 1.2
 #: NVML takes samples each 1/6 to 1 s, and tells them late.
 _SAMPLE_S = 2.0
-
-
-class Row(Value):
-    """One slice of a container. Shares in percent of the device, memory in bytes; None: not known or none."""
-
-    grant: Grant
-    #: Of the slice in it.
-    position: int
-    container_id: str
-    asked: int | None
-    got: float | None
-    #: What it may have now, as the agent has it.
-    allowed: float | None
-    sched: str | None
-    priority: str | None
-    #: A launch has waited for its turn since the last reading.
-    waits: bool
-    memory: int | None
-    memory_limit: int
-    #: What its page has charged; None: it has none, or that cannot be read.
-    compute: Compute | None
-    #: Why the agent holds it more strictly; "": it does not.
-    strict: str
-    #: What is unusual: why it is held more strictly, what of it is not known, or what is wrong with it.
-    note: str = ""
-    #: As its engine has it; None: none is known.
-    name: str | None = None
-
-
-class Card(Value):
-    """One device, and the slices on it."""
-
-    index: str
-    uuid: str
-    name: str
-    #: Percent of its time in use; None: not known.
-    busy: float | None
-    memory: int | None
-    memory_total: int
-    rows: tuple[Row, ...]
-    #: What is granted of it, with what is reserved for pods.
-    use: Use = Use()
-    #: Why not everybody gets something of it: its fault, and an operator's marks; "": nothing.
-    note: str = ""
-
-
-class Reading(Value):
-    """The node at one time."""
-
-    agent: bool
-    cards: tuple[Card, ...]
-    inventory: Inventory
-    #: Of this time: what it is asked for the first time it asks now.
-    usage: Usage
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What could not be read."""
-        return tuple(self.usage.problems)
-
-    @property
-    def missing(self) -> str:
-        """Why no start gets a device, where the node has none that a driver tells of; "": it has."""
-        why = filter(None, (self.inventory.missing, *self.inventory.problems))
-        return "" if self.inventory.devices else "; ".join(why) or "there are no devices"
 
 
 class Live:

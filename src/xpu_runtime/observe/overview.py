@@ -23,8 +23,8 @@ from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.observe import agent_status
 from xpu_runtime.observe.device_state import states
 from xpu_runtime.observe.figures import Figures
-from xpu_runtime.observe.live import Card, Reading, Row
 from xpu_runtime.observe.names import Names
+from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.vendors import marks
 
 _MOST_DEVICES, _MOST_SLICES, _MOST_EVENTS = 64, 256, 50

@@ -14,7 +14,7 @@ from xpu_runtime.limits.pages import Compute
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.linux import proc
 from xpu_runtime.observe.figures import Figures
-from xpu_runtime.observe.live import Card, Reading, Row
+from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.vendors.inventory import Inventory
 
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"

@@ -7,7 +7,7 @@ import pytest
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.observe import overview
-from xpu_runtime.observe.live import Card, Reading, Row
+from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.vendors.inventory import Inventory
 
 GIB = 1 << 30
