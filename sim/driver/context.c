@@ -12,16 +12,6 @@
 /* A slot is used again, a number only after very many others. */
 enum { USES = 1 << 25 };
 
-struct context *context_of(struct client *client, uint32_t id) {
-    struct context *context = client->contexts[id % SIM_MAX_CONTEXTS];
-    return context && context->id == id ? context : NULL;
-}
-
-struct context *context_behind(struct reference reference) {
-    struct context *context = state.contexts[reference.place];
-    return context && context->self.serial == reference.serial ? context : NULL;
-}
-
 static void give_place(struct context *context) {
     static uint32_t place;
     while (state.contexts[place])

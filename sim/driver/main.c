@@ -14,7 +14,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,35 +25,14 @@
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
 
-struct state state;
-
-static int epoll_fd, timer_fd, signal_fd, listen_fd;
+static int timer_fd, signal_fd, listen_fd;
 static uint32_t connection_limit = MAX_CONNECTIONS;
-
-void say(const char *format, ...) {
-    char when[32];
-    time_t now = time(NULL);
-    struct tm parts;
-    va_list arguments;
-    strftime(when, sizeof when, "%FT%TZ", gmtime_r(&now, &parts));
-    fprintf(stderr, "%s xpu-sim-driver: ", when);
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-}
-
-bool watch(int fd, void *what, unsigned kind) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = (char *)what + kind};
-    return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-}
 
 /* Binds with the folder as working directory, for its path may be longer than a socket's address holds. */
 static void listen_at(const char *folder) {
@@ -234,7 +212,7 @@ static void take_back(const struct epoll_event *events, int count) {
 static void serve_all(void) {
     struct epoll_event events[64];
     for (;;) {
-        int count = epoll_wait(epoll_fd, events, 64, -1);
+        int count = epoll_wait(state.epoll_fd, events, 64, -1);
         take_back(events, count);
         for (int i = 0; i < count; i++) {
             void *what = watched(&events[i]);
@@ -273,10 +251,10 @@ static void set_up(void) {
     sigaddset(&ending, SIGTERM);
     sigaddset(&ending, SIGINT);
     sigprocmask(SIG_BLOCK, &ending, NULL);
-    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    state.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     signal_fd = signalfd(-1, &ending, SFD_CLOEXEC);
-    if (epoll_fd < 0 || timer_fd < 0 || signal_fd < 0)
+    if (state.epoll_fd < 0 || timer_fd < 0 || signal_fd < 0)
         give_up("cannot set up", "events");
     if (!watch(timer_fd, &timer_fd, 0) || !watch(signal_fd, &signal_fd, 0))
         give_up("cannot watch", "events");

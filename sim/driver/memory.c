@@ -9,10 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-struct unit *unit_of(uint32_t device, uint32_t mig) {
-    return &state.devices[device].units[mig == SIM_NO_MIG ? 0 : 1 + mig];
-}
+#include <unistd.h>
 
 /* What programs can have. */
 static uint64_t unit_total(uint32_t device, uint32_t mig) {
@@ -112,6 +109,12 @@ enum sim_status memory_take(struct client *client, uint32_t context, struct bloc
     return take(client, context, wanted, false, id);
 }
 
+/* Whether it is within the limit of pinned memory that a client under MPS has. */
+static bool is_within_pinned(const struct client *client, uint64_t size) {
+    return !client->mps.pinned ||
+           (client->mps.held <= client->mps.pinned && size <= client->mps.pinned - client->mps.held);
+}
+
 enum sim_status memory_allocate(struct client *client, const struct sim_request *request, uint64_t *id) {
     struct block wanted = {.size = request->argument[0], .device = request->device, .mig = request->mig};
     if (request->context != SIM_NO_CONTEXT) {
@@ -129,15 +132,34 @@ enum sim_status memory_allocate(struct client *client, const struct sim_request 
     if (!info->healthy)
         return SIM_LOST;
     bool host = request->argument[1] == SIM_HOST_MEMORY;
-    return host || mps_fits(client, wanted.size) ? take(client, request->context, &wanted, host, id)
-                                                 : SIM_NO_MEMORY;
+    return host || is_within_pinned(client, wanted.size) ? take(client, request->context, &wanted, host, id)
+                                                         : SIM_NO_MEMORY;
+}
+
+void data_release(struct data *data) {
+    if (!data || --data->references)
+        return;
+    close(data->fd);
+    free(data);
+}
+
+static void unshare(struct block *block) {
+    if (!block->data)
+        return;
+    if (block->next)
+        block->next->previous = block->previous;
+    if (block->previous)
+        block->previous->next = block->next;
+    else
+        state.shared = block->next;
+    data_release(block->data);
 }
 
 void memory_unref(struct block *block) {
     if (--block->references)
         return;
     unbook(block);
-    share_forget(block);
+    unshare(block);
     free(block);
 }
 

@@ -55,17 +55,6 @@ bool mps_faulted(const struct client *server) {
     return false;
 }
 
-void mps_spread(struct context *context, enum sim_status fault) {
-    const struct client *server = context->client->mps.server;
-    for (struct client *client = server ? state.clients : NULL; client; client = client->next)
-        for (uint32_t i = 0; client->mps.server == server && i < SIM_MAX_CONTEXTS; i++) {
-            struct context *other = client->contexts[i];
-            client->mps.struck |= other && other->unit == context->unit;
-            if (other && other != context && other->unit == context->unit && other->fault == SIM_OK)
-                context_fail(other, fault);
-        }
-}
-
 enum sim_status mps_request(struct client *client, const struct sim_request *request, uint64_t *value) {
     switch (request->operation) {
     case SIM_MPS_SERVE:
@@ -94,9 +83,4 @@ void mps_leave(struct client *gone) {
             client->mps.server = NULL;
             lose(client, SIM_MPS_LOST);
         }
-}
-
-bool mps_fits(const struct client *client, uint64_t size) {
-    return !client->mps.pinned ||
-           (client->mps.held <= client->mps.pinned && size <= client->mps.pinned - client->mps.held);
 }

@@ -152,3 +152,22 @@ void queue_clear(struct context *context) {
         publish(context, i);
     }
 }
+
+void context_fail(struct context *context, enum sim_status fault) {
+    context->fault = fault;
+    if (context->queue)
+        __atomic_store_n(&context->queue->fault, fault, __ATOMIC_RELEASE);
+    queue_clear(context);
+}
+
+void context_fault(struct context *context, enum sim_status fault) {
+    context_fail(context, fault);
+    const struct client *server = context->client->mps.server;
+    for (struct client *client = server ? state.clients : NULL; client; client = client->next)
+        for (uint32_t i = 0; client->mps.server == server && i < SIM_MAX_CONTEXTS; i++) {
+            struct context *other = client->contexts[i];
+            client->mps.struck |= other && other->unit == context->unit;
+            if (other && other != context && other->unit == context->unit && other->fault == SIM_OK)
+                context_fail(other, fault);
+        }
+}

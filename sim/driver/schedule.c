@@ -13,156 +13,7 @@
 #define _GNU_SOURCE
 #include "state.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 enum { ACROSS_NS = 50000 }; /* how exactly the work of one unit waits for another's */
-
-uint64_t clock_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-
-static int64_t since_1970(void) {
-    static int64_t offset;
-    struct timespec now;
-    if (!offset) {
-        clock_gettime(CLOCK_REALTIME, &now);
-        offset = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)clock_now();
-    }
-    return offset;
-}
-
-uint64_t clock_date(uint64_t time) { return (uint64_t)((int64_t)time + since_1970()) / 1000; }
-
-uint64_t clock_of_date(uint64_t date) {
-    uint64_t offset = (uint64_t)since_1970();
-    return date > offset / 1000 ? (date + 1) * 1000 - offset : 0; /* a date is rounded down */
-}
-
-static void meter_roll(struct meter *meter, uint64_t sample) {
-    if (sample - meter->newest >= METER_SAMPLES)
-        memset(meter->ns, 0, sizeof meter->ns);
-    else
-        while (meter->newest < sample)
-            meter->ns[++meter->newest % METER_SAMPLES] = 0;
-    meter->newest = sample;
-}
-
-static void meter_add(struct meter *meter, uint64_t from, uint64_t to) {
-    uint64_t oldest = (METER_SAMPLES - 1) * METER_SAMPLE_NS;
-    meter->total += to - from;
-    if (to - from > oldest)
-        from = to - oldest;
-    while (from < to) {
-        uint64_t sample = from / METER_SAMPLE_NS, end = (sample + 1) * METER_SAMPLE_NS;
-        if (end > to)
-            end = to;
-        if (sample > meter->newest)
-            meter_roll(meter, sample);
-        meter->ns[sample % METER_SAMPLES] += (uint32_t)(end - from);
-        from = end;
-    }
-}
-
-static uint64_t meter_sample(const struct meter *meter, uint64_t sample) {
-    bool kept = sample <= meter->newest && sample + METER_SAMPLES > meter->newest;
-    return kept ? meter->ns[sample % METER_SAMPLES] : 0;
-}
-
-static uint32_t in_percent(uint64_t busy, uint64_t passed) {
-    uint64_t percent = (busy * 100 + passed / 2) / passed;
-    return percent > 100 ? 100 : (uint32_t)percent;
-}
-
-uint32_t meter_percent(const struct meter *meter, uint64_t now) {
-    return in_percent(meter_sample(meter, now / METER_SAMPLE_NS - 2), METER_SAMPLE_NS);
-}
-
-uint32_t meter_percent_since(const struct meter *meter, uint64_t now, uint64_t since, uint64_t *time) {
-    uint64_t last = now / METER_SAMPLE_NS - 2, first = since / METER_SAMPLE_NS, busy = 0;
-    *time = 0;
-    if (first + METER_SAMPLES - 2 <= last)
-        first = last - (METER_SAMPLES - 3);
-    for (uint64_t sample = first; sample <= last; sample++) {
-        uint64_t ns = meter_sample(meter, sample);
-        busy += ns;
-        if (ns)
-            *time = (sample + 1) * METER_SAMPLE_NS;
-    }
-    return *time ? in_percent(busy, (last + 1 - first) * METER_SAMPLE_NS) : 0;
-}
-
-void context_join(struct context *context) {
-    struct unit *unit = context->unit;
-    if (!unit->ring) {
-        context->next = context->previous = context;
-        unit->ring = context;
-    } else {
-        context->next = unit->ring; /* behind all others */
-        context->previous = unit->ring->previous;
-        context->previous->next = context;
-        context->next->previous = context;
-    }
-    context->in_ring = true;
-}
-
-/* Whether two contexts have one turn together: those of one MPS server's clients, or one and the same. */
-static bool share_turn(const struct context *one, const struct context *other) {
-    return one == other || (one->client->mps.server && one->client->mps.server == other->client->mps.server);
-}
-
-/* The next one with commands that shares the turn of `from`; NULL where there is no other. */
-static struct context *companion(struct context *from) {
-    if (!from->client->mps.server)
-        return NULL;
-    for (struct context *other = from->next; other != from; other = other->next)
-        if (share_turn(from, other))
-            return other;
-    return NULL;
-}
-
-/* Of those that share a turn one stands in the ring for all: the oldest. */
-static bool stands_for_turn(struct context *context) {
-    if (context->client->mps.server)
-        for (const struct context *other = context->next; other != context; other = other->next)
-            if (share_turn(context, other) && other->self.serial < context->self.serial)
-                return false;
-    return true;
-}
-
-static uint32_t turn_of(const struct context *context) {
-    const struct client *server = context->client->mps.server;
-    return server ? (uint32_t)server->mps.key | 1u << 31 : context->self.serial;
-}
-
-/* The turn is over. */
-static void pass(struct unit *unit) {
-    unit->last = turn_of(unit->running);
-    unit->ring = unit->running->next;
-    unit->running = NULL;
-    unit->switch_left = 0;
-}
-
-void context_leave(struct context *context) {
-    struct unit *unit = context->unit;
-    if (!context->in_ring)
-        return;
-    if (unit->running == context) {
-        struct context *other = companion(context);
-        if (other)
-            unit->running = other;
-        else
-            pass(unit);
-    }
-    if (unit->ring == context)
-        unit->ring = context->next == context ? NULL : context->next;
-    context->previous->next = context->next;
-    context->next->previous = context->previous;
-    context->in_ring = false;
-}
 
 enum readiness {
     LATER,   /* not given yet, as of the unit's clock */
@@ -199,19 +50,10 @@ static bool has_work(const struct context *context) {
     return false;
 }
 
-void context_fail(struct context *context, enum sim_status fault) {
-    context->fault = fault;
-    if (context->queue)
-        __atomic_store_n(&context->queue->fault, fault, __ATOMIC_RELEASE);
-    queue_clear(context);
-}
-
 static void complete(struct context *context, uint32_t number) {
     const struct command *command = queue_head(&context->channels[number]);
     if (command->kind == SIM_FAULT) {
-        enum sim_status fault = command->number;
-        context_fail(context, fault);
-        mps_spread(context, fault);
+        context_fault(context, command->number);
         return;
     }
     if (command->kind == SIM_RECORD)
@@ -389,11 +231,11 @@ static void simulate(struct unit *unit, uint64_t until) {
         if (unit->running && !unit->switch_left) {
             running = settle_turn(unit);
             if (unit->running && !running)
-                pass(unit);
+                pass_turn(unit);
         }
         if (running && !unit->slice_left) {
             if (!share_turn(next_with_work(unit->running->next), unit->running))
-                pass(unit);
+                pass_turn(unit);
             else
                 unit->slice_left = state.time_slice;
         }

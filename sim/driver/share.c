@@ -13,15 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct block *shared; /* all shared blocks */
-
-static void data_release(struct data *data) {
-    if (!data || --data->references)
-        return;
-    close(data->fd);
-    free(data);
-}
-
 enum sim_status share_data(struct client *client, int fd) {
     int seals = fd < 0 ? -1 : fcntl(fd, F_GET_SEALS);
     struct data *data = seals >= 0 && (seals & F_SEAL_SHRINK) ? malloc(sizeof *data) : NULL;
@@ -46,27 +37,15 @@ enum sim_status share_block(struct client *client, uint64_t id, uint64_t offset,
         block->offset = offset;
         block->data = client->data;
         block->data->references++;
-        block->next = shared;
+        block->next = state.shared;
         block->previous = NULL;
-        if (shared)
-            shared->previous = block;
-        shared = block;
+        if (state.shared)
+            state.shared->previous = block;
+        state.shared = block;
     }
     key[0] = block->key[0];
     key[1] = block->key[1];
     return SIM_OK;
-}
-
-void share_forget(struct block *block) {
-    if (!block->data)
-        return;
-    if (block->next)
-        block->next->previous = block->previous;
-    if (block->previous)
-        block->previous->next = block->next;
-    else
-        shared = block->next;
-    data_release(block->data);
 }
 
 void share_forget_client(struct client *client) {
@@ -93,7 +72,7 @@ static enum sim_status opened(struct client *client, struct block *block, struct
 }
 
 enum sim_status share_open(struct client *client, const uint64_t *key, struct sim_opened *result, int *data) {
-    for (struct block *block = shared; block; block = block->next)
+    for (struct block *block = state.shared; block; block = block->next)
         if (block->key[0] == key[0] && block->key[1] == key[1])
             return opened(client, block, result, data);
     return SIM_INVALID;

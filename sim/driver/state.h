@@ -218,11 +218,23 @@ struct state {
     struct handle *handles;
     struct context *contexts[MAX_ALL_CONTEXTS]; /* by place */
     uint32_t last_serial;
-    uint32_t queued; /* as a client's */
+    uint32_t queued;      /* as a client's */
+    struct block *shared; /* all shared blocks */
+    int epoll_fd;
     uint32_t across; /* commands that wait for the work of another unit */
 };
 
 extern struct state state;
+
+/* state.c */
+struct unit *unit_of(uint32_t device, uint32_t mig);
+struct context *context_of(struct client *client, uint32_t id);
+/* NULL: it is gone. */
+struct context *context_behind(struct reference reference);
+/* What an event's pointer means is told by its lowest bits. */
+enum { WATCH_CLIENT = 0, WATCH_DEATH = 1, WATCH_HANDLE = 2 };
+bool watch(int fd, void *what, unsigned kind);
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* config.c: fills `state` from a file of key=value lines; false: `problem` says why not. */
 bool config_read(const char *path, char *problem, size_t size);
@@ -241,7 +253,6 @@ bool cgroup_charge(struct cgroup *group, uint32_t device, uint64_t size);
 void cgroup_uncharge(struct cgroup *group, uint32_t device, uint64_t size);
 
 /* memory.c */
-struct unit *unit_of(uint32_t device, uint32_t mig);
 /* For a context, or (SIM_NO_CONTEXT) for the client on a unit. */
 enum sim_status memory_allocate(struct client *client, const struct sim_request *request, uint64_t *id);
 enum sim_status memory_take(struct client *client, uint32_t context, struct block *wanted, uint64_t *id);
@@ -251,6 +262,8 @@ struct block *memory_block(struct client *client, uint64_t id);
 /* One more hold of a client on a block. */
 enum sim_status memory_join(struct client *client, uint32_t context, struct block *block, uint64_t *id);
 void memory_unref(struct block *block);
+/* One hold less of the file that a client's bytes are in; NULL: nothing. */
+void data_release(struct data *data);
 void memory_free_context(struct client *client, uint32_t context);
 void memory_free_client(struct client *client);
 /* The values of SIM_MEMORY; what is reserved is in neither of the others. */
@@ -262,7 +275,6 @@ enum sim_status share_block(struct client *client, uint64_t id, uint64_t offset,
 enum sim_status share_open(struct client *client, const uint64_t *key, struct sim_opened *opened, int *data);
 enum sim_status share_export(struct client *client, uint64_t id, int *handle);
 enum sim_status share_import(struct client *client, int fd, struct sim_opened *opened, int *data);
-void share_forget(struct block *block);
 void share_forget_client(struct client *client);
 /* Nobody has the descriptor any more. */
 void share_hangup(struct handle *handle);
@@ -270,9 +282,6 @@ void share_hangup(struct handle *handle);
 /* context.c */
 enum sim_status context_create(struct client *client, uint32_t device, uint32_t mig, uint64_t *id);
 enum sim_status context_destroy(struct client *client, uint32_t id);
-struct context *context_of(struct client *client, uint32_t id);
-/* NULL: it is gone. */
-struct context *context_behind(struct reference reference);
 /* *fd: what the client is to map, to be closed after the reply. */
 enum sim_status context_queue(struct context *context, int *fd);
 
@@ -300,38 +309,52 @@ void queue_take(struct context *context, uint64_t now);
 void queue_done(struct context *context, uint32_t channel);
 /* All commands are done or dropped: the context has failed, or goes away. */
 void queue_clear(struct context *context);
+/* All work of a context ends with a fault, for good. */
+void context_fail(struct context *context, enum sim_status fault);
+/* The same, and of all that run under its MPS server on the unit. */
+void context_fault(struct context *context, enum sim_status fault);
 static inline struct command *queue_head(const struct channel *channel) {
     return &channel->queue[(channel->completed + 1) & (channel->capacity - 1)];
 }
 
-/* schedule.c */
+/* clock.c */
 uint64_t clock_now(void);
 /* Its time in us since 1970; the same at each call, whatever becomes of the system's clock. */
 uint64_t clock_date(uint64_t time);
 uint64_t clock_of_date(uint64_t date);
-/* Takes and simulates the unit's work up to `now`. */
-void unit_advance(struct unit *unit, uint64_t now);
-/* All work of a context ends with a fault, for good. */
-void context_fail(struct context *context, enum sim_status fault);
-/* A context has its first command, or none any more. */
-void context_join(struct context *context);
-void context_leave(struct context *context);
-/* No later than a position is done, ns; 0: not before something else happens. */
-uint64_t context_due(const struct context *context, uint32_t channel, uint64_t position);
+/* The unit or context was busy in that time (clock, ns). */
+void meter_add(struct meter *meter, uint64_t from, uint64_t to);
 /* The latest sample that can be seen, in percent; it is late by one. */
 uint32_t meter_percent(const struct meter *meter, uint64_t now);
 /* The mean of the samples that were taken after `since` (clock, ns), of those that are kept; *time: when the
  * last was taken that is not 0. */
 uint32_t meter_percent_since(const struct meter *meter, uint64_t now, uint64_t since, uint64_t *time);
 
+/* turns.c: contexts with commands take turns; those of one MPS server's clients have one together. */
+/* A context has its first command, or none any more. */
+void context_join(struct context *context);
+void context_leave(struct context *context);
+/* Whether two contexts have one turn together: those of one MPS server's clients, or one and the same. */
+bool share_turn(const struct context *one, const struct context *other);
+/* The next one with commands that shares the turn of `from`; NULL where there is no other. */
+struct context *companion(struct context *from);
+/* Of those that share a turn one stands in the ring for all: the oldest. */
+bool stands_for_turn(struct context *context);
+/* The turn's number: that of its context, or of the MPS server. */
+uint32_t turn_of(const struct context *context);
+/* The unit's turn is over. */
+void pass_turn(struct unit *unit);
+
+/* schedule.c */
+/* Takes and simulates the unit's work up to `now`. */
+void unit_advance(struct unit *unit, uint64_t now);
+/* No later than a position is done, ns; 0: not before something else happens. */
+uint64_t context_due(const struct context *context, uint32_t channel, uint64_t position);
 /* mps.c */
 enum sim_status mps_request(struct client *client, const struct sim_request *request, uint64_t *value);
 bool mps_faulted(const struct client *server);
 /* A client goes; with a server, what its clients have. */
 void mps_leave(struct client *gone);
-/* A fatal fault of a context is that of all that run under its server on the unit. */
-void mps_spread(struct context *context, enum sim_status fault);
-bool mps_fits(const struct client *client, uint64_t size);
 
 /* process.c: what /proc says of a client. */
 bool process_on_host(pid_t pid);
@@ -340,9 +363,7 @@ uint32_t process_pid_inside(pid_t pid);
 uint32_t process_list(struct client *asker, const struct sim_request *request, struct sim_process *found);
 uint32_t process_users(uint32_t *pids);
 
-/* requests.c */
-/* `fd` came with it, or is -1; it is closed here. */
-void request_handle(struct client *client, const char *message, size_t size, int fd);
+/* reply.c */
 /* What a reply says beside its status; the payload need not outlive the call. */
 struct answer {
     uint64_t value[3];
@@ -353,6 +374,9 @@ struct answer {
 };
 void answer(struct client *client, uint64_t seq, enum sim_status status, const struct answer *said);
 
+/* requests.c */
+/* `fd` came with it, or is -1; it is closed here. */
+void request_handle(struct client *client, const char *message, size_t size, int fd);
 /* waits.c */
 enum sim_status wait_for(struct client *client, struct context *context, uint64_t seq, uint32_t channel,
                          uint64_t position);
@@ -360,12 +384,6 @@ enum sim_status wait_for(struct client *client, struct context *context, uint64_
 uint64_t waits_resolve(uint64_t now);
 void waits_drop_context(struct context *context, enum sim_status status);
 void waits_drop_client(struct client *client);
-
-/* main.c */
-/* What an event's pointer means is told by its lowest bits. */
-enum { WATCH_CLIENT = 0, WATCH_DEATH = 1, WATCH_HANDLE = 2 };
-bool watch(int fd, void *what, unsigned kind);
-void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* start.c */
 extern int ready_fd; /* where the daemon's start is waited for, or -1 */
