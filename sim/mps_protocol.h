@@ -34,12 +34,7 @@ struct mps_reply {
 /* The control daemon to its server, on the descriptor that the server is given; the server answers each. */
 #define MPS_SERVER_FD 3
 
-enum mps_order { MPS_STATUS = 1, MPS_TERMINATE };
-
-struct mps_order_message {
-    uint32_t order;
-    uint32_t pid; /* MPS_TERMINATE: the client's, as the host has it */
-};
+#define MPS_STATUS "status"
 
 enum mps_status { MPS_INITIALIZING = 1, MPS_ACTIVE, MPS_FAULT };
 

@@ -88,7 +88,6 @@ enum sim_operation {
     SIM_MPS_SERVE,   /* → value: key; the caller is an MPS server from here on */
     SIM_MPS_JOIN,    /* argument: its key, percent | pinned MiB << 32; SIM_PENDING: it blocks on a fault */
     SIM_MPS_STATUS,  /* → value: 1 while the server blocks on a client's fault */
-    SIM_MPS_TERMINATE, /* argument: a client's pid on the host */
 };
 
 enum sim_status {
@@ -104,7 +103,6 @@ enum sim_status {
     SIM_ILLEGAL_ADDRESS, /* a kernel of the context failed, and with it all that the context was given */
     SIM_ASSERT,          /* likewise */
     SIM_MPS_LOST,        /* the client's MPS server is gone */
-    SIM_MPS_TERMINATED,  /* or has ended the client's work */
     SIM_GONE,            /* made by the client side: the driver is not there (any more) */
 };
 

@@ -39,8 +39,6 @@ CUresult cuda_result(enum sim_status status) {
         return CUDA_ERROR_ASSERT;
     case SIM_MPS_LOST:
         return CUDA_ERROR_MPS_RPC_FAILURE;
-    case SIM_MPS_TERMINATED:
-        return CUDA_ERROR_MPS_CLIENT_TERMINATED;
     case SIM_LOST:
     case SIM_GONE:
         return CUDA_ERROR_DEVICE_UNAVAILABLE;

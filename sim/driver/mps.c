@@ -14,12 +14,12 @@ static struct client *server_of(uint64_t key) {
     return NULL;
 }
 
-static void lose(struct client *client, enum sim_status fault) {
-    client->mps.fault = fault;
+static void lose(struct client *client) {
+    client->mps.fault = SIM_MPS_LOST;
     for (uint32_t i = 0; i < SIM_MAX_CONTEXTS; i++)
         if (client->contexts[i]) {
             unit_advance(client->contexts[i]->unit, clock_now());
-            context_fail(client->contexts[i], fault);
+            context_fail(client->contexts[i], SIM_MPS_LOST);
         }
 }
 
@@ -37,15 +37,6 @@ static enum sim_status join(struct client *client, uint64_t key, uint64_t limits
     client->mps.percent = percent;
     client->mps.pinned = (limits >> 32) << 20;
     return SIM_OK;
-}
-
-static enum sim_status terminate(struct client *server, uint64_t pid) {
-    for (struct client *client = state.clients; client; client = client->next)
-        if (client->mps.server == server && client->pid == (pid_t)pid) {
-            lose(client, SIM_MPS_TERMINATED);
-            return SIM_OK;
-        }
-    return SIM_NOT_FOUND;
 }
 
 bool mps_faulted(const struct client *server) {
@@ -68,8 +59,6 @@ enum sim_status mps_request(struct client *client, const struct sim_request *req
     case SIM_MPS_STATUS:
         value[0] = mps_faulted(client);
         return client->mps.key ? SIM_OK : SIM_INVALID;
-    case SIM_MPS_TERMINATE:
-        return client->mps.key ? terminate(client, request->argument[0]) : SIM_INVALID;
     }
     return SIM_INVALID;
 }
@@ -81,6 +70,6 @@ void mps_leave(struct client *gone) {
     for (struct client *client = state.clients; client; client = client->next)
         if (client->mps.server == gone) {
             client->mps.server = NULL;
-            lose(client, SIM_MPS_LOST);
+            lose(client);
         }
 }

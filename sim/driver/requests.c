@@ -275,7 +275,6 @@ void request_handle(struct client *client, const char *message, size_t size, int
     case SIM_MPS_SERVE:
     case SIM_MPS_JOIN:
     case SIM_MPS_STATUS:
-    case SIM_MPS_TERMINATE:
         status = mps_request(client, &request, said.value);
         break;
     default:

@@ -38,10 +38,9 @@ static int open_driver(void) {
     return made;
 }
 
-static enum sim_status call(uint32_t operation, uint64_t argument, uint64_t *value) {
+static enum sim_status call(uint32_t operation, uint64_t *value) {
     static uint64_t seq;
-    struct sim_request request = {
-        .version = SIM_VERSION, .operation = operation, .seq = ++seq, .argument = {argument, 0}};
+    struct sim_request request = {.version = SIM_VERSION, .operation = operation, .seq = ++seq};
     struct sim_reply reply = {0};
     if (send(driver, &request, sizeof request, MSG_NOSIGNAL) != sizeof request)
         return SIM_GONE;
@@ -54,15 +53,15 @@ static enum sim_status call(uint32_t operation, uint64_t argument, uint64_t *val
 
 int main(void) {
     uint64_t key, faulted;
-    struct mps_order_message order;
+    char order[sizeof MPS_STATUS];
     driver = open_driver();
-    if (driver < 0 || call(SIM_MPS_SERVE, 0, &key) != SIM_OK) {
+    if (driver < 0 || call(SIM_MPS_SERVE, &key) != SIM_OK) {
         fprintf(stderr, "nvidia-cuda-mps-server: the simulated driver is not there\n");
         return 1;
     }
     for (;;) {
         struct mps_report report = {MPS_ACTIVE, 0, key};
-        if (call(SIM_MPS_STATUS, 0, &faulted) != SIM_OK)
+        if (call(SIM_MPS_STATUS, &faulted) != SIM_OK)
             return 1;
         report.status = faulted ? MPS_FAULT : MPS_ACTIVE;
         if (send(MPS_SERVER_FD, &report, sizeof report, MSG_NOSIGNAL) < 0)
@@ -72,10 +71,8 @@ int main(void) {
             return 1;
         if (either[1].revents)
             return 1; /* the driver is gone */
-        ssize_t size = recv(MPS_SERVER_FD, &order, sizeof order, 0);
+        ssize_t size = recv(MPS_SERVER_FD, order, sizeof order, 0);
         if (size == 0 || (size < 0 && errno != EINTR))
             return 0; /* the control daemon is gone */
-        if (size == sizeof order && order.order == MPS_TERMINATE)
-            call(SIM_MPS_TERMINATE, order.pid, &faulted);
     }
 }

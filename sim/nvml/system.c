@@ -53,7 +53,6 @@ nvmlReturn_t nvml_result(enum sim_status status) {
     case SIM_EXHAUSTED:
         return NVML_ERROR_INSUFFICIENT_RESOURCES;
     case SIM_MPS_LOST: /* NVML has no server */
-    case SIM_MPS_TERMINATED:
     case SIM_GONE:
         return NVML_ERROR_DRIVER_NOT_LOADED;
     case SIM_PENDING:

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PARTS = 5, MAX_LINE = 2048 };
+enum { MAX_PARTS = 5, MAX_LINE = 2048, LIMITS = 2 };
+
+static const char *const limits[LIMITS] = {"active_thread_percentage", "pinned_memory_limit"};
 
 struct reader {
     const char *path;
@@ -23,6 +25,7 @@ struct reader {
 struct wanted {
     char name[MAX_NAME + 1], devices[1024];
     uid_t uid;
+    char limits[LIMITS][32]; /* of its namespace `default` */
 };
 
 static bool wrong(const struct reader *reader, const char *what, const char *which) {
@@ -37,11 +40,12 @@ static char *trimmed(char *text) {
     return text;
 }
 
-static bool in(const char *word, const char *const *words) {
-    for (; *words; words++)
-        if (strcmp(word, *words) == 0)
-            return true;
-    return false;
+/* The limit of that name, or LIMITS. */
+static int limit_of(const char *key) {
+    int i = 0;
+    while (i < LIMITS && strcmp(key, limits[i]) != 0)
+        i++;
+    return i;
 }
 
 /* "[servers.NAME]", "[[servers.NAME.devices]]": true for a table that is known. */
@@ -84,10 +88,8 @@ static bool made(struct wanted *wanted) {
     return server_create(wanted->name, wanted->uid, wanted->devices[0] ? wanted->devices : NULL);
 }
 
-static bool set_server(const struct reader *reader, struct wanted *wanted, const char *key, char *text,
-                       char (*limits)[32]) {
-    static const char *const strings[] = {"active_thread_percentage", "pinned_memory_limit",
-                                          "client_priority", NULL};
+static bool set_server(const struct reader *reader, struct wanted *wanted, const char *key, char *text) {
+    int limit = limit_of(key);
     char *value;
     if (strcmp(key, "allowed_devices") == 0) {
         if (!take_value(reader, text, true, &value))
@@ -101,21 +103,17 @@ static bool set_server(const struct reader *reader, struct wanted *wanted, const
         wanted->uid = strcmp(key, "uid") == 0 ? (uid_t)atol(value) : wanted->uid;
         return true;
     }
-    for (int i = 0; strings[i]; i++)
-        if (strcmp(key, strings[i]) == 0) {
-            if (!take_value(reader, text, true, &value))
-                return false;
-            snprintf(limits[i], sizeof limits[i], "%s", value);
-            return true;
-        }
-    return wrong(reader, "a server has no", key);
+    if (limit == LIMITS)
+        return wrong(reader, "a server has no", key);
+    if (!take_value(reader, text, true, &value))
+        return false;
+    snprintf(wanted->limits[limit], sizeof wanted->limits[limit], "%s", value);
+    return true;
 }
 
 static bool set_namespace(const struct reader *reader, const char *key, char *text) {
-    static const char *const keys[] = {"active_thread_percentage", "pinned_memory_limit", "client_priority",
-                                       NULL};
     char *value;
-    if (!in(key, keys))
+    if (limit_of(key) == LIMITS)
         return wrong(reader, "a namespace has no", key);
     return take_value(reader, text, true, &value) &&
            namespace_set(namespace_named(reader->parts[3]), key, value);
@@ -138,7 +136,7 @@ static bool begin_table(struct reader *reader, char *text, struct wanted *wanted
            strcmp(reader->parts[3], "default") == 0 || namespace_create(reader->parts[3]);
 }
 
-static bool take_key(struct reader *reader, char *line, struct wanted *wanted, char (*limits)[32]) {
+static bool take_key(struct reader *reader, char *line, struct wanted *wanted) {
     char *sign = strchr(line, '='), *value;
     if (!sign)
         return wrong(reader, "neither a table nor a value", line);
@@ -154,35 +152,32 @@ static bool take_key(struct reader *reader, char *line, struct wanted *wanted, c
     if (strcmp(reader->parts[0], "servers") != 0 ||
         (reader->count > 2 && strcmp(reader->parts[2], "devices") == 0))
         return true;
-    return reader->count == 2 ? set_server(reader, wanted, key, text, limits)
-                              : set_namespace(reader, key, text);
+    return reader->count == 2 ? set_server(reader, wanted, key, text) : set_namespace(reader, key, text);
 }
 
-static bool read_all(FILE *file, struct reader *reader, struct wanted *wanted, char (*limits)[32]) {
+static bool read_all(FILE *file, struct reader *reader, struct wanted *wanted) {
     char line[MAX_LINE];
     while (fgets(line, sizeof line, file)) {
         reader->line++;
         char *text = trimmed(line);
         if (!*text || *text == '#')
             continue;
-        if (*text == '[' ? !begin_table(reader, text, wanted) : !take_key(reader, text, wanted, limits))
+        if (*text == '[' ? !begin_table(reader, text, wanted) : !take_key(reader, text, wanted))
             return false;
     }
     return true;
 }
 
 bool configuration_apply(const char *path) {
-    static const char *const keys[] = {"active_thread_percentage", "pinned_memory_limit", "client_priority"};
     struct reader reader = {.path = path};
     struct wanted wanted = {.uid = 0};
-    char limits[3][32] = {"", "", ""};
     FILE *file = fopen(path, "re");
     if (!file)
         return wrong(&reader, "cannot be read", path);
-    bool right = read_all(file, &reader, &wanted, limits) && made(&wanted);
+    bool right = read_all(file, &reader, &wanted) && made(&wanted);
     fclose(file);
-    for (int i = 0; right && named_server.there && i < 3; i++)
-        if (limits[i][0])
-            right = namespace_set(&named_server.namespaces[0], keys[i], limits[i]);
+    for (int i = 0; right && named_server.there && i < LIMITS; i++)
+        if (wanted.limits[i][0])
+            right = namespace_set(&named_server.namespaces[0], limits[i], wanted.limits[i]);
     return right;
 }

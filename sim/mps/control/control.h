@@ -4,8 +4,8 @@
  *
  * Files, commands and their effects are as NVIDIA documents them (docs.nvidia.com/deploy/mps): "Legacy MPS v2
  * Interface" (commands2.c), and R615's "MPS v3 Interface", "Namespaces" and "Configuration File"
- * (commands3.c, configuration.c). What the daemon and its clients say to each other is our own
- * (mps_protocol.h). One server at a time.
+ * (commands3.c, configuration.c). Commands that nothing of ours gives are not here. What the daemon and its
+ * clients say to each other is our own (mps_protocol.h). One server at a time.
  */
 #ifndef XPU_SIM_MPS_CONTROL_H
 #define XPU_SIM_MPS_CONTROL_H
@@ -13,30 +13,16 @@
 #include "../../mps_protocol.h"
 
 #include <limits.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/types.h>
 #include <sys/un.h>
 
-enum { MAX_CONNECTIONS = 256, MAX_COMMAND = 4096, MAX_LIMITS = 32, MAX_NAME = 64, MAX_NAMESPACES = 64 };
+enum { MAX_CONNECTIONS = 256, MAX_COMMAND = 4096, MAX_NAME = 64, MAX_NAMESPACES = 64 };
 
-/* ---- limits.c ---- */
-
-/* A device's limit of pinned memory, by the name that was given: an ordinal or a UUID. */
-struct pinned {
-    char device[64];
-    char text[24];
-    uint64_t bytes;
-};
-
-/* False, with the reason in the answer. */
-bool read_percent(const char *word, double *value);
-bool read_size(const char *word, uint64_t *bytes);
-void set_pinned(struct pinned *limits, const char *device, const char *text);
-void get_pinned(const struct pinned *limits, const char *device);
-uint64_t pinned_of(const struct pinned *limits);
-
-/* ---- daemon.c ---- */
+/* ---- connections.c ---- */
 
 enum kind { FREE, LISTEN_CLIENT, LISTEN_UI, UI, CLIENT, SERVER };
 
@@ -56,6 +42,9 @@ struct options {
 };
 extern struct options options;
 extern struct connection connections[MAX_CONNECTIONS];
+extern struct pollfd polled[MAX_CONNECTIONS]; /* at the same places */
+extern FILE *journal;                         /* control.log; NULL: there is none */
+extern char answer[1 << 16];                  /* to the command that is carried out */
 extern char pipe_folder[PATH_MAX], log_folder[PATH_MAX];
 
 /* A file of the pipe folder, as a socket's name; false where its path is too long for one. */
@@ -70,27 +59,22 @@ int listen_at(const char *name, mode_t mode, enum kind kind);
 void note(const char *text, long number);
 /* To the answer of the command that is carried out. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void quit(int grace) __attribute__((noreturn));
-void run_daemon(bool background, const char *configuration) __attribute__((noreturn));
-
-/* ---- process.c: the server ---- */
+/* ---- server.c ---- */
 
 extern pid_t server; /* 0: there is none */
-extern double default_percent, server_percent;
-extern struct pinned default_pinned[MAX_LIMITS], server_pinned[MAX_LIMITS];
+extern uid_t server_uid;
 
 void start_server(uid_t uid);
 void end_server(void);
-struct mps_report ask_server(enum mps_order order, pid_t pid);
+/* Its status is 0 where there is none, or no answer. */
+struct mps_report ask_server(void);
 int clients(void);
-void list_clients(void);
-/* A client's first message. */
-void serve(int at);
 
-/* ---- commands2.c, commands3.c ---- */
+/* ---- commands2.c, commands3.c: -1, or the daemon is to quit, after so many seconds if it has clients ----
+ */
 
-void carry_out2(char *text, bool privileged);
-void carry_out3(char *text, bool privileged);
+int carry_out2(char *text, bool privileged);
+int carry_out3(char *text, bool privileged);
 
 /* ---- namespaces.c: protocol 3's named server, and what its namespaces give their clients ---- */
 
@@ -99,7 +83,7 @@ struct namespace {
     char name[MAX_NAME + 1];
     double percent;  /* 0: not set */
     uint64_t pinned; /* bytes; 0: not set */
-    char pinned_text[24], percent_text[24], priority[4];
+    char pinned_text[24], percent_text[24];
     int listens[2]; /* its connections' places; -1: none */
 };
 
@@ -122,5 +106,9 @@ bool namespace_set(struct namespace *namespace, const char *key, const char *val
 
 /* Makes what a TOML file says; false with the reason in the answer. */
 bool configuration_apply(const char *path);
+
+/* ---- daemon.c ---- */
+
+void run_daemon(bool background, const char *configuration) __attribute__((noreturn));
 
 #endif

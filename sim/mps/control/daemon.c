@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,91 +15,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-struct options options = {false, 2};
-struct connection connections[MAX_CONNECTIONS];
-char pipe_folder[PATH_MAX], log_folder[PATH_MAX];
-static struct pollfd polled[MAX_CONNECTIONS];
-static FILE *journal;
 /* R580's status where it finds no libcuda.so.1; this one looks by LD_LIBRARY_PATH alone. */
 enum { NO_LIBCUDA = 244 };
-static char answer[1 << 16];
-
-void say(const char *format, ...) {
-    size_t length = strlen(answer);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(answer + length, sizeof answer - length, format, arguments);
-    va_end(arguments);
-}
-
-void note(const char *text, long number) {
-    if (!journal)
-        return;
-    struct timespec now;
-    struct tm parts;
-    char stamp[32];
-    clock_gettime(CLOCK_REALTIME, &now);
-    localtime_r(&now.tv_sec, &parts);
-    strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S", &parts);
-    fprintf(journal, "[%s.%03ld Control %5d] %s %ld\n", stamp, now.tv_nsec / 1000000, getpid(), text, number);
-    fflush(journal);
-}
-
-/* Of R555, which takes a byte less than bind(2). */
-bool named(struct sockaddr_un *address, const char *name) {
-    char path[PATH_MAX];
-    place(name, path);
-    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    size_t length = strlen(path);
-    if (length + 1 >= sizeof address->sun_path)
-        return false;
-    memcpy(address->sun_path, path, length + 1);
-    return true;
-}
-
-void place(const char *name, char *path) {
-    if (snprintf(path, PATH_MAX, "%s/%s", pipe_folder, name) >= PATH_MAX)
-        exit(1);
-}
-
-int add(int fd, enum kind kind) {
-    for (int i = 0; i < MAX_CONNECTIONS; i++)
-        if (connections[i].kind == FREE) {
-            connections[i] = (struct connection){.kind = kind, .namespace = BY_USER};
-            polled[i] = (struct pollfd){fd, POLLIN, 0};
-            return i;
-        }
-    close(fd);
-    return -1;
-}
-
-void drop(int at) {
-    close(polled[at].fd);
-    polled[at].fd = -1;
-    connections[at].kind = FREE;
-}
-
-void tell(int at, const void *data, size_t size) { (void)!send(polled[at].fd, data, size, MSG_NOSIGNAL); }
-
-int listen_at(const char *name, mode_t mode, enum kind kind) {
-    struct sockaddr_un address;
-    char path[PATH_MAX];
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    place(name, path);
-    unlink(path);
-    if (!named(&address, name))
-        exit(1); /* without a word, as R555 does */
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || chmod(path, mode) < 0 ||
-        listen(fd, 64) < 0) {
-        perror(path);
-        exit(1);
-    }
-    return add(fd, kind);
-}
-
 /* All that it has made. */
 static void remove_all(void) {
     if (server)
@@ -116,7 +34,8 @@ static void remove_all(void) {
     }
 }
 
-void quit(int grace) {
+/* Once its clients have gone, or after that many seconds. */
+static void quit(int grace) {
     note("Quitting, with clients", clients());
     for (int i = 0; clients() && i < grace * 100; i++)
         usleep(10000);
@@ -140,8 +59,54 @@ static void take(int at) {
         options.protocol == 3 ? who.uid == geteuid() : connections[at].kind == LISTEN_UI;
 }
 
+static void serve2(const struct connection *client, struct mps_reply *reply) {
+    bool others = server && !options.multiuser && server_uid != client->uid;
+    if (others && clients() == 1) /* this one */
+        end_server();
+    if (!server)
+        start_server(options.multiuser ? 0 : client->uid);
+    struct mps_report told = ask_server();
+    if (told.status == MPS_FAULT || (others && clients() > 1)) /* the real one has it wait */
+        reply->answer = MPS_NOT_READY;
+    else if (told.status == MPS_ACTIVE)
+        *reply = (struct mps_reply){.answer = MPS_SERVED, .percent = 100, .key = told.key};
+}
+
+/* Under protocol 3 its namespace says what it gets, whoever it is of; without one it is its user's server
+ * that it gets, which is made for it. */
+static void serve3(const struct connection *client, struct mps_reply *reply) {
+    const struct namespace *namespace =
+        &named_server.namespaces[client->namespace < 0 ? 0 : client->namespace];
+    *reply = (struct mps_reply){.answer = MPS_FAILED};
+    if (!named_server.there || !namespace->there)
+        return;
+    if (!server)
+        start_server(named_server.uid);
+    if (!options.multiuser && client->uid != named_server.uid)
+        return;
+    struct mps_report told = ask_server();
+    reply->answer = told.status == MPS_FAULT ? MPS_NOT_READY : told.status ? MPS_SERVED : MPS_FAILED;
+    reply->percent = namespace->percent > 0 ? (uint32_t) namespace->percent : 100;
+    reply->decides = namespace->percent > 0;
+    reply->pinned = namespace->pinned;
+    reply->key = told.key;
+}
+
+/* A client's first message. */
+static void serve(int at) {
+    struct mps_reply reply = {.answer = MPS_FAILED};
+    note("NEW CLIENT from user", connections[at].uid);
+    connections[at].kind = CLIENT;
+    if (options.protocol == 3)
+        serve3(&connections[at], &reply);
+    else
+        serve2(&connections[at], &reply);
+    tell(at, &reply, sizeof reply);
+}
+
 static void hear(int at) {
     char text[MAX_COMMAND + 1];
+    int grace;
     ssize_t size = recv(polled[at].fd, text, MAX_COMMAND, 0);
     if (connections[at].kind == SERVER) {
         if (size <= 0)
@@ -160,8 +125,9 @@ static void hear(int at) {
     answer[0] = 0;
     if (connections[at].namespace != BY_USER)
         say("A namespace's socket takes no commands\n");
-    else
-        (options.protocol == 3 ? carry_out3 : carry_out2)(text, connections[at].privileged);
+    else if ((grace = (options.protocol == 3 ? carry_out3 : carry_out2)(text, connections[at].privileged)) >=
+             0)
+        quit(grace);
     tell(at, answer, strlen(answer) + 1);
 }
 

@@ -11,8 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static char answer[1 << 16];
-
 /* A line each of what it is given. */
 static int run_commands(int fd) {
     char line[MAX_COMMAND];

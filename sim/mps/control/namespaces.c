@@ -6,6 +6,7 @@
 #include "control.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +18,24 @@ static bool is_name(const char *name) {
         strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(name))
         return true;
     say(MPS_WRONG "a name has 1 to 64 lowercase letters, digits and underscores: %s\n", name ? name : "");
+    return false;
+}
+
+static bool read_percent(const char *word, double *value) {
+    char *end;
+    *value = strtod(word, &end);
+    if (!*end && *value > 0 && *value <= 100)
+        return true;
+    say("Invalid percentage\n");
+    return false;
+}
+
+static bool read_size(const char *word, uint64_t *bytes) {
+    char *end;
+    *bytes = strtoull(word, &end, 10) << (*end == 'G' ? 30 : 20);
+    if (end != word && (*end == 'G' || *end == 'M'))
+        return true;
+    say("Invalid memory limit\n");
     return false;
 }
 
@@ -119,8 +138,6 @@ bool namespace_set(struct namespace *namespace, const char *key, const char *val
             return false;
         namespace->pinned = bytes;
         snprintf(namespace->pinned_text, sizeof namespace->pinned_text, "%s", value);
-    } else if (strcmp(key, "client_priority") == 0 && (strcmp(value, "0") == 0 || strcmp(value, "1") == 0)) {
-        snprintf(namespace->priority, sizeof namespace->priority, "%s", value);
     } else {
         say(MPS_WRONG "%s cannot be %s\n", key, value);
         return false;
