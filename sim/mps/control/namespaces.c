@@ -32,7 +32,8 @@ static bool read_percent(const char *word, double *value) {
 
 static bool read_size(const char *word, uint64_t *bytes) {
     char *end;
-    *bytes = strtoull(word, &end, 10) << (*end == 'G' ? 30 : 20);
+    unsigned long long amount = strtoull(word, &end, 10);
+    *bytes = amount << (*end == 'G' ? 30 : 20);
     if (end != word && (*end == 'G' || *end == 'M'))
         return true;
     say("Invalid memory limit\n");
