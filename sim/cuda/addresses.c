@@ -122,18 +122,3 @@ CUDA_API CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAc
     }
     return cuda_leave(CUDA_SUCCESS);
 }
-
-CUDA_API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
-                                 CUdeviceptr pointer) {
-    CUdevice device;
-    bool host;
-    CUresult result = flags ? cuda_location(location, &device, &host) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&cuda_memory);
-    const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
-    if (!range)
-        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
-    *flags = range->kind == RANGE_MAPPED ? range->flags : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return cuda_leave(CUDA_SUCCESS);
-}

@@ -20,33 +20,12 @@ CUDA_API CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *description
     return description ? describe(array, description) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUDA_API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *description, CUarray array) {
-    CUDA_ARRAY3D_DESCRIPTOR wide;
-    CUresult result = description ? describe(array, &wide) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *description = (CUDA_ARRAY_DESCRIPTOR){wide.Width, wide.Height, wide.Format, wide.NumChannels};
-    return result;
-}
-
 /* Only of those that others map memory to. */
 static CUresult requirements_of(const struct array_storage *storage,
                                 CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements) {
     if (!(storage->description.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))
         return CUDA_ERROR_INVALID_VALUE;
     *requirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){round_up(storage->size, 65536), 65536, {0}};
-    return CUDA_SUCCESS;
-}
-
-/* A tile is 64 KiB: 256 bytes by 256 rows, or in a volume 64 by 32 by 32. */
-static CUresult sparse_properties_of(const struct array_storage *storage,
-                                     CUDA_ARRAY_SPARSE_PROPERTIES *properties) {
-    const CUDA_ARRAY3D_DESCRIPTOR *of = &storage->description;
-    bool volume = of->Depth && !(of->Flags & CUDA_ARRAY3D_LAYERED);
-    if (!(of->Flags & CUDA_ARRAY3D_SPARSE))
-        return CUDA_ERROR_INVALID_VALUE;
-    *properties =
-        (CUDA_ARRAY_SPARSE_PROPERTIES){.tileExtent = {volume ? 32 : 128, volume ? 32 : 128, volume ? 16 : 1},
-                                       .miptailFirstLevel = MAX_LEVELS};
     return CUDA_SUCCESS;
 }
 
@@ -65,25 +44,4 @@ CUDA_API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *o
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
     OF(cuda_is_array, array, array->storage, requirements_of);
-}
-
-CUDA_API CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out,
-                                                        CUmipmappedArray mipmap, CUdevice device) {
-    (void)device;
-    if (!out)
-        return CUDA_ERROR_INVALID_VALUE;
-    OF(cuda_is_mipmap, mipmap, &mipmap->storage, requirements_of);
-}
-
-CUDA_API CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out, CUarray array) {
-    if (!out)
-        return CUDA_ERROR_INVALID_VALUE;
-    OF(cuda_is_array, array, array->storage, sparse_properties_of);
-}
-
-CUDA_API CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
-                                                      CUmipmappedArray mipmap) {
-    if (!out)
-        return CUDA_ERROR_INVALID_VALUE;
-    OF(cuda_is_mipmap, mipmap, &mipmap->storage, sparse_properties_of);
 }

@@ -68,22 +68,6 @@ CUDA_API CUresult cuLogicalEndpointIdReserve(CUlogicalEndpointId *first, cuuint3
     return cuda_leave(CUDA_SUCCESS);
 }
 
-CUDA_API CUresult cuLogicalEndpointIdRelease(CUlogicalEndpointId first, cuuint32_t count) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&cuda_memory);
-    for (cuuint32_t i = 0; i < count; i++)
-        if (!*find(first + i) || (*find(first + i))->made)
-            return cuda_leave(CUDA_ERROR_INVALID_VALUE);
-    for (cuuint32_t i = 0; i < count; i++) {
-        struct endpoint **link = find(first + i), *gone = *link;
-        *link = gone->next;
-        free(gone);
-    }
-    return cuda_leave(CUDA_SUCCESS);
-}
-
 static CUresult is_possible(const CUlogicalEndpointProp *properties) {
     CUdevice device = 0;
     int supported = 0;
@@ -210,26 +194,5 @@ CUDA_API CUresult cuLogicalEndpointImport(CUlogicalEndpointId id, const void *ha
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     endpoint->properties = exported.properties;
     endpoint->made = endpoint->imported = true;
-    return cuda_leave(CUDA_SUCCESS);
-}
-
-CUDA_API CUresult cuLogicalEndpointGetLimits(cuuint64_t *alignment, cuuint64_t *most,
-                                             const CUlogicalEndpointProp *properties) {
-    CUresult result = alignment && most ? is_possible(properties) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) {
-        *alignment = PAGE;
-        *most = (cuuint64_t)1 << 40;
-    }
-    return result;
-}
-
-CUDA_API CUresult cuLogicalEndpointQuery(CUlogicalEndpointId id, cuuint32_t count, int *ready) {
-    CUresult result = ready && count ? cuda_ready() : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&cuda_memory);
-    *ready = 1;
-    for (cuuint32_t i = 0; i < count; i++)
-        *ready &= *find(id + i) && is_complete(*find(id + i));
     return cuda_leave(CUDA_SUCCESS);
 }

@@ -141,28 +141,6 @@ CUresult cuda_graph_add(CUgraph graph, const CUgraphNode *before, size_t count, 
     return CUDA_SUCCESS;
 }
 
-CUDA_API CUresult cuGraphDestroyNode(CUgraphNode node) {
-    if (!cuda_is_node(node))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (node->params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->params.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-        return CUDA_ERROR_NOT_SUPPORTED; /* such a graph's structure is fixed */
-    CUgraph graph = node->graph;
-    size_t kept = 0;
-    for (size_t i = 0; i < graph->count; i++) {
-        CUgraphNode other = graph->nodes[i];
-        size_t edges = 0;
-        for (size_t j = 0; j < other->before_count; j++)
-            if (other->before[j] != node)
-                other->before[edges++] = other->before[j];
-        other->before_count = edges;
-        if (other != node)
-            graph->nodes[kept++] = other;
-    }
-    graph->count = kept;
-    node_free(node);
-    return CUDA_SUCCESS;
-}
-
 CUDA_API CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                          size_t count) {
     if (!cuda_is_graph(graph) || (count && (!from || !to)))
@@ -241,20 +219,4 @@ CUresult cuda_graph_copy(CUgraph graph, CUgraph *copy) {
         *copy = NULL;
     }
     return result;
-}
-
-CUDA_API CUresult cuGraphClone(CUgraph *clone, CUgraph original) {
-    if (!clone || !cuda_is_graph(original))
-        return CUDA_ERROR_INVALID_VALUE;
-    return cuda_graph_has_memory(original) ? CUDA_ERROR_NOT_SUPPORTED : cuda_graph_copy(original, clone);
-}
-
-CUDA_API CUresult cuGraphNodeFindInClone(CUgraphNode *found, CUgraphNode original, CUgraph clone) {
-    if (!found || !cuda_is_node(original) || !cuda_is_graph(clone))
-        return CUDA_ERROR_INVALID_VALUE;
-    *found = NULL;
-    for (size_t i = 0; i < clone->count; i++)
-        if (clone->nodes[i]->original == original)
-            *found = clone->nodes[i];
-    return *found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

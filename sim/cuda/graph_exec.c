@@ -77,13 +77,6 @@ CUDA_API CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
     return result;
 }
 
-CUDA_API CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags) {
-    if (!is_exec(exec) || !flags)
-        return CUDA_ERROR_INVALID_VALUE;
-    *flags = exec->flags;
-    return CUDA_SUCCESS;
-}
-
 /* What it has allocated and not freed stays allocated. */
 CUDA_API CUresult cuGraphExecDestroy(CUgraphExec exec) {
     if (!is_exec(exec))

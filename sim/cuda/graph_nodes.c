@@ -23,19 +23,6 @@ CUDA_API CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgr
     return cuGraphAddNode_v2(node, graph, dependencies, edges, count, params);
 }
 
-static CUDA_KERNEL_NODE_PARAMS from_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *params) {
-    return (CUDA_KERNEL_NODE_PARAMS){.func = params->func,
-                                     .gridDimX = params->gridDimX,
-                                     .gridDimY = params->gridDimY,
-                                     .gridDimZ = params->gridDimZ,
-                                     .blockDimX = params->blockDimX,
-                                     .blockDimY = params->blockDimY,
-                                     .blockDimZ = params->blockDimZ,
-                                     .sharedMemBytes = params->sharedMemBytes,
-                                     .kernelParams = params->kernelParams,
-                                     .extra = params->extra};
-}
-
 CUDA_API CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                           size_t count, const CUDA_KERNEL_NODE_PARAMS *params) {
     CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
@@ -43,14 +30,6 @@ CUDA_API CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, cons
         return CUDA_ERROR_INVALID_VALUE;
     all.kernel = *params;
     return cuda_graph_add(graph, dependencies, count, &all, node);
-}
-
-CUDA_API CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                       size_t count, const CUDA_KERNEL_NODE_PARAMS_v1 *params) {
-    if (!params)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUDA_KERNEL_NODE_PARAMS newer = from_v1(params);
-    return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &newer);
 }
 
 CUDA_API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
@@ -105,18 +84,6 @@ CUDA_API CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, con
     return cuda_graph_add(graph, dependencies, count, &all, node);
 }
 
-CUDA_API CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                            size_t count, CUevent event) {
-    CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .eventRecord = {.event = event}};
-    return cuda_graph_add(graph, dependencies, count, &all, node);
-}
-
-CUDA_API CUresult cuGraphAddEventWaitNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                          size_t count, CUevent event) {
-    CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .eventWait = {.event = event}};
-    return cuda_graph_add(graph, dependencies, count, &all, node);
-}
-
 CUDA_API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                          size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
     CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
@@ -141,69 +108,6 @@ CUDA_API CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const 
             return CUDA_ERROR_INVALID_VALUE;                                                                 \
     } while (0)
 
-CUDA_API CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params) {
-    NODE(node, CU_GRAPH_NODE_TYPE_KERNEL, params);
-    *params = node->params.kernel;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *params) {
-    NODE(node, CU_GRAPH_NODE_TYPE_KERNEL, params);
-    memcpy(params, &node->params.kernel, sizeof *params); /* the newer one only goes on behind it */
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params) {
-    NODE(node, CU_GRAPH_NODE_TYPE_KERNEL, params);
-    CUresult result = cuda_kernel_check(params);
-    if (result == CUDA_SUCCESS)
-        node->params.kernel = *params;
-    return result;
-}
-
-CUDA_API CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *params) {
-    if (!params)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUDA_KERNEL_NODE_PARAMS newer = from_v1(params);
-    return cuGraphKernelNodeSetParams_v2(node, &newer);
-}
-
-CUDA_API CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *copy) {
-    NODE(node, CU_GRAPH_NODE_TYPE_MEMCPY, copy);
-    *copy = node->params.memcpy.copyParams;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *copy) {
-    NODE(node, CU_GRAPH_NODE_TYPE_MEMCPY, copy);
-    node->params.memcpy.copyParams = *copy;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *params) {
-    NODE(node, CU_GRAPH_NODE_TYPE_MEMSET, params);
-    memcpy(params, &node->params.memset, sizeof *params);
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params) {
-    NODE(node, CU_GRAPH_NODE_TYPE_MEMSET, memset_makes_sense(params));
-    memset_in(&node->params, params, node->params.memset.ctx);
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *params) {
-    NODE(node, CU_GRAPH_NODE_TYPE_HOST, params);
-    *params = (CUDA_HOST_NODE_PARAMS){node->params.host.fn, node->params.host.userData};
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS *params) {
-    NODE(node, CU_GRAPH_NODE_TYPE_HOST, params && params->fn);
-    node->params.host = (CUDA_HOST_NODE_PARAMS_v2){.fn = params->fn, .userData = params->userData};
-    return CUDA_SUCCESS;
-}
-
 CUDA_API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *child) {
     NODE(node, CU_GRAPH_NODE_TYPE_GRAPH, child);
     *child = node->params.graph.graph;
@@ -219,5 +123,43 @@ CUDA_API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_
 CUDA_API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *pointer) {
     NODE(node, CU_GRAPH_NODE_TYPE_MEM_FREE, pointer);
     *pointer = node->params.free.dptr;
+    return CUDA_SUCCESS;
+}
+
+/* What the nodes of an executable graph do, changed one by one: by the node that they were made from. NULL:
+ * there is none, or it is of another kind. */
+static CUgraphNode exec_node(CUgraphExec exec, CUgraphNode node, CUgraphNodeType kind) {
+    CUgraph graph = cuda_exec_graph(exec);
+    for (size_t i = 0; graph && i < graph->count; i++)
+        if (graph->nodes[i]->original == node && graph->nodes[i]->params.type == kind)
+            return graph->nodes[i];
+    return NULL;
+}
+
+CUDA_API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+                                                    const CUDA_KERNEL_NODE_PARAMS *params) {
+    CUgraphNode found = exec_node(exec, node, CU_GRAPH_NODE_TYPE_KERNEL);
+    CUresult result = found && params ? cuda_kernel_check(params) : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        found->params.kernel = *params;
+    return result;
+}
+
+CUDA_API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                                 const CUDA_MEMCPY3D *copy, CUcontext context) {
+    CUgraphNode found = exec_node(exec, node, CU_GRAPH_NODE_TYPE_MEMCPY);
+    (void)context;
+    if (!found || !copy)
+        return CUDA_ERROR_INVALID_VALUE;
+    found->params.memcpy.copyParams = *copy;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                                 const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context) {
+    CUgraphNode found = exec_node(exec, node, CU_GRAPH_NODE_TYPE_MEMSET);
+    if (!found || !memset_makes_sense(params))
+        return CUDA_ERROR_INVALID_VALUE;
+    memset_in(&found->params, params, context);
     return CUDA_SUCCESS;
 }

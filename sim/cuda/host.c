@@ -65,10 +65,6 @@ CUDA_API CUresult cuMemAllocHost_v2(void **pointer, size_t bytes) {
     return cuMemHostAlloc(pointer, bytes, 0);
 }
 
-CUDA_API CUresult cuMemAllocHost(void **pointer, unsigned int bytes) {
-    return cuMemHostAlloc(pointer, bytes, 0);
-}
-
 CUDA_API CUresult cuMemFreeHost(void *pointer) {
     return pointer ? drop(pointer, RANGE_HOST, CUDA_ERROR_INVALID_VALUE) : cuda_ready();
 }
@@ -77,10 +73,6 @@ CUDA_API CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned int
     if (!pointer || bytes == 0 || flags > 15)
         return CUDA_ERROR_INVALID_VALUE;
     return add(pointer, bytes, 0, RANGE_REGISTERED, flags);
-}
-
-CUDA_API CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned int flags) {
-    return cuMemHostRegister_v2(pointer, bytes, flags);
 }
 
 CUDA_API CUresult cuMemHostUnregister(void *pointer) {
@@ -99,14 +91,6 @@ static CUresult flags_of(const void *pointer, unsigned *flags) {
     else
         *flags = range->flags;
     return cuda_leave(result);
-}
-
-CUDA_API CUresult cuMemHostGetFlags(unsigned int *flags, void *pointer) {
-    unsigned found = 0;
-    CUresult result = flags ? flags_of(pointer, &found) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) /* with unified addresses all of it is mapped */
-        *flags = found | CU_MEMHOSTALLOC_DEVICEMAP;
-    return result;
 }
 
 CUDA_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *host, unsigned int flags) {

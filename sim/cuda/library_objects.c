@@ -160,19 +160,3 @@ CUDA_API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     CUresult result = cuda_library_module(found->library, &module);
     return result == CUDA_SUCCESS ? cuModuleGetFunction(function, module, found->name) : result;
 }
-
-CUDA_API CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel) {
-    const struct CUfunc_st *found = kernel_of(kernel);
-    if (!found || !library)
-        return found ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-    *library = found->library;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuKernelGetName(const char **name, CUkernel kernel) {
-    const struct CUfunc_st *found = kernel_of(kernel);
-    if (!found || !name)
-        return found ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-    *name = found->name;
-    return CUDA_SUCCESS;
-}

@@ -150,11 +150,3 @@ CUDA_API CUresult cuMemRangeGetAttribute(void *data, size_t size, CUmem_range_at
     result = range ? attribute_of(range, attribute, size, data) : CUDA_ERROR_INVALID_VALUE;
     return cuda_leave(result);
 }
-
-CUDA_API CUresult cuMemRangeGetAttributes(void **data, size_t *sizes, CUmem_range_attribute *attributes,
-                                          size_t count, CUdeviceptr pointer, size_t bytes) {
-    CUresult result = data && sizes && attributes && count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = cuMemRangeGetAttribute(data[i], sizes[i], attributes[i], pointer, bytes);
-    return result;
-}

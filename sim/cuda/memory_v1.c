@@ -56,63 +56,8 @@ CUDA_API CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, 
 
 CUDA_API CUresult cuMemFree(CUdeviceptr_v1 pointer) { return cuMemFree_v2(pointer); }
 
-CUDA_API CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned int *size, CUdeviceptr_v1 pointer) {
-    CUdeviceptr wide_base = 0;
-    size_t wide_size = 0;
-    CUresult result = cuMemGetAddressRange_v2(&wide_base, &wide_size, pointer);
-    if (result == CUDA_SUCCESS && base)
-        *base = (CUdeviceptr_v1)wide_base;
-    if (result == CUDA_SUCCESS && size)
-        *size = (unsigned int)wide_size;
-    return result;
-}
-
-CUDA_API CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *device, void *host, unsigned int flags) {
-    CUdeviceptr wide;
-    CUresult result = device ? cuMemHostGetDevicePointer_v2(&wide, host, flags) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS && wide > UINT32_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *device = (CUdeviceptr_v1)wide;
-    return result;
-}
-
-CUDA_API CUresult cuMemcpyHtoD(CUdeviceptr_v1 to, const void *from, unsigned int bytes) {
-    return cuMemcpyHtoD_v2(to, from, bytes);
-}
-
 CUDA_API CUresult cuMemcpyDtoH(void *to, CUdeviceptr_v1 from, unsigned int bytes) {
     return cuMemcpyDtoH_v2(to, from, bytes);
-}
-
-CUDA_API CUresult cuMemcpyDtoD(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes) {
-    return cuMemcpyDtoD_v2(to, from, bytes);
-}
-
-CUDA_API CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 to, const void *from, unsigned int bytes,
-                                    CUstream stream) {
-    return cuMemcpyHtoDAsync_v2(to, from, bytes, stream);
-}
-
-CUDA_API CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream) {
-    return cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
-}
-
-CUDA_API CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes,
-                                    CUstream stream) {
-    return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
-}
-
-CUDA_API CUresult cuMemsetD8(CUdeviceptr_v1 to, unsigned char value, unsigned int count) {
-    return cuMemsetD8_v2(to, value, count);
-}
-
-CUDA_API CUresult cuMemsetD16(CUdeviceptr_v1 to, unsigned short value, unsigned int count) {
-    return cuMemsetD16_v2(to, value, count);
-}
-
-CUDA_API CUresult cuMemsetD32(CUdeviceptr_v1 to, unsigned int value, unsigned int count) {
-    return cuMemsetD32_v2(to, value, count);
 }
 
 CUDA_API CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *description) {
@@ -129,23 +74,4 @@ CUDA_API CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_
     CUDA_ARRAY3D_DESCRIPTOR wide = {description->Width,  description->Height,      description->Depth,
                                     description->Format, description->NumChannels, description->Flags};
     return cuArray3DCreate_v2(array, &wide);
-}
-
-CUDA_API CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *description, CUarray array) {
-    CUDA_ARRAY_DESCRIPTOR wide;
-    CUresult result = description ? cuArrayGetDescriptor_v2(&wide, array) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *description = (CUDA_ARRAY_DESCRIPTOR_v1){(unsigned)wide.Width, (unsigned)wide.Height, wide.Format,
-                                                  wide.NumChannels};
-    return result;
-}
-
-CUDA_API CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *description, CUarray array) {
-    CUDA_ARRAY3D_DESCRIPTOR wide;
-    CUresult result = description ? cuArray3DGetDescriptor_v2(&wide, array) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *description =
-            (CUDA_ARRAY3D_DESCRIPTOR_v1){(unsigned)wide.Width, (unsigned)wide.Height, (unsigned)wide.Depth,
-                                         wide.Format,          wide.NumChannels,      wide.Flags};
-    return result;
 }

@@ -86,13 +86,6 @@ CUDA_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute a
     return result == CUDA_SUCCESS ? set_attribute(function, attribute, value, device) : result;
 }
 
-CUDA_API CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache preference) {
-    CUresult result;
-    if (!cuda_kernel(function, &result))
-        return result;
-    return preference <= CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 CUDA_API CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel,
                                        CUdevice number) {
     const struct cuda_device *device;
@@ -110,12 +103,6 @@ CUDA_API CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value
     if (result != CUDA_SUCCESS || !cuda_kernel((CUfunction)(void *)kernel, &result))
         return result;
     return set_attribute((CUfunction)(void *)kernel, attribute, value, number);
-}
-
-CUDA_API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache preference, CUdevice number) {
-    const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    return result == CUDA_SUCCESS ? cuFuncSetCacheConfig((CUfunction)(void *)kernel, preference) : result;
 }
 
 CUDA_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function,

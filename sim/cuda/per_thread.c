@@ -18,8 +18,6 @@ PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags),
      (PER_THREAD(stream), event, flags))
 PTSZ(cuStreamAddCallback, (CUstream stream, CUstreamCallback callback, void *user_data, unsigned int flags),
      (PER_THREAD(stream), callback, user_data, flags))
-PTSZ(cuStreamAttachMemAsync, (CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned int flags),
-     (PER_THREAD(stream), pointer, bytes, flags))
 PTSZ(cuEventRecord, (CUevent event, CUstream stream), (event, PER_THREAD(stream)))
 PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags),
      (event, PER_THREAD(stream), flags))

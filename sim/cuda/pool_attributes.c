@@ -174,20 +174,6 @@ CUDA_API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *m
     return cuda_leave(CUDA_SUCCESS);
 }
 
-CUDA_API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location) {
-    CUdevice device;
-    bool host;
-    CUresult result = flags ? cuda_location(location, &device, &host) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        result = enter(pool);
-    if (result != CUDA_SUCCESS)
-        return result;
-    bool own = pool->heap.host == host && (host || pool->heap.device == device);
-    *flags = own || (!host && (pool->access >> device & 1)) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                                            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return cuda_leave(CUDA_SUCCESS);
-}
-
 /* ---- across processes ---- */
 
 enum { TOKEN_SIZE = 1 }; /* no allocation is so small: by that a pool's descriptor is known */

@@ -177,17 +177,3 @@ CUDA_API CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback
         callback(stream, CUDA_SUCCESS, user_data);
     return result;
 }
-
-/* Managed memory is everywhere at once here. */
-CUDA_API CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t bytes,
-                                         unsigned int flags) {
-    CUcontext context;
-    CUstream stream;
-    (void)bytes;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    bool known =
-        flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || flags == CU_MEM_ATTACH_SINGLE;
-    if (result == CUDA_SUCCESS && (!pointer || !known))
-        result = CUDA_ERROR_INVALID_VALUE;
-    return result;
-}

@@ -3,8 +3,8 @@
  *
  * Before CUDA 11.7 these were for whom the driver's administrator has allowed it (NVreg_EnableStreamMemOPs),
  * which CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 tells. Waiting for a value is as on a node where he has
- * not: libcublasLt looks for the functions, and does without. The later ones, which are for all (_v2), are
- * not here: nothing in the simulated device computes a value to wait for.
+ * not (the generated "not supported"): libcublasLt looks for the functions, and does without. The later ones,
+ * which are for all (_v2), are not here: nothing in the simulated device computes a value to wait for.
  */
 #define _GNU_SOURCE
 #include "copy.h"
@@ -42,37 +42,3 @@ WRITE(cuStreamWriteValue32, uint32_t)
 WRITE(cuStreamWriteValue64, cuuint64_t)
 WRITE(cuStreamWriteValue32_v2, uint32_t)
 WRITE(cuStreamWriteValue64_v2, cuuint64_t)
-
-static CUresult not_allowed(CUstream handle) {
-    CUcontext context;
-    CUstream stream;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : result;
-}
-
-#define WAIT(name, type)                                                                                     \
-    CUDA_API CUresult name(CUstream stream, CUdeviceptr pointer, type value, unsigned int flags) {           \
-        (void)pointer;                                                                                       \
-        (void)value;                                                                                         \
-        (void)flags;                                                                                         \
-        return not_allowed(stream);                                                                          \
-    }                                                                                                        \
-    CUDA_API CUresult name##_ptsz(CUstream stream, CUdeviceptr pointer, type value, unsigned int flags) {    \
-        return name(PER_THREAD(stream), pointer, value, flags);                                              \
-    }
-
-WAIT(cuStreamWaitValue32, uint32_t)
-WAIT(cuStreamWaitValue64, cuuint64_t)
-
-CUDA_API CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count,
-                                     CUstreamBatchMemOpParams *operations, unsigned int flags) {
-    (void)count;
-    (void)operations;
-    (void)flags;
-    return not_allowed(stream);
-}
-
-CUDA_API CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
-                                          CUstreamBatchMemOpParams *operations, unsigned int flags) {
-    return cuStreamBatchMemOp(PER_THREAD(stream), count, operations, flags);
-}

@@ -1,12 +1,15 @@
 /*
  * What stands for a name that the real library exports and the simulated one does not implement: whoever
- * looks for it finds it, as on a card, and is told that this card cannot do it. Weak, so that a definition in
- * ../cuda or ../nvml takes its place. Included before a list of FUNCTION(name) and DATA(name), which the
- * Makefile makes.
+ * looks for it finds it, as on a card, and is told that this card cannot do it; or that it is done, where it
+ * sets what makes no difference here. Weak, so that a definition in ../cuda or ../nvml takes its place.
+ * Included before a list of FUNCTION(name), SUCCEEDS(name) and DATA(name), which the Makefile makes.
  */
 #define EXPORTED __attribute__((weak, visibility("default")))
 /* CUDA_ERROR_NOT_SUPPORTED or NVML_ERROR_NOT_SUPPORTED. */
 #define FUNCTION(name)                                                                                       \
     EXPORTED int name(void);                                                                                 \
     int name(void) { return NOT_SUPPORTED; }
+#define SUCCEEDS(name)                                                                                       \
+    EXPORTED int name(void);                                                                                 \
+    int name(void) { return 0; }
 #define DATA(name) EXPORTED unsigned long long name;
