@@ -29,6 +29,19 @@ static CUresult requirements_of(const struct array_storage *storage,
     return CUDA_SUCCESS;
 }
 
+/* A tile is 64 KiB: 256 bytes by 256 rows, or in a volume 64 by 32 by 32. */
+static CUresult sparse_properties_of(const struct array_storage *storage,
+                                     CUDA_ARRAY_SPARSE_PROPERTIES *properties) {
+    const CUDA_ARRAY3D_DESCRIPTOR *of = &storage->description;
+    bool volume = of->Depth && !(of->Flags & CUDA_ARRAY3D_LAYERED);
+    if (!(of->Flags & CUDA_ARRAY3D_SPARSE))
+        return CUDA_ERROR_INVALID_VALUE;
+    *properties =
+        (CUDA_ARRAY_SPARSE_PROPERTIES){.tileExtent = {volume ? 32 : 128, volume ? 32 : 128, volume ? 16 : 1},
+                                       .miptailFirstLevel = MAX_LEVELS};
+    return CUDA_SUCCESS;
+}
+
 #define OF(kind, handle, storage, call)                                                                      \
     CUresult result = cuda_ready();                                                                          \
     if (result != CUDA_SUCCESS)                                                                              \
@@ -44,4 +57,10 @@ CUDA_API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *o
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
     OF(cuda_is_array, array, array->storage, requirements_of);
+}
+
+CUDA_API CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out, CUarray array) {
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
+    OF(cuda_is_array, array, array->storage, sparse_properties_of);
 }
