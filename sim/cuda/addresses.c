@@ -63,7 +63,8 @@ CUDA_API CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
                          .device = allocation->backing->host ? -1 : allocation->backing->device,
                          .mapping = start,
                          .mapped = size,
-                         .allocation = allocation};
+                         .allocation = allocation,
+                         .freed = cuda_range_unmapped};
     if (!cuda_map(allocation->backing, 0, size, start))
         return cuda_leave(CUDA_ERROR_OUT_OF_MEMORY);
     if (!cuda_range_add(&cuda_ranges, &made)) {

@@ -30,6 +30,15 @@ bool cuda_is_mipmap(CUmipmappedArray mipmap) {
     return each != NULL;
 }
 
+static void unbind_all(struct array_storage *storage) {
+    while (storage->bindings) {
+        struct binding *binding = storage->bindings;
+        storage->bindings = binding->next;
+        cuda_allocation_unmapped(binding->allocation);
+        free(binding);
+    }
+}
+
 uintptr_t cuda_array_place(CUarray array) {
     const struct array_storage *storage = array->storage;
     if (storage->external)
@@ -106,7 +115,7 @@ static void give(struct array_storage *storage) {
         cuda_unmap(storage->external_place & ~(PAGE - 1),
                    round_up(storage->external_place % PAGE + storage->size, 4096));
     cuda_drop(storage->external);
-    cuda_unbind_all(storage);
+    unbind_all(storage);
 }
 
 CUDA_API CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description) {

@@ -51,7 +51,5 @@ uintptr_t cuda_array_place(CUarray array);
 /* A mipmapped array in bytes that it does not take itself. */
 CUresult cuda_mipmap_make(CUcontext context, const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned levels,
                           struct backing *external, uint64_t offset, CUmipmappedArray *mipmap);
-/* sparse.c */
-void cuda_unbind_all(struct array_storage *storage);
 
 #endif

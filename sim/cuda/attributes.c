@@ -120,7 +120,7 @@ static int of_capability(const struct sim_device *info, int attribute) {
     return 0;
 }
 
-int cuda_attribute(const struct cuda_device *device, int attribute) {
+static int attribute_of(const struct cuda_device *device, int attribute) {
     const struct sim_device *info = &device->gpu->info;
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
@@ -163,4 +163,16 @@ int cuda_attribute(const struct cuda_device *device, int attribute) {
     if (attribute < (int)(sizeof constants / sizeof *constants) && constants[attribute])
         return constants[attribute];
     return of_capability(info, attribute);
+}
+
+CUDA_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice number) {
+    const struct cuda_device *device;
+    CUresult result = cuda_device(number, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!value || (int)attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX ||
+        (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED && cuda_hello()->cuda_version < 12030))
+        return CUDA_ERROR_INVALID_VALUE;
+    *value = attribute_of(device, (int)attribute);
+    return CUDA_SUCCESS;
 }

@@ -16,6 +16,11 @@
 
 static int data = -1;
 static uint64_t data_end;
+static bool (*give_spare)(CUdevice device); /* pool.c's, which is above this file */
+
+pthread_mutex_t cuda_memory = PTHREAD_MUTEX_INITIALIZER;
+
+void cuda_when_short(bool (*give)(CUdevice device)) { give_spare = give; }
 
 void cuda_forget_backings(void) {
     if (data >= 0)
@@ -58,7 +63,7 @@ CUresult cuda_take(CUcontext context, CUdevice number, size_t size, bool host, s
                                   .argument = {size, host ? SIM_HOST_MEMORY : 0}};
     result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
     /* What pools of this process keep unused is not worth a refusal. */
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && !host && cuda_pools_yield(number))
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !host && give_spare(number))
         result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
     if (result != CUDA_SUCCESS) {
         free(made);

@@ -48,33 +48,6 @@ static struct capture *capture_of(CUevent event, bool breaks) {
 
 void cuda_capture_break(CUevent event) { (void)capture_of(event, true); }
 
-bool cuda_tail_set(struct tail *tail, const CUgraphNode *nodes, size_t count) {
-    CUgraphNode *copy = malloc((count ? count : 1) * sizeof *copy);
-    if (!copy)
-        return false;
-    if (count)
-        memcpy(copy, nodes, count * sizeof *copy);
-    free(tail->nodes);
-    *tail = (struct tail){copy, count};
-    return true;
-}
-
-bool cuda_tail_add(struct tail *tail, const CUgraphNode *nodes, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        size_t at = 0;
-        while (at < tail->count && tail->nodes[at] != nodes[i])
-            at++;
-        if (at < tail->count)
-            continue;
-        CUgraphNode *larger = realloc(tail->nodes, (tail->count + 1) * sizeof *larger);
-        if (!larger)
-            return false;
-        larger[tail->count] = nodes[i];
-        *tail = (struct tail){larger, tail->count + 1};
-    }
-    return true;
-}
-
 /* The stream behind a handle if it is captured, else NULL. */
 static CUstream captured_stream(CUstream handle) {
     CUstream stream;

@@ -8,13 +8,6 @@
 
 enum { PORTABLE = 8, NON_PORTABLE = 16 }; /* blocks of the largest cluster */
 
-int *cuda_cluster_attribute(CUfunction function, CUfunction_attribute attribute) {
-    return attribute >= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH &&
-                   attribute <= CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
-               ? &function->cluster[attribute - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH]
-               : NULL;
-}
-
 static uint64_t largest(CUfunction function) {
     return *cuda_cluster_attribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED)
                ? NON_PORTABLE

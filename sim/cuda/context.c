@@ -1,5 +1,5 @@
 /*
- * libcuda: contexts, the primary one of each device, and each thread's stack of current ones.
+ * libcuda: contexts, and the primary one of each device.
  */
 #define _GNU_SOURCE
 #include "../client/thread.h"
@@ -8,23 +8,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { STACK_DEPTH = 32 };
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUctx_st primaries[SIM_MAX_DEVICES];
 static struct CUctx_st *contexts; /* the others, destroyed ones too */
 static uint64_t latest_context;   /* its number, unique in the process; atomic */
-static uint32_t process_age;      /* counts forks, so that a child's threads drop the parent's stacks */
-static __thread struct {
-    uint32_t age;
-    int depth;
-    CUcontext contexts[STACK_DEPTH];
-} current;
 
 void cuda_forget_contexts(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    process_age++;
-    cuda_forget_kept();
     for (int i = 0; i < SIM_MAX_DEVICES; i++)
         primaries[i] = (struct CUctx_st){0};
     for (struct CUctx_st *context = contexts; context; context = context->next) {
@@ -42,32 +32,8 @@ CUcontext cuda_primary(CUdevice number) {
     return &primaries[number];
 }
 
-static void freshen(void) {
-    if (current.age != process_age) {
-        current.age = process_age;
-        current.depth = 0;
-    }
-}
-
-static CUcontext top(void) {
-    freshen();
-    return current.depth ? current.contexts[current.depth - 1] : NULL;
-}
-
-bool cuda_is_live(CUcontext context) { return __atomic_load_n(&context->live, __ATOMIC_ACQUIRE); }
-
 static void set_live(CUcontext context, bool live) {
     __atomic_store_n(&context->live, live, __ATOMIC_RELEASE);
-}
-
-CUresult cuda_current(CUcontext *context) {
-    CUresult result = cuda_ready();
-    *context = result == CUDA_SUCCESS ? top() : NULL;
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!*context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    return cuda_is_live(*context) ? cuda_fault(*context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 static CUresult start(CUcontext context, CUdevice number, const struct cuda_device *device) {
@@ -223,8 +189,7 @@ CUDA_API CUresult cuCtxDestroy_v2(CUcontext context) {
     pthread_mutex_lock(&lock);
     result = context->live ? stop(context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     pthread_mutex_unlock(&lock);
-    if (top() == context)
-        current.depth--;
+    cuda_not_current(context);
     return result;
 }
 
@@ -259,72 +224,7 @@ CUDA_API CUresult cuCtxDetach(CUcontext context) {
         result = stop(context);
     pthread_mutex_unlock(&lock);
     if (!cuda_is_live(context))
-        current.depth--;
-    return result;
-}
-
-CUDA_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!context || context->magic != CONTEXT_MAGIC)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    freshen();
-    if (current.depth == STACK_DEPTH)
-        return CUDA_ERROR_INVALID_VALUE;
-    current.contexts[current.depth++] = context;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuCtxPushCurrent(CUcontext context) { return cuCtxPushCurrent_v2(context); }
-
-CUDA_API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!top())
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (context)
-        *context = top();
-    current.depth--;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuCtxPopCurrent(CUcontext *context) { return cuCtxPopCurrent_v2(context); }
-
-CUDA_API CUresult cuCtxSetCurrent(CUcontext context) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (context && context->magic != CONTEXT_MAGIC)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (top())
-        current.depth--;
-    if (context)
-        current.contexts[current.depth++] = context;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuCtxGetCurrent(CUcontext *context) {
-    CUresult result = cuda_ready();
-    if (result == CUDA_SUCCESS && !context)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *context = top();
-    return result;
-}
-
-/* A primary context has its device before it is active: cudart makes it current so. */
-CUDA_API CUresult cuCtxGetDevice(CUdevice *device) {
-    CUcontext context;
-    CUresult result = cuda_current(&context);
-    if ((result == CUDA_ERROR_CONTEXT_IS_DESTROYED && context->primary) ||
-        (context && result == cuda_fault(context)))
-        result = CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS && !device)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *device = context->device;
+        cuda_not_current(context);
     return result;
 }
 

@@ -59,21 +59,10 @@ CUresult cuda_device(CUdevice number, const struct cuda_device **device) {
     return CUDA_SUCCESS;
 }
 
-/* A forked child has no CUDA until it calls cuInit itself. Its locks are made anew: those that a thread of
- * the parent had at the fork, and the one of memory, which the fork takes (memory.c), are held by nobody
- * here. */
-static void renew(void) {
+void cuda_forget_devices(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     initialized = false;
-    cuda_forget_contexts();
-    cuda_forget_memory(NULL);
-    cuda_forget_modules();
-    cuda_forget_captures();
-    cuda_mps_forget();
 }
-
-/* From the start: a process may fork before its first call of CUDA, and the child makes its own. */
-__attribute__((constructor)) static void prepare(void) { sim_on_fork(renew); }
 
 static bool is_listed(const struct cuda_device *device) {
     for (int i = 0; i < device_count; i++)
@@ -286,13 +275,5 @@ CUDA_API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice number) {
     DEVICE(number, id && length > 0);
     const struct sim_device *info = &device->gpu->info;
     snprintf(id, (size_t)length, "%04x:%02x:%02x.0", info->domain, info->bus, info->slot);
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice number) {
-    DEVICE(number, value && (int)attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX);
-    if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED && inventory.hello.cuda_version < 12030)
-        return CUDA_ERROR_INVALID_VALUE;
-    *value = cuda_attribute(device, (int)attribute);
     return CUDA_SUCCESS;
 }

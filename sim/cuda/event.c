@@ -7,15 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-CUresult cuda_event_check(CUevent event) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!event || event->magic != EVENT_MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
-    return cuda_is_live(event->context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
 /* The event that the driver makes for a request in the current context. */
 static CUresult make(struct sim_request request, unsigned int flags, CUevent *event) {
     CUcontext context;
@@ -148,7 +139,7 @@ CUDA_API CUresult cuEventSynchronize(CUevent event) {
         return result == CUDA_SUCCESS ? cuda_wait(&event->mark) : result;
     result = cuda_call(event->context, SIM_EVENT_SYNC, event->number, NULL);
     if (result == CUDA_SUCCESS)
-        cuda_pools_settle();
+        cuda_waited();
     return result;
 }
 

@@ -9,6 +9,11 @@
 /* export.c. The first entry of a table is its size in bytes. */
 extern const void *const cuda_runtime_table[], *const cuda_validity_table[];
 
+/* kept.c; a context of NULL is the current one */
+typedef void (*kept_destructor)(CUcontext context, void *key, void *value);
+CUresult cuda_keep(CUcontext context, void *key, void *value, kept_destructor destroy);
+CUresult cuda_drop_one_kept(CUcontext context, void *key);
+CUresult cuda_get_kept(void **value, CUcontext context, const void *key);
 /* Calls what the runtime left behind for a context that ends. */
 void cuda_drop_kept(CUcontext context);
 void cuda_forget_kept(void); /* in a forked child */

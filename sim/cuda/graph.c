@@ -11,6 +11,33 @@
 bool cuda_is_graph(CUgraph graph) { return graph && graph->magic == GRAPH_MAGIC; }
 bool cuda_is_node(CUgraphNode node) { return node && node->magic == NODE_MAGIC; }
 
+bool cuda_tail_set(struct tail *tail, const CUgraphNode *nodes, size_t count) {
+    CUgraphNode *copy = malloc((count ? count : 1) * sizeof *copy);
+    if (!copy)
+        return false;
+    if (count)
+        memcpy(copy, nodes, count * sizeof *copy);
+    free(tail->nodes);
+    *tail = (struct tail){copy, count};
+    return true;
+}
+
+bool cuda_tail_add(struct tail *tail, const CUgraphNode *nodes, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        size_t at = 0;
+        while (at < tail->count && tail->nodes[at] != nodes[i])
+            at++;
+        if (at < tail->count)
+            continue;
+        CUgraphNode *larger = realloc(tail->nodes, (tail->count + 1) * sizeof *larger);
+        if (!larger)
+            return false;
+        larger[tail->count] = nodes[i];
+        *tail = (struct tail){larger, tail->count + 1};
+    }
+    return true;
+}
+
 CUDA_API CUresult cuGraphCreate(CUgraph *graph, unsigned int flags) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)

@@ -116,9 +116,14 @@ void graph_memory_release(struct graph_block *block) {
     pthread_mutex_unlock(&cuda_memory);
 }
 
+static CUresult graph_memory_free(CUdeviceptr pointer);
+
 static CUresult allocate(struct graph_block *block) {
-    struct range range = {
-        .start = block->start, .size = block->size, .kind = RANGE_GRAPH, .device = block->device};
+    struct range range = {.start = block->start,
+                          .size = block->size,
+                          .kind = RANGE_GRAPH,
+                          .device = block->device,
+                          .release = graph_memory_free};
     if (block->allocated)
         return CUDA_ERROR_INVALID_VALUE;
     if (!cuda_range_add(&cuda_ranges, &range))
@@ -143,7 +148,8 @@ static CUresult release(uintptr_t start) {
     return CUDA_SUCCESS;
 }
 
-CUresult graph_memory_free(CUdeviceptr pointer) {
+/* Frees what a graph has allocated, outside of one. */
+static CUresult graph_memory_free(CUdeviceptr pointer) {
     pthread_mutex_lock(&cuda_memory);
     CUresult result = release((uintptr_t)pointer);
     return cuda_leave(result);

@@ -89,6 +89,7 @@ CUresult cuda_ready(void);
 CUresult cuda_device(CUdevice number, const struct cuda_device **device);
 int cuda_driver_version(void);
 const struct sim_hello *cuda_hello(void);
+void cuda_forget_devices(void); /* in a forked child, as all others of that name without an argument */
 
 /* mps.c: at cuInit; CUDA_SUCCESS with no control daemon as well */
 CUresult cuda_mps_join(void);
@@ -96,22 +97,25 @@ void cuda_mps_forget(void);
 bool cuda_mps_enabled(void);
 uint32_t cuda_mps_multiprocessors(uint32_t all);
 
-/* attributes.c: 0 is also what a device answers about a feature that it does not have */
-int cuda_attribute(const struct cuda_device *device, int attribute);
-
-/* context.c */
+/* current.c */
+/* What is wrong with a context for good, as far as it is known here. */
+CUresult cuda_fault(CUcontext context);
+void cuda_forget_current(void);
+/* The thread's current context has been destroyed, if it is this one. */
+void cuda_not_current(CUcontext context);
 bool cuda_is_live(CUcontext context);
 /* The calling thread's, or NULL; CUDA_ERROR_CONTEXT_IS_DESTROYED comes with the destroyed one. */
 CUresult cuda_current(CUcontext *context);
+
+/* context.c */
 void cuda_forget_contexts(void);
 /* The handle of a device's primary context, active or not. */
 CUcontext cuda_primary(CUdevice number);
-CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply);
 
 /* submit.c */
+CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply);
 CUresult cuda_ask(CUcontext context, uint32_t operation, uint64_t first, uint64_t second,
                   struct sim_reply *reply);
-CUresult cuda_fault(CUcontext context);
 void cuda_work_begin(CUcontext context);
 void cuda_work_end(CUcontext context);
 void cuda_work_forget(CUcontext context);
@@ -124,15 +128,15 @@ CUresult cuda_done(const struct mark *mark);
 CUresult cuda_wait(const struct mark *mark);
 /* For all of its work. */
 CUresult cuda_context_wait(CUcontext context);
+/* What is done after each wait for work; and that there was one. */
+void cuda_after_waits(void (*then)(void));
+void cuda_waited(void);
 
-/* memory.c */
+/* forget.c */
 void cuda_forget_memory(CUcontext context); /* NULL: of all contexts */
 
 /* module.c, capture.c: in a forked child */
 void cuda_forget_modules(void);
 void cuda_forget_captures(void);
-
-/* pool.c: some work is done, and pools give back what is above their threshold and nothing waits for. */
-void cuda_pools_settle(void);
 
 #endif

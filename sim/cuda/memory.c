@@ -1,15 +1,13 @@
 /*
- * libcuda: linear memory, and what becomes of all memory when a context or the process's CUDA ends.
+ * libcuda: linear memory.
  *
  * What it costs is the driver's to count: a context's allocations below 2 MiB share pieces of that size, the
  * others are rounded up to it. Kernels do not compute anything, and never touch it.
  */
 #define _GNU_SOURCE
-#include "work.h"
+#include "memory.h"
 
 #include <stdlib.h>
-
-pthread_mutex_t cuda_memory = PTHREAD_MUTEX_INITIALIZER;
 
 struct small {
     struct heap heap;
@@ -17,12 +15,6 @@ struct small {
 };
 
 static struct small *smalls; /* one for each context that has small allocations */
-
-/* So that a child finds everything whole. In the child the lock is made anew, by cuda_forget_memory. */
-static void before_fork(void) { pthread_mutex_lock(&cuda_memory); }
-static void after_fork(void) { pthread_mutex_unlock(&cuda_memory); }
-
-__attribute__((constructor)) static void prepare(void) { pthread_atfork(before_fork, after_fork, NULL); }
 
 struct heap *cuda_small(CUcontext context) {
     for (struct small *small = smalls; small; small = small->next)
@@ -37,7 +29,7 @@ struct heap *cuda_small(CUcontext context) {
     return &made->heap;
 }
 
-static void forget_small(CUcontext context) {
+void cuda_forget_small(CUcontext context) {
     struct small **link = &smalls;
     while (*link) {
         struct small *small = *link;
@@ -49,32 +41,6 @@ static void forget_small(CUcontext context) {
         cuda_heap_clear(&small->heap);
         free(small);
     }
-}
-
-/* In a forked child the connection is gone, and the driver hears nothing of what is freed here: it is the
- * parent's. */
-void cuda_forget_memory(CUcontext context) {
-    if (!context)
-        cuda_memory = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&cuda_memory);
-    cuda_forget_arrays(context);
-    cuda_forget_limits(context);
-    for (struct range *range = cuda_ranges.first, *next; range; range = next) {
-        next = range->next;
-        if (!context || range->context == context)
-            cuda_range_free(range, NULL);
-    }
-    forget_small(context);
-    if (context) {
-        cuda_pools_forget_work(context);
-    } else {
-        cuda_forget_pools();
-        cuda_forget_endpoints();
-        cuda_forget_allocations();
-        cuda_forget_backings();
-        graph_memory_forget();
-    }
-    pthread_mutex_unlock(&cuda_memory);
 }
 
 /* Addresses for `size` bytes that 32 bits can tell; 0: none. */
@@ -168,6 +134,7 @@ CUDA_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
 
 CUDA_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CUcontext context;
+    CUresult (*release)(CUdeviceptr) = NULL;
     CUresult result = cuda_ready();
     if (result == CUDA_SUCCESS && cuda_current(&context) != CUDA_SUCCESS && context)
         result = cuda_fault(context);
@@ -180,11 +147,13 @@ CUDA_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     } else if (range->kind == RANGE_LINEAR || range->kind == RANGE_MANAGED || range->kind == RANGE_POOL ||
                range->kind == RANGE_POOL_IMPORT || range->kind == RANGE_EXTERNAL) {
         cuda_linear_free(range);
+    } else if (range->release) {
+        release = range->release;
     } else {
-        result = range->kind == RANGE_GRAPH ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+        result = CUDA_ERROR_INVALID_VALUE;
     }
     pthread_mutex_unlock(&cuda_memory);
-    return result == CUDA_ERROR_NOT_FOUND ? graph_memory_free(pointer) : result;
+    return release ? release(pointer) : result;
 }
 
 CUDA_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,

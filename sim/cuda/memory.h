@@ -43,6 +43,9 @@ struct backing {
 
 /* Takes `size` bytes for a context, or (NULL) for a device: then it outlives contexts. With one reference. */
 CUresult cuda_take(CUcontext context, CUdevice device, size_t size, bool host, struct backing **backing);
+/* Who has the unused memory of a device given back, where the driver has no more; true: that was something.
+ * Called with the lock held. */
+void cuda_when_short(bool (*give)(CUdevice device));
 void cuda_hold(struct backing *backing);
 void cuda_drop(struct backing *backing);
 /* The bytes at an address: `at`, which must be free or reserved, or (0) wherever there is space, aligned to
@@ -140,6 +143,8 @@ struct range {
     unsigned flags;                /* of host memory; of access (CUmemAccess_flags) where mapped */
     unsigned opens;                /* of IPC memory */
     int preferred, prefetched;     /* where managed memory should be, and was brought to: a device, -1, -2 */
+    void (*freed)(const struct range *old);   /* told when it has been; NULL: nobody */
+    CUresult (*release)(CUdeviceptr pointer); /* in place of cuMemFree; NULL: not needed */
     struct range *previous, *next;
 };
 
@@ -168,6 +173,7 @@ CUresult cuda_linear(CUcontext context, enum range_kind kind, size_t bytes, uint
                      CUdeviceptr *pointer);
 /* With the lock held: frees what that made. */
 void cuda_linear_free(struct range *range);
+void cuda_forget_small(CUcontext context); /* NULL: of all */
 /* The heap of a context's small allocations; NULL: no memory. */
 struct heap *cuda_small(CUcontext context);
 
@@ -182,13 +188,9 @@ void cuda_forget_allocations(void); /* vmm.c: after a fork */
 void cuda_forget_endpoints(void);   /* endpoint.c: after a fork */
 /* A context's work is over, with the context. With the lock held. */
 void cuda_pools_forget_work(CUcontext context);
-/* Has the pools of a device give back what they do not use; true: that was something. With the lock held. */
-bool cuda_pools_yield(CUdevice device);
-/* A range of a pool has been freed. */
-void cuda_pool_freed(CUmemoryPool pool);
 /* Kinds of handles (CUmemAllocationHandleType) that can be had for a range. */
 unsigned cuda_handle_types(const struct range *range); /* vmm.c */
-/* CUDA_ERROR_INVALID_VALUE for none; a device is also 0 for host memory. */
+/* location.c: CUDA_ERROR_INVALID_VALUE for none; a device is also 0 for host memory. */
 CUresult cuda_location(const CUmemLocation *location, CUdevice *device, bool *host);
 
 #endif

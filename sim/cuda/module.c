@@ -329,13 +329,3 @@ CUDA_API CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmo
         *bytes = GLOBAL_SIZE;
     return result;
 }
-
-const struct CUfunc_st *cuda_kernel(CUfunction function, CUresult *result) {
-    CUmodule module;
-    *result = cuda_ready();
-    if (*result == CUDA_SUCCESS && (!function || function->magic != FUNCTION_MAGIC))
-        *result = CUDA_ERROR_INVALID_HANDLE;
-    if (*result == CUDA_SUCCESS && function->library)
-        *result = cuda_library_module(function->library, &module);
-    return *result == CUDA_SUCCESS ? function : NULL;
-}

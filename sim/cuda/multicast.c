@@ -11,17 +11,6 @@
 
 #include <stdlib.h>
 
-struct bound {
-    struct allocation *memory;
-    size_t offset, size; /* in the object */
-    struct bound *next;
-};
-
-struct multicast {
-    uint32_t devices, added; /* how many, and which, by bit */
-    struct bound *bound;
-};
-
 static bool has_multicast(CUdevice number) {
     int supported = 0;
     return cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, number) ==
@@ -36,34 +25,6 @@ static bool any_has_multicast(void) {
         if (has_multicast(number))
             return true;
     return false;
-}
-
-static void unbind(struct bound **link) {
-    struct bound *bound = *link;
-    *link = bound->next;
-    cuda_allocation_unmapped(bound->memory);
-    free(bound);
-}
-
-CUresult cuda_unbind(struct bound **list, CUdevice device, size_t offset, size_t size) {
-    for (struct bound **link = list; *link; link = &(*link)->next)
-        if ((*link)->memory->backing->device == device && (*link)->offset == offset &&
-            (*link)->size == size) {
-            unbind(link);
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
-void cuda_bound_end(struct bound **list) {
-    while (*list)
-        unbind(list);
-}
-
-void cuda_multicast_end(struct multicast *multicast) {
-    if (multicast)
-        cuda_bound_end(&multicast->bound);
-    free(multicast);
 }
 
 static CUresult is_possible(const CUmulticastObjectProp *properties) {
@@ -133,33 +94,6 @@ CUDA_API CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUde
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     multicast->added |= 1u << device;
     return cuda_leave(CUDA_SUCCESS);
-}
-
-static bool is_free(const struct bound *list, CUdevice device, size_t offset, size_t size) {
-    for (const struct bound *bound = list; bound; bound = bound->next)
-        if (bound->memory->backing->device == device && offset < bound->offset + bound->size &&
-            bound->offset < offset + size)
-            return false;
-    return true;
-}
-
-static bool lies_in(size_t whole, size_t offset, size_t size) {
-    return offset % PAGE == 0 && size <= whole && offset <= whole - size;
-}
-
-CUresult cuda_bind(struct bound **list, size_t whole, size_t offset, struct allocation *memory,
-                   size_t memory_offset, size_t size) {
-    if (!memory || memory->multicast || memory->backing->host || !size || size % PAGE ||
-        !lies_in(whole, offset, size) || !lies_in(memory->backing->size, memory_offset, size) ||
-        !is_free(*list, memory->backing->device, offset, size))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct bound *made = malloc(sizeof *made);
-    if (!made)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *made = (struct bound){memory, offset, size, *list};
-    *list = made;
-    cuda_allocation_mapped(memory);
-    return CUDA_SUCCESS;
 }
 
 /* With the lock held. */

@@ -45,6 +45,12 @@ void cuda_pool_delete(CUmemoryPool pool) {
     free(pool);
 }
 
+void cuda_pool_freed(const struct range *old) {
+    CUmemoryPool pool = old->pool;
+    if (--pool->live == 0 && pool->destroyed)
+        cuda_pool_delete(pool);
+}
+
 void cuda_forget_pools(void) {
     while (pools)
         cuda_pool_delete(pools);
@@ -65,24 +71,21 @@ CUmemoryPool cuda_pool_default(CUdevice device, bool host) {
     return *place;
 }
 
-void cuda_pool_freed(CUmemoryPool pool) {
-    if (--pool->live == 0 && pool->destroyed)
-        cuda_pool_delete(pool);
+void cuda_pools_forget_work(CUcontext context) {
+    for (CUmemoryPool pool = pools; pool; pool = pool->next)
+        cuda_heap_forget_work(&pool->heap, context);
 }
 
-void cuda_pools_settle(void) {
+/* Some work is done: pools give back what is above their threshold and nothing waits for. */
+static void settle(void) {
     pthread_mutex_lock(&cuda_memory);
     for (CUmemoryPool pool = pools; pool; pool = pool->next)
         cuda_heap_trim(&pool->heap, pool->threshold, false);
     pthread_mutex_unlock(&cuda_memory);
 }
 
-void cuda_pools_forget_work(CUcontext context) {
-    for (CUmemoryPool pool = pools; pool; pool = pool->next)
-        cuda_heap_forget_work(&pool->heap, context);
-}
-
-bool cuda_pools_yield(CUdevice device) {
+/* The pools of a device give back what they do not use; true: that was something. With the lock held. */
+static bool yield(CUdevice device) {
     bool any = false;
     for (CUmemoryPool pool = pools; pool; pool = pool->next) {
         size_t before = pool->heap.reserved;
@@ -95,8 +98,14 @@ bool cuda_pools_yield(CUdevice device) {
     return any;
 }
 
+__attribute__((constructor)) static void prepare(void) {
+    cuda_when_short(yield);
+    cuda_after_waits(settle);
+}
+
 static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUcontext context) {
-    struct range made = {.size = bytes, .kind = RANGE_POOL, .device = context->device, .pool = pool};
+    struct range made = {
+        .size = bytes, .kind = RANGE_POOL, .device = context->device, .pool = pool, .freed = cuda_pool_freed};
     if (pool->imported)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = cuda_heap_take(&pool->heap, bytes, &made.span);

@@ -23,6 +23,8 @@ struct CUmemPoolHandle_st {
     CUmemoryPool next;
 };
 
+/* A range of a pool has been freed. */
+void cuda_pool_freed(const struct range *old);
 /* With the lock held: is it a pool, and not destroyed? */
 bool cuda_is_pool(CUmemoryPool pool);
 CUmemoryPool cuda_pool_new(const CUmemPoolProps *properties, CUdevice device, bool host);

@@ -3,7 +3,7 @@
  * can search by it.
  */
 #define _GNU_SOURCE
-#include "vmm.h"
+#include "memory.h"
 
 #include <search.h>
 #include <stdlib.h>
@@ -74,8 +74,6 @@ void cuda_range_free(struct range *range, const struct mark *after) {
     else if (old.mapped)
         cuda_unmap(old.mapping, old.mapped);
     cuda_drop(old.backing);
-    if (old.allocation)
-        cuda_allocation_unmapped(old.allocation);
-    if (old.pool)
-        cuda_pool_freed(old.pool);
+    if (old.freed)
+        old.freed(&old);
 }

@@ -8,15 +8,6 @@
 
 #include <stdlib.h>
 
-void cuda_unbind_all(struct array_storage *storage) {
-    while (storage->bindings) {
-        struct binding *binding = storage->bindings;
-        storage->bindings = binding->next;
-        cuda_allocation_unmapped(binding->allocation);
-        free(binding);
-    }
-}
-
 static struct array_storage *storage_of(const CUarrayMapInfo *info) {
     if (info->resourceType == CU_RESOURCE_TYPE_ARRAY)
         return cuda_is_array(info->resource.array) ? info->resource.array->storage : NULL;

@@ -10,27 +10,8 @@
 #include <stdlib.h>
 
 static uint64_t latest_id = 2; /* 1 and 2 are the default streams; atomic */
-static __thread struct CUstream_st of_thread;
 
 static uint64_t next_id(void) { return __atomic_add_fetch(&latest_id, 1, __ATOMIC_RELAXED); }
-
-CUresult cuda_stream(CUstream handle, CUstream *stream, CUcontext *context) {
-    bool is_default = !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-    CUresult result = is_default ? cuda_current(context) : cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (handle == CU_STREAM_PER_THREAD) {
-        cuda_stream_of_thread(&of_thread, *context);
-        handle = &of_thread;
-    }
-    *stream = is_default && handle != &of_thread ? NULL : handle;
-    if (is_default)
-        return CUDA_SUCCESS;
-    if (handle->magic != STREAM_MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *context = handle->context;
-    return cuda_is_live(*context) ? cuda_fault(*context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
 
 CUDA_API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
     CUcontext context;

@@ -17,14 +17,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+static void (*after_waits)(void); /* pool.c's, which is above this file */
+
 enum { LEGACY_CHANNEL = 0, DEFAULT_CONNECTIONS = 8, HIGHEST_PRIORITY = -5 };
-
-static CUresult known_fault(CUcontext context) {
-    return cuda_result(__atomic_load_n(&context->fault, __ATOMIC_ACQUIRE));
-}
-
-/* What is wrong with a context for good, as far as it is known here. */
-CUresult cuda_fault(CUcontext context) { return known_fault(context); }
 
 CUresult cuda_ask(CUcontext context, uint32_t operation, uint64_t first, uint64_t second,
                   struct sim_reply *reply) {
@@ -88,10 +83,10 @@ static CUresult ready(CUcontext context) {
     if (!cuda_is_live(context))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     CUresult result = context->work.queue ? CUDA_SUCCESS : open_queue(context);
-    if (result == CUDA_SUCCESS && known_fault(context) == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && cuda_fault(context) == CUDA_SUCCESS)
         __atomic_store_n(&context->fault, __atomic_load_n(&context->work.queue->fault, __ATOMIC_ACQUIRE),
                          __ATOMIC_RELEASE);
-    return result == CUDA_SUCCESS ? known_fault(context) : result;
+    return result == CUDA_SUCCESS ? cuda_fault(context) : result;
 }
 
 /* Positions of a channel that are known here to be done. */
@@ -130,24 +125,6 @@ void cuda_stream_end(CUstream stream) {
     pthread_mutex_lock(&context->lock);
     if (is_own(stream->channel) && stream->unique == context->unique)
         context->work.own_used &= ~(1u << (stream->channel - SIM_CONNECTIONS));
-    pthread_mutex_unlock(&context->lock);
-}
-
-/* A thread's own default stream in the context that is current now. Its channel never changes, so that what
- * it was given in a context before is before what comes. */
-void cuda_stream_of_thread(CUstream stream, CUcontext context) {
-    static uint32_t latest; /* atomic */
-    if (!stream->magic)
-        stream->number = __atomic_add_fetch(&latest, 1, __ATOMIC_RELAXED);
-    stream->magic = STREAM_MAGIC;
-    if (stream->context == context && stream->unique == context->unique)
-        return;
-    pthread_mutex_lock(&context->lock);
-    stream->context = context;
-    stream->unique = context->unique;
-    stream->channel = stream->number % (context->work.connections ? context->work.connections : 1);
-    stream->last = context->work.issued[stream->channel];
-    stream->joined = 0;
     pthread_mutex_unlock(&context->lock);
 }
 
@@ -280,7 +257,7 @@ bool cuda_seen_done(const struct mark *mark) {
 static CUresult ask_for(const struct mark *mark, uint32_t operation) {
     bool done = cuda_seen_done(mark);
     pthread_mutex_lock(&mark->context->lock);
-    CUresult result = mark->context->work.queue ? ready(mark->context) : known_fault(mark->context);
+    CUresult result = mark->context->work.queue ? ready(mark->context) : cuda_fault(mark->context);
     pthread_mutex_unlock(&mark->context->lock);
     if (result != CUDA_SUCCESS || done)
         return result;
@@ -289,10 +266,14 @@ static CUresult ask_for(const struct mark *mark, uint32_t operation) {
 
 CUresult cuda_done(const struct mark *mark) { return ask_for(mark, SIM_QUERY); }
 
+void cuda_after_waits(void (*then)(void)) { after_waits = then; }
+
+void cuda_waited(void) { after_waits(); }
+
 CUresult cuda_wait(const struct mark *mark) {
     CUresult result = ask_for(mark, SIM_SYNC);
     if (result == CUDA_SUCCESS)
-        cuda_pools_settle();
+        cuda_waited();
     return result;
 }
 
@@ -332,7 +313,7 @@ CUresult cuda_stream_done(CUstream handle) { return each_end(handle, SIM_QUERY);
 CUresult cuda_stream_wait(CUstream handle) {
     CUresult result = each_end(handle, SIM_SYNC);
     if (result == CUDA_SUCCESS)
-        cuda_pools_settle();
+        cuda_waited();
     return result;
 }
 
@@ -345,7 +326,7 @@ CUresult cuda_context_wait(CUcontext context) {
     for (uint32_t i = 0; i < SIM_MAX_CHANNELS && result == CUDA_SUCCESS; i++)
         result = ask_for(&(struct mark){context, i, issued[i]}, SIM_SYNC);
     if (result == CUDA_SUCCESS)
-        cuda_pools_settle();
+        cuda_waited();
     return result;
 }
 

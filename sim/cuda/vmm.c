@@ -5,66 +5,6 @@
 #define _GNU_SOURCE
 #include "vmm.h"
 
-#include <search.h>
-#include <stdlib.h>
-
-static void *allocations; /* tree, by address */
-
-static int compare(const void *one, const void *other) { return one < other ? -1 : one > other; }
-
-struct allocation *cuda_allocation(CUmemGenericAllocationHandle handle) {
-    struct allocation *const *found = tfind((void *)(uintptr_t)handle, &allocations, compare);
-    return found && (*found)->handles ? *found : NULL;
-}
-
-struct allocation *cuda_allocation_new(struct backing *backing, const CUmemAllocationProp *properties) {
-    struct allocation *made = malloc(sizeof *made);
-    if (!made)
-        return NULL;
-    *made = (struct allocation){.backing = backing, .properties = *properties, .handles = 1};
-    if (!tsearch(made, &allocations, compare)) {
-        free(made);
-        return NULL;
-    }
-    return made;
-}
-
-static void drop_unused(struct allocation *allocation) {
-    if (allocation->handles || allocation->maps)
-        return;
-    tdelete(allocation, &allocations, compare);
-    cuda_multicast_end(allocation->multicast);
-    cuda_drop(allocation->backing);
-    free(allocation);
-}
-
-void cuda_allocation_mapped(struct allocation *allocation) { allocation->maps++; }
-
-void cuda_allocation_unmapped(struct allocation *allocation) {
-    if (!tfind(allocation, &allocations, compare))
-        return; /* in a forked child all end at once, in any order */
-    allocation->maps--;
-    drop_unused(allocation);
-}
-
-void cuda_allocation_released(struct allocation *allocation) {
-    allocation->handles--;
-    drop_unused(allocation);
-}
-
-void cuda_forget_allocations(void) {
-    while (allocations) {
-        struct allocation *first = *(struct allocation **)allocations;
-        first->handles = first->maps = 0;
-        drop_unused(first);
-    }
-    while (cuda_reservations.first) {
-        struct range *range = cuda_reservations.first;
-        cuda_unmap(range->start, range->size);
-        cuda_range_remove(&cuda_reservations, range);
-    }
-}
-
 unsigned cuda_handle_types(const struct range *range) {
     return range->allocation ? range->allocation->properties.requestedHandleTypes : 0;
 }

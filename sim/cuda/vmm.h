@@ -14,6 +14,12 @@ struct allocation {
     struct multicast *multicast; /* NULL: it is memory */
 };
 
+struct multicast {
+    uint32_t devices, added; /* how many, and which, by bit */
+    struct bound *bound;
+};
+
+/* allocations.c */
 /* With the lock held. NULL: there is no such allocation, or no handle to it any more. */
 struct allocation *cuda_allocation(CUmemGenericAllocationHandle handle);
 /* Takes over the backing; NULL: no memory. */
@@ -22,8 +28,9 @@ void cuda_allocation_mapped(struct allocation *allocation);
 /* One mapping or one handle less. */
 void cuda_allocation_unmapped(struct allocation *allocation);
 void cuda_allocation_released(struct allocation *allocation);
-/* multicast.c: the end of an object; and lists of what memory is bound to one of `whole` bytes. */
-void cuda_multicast_end(struct multicast *multicast);
+/* The memory of a range that was mapped to it. */
+void cuda_range_unmapped(const struct range *old);
+/* Lists of what memory is bound to an object of `whole` bytes. */
 struct bound;
 CUresult cuda_bind(struct bound **list, size_t whole, size_t offset, struct allocation *memory,
                    size_t memory_offset, size_t size);

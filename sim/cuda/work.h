@@ -75,10 +75,11 @@ struct CUgraph_st {
 
 #define PER_THREAD(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
-/* stream.c */
+/* handles.c */
 /* The stream behind a handle; NULL for the legacy default stream, which is the
  * context itself. */
 CUresult cuda_stream(CUstream handle, CUstream *stream, CUcontext *context);
+CUresult cuda_event_check(CUevent event);
 
 /* submit.c */
 /* Gives the device something to do; *mark (NULL: unwanted): where in the context's work it stands. */
@@ -91,16 +92,12 @@ CUresult cuda_stream_done(CUstream stream);
 CUresult cuda_stream_wait(CUstream stream);
 void cuda_stream_begin(CUstream stream);
 void cuda_stream_end(CUstream stream);
-void cuda_stream_of_thread(CUstream stream, CUcontext context);
 /* Of what a call costs the caller's processor on a real driver: the rest, since a time before. */
 uint64_t cuda_spending(uint64_t ns);
 void cuda_spend(uint64_t begun, uint64_t ns);
 
 /* fill_rows.c: at once */
 CUresult cuda_fill_rows(const CUDA_MEMSET_NODE_PARAMS_v2 *fill, CUstream stream);
-
-/* event.c */
-CUresult cuda_event_check(CUevent event);
 
 /* capture.c */
 /* False: the stream is not captured, go on. True: *result is what to return;
@@ -179,9 +176,6 @@ void graph_memory_launched(const struct graph_launch *launch, const struct mark 
  * CUDA_ERROR_INVALID_VALUE. */
 CUresult graph_memory_leftover(CUgraph graph, bool freed);
 CUresult graph_memory_run(CUgraphNode node);
-/* Frees what a graph has allocated, outside of one; CUDA_ERROR_NOT_FOUND: it is
- * not a graph's. */
-CUresult graph_memory_free(CUdeviceptr pointer);
 void graph_memory_forget(void); /* in a forked child */
 
 #endif
