@@ -1,7 +1,7 @@
 """Slices' use by the driver's samples, compared with what they were allowed.
 
 The samples are of processes; whose a process is, is told by the containers' cgroups. What follows from them
-is crosscheck.py's to know, and how the driver is asked samples.py's.
+is crosscheck.py's to know, and how the driver is asked observe/samples.py's.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 All that holds a limit is in the pages: the loop can be killed at any instant, and containers then have their
 caps (compute.LOST_S). It looks often only while a slice is at work whose share depends on others, and between
 that a few times a second at most. What a container writes can delay nothing here and gain it nothing: pages
-are read without waiting, and the driver is asked in another process (samples.py).
+are read without waiting, and the driver is asked in another process (observe/samples.py).
 """
 
 from __future__ import annotations

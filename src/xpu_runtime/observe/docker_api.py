@@ -1,7 +1,7 @@
 """docker's Engine API on the Unix socket of a running dockerd: one question, one answer.
 
 Each step of an answer ends in time, an answer as a whole does not: callers that must go on ask in a process
-of its own (bounded.py). What is asked, and what answers mean, is theirs to know.
+of its own (linux/bounded.py). What is asked, and what answers mean, is theirs to know.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ def test_a_call_ends_with_whoever_waits_for_it(number: signal.Signals, tmp_path:
 
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # other tests may have left a handler
             bounded.together([waits], 1000)
         finally:
             os._exit(1)
