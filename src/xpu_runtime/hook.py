@@ -130,11 +130,14 @@ def _give_back(state: State, number: int | None) -> None:
 def _is_of(grant: Grant, state: State, number: int | None) -> bool:
     """Whether the stopped container of `state` held the grant.
 
-    A runtime with another --root may have a container of the same id and bundle, which runs.
+    A runtime with another --root may have a container of the same id and bundle, which runs. The first
+    process of one that has ended may still be there, in no cgroup: the kernel has it wait for the others of
+    its pid namespace (pid_namespaces(7)), and what was started by an exec waits for its parent outside.
     """
     if number is not None:
         return grant.id == number
-    return grant.bundle == state.bundle and not proc.is_alive(grant.pid, grant.start_time)
+    has_cgroup = not grant.cgroup or os.path.isdir(grant.cgroup)
+    return grant.bundle == state.bundle and not (has_cgroup and proc.is_alive(grant.pid, grant.start_time))
 
 
 def _remove_folders(grants: list[Grant]) -> None:
