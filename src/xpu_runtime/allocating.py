@@ -159,7 +159,7 @@ class _Placing:
         names = dict(zip((*shape.containers, *shape.init, *shape.sidecars), asked.every))
         able: dict[Shape, list[Candidate]] = {}
         for each, (name, demand) in names.items():
-            left = granting.allowed(self._choices[demand], self._requests[demand], self._config)
+            left = granting.eligible(self._choices[demand], self._requests[demand], self._config)
             if isinstance(left, Refusal):
                 return _of_container(name, left)
             able[each] = left

@@ -193,7 +193,7 @@ def placed(
 ) -> tuple[Slice, ...] | Refusal:
     """The slices of a request on some of these candidates, beside what `uses` says others have; `ledger`,
     which is locked, says what counts to the request's quotas."""
-    left = allowed(choice, request, config)
+    left = eligible(choice, request, config)
     if isinstance(left, Refusal):
         return left
     found = _place(request, left, uses, config)
@@ -233,7 +233,7 @@ def _as_proposed(request: Request, nearest: dict[str, str]) -> Request:
     )
 
 
-def allowed(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:
+def eligible(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:
     """The candidates that marks on devices leave, and Refusal where `all` of them are too many.
 
     The marks are looked at under the ledger's lock, so that who drains a device and then has had the lock

@@ -19,15 +19,15 @@ _UNREAD_S = 2.0
 _NOTHING = b"# TYPE xpu_up gauge\nxpu_up 0.0\n# TYPE xpu_agent_up gauge\nxpu_agent_up 1.0\n"
 
 
-def figures_of(log: Callable[[str], None]) -> Callable[[bytes], bytes]:
+def answers_of(log: Callable[[str], None]) -> Callable[[bytes], bytes]:
     """Makes, of what is asked, a page or a sample; `log` is told what cannot be read."""
     # Heavy, and needed only once somebody asks.
-    from xpu_runtime.observe.figures import Figures, served
+    from xpu_runtime.observe.node_metrics import NodeMetrics, served
     from xpu_runtime.observe.overview import Overview
 
-    figures = Figures()
-    shown = Overview(figures)
-    answers = {METRICS: served(figures, log), DATA: shown.data, SAMPLE: shown.sample}
+    metrics = NodeMetrics()
+    shown = Overview(metrics)
+    answers = {METRICS: served(metrics, log), DATA: shown.data, SAMPLE: shown.sample}
     return lambda question: answers[question]()
 
 
@@ -36,9 +36,9 @@ def metrics_without_driver(why: str) -> bytes:
     from xpu_runtime.linux import bounded  # only ever where a driver hangs
 
     def text() -> bytes:
-        from xpu_runtime.observe.figures import Figures
+        from xpu_runtime.observe.node_metrics import NodeMetrics
 
-        return Figures().text_without(XpuError(why))
+        return NodeMetrics().text_without(XpuError(why))
 
     answer = bounded.one(text, _UNREAD_S)
     return answer.values[0] if answer.values else _NOTHING

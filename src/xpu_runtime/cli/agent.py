@@ -15,7 +15,7 @@ import click
 from xpu_runtime import paths, version
 from xpu_runtime.agent.loop import Agent
 from xpu_runtime.agent.metrics_service import metrics_service
-from xpu_runtime.agent.questions import figures_of, metrics_without_driver, open_driver
+from xpu_runtime.agent.questions import answers_of, metrics_without_driver, open_driver
 from xpu_runtime.agent.reading import reading_service
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
@@ -51,7 +51,7 @@ def agent() -> None:
         with files.Lock(path, wait_s=0) as lock:
             config = _config()
             beside = (
-                metrics_service(config, partial(figures_of, _log), metrics_without_driver, _log),
+                metrics_service(config, partial(answers_of, _log), metrics_without_driver, _log),
                 reading_service(_log),
             )
             metrics = {"listen": config.metrics_listen, "group": config.metrics_group}

@@ -7,7 +7,7 @@ import click
 from xpu_runtime.errors import XpuError
 from xpu_runtime.linux import files
 from xpu_runtime.observe import asking
-from xpu_runtime.observe.figures import Figures
+from xpu_runtime.observe.node_metrics import NodeMetrics
 
 #: What containers get is told of so many seconds, as each command is the first; and until then there are no
 #: figures.
@@ -33,13 +33,13 @@ def metrics(output: str | None) -> None:
       xpu metrics --output /var/lib/prometheus/node-exporter/xpu.prom
       curl --unix-socket /run/xpu/metrics.sock http://localhost/metrics
     """
-    figures = Figures(_INTERVAL_S)
-    answer = asking.one(lambda: (figures.text(), figures.problems, figures.error), _LONGEST_S)
+    metrics = NodeMetrics(_INTERVAL_S)
+    answer = asking.one(lambda: (metrics.text(), metrics.problems, metrics.error), _LONGEST_S)
     if answer.values:
         text, problems, error = answer.values[0]
     else:
         error = XpuError(answer.error, answer.todo)
-        text, problems = figures.text_without(error), figures.problems
+        text, problems = metrics.text_without(error), metrics.problems
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -9,7 +9,8 @@ from xpu_runtime.ledger import allocations, layout
 from xpu_runtime.ledger.allocations import Allocation, Reserved
 from xpu_runtime.ledger.grants import Grant, Use
 from xpu_runtime.ledger.refusal import Refusal
-from xpu_runtime.ledger.store import Ledger, LedgerErrors
+from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.waiting import LedgerErrors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,22 +24,22 @@ class PodLedger(Ledger):
 
     def allocations(self) -> list[Allocation]:
         """What is reserved for pods, by their names."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return allocations.every(self._db)
 
     def allocation(self, uid: str) -> Allocation | None:
         """What is reserved for the pod `uid`."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return next(iter(allocations.every(self._db, uid)), None)
 
     def reserved(self) -> list[Reserved]:
         """What is reserved for pods beyond what their containers have."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return allocations.unused(self._db)
 
     def pods_of_grants(self) -> dict[int, tuple[str, str]]:
         """(Pod's UID, container's name) of each grant of a pod's container, by the grant's number."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return allocations.pods_of_grants(self._db)
 
     def devices_of(self, uid: str) -> dict[str, set[str]]:
@@ -52,12 +53,12 @@ class PodLedger(Ledger):
 
     def uses_without(self, uid: str) -> dict[str, Use]:
         """What all others than the pod `uid` have of each device, or have reserved."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return allocations.add(self._db, layout.granted(self._db), uid)
 
     def uses_of_pod(self, uid: str) -> dict[str, Use]:
         """What a container of the pod `uid` finds of each device: all but what is reserved for its pod."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return allocations.beside_own(self._db, layout.granted(self._db), uid)
 
     # Changing
@@ -75,7 +76,7 @@ class PodLedger(Ledger):
         none). Where it returns a Refusal, nothing changes. `indexes`: of devices by UUID, for people.
         Returns besides the dead grants that were removed, whose limits the caller must lift.
         """
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
             now = self.allocation(uid)
             dead = self._remove_dead(thorough=False)
@@ -94,6 +95,6 @@ class PodLedger(Ledger):
 
     def deallocate(self, uids: Iterable[str]) -> list[Allocation]:
         """Removes what is reserved for these pods, and returns it; no error for what is gone already."""
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
             return allocations.remove(self._db, uids)

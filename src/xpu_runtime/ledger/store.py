@@ -18,7 +18,7 @@ from xpu_runtime import paths
 from xpu_runtime.ledger import events, layout, survivors, waiting
 from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.sqlite import sqlite
-from xpu_runtime.ledger.waiting import LedgerError, Transaction
+from xpu_runtime.ledger.waiting import LedgerError, LedgerErrors, Transaction
 from xpu_runtime.linux import cgroups, proc
 
 TYPE_CHECKING = False
@@ -31,21 +31,6 @@ if TYPE_CHECKING:
 
 #: Where the value of a limit is booked, by its kind.
 _COLUMNS = {MEMORY: "memory_bytes", CORES: "cores"}
-
-
-class LedgerErrors:
-    """A context in which an OSError or an error of SQLite becomes a LedgerError."""
-
-    def __init__(self, ledger: Ledger, verb: str) -> None:
-        self._ledger = ledger
-        self._verb = verb
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, (OSError, sqlite.Error)):
-            raise waiting.failed(self._ledger.path, self._verb, error) from error
 
 
 class Ledger:
@@ -137,13 +122,13 @@ class Ledger:
 
     def is_own(self) -> bool:
         """Whether the ledger belongs to the PID namespace of this process."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             mark = layout.read_mark(self._db, self.path)
         return mark is not None and mark.pid_namespace == self._own.pid_namespace
 
     def require_own(self) -> None:
         """LedgerError if the ledger has grants and belongs to another PID namespace."""
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
 
     def _require_own(self) -> None:
@@ -153,7 +138,7 @@ class Ledger:
         return Transaction(self._db, self.path, self._own.inode)
 
     def _query(self, statement: str, *values: object) -> list[Any]:
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             rows: list[Any] = self._db.execute(statement, values).fetchall()
         return rows
 
@@ -168,13 +153,13 @@ class Ledger:
         return self._load("WHERE container_id = ?", (container_id,))
 
     def _load(self, where: str, values: tuple[object, ...]) -> list[Grant]:
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return layout.load(self._db, where, values)
 
     def uses(self) -> dict[str, Use]:
         """What is granted of each device, by UUID, and what is reserved for pods; devices without either are
         left out."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             found = layout.granted(self._db)
             if layout.has_allocations(self._db):
                 from xpu_runtime.ledger import allocations  # few nodes have any
@@ -186,14 +171,14 @@ class Ledger:
         """What is granted that counts to a quota; a slice without a cap on cores counts 100 %."""
         from xpu_runtime.ledger.quotas import used
 
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return used(self._db, quota)
 
     def quotas_of(self, grant: Grant) -> list[str]:
         """The quotas that a grant counts to."""
         from xpu_runtime.ledger.quotas import names_of
 
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return names_of(self._db, grant)
 
     def history(
@@ -201,12 +186,12 @@ class Ledger:
     ) -> list[events.Event]:
         """What has happened after the event with number `last` and time `when`, as events.read_on has it: the
         first `most` of those (-1: all) that are not older than `since`."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             return events.read_on(self._db, last, when, since, most)
 
     def totals(self) -> events.Totals:
         """How many events there have been."""
-        with LedgerErrors(self, "read"):
+        with LedgerErrors(self.path, "read"):
             self._db.execute("BEGIN")  # rows are not to go between the two looks
             try:
                 return events.totals(self._db)
@@ -227,7 +212,7 @@ class Ledger:
     ) -> None:
         """Records an event that changes no grant; `when`: where it was not just now; `name`: as of
         events.record."""
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             events.record(self._db, kind, container_id, devices, text, code, when, name)
 
     def grant(
@@ -245,7 +230,7 @@ class Ledger:
         has a grant already gets the same one again. A new one counts to `quotas`, and belongs to `of_pod`,
         (UID, container's name). `name`: what its engine calls the container, "" where that is not known.
         """
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
             dead = self._remove_dead(thorough=False)
             earlier = (wanted.container_id, wanted.bundle)
@@ -306,7 +291,7 @@ class Ledger:
         """Binds a grant to the container's process and cgroup; False if there is no such grant. Counts the
         time that it took since the start `began` (time.monotonic), where that is given."""
         values = (grant.pid, grant.start_time, grant.cgroup, grant.state, grant.id, grant.container_id)
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
             # By the container's id too: in a ledger that was made anew the number may be another grant's.
             done = self._db.execute(
@@ -320,7 +305,7 @@ class Ledger:
 
     def hold(self, grant: Grant) -> None:
         """Records what holds the limits of a grant's slices, where that was chosen again."""
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
             for position, slice_ in enumerate(grant.slices):
                 holding = slice_.holding.as_dict()
@@ -343,7 +328,7 @@ class Ledger:
         where nothing that is booked changes. Returns the changed grant (None: it has ended) and the dead
         grants that were removed, whose limits the caller must lift.
         """
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
             dead = self._remove_dead(thorough=True)
             found = self._load("WHERE id = ?", (number,))
@@ -367,12 +352,12 @@ class Ledger:
 
     def release(self, grants: list[Grant]) -> None:
         """Removes grants; no error for those that are gone already."""
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             self._delete(grants, events.RELEASED)
 
     def reap(self) -> list[Grant]:
         """Removes every grant whose container is gone, and returns them."""
-        with LedgerErrors(self, "write"), self._transaction():
+        with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
             return self._remove_dead(thorough=True)
 
@@ -389,7 +374,7 @@ class Ledger:
         """
         dead = []
         for number, pid, start_time, cgroup in self._query("SELECT id, pid, start_time, cgroup FROM grants"):
-            alive = proc.is_alive(pid, start_time) if thorough else _in_use(pid)
+            alive = proc.is_alive(pid, start_time) if thorough else proc.exists(pid)
             if not alive and not (cgroup and cgroups.has_processes(cgroup)):
                 dead.append(number)
         found = [grant for number in dead for grant in self._load("WHERE id = ?", (number,))]
@@ -410,13 +395,3 @@ def _is_same_start(grant: Grant, wanted: Grant) -> bool:
         return True
     creating = grant.mode == "spec" and grant.state == "pending" and wanted.mode == "hook"
     return creating and proc.is_alive(grant.pid, grant.start_time)
-
-
-def _in_use(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -98,6 +98,21 @@ def failed(path: str, verb: str, error: Exception) -> LedgerError:
     return LedgerError(f"cannot {verb} the ledger {path}: {reason}", todo)
 
 
+class LedgerErrors:
+    """A context in which an OSError or an error of SQLite becomes a LedgerError of the ledger at `path`."""
+
+    def __init__(self, path: str, verb: str) -> None:
+        self._path = path
+        self._verb = verb
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (OSError, sqlite.Error)):
+            raise failed(self._path, self._verb, error) from error
+
+
 class LedgerRemoved(LedgerError):
     """The open file is no longer the ledger."""
 

@@ -86,6 +86,17 @@ def is_alive(pid: int, started: int) -> bool:
     return bool(fields) and (fields[0] not in _ENDED or int(fields[17]) > 1) and int(fields[19]) == started
 
 
+def exists(pid: int) -> bool:
+    """Whether any process, or zombie, has this number now: less to ask than `is_alive`."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def name(pid: int) -> str:
     """The program's name, at most 15 characters, as the process has set it; "" if there is no process."""
     try:

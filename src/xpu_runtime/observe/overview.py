@@ -22,8 +22,8 @@ from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.observe import agent_status
 from xpu_runtime.observe.device_state import states
-from xpu_runtime.observe.figures import Figures
 from xpu_runtime.observe.names import Names
+from xpu_runtime.observe.node_metrics import NodeMetrics
 from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.vendors import marks
 
@@ -35,27 +35,27 @@ _PIECE = 500
 
 
 class Overview:
-    """Makes it, again and again, of readings by `figures`."""
+    """Makes it, again and again, of readings by `metrics`."""
 
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+    def __init__(self, metrics: NodeMetrics) -> None:
+        self._metrics = metrics
         self._names = Names()
         self._latest = _Latest()
 
     def sample(self) -> bytes:
         """What is kept of now, in a line. On a node without slices a driver that is not open stays so."""
-        if not self._figures.is_open:
+        if not self._metrics.is_open:
             with Ledger() as ledger:
                 if not ledger.grants():
                     return _line(_sample(None))
-        return _line(_sample(self._figures.read()))
+        return _line(_sample(self._metrics.read()))
 
     def data(self) -> bytes:
         """The sample in a line, and another line with what the page shows; XpuError where the ledger cannot
         be read."""
         problems: list[str] = []
         try:
-            reading: Reading | None = self._figures.read()
+            reading: Reading | None = self._metrics.read()
         except XpuError as error:
             reading = None
             problems.append(str(error))

@@ -75,8 +75,8 @@ def _memory_text(request: Request, eligible: list[AvailableDevice]) -> str:
 def _nearest(
     request: Request, devices: list[AvailableDevice], count: int, fixed: bool, step: int
 ) -> dict[str, str] | None:
-    """The request nearest to this one that fits now: its values in another order, less memory, else fewer
-    cores, devices, or all of it."""
+    """The nearest request that fits now. It has the values of this one in another order, or less memory, or
+    fewer cores or devices."""
     eligible = [device for device in devices if device.candidate.reason is None]
     if fixed and len(eligible) < len(devices):
         return None

@@ -16,7 +16,7 @@ from support.scheduling_api import ApiServer
 from unit.kubernetes.replica import PATIENCE_S, Replica, certificate, trusting, until
 from xpu_runtime.kubernetes import pages
 from xpu_runtime.kubernetes.device_plugin import metrics
-from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics
+from xpu_runtime.kubernetes.device_plugin.metrics import Metrics, Snapshot
 from xpu_runtime.kubernetes.extender import server
 
 #: More than there are places for.
@@ -82,7 +82,7 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
         with replica() as found:
             yield found.status_port
         return
-    plugin = metrics.serve(f"{HOST}:0", Metrics(Figures), str)
+    plugin = metrics.serve(f"{HOST}:0", Metrics(Snapshot), str)
     yield plugin.port
     plugin.stop()
 

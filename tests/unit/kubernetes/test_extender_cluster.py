@@ -48,7 +48,7 @@ def tell(of: Cluster, each: Json) -> None:
 
 def free(of: Cluster, name: str = "n1") -> list[float]:
     """GiB free of each device."""
-    return [each / GIB for each in of.figures([name])[0].memory]
+    return [each / GIB for each in of.summaries([name])[0].memory]
 
 
 def verdict(of: Cluster, asking: Json, name: str = "n1") -> int:
@@ -159,7 +159,7 @@ def test_of_a_pod_whose_assignment_proves_nothing_its_limits_count_no_more_and_n
     of = cluster(node("n1", 2))
     of.set_pod(with_node(pod("p", mem=10, cores=40), "n1", text))
     assert sorted(free(of)) == [6, 16]
-    assert sorted(of.figures(["n1"])[0].cores) == [60, 100]
+    assert sorted(of.summaries(["n1"])[0].cores) == [60, 100]
     assert of.counts()["unverified"] == 1
 
 
@@ -192,7 +192,7 @@ def test_such_a_pod_that_has_no_place_holds_what_it_asks_for_and_no_whole_device
     asking = pod("p", mem=15, cores=60, annotations={"yoyoworks.com/xpu-count": "3"}, bound="n1")
     of.set_pod(asking)
     assert sorted(free(of)) == [0, 2, 11, 11]
-    assert sorted(of.figures(["n1"])[0].cores) == [80, 80, 80, 100]
+    assert sorted(of.summaries(["n1"])[0].cores) == [80, 80, 80, 100]
     of.remove_pod(asking["metadata"]["uid"])
     of.set_pod(pod("q", container("c", mem=9), container("d", mem=9), container("e", mem=9), bound="n1"))
     assert sorted(free(of)) == [0, 2, 2, 7]
@@ -218,7 +218,7 @@ def test_a_node_tells_what_it_has_reserved_for_pods_whose_annotation_does_not() 
     of = cluster(node("n1", 3, reserved=reserved))
     of.set_pod(with_node(asking, "n1", "forged"))
     assert free(of) == [16, 6, 0]
-    assert of.figures(["n1"])[0].cores[1] == 80
+    assert of.summaries(["n1"])[0].cores[1] == 80
 
 
 def test_a_key_that_is_known_later_verifies_what_was_seen_before() -> None:
@@ -279,7 +279,7 @@ def test_a_node_whose_annotation_cannot_be_read_serves_nobody_and_says_so(text: 
     of = cluster()
     of.set_node("n1", {"yoyoworks.com/xpu-devices": text}, {})
     assert verdict(of, pod("p", mem=1)) == NEVER
-    assert "annotation yoyoworks.com/xpu-devices" in of.figures(["n1"])[0].why_not
+    assert "annotation yoyoworks.com/xpu-devices" in of.summaries(["n1"])[0].why_not
 
 
 def test_a_card_that_tells_no_memory_leaves_its_node_the_others() -> None:
@@ -290,13 +290,13 @@ def test_a_card_that_tells_no_memory_leaves_its_node_the_others() -> None:
 def test_a_node_that_places_pods_itself_is_left_alone() -> None:
     of = cluster(node("n1", placement="node"))
     assert verdict(of, pod("p", mem=1)) == NEVER
-    assert "kubernetes.placement" in of.figures(["n1"])[0].why_not
+    assert "kubernetes.placement" in of.summaries(["n1"])[0].why_not
 
 
 def test_a_node_that_counts_memory_in_another_unit_is_not_used_until_it_counts_as_the_extender_does() -> None:
     of = cluster(node("n1", memory_unit=256 << 20))
     assert verdict(of, pod("p", mem=4)) == NEVER
-    assert of.figures(["n1"])[0].why_not == (
+    assert of.summaries(["n1"])[0].why_not == (
         "kubernetes.memory_unit is 256 MiB there and 1 GiB for the extender: restart daemonset/xpu-node and "
         "deployment/xpu-extender, which read it when they start"
     )
@@ -650,7 +650,7 @@ class Life(RuleBasedStateMachine):
                 cores = sum(share.cores or 0 for share in shares)
                 assert used <= 16 * GIB
                 assert cores <= 100
-                figures = self.of.figures([name])[0]
+                figures = self.of.summaries([name])[0]
                 assert (figures.memory[index], figures.cores[index]) == (16 * GIB - used, 100 - cores)
 
 

@@ -14,7 +14,7 @@ from support.kubernetes_objects import GIB, Json, container, device, node, pod
 from xpu_runtime.kubernetes.extender.binding import NO_PLACE, Binder, NotBound
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.in_flight import InFlight
-from xpu_runtime.kubernetes.extender.objects import Figures
+from xpu_runtime.kubernetes.extender.objects import NodeSummary
 from xpu_runtime.kubernetes.extender.reasons import nearest
 from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, encoded
 from xpu_runtime.kubernetes.extender.verdicts import FULL
@@ -439,7 +439,7 @@ def test_what_is_offered_instead_would_fit_and_is_no_more_than_was_asked_for(
 ) -> None:
     given_away = [{"memory": (16 - memory) * GIB, "cores": 100 - cores} for memory, cores in devices]
     of = verbs(node("n1", [device("n1", index, others=each) for index, each in enumerate(given_away)]))
-    figures: Figures = of._cluster.figures(["n1"])[0]
+    figures: NodeSummary = of._cluster.summaries(["n1"])[0]
     offered = nearest(demand, figures, GIB)
 
     def fits(each: Demand) -> bool:

@@ -23,7 +23,7 @@ _RULES = "packaging/monitoring/prometheus-rules.yaml"
 def _plugins() -> str:
     states = dict.fromkeys(("healthy", "unhealthy", "withheld", "elsewhere", "given"), 1)
     pods = dict.fromkeys(("reserved", "refused", "waiting"), 1)
-    page = plugin.Metrics(lambda: plugin.Figures({"r": states}, pods, {"GPU-a": (True, True)}))
+    page = plugin.Metrics(lambda: plugin.Snapshot({"r": states}, pods, {"GPU-a": (True, True)}))
     page.observe("allocate", "ok", 1.0)
     return page.page().decode()
 

@@ -143,7 +143,7 @@ def test_a_pod_that_its_node_refused_counts_as_the_extender_counts_it_and_is_nam
     pods = [report.pod_of(each) for each in (refused, alias, nonsense)]
     (found,) = report.nodes([there], [each for each in pods if each is not None])
 
-    (figures,) = counting.figures(["n1"])
+    (figures,) = counting.summaries(["n1"])
     assert free(found) == [(each // GIB, cores) for each, cores in zip(figures.memory, figures.cores)]
     assert sum(memory for memory, _ in free(found)) == 24
     assert found.waiting == ("default/a", "default/b")

@@ -13,7 +13,7 @@ from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.linux import proc
-from xpu_runtime.observe.figures import Figures
+from xpu_runtime.observe.node_metrics import NodeMetrics
 from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.vendors.inventory import Inventory
 
@@ -21,7 +21,7 @@ UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 INVENTORY = Inventory("/", False, (), (), (), "", ())
 
 
-class Server(Figures):
+class Server(NodeMetrics):
     """The agent's, of a node with one slice."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _PREFIX = "xpu_kubernetes"
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Figures(Value):
+class Snapshot(Value):
     """What there is to tell at one moment."""
 
     #: By resource and state: IDs. Those that pods have are counted besides ("given"), where that is known.
@@ -42,7 +42,7 @@ class Figures(Value):
 class Metrics:
     """Counts calls, and makes the page."""
 
-    def __init__(self, figures: Callable[[], Figures]) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._registry = CollectorRegistry()
         self._calls = Counter(
             "calls", "Calls of the kubelet.", ("call", "outcome"), namespace=_PREFIX, registry=self._registry
@@ -50,7 +50,7 @@ class Metrics:
         self._seconds = Summary(
             "call_seconds", "How long they took.", ("call",), namespace=_PREFIX, registry=self._registry
         )
-        self._registry.register(_State(figures))
+        self._registry.register(_State(snapshot))
 
     def observe(self, call: str, outcome: str, seconds: float) -> None:
         """A call of the kubelet, which took so long."""
@@ -65,12 +65,12 @@ class Metrics:
 class _State(Collector):
     """What there is when it is asked."""
 
-    def __init__(self, figures: Callable[[], Figures]) -> None:
-        self._figures = figures
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
         """One metric after the other."""
-        now = self._figures()
+        now = self._snapshot()
         ids = _gauge("ids", "IDs that the kubelet is told of.", "resource", "state")
         for resource, states in now.resources.items():
             for state, number in states.items():

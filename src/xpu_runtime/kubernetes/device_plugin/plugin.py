@@ -118,7 +118,7 @@ class Plugin:
             log,
         )
         calls = KubeletCalls(self._pods, self._pod_resources, api, self._listed, self._offering.wake)
-        self._metrics = metrics.Metrics(self._figures)
+        self._metrics = metrics.Metrics(self._snapshot)
         self._threads = pool()
         self._registrations = kubelet.Registrations(
             settings.plugins,
@@ -263,14 +263,14 @@ class Plugin:
             self._log(problem or "the configuration is well again")
         return self._last
 
-    def _figures(self) -> metrics.Figures:
+    def _snapshot(self) -> metrics.Snapshot:
         allocated = self._pod_resources.last
         resources = {}
         for name, offer in list(self._offering.offers.items()):
             ids = allocated.ids(name)
             resources[name] = by_state(name, offer, self._offering.cards, self._resources)
             resources[name].update({} if ids is None else {"given": len(ids)})
-        return metrics.Figures(
+        return metrics.Snapshot(
             resources,
             self._pods.counts(),
             {each.uuid: (not each.fault, not (each.fault or each.withheld)) for each in self._offering.cards},

@@ -26,7 +26,7 @@ from typing import Any
 from xpu_runtime.kubernetes.extender import accounting, devices
 from xpu_runtime.kubernetes.extender.devices import Held
 from xpu_runtime.kubernetes.extender.groups import HOLD_S, Member, failure
-from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, Figures, Pod
+from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, NodeSummary, Pod
 from xpu_runtime.kubernetes.extender.state import State
 from xpu_runtime.kubernetes.extender.verdicts import FULL, NEVER, UNKNOWN, judge
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION
@@ -228,17 +228,17 @@ class Cluster:
                 if name not in nodes or nodes[name].devices.why_not
             }
 
-    def figures(self, names: Iterable[str]) -> list[Figures]:
+    def summaries(self, names: Iterable[str]) -> list[NodeSummary]:
         """What is free on each of the nodes."""
         with self._lock:
             found = []
             for name in names:
                 node = self._state.nodes.get(name)
                 if node is None or node.devices.why_not:
-                    found.append(Figures(name, node.devices.why_not if node else _UNKNOWN_NODE))
+                    found.append(NodeSummary(name, node.devices.why_not if node else _UNKNOWN_NODE))
                     continue
                 self._state.count(node)
-                found.append(Figures(name, "", node.devices, node.memory, node.cores))
+                found.append(NodeSummary(name, "", node.devices, node.memory, node.cores))
             return found
 
     def roomiest(self, names: Iterable[str], count: int) -> list[str]:

@@ -58,7 +58,7 @@ class Decided(Value):
     node: str
 
 
-class Figures(Value):
+class NodeSummary(Value):
     """A node at the moment, for people."""
 
     name: str

@@ -12,7 +12,7 @@ from typing import Any
 
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.devices import NodeDevices
-from xpu_runtime.kubernetes.extender.objects import Figures
+from xpu_runtime.kubernetes.extender.objects import NodeSummary
 from xpu_runtime.kubernetes.resources import Resources, gib
 from xpu_runtime.ledger.refusal import spans
 from xpu_runtime.placement import room
@@ -61,17 +61,17 @@ class Reasons:
         if len(full) + len(small) <= _MOST_NODES:
             found = {
                 each.name: self._of_node(each, True, _HELD if each.name in held else "")
-                for each in self._cluster.figures(full)
+                for each in self._cluster.summaries(full)
             }
             impossible.update(
-                {each.name: self._of_node(each, False) for each in self._cluster.figures(small)}
+                {each.name: self._of_node(each, False) for each in self._cluster.summaries(small)}
             )
         else:
             found = dict.fromkeys(full, self._of_many(full, True, _HELD if held else ""))
             impossible.update(dict.fromkeys(small, self._of_many(small, False)))
         return found, impossible
 
-    def _of_node(self, node: Figures, is_free: bool, held: str = "") -> str:
+    def _of_node(self, node: NodeSummary, is_free: bool, held: str = "") -> str:
         if node.why_not:
             return node.why_not  # since it was judged
         fits = self._fits(self._nearest([node]))
@@ -81,20 +81,20 @@ class Reasons:
     def _of_many(self, names: Sequence[str], is_free: bool, held: str = "") -> str:
         if not names:
             return ""
-        best = self._cluster.figures(self._cluster.roomiest(names, _LOOKED_AT))
+        best = self._cluster.summaries(self._cluster.roomiest(names, _LOOKED_AT))
         nearest = self._nearest(best)
         shown = nearest[0] if nearest else best[0]
         where = f"node {shown.name} has {self._devices(shown, is_free)}"
         what = "without a place now" if is_free else "with GPUs that are too few or too small"
         return f"{what} ({where}), {self._asked} asked{held}{self._fits(nearest)}"
 
-    def _fits(self, nearest: tuple[Figures, Demand] | None) -> str:
+    def _fits(self, nearest: tuple[NodeSummary, Demand] | None) -> str:
         if nearest is None:
             return ""
         words = self._resources.as_limits(nearest[1], _limits(self._pod))
         return f"; the nearest request that fits now: {words}"
 
-    def _devices(self, node: Figures, is_free: bool) -> str:
+    def _devices(self, node: NodeSummary, is_free: bool) -> str:
         """`GPU 0 3 GiB free, GPU 1 2 GiB free`: what is free now; else what pods can have at most: `GPU 0 has
         15 GiB`."""
         has = node.devices
@@ -133,7 +133,7 @@ class Reasons:
         at_most = "" if memory == most else " for pods"
         return f"{amount} free" if is_free else f"has {amount}{at_most}"
 
-    def _nearest(self, nodes: Iterable[Figures]) -> tuple[Figures, Demand] | None:
+    def _nearest(self, nodes: Iterable[NodeSummary]) -> tuple[NodeSummary, Demand] | None:
         """The request nearest to this one that fits on one of the nodes now, and that node."""
         if self._only is None:
             return None
@@ -152,7 +152,7 @@ def _has_vendors(has: NodeDevices) -> bool:
     return has.kinds is not None and len(set(has.kinds.vendors)) > 1
 
 
-def nearest(demand: Demand, node: Figures, unit: int) -> tuple[tuple[int, float], Demand] | None:
+def nearest(demand: Demand, node: NodeSummary, unit: int) -> tuple[tuple[int, float], Demand] | None:
     """What is nearest to `demand` of what fits on the node, and how near it is (more is nearer): as many
     devices with less of each, else fewer devices."""
     kinds, has = node.devices.kinds, node.devices
@@ -167,7 +167,7 @@ def nearest(demand: Demand, node: Figures, unit: int) -> tuple[tuple[int, float]
 
 
 def _nearest_of(
-    node: Figures, positions: list[int], demand: Demand, unit: int
+    node: NodeSummary, positions: list[int], demand: Demand, unit: int
 ) -> tuple[tuple[int, float], Demand] | None:
     """Of devices of one kind."""
     cards, memory, cores = node.devices.cards, node.memory, node.cores

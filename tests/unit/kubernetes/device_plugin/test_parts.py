@@ -26,7 +26,7 @@ from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin import kubelet, metrics
 from xpu_runtime.kubernetes.device_plugin.allocated_ids import AllocatedIds, PodResourcesReader
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
-from xpu_runtime.kubernetes.device_plugin.metrics import Figures, Metrics
+from xpu_runtime.kubernetes.device_plugin.metrics import Metrics, Snapshot
 from xpu_runtime.kubernetes.device_plugin.offer import Offer
 from xpu_runtime.kubernetes.device_plugin.pod import PodEvent, PodOnNode
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
@@ -239,7 +239,7 @@ def test_a_refresh_that_failed_is_tried_again_soon(
 
 
 def test_the_page_is_prometheus_text() -> None:
-    figures = Figures(
+    snapshot = Snapshot(
         {MEMORY: {"healthy": 56, "unhealthy": 4, "given": 4}, 'odd"\\\n': {"healthy": 1}},
         {"reserved": 2},
         {"GPU-a": (True, False)},
@@ -247,7 +247,7 @@ def test_the_page_is_prometheus_text() -> None:
         registered=True,
         ledger_answers=True,
     )
-    page = Metrics(lambda: figures)
+    page = Metrics(lambda: snapshot)
     page.observe("allocate", "ok", 0.25)
     page.observe("allocate", "refused", 0.5)
     text = page.page().decode()
@@ -272,7 +272,7 @@ def test_the_page_is_prometheus_text() -> None:
 
 def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = ["", "it hangs"]
-    server = metrics.serve("127.0.0.1:0", Metrics(Figures), lambda: problems.pop(0))
+    server = metrics.serve("127.0.0.1:0", Metrics(Snapshot), lambda: problems.pop(0))
     host, port = server.server_address[:2]
     silent = [socket.create_connection((str(host), port)) for _ in range(3)]
     try:
@@ -296,7 +296,7 @@ def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPa
 )
 def test_where_nothing_can_listen_it_is_said(listen: str) -> None:
     with pytest.raises(ConfigError):
-        metrics.serve(listen, Metrics(Figures), str)
+        metrics.serve(listen, Metrics(Snapshot), str)
 
 
 def test_a_ledger_that_has_just_changed_may_change_in_the_same_tick(run_dir: Path) -> None:

@@ -245,7 +245,7 @@ static bool is_free(int device, uint32_t share, uint64_t now) {
  * little earlier, has taken each time what was saved up, and would for ever. */
 static uint64_t turn_ns(const struct xpu_pace *pace, const struct xpu_tracker *tracker, uint32_t share,
                         uint64_t waited) {
-    if (!__atomic_load_n(&tracker->beside_others, __ATOMIC_RELAXED) || others_work(pace, tracker) ||
+    if (!__atomic_load_n(&tracker->is_shared, __ATOMIC_RELAXED) || others_work(pace, tracker) ||
         waited > LONGEST_TURN_WAIT_NS + pace->ns * XPU_WHOLE / share)
         return 0;
     uint64_t ns = (uint64_t)TURN_NS * (XPU_WHOLE - share) / share;

@@ -61,7 +61,7 @@ static uint32_t asleep;    /* atomic; the futex that it sleeps at: 1 while it do
 static uint32_t asked;     /* looks that the program has asked the thread for; atomic, a futex */
 static uint32_t answered;  /* of these, those that have been; atomic, a futex */
 static uint32_t ended;     /* the process ends: no more calls of the driver; atomic */
-static uint32_t looking;   /* taken to look: by the thread, or one of the program's; atomic */
+static uint32_t sampling;  /* taken to look: by the thread, or one of the program's; atomic */
 static uint64_t
     looked_at; /* when a thread of the program looked last, and when it places a probe again; atomic */
 static uint64_t due;
@@ -71,7 +71,7 @@ static void forget(void) {
     asleep = 0;
     asked = answered = 0;
     ended = 0;
-    looking = 0;
+    sampling = 0;
 }
 XPU_AT_FORK(forget)
 
@@ -81,7 +81,7 @@ static long futex(uint32_t *word, int operation, uint32_t value, uint64_t within
     return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, within_ns ? &time : NULL, NULL, 0);
 }
 
-static struct xpu_timeline timeline; /* with `looking` taken */
+static struct xpu_timeline timeline; /* with `sampling` taken */
 
 /* A look that comes when it was due places a probe. One that comes when the program asks for it does not:
  * that is after a wait as a rule, when the turn is the program's own. */
@@ -151,12 +151,12 @@ static struct seen look_at_all(enum kind kind, const uint32_t *stops) {
 
 static const uint32_t never;
 
-static bool begin_look(void) { return !__atomic_exchange_n(&looking, 1, __ATOMIC_ACQUIRE); }
-static void end_look(void) { __atomic_store_n(&looking, 0, __ATOMIC_RELEASE); }
+static bool begin_look(void) { return !__atomic_exchange_n(&sampling, 1, __ATOMIC_ACQUIRE); }
+static void end_look(void) { __atomic_store_n(&sampling, 0, __ATOMIC_RELEASE); }
 
 /* From one look to the next. Not at equal distances: others' work may come at such, too. */
 static uint64_t distance(bool others) {
-    static uint32_t seed = 1; /* with `looking` taken */
+    static uint32_t seed = 1; /* with `sampling` taken */
     seed = seed * 1664525u + 1013904223u;
     uint64_t usual = others ? OFTEN_NS : SELDOM_NS;
     return usual / 2 + (usual * (seed >> 8) >> 24);

@@ -95,13 +95,13 @@ struct xpu_tracker {
     uint32_t using;    /* the sampler is in a call of the driver for it; atomic */
     uint32_t ending;   /* calls that may end the context are under way, so many; atomic */
     /* From here on nobody looks unless there is a context. */
-    int device;             /* index in the pages */
-    uint32_t broken;        /* the driver refuses to tell times: nothing can be measured; atomic */
-    uint32_t contended;     /* others have had the device of late while it had work; atomic */
-    uint32_t beside_others; /* others use the device: a probe waited, and not so many since did not; atomic */
-    uint64_t inflight;      /* ns, the depth of what was marked and is not measured; atomic */
-    uint32_t per_thread;    /* something was launched in a thread's default stream; atomic */
-    uint32_t unknown; /* launches of kinds never measured that are marked, and not measured yet; atomic */
+    int device;          /* index in the pages */
+    uint32_t broken;     /* the driver refuses to tell times: nothing can be measured; atomic */
+    uint32_t contended;  /* others have had the device of late while it had work; atomic */
+    uint32_t is_shared;  /* others use the device: a probe waited, and not so many since did not; atomic */
+    uint64_t inflight;   /* ns, the depth of what was marked and is not measured; atomic */
+    uint32_t per_thread; /* something was launched in a thread's default stream; atomic */
+    uint32_t unknown;    /* launches of kinds never measured that are marked, and not measured yet; atomic */
     uint32_t unknown_seen; /* of these, how many there were after a wait of the program; atomic */
     uint64_t unknown_ns;   /* what was never measured takes so long, by the last ones; atomic */
     uint32_t let_go;       /* launches that waited for less to be under way, in vain; atomic */

@@ -73,8 +73,8 @@ static void note_wait(struct xpu_tracker *tracker, double ns) {
  * of the time was this stream's work, as others of the tracker are counted with it. */
 static bool counts_as_predicted(const struct xpu_tracker *tracker, const struct xpu_tracked_stream *on,
                                 const struct xpu_marker *marker, double passed) {
-    return tracker->beside_others && tracker->measure.active == 1 && !marker->unknown &&
-           marker->ns < SHORT_NS && passed > 0.99 * (double)(tracker->measure.at - on->from);
+    return tracker->is_shared && tracker->measure.active == 1 && !marker->unknown && marker->ns < SHORT_NS &&
+           passed > 0.99 * (double)(tracker->measure.at - on->from);
 }
 
 /* What the launches have used beside others, which probes are too far apart to tell: what passed, less whole
@@ -213,7 +213,7 @@ static void begins(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, i
 
 static void rests(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, int64_t at) {
     double before = xpu_measure_used(&tracker->measure);
-    bool known = tracker->beside_others && tracker->all_known && !on->predicted;
+    bool known = tracker->is_shared && tracker->all_known && !on->predicted;
     if (on->active)
         xpu_measure_ends(&tracker->measure, at, known ? tracker->retired - tracker->retired_before : 0);
     if (on->active && on->predicted && !tracker->measure.active) {
@@ -339,8 +339,8 @@ static void assumed_end(struct xpu_timeline *timeline, struct xpu_tracker *track
     xpu_stream_leave(on);
 }
 
-static void beside_others(struct xpu_tracker *tracker, bool are_there) {
-    __atomic_store_n(&tracker->beside_others, are_there, __ATOMIC_RELAXED);
+static void is_shared(struct xpu_tracker *tracker, bool are_there) {
+    __atomic_store_n(&tracker->is_shared, are_there, __ATOMIC_RELAXED);
 }
 
 void xpu_happens(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
@@ -365,12 +365,12 @@ void xpu_happens(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
     case XPU_PROBE:
         if (xpu_probe_waited(tracker, point)) {
             tracker->undisturbed = 0;
-            beside_others(tracker, true);
+            is_shared(tracker, true);
             note_wait(tracker, (double)(point->completed - point->at));
             xpu_measure_probe(&tracker->measure, point->at, point->completed);
         } else {
             if (++tracker->undisturbed >= XPU_TRACKER_CALM) {
-                beside_others(tracker, false);
+                is_shared(tracker, false);
                 tracker->waits = 0;
                 tracker->wait = tracker->longest_wait = 0;
             }

@@ -1,4 +1,4 @@
-"""The node's figures for Prometheus: as `xpu metrics` prints and `xpu agent` serves them.
+"""The node's metrics for Prometheus: as `xpu metrics` prints and `xpu agent` serves them.
 
 What is read is live.py's to know, and how it is written exposition.py's.
 """
@@ -25,7 +25,7 @@ _INTERVAL_S = 0.2
 _FRESH_S = 0.9
 
 
-class Figures:
+class NodeMetrics:
     """What there is to tell, again and again; of the time between two questions. Reading may hang with the
     driver: for a process that is given up then."""
 
@@ -98,13 +98,13 @@ def _quotas() -> tuple[Quota, ...]:
         return ()
 
 
-def served(figures: Figures, log: Callable[[str], None]) -> Callable[[], bytes]:
+def served(metrics: NodeMetrics, log: Callable[[str], None]) -> Callable[[], bytes]:
     """As `xpu agent` serves them: what cannot be read is told to `log`, once."""
     told: set[str] = set()
 
     def page() -> bytes:
-        text = figures.text()
-        now = {*figures.problems, *([str(figures.error)] if figures.error else [])}
+        text = metrics.text()
+        now = {*metrics.problems, *([str(metrics.error)] if metrics.error else [])}
         for problem in sorted(now - told):
             log(f"metrics: {problem}")
         told.clear()
