@@ -54,8 +54,21 @@ ORDER = {
     "sim/exports": (),
     "sim/client": ("sim",),
     "sim/driver": ("sim",),
-    "sim/cuda": ("sim", "sim/client", "native/clock", "native/headers/cuda"),
-    "sim/cudart": ("sim/cuda",),
+    **{
+        f"sim/cuda{room and '/'}{room}": (
+            *("sim", "sim/client", "native/clock", "native/headers/cuda"),
+            *(f"sim/cuda/{each}" for each in lower),
+        )
+        for room, lower in (
+            ("core", ()),
+            ("memory", ("core",)),
+            ("code", ("core", "memory")),
+            ("graphs", ("core", "memory", "code")),
+            ("streams", ("core", "memory", "code", "graphs")),
+            ("", ("core", "memory", "code", "graphs", "streams")),
+        )
+    },
+    "sim/cudart": ("sim/cuda/core",),
     "sim/nvml": ("sim/client", "native/headers/nvml"),
     "sim/mps": ("sim",),
     "sim/mps/control": ("sim",),

@@ -3,7 +3,7 @@
  */
 #define _GNU_SOURCE
 #include "../client/thread.h"
-#include "export.h"
+#include "core/export.h"
 
 #include <pthread.h>
 #include <stdlib.h>

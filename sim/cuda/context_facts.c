@@ -3,7 +3,7 @@
  * no difference here.
  */
 #define _GNU_SOURCE
-#include "work.h"
+#include "core/work.h"
 
 enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 

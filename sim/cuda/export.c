@@ -8,7 +8,7 @@
  * table that is not here is CUDA_ERROR_INVALID_VALUE, as there.
  */
 #define _GNU_SOURCE
-#include "export.h"
+#include "core/export.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * libcuda: what becomes of all memory when a context or the process's CUDA ends.
  */
 #define _GNU_SOURCE
-#include "work.h"
+#include "core/work.h"
 
 /* In a forked child the connection is gone, and the driver hears nothing of what is freed here: it is the
  * parent's. */

@@ -2,8 +2,8 @@
  * libcuda: forked children, which begin anew.
  */
 #define _GNU_SOURCE
-#include "export.h"
-#include "work.h"
+#include "core/export.h"
+#include "core/work.h"
 
 #include <pthread.h>
 

@@ -2,7 +2,7 @@
  * libcuda: what the runtime keeps for each context.
  */
 #define _GNU_SOURCE
-#include "export.h"
+#include "core/export.h"
 
 #include <pthread.h>
 #include <stdlib.h>

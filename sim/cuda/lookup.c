@@ -6,7 +6,7 @@
  * the process has a symbol of that name is not meant).
  */
 #define _GNU_SOURCE
-#include "library.h"
+#include "core/library.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * devices of one simulation reach each other over PCI, MIG devices nobody.
  */
 #define _GNU_SOURCE
-#include "work.h"
+#include "core/work.h"
 
 #include <stdio.h>
 

@@ -10,7 +10,7 @@
  * programs. The simulator that is installed does not have it: it does not pass for NVIDIA's driver.
  */
 #define _GNU_SOURCE
-#include "../cuda/export.h"
+#include "../cuda/core/export.h"
 
 #include <pthread.h>
 #include <string.h>

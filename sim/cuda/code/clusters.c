@@ -1,0 +1,84 @@
+/*
+ * libcuda: clusters of blocks, from compute capability 9.0 on: what a kernel is told about them, and how many
+ * of them fit. A cluster is that many blocks; on which multiprocessors its blocks may lie together is not
+ * modelled.
+ */
+#define _GNU_SOURCE
+#include "../core/work.h"
+
+enum { PORTABLE = 8, NON_PORTABLE = 16 }; /* blocks of the largest cluster */
+
+static uint64_t largest(CUfunction function) {
+    return *cuda_cluster_attribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED)
+               ? NON_PORTABLE
+               : PORTABLE;
+}
+
+/* Blocks of a cluster, as the launch says or else the kernel; 0: there can be none like it. */
+static uint64_t size_of(CUfunction function, const CUlaunchConfig *config) {
+    const int *kernel = cuda_cluster_attribute(function, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH);
+    uint64_t size[3] = {1, 1, 1};
+    for (int i = 0; i < 3; i++)
+        size[i] = kernel[i] ? (uint64_t)kernel[i] : 1;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+            size[0] = config->attrs[i].value.clusterDim.x;
+            size[1] = config->attrs[i].value.clusterDim.y;
+            size[2] = config->attrs[i].value.clusterDim.z;
+        }
+    for (int i = 0; i < 3; i++)
+        if (size[i] > NON_PORTABLE)
+            return 0;
+    return size[0] * size[1] * size[2];
+}
+
+/* The multiprocessors of the current device, if it has clusters, and the blocks of a launch that fit on one.
+ */
+static CUresult room(CUfunction function, const CUlaunchConfig *config, int *multiprocessors, int *blocks) {
+    CUdevice device;
+    int clusters = 0;
+    CUresult result;
+    if (!cuda_kernel(function, &result))
+        return result;
+    if (!config || (config->numAttrs && !config->attrs))
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
+    if (threads == 0 || threads > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = cuCtxGetDevice(&device);
+    if (result == CUDA_SUCCESS)
+        result = cuDeviceGetAttribute(&clusters, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device);
+    if (result == CUDA_SUCCESS && !clusters)
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS)
+        result = cuDeviceGetAttribute(multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    return result == CUDA_SUCCESS ? cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                                        blocks, function, (int)threads, config->sharedMemBytes)
+                                  : result;
+}
+
+CUDA_API CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function,
+                                               const CUlaunchConfig *config) {
+    int multiprocessors = 0, blocks = 0;
+    if (!clusters)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = room(function, config, &multiprocessors, &blocks);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t size = size_of(function, config);
+    if (size == 0 || size > largest(function))
+        return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    *clusters = (int)((uint64_t)multiprocessors * (uint64_t)blocks / size);
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction function,
+                                                     const CUlaunchConfig *config) {
+    int multiprocessors = 0, blocks = 0;
+    if (!size)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = room(function, config, &multiprocessors, &blocks);
+    if (result == CUDA_SUCCESS)
+        *size = blocks ? (int)largest(function) : 0;
+    return result;
+}

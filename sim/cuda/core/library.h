@@ -1,0 +1,142 @@
+/*
+ * Inside libcuda: devices as CUDA numbers them, contexts, and the thread's current one.
+ */
+#ifndef XPU_SIM_CUDA_LIBRARY_H
+#define XPU_SIM_CUDA_LIBRARY_H
+
+#include "../../../native/headers/cuda/cuda_api.h"
+#include "../../client/inventory.h"
+
+#include <pthread.h>
+
+struct cuda_device {
+    const struct sim_gpu *gpu;
+    const struct sim_mig *instance; /* NULL: the whole card */
+    uint32_t mig;                   /* as in requests */
+};
+
+enum {
+    CONTEXT_MAGIC = 0x43545831,
+    STREAM_MAGIC = 0x53545231,
+    EVENT_MAGIC = 0x45565431,
+    MODULE_MAGIC = 0x4d4f4431,
+    FUNCTION_MAGIC = 0x464e4331
+};
+
+/* What a context has been given, and its channels. Under the context's lock. */
+struct work {
+    struct sim_queue *queue;             /* NULL: nothing yet */
+    uint64_t head;                       /* commands so far */
+    unsigned connections;                /* channels that streams share */
+    unsigned streams;                    /* so far */
+    uint32_t own_used;                   /* channels of streams of the highest priority, by bit */
+    uint64_t issued[SIM_MAX_CHANNELS];   /* positions */
+    uint64_t blocking[SIM_MAX_CHANNELS]; /* of the latest of blocking streams */
+    uint64_t unjoined; /* channels where that is after what the legacy stream waits for, by bit */
+    uint64_t legacy;   /* position of the legacy stream's latest */
+};
+
+/* A place in a context's work: done when its channel is that far. Position 0: nothing. */
+struct mark {
+    CUcontext context;
+    uint32_t channel;
+    uint64_t position;
+};
+
+/* Never freed, so that a thread which still has a destroyed context as its current one finds out. */
+struct CUctx_st {
+    uint32_t magic;
+    uint32_t id; /* the driver's number */
+    CUdevice device;
+    bool live, primary; /* live: atomic */
+    unsigned int users, flags;
+    uint32_t peers;       /* devices whose memory its kernels may use, by bit; atomic */
+    uint32_t fault;       /* SIM_OK, or what failed, as far as it is known here; atomic */
+    pthread_mutex_t lock; /* of `work`; taken last of all, and never held while waiting for work */
+    struct work work;
+    uint64_t unique;      /* never another's in this process */
+    unsigned int version; /* of the API that made it */
+    struct CUctx_st *next;
+};
+
+struct capture;
+
+/* What the next captured node comes after. */
+struct tail {
+    CUgraphNode *nodes;
+    size_t count;
+};
+
+struct CUstream_st {
+    uint32_t magic;
+    CUcontext context;
+    uint64_t unique; /* the context's, which may have been destroyed and be another now */
+    uint32_t channel, number;
+    uint64_t last;   /* position of its latest command; under the context's lock, as the next */
+    uint64_t joined; /* position of the legacy stream's that it waits for */
+    unsigned int flags;
+    int priority;
+    uint64_t id;
+    struct capture *capture; /* NULL: what it is given is done */
+    struct tail tail;
+    CUstream next_captured;
+};
+
+/* devices.c */
+CUresult cuda_result(enum sim_status status);
+/* CUDA_SUCCESS once cuInit has been called in this very process. */
+CUresult cuda_ready(void);
+CUresult cuda_device(CUdevice number, const struct cuda_device **device);
+int cuda_driver_version(void);
+const struct sim_hello *cuda_hello(void);
+void cuda_forget_devices(void); /* in a forked child, as all others of that name without an argument */
+
+/* mps.c: at cuInit; CUDA_SUCCESS with no control daemon as well */
+CUresult cuda_mps_join(void);
+void cuda_mps_forget(void);
+bool cuda_mps_enabled(void);
+uint32_t cuda_mps_multiprocessors(uint32_t all);
+
+/* current.c */
+/* What is wrong with a context for good, as far as it is known here. */
+CUresult cuda_fault(CUcontext context);
+void cuda_forget_current(void);
+/* The thread's current context has been destroyed, if it is this one. */
+void cuda_not_current(CUcontext context);
+bool cuda_is_live(CUcontext context);
+/* The calling thread's, or NULL; CUDA_ERROR_CONTEXT_IS_DESTROYED comes with the destroyed one. */
+CUresult cuda_current(CUcontext *context);
+
+/* context.c */
+void cuda_forget_contexts(void);
+/* The handle of a device's primary context, active or not. */
+CUcontext cuda_primary(CUdevice number);
+
+/* submit.c */
+CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply);
+CUresult cuda_ask(CUcontext context, uint32_t operation, uint64_t first, uint64_t second,
+                  struct sim_reply *reply);
+void cuda_work_begin(CUcontext context);
+void cuda_work_end(CUcontext context);
+void cuda_work_forget(CUcontext context);
+/* The driver takes all that the context was given. */
+CUresult cuda_look(CUcontext context);
+/* Without asking the driver. */
+bool cuda_seen_done(const struct mark *mark);
+/* CUDA_ERROR_NOT_READY: it is not. */
+CUresult cuda_done(const struct mark *mark);
+CUresult cuda_wait(const struct mark *mark);
+/* For all of its work. */
+CUresult cuda_context_wait(CUcontext context);
+/* What is done after each wait for work; and that there was one. */
+void cuda_after_waits(void (*then)(void));
+void cuda_waited(void);
+
+/* forget.c */
+void cuda_forget_memory(CUcontext context); /* NULL: of all contexts */
+
+/* module.c, capture.c: in a forked child */
+void cuda_forget_modules(void);
+void cuda_forget_captures(void);
+
+#endif

@@ -1,0 +1,166 @@
+/*
+ * libcuda: copies and fills. Those with a stream are done at once, for kernels compute nothing that they
+ * could have to wait for; the others wait for the work before them, as on the default stream.
+ */
+#define _GNU_SOURCE
+#include "copy.h"
+#include "../core/work.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+bool cuda_accessible(CUdeviceptr pointer, size_t bytes) {
+    uintptr_t at = (uintptr_t)pointer;
+    for (;;) {
+        const struct range *range = cuda_range_of(&cuda_ranges, at, 1);
+        if (!range || (range->kind == RANGE_MAPPED && !range->flags))
+            return false;
+        size_t here = range->size - (at - range->start);
+        if (bytes <= here)
+            return true;
+        if (range->kind != RANGE_MAPPED) /* only mapped memory goes on where another begins */
+            return false;
+        at += here;
+        bytes -= here;
+    }
+}
+
+CUresult cuda_copy_begin(bool waits, CUstream handle) {
+    CUcontext context;
+    CUstream stream;
+    CUresult result = cuda_stream(handle, &stream, &context);
+    if (result == CUDA_SUCCESS && waits)
+        result = cuda_stream_wait(handle);
+    if (result == CUDA_SUCCESS)
+        pthread_mutex_lock(&cuda_memory);
+    return result;
+}
+
+void cuda_copy_end(void) { pthread_mutex_unlock(&cuda_memory); }
+
+/* Whose side is the device's for sure; the other's may be anything. */
+enum sides { TO_DEVICE = 1, FROM_DEVICE = 2 };
+
+static CUresult copy(void *to, const void *from, size_t bytes, int sides, bool waits, CUstream stream) {
+    CUresult result;
+    if (!waits && cuda_captured_copy(stream, (uintptr_t)to, (uintptr_t)from, bytes, &result))
+        return result;
+    result = cuda_copy_begin(waits, stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (bytes && (!to || !from || ((sides & TO_DEVICE) && !cuda_accessible((uintptr_t)to, bytes)) ||
+                  ((sides & FROM_DEVICE) && !cuda_accessible((uintptr_t)from, bytes))))
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if (bytes)
+        memmove(to, from, bytes);
+    cuda_copy_end();
+    return result;
+}
+
+#define AT(pointer) ((void *)(uintptr_t)(pointer))
+
+/* One function of each kind in all its variants. */
+#define COPY(name, parameters, call_to, call_from, sides)                                                    \
+    CUDA_API CUresult cuMemcpy##name parameters { return copy(call_to, call_from, bytes, sides, true, NULL); }
+#define COPY_ASYNC(name, parameters, call_to, call_from, sides)                                              \
+    CUDA_API CUresult cuMemcpy##name parameters {                                                            \
+        return copy(call_to, call_from, bytes, sides, false, stream);                                        \
+    }
+
+#define TO_FROM (CUdeviceptr to, CUdeviceptr from, size_t bytes)
+#define TO_FROM_HOST (CUdeviceptr to, const void *from, size_t bytes)
+#define TO_HOST_FROM (void *to, CUdeviceptr from, size_t bytes)
+#define PEERS (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes)
+#define TO_FROM_ON (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+#define TO_FROM_HOST_ON (CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+#define TO_HOST_FROM_ON (void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+
+COPY(, TO_FROM, AT(to), AT(from), 0)
+COPY(_ptds, TO_FROM, AT(to), AT(from), 0)
+COPY(HtoD_v2, TO_FROM_HOST, AT(to), from, TO_DEVICE)
+COPY(HtoD_v2_ptds, TO_FROM_HOST, AT(to), from, TO_DEVICE)
+COPY(DtoH_v2, TO_HOST_FROM, to, AT(from), FROM_DEVICE)
+COPY(DtoH_v2_ptds, TO_HOST_FROM, to, AT(from), FROM_DEVICE)
+COPY(DtoD_v2, TO_FROM, AT(to), AT(from), TO_DEVICE | FROM_DEVICE)
+COPY(DtoD_v2_ptds, TO_FROM, AT(to), AT(from), TO_DEVICE | FROM_DEVICE)
+COPY_ASYNC(Async, TO_FROM_ON, AT(to), AT(from), 0)
+COPY_ASYNC(Async_ptsz, TO_FROM_ON, AT(to), AT(from), 0)
+COPY_ASYNC(HtoDAsync_v2, TO_FROM_HOST_ON, AT(to), from, TO_DEVICE)
+COPY_ASYNC(HtoDAsync_v2_ptsz, TO_FROM_HOST_ON, AT(to), from, TO_DEVICE)
+COPY_ASYNC(DtoHAsync_v2, TO_HOST_FROM_ON, to, AT(from), FROM_DEVICE)
+COPY_ASYNC(DtoHAsync_v2_ptsz, TO_HOST_FROM_ON, to, AT(from), FROM_DEVICE)
+COPY_ASYNC(DtoDAsync_v2, TO_FROM_ON, AT(to), AT(from), TO_DEVICE | FROM_DEVICE)
+COPY_ASYNC(DtoDAsync_v2_ptsz, TO_FROM_ON, AT(to), AT(from), TO_DEVICE | FROM_DEVICE)
+
+CUDA_API CUresult cuMemcpyPeer PEERS {
+    (void)to_context, (void)from_context;
+    return copy(AT(to), AT(from), bytes, TO_DEVICE | FROM_DEVICE, true, NULL);
+}
+CUDA_API CUresult cuMemcpyPeer_ptds PEERS { return cuMemcpyPeer(to, to_context, from, from_context, bytes); }
+CUDA_API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                                    CUcontext from_context, size_t bytes, CUstream stream) {
+    (void)to_context, (void)from_context;
+    return copy(AT(to), AT(from), bytes, TO_DEVICE | FROM_DEVICE, false, stream);
+}
+CUDA_API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                                         CUcontext from_context, size_t bytes, CUstream stream) {
+    return cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, stream);
+}
+
+/* Zeros need no memory: whole pages are given back to the file, and read as zeros. */
+static void clear(uintptr_t start, size_t bytes) {
+    const uintptr_t page = 4096;
+    uintptr_t first = (start + page - 1) & ~(page - 1), end = start + bytes, last = end & ~(page - 1);
+    if (first < last && madvise((void *)first, last - first, MADV_REMOVE) == 0) {
+        memset((void *)start, 0, first - start);
+        memset((void *)last, 0, end - last);
+    } else {
+        memset((void *)start, 0, bytes);
+    }
+}
+
+/* `count` elements of `width` bytes, all of them `value`. */
+static CUresult fill(CUdeviceptr to, unsigned value, size_t width, size_t count, bool waits,
+                     CUstream stream) {
+    size_t bytes;
+    if (to % width || __builtin_mul_overflow(width, count, &bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_MEMSET,
+                              .memset = {to, 0, value, (unsigned)width, count, 1, NULL}};
+    CUresult result;
+    if (!waits && cuda_captured(stream, &node, &result))
+        return result;
+    result = cuda_copy_begin(waits, stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (bytes && !cuda_accessible(to, bytes))
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if (value == 0)
+        clear((uintptr_t)to, bytes);
+    else if (width == 1)
+        memset(AT(to), (int)value, bytes);
+    else
+        for (size_t at = 0; at < bytes; at += width) /* little-endian: the value's first bytes */
+            memcpy((char *)AT(to) + at, &value, width);
+    cuda_copy_end();
+    return result;
+}
+
+#define FILL(name, type, width)                                                                              \
+    CUDA_API CUresult cuMemset##name##_v2(CUdeviceptr to, type value, size_t count) {                        \
+        return fill(to, value, width, count, true, NULL);                                                    \
+    }                                                                                                        \
+    CUDA_API CUresult cuMemset##name##_v2_ptds(CUdeviceptr to, type value, size_t count) {                   \
+        return fill(to, value, width, count, true, NULL);                                                    \
+    }                                                                                                        \
+    CUDA_API CUresult cuMemset##name##Async(CUdeviceptr to, type value, size_t count, CUstream stream) {     \
+        return fill(to, value, width, count, false, stream);                                                 \
+    }                                                                                                        \
+    CUDA_API CUresult cuMemset##name##Async_ptsz(CUdeviceptr to, type value, size_t count,                   \
+                                                 CUstream stream) {                                          \
+        return fill(to, value, width, count, false, stream);                                                 \
+    }
+
+FILL(D8, unsigned char, 1)
+FILL(D16, unsigned short, 2)
+FILL(D32, unsigned int, 4)

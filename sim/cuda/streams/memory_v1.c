@@ -1,0 +1,77 @@
+/*
+ * libcuda: the memory functions of 32-bit times, which the real library still exports under the names without
+ * a number. What they allocate lies below 4 GiB, for they cannot tell another address.
+ */
+#define _GNU_SOURCE
+#include "../core/memory.h"
+
+CUDA_API CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
+    size_t total;
+    CUresult result = cuDeviceTotalMem_v2(&total, device);
+    if (result == CUDA_SUCCESS && !bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *bytes = total < UINT32_MAX ? (unsigned int)total : UINT32_MAX;
+    return result;
+}
+
+CUDA_API CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total) {
+    size_t wide_free, wide_total;
+    CUresult result = cuMemGetInfo_v2(&wide_free, &wide_total);
+    if (result == CUDA_SUCCESS && (!free_bytes || !total))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        *free_bytes = wide_free < UINT32_MAX ? (unsigned int)wide_free : UINT32_MAX;
+        *total = wide_total < UINT32_MAX ? (unsigned int)wide_total : UINT32_MAX;
+    }
+    return result;
+}
+
+CUDA_API CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) {
+    CUcontext context;
+    CUdeviceptr wide;
+    CUresult result = cuda_current(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!pointer || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = cuda_linear(context, RANGE_LINEAR, bytes, (uintptr_t)1 << 32, &wide);
+    if (result == CUDA_SUCCESS)
+        *pointer = (CUdeviceptr_v1)wide;
+    return result;
+}
+
+CUDA_API CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width,
+                                  unsigned int height, unsigned int element) {
+    uint64_t row = ((uint64_t)width + 511) & ~(uint64_t)511, bytes = row * height;
+    if (!pitch || (element != 4 && element != 8 && element != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > UINT32_MAX)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = cuMemAlloc(pointer, (unsigned int)bytes);
+    if (result == CUDA_SUCCESS)
+        *pitch = (unsigned int)row;
+    return result;
+}
+
+CUDA_API CUresult cuMemFree(CUdeviceptr_v1 pointer) { return cuMemFree_v2(pointer); }
+
+CUDA_API CUresult cuMemcpyDtoH(void *to, CUdeviceptr_v1 from, unsigned int bytes) {
+    return cuMemcpyDtoH_v2(to, from, bytes);
+}
+
+CUDA_API CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *description) {
+    if (!description)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_ARRAY_DESCRIPTOR wide = {description->Width, description->Height, description->Format,
+                                  description->NumChannels};
+    return cuArrayCreate_v2(array, &wide);
+}
+
+CUDA_API CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *description) {
+    if (!description)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_ARRAY3D_DESCRIPTOR wide = {description->Width,  description->Height,      description->Depth,
+                                    description->Format, description->NumChannels, description->Flags};
+    return cuArray3DCreate_v2(array, &wide);
+}

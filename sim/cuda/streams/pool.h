@@ -1,0 +1,37 @@
+/*
+ * Inside libcuda: pools of stream-ordered memory.
+ */
+#ifndef XPU_SIM_CUDA_POOL_H
+#define XPU_SIM_CUDA_POOL_H
+
+#include "../core/memory.h"
+
+/* Bytes by which a pool grows, as NVIDIA's do; where the device has less than that left, by 2 MiB. */
+#define POOL_STEP ((size_t)32 << 20)
+
+struct CUmemPoolHandle_st {
+    struct heap heap;
+    CUmemPoolProps properties;
+    uint64_t threshold;    /* bytes kept at a synchronisation */
+    int reuse[3];          /* the three policies, by attribute */
+    unsigned access;       /* bits of the other devices that may use it */
+    unsigned live;         /* allocations, and pointers imported */
+    bool permanent;        /* the default of its location */
+    bool imported;         /* nothing can be allocated from it */
+    bool destroyed;        /* goes with the last allocation */
+    struct backing *token; /* what stands for it in other processes */
+    CUmemoryPool next;
+};
+
+/* A range of a pool has been freed. */
+void cuda_pool_freed(const struct range *old);
+/* With the lock held: is it a pool, and not destroyed? */
+bool cuda_is_pool(CUmemoryPool pool);
+CUmemoryPool cuda_pool_new(const CUmemPoolProps *properties, CUdevice device, bool host);
+void cuda_pool_delete(CUmemoryPool pool);
+/* The default pool of a device, or of the host; NULL: no memory. */
+CUmemoryPool cuda_pool_default(CUdevice device, bool host);
+/* Its location goes back to the default one. */
+void cuda_pool_replace(CUmemoryPool pool);
+
+#endif
