@@ -545,7 +545,7 @@ def test_two_plugins_on_a_node_are_one_too_many(plugin: Plugin, kubelet: Kubelet
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "the first one runs")
     plugin.code = _MAIN.replace(
-        "; ", "; from xpu_runtime.cli import kubernetes_device_plugin as p; p._EARLIER_S = 1; "
+        "; ", "; from xpu_runtime.cli.kubernetes import device_plugin as p; p._EARLIER_S = 1; "
     )
     done = subprocess.run(plugin.command(), env=plugin.environ, capture_output=True, text=True, timeout=60)
     assert (done.returncode, "another device plugin runs on this node" in done.stderr) == (1, True)

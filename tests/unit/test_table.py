@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xpu_runtime.cli import screen
-from xpu_runtime.cli.table import Column, cut, lines, wrapped
+from xpu_runtime.cli.terminal import screen
+from xpu_runtime.cli.terminal.table import Column, cut, lines, wrapped
 
 FAN = "風扇壊れた"  # each two columns
 ACCENT = "e\u0301"  # one column, two letters

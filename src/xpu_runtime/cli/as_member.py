@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from xpu_runtime import paths
 from xpu_runtime.agent import reading
-from xpu_runtime.cli import screen
+from xpu_runtime.cli.terminal import screen
 
 
 def show(words: list[str]) -> None:

@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from xpu_runtime.cli.table import json_option, print_json
+from xpu_runtime.cli.terminal.table import json_option, print_json
 from xpu_runtime.doctor import bundle, examination, report
 from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding
 

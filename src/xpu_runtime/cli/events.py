@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from xpu_runtime.cli import completion
-from xpu_runtime.cli.screen import printable
-from xpu_runtime.cli.table import memory, percent
+from xpu_runtime.cli.terminal.screen import printable
+from xpu_runtime.cli.terminal.table import memory, percent
 from xpu_runtime.ledger.events import KINDS, Event, Part
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index

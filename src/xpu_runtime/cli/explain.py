@@ -13,7 +13,7 @@ import click
 
 from xpu_runtime import granting
 from xpu_runtime.cli import giving_back
-from xpu_runtime.cli.table import (
+from xpu_runtime.cli.terminal.table import (
     json_option,
     print_json,
     print_lines,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import click
 
 from xpu_runtime.cli import giving_back
-from xpu_runtime.cli.screen import printable
-from xpu_runtime.cli.table import json_option, memory, print_json
+from xpu_runtime.cli.terminal.screen import printable
+from xpu_runtime.cli.terminal.table import json_option, memory, print_json
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.doctor.machine import listed

@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import completion, table
-from xpu_runtime.cli.screen import Line
-from xpu_runtime.cli.table import (
+from xpu_runtime.cli import completion
+from xpu_runtime.cli.terminal import table
+from xpu_runtime.cli.terminal.screen import Line
+from xpu_runtime.cli.terminal.table import (
     Column,
     json_option,
     lines,

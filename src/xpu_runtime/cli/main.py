@@ -15,7 +15,7 @@ from typing import IO, Any, NoReturn
 import click
 
 from xpu_runtime import paths, version
-from xpu_runtime.cli import streams
+from xpu_runtime.cli.terminal import streams
 from xpu_runtime.errors import XpuError
 
 #: `xpu NAME` is the click command `NAME` in the module xpu_runtime.cli.NAME.

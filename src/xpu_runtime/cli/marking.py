@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import click
 
 from xpu_runtime.cli import giving_back
-from xpu_runtime.cli.screen import printable
-from xpu_runtime.cli.table import memory
+from xpu_runtime.cli.terminal.screen import printable
+from xpu_runtime.cli.terminal.table import memory
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, DeviceError, XpuError

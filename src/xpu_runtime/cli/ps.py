@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import table, template
-from xpu_runtime.cli.screen import Line, printable
-from xpu_runtime.cli.table import (
+from xpu_runtime.cli.terminal import table, template
+from xpu_runtime.cli.terminal.screen import Line, printable
+from xpu_runtime.cli.terminal.table import (
     Column,
     json_option,
     lines,

@@ -9,7 +9,7 @@ import click
 
 from xpu_runtime import granting
 from xpu_runtime.cli import completion, giving_back
-from xpu_runtime.cli.screen import printable
+from xpu_runtime.cli.terminal.screen import printable
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.pod_ledger import PodLedger

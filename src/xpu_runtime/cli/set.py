@@ -10,8 +10,8 @@ from functools import partial
 import click
 
 from xpu_runtime.cli import completion, giving_back
-from xpu_runtime.cli.screen import printable
-from xpu_runtime.cli.table import json_option, memory, percent, print_json
+from xpu_runtime.cli.terminal.screen import printable
+from xpu_runtime.cli.terminal.table import json_option, memory, percent, print_json
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import MEMORY, Grant

@@ -10,7 +10,7 @@ import importlib.util
 
 import click
 
-from xpu_runtime.cli.table import json_option, print_json, print_table
+from xpu_runtime.cli.terminal.table import json_option, print_json, print_table
 from xpu_runtime.errors import XpuError
 
 

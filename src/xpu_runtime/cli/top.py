@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import screen
-from xpu_runtime.cli.table import print_json, print_lines
+from xpu_runtime.cli.terminal import screen
+from xpu_runtime.cli.terminal.table import print_json, print_lines
 from xpu_runtime.cli.top_page import ORDERS, key_of, lines, page
 from xpu_runtime.errors import XpuError
 from xpu_runtime.observe import live

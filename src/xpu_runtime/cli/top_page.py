@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from xpu_runtime.cli.screen import Line, Size, columns_of
-from xpu_runtime.cli.table import cut, memory, share, wrapped
+from xpu_runtime.cli.terminal.screen import Line, Size, columns_of
+from xpu_runtime.cli.terminal.table import cut, memory, share, wrapped
 from xpu_runtime.errors import XpuError
 from xpu_runtime.limits import pages
 from xpu_runtime.observe.reading import Card, Reading, Row

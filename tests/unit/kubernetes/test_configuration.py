@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from xpu_runtime.cli.kubernetes_extender import extender
-from xpu_runtime.cli.kubernetes_install_node import install_node
+from xpu_runtime.cli.kubernetes.extender import extender
+from xpu_runtime.cli.kubernetes.install_node import install_node
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes import configuration
 from xpu_runtime.kubernetes.resources import Resources

@@ -20,8 +20,8 @@ from click.testing import CliRunner
 from support import REPOSITORY
 from support.kubernetes_objects import node
 from support.scheduling_api import ApiServer
-from xpu_runtime.cli import kubernetes_extender as command
-from xpu_runtime.cli.kubernetes_extender import extender
+from xpu_runtime.cli.kubernetes import extender as command
+from xpu_runtime.cli.kubernetes.extender import extender
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.extender import keys as keys_module
 from xpu_runtime.kubernetes.extender import server as server_module

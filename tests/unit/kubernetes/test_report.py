@@ -11,7 +11,7 @@ import pytest
 
 from support.kubernetes_objects import container
 from support.kubernetes_objects import pod as asking
-from xpu_runtime.cli.kubernetes_status import fits
+from xpu_runtime.cli.kubernetes.status import fits
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation, report
 from xpu_runtime.kubernetes.extender import accounting

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from support import REPOSITORY
-from xpu_runtime.cli import table
 from xpu_runtime.cli.kubernetes import kubernetes
+from xpu_runtime.cli.terminal import table
 
 from .conftest import Answers
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import table
-from xpu_runtime.cli.screen import printable
-from xpu_runtime.cli.table import Column
+from xpu_runtime.cli.terminal import table
+from xpu_runtime.cli.terminal.screen import printable
+from xpu_runtime.cli.terminal.table import Column
 
 _FIELD = re.compile(r"\{\{\s*(json\s+)?\.(\w+)\s*\}\}")
 _ALL = re.compile(r"\{\{\s*json\s+\.\s*\}\}")

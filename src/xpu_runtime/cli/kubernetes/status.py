@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import table
-from xpu_runtime.cli.screen import Line
-from xpu_runtime.cli.table import Column
+from xpu_runtime.cli.terminal import table
+from xpu_runtime.cli.terminal.screen import Line
+from xpu_runtime.cli.terminal.table import Column
 from xpu_runtime.kubernetes import access, keys_in_use, report
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.report import Card, Node

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from xpu_runtime.cli import screen
-from xpu_runtime.cli.screen import Line, columns_of, fitting, printable
+from xpu_runtime.cli.terminal import screen
+from xpu_runtime.cli.terminal.screen import Line, columns_of, fitting, printable
 from xpu_runtime.errors import XpuError
 from xpu_runtime.limits import sharing
 from xpu_runtime.request.units import show
