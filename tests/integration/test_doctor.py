@@ -38,6 +38,7 @@ def test_a_node_in_order_has_no_problem_and_says_what_it_has(node: Node) -> None
     assert "simulated" in texts["driver"]
     assert "615." in texts["driver"]
     assert "GPU 0, 1: memory is held by driver (hard)" in texts["limits"]
+    assert any(each["text"].startswith("the backend driver: experimental: no card") for each in findings)
     assert "runc version" in texts["low-level runtime"]
     assert {"cgroups", "seccomp", "selinux", "apparmor", "ledger", "nodes", "caches"} <= set(texts)
     *lines, last = node.xpu("doctor", check=False).stdout.splitlines()

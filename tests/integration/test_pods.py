@@ -512,7 +512,7 @@ def test_explain_tells_what_a_container_of_a_pod_would_get(node: Node, bundles: 
     bundle = bundles(ALLOCATED, change=pod.container(assignment=signed(pod.assignment(main=(share(uuid),)))))
     told = node.json("explain", str(bundle))
     assert told["granted"] and [each["device_uuid"] for each in told["slices"]] == [uuid]
-    assert told["notes"] == ["it comes from the assignment of container main of pod default/web"]
+    assert told["notes"][0] == "it comes from the assignment of container main of pod default/web"
     assert allocations(node) == [] and granted(node)[uuid] == (0, 0)
     bundle = bundles(ALLOCATED, change=pod.container(assignment="all"))
     done = node.xpu("explain", "--json", str(bundle), check=False)

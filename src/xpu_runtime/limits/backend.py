@@ -103,6 +103,8 @@ class Backend:
     ASKS_DRIVER = False
     #: Whether the containers whose limits it holds run on a device at the same time, and not in turns.
     SIDE_BY_SIDE = False
+    #: Whether no card has tried it yet: docs/hardware.md, "Experimental".
+    EXPERIMENTAL = False
     #: Whether it holds whole devices only, so that the configuration's default share of one is not for it.
     WHOLE_DEVICES = False
 

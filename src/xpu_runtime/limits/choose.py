@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     #: A backend and its strength.
     _Pair = tuple[str | None, str | None]
 
+#: What is said of a backend or a vendor that no card has tried.
+EXPERIMENTAL = "experimental: no card has tried it yet (docs/hardware.md)"
 #: The strength of a limit that is booked and held by nothing.
 UNENFORCED = "unenforced"
 
@@ -164,6 +166,7 @@ def _offer(backend: Backend, kind: str, inventory: Inventory, device: Device, re
 def notes(slices: tuple[Slice, ...], request: Request) -> list[str]:
     """What the backends that hold these limits tell whoever asks, and why the log asked for stays empty."""
     told = [note for backend in registry.known(slices) for note in backend.notes(request)]
+    told += [f"{each.NAME} is {EXPERIMENTAL}" for each in registry.known(slices) if each.EXPERIMENTAL]
     silent = why_no_log(slices) if request.log else None
     return [*told, silent] if silent else told
 

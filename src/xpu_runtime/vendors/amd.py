@@ -43,6 +43,7 @@ class Amd(Vendor):
 
     name = NAME
     order = 1
+    experimental = True
     names_processes = False
 
     def discover(self, root: str) -> Discovered:

@@ -48,6 +48,8 @@ class Vendor:
     name: str
     #: Whose devices have the lower indexes, and what a request gets that does not say from whom.
     order: int
+    #: Whether no card of it has been tried yet: docs/hardware.md, "Experimental".
+    experimental = False
     #: Whether `utilization` tells of single processes.
     names_processes = True
 

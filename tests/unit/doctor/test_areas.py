@@ -31,7 +31,7 @@ from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.linux.cgroups import Hierarchy
 from xpu_runtime.observe import docker_api
 from xpu_runtime.observe.engine import Process, changed_since
-from xpu_runtime.vendors.inventory import Device, Inventory, Node
+from xpu_runtime.vendors.inventory import Device, Driver, Inventory, Node
 
 GPU = Device("0", "GPU-1", "T4", 1 << 30, (Node("/dev/nvidia0", 195, 0),), "nvidia")
 V1 = Hierarchy(1, ("devices",), "/", "/sys/fs/cgroup/devices")
@@ -256,9 +256,20 @@ def test_alike_devices_share_a_line_and_others_have_their_own() -> None:
     mig = GPU.replace(index="1:0", uuid="MIG-1", parent="GPU-2")
     there = node(nvidia("580.82.07"), GPU, GPU.replace(index="2", uuid="GPU-3"), mig)
     texts = [finding.text for finding in limits.look(machine(there))]
-    assert len(texts) == 4
+    assert len(texts) == 5
     assert texts[0].startswith("GPU 0, 2: nothing on this node holds a limit of memory")
     assert any(text.startswith("MIG device 1:0: ") and "all of it: mig (hard)" in text for text in texts)
+    assert texts[-1].startswith("the backend mig: experimental: no card has tried it yet")
+
+
+def test_what_no_card_has_tried_is_named_where_the_node_would_use_it() -> None:
+    def experimental(there: Inventory) -> list[str]:
+        texts = [finding.text for finding in limits.look(machine(there))]
+        return [text.partition(": experimental")[0] for text in texts if ": experimental" in text]
+
+    assert experimental(node(nvidia("580.82.07"), GPU)) == []
+    amd = Driver("amd", "6.14")
+    assert experimental(node(amd, GPU.replace(vendor="amd"))) == ["GPUs of amd"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from xpu_runtime.finding import Finding
 from xpu_runtime.ledger.grants import KINDS
 from xpu_runtime.limits import choose
 from xpu_runtime.limits.backend import HARD
+from xpu_runtime.vendors import registry
 from xpu_runtime.vendors.inventory import Device, Inventory
 
 ORDER = 100
@@ -30,6 +31,23 @@ def look(machine: Machine) -> Iterator[Finding]:
             f", {device.index}" for device in devices[1:]
         )
         yield Finding(_CHECK, state, f"{names}: {text}", todo)
+    yield from _experimental(inventory)
+
+
+def _experimental(inventory: Inventory) -> Iterator[Finding]:
+    """What this node would use, and no card has tried."""
+    offered = {
+        backend.NAME
+        for device in inventory.devices
+        for kind in KINDS
+        for backend, offer in choose.offers(kind, inventory, device)
+        if backend.EXPERIMENTAL and (offer.strength or choose.whole(kind, device)[0] == backend.NAME)
+    }
+    there = {driver.vendor for driver in inventory.drivers}
+    names = [f"GPUs of {each.name}" for each in registry.every() if each.experimental and each.name in there]
+    names += [f"the backend {name}" for name in sorted(offered)]
+    for name in names:
+        yield finding.ok(_CHECK, f"{name}: {choose.EXPERIMENTAL}")
 
 
 def _of(kind: str, inventory: Inventory, device: Device, may_be_unheld: bool) -> tuple[str, str, str | None]:

@@ -25,6 +25,7 @@ _MAX_BYTES = 64 << 10
 
 class Dmem(OnCgroup):
     NAME = "dmem"
+    EXPERIMENTAL = True
     HOLDER = "the kernel"
 
     def unavailable(self, inventory: Inventory, device: Device) -> str | None:

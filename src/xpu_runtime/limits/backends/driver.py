@@ -25,6 +25,7 @@ _NO_LIMIT = (1 << 64) - 1
 
 class Driver(OnCgroup):
     NAME = "driver"
+    EXPERIMENTAL = True
     HOLDER = "the driver"
     ASKS_DRIVER = True
 

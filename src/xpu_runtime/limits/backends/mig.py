@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 class Mig(Backend):
     NAME = "mig"
+    EXPERIMENTAL = True
     KINDS = (MEMORY, CORES)
     STRONGEST = HARD
     WHOLE_DEVICES = True
