@@ -254,7 +254,7 @@ bench: packages-bench root
 	@unshare -m $(PYTHON) bench/docker_run.py $(ROOT)
 	@$(PYTHON) bench/interposers.py $(ROOT)
 
-# How well limits on compute hold: docs/testing.md. SHARE has more options, say SHARE="--quick --law tokens".
+# How well limits on compute hold: docs/developers/testing.md. SHARE has more options, say SHARE="--quick --law tokens".
 SHARE ?= --out $(BUILD)/share
 .PHONY: bench-share
 bench-share: packages-engine root

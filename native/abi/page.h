@@ -1,6 +1,6 @@
 /*
  * The two pages of a grant that the host and the libraries in its container share: an interface between
- * programs of different versions. docs/account.md says how they are used, and what may change here.
+ * programs of different versions. docs/concepts/memory.md says how they are used, and what may change here.
  *
  * The quota page is written by the host and read-only in the container: what each slice may have. The usage
  * page belongs to the container alone: what each of its processes has. Both are files of one tmpfs of the

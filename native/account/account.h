@@ -1,7 +1,7 @@
 /*
  * The account of a container's device memory: charges against a limit, shared by all of its processes. No
  * call waits for another process, and none leaves the account wrong when its process is killed in it:
- * docs/account.md has the protocol and its reasons.
+ * docs/concepts/memory.md has the protocol and its reasons.
  *
  * This header is the library's interface, with those that it includes. It knows no vendor's interface: a
  * device is an index in the container's pages.

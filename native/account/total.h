@@ -1,5 +1,5 @@
 /*
- * How the total of a device changes: by numbered changes of a slot (docs/account.md). It knows nothing of
+ * How the total of a device changes: by numbered changes of a slot (docs/concepts/memory.md). It knows nothing of
  * processes; whoever calls it owns the slot.
  */
 #ifndef XPU_ACCOUNT_TOTAL_H

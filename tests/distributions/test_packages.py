@@ -47,7 +47,7 @@ LIB = "/usr/lib/xpu-container-runtime"
 
 
 def install(machine: Root, debs: list[Path]) -> subprocess.CompletedProcess[str]:
-    """What docs/install.md says, without a network."""
+    """What docs/how-to/install.md says, without a network."""
     machine.path("/run/debs").mkdir(exist_ok=True)
     for deb in debs:
         shutil.copy(deb, machine.path("/run/debs"))

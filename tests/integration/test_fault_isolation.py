@@ -2,7 +2,7 @@
 
 Containers with limits on one simulated card, whose driver holds the memory or whose interposers do. Contexts
 fail apart there as NVIDIA documents it of contexts without MPS (test_mps.py has that): what a real card does
-beyond it is in docs/isolation.md.
+beyond it is in docs/concepts/isolation.md.
 """
 
 from __future__ import annotations

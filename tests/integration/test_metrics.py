@@ -202,7 +202,7 @@ def test_a_file_for_node_exporter_is_whole_and_readable(node: Node, bundles: Bun
 def test_what_is_written_of_metrics_names_those_that_there_are(node: Node) -> None:
     node.sim("1xT4")
     names = figures(node).names
-    page = (REPOSITORY / "docs/metrics.md").read_text()
+    page = (REPOSITORY / "docs/reference/metrics.md").read_text()
     rows = "\n".join(line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `xpu_"))
     told = set(re.findall(r"`(xpu_\w+)`", rows))
     # Of the device plugin and the extender: tests/unit/kubernetes/test_metrics_page.py.

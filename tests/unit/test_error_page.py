@@ -1,4 +1,4 @@
-"""docs/errors.md quotes the lines that the product prints: what it quotes of ours must be in the sources."""
+"""docs/reference/errors.md quotes the lines that the product prints: they must be in the sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from support import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "errors.md").read_text()
+PAGE = (REPOSITORY / "docs/reference/errors.md").read_text()
 #: Sections that quote us; engines' own lines are in the others.
 OURS = ("A container is refused", "A container does not start", "xpu says", "The package says")
 

@@ -30,7 +30,8 @@ def test_the_commands_help_has_all() -> None:
 
 def test_the_metrics_page_has_all() -> None:
     line = found(
-        r"\| `xpu_events_total` \|[^\n]*as in `xpu events`: ([^\n]*?) \|\n", text_of("docs/metrics.md")
+        r"\| `xpu_events_total` \|[^\n]*as in `xpu events`: ([^\n]*?) \|\n",
+        text_of("docs/reference/metrics.md"),
     )
     assert listed(line) == list(KINDS)
 
@@ -48,7 +49,7 @@ def test_on_the_page_what_an_operator_keeps_back_stands_out_and_what_a_pod_gets_
 
 
 def test_the_operations_page_has_all_but_ends_of_what_it_has_and_the_warnings_of_the_journal() -> None:
-    page = text_of("docs/operations.md")
+    page = text_of("docs/how-to/operate.md")
     told = listed(found(r"xpu events --since 1h +# ([^\n]*?); --follow", page))
     assert set(told) == {kind for kind in KINDS if not kind.startswith(("un", "pod-un"))}
     warnings = found(r"`XPU_CORES`\. ([^.]*) are warnings", page).lower().replace(" and ", " ")

@@ -1,4 +1,4 @@
-"""docs/metrics.md says of the device plugin's and the extender's metrics what they serve; and each alert to
+"""docs/reference/metrics.md says of the device plugin's and the extender's metrics what they serve; and each alert to
 copy is in the page for operators."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _served(text: str) -> _Families:
 def _rows(prefix: str) -> dict[str, tuple[str, list[str], str]]:
     """By name: type, labels and meaning."""
     found = {}
-    for line in (REPOSITORY / "docs/metrics.md").read_text().splitlines():
+    for line in (REPOSITORY / "docs/reference/metrics.md").read_text().splitlines():
         if line.startswith(f"| `{prefix}"):
             names, kind, labels, meaning = line.strip("| ").split("|")
             for name in re.findall(r"`(\w+)`", names):
@@ -86,7 +86,7 @@ def test_the_page_has_each_metric_with_its_type_its_labels_and_the_states_of_it(
 def test_each_alert_is_in_the_page_for_operators_and_asks_for_metrics_that_there_are() -> None:
     text = (REPOSITORY / _RULES).read_text()
     rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
-    page = (REPOSITORY / "docs/operations.md").read_text()
+    page = (REPOSITORY / "docs/how-to/operate.md").read_text()
     assert re.findall(r"^\| (Xpu\w+) \|", page, re.MULTILINE) == [rule["alert"] for rule in rules]
     ours = re.findall(r"\bxpu_(?:kubernetes|extender)_\w+", " ".join(rule["expr"] for rule in rules))
     assert {re.sub("_count$", "", name) for name in ours} == {
