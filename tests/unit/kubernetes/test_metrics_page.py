@@ -1,5 +1,4 @@
-"""docs/reference/metrics.md says of the device plugin's and the extender's metrics what they serve; and each alert to
-copy is in the page for operators."""
+"""The page of metrics says what the plugin and the extender serve; each alert is in the operators' page."""
 
 from __future__ import annotations
 
