@@ -8,6 +8,7 @@
 #   make check   its set-up, then lint and unit tests: two to four minutes, and no engine
 #   make deps    what building needs: Debian packages (as root), Python packages below build/
 #   make         builds; like install, it takes what is there and installs nothing on this machine
+#   make docs    the site of docs/, into build/site
 #   make deb     the Debian packages, into dist/ (ARCH=arm64: cross-built)
 #   make rpm     the rpms, into dist/ (ARCH=aarch64: cross-built)
 #   make image   the container image for Kubernetes, into dist/, of the Debian package; as root
@@ -242,6 +243,11 @@ test test-all: packages-test $(BUILD)/venv.stamp $(KUBERNETES_TOOLS)/stamp root
 test-kubernetes: packages-kubernetes $(BUILD)/venv.stamp root
 	@$(KUBERNETES_PARTS)
 	@XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest tests/kubernetes
+
+# The site, into build/site: open index.html there. A link or an anchor that leads nowhere is an error.
+.PHONY: docs
+docs: $(BUILD)/venv.stamp
+	@packaging/docs/build $(VENV)
 
 # Says whether NVIDIA has newer headers than the tests use; no fault of anybody's, so it always succeeds.
 .PHONY: newer-headers

@@ -5,7 +5,7 @@
         echo "xpu-container-runtime: nothing could be compiled for $(/usr/bin/python3 --version 2>&1 || echo 'a missing python3');" >&2
         echo "  containers start all the same, more slowly; when it is mended: python3 -IS /usr/lib/xpu-container-runtime/precompile.py" >&2
     fi
-    # Its members may see what is so on this node (SECURITY.md). It outlives the package: files may be the group's.
+    # Its members may see what is so on this node (docs/concepts/security.md). It outlives the package: files may be the group's.
     if ! getent group xpu > /dev/null && ! groupadd --system xpu; then
         echo "xpu-container-runtime: there is no group xpu, whose members could use xpu ps without being root;" >&2
         echo "  to have it: groupadd --system xpu; systemctl try-restart xpu-agent" >&2
