@@ -2,8 +2,8 @@
 
 A vendor is a module or a package beside this file that names an instance of its class `VENDOR`, and is
 registered by being there (registry.py). It finds its devices below a driver root and describes all that a
-container needs of them in values; it grants, mounts and limits nothing. The page docs/developers/add-a-vendor.md
-goes through it.
+container needs of them in values; it grants, mounts and limits nothing. The page
+docs/developers/add-a-vendor.md goes through it.
 """
 
 from __future__ import annotations
