@@ -1,4 +1,6 @@
-"""What becomes of a container's work when another one on the same card goes wrong (docs/concepts/isolation.md).
+"""What becomes of a container's work when another one on the same card goes wrong.
+
+The page is docs/concepts/isolation.md.
 
 One container computes and checks what it gets, all the time. In another one a program makes an illegal
 access, is killed amid kernels, runs a kernel that never ends, or takes all the memory that it can get. A

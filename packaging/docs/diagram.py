@@ -1,4 +1,4 @@
-"""Diagrams of the site: a mermaid fence becomes an SVG as the page is built, so that nothing is fetched to read it.
+"""Diagrams of the site: a mermaid fence becomes an SVG as the page is built, so reading it fetches nothing.
 
 The function is a custom fence's `format` of pymdownx.superfences (zensical.toml names it).
 """

@@ -18,8 +18,8 @@ _ERROR_HELD = 0.01
 #: container that is more than ERROR.
 _ROUNDED = 0.005
 #: Seconds of the device's time beyond what was allowed, at which a slice is held. Two kernels may run before
-#: the first is measured (docs/concepts/compute.md), and where a driver tells of its last sample alone, 0.3 s of each
-#: second can look like 0.6 for a while.
+#: the first is measured (docs/concepts/compute.md), and where a driver tells of its last sample alone, 0.3 s
+#: of each second can look like 0.6 for a while.
 TOLERANCE_S = 5.0
 #: Owing more, a held slice is stopped; else it has its cap, and pays by itself what it paces itself by. A
 #: share in between would make it pay twice: what it owes itself is reckoned by its share.

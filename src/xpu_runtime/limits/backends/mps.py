@@ -6,8 +6,8 @@ the grant's folder when it calls cuInit. The interposed libcuda sets what the dr
 to go on where the driver then does not work under MPS: a wrong pipe folder would let a program run without
 any limit, silently. What the percentage cannot do (hold for all processes together, change for a running one)
 the library's account and pacer do. Soft, and taken only where it is named: an error of one container on the
-card reaches its neighbours (docs/concepts/compute.md). R550 is the first driver whose libcuda tells whether it is
-under MPS, R555 whose daemon serves several users (R550's takes `-multiuser-server` for a command).
+card reaches its neighbours (docs/concepts/compute.md). R550 is the first driver whose libcuda tells whether
+it is under MPS, R555 whose daemon serves several users (R550's takes `-multiuser-server` for a command).
 """
 
 from __future__ import annotations
