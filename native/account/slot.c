@@ -2,8 +2,8 @@
  * The slots of the usage page: where they lie, and the locks on them.
  *
  * A slot belongs to a process as long as the process holds an OFD lock on the slot's byte (fcntl(2),
- * F_OFD_SETLK). The lock is on the open file description, and not on the process: docs/concepts/memory.md says how
- * that makes it last exactly as long as the process's address space.
+ * F_OFD_SETLK). The lock is on the open file description, and not on the process: docs/concepts/memory.md
+ * says how that makes it last exactly as long as the process's address space.
  */
 #define _GNU_SOURCE
 #include "slot.h"

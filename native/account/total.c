@@ -1,7 +1,7 @@
 /*
- * How a device's total changes: by the numbered changes of docs/concepts/memory.md. A process may be killed anywhere
- * here. None of it trusts the page, which the container can write: a slot number out of range is ignored, an
- * impossible number is bounded, and no loop waits for another process.
+ * How a device's total changes: by the numbered changes of docs/concepts/memory.md. A process may be killed
+ * anywhere here. None of it trusts the page, which the container can write: a slot number out of range is
+ * ignored, an impossible number is bounded, and no loop waits for another process.
  */
 #include "total.h"
 #include "atomic.h"
