@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from xpu_runtime.request.pod_container import PodContainer
     from xpu_runtime.request.quotas import Quota
 
-#: What a request may name, in the order of the README's table.
+#: What a request may name, in the order of docs/reference/variables.md.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
 POLICIES = ("binpack", "spread")
 #: How a device's time is shared beyond the cap on cores, and who is served first, the last before the others.
