@@ -247,6 +247,7 @@ test-kubernetes: packages-kubernetes $(BUILD)/venv.stamp root
 # The site, into build/site: open index.html there. A link or an anchor that leads nowhere is an error.
 .PHONY: docs
 docs: $(BUILD)/venv.stamp
+	@PYTHONPATH=src $(VENV)/bin/python packaging/docs/reference.py
 	@packaging/docs/build $(VENV)
 
 # Says whether NVIDIA has newer headers than the tests use; no fault of anybody's, so it always succeeds.
