@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+    from typing import Any
 
     from typing_extensions import Self
 
@@ -285,3 +286,12 @@ def _flock_by_polling(fd: int, until: float) -> None:
         except BlockingIOError:
             continue
     raise TimeoutError
+
+
+def without_umask(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Calls `make` with umask 0. A chmod afterwards could hit a file that was put in its place."""
+    old = os.umask(0)
+    try:
+        return make(*arguments, **options)
+    finally:
+        os.umask(old)

@@ -16,11 +16,10 @@ import stat
 
 from xpu_runtime.linux import files, syscalls
 from xpu_runtime.linux.rootmounts import RootMounts
-from xpu_runtime.linux.undo import Made, Mounted, Replaced, by_fd, identity, replaced, take_away
+from xpu_runtime.linux.undo import Changes, Replaced, by_fd, identity, is_so, take_away
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
     from typing import Any
 
@@ -45,7 +44,7 @@ class Root:
     def __init__(self, path: str, host_devices: frozenset[str] | None = None) -> None:
         self.path = path
         self.fd = os.open(path, _FOLDER | os.O_CLOEXEC)
-        self._journal: list[Made | Mounted] = []
+        self._changes = Changes()
         #: Folders in which something was made, by path: most of what a container gets is in two of them.
         self._folders: dict[str, int] = {}
         self.mounts = RootMounts(self.fd, host_devices)
@@ -60,8 +59,7 @@ class Root:
 
     def close(self) -> None:
         """Closes all descriptors; what was made stays, and can no longer be undone."""
-        while self._journal:
-            self._journal.pop().close()
+        self._changes.close()
         self._forget_folders()
         if self.fd >= 0:
             os.close(self.fd)
@@ -73,30 +71,11 @@ class Root:
         Never raises: what cannot be undone stays.
         """
         self._forget_folders()
-        while self._journal:
-            change = self._journal.pop()
-            try:
-                change.undo()
-            except OSError:
-                pass
-            change.close()
+        self._changes.undo()
 
     def made(self) -> list[Any]:
         """What was made on the root's own mount, as JSON's values for `unmake` of another Root, later."""
-        own = syscalls.mount_id(self.fd)
-        top = os.readlink(by_fd(self.fd)).rstrip("/")
-        return [
-            [
-                os.readlink(by_fd(each.folder)).removeprefix(top) or "/",
-                each.name,
-                *each.identity(),
-                None
-                if (old := each.replaced) is None
-                else [old.target, None if old.data is None else old.data.hex(), old.old],
-            ]
-            for each in self._journal
-            if isinstance(each, Made) and syscalls.mount_id(each.folder) == own
-        ]
+        return self._changes.made(self.fd)
 
     def unmake(self, made: list[Any]) -> None:
         """Removes what a Root of the same folder has `made`, as `undo` would have."""
@@ -115,7 +94,7 @@ class Root:
 
     def mounted(self, mount: int) -> None:
         """Remembers a mount that was attached in the root; `mount` stays the caller's to close."""
-        self._journal.append(Mounted(mount))
+        self._changes.attached(mount)
         self.mounts.attached(mount)
         if stat.S_ISDIR(os.fstat(mount).st_mode):
             self._forget_folders()  # one of them may be below it now
@@ -226,7 +205,11 @@ class Root:
         self._refuse_to_make(folder, path)
         if old is None:
             os.symlink(target, name, dir_fd=folder)
-            self._remember(folder, name)
+            made = os.open(name, _ITSELF, dir_fd=folder)
+            try:
+                self._changes.made_at(folder, name, made)
+            finally:
+                os.close(made)
         else:
             temporary = files.temporary_name(name)
             os.symlink(target, temporary, dir_fd=folder)
@@ -246,13 +229,13 @@ class Root:
                 return False
             raise FileExistsError(errno.EEXIST, "something else is in the device's place", path)
         self._refuse_to_make(folder, path)
-        _without_umask(os.mknod, name, mode, device, dir_fd=folder)
+        files.without_umask(os.mknod, name, mode, device, dir_fd=folder)
         fd = os.open(name, _ITSELF, dir_fd=folder)
         try:
             made = os.fstat(fd)
             if stat.S_IFMT(made.st_mode) != stat.S_IFMT(mode) or made.st_rdev != device:
                 raise OSError(errno.EAGAIN, "the new device node was exchanged", path)
-            self._journal.append(Made(folder, name, fd, None))
+            self._changes.made_at(folder, name, fd)
         finally:
             os.close(fd)
         return True
@@ -265,7 +248,7 @@ class Root:
         """
         folder, name = self._parent(path)
         self._refuse_to_make(folder, path)
-        if not _is_so(folder, name, data, mode):
+        if not is_so(folder, name, data, mode):
             self._replace(folder, files.create_aside(folder, name, data, mode), name, path)
 
     # Implementation
@@ -367,59 +350,28 @@ class Root:
         """Makes a file or a folder; no error if another process has made it meanwhile."""
         try:
             if file_mode is None:
-                _without_umask(os.mkdir, name, mode, dir_fd=folder)
+                files.without_umask(os.mkdir, name, mode, dir_fd=folder)
                 fd = os.open(name, _FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             else:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                fd = _without_umask(os.open, name, flags, file_mode, dir_fd=folder)
+                fd = files.without_umask(os.open, name, flags, file_mode, dir_fd=folder)
         except FileExistsError:
             return
         try:
-            self._journal.append(Made(folder, name, fd, None))
+            self._changes.made_at(folder, name, fd)
         finally:
             os.close(fd)
-
-    def _remember(self, folder: int, name: str) -> None:
-        made = os.open(name, _ITSELF, dir_fd=folder)
-        try:
-            self._journal.append(Made(folder, name, made, None))
-        finally:
-            os.close(made)
 
     def _replace(self, folder: int, temporary: str, name: str, path: str) -> None:
         """Renames `temporary` to `name`, and remembers what it replaces."""
         try:
-            earlier, old = self._replaced(folder, name, path)
-            made = os.open(temporary, _ITSELF, dir_fd=folder)
-            try:
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                if earlier is not None:
-                    earlier.became(made)
-                else:
-                    self._journal.append(Made(folder, name, made, old))
-            finally:
-                os.close(made)
+            self._changes.rename(folder, temporary, name, path)
         except BaseException:
             try:
                 os.unlink(temporary, dir_fd=folder)
             except FileNotFoundError:
                 pass  # it has been renamed already
             raise
-
-    def _replaced(self, folder: int, name: str, path: str) -> tuple[Made | None, Replaced | None]:
-        """Our earlier change of that name, or what is there now; both None if nothing is."""
-        try:
-            fd = os.open(name, _ITSELF, dir_fd=folder)
-        except FileNotFoundError:
-            return None, None
-        try:
-            there = os.fstat(fd)
-            for change in self._journal:
-                if isinstance(change, Made) and change.is_it(there):
-                    return change, None
-            return None, replaced(fd, there, name, path)
-        finally:
-            os.close(fd)
 
 
 def names_in(path: str) -> list[str]:
@@ -443,30 +395,3 @@ def _lexists(folder: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _is_so(folder: int, name: str, data: bytes, mode: int) -> bool:
-    """Whether `name` is a file of ours with just that, which has no other name."""
-    try:
-        fd = os.open(name, _ITSELF, dir_fd=folder)
-    except OSError:
-        return False
-    try:
-        there = os.fstat(fd)
-        same = (stat.S_IFREG | mode, len(data), os.geteuid(), 1)
-        return (there.st_mode, there.st_size, there.st_uid, there.st_nlink) == same and (
-            files.read(by_fd(fd), len(data)) == data
-        )
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-
-
-def _without_umask(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Calls `make` with umask 0. A chmod afterwards could hit a file that was put in its place."""
-    old = os.umask(0)
-    try:
-        return make(*arguments, **options)
-    finally:
-        os.umask(old)

@@ -1,7 +1,7 @@
 """Undoing changes in folders that a hostile process may change at the same time.
 
 Each change holds its folder and the file that was made by descriptor. If the name leads to another file by
-the time of the undo, that file is left alone. Knows single changes only; rootfs.py keeps them in order.
+the time of the undo, that file is left alone. `Changes` keeps them in order.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ import stat
 
 from xpu_runtime.linux import files, syscalls
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 # The largest file whose content is kept in memory while its replacement may still be undone.
 _REPLACED_LIMIT = 16 << 20
+_ITSELF = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # the name in a folder itself, even if it is a link
 
 
 class Made:
@@ -95,7 +100,82 @@ class Replaced:
             os.rename(temporary, self.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def replaced(fd: int, old: os.stat_result, name: str, path: str) -> Replaced:
+class Changes:
+    """What was changed below one root folder, in order."""
+
+    def __init__(self) -> None:
+        self._all: list[Made | Mounted] = []
+
+    def made_at(self, folder: int, name: str, made: int) -> None:
+        """Remembers a file that was made under a free name; both descriptors stay the caller's."""
+        self._all.append(Made(folder, name, made, None))
+
+    def attached(self, mount: int) -> None:
+        """Remembers a mount; the descriptor stays the caller's."""
+        self._all.append(Mounted(mount))
+
+    def rename(self, folder: int, temporary: str, name: str, path: str) -> None:
+        """Renames a file of ours to `name`, and remembers what it replaces; `path` is for the OSErrors."""
+        earlier, old = self._replaced(folder, name, path)
+        made = os.open(temporary, _ITSELF, dir_fd=folder)
+        try:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            if earlier is not None:
+                earlier.became(made)
+            else:
+                self._all.append(Made(folder, name, made, old))
+        finally:
+            os.close(made)
+
+    def _replaced(self, folder: int, name: str, path: str) -> tuple[Made | None, Replaced | None]:
+        """Our earlier change of that name, or what is there now; both None if nothing is."""
+        try:
+            fd = os.open(name, _ITSELF, dir_fd=folder)
+        except FileNotFoundError:
+            return None, None
+        try:
+            there = os.fstat(fd)
+            for change in self._all:
+                if isinstance(change, Made) and change.is_it(there):
+                    return change, None
+            return None, _kept(fd, there, name, path)
+        finally:
+            os.close(fd)
+
+    def made(self, root: int) -> list[Any]:
+        """What was made on the root folder's own mount, as JSON's values for Root.unmake."""
+        own = syscalls.mount_id(root)
+        top = os.readlink(by_fd(root)).rstrip("/")
+        return [
+            [
+                os.readlink(by_fd(each.folder)).removeprefix(top) or "/",
+                each.name,
+                *each.identity(),
+                None
+                if (old := each.replaced) is None
+                else [old.target, None if old.data is None else old.data.hex(), old.old],
+            ]
+            for each in self._all
+            if isinstance(each, Made) and syscalls.mount_id(each.folder) == own
+        ]
+
+    def undo(self) -> None:
+        """Takes all back, the last first; what cannot be undone stays."""
+        while self._all:
+            change = self._all.pop()
+            try:
+                change.undo()
+            except OSError:
+                pass
+            change.close()
+
+    def close(self) -> None:
+        """Closes the descriptors; nothing can be undone any more."""
+        while self._all:
+            self._all.pop().close()
+
+
+def _kept(fd: int, old: os.stat_result, name: str, path: str) -> Replaced:
     """The file or link of `fd`, kept; OSError for what is neither."""
     permissions = stat.S_IMODE(old.st_mode), old.st_uid, old.st_gid
     if stat.S_ISLNK(old.st_mode):
@@ -113,6 +193,24 @@ def replaced(fd: int, old: os.stat_result, name: str, path: str) -> Replaced:
         return Replaced(name, None, None, permissions)
     finally:
         os.close(readable)
+
+
+def is_so(folder: int, name: str, data: bytes, mode: int) -> bool:
+    """Whether `name` is a file of ours with just that, which has no other name: it need not be replaced."""
+    try:
+        fd = os.open(name, _ITSELF, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        there = os.fstat(fd)
+        same = (stat.S_IFREG | mode, len(data), os.geteuid(), 1)
+        return (there.st_mode, there.st_size, there.st_uid, there.st_nlink) == same and (
+            files.read(by_fd(fd), len(data)) == data
+        )
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def by_fd(fd: int) -> str:
