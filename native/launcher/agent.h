@@ -3,7 +3,7 @@
  * everything imported, in the place of a Python of our own.
  *
  * Over the socket RUN_DIR/start.sock go messages (SOCK_SEQPACKET) of texts that end with a 0: we ask, the
- * worker says that it is ready or declines, we say go, it answers. So until "go" nothing has been done, and
+ * worker says that it is ready, we say go, it answers or declines. So until "go" nothing has been done, and
  * whoever asked may do the same without the agent. After that a lost worker may have done any part of it. Of
  * a container's end any part may be done again.
  */

@@ -34,6 +34,9 @@ else:
 
         def __init__(self, *args, **kwargs):
             fields = self._fields
+            if len(args) == len(fields) and not kwargs:  # most of the hundred that a start makes
+                self.__dict__.update(zip(fields, args))
+                return
             if len(args) > len(fields):
                 raise TypeError(f"{type(self).__name__} takes {len(fields)} values, not {len(args)}")
             given = dict(zip(fields, args))
@@ -71,7 +74,10 @@ else:
 
         def replace(self, **changes):
             """A copy with the named fields changed."""
-            return type(self)(**{**{n: self.__dict__[n] for n in self._fields}, **changes})
+            for name in changes:
+                if name not in self._fields:
+                    raise TypeError(f"{type(self).__name__} has no field {name!r}")
+            return type(self)(*{**self.as_dict(), **changes}.values())
 
         def as_dict(self):
             """The fields by name, in order; nested values stay values."""

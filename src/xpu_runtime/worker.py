@@ -2,10 +2,10 @@
 
 Most of what a start with a slice costs is three interpreters that start. Launcher and hook
 (native/launcher/agent.c, which has the messages) give what they were called with to a worker of `xpu agent`,
-and the worker calls the same functions, on the same ledger; it keeps nothing between two calls. A worker
-takes one call at a time. It declines, before anything is done, whatever is not certain to come out as it
-would in the caller's own process; the caller then does it itself. After a call that failed it ends, and
-another takes its place: whatever a failed start has left in it is gone.
+and the worker calls the same functions, on the same ledger; between two calls it keeps its connection to
+the ledger's file, and nothing else. A worker takes one call at a time. It declines, before anything is done,
+whatever is not certain to come out as it would in the caller's own process; the caller then does it itself.
+After a call that failed it ends, and another takes its place: whatever a failed start has left in it is gone.
 
 `xpu agent` starts one process (agent/start_workers.py), which imports everything and forks the workers.
 """
@@ -23,9 +23,9 @@ import time
 
 from xpu_runtime import hook, paths, shim, version
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger import events, waiting
+from xpu_runtime.ledger import database, events, waiting
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.linux import library, proc
+from xpu_runtime.linux import library, proc, syscalls
 from xpu_runtime.linux.child import signal_name
 from xpu_runtime.linux.proc import Caller
 from xpu_runtime.messages import line_of
@@ -56,8 +56,6 @@ _MOST_TEXT = 16 << 10
 _MOST_CALLS = 1000
 #: asm-generic/socket.h; Python has no name for it.
 _SO_SNDBUFFORCE = 32
-#: With other namespaces a path or a process id means something else there.
-_NAMESPACES = ("mnt", "pid", "user", "cgroup")
 #: Exit status of a worker when we have been installed anew: its modules are not what lies on the disk.
 _STALE = 3
 
@@ -219,17 +217,17 @@ class Installation:
     """What this process has imported, and where it runs: what a call is compared with."""
 
     def __init__(self) -> None:
-        self.lib = os.path.realpath(paths.LIB)
-        self._files = self._identity()
+        self.lib = _identity(paths.LIB)
+        self._files = self._version()
         self.environment = _variables(os.environ.get("XPU_CONFIG", ""), os.environ.get("XPU_RUN_DIR", ""))
-        self._namespaces = _namespaces("self")
-        self._capabilities = _capabilities("self")
+        self._view = proc.view()
+        self._capabilities = syscalls.effective_capabilities(0)
 
     def is_stale(self) -> bool:
         """Whether we have been installed anew, or removed."""
-        return self._files != self._identity()
+        return self._files != self._version()
 
-    def _identity(self) -> tuple[int, ...]:
+    def _version(self) -> tuple[int, ...]:
         try:
             there = os.stat(version.__file__)
         except OSError:
@@ -239,28 +237,23 @@ class Installation:
     def is_of(self, pid: int) -> bool:
         """Whether process `pid` sees and may do what this one does."""
         try:
-            return _namespaces(pid) == self._namespaces and _capabilities(pid) == self._capabilities
+            may = syscalls.effective_capabilities(pid)
+            return proc.view(pid) == self._view and may == self._capabilities
         except OSError:
             return False  # it has ended
 
     def is_at_home(self) -> bool:
         """Whether this process is still in the namespaces that it was started in."""
-        return _namespaces("self") == self._namespaces
+        return proc.view() == self._view
 
 
-def _namespaces(pid: int | str) -> list[tuple[int, int]]:
-    found = [os.stat(f"/proc/{pid}/ns/{name}") for name in _NAMESPACES]
-    found.append(os.stat(f"/proc/{pid}/root"))
-    return [(each.st_dev, each.st_ino) for each in found]
-
-
-def _capabilities(pid: int | str) -> int:
-    """The effective ones (proc(5), CapEff)."""
-    with open(f"/proc/{pid}/status", "rb") as lines:
-        for line in lines:
-            if line.startswith(b"CapEff:"):
-                return int(line.split()[1], 16)
-    return 0
+def _identity(folder: str) -> tuple[int, int]:
+    """Of a folder, by whatever name; (0, 0) where there is none."""
+    try:
+        there = os.stat(folder)
+    except OSError:
+        return 0, 0
+    return there.st_dev, there.st_ino
 
 
 def _variables(config: str, run_dir: str) -> dict[str, str]:
@@ -270,10 +263,11 @@ def _variables(config: str, run_dir: str) -> dict[str, str]:
 
 def _work(listening: socket.socket, agent: int, here: Installation, call: _Call) -> int:
     """A worker's life: until the agent is gone, or a call has failed. Returns its exit status."""
+    database.keep()
     said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    poll = select.poll()
-    for fd in (listening.fileno(), agent):
-        poll.register(fd, select.POLLIN)
+    poll = select.epoll()
+    poll.register(listening.fileno(), select.EPOLLIN | select.EPOLLEXCLUSIVE)  # one call wakes one worker
+    poll.register(agent, select.EPOLLIN)
     for _ in range(_MOST_CALLS):
         connection = None
         while connection is None:
@@ -317,15 +311,18 @@ def _asked(connection: socket.socket, here: Installation) -> tuple[str, list[str
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     words = [os.fsdecode(word) for word in connection.recv(_MOST_BYTES).split(b"\0")[:-1]]
     pid, uid, _ = _ucred(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED_SIZE))
-    caller = _caller(words, pid, uid, here)
-    if caller is None:
+    started = proc.start_time(pid)
+    if len(words) < 7 or words[0] != _PROTOCOL or words[1] not in ("shim", "hook") or uid != 0:
         return None
-    connection.send(_READY)
+    connection.send(_READY)  # it says go while it is looked at
+    caller = _caller(words, pid, started, here)
     connection.settimeout(_GO_S)
     message, ancillary, _, _ = connection.recvmsg(len(_GO), socket.CMSG_SPACE(_UCRED_SIZE))
     # Of the process that says so, not of the one that connected: it may have ended, and its id be another's.
+    # It was there before it was looked at, and is afterwards, so that no other was.
     speakers = [_ucred(data)[0] for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
-    return (words[1], words[6:], caller) if message == _GO and speakers == [pid] else None
+    is_it = message == _GO and speakers == [pid] and proc.start_time(pid) == started
+    return (words[1], words[6:], caller) if is_it and caller is not None else None
 
 
 def _ucred(data: bytes) -> tuple[int, int, int]:
@@ -369,19 +366,16 @@ def _serve(
     return done is not None and done[0] == 0 and here.is_at_home() and not discovery.has_asked()
 
 
-def _caller(words: list[str], pid: int, uid: int, here: Installation) -> Caller | None:
-    """The process that asks; None where its call is not ours to do."""
-    if len(words) < 7 or words[0] != _PROTOCOL or words[1] not in ("shim", "hook") or uid != 0:
-        return None
+def _caller(words: list[str], pid: int, started: int | None, here: Installation) -> Caller | None:
+    """The process that asks, and started then; None where its call is not ours to do."""
     lib, variables, folder = words[2], _variables(words[3], words[4]), words[5]
-    if os.path.realpath(lib) != here.lib or variables != here.environment or not here.is_of(pid):
+    if _identity(lib) != here.lib or variables != here.environment or not here.is_of(pid):
         return None
     if not all(map(os.path.isabs, variables.values())):
         return None
     # What leads to a process's own files leads to ours here.
     if any(path in word for word in (folder, *words[6:]) for path in ("/proc/", "/dev/fd", "/dev/std")):
         return None
-    started = proc.start_time(pid)
     return None if started is None else Caller(pid, started, variables, folder, time.monotonic())
 
 

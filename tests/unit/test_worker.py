@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime import worker
+from xpu_runtime import paths, worker
 from xpu_runtime.ledger.store import Ledger
 
 
@@ -70,3 +70,33 @@ def test_workers_that_cannot_be_killed_are_replaced_once(
     assert told == [("failed", "c", f"{what}: does the driver answer?: start the container again")]
     for each in (forks, said):
         os.close(each)
+
+
+def test_a_call_is_its_callers_who_says_go_itself(run_dir: Path, tmp_path: Path) -> None:
+    """A process that only has the connection of the one that was looked at gets nothing."""
+    here = worker.Installation()
+    words = [worker._PROTOCOL, "hook", str(paths.LIB), "", str(run_dir), "/", "poststop", "{}"]
+    where = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(where)
+        listening.listen()
+        for by_itself in (True, False):
+            client = os.fork()
+            if client == 0:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+                    asking.connect(where)
+                    asking.send(b"".join(word.encode() + b"\0" for word in words))
+                    assert asking.recv(16) == worker._READY
+                    if by_itself or os.fork() == 0:
+                        asking.send(worker._GO)
+                    asking.recv(16)
+                os._exit(0)
+            connection, _ = listening.accept()
+            with connection:
+                asked = worker._asked(connection, here)
+            os.waitpid(client, 0)
+            if by_itself:
+                assert asked is not None
+                assert asked[2].pid == client
+            else:
+                assert asked is None

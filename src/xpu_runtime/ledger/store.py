@@ -15,7 +15,7 @@ import os
 import time
 
 from xpu_runtime import paths
-from xpu_runtime.ledger import events, layout, survivors, waiting
+from xpu_runtime.ledger import database, events, layout, survivors, waiting
 from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError, LedgerErrors, Transaction
@@ -69,11 +69,12 @@ class Ledger:
         create = 0 if self._as_is else os.O_CREAT
         os.close(os.open(self.path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         self._own = layout.own_mark(self.path)
-        self._db = sqlite.connect(self.path, timeout=waiting.left(), isolation_level=None)
-        self._db.execute("PRAGMA synchronous=OFF")
-        self._db.execute("PRAGMA journal_mode=TRUNCATE")
+        self._db = database.connect(self.path)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._db is not None:
+            db, self._db = self._db, None
+            database.done(db, self.path, self._own.inode)
         self.close()
 
     def close(self) -> None:

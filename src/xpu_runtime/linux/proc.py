@@ -14,6 +14,7 @@ from xpu_runtime.value import Value
 #: Of the flags in /proc/PID/stat (include/linux/sched.h).
 _PF_EXITING = 0x4
 _STAT_LIMIT = 4096
+_VIEW = ("ns/mnt", "ns/pid", "ns/user", "ns/cgroup", "root")
 #: States of a process that has ended, even if its parent never waits for it: Z zombie, X and x dead.
 _ENDED = b"ZXx"
 
@@ -63,6 +64,13 @@ def pid_namespace(pid: int | None = None) -> int:
     OSError where the process has ended, or is another user's and we are not root.
     """
     return os.stat(f"/proc/{'self' if pid is None else pid}/ns/pid").st_ino
+
+
+def view(pid: int | None = None) -> list[tuple[int, int]]:
+    """The namespaces and the root folder of `pid`, or of this process: with others a path or a process id
+    means something else there. OSError where it has ended."""
+    found = [os.stat(f"/proc/{'self' if pid is None else pid}/{each}") for each in _VIEW]
+    return [(each.st_dev, each.st_ino) for each in found]
 
 
 def start_time(pid: int) -> int | None:

@@ -304,6 +304,18 @@ class Root:
 
     def _make(self, path: str, mode: int, file_mode: int | None) -> int:
         """The descriptor of `path`; what is missing is made: folders, and a file last if it has a mode."""
+        try:
+            here = self._resolve(path, _FOLDER if file_mode is None else os.O_PATH)
+        except FileNotFoundError:
+            return self._make_missing(path, mode, file_mode)
+        try:
+            self.mounts.refuse_kernel_files(here)
+        except OSError as error:
+            os.close(here)
+            raise OSError(error.errno, error.strerror, path) from None
+        return here
+
+    def _make_missing(self, path: str, mode: int, file_mode: int | None) -> int:
         todo = names_in(path)
         done: list[str] = []
         missing = 0

@@ -57,7 +57,8 @@ _SETFSUID, _SETFSGID, _CAPGET, _CAPSET = {
     "aarch64": (151, 152, 90, 91),
 }.get(os.uname().machine, (-1,) * 4)
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
-_CAPABILITIES_HEAD = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
+_CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITIES_HEAD = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)  # this thread
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -163,6 +164,13 @@ def capget() -> bytes:
     return bytes(data)
 
 
+def effective_capabilities(pid: int) -> bytes:
+    """capget(2): the effective capabilities of process `pid` (0: of this thread), only to be compared."""
+    data = bytearray(24)
+    _syscall("", _CAPGET, struct.pack("=Ii", _CAPABILITY_VERSION_3, pid), shared(data))
+    return bytes(data[0:4] + data[12:16])
+
+
 def capset(capabilities: bytes) -> None:
     """capset(2)."""
     _syscall("", _CAPSET, _CAPABILITIES_HEAD, capabilities)
@@ -193,7 +201,7 @@ def _path(path: str) -> bytes:
 
 def _syscall(path: str, number: int, *arguments: Any) -> int:
     """Passes bytes as a pointer (the kernel only reads them) and numbers as a long."""
-    result = int(_libc_syscall(Long(number), *(Long(a) if isinstance(a, int) else a for a in arguments)))
+    result = int(_libc_syscall(Long(number), *[Long(a) if isinstance(a, int) else a for a in arguments]))
     if result < 0:
         number = _get_errno()
         raise OSError(number, os.strerror(number), path or None)
