@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from xpu_runtime import granting
+from xpu_runtime import candidates, granting
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Slice, Use
@@ -99,7 +99,7 @@ def allocate(inventory: Inventory, config: Config, pod: Pod) -> Allocation | Ref
     # Before the ledger is locked: the backends look at files, and starts wait for the lock.
     choices = {}
     for demand, request in requests.items():
-        choice = granting.candidates(inventory, request, config)
+        choice = candidates.of(inventory, request, config)
         if isinstance(choice, Refusal):
             return choice
         choices[demand] = choice
@@ -159,7 +159,7 @@ class _Placing:
         names = dict(zip((*shape.containers, *shape.init, *shape.sidecars), asked.every))
         able: dict[Shape, list[Candidate]] = {}
         for each, (name, demand) in names.items():
-            left = granting.eligible(self._choices[demand], self._requests[demand], self._config)
+            left = candidates.eligible(self._choices[demand], self._requests[demand], self._config)
             if isinstance(left, Refusal):
                 return _of_container(name, left)
             able[each] = left

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime import paths
+from xpu_runtime import candidates, paths
 from xpu_runtime.errors import ApplyError, DeviceError, XpuError
 from xpu_runtime.ledger import survivors
 from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.refusal import Refusal, Refused
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.limits import choose, enforce
+from xpu_runtime.limits import enforce
 from xpu_runtime.linux import cgroups
 from xpu_runtime.placement.available import Candidate
 from xpu_runtime.placement.container import place
-from xpu_runtime.request import require
 from xpu_runtime.request.request import Request
-from xpu_runtime.request.units import Memory, parse_memory
+from xpu_runtime.request.units import parse_memory
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors import inventory as node
-from xpu_runtime.vendors.inventory import Device, Inventory
+from xpu_runtime.vendors.inventory import Inventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,101 +32,13 @@ if TYPE_CHECKING:
     from xpu_runtime.linux.proc import Caller
 
 
-def candidates(inventory: Inventory, request: Request, config: Config) -> list[Candidate] | Refusal:
-    """The devices to choose from, each with what holds its limits or why it cannot serve."""
-    if not inventory.devices:
-        return Refusal("no-device", node.why_empty(inventory))
-    devices: list[Device] = []
-    if request.choice == "list":
-        for selector in request.selectors:
-            device = node.find(inventory, selector)
-            if device is None:
-                why = node.why_not_found(inventory, selector)
-                return Refusal("unknown-device", f"{request.choice_from} names {selector!r}, {why}")
-            if device in devices:
-                return Refusal(
-                    "unknown-device", f"{request.choice_from} names {device.label} twice, by {selector!r} too"
-                )
-            if request.vendor not in ("", device.vendor):
-                return Refusal(
-                    "unknown-device",
-                    f"{request.choice_from} names {selector!r}, which is a device of {device.vendor}: "
-                    "list it in XPU_VISIBLE_DEVICES",
-                )
-            devices.append(device)
-    else:
-        devices = _of_one_vendor(inventory, request)
-        if not devices:
-            return Refusal("no-device", _no_device_of(inventory, request))
-    return [_candidate(inventory, device, request, config) for device in devices]
-
-
-def _of_one_vendor(inventory: Inventory, request: Request) -> list[Device]:
-    """The devices for a request that lists none: one vendor's, for a program is made for one.
-
-    Whose, XPU_REQUIRE says with `vendor`, else the image's variables; else it is the node's first devices'.
-    """
-    vendors = list(dict.fromkeys(device.vendor for device in inventory.devices))
-    if require.names_vendor(request.requirements):
-        # Of a vendor that is not allowed, each device then says so.
-        vendors = require.vendors(request.requirements, vendors) or vendors
-    elif request.vendor:
-        vendors = [request.vendor]
-    return [device for device in inventory.devices if device.vendor == vendors[0]]
-
-
-def _no_device_of(inventory: Inventory, request: Request) -> str:
-    others = ", ".join(dict.fromkeys(device.vendor for device in inventory.devices))
-    why = f" ({'; '.join(inventory.problems)})" if inventory.problems else ""
-    return (
-        f"the image asks for {request.vendor.upper()} devices, and this node has only {others} ones{why}; "
-        f"XPU_REQUIRE=vendor={inventory.devices[0].vendor} asks for those"
-    )
-
-
-def _candidate(inventory: Inventory, device: Device, request: Request, config: Config) -> Candidate:
-    default, _ = unasked(device, config, request) if choose.takes_default(request) else (None, "")
-    if default is not None and not request.memory:
-        held, reason = choose.holding(inventory, device, request.replace(memory=(Memory(default),)), config)
-    else:
-        held, reason = choose.holding(inventory, device, request, config)
-    reasons = [reason] if reason else []
-    if request.requirements:
-        unmet = require.unmet(request.requirements, inventory.facts(device))
-        reasons = [unmet, *reasons] if unmet else reasons
-    if config.policy_devices is not None and not node.lists(config.policy_devices, device):
-        reasons.insert(0, "policy.devices does not list it")
-    if device.fault is not None:
-        reasons.insert(0, f"not healthy: {device.fault}")
-    maximum = None
-    if config.policy_max_memory is not None and not (request.privileged or request.decided):
-        maximum = parse_memory(config.policy_max_memory).on(device.memory_bytes)
-    return Candidate(device, "; and ".join(reasons) or None, held, maximum, default)
-
-
-def unasked(device: Device, config: Config, request: Request) -> tuple[int | None, str]:
-    """What a container gets of `device` that sets no XPU_MEM, in bytes, and where that is configured.
-
-    (None, "") for the whole device, which a default or a maximum that is no less than it means as well.
-    """
-    if request.decided:
-        return None, ""
-    amounts = []
-    if config.defaults_memory is not None:
-        amounts.append((parse_memory(config.defaults_memory).on(device.memory_bytes), "defaults.memory"))
-    if config.policy_max_memory is not None and not request.privileged:
-        amounts.append((parse_memory(config.policy_max_memory).on(device.memory_bytes), "policy.max_memory"))
-    least = min(amounts, default=(device.memory_bytes, ""))
-    return least if least[0] < device.memory_bytes else (None, "")
-
-
 def decide(
     inventory: Inventory, request: Request, config: Config, ledger: Ledger
 ) -> tuple[Slice, ...] | Refusal:
     """What the request, which is `resolved`, would get by what the ledger for it has; changes nothing."""
     if request.choice == "none":
         return ()
-    choice = candidates(inventory, request, config)
+    choice = candidates.of(inventory, request, config)
     if isinstance(choice, Refusal):
         return choice
     if request.of_pod is not None:
@@ -193,7 +104,7 @@ def placed(
 ) -> tuple[Slice, ...] | Refusal:
     """The slices of a request on some of these candidates, beside what `uses` says others have; `ledger`,
     which is locked, says what counts to the request's quotas."""
-    left = eligible(choice, request, config)
+    left = candidates.eligible(choice, request, config)
     if isinstance(left, Refusal):
         return left
     found = _place(request, left, uses, config)
@@ -211,11 +122,11 @@ def placed(
 
 
 def _place(
-    request: Request, candidates: list[Candidate], uses: dict[str, Use], config: Config
+    request: Request, choice: list[Candidate], uses: dict[str, Use], config: Config
 ) -> tuple[Slice, ...] | Refusal:
     return place(
         request,
-        candidates,
+        choice,
         uses,
         policy=request.policy or config.placement_policy,
         oversubscribe=config.oversubscribe_memory,
@@ -224,7 +135,6 @@ def _place(
 
 
 def _as_proposed(request: Request, nearest: dict[str, str]) -> Request:
-    from xpu_runtime.request.units import parse_memory
 
     return request.replace(
         memory=tuple(parse_memory(each) for each in nearest["XPU_MEM"].split(",")),
@@ -233,32 +143,12 @@ def _as_proposed(request: Request, nearest: dict[str, str]) -> Request:
     )
 
 
-def eligible(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:
-    """The candidates that marks on devices leave, and Refusal where `all` of them are too many.
-
-    The marks are looked at under the ledger's lock, so that who drains a device and then has had the lock
-    knows that nobody gets it any more.
-    """
-    if request.reservation is not None or os.path.lexists(paths.state_dir()):
-        from xpu_runtime.placement.marks import unmarked  # most nodes have no marks
-
-        left = unmarked(choice, request)
-        if isinstance(left, Refusal):
-            return left
-        choice = left
-    maximum = config.policy_max_count
-    if request.choice == "all" and not request.privileged and maximum is not None and len(choice) > maximum:
-        text = f"all {len(choice)} devices are requested, and policy.max_count allows {maximum}"
-        return Refusal("not-eligible", text)
-    return choice
-
-
 def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant, name: str) -> Grant:
     """Books a grant for the container described by `wanted`, which its engine calls `name` ("": not known),
     and whose request is `resolved`; Refused says why there is none."""
     refusals: list[Refusal] = []
     # Before the ledger is locked: the backends look at files, and other starts wait for the lock.
-    choice = candidates(inventory, request, config)
+    choice = candidates.of(inventory, request, config)
 
     with ledger_for(request) as ledger:
 
@@ -347,7 +237,7 @@ def _without_cgroup(inventory: Inventory, granted: Grant, request: Request, conf
         device = node.find(inventory, slice_.device_uuid)
         if device is None:
             raise DeviceError(f"device {slice_.device_uuid} is no longer there", "see `xpu devices`")
-        candidate = _candidate(inventory, device, request, config)
+        candidate = candidates.of_device(inventory, device, request, config)
         if candidate.reason is not None:
             raise Refused(Refusal("not-eligible", f"{device.label}: {candidate.reason}"))
         slices.append(slice_.replace(holding=candidate.holding))

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from xpu_runtime import granting
+from xpu_runtime import candidates
 from xpu_runtime.cli import giving_back
 from xpu_runtime.cli.terminal.table import (
     json_option,
@@ -196,7 +196,7 @@ def _turns_of_others(slice_: Slice, others: Sequence[Slice]) -> list[str]:
 def _unasked(inventory: Inventory, config: Config, slice_: Slice, request: Request) -> str:
     device = find(inventory, slice_.device_uuid)
     if slice_.limited and device is not None:
-        _, origin = granting.unasked(device, config, request)
+        _, origin = candidates.unasked(device, config, request)
         amount = show(slice_.memory_bytes)
         return f"XPU_MEM is not set: {amount} of GPU {slice_.device_index} comes from {origin}"
     alone = " (a device is shared only where XPU_MEM is set)" if slice_.cores is not None else ""
