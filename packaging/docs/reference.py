@@ -1,4 +1,4 @@
-"""Writes the parts of docs/reference/ that the code knows: reference.py [--check]
+"""Writes the parts of the pages that the code knows: reference.py [--check]
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page; PARTS has who writes
 it. With --check nothing is written, and a part that is not what it would be is an error (lint).
@@ -10,27 +10,26 @@ import inspect
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 
 import click
 
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-_FOLDER = os.path.join(_REPOSITORY, "docs/reference")
+_PAGES = ("ARCHITECTURE.md", "docs/reference/commands.md", "docs/reference/configuration.md")
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(is_check: bool) -> int:
     stale = []
-    for name in sorted(os.listdir(_FOLDER)):
-        if not name.endswith(".md"):
-            continue
-        path = os.path.join(_FOLDER, name)
+    for name in _PAGES:
+        path = os.path.join(_REPOSITORY, name)
         with open(path, encoding="utf-8") as file:
             text = file.read()
         made = _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]().strip()}\n\n{part[3]}", text)
         if made == text:
             continue
-        stale.append(f"docs/reference/{name}")
+        stale.append(name)
         if not is_check:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(made)
@@ -101,7 +100,20 @@ def _configuration() -> str:
         return f"```yaml\n{file.read()}```"
 
 
-PARTS: dict[str, Callable[[], str]] = {"commands": _commands, "configuration": _configuration}
+def _layers() -> str:
+    """The order that packaging/lint checks, as a picture."""
+    with open(os.path.join(_REPOSITORY, "pyproject.toml"), "rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["xpu_runtime"])
+    # Nothing but errors, paths and the like is below `linux`.
+    shown = layers[: layers.index("linux") + 1]
+    rows = [" › ".join(shown[at : at + 4]).replace(" | ", ", ") for at in range(0, len(shown), 4)]
+    boxes = [f'    row{number}["{row}"]' for number, row in enumerate(rows)]
+    chain = " --> ".join(f"row{number}" for number in range(len(rows)))
+    return "\n".join(["```mermaid", "flowchart TD", *boxes, f"    {chain}", "```"])
+
+
+PARTS: dict[str, Callable[[], str]] = {"commands": _commands, "configuration": _configuration, "layers": _layers}
 
 if __name__ == "__main__":
     sys.exit(main("--check" in sys.argv[1:]))

@@ -1,7 +1,7 @@
 """The engines whose configuration we know: a module each, with the same few names.
 
-A new engine is one new file or folder here. Its functions say of which files the text should become what, and
-write nothing; textfile.py, below this layer, does the reading and writing.
+A new engine is one new file or folder here. Its functions say of which files the text should become what,
+and write nothing; textfile.py, below this layer, does the reading and writing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""NVIDIA: GPUs and their MIG devices, asked of NVML, and the driver's files for containers.
+"""NVIDIA: GPUs and their MIG devices, asked of NVML (nvml.py), and the driver's files for containers.
 
-Never imported on a warm start: what a container needs is in the inventory.
+search.py knows where hosts keep the driver's libraries, driver_files.py which files there are, examine.py
+what `xpu doctor` says of them. Never imported on a warm start: what a container needs is in the inventory.
 """
 
 from __future__ import annotations
