@@ -113,7 +113,11 @@ def _layers() -> str:
     return "\n".join(["```mermaid", "flowchart TD", *boxes, f"    {chain}", "```"])
 
 
-PARTS: dict[str, Callable[[], str]] = {"commands": _commands, "configuration": _configuration, "layers": _layers}
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": _commands,
+    "configuration": _configuration,
+    "layers": _layers,
+}
 
 if __name__ == "__main__":
     sys.exit(main("--check" in sys.argv[1:]))
