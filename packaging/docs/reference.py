@@ -107,7 +107,7 @@ def _layers() -> str:
     (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["xpu_runtime"])
     # Nothing but errors, paths and the like is below `linux`.
     shown = layers[: layers.index("linux") + 1]
-    rows = [" › ".join(shown[at : at + 4]).replace(" | ", ", ") for at in range(0, len(shown), 4)]
+    rows = [" > ".join(shown[at : at + 4]).replace(" | ", ", ") for at in range(0, len(shown), 4)]
     boxes = [f'    row{number}["{row}"]' for number, row in enumerate(rows)]
     chain = " --> ".join(f"row{number}" for number in range(len(rows)))
     return "\n".join(["```mermaid", "flowchart TD", *boxes, f"    {chain}", "```"])
