@@ -11,6 +11,8 @@ index, the index, the modules' codes. The index has for each name: whether it is
 its code begins and ends, and the checksum of that.
 """
 
+from __future__ import annotations
+
 import marshal
 import sys
 
@@ -20,24 +22,30 @@ _HERE = __file__.rpartition("/")[0]
 #: Of this form of the file, and of the code in it; a checksum is another one with another number.
 _FORMAT = 2 + int(BUILD or "0", 16)
 _HEAD, _SUM = 16, 8
-#: Bytes; it has 0.7 MB.
-_LARGEST = 16 << 20
+#: Bytes of the index; it has 8 KiB.
+_LARGEST = 1 << 20
 
 
 class Bundle:
     """A finder and loader (importlib.abc) of the modules in the file."""
 
-    def __init__(self, index, codes):
+    def __init__(self, index, fd, begins):
+        """`fd` stays open; the codes begin there."""
         self._index = index
-        self._codes = codes
+        self._fd = fd
+        self._begins = begins
+        self._codes = {}
 
     def find_spec(self, name, path=None, target=None):
         found = self._index.get(name)
         if found is None:
             return None
         is_package, file, begin, end, checksum = found
-        if _checksum(self._codes[begin:end]) != checksum:
+        # A start needs a part of it: to read all of it took half a millisecond for each interpreter.
+        code = sys.modules["posix"].pread(self._fd, end - begin, self._begins + begin)
+        if _checksum(code) != checksum:
             return None
+        self._codes[name] = code
         # The type is ModuleSpec (importlib.machinery), which costs an import.
         spec = type(sys.__spec__)(name, self, origin=f"{_HERE}/{file}", is_package=is_package)
         spec.has_location = True
@@ -50,8 +58,7 @@ class Bundle:
         return None
 
     def get_code(self, name):
-        _, _, begin, end, _ = self._index[name]
-        return marshal.loads(self._codes[begin:end])  # noqa: S302 - ours
+        return marshal.loads(self._codes.pop(name))  # noqa: S302 - ours
 
     def exec_module(self, module):
         exec(self.get_code(module.__name__), module.__dict__)  # noqa: S102 - ours
@@ -79,15 +86,16 @@ def whole(modules):
 def install():
     """Puts the bundle in front of the other finders."""
     try:
+        posix = sys.modules["posix"]
         path = f"{_HERE}/start.bundle"
-        there = sys.modules["posix"].stat(path)
-        if there.st_mode >> 12 != 8 or there.st_size > _LARGEST:  # to open a FIFO would wait for its writer
+        if posix.stat(path).st_mode >> 12 != 8:  # to open a FIFO would wait for its writer
             return
-        with open(path, "rb") as file:
-            content = memoryview(file.read())
-        end = _HEAD + int.from_bytes(content[4 + _SUM : _HEAD], "little")
-        if content[:4] == _magic() and content[4 : 4 + _SUM] == _checksum(content[_HEAD:end]):
-            index = marshal.loads(content[_HEAD:end])  # noqa: S302 - written by precompile.py
-            sys.meta_path.insert(0, Bundle(index, content[end:]))
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+        head = posix.pread(fd, _HEAD, 0)
+        size = int.from_bytes(head[4 + _SUM :], "little")
+        listed = posix.pread(fd, size, _HEAD) if head[:4] == _magic() and size < _LARGEST else b""
+        if listed and head[4 : 4 + _SUM] == _checksum(listed):
+            index = marshal.loads(listed)  # noqa: S302 - written by precompile.py
+            sys.meta_path.insert(0, Bundle(index, fd, _HEAD + size))
     except Exception:  # noqa: S110 - whatever it is, the modules are there one by one
         pass
