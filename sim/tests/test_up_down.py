@@ -226,7 +226,7 @@ def test_the_commands_say_what_they_did_and_what_to_do_next(
 
     assert "Up: nothing" in run("list")
     output = run("up", "--topology", "2xT4").splitlines()
-    assert "2xT4: 2 devices with driver 615.36.02 (CUDA 13.4) is up" in output[0]
+    assert "2xT4 is up: 2 devices with driver 615.36.02 (CUDA 13.4), driver root" in output[0]
     assert "xpu devices" in output[-1]
     assert "is already up" in run("up", "--topology", "2xT4")
     assert "Up: 2xT4" in run("list")

@@ -56,9 +56,10 @@ def up(topology: str, force: bool) -> None:
 
     before = simulator.status()
     state = simulator.up(topology, force=force)
-    what = f"{state.topology}: {state.gpus} device{'s' if state.gpus > 1 else ''}"
     news = "is already up" if before == state else "is up"
-    click.echo(f"{what} with driver {state.driver} (CUDA {state.cuda}) {news}, driver root {state.root}")
+    devices = f"{state.gpus} device{'s' if state.gpus > 1 else ''}"
+    driver = f"driver {state.driver} (CUDA {state.cuda})"
+    click.echo(f"{state.topology} {news}: {devices} with {driver}, driver root {state.root}")
     click.echo("see the devices with `xpu devices`, end the simulation with `xpu sim down`")
 
 
