@@ -1,6 +1,7 @@
 """Tests that cost minutes are left out while what they protect is as it was when they passed.
 
-They need clean distributions, a machine in qemu, a Kubernetes of their own or an emulator. `make test-all`
+They need clean distributions, a machine in qemu, a Kubernetes of their own or an emulator, or measure C for
+minutes that only C and the simulator can change. `make test-all`
 (pytest --all) runs them whatever has changed, and writes down in tests/passed.json which content of the files
 below they have passed with; that file is committed. `make test` runs those whose files differ from it, and
 says of the others since when nothing has changed. What is written down is of content and not of a machine, so
@@ -27,10 +28,18 @@ from . import REPOSITORY
 PASSED = REPOSITORY / "tests" / "passed.json"
 _PACKAGES = ("Makefile", "setup.py", "pyproject.toml", "config", "hooks", "packaging")
 _ENGINES = ("src/xpu_runtime/engines", "src/xpu_runtime/oci", "src/xpu_runtime/start", "native/launcher")
+_NATIVE = ("Makefile", "native", "sim", "src/xpu_runtime/limits", "src/xpu_runtime/linux")
 #: What each folder, or file, alone protects: its own tests and tests/support besides. What other tests would
 #: find too is not here.
 PROTECTS = {
-    "tests/distributions": (*_PACKAGES, *_ENGINES, "src/xpu_runtime/kubernetes/node_setup"),
+    "tests/account": _NATIVE,
+    "tests/bench": (*_NATIVE, "bench", "packaging", "src/xpu_runtime/vendors", "src/xpu_runtime/delivery"),
+    "tests/distributions": (
+        *_PACKAGES,
+        *_ENGINES,
+        *("src/xpu_runtime/kubernetes/node_setup", "docs/tutorials", "docs/how-to"),
+    ),
+    "tests/interposer": _NATIVE,
     "tests/machine": (
         *_PACKAGES,
         *_ENGINES,
