@@ -8,7 +8,7 @@
 #   make check   its set-up, then lint and unit tests: two to four minutes, and no engine
 #   make deps    what building needs: Debian packages (as root), Python packages below build/
 #   make         builds; like install, it takes what is there and installs nothing on this machine
-#   make docs    the site of docs/, into build/site
+#   make docs    the site of docs/, into build/site; make pictures: its pictures, anew
 #   make deb     the Debian packages, into dist/ (ARCH=arm64: cross-built)
 #   make rpm     the rpms, into dist/ (ARCH=aarch64: cross-built)
 #   make image   the container image for Kubernetes, into dist/, of the Debian package; as root
@@ -249,6 +249,12 @@ test-kubernetes: packages-kubernetes $(BUILD)/venv.stamp root
 docs: $(BUILD)/venv.stamp
 	@PYTHONPATH=src $(VENV)/bin/python packaging/docs/reference.py
 	@packaging/docs/build $(VENV)
+
+# The pictures of the pages, from what the product prints and serves now: docs/assets/.
+.PHONY: pictures
+pictures: packages-engine $(BUILD)/venv.stamp root
+	@packaging/install-packages chromium
+	@$(VENV)/bin/python packaging/docs/pictures.py $(ROOT)
 
 # Says whether NVIDIA has newer headers than the tests use; no fault of anybody's, so it always succeeds.
 .PHONY: newer-headers
