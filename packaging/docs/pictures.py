@@ -1,12 +1,13 @@
 """The pictures of the pages, from real output: `make pictures`, or pictures.py PREFIX.
 
 A docker of its own starts containers on two simulated cards; what `xpu agent` serves to browsers is taken by
-headless Chromium, light and dark, and what `xpu top` draws on a terminal becomes an SVG. As root; two minutes,
-as the page shows how the time went by.
+headless Chromium, light and dark, and what `xpu top` draws on a terminal becomes an SVG. As root, in two
+minutes, as the page shows how the time went by.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import time
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
-from demo import FOLDER, Demo  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.text import Text  # noqa: E402
+
+from demo import FOLDER, Demo  # noqa: E402
 
 _DOCS = os.path.join(HERE, "..", "..", "docs", "assets")
 _ADDRESS = "127.0.0.1:9477"
@@ -77,7 +79,7 @@ class Pictures(Demo):
             ["script", "-qec", f"stty cols 100; {self.xpu} top --once", "/dev/null"],
             env={**self.environ, "TERM": "xterm-256color"}, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        console = Console(record=True, width=100, file=open(os.devnull, "w", encoding="utf-8"))
+        console = Console(record=True, width=100, file=io.StringIO())
         console.print(Text.from_ansi(shown.stdout.replace("\r", "")))
         console.save_svg(f"{_DOCS}/top.svg", title="xpu top")
 
