@@ -140,7 +140,7 @@ def test_silent_and_slow_clients_hold_up_neither_the_socket_nor_the_agent(
     assert answer(path)[0] == 200
     # What makes the page has come besides; the others wait in the kernel.
     assert len(os.listdir(f"/proc/{serving}/fd")) <= before + 8 + 2
-    # Of the port's own clients the eight that were first have their seconds, and then it goes on.
+    # Of the port's own clients the one that has said nothing for longest makes way.
     assert answer(port)[0] == 200
     for each in silent:
         each.close()

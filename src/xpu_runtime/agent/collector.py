@@ -1,7 +1,8 @@
-"""Makes pages in a process of its own, asked for by one that must not wait (linux/bounded.py).
+"""What is served, made in a process of its own, asked for by one that must not wait (linux/bounded.py).
 
 It is started when it is first asked, and ended when nobody has asked for a while, or after an hour: what a
-driver's library loses of its memory comes back. What it makes is not known here.
+driver's library loses of its memory comes back. One thing is made after the other, each once for all who wait
+for it, and a sample for the history where one is due. What it makes is not known here.
 """
 
 from __future__ import annotations
@@ -9,66 +10,135 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+from xpu_runtime.agent.history import SAMPLE, History
+from xpu_runtime.http_message import Answer, text
+from xpu_runtime.http_server import Reply
 from xpu_runtime.linux.bounded import Asked
+from xpu_runtime.value import Value
 
 #: It is ended when nobody has asked for so many seconds, and after the first answer when it is so old.
 _IDLE_S = 300.0
 _OLDEST_S = 3600.0
+#: An answer serves all who ask within so many seconds.
+_FRESH_S = 1.0
 
 #: Called in the process; what it returns makes a page, of what is asked.
 Make = Callable[[], Callable[[bytes], bytes]]
 
 
+class Page(Value):
+    """What the process makes when it is asked `question`."""
+
+    question: bytes
+    content_type: str
+    #: What is done with that, and answered of it; None: it is answered as it is.
+    taken: Callable[[bytes], bytes] | None = None
+    #: What is answered where nothing was made, of the reason; None: that, with status 503.
+    missing: Callable[[str], bytes] | None = None
+
+    def answer(self, content: bytes, error: str) -> Answer:
+        """What everybody is told of that."""
+        if not error:
+            return Answer(200, self.content_type, self.taken(content) if self.taken else content)
+        if self.missing is None:
+            return text(503, error)
+        return Answer(200, self.content_type, self.missing(error))
+
+
 class Collector:
-    """One process at a time, and what it has answered."""
+    """One process at a time, and those who wait for it."""
 
     #: Seconds for an answer. Prometheus itself waits for 10, and what is told without one takes some as well.
     longest_s = 7.0
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, history: History) -> None:
         """`make` is called in the process, once, and what it returns for each question: XpuError of both."""
         self._asked = Asked(lambda: _pages(make))
+        self._history = history
         self._started = 0.0
         #: When a process that nobody asks is to be closed; None: it is at work, or there is none.
-        self.idle_until: float | None = None
+        self._idle_until: float | None = None
+        self._is_asked = False
+        #: What is made now; None: nothing, or a sample.
+        self._page: Page | None = None
+        #: Those who wait, by what for; who has waited longest first.
+        self._waiting: dict[Page, list[Reply]] = {}
+        #: When it was made, and the answer.
+        self._fresh: dict[Page, tuple[float, Answer]] = {}
 
     @property
     def until(self) -> float | None:
-        """When an answer is given up (time.monotonic); None: nothing was asked."""
-        return self._asked.until
+        """When there is something to do at the latest (time.monotonic); None: when somebody asks."""
+        sample = None if self._is_asked else self._history.due
+        due = (self._asked.until, self._idle_until, sample)
+        return min((each for each in due if each is not None), default=None)
 
     def fileno(self) -> int | None:
-        """Readable when there is something to `answer`; None: there is no process."""
+        """Readable when there is something to do; None: there is no process."""
         return self._asked.fileno()
 
-    def ask(self, question: bytes) -> int | None:
-        """Asks, unless an answer is due already; as `fileno`, where None: it cannot be asked."""
-        before = self._asked.pid
-        self._asked.ask(question, self.longest_s)
-        if self._asked.pid != before:
-            self._started = time.monotonic()
-        self.idle_until = None
-        return self.fileno()
+    def ask(self, page: Page, reply: Reply) -> None:
+        """Answers now, where that was made a moment ago, or once it is made."""
+        found = self._fresh.get(page)
+        if found is not None and time.monotonic() - found[0] < _FRESH_S:
+            reply(found[1])
+        else:
+            self._waiting.setdefault(page, []).append(reply)
+            self.step()
 
-    def answer(self) -> tuple[bytes, str] | None:
-        """The page, or why there is none; None: it is not there yet."""
-        answer = self._asked.answer()
-        if answer is None:
-            return None
-        now = time.monotonic()
-        if self.fileno() is not None and now - self._started > _OLDEST_S:
+    def step(self) -> None:
+        """Does what there is to do; waits for nothing."""
+        if self._idle_until is not None and time.monotonic() >= self._idle_until:
             self.close()
-        self.idle_until = None if self.fileno() is None else now + _IDLE_S
-        if answer.hung:
-            return b"", f"the figures are not known (does the driver answer?): {answer.why}"
-        if answer.died:
-            return b"", f"the figures are not known: {answer.why}"
-        return (b"", answer.why) if answer.error else (answer.values[0], "")
+        while self._is_asked or self._ask():
+            answer = self._asked.answer()
+            if answer is None:
+                return
+            error = answer.why if answer.error else ""
+            if answer.hung or answer.died:
+                why = "are not known (does the driver answer?)" if answer.hung else "are not known"
+                error = f"the figures {why}: {error}"
+            self._answered(b"" if error else answer.values[0], error)
 
     def close(self) -> None:
         """Ends the process; one that hangs in the driver ends when that lets it."""
-        self.idle_until = None
+        self._idle_until = None
         self._asked.close()
+
+    def _ask(self) -> bool:
+        """Asks for what is waited for longest, or for a sample where one is due; whether there is any."""
+        self._page = next(iter(self._waiting), None)
+        due = self._history.due
+        if self._page is None and (due is None or time.monotonic() < due):
+            return False
+        before = self._asked.pid
+        self._asked.ask(self._page.question if self._page else SAMPLE, self.longest_s)
+        if self._asked.pid != before:
+            self._started = time.monotonic()
+        self._is_asked, self._idle_until = True, None
+        return True
+
+    def _answered(self, content: bytes, error: str) -> None:
+        self._is_asked = False
+        now = time.monotonic()
+        if self.fileno() is not None and now - self._started > _OLDEST_S:
+            self.close()
+        self._idle_until = None if self.fileno() is None else now + _IDLE_S
+        if self._page is not None:
+            self._tell(self._page, content, error)
+        elif error:
+            self._history.missed()
+        else:
+            self._history.taken(content)
+        if error and self.fileno() is None:  # who waits for something else would wait as long
+            for page in list(self._waiting):
+                self._tell(page, b"", error)
+
+    def _tell(self, page: Page, content: bytes, error: str) -> None:
+        answer = page.answer(content, error)
+        self._fresh[page] = time.monotonic(), answer
+        for reply in self._waiting.pop(page):
+            reply(answer)
 
 
 def _pages(make: Make) -> Callable[[bytes], Iterator[bytes]]:

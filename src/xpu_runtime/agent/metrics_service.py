@@ -9,25 +9,27 @@ from __future__ import annotations
 import grp
 import ipaddress
 import os
+import select
 import socket
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
 from xpu_runtime import paths
 from xpu_runtime.agent.beside import AGAIN_S, Beside
-from xpu_runtime.agent.collector import Collector, Make
+from xpu_runtime.agent.collector import Collector, Make, Page
 from xpu_runtime.agent.history import History
-from xpu_runtime.agent.page import Page
-from xpu_runtime.agent.scrapes import FromCollector, Listener, Pages, Server, local_hosts, response
+from xpu_runtime.agent.page import BrowserPage
 from xpu_runtime.config.defaults import Config
+from xpu_runtime.http_message import JSON, METRICS, Answer, Request, text
+from xpu_runtime.http_server import Listener, Reply, Server, bound
 
 SOCKET = "metrics.sock"
 #: What the collector is asked; besides, for a sample.
-METRICS, DATA = b"metrics", b"data"
-#: Prometheus' text format.
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_JSON = "application/json"
-_BACKLOG = 16
+FIGURES, DATA = b"metrics", b"data"
+#: Connections at once of each listener: those of a port that everybody reaches take none of the socket's.
+_MOST_CLIENTS = 8
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 def metrics_service(
@@ -44,10 +46,11 @@ def _serve(
     """The serving process's whole life."""
     # Without a port hardly anybody looks, and the driver is left alone until somebody does.
     history = History(timed=config.metrics_listen is not None)
-    server = Server(Collector(make), _pages(history, unread, log), history)
-    waiting: list[Callable[[], Listener]] = [lambda: _on_socket(config.metrics_group, log)]
+    collector, server = Collector(make, history), Server()
+    answer = _answers(collector, history, unread, log)
+    waiting: list[Callable[[], Listener]] = [lambda: _on_socket(config.metrics_group, answer, log)]
     if config.metrics_listen:
-        waiting.append(lambda: _on_port(config))
+        waiting.append(lambda: _on_port(config, answer))
     told: set[str] = set()
     while True:
         for bind in list(waiting):
@@ -59,27 +62,48 @@ def _serve(
                 if why not in told:
                     told.add(why)
                     log(f"{why}; it is tried again each {AGAIN_S:.0f} s")
-        server.step(AGAIN_S if waiting else None)
+        again = time.monotonic() + AGAIN_S if waiting else None
+        due = [each for each in (again, server.until, collector.until) if each is not None]
+        left = max(0.0, min(due) - time.monotonic()) if due else None
+        ready = [each for each in (server.fileno(), collector.fileno()) if each is not None]
+        select.select(ready, [], [], left)
+        collector.step()
+        server.step(0)
 
 
-def _pages(history: History, unread: Callable[[str], bytes], log: Callable[[str], None]) -> Pages:
+#: What a listener calls.
+_Answers = Callable[[Request, Reply], None]
+
+
+def _answers(
+    collector: Collector, history: History, unread: Callable[[str], bytes], log: Callable[[str], None]
+) -> _Answers:
     def missing(why: str) -> bytes:
         """Not an error, with which Prometheus would take the agent for gone."""
         return f"# {why}\n".encode() + unread(why)
 
-    found: dict[str, FromCollector | Callable[[], bytes]] = {
-        "/metrics": FromCollector(METRICS, _METRICS_TYPE, missing=missing),
-        "/data.json": FromCollector(DATA, _JSON, history.taken),
-        "/history.json": lambda: response("200 OK", _JSON, history.json()),
+    made = {
+        "/metrics": Page(FIGURES, METRICS, missing=missing),
+        "/data.json": Page(DATA, JSON, history.taken),
     }
+    at_hand = {"/history.json": lambda: Answer(200, JSON, history.json())}
     try:
-        found["/"] = Page().response
+        at_hand["/"] = BrowserPage().answer
     except OSError as error:  # no reason to serve no metrics
         log(f"there is no page for browsers: {error}")
-    return found
+
+    def answer(request: Request, reply: Reply) -> None:
+        if request.path in made:
+            collector.ask(made[request.path], reply)
+        elif request.path in at_hand:
+            reply(at_hand[request.path]())
+        else:
+            reply(text(404, f"there is only {', '.join((*made, *at_hand))}"))
+
+    return answer
 
 
-def _on_socket(group: str | None, log: Callable[[str], None]) -> Listener:
+def _on_socket(group: str | None, answer: _Answers, log: Callable[[str], None]) -> Listener:
     """The socket in the run folder, for root and `group`; OSError. The caller's agent has the run folder's
     lock: a socket that is there is a dead one's."""
     path = paths.in_run_dir(SOCKET)
@@ -101,28 +125,35 @@ def _on_socket(group: str | None, log: Callable[[str], None]) -> Listener:
             os.chmod(path, 0o660)
         except KeyError:
             log(f"metrics.group: there is no group {group}: only root can read {path}")
-    return _listening(listening)
+    return Listener(listening, answer, connections=_MOST_CLIENTS)
 
 
-def _on_port(config: Config) -> Listener:
+def _on_port(config: Config, answer: _Answers) -> Listener:
     """OSError where the address is in use, or not (yet) this machine's."""
-    where = config.metrics_listen or ""
-    address, _, port = where.rpartition(":")
+    address, _, port = (config.metrics_listen or "").rpartition(":")
     address = address.strip("[]")
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((address, int(port)))
-    except OSError as error:
-        listening.close()
-        raise OSError(error.errno, error.strerror, where) from None
     # Whatever is allowed to be reached by others: only this machine reaches a loopback address.
     is_local = ipaddress.ip_address(address).is_loopback
-    return _listening(listening, local_hosts(address) if is_local else None)
+    hosts = (*_LOCAL, f"[{address}]" if ":" in address else address)
+    checked = _for_hosts(hosts, answer) if is_local else answer
+    return Listener(bound(address, int(port)), checked, connections=_MOST_CLIENTS)
 
 
-def _listening(listening: socket.socket, hosts: tuple[str, ...] | None = None) -> Listener:
-    listening.setblocking(False)
-    listening.listen(_BACKLOG)
-    return Listener(listening, hosts)
+def _for_hosts(hosts: tuple[str, ...], answer: _Answers) -> _Answers:
+    """Answers who asks for one of those names. A page on the web can have a browser on this machine ask for
+    names of its own that lead here (DNS rebinding), and would read the answer."""
+
+    def checked(request: Request, reply: Reply) -> None:
+        named = request.fields.get("host", [])
+        if len(named) == 1 and without_port(named[0]).lower() in hosts:
+            answer(request, reply)
+        else:
+            reply(text(403, "ask for localhost"))
+
+    return checked
+
+
+def without_port(host: str) -> str:
+    """`[::1]:9402` is `[::1]`."""
+    end = host.find("]")
+    return host[: end + 1] if end >= 0 else host.partition(":")[0]

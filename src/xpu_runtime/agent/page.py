@@ -10,13 +10,13 @@ import functools
 import os
 import re
 
-from xpu_runtime.agent.scrapes import response
+from xpu_runtime.http_message import Answer
 
 _FILE = os.path.join(os.path.dirname(__file__), "page.html")
 _TYPE = "text/html; charset=utf-8"
 
 
-class Page:
+class BrowserPage:
     """OSError where the file is missing. As it was when the agent was started: an installation may replace
     it, and what it asks for besides."""
 
@@ -24,11 +24,10 @@ class Page:
         with open(_FILE, "rb") as file:
             self._content = file.read()
 
-    def response(self) -> bytes:
-        """The whole answer, head and body."""
-        return response(
-            "200 OK", _TYPE, self._content, f"Content-Security-Policy: {_policy(self._content)}\r\n"
-        )
+    def answer(self) -> Answer:
+        """It, and what the browser is told."""
+        policy = f"Content-Security-Policy: {_policy(self._content)}"
+        return Answer(200, _TYPE, self._content, (policy,))
 
 
 @functools.lru_cache(maxsize=1)

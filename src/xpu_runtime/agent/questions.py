@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from xpu_runtime.agent.history import SAMPLE
-from xpu_runtime.agent.metrics_service import DATA, METRICS
+from xpu_runtime.agent.metrics_service import DATA, FIGURES
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.observe.samples import Utilization
@@ -27,7 +27,7 @@ def answers_of(log: Callable[[str], None]) -> Callable[[bytes], bytes]:
 
     metrics = NodeMetrics()
     shown = Overview(metrics)
-    answers = {METRICS: served(metrics, log), DATA: shown.data, SAMPLE: shown.sample}
+    answers = {FIGURES: served(metrics, log), DATA: shown.data, SAMPLE: shown.sample}
     return lambda question: answers[question]()
 
 

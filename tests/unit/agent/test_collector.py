@@ -1,105 +1,84 @@
-"""The process that makes a page for scrapes: when there is one, and what comes of its end."""
+"""The process that makes what is served: when there is one, and what comes of its end."""
 
 from __future__ import annotations
 
 import os
-import socket
+import select
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from xpu_runtime.agent import collector, scrapes
-from xpu_runtime.agent.collector import Collector
+from xpu_runtime.agent import collector
+from xpu_runtime.agent.collector import Collector, Page
 from xpu_runtime.agent.history import SAMPLE, History
-from xpu_runtime.agent.scrapes import FromCollector, Listener, Server
 from xpu_runtime.errors import XpuError
+from xpu_runtime.http_message import Answer
+from xpu_runtime.linux.bounded import Asked
 
 PAGES = ("metrics", "data")
 
 
 class Scraper:
-    """A server in this process, and its clients."""
+    """A collector, and those who ask it."""
 
     def __init__(
         self,
-        path: Path,
         make: collector.Make,
         history: History | None = None,
         missing: Callable[[str], bytes] | None = None,
     ) -> None:
-        self._path = str(path)
-        self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(self._path)
-        self._listening.listen()
-        self._listening.setblocking(False)
-        self.collector = Collector(make)
-        self._server = Server(
-            self.collector,
-            {f"/{name}": FromCollector(name.encode(), "text/plain", missing=missing) for name in PAGES},
-            history,
-        )
-        self._server.listen(Listener(self._listening))
+        self.collector = Collector(make, history or History(timed=False))
+        self._pages = {name: Page(name.encode(), "text/plain", missing=missing) for name in PAGES}
 
     def step(self) -> None:
-        self._server.step(0.01)
+        """As what serves does it."""
+        until = self.collector.until
+        left = 0.01 if until is None else min(0.01, max(0.0, until - time.monotonic()))
+        select.select([fd for fd in (self.collector.fileno(),) if fd is not None], [], [], left)
+        self.collector.step()
 
-    def asking(self, page: str) -> socket.socket:
-        """A client that has sent its request."""
-        client = socket.socket(socket.AF_UNIX)
-        client.connect(self._path)
-        client.send(f"GET /{page} HTTP/1.1\r\n\r\n".encode())
-        client.setblocking(False)
-        return client
+    def asking(self, page: str) -> list[Answer]:
+        """Where the answer will be."""
+        told: list[Answer] = []
+        self.collector.ask(self._pages[page], told.append)
+        return told
 
     def ask(self) -> tuple[int, str]:
         """The status and the body of an answer."""
         return self.answer(self.asking("metrics"))
 
-    def answer(self, client: socket.socket) -> tuple[int, str]:
-        with client:
-            content = b""
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline:
-                self._server.step(0.01)
-                try:
-                    piece = client.recv(1 << 16)
-                except BlockingIOError:
-                    continue
-                if not piece:
-                    head, _, body = content.decode().partition("\r\n\r\n")
-                    return int(head.split()[1]), body
-                content += piece
-        raise AssertionError("no answer")
+    def answer(self, told: list[Answer]) -> tuple[int, str]:
+        deadline = time.monotonic() + 20
+        while not told:
+            assert time.monotonic() < deadline, "no answer"
+            self.step()
+        (answer,) = told
+        return answer.status, answer.content.decode()
 
     def until_ended(self) -> None:
         deadline = time.monotonic() + 20
         while self.collector.fileno() is not None:
             assert time.monotonic() < deadline
-            self._server.step(0.01)
-
-    def close(self) -> None:
-        self.collector.close()
-        self._listening.close()
+            self.step()
 
 
 Start = Callable[..., Scraper]
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.setattr(scrapes, "_FRESH_S", 0.0)
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setattr(collector, "_FRESH_S", 0.0)
     started: list[Scraper] = []
 
     def scraper(make: collector.Make, *options: Any, **named: Any) -> Scraper:
-        started.append(Scraper(tmp_path / f"socket-{len(started)}", make, *options, **named))
+        started.append(Scraper(make, *options, **named))
         return started[-1]
 
     yield scraper
     for each in started:
-        each.close()
+        each.collector.close()
 
 
 def own_number() -> Callable[[bytes], bytes]:
@@ -135,7 +114,6 @@ def test_one_that_hangs_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatc
     hanging = start(lambda: lambda _: time.sleep(1000) or b"")  # type: ignore[func-returns-value]
     status, body = hanging.ask()
     assert status == 503 and "does the driver answer?" in body
-    hanging.close()
 
 
 @pytest.mark.parametrize(
@@ -179,14 +157,14 @@ def test_a_page_that_cannot_be_made_fails_nobody_who_asks_for_another(start: Sta
 
 def test_where_it_hangs_all_that_wait_are_told_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Collector, "longest_s", 2.0)
-    asked: list[bytes] = []
+    asked: list[object] = []
+    ask = Asked.ask
 
-    def counted(collector: Collector, question: bytes) -> int | None:
+    def counted(process: Asked, question: object, seconds: float) -> None:
         asked.append(question)
-        return ask(collector, question)
+        ask(process, question, seconds)
 
-    ask = Collector.ask
-    monkeypatch.setattr(Collector, "ask", counted)
+    monkeypatch.setattr(Asked, "ask", counted)
     scraper = start(lambda: lambda _: time.sleep(1000) or b"")  # type: ignore[func-returns-value]
     clients = [scraper.asking(page) for page in PAGES]
     for client in clients:
@@ -200,7 +178,7 @@ def test_what_is_told_in_the_place_of_a_page_is_made_once_for_all_who_wait(
 ) -> None:
     """It takes seconds, in which nobody else is served."""
     monkeypatch.setattr(Collector, "longest_s", 1.0)
-    monkeypatch.setattr(scrapes, "_FRESH_S", 60.0)
+    monkeypatch.setattr(collector, "_FRESH_S", 60.0)
     made: list[str] = []
 
     def missing(why: str) -> bytes:

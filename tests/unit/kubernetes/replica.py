@@ -14,8 +14,8 @@ from support import REPOSITORY
 from support.kubernetes_objects import Json
 from support.scheduling_api import ApiServer
 from xpu_runtime.kubernetes.api import Api, ApiError
+from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership, Times
-from xpu_runtime.kubernetes.extender.server import Certificate
 from xpu_runtime.kubernetes.extender.service import Extender
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.request.assignment import ANNOTATION, Assignment, read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +15,11 @@ import pytest
 from support.kubernetes_objects import node, pod
 from support.scheduling_api import ApiServer
 from unit.kubernetes.replica import PATIENCE_S, Replica, certificate, trusting, until
-from xpu_runtime.kubernetes import pages
+from xpu_runtime import http_server
+from xpu_runtime.http_server import Listener
 from xpu_runtime.kubernetes.device_plugin import metrics
 from xpu_runtime.kubernetes.device_plugin.metrics import Metrics, Snapshot
-from xpu_runtime.kubernetes.extender import server
+from xpu_runtime.kubernetes.extender import service
 
 #: More than there are places for.
 MANY = 300
@@ -82,8 +84,9 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
         with replica() as found:
             yield found.status_port
         return
-    plugin = metrics.serve(f"{HOST}:0", Metrics(Snapshot), str)
-    yield plugin.port
+    plugin = metrics.server(f"{HOST}:0", Metrics(Snapshot), str)
+    threading.Thread(target=plugin.run, daemon=True).start()
+    yield plugin.ports[0]
     plugin.stop()
 
 
@@ -102,7 +105,7 @@ def test_a_page_is_asked_for_by_get_and_of_anything_else_no_body_is_read(port: i
         while part := asking.recv(4096):
             received += part
     assert received.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
-    assert page(port, "/healthz", "HEAD")[0] == 405
+    assert page(port, "/healthz", "HEAD") == (200, b"")
     assert page(port, "/metrics")[0] == 200
     assert page(port, "/other")[0] == 404
 
@@ -118,9 +121,9 @@ def test_of_headers_without_an_end_little_is_read(port: int) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests and handshakes have a moment."""
-    monkeypatch.setattr(pages, "_REQUEST_S", 2.0)
-    monkeypatch.setattr(server, "_REQUEST_S", 2.0)
-    monkeypatch.setattr(server, "_HANDSHAKE_S", 2.0)
+    monkeypatch.setattr(Listener, "request_s", 2.0)
+    monkeypatch.setattr(service, "_REQUEST_S", 2.0)
+    monkeypatch.setattr(http_server, "_HANDSHAKE_S", 2.0)
 
 
 def test_a_request_that_comes_byte_by_byte_is_ended(impatient: None, port: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -11,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,11 +25,13 @@ from support.scheduling_api import ApiServer
 from xpu_runtime.cli.kubernetes import extender as command
 from xpu_runtime.cli.kubernetes.extender import extender
 from xpu_runtime.errors import XpuError
+from xpu_runtime.http_message import Answer
+from xpu_runtime.http_server import Listener, Server, bound
+from xpu_runtime.kubernetes.extender import certificate as certificate_module
 from xpu_runtime.kubernetes.extender import keys as keys_module
-from xpu_runtime.kubernetes.extender import server as server_module
+from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.keys import Keys
-from xpu_runtime.kubernetes.extender.server import Certificate, Server
 from xpu_runtime.kubernetes.resources import Resources
 
 PEM = REPOSITORY / "tests/support/certificates"
@@ -191,10 +195,27 @@ def test_keys_are_read_again_when_they_are_replaced_and_bad_ones_are_not_taken(
     assert TWO.split()[1] not in "".join(said)
 
 
+@contextlib.contextmanager
+def serving(certificate: Certificate) -> Iterator[int]:
+    """The port of a server with that certificate."""
+    server = Server()
+    server.listen(
+        Listener(
+            bound("127.0.0.1", 0),
+            lambda _, reply: reply(Answer(200, "text/plain", b"")),
+            longest_body=1 << 20,
+            tls=certificate,
+        )
+    )
+    threading.Thread(target=server.run, daemon=True).start()
+    yield server.ports[0]
+    server.stop(1)
+
+
 def test_a_renewed_certificate_is_served_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_CERTIFICATE_S", 0)
+    monkeypatch.setattr(certificate_module, "_CERTIFICATE_S", 0)
     files = tmp_path / "tls.crt", tmp_path / "tls.key"
 
     def use(name: str) -> None:
@@ -205,29 +226,25 @@ def test_a_renewed_certificate_is_served_without_a_restart(
     def subject() -> object:
         context = ssl.create_default_context(cafile=str(PEM / "ca.crt"))
         with (
-            socket.create_connection(("127.0.0.1", server.port)) as plain,
+            socket.create_connection(("127.0.0.1", port)) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as secure,
         ):
             return (secure.getpeercert() or {})["subject"]
 
     use("server")
     certificate = Certificate(str(files[0]), str(files[1]), None)
-    server = Server(("127.0.0.1", 0), lambda *asked: (200, "text/plain", b""), print, certificate)
-    server.start()
-    try:
+    with serving(certificate) as port:
         assert subject() == ((("commonName", "server"),),)
         use("client")
         assert subject() == ((("commonName", "client"),),)
         files[1].write_text("broken")
         assert subject() == ((("commonName", "client"),),)
-    finally:
-        server.stop(1)
 
 
 def test_another_authority_of_clients_counts_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_CERTIFICATE_S", 0)
+    monkeypatch.setattr(certificate_module, "_CERTIFICATE_S", 0)
     authority = tmp_path / "ca.crt"
     client = ssl.create_default_context(cafile=str(PEM / "ca.crt"))
     client.load_cert_chain(str(PEM / "client.crt"), str(PEM / "client.key"))
@@ -237,7 +254,7 @@ def test_another_authority_of_clients_counts_without_a_restart(
         (tmp_path / "new").rename(authority)
 
     def is_answered() -> bool:
-        connection = http.client.HTTPSConnection("localhost", server.port, timeout=20, context=client)
+        connection = http.client.HTTPSConnection("localhost", port, timeout=20, context=client)
         try:
             connection.request("POST", "/filter", b"{}")
             return connection.getresponse().status == 200
@@ -248,13 +265,9 @@ def test_another_authority_of_clients_counts_without_a_restart(
 
     trust("server.crt")  # which has issued nothing
     certificate = Certificate(str(PEM / "server.crt"), str(PEM / "server.key"), str(authority))
-    server = Server(("127.0.0.1", 0), lambda *asked: (200, "text/plain", b""), print, certificate)
-    server.start()
-    try:
+    with serving(certificate) as port:
         assert not is_answered()
         trust("ca.crt")
         assert is_answered()
         trust("server.crt")
         assert not is_answered()
-    finally:
-        server.stop(1)

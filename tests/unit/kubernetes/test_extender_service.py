@@ -371,7 +371,7 @@ def test_what_is_no_request_gets_no_answer_of_the_verbs(
         ("POST", "/filter", {"Content-Length": str((8 << 20) + 1)}, 413),
         ("POST", "/filter", {"Content-Length": "x"}, 413),
         ("POST", "/filter", {"Transfer-Encoding": "chunked"}, 411),
-        ("PUT", "/filter", {}, 501),
+        ("PUT", "/filter", {}, 405),
     ):
         connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=PATIENCE_S)
         connection.putrequest(method, path)

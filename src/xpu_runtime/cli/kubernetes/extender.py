@@ -15,9 +15,9 @@ import click
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.api import Api
+from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.keys import Keys
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership
-from xpu_runtime.kubernetes.extender.server import Certificate
 from xpu_runtime.kubernetes.extender.service import Extender
 from xpu_runtime.kubernetes.resources import ALIASES, POLICIES, Resources
 from xpu_runtime.request.units import parse_memory

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from xpu_runtime import third_party
 from xpu_runtime.errors import ConfigError
-from xpu_runtime.kubernetes.pages import TEXT, Pages
+from xpu_runtime.http_message import METRICS, Answer, Request, text
+from xpu_runtime.http_server import Listener, Server, bound, threaded
 from xpu_runtime.value import Value
 
 third_party.enable()
@@ -19,7 +20,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector  # noqa: E402
 
 _PREFIX = "xpu_kubernetes"
-_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Snapshot(Value):
@@ -110,26 +110,27 @@ def _by(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeM
     return family
 
 
-def serve(listen: str, metrics: Metrics, problem: Callable[[], str]) -> Pages:
-    """Serves /metrics and /healthz on `listen`, ADDRESS:PORT, in threads, until `stop`; `problem` says why it
-    is not well ("": it is). ConfigError where nothing can listen there."""
+def server(listen: str, metrics: Metrics, problem: Callable[[], str]) -> Server:
+    """What serves /metrics and /healthz on `listen`, ADDRESS:PORT; `problem` says why the plugin is not well
+    ("": it is). ConfigError where nothing can listen there."""
     address, _, port = listen.rpartition(":")
     address = address.strip("[]")
 
-    def page(path: str) -> tuple[int, str, bytes]:
-        if path == "/metrics":
-            return 200, _TYPE, metrics.page()
-        if path == "/healthz":
+    def page(request: Request) -> Answer:
+        if request.path == "/metrics":
+            return Answer(200, METRICS, metrics.page())
+        if request.path == "/healthz":
             why = problem()
-            return (503, TEXT, f"{why}\n".encode()) if why else (200, TEXT, b"ok\n")
-        return 404, TEXT, b"there is /metrics and /healthz\n"
+            return text(503, why) if why else text(200, "ok")
+        return text(404, "there is /metrics and /healthz")
 
     try:
         ipaddress.ip_address(address)
-        server = Pages((address, int(port)), page)
+        listening = bound(address, int(port))
     except (ValueError, OverflowError):
         raise ConfigError(f"{listen!r} is no ADDRESS:PORT", "such as 0.0.0.0:9402") from None
-    except ConfigError as error:
-        raise ConfigError(f"metrics cannot be served on {error}") from None
-    server.start()
-    return server
+    except OSError as error:
+        raise ConfigError(f"metrics cannot be served on {error.filename}: {error.strerror}") from None
+    found = Server()
+    found.listen(Listener(listening, threaded(page)))
+    return found

@@ -134,7 +134,8 @@ class Plugin:
         """Until `stop`; XpuError where it cannot go on."""
         server = None
         if self._settings.metrics is not None:
-            server = metrics.serve(self._settings.metrics, self._metrics, self.problem)
+            server = metrics.server(self._settings.metrics, self._metrics, self.problem)
+            self._own_threads.start(server.run, "metrics")
         kubelet.sweep(self._settings.plugins)
         _keep_small()
         sys.setswitchinterval(_SWITCH_S)
@@ -168,8 +169,7 @@ class Plugin:
             self._registrations.close()
             self._driver.close()
             if server is not None:
-                server.shutdown()
-                server.server_close()
+                server.stop()
         if self._own_threads.failed is not None:
             raise self._own_threads.failed
 

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric  # noqa: E402
 from prometheus_client.registry import Collector  # noqa: E402
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Seconds; kube-scheduler gives a filter up after its httpTimeout.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _PREFIX = "xpu_extender"

@@ -12,8 +12,8 @@ import ssl
 import time
 from urllib.parse import urlsplit
 
-from xpu_runtime.kubernetes.extender.server import PASSED_ON
-
+#: The header of a request that another replica passes on.
+PASSED_ON = "X-Xpu-Passed-On"
 #: Seconds for a connection, and for an answer: a bind of the leader may take 8.
 _CONNECT_S, _ANSWER_S = 2.0, 12.0
 #: Of an answer to a filter of all nodes.

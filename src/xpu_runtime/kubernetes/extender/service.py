@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xpu_runtime.errors import XpuError
+from xpu_runtime.errors import ConfigError, XpuError
+from xpu_runtime.http_message import JSON, METRICS, Answer, Request, text
+from xpu_runtime.http_server import Listener, Server, bound, threaded
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.extender.binding import Binder
+from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.following import Following
 from xpu_runtime.kubernetes.extender.in_flight import InFlight
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership
-from xpu_runtime.kubernetes.extender.metrics import CONTENT_TYPE, Metrics
-from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
-from xpu_runtime.kubernetes.extender.server import Certificate, Server
+from xpu_runtime.kubernetes.extender.metrics import Metrics
+from xpu_runtime.kubernetes.extender.passing_on import PASSED_ON, LeaderUnreachable, PassingOn
 from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, encoded, without_percent
-from xpu_runtime.kubernetes.pages import TEXT, Pages
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.kubernetes.threads import Threads
 
-JSON = "application/json"
 #: Seconds that requests under way have when it is to end; a Pod has 30 by default.
 _END_S = 15.0
 _EXPIRE_S = 1.0
@@ -38,6 +39,24 @@ _EXPIRE_S = 1.0
 #: error is dear: kube-scheduler tries a pod again only when something changes in the cluster, or after
 #: minutes.
 _PATIENCE_S, _LOOK_S = 4.0, 0.1
+
+
+#: Connections of kube-scheduler's at once, and seconds for the whole of a request.
+_MOST_CONNECTIONS, _REQUEST_S = 256, 10.0
+#: Seconds that a connection may lie idle. Go's client gives one up after 90: it must not use one at the
+#: moment at which it is closed here, as it does not repeat a POST.
+_IDLE_S = 150.0
+#: Of a request. 10,000 names are half a megabyte, 2.6 at their longest; whole nodes, which are sent without
+#: nodeCacheCapable, have 10 to 40 kB each. Read, nodes take 5 times their size, and the worst JSON 26 times:
+#: with what the cluster takes (120 MiB) that is to stay below the manifests' limit (512 MiB).
+_LONGEST_BODY = 8 << 20
+
+
+def _bound(where: tuple[str, int]) -> socket.socket:
+    try:
+        return bound(*where)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from None
 
 
 def _is_refused(value: Any) -> bool:
@@ -84,8 +103,7 @@ class Extender:
         }
         self._passing_on = PassingOn(certificate.files if certificate else None)
         self._certificate = certificate
-        self._servers: list[Server] = []
-        self._pages: list[Pages] = []
+        self._server = Server()
         self._ended = threading.Event()
         self._threads = Threads("xpu's extender", end)
         #: The leader that could not be asked last, and why.
@@ -93,24 +111,32 @@ class Extender:
 
     def start(self, listen: tuple[str, int], status: tuple[str, int] | None) -> list[int]:
         """Serves kube-scheduler at `listen` and probes and Prometheus at `status`; the ports. ConfigError."""
-        self._servers.append(Server(listen, self._answer, self._log, self._certificate))
+        listeners = [
+            Listener(
+                _bound(listen),
+                threaded(self._answer, _MOST_CONNECTIONS),
+                connections=_MOST_CONNECTIONS,
+                request_s=_REQUEST_S,
+                idle_s=_IDLE_S,
+                longest_body=_LONGEST_BODY,
+                advice="; is kube-scheduler told nodeCacheCapable: true?",
+                tls=self._certificate,
+            )
+        ]
         if status is not None:
-            self._pages.append(Pages(status, self._page))
+            listeners.append(Listener(_bound(status), threaded(self._page)))
+        for listener in listeners:
+            self._server.listen(listener)
         self._following.start(self._threads)
         self._leadership.start(self._threads, lambda: self._following.is_well, self._following.read_pods)
         self._threads.start(self._expire, "expire")
-        listeners = [*self._servers, *self._pages]
-        for listener in listeners:
-            listener.start()
-        return [listener.port for listener in listeners]
+        self._threads.start(self._server.run, "HTTP")
+        return self._server.ports
 
     def stop(self) -> None:
         """Ends in order: what was asked is answered, and then another replica may lead."""
         self._ended.set()
-        for server in self._servers:
-            server.stop(_END_S)
-        for pages in self._pages:
-            pages.stop()
+        self._server.stop(_END_S)
         self._leadership.stop()
         self._following.stop()
 
@@ -128,27 +154,29 @@ class Extender:
     def _knows_leader(self) -> bool:
         return self._leadership.is_leading or bool(self._leadership.leader_url)
 
-    def _answer(self, path: str, body: bytes, is_passed_on: bool) -> tuple[int, str, bytes]:
+    def _answer(self, request: Request) -> Answer:
+        path, body = request.path, request.body
+        is_passed_on = PASSED_ON.lower() in request.fields
         verb = self._verbs.get(path)
         if verb is None or not body:
-            return 404, TEXT, b"there are POST /filter, /prioritize, /preempt and /bind\n"
+            return text(404, "there are POST /filter, /prioritize, /preempt and /bind")
         began = time.monotonic()
         self._following.wait(_PATIENCE_S)
         while not is_passed_on and not self._leadership.is_leading:
             answer = self._by_leader(path, body)
             if answer is not None:
-                return 200, JSON, answer
+                return Answer(200, JSON, answer)
             # What a filter says promises nothing; a bind is the leader's alone.
             if path != "/bind" or time.monotonic() - began >= _PATIENCE_S or self._ended.wait(_LOOK_S):
                 break
         if is_passed_on and path == "/bind" and not self._leadership.is_leading:
             # It did when it was last heard of, as one whose container has been started again: an answer would
             # be the last word, and who has passed this on can wait.
-            return 503, TEXT, b"this replica does not lead\n"
+            return text(503, "this replica does not lead")
         result, value = self._decide(path, *verb, body)
         content = encoded(value)
         self._metrics.asked(path[1:], result, time.monotonic() - began)
-        return 200, JSON, content
+        return Answer(200, JSON, content)
 
     def _by_leader(self, path: str, body: bytes) -> bytes | None:
         """What the leader answers; None where there is none to ask."""
@@ -190,18 +218,17 @@ class Extender:
             return "error", refused(f"xpu's extender failed: {why}"[:1000])
         return "refused" if _is_refused(value) else "ok", value
 
-    def _page(self, path: str) -> tuple[int, str, bytes]:
-        if path == "/metrics":
-            return 200, CONTENT_TYPE, self._metrics.text()
-        if path == "/healthz":
-            return 200, TEXT, b"ok\n"
-        if path == "/readyz":
+    def _page(self, request: Request) -> Answer:
+        if request.path == "/metrics":
+            return Answer(200, METRICS, self._metrics.text())
+        if request.path == "/healthz":
+            return text(200, "ok")
+        if request.path == "/readyz":
             problems = [f"{kind}: {text}" for kind, text in self._following.problems.items() if text]
             problems += [] if self._knows_leader else ["no replica is known to lead"]
             problems += [str(self.failed)] if self.failed is not None else []
-            words = "\n".join(problems or ["ok"])
-            return 200 if self.is_ready else 503, TEXT, f"{words}\n".encode()
-        return 404, TEXT, b"there are /metrics, /healthz and /readyz\n"
+            return text(200 if self.is_ready else 503, "\n".join(problems or ["ok"]))
+        return text(404, "there are /metrics, /healthz and /readyz")
 
     def _state(self) -> dict[str, bool]:
         problems = self._following.problems

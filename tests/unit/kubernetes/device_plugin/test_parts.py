@@ -272,9 +272,10 @@ def test_the_page_is_prometheus_text() -> None:
 
 def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = ["", "it hangs"]
-    server = metrics.serve("127.0.0.1:0", Metrics(Snapshot), lambda: problems.pop(0))
-    host, port = server.server_address[:2]
-    silent = [socket.create_connection((str(host), port)) for _ in range(3)]
+    server = metrics.server("127.0.0.1:0", Metrics(Snapshot), lambda: problems.pop(0))
+    (port,) = server.ports
+    threading.Thread(target=server.run, daemon=True).start()
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
     try:
         url = f"http://127.0.0.1:{port}"
         with urllib.request.urlopen(f"{url}/healthz", timeout=10) as answer:
@@ -296,7 +297,7 @@ def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPa
 )
 def test_where_nothing_can_listen_it_is_said(listen: str) -> None:
     with pytest.raises(ConfigError):
-        metrics.serve(listen, Metrics(Snapshot), str)
+        metrics.server(listen, Metrics(Snapshot), str)
 
 
 def test_a_ledger_that_has_just_changed_may_change_in_the_same_tick(run_dir: Path) -> None:

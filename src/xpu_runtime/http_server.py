@@ -1,0 +1,399 @@
+"""HTTP/1.1 for those who scrape, look or ask: one server, and each connection with an end, whoever is at its
+other end.
+
+A loop over non-blocking sockets. A timeout of a socket is one of each recv: who sends a byte now and then
+would keep a connection, and so a place, for as long as he likes. Here a connection is closed when its time is
+over. Where all places of a listener are taken, the connection that has kept its place waiting longest makes
+way, so that a probe is answered whoever else has connections; where all wait for us, new ones wait in the
+kernel. http.server's own reading takes 6 MB of headers from anyone; here a head has a few kilobytes, and a
+body is read only where the listener says so. What is asked is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from xpu_runtime.http_message import Answer, Request, head_of, parse_head, text
+from xpu_runtime.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
+
+#: Seconds that a client has for taking the answer, for TLS' handshake, and for ending the connection.
+_ANSWER_S, _HANDSHAKE_S, _END_S = 10.0, 5.0, 2.0
+#: Bytes of a request's head, of one piece that is read, and that are read of who goes on after the answer.
+_LONGEST_HEAD, _PIECE, _MOST_AFTER = 8192, 1 << 16, 1 << 16
+#: Beyond a backlog of some, a connection takes a second.
+_BACKLOG = 128
+_HEAD_END = b"\r\n\r\n"
+
+
+#: Takes the answer to one request, at once or later, in whichever thread.
+Reply = Callable[[Answer], None]
+
+
+class Tls(Protocol):
+    """A certificate, and what its sockets need."""
+
+    def wrapped(self, connection: socket.socket) -> ssl.SSLSocket:
+        """Before its handshake; OSError or ValueError where it is gone again."""
+
+    def awaited(self, error: Exception) -> int:
+        """Which of selectors' events a socket that raised `error` waits for; 0: none, it is broken."""
+
+
+class Listener(Value):
+    """A socket, bound already, and for whom it is."""
+
+    socket: socket.socket
+    #: Called in the server's thread, which must not wait.
+    answer: Callable[[Request, Reply], None]
+    #: Connections at once; with TLS, so many more whose handshake is under way.
+    connections: int = 32
+    handshakes: int = 128
+    #: Seconds for the whole of a request.
+    request_s: float = 5.0
+    #: Seconds that a connection may lie idle; 0: it ends with its answer.
+    idle_s: float = 0.0
+    #: Bytes of a request's body; 0: there are GET and HEAD alone, and no body is read.
+    longest_body: int = 0
+    #: What is said besides to who sends a longer one.
+    advice: str = ""
+    tls: Tls | None = None
+
+
+class _Client:
+    """One connection."""
+
+    def __init__(self, connection: socket.socket, listener: Listener) -> None:
+        self.connection, self.listener = connection, listener
+        #: Its handshake is under way.
+        self.secure: ssl.SSLSocket | None = None
+        self.received = bytearray()
+        #: The request whose body is still to come, and how long that is.
+        self.head: Request | None = None
+        self.length = 0
+        #: What is being answered.
+        self.request: Request | None = None
+        self.keeps = False
+        self.answer = memoryview(b"")
+        self.after = 0
+        self.wait(listener.request_s)
+
+    def wait(self, seconds: float) -> None:
+        """From now on we wait for its other end, so long at most."""
+        self.since = time.monotonic()
+        #: When it is closed; None: its other end waits for us.
+        self.until: float | None = self.since + seconds
+
+    def next_request(self) -> Request | Answer | None:
+        """A request that is there, the answer to one that gets no other; None: it is not all there yet."""
+        if self.head is None:
+            end = self.received.find(_HEAD_END, 0, _LONGEST_HEAD + len(_HEAD_END))
+            if end < 0:
+                return text(431, "too long") if len(self.received) > _LONGEST_HEAD else None
+            head = self.received[:end].decode("latin-1")
+            del self.received[: end + len(_HEAD_END)]
+            parsed = parse_head(head, self.listener.longest_body, self.listener.advice)
+            if isinstance(parsed, Answer):
+                return parsed
+            self.head, self.length = parsed
+        if len(self.received) < self.length:
+            return None
+        body = bytes(self.received[: self.length])
+        del self.received[: self.length]
+        request, self.head = self.head.replace(body=body), None
+        return request
+
+
+class Server:
+    """Serves as long as it makes steps, in one thread; `stop` and replies are for all threads."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._clients: dict[_Client, None] = {}
+        self._selector = selectors.DefaultSelector()
+        #: Clients whose answer is made.
+        self._answered: deque[_Client] = deque()
+        self._waking, self._woken = socket.socketpair()
+        self._waking.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._take_replies)
+        #: Until when what is being answered may take; None: it is not to stop.
+        self._stop_at: float | None = None
+        self._ended = threading.Event()
+
+    def listen(self, listener: Listener) -> None:
+        """Serves those who come there, too."""
+        listener.socket.setblocking(False)
+        listener.socket.listen(_BACKLOG)
+        self._listeners.append(listener)
+        self._listen()
+
+    @property
+    def ports(self) -> list[int]:
+        """Where it listens."""
+        return [int(each.socket.getsockname()[1]) for each in self._listeners]
+
+    def fileno(self) -> int:
+        """Readable when there is something to do."""
+        return self._selector.fileno()
+
+    @property
+    def until(self) -> float | None:
+        """When there is something to do at the latest (time.monotonic); None: when somebody comes."""
+        return min((each.until for each in self._clients if each.until is not None), default=None)
+
+    def step(self, seconds: float | None) -> None:
+        """Does what there is to do, waiting `seconds` for it at most; None: until there is something."""
+        if (until := self.until) is not None:
+            left = max(0.0, until - time.monotonic())
+            seconds = left if seconds is None else min(seconds, left)
+        for key, _ in self._selector.select(seconds):
+            act: Callable[[], None] = key.data
+            act()
+        now = time.monotonic()
+        for client in [each for each in self._clients if each.until is not None and now >= each.until]:
+            self._drop(client)
+
+    def run(self) -> None:
+        """Makes steps until `stop`."""
+        try:
+            while self._stop_at is None:
+                self.step(None)
+            for listener in self._listeners:
+                with contextlib.suppress(KeyError):  # it is full
+                    self._selector.unregister(listener.socket)
+                listener.socket.close()
+            while (left := self._stop_at - time.monotonic()) > 0 and any(
+                each.until is None or each.answer for each in self._clients
+            ):
+                self.step(left)
+            for client in list(self._clients):
+                self._drop(client)
+            self._selector.close()
+        finally:
+            self._ended.set()
+
+    def stop(self, seconds: float = 0.0) -> None:
+        """Ends `run`: takes no more connections, and waits for what is being answered, `seconds` at most."""
+        self._stop_at = time.monotonic() + seconds
+        self._wake()
+        self._ended.wait(seconds + _END_S)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # it is awake, or has ended
+            self._waking.send(b"x")
+
+    # Connections
+
+    def _listen(self) -> None:
+        """At each listener that does not, as it was full."""
+        for listener in self._listeners if self._stop_at is None else ():
+            with contextlib.suppress(KeyError):  # it does
+                act = functools.partial(self._accept, listener)
+                self._selector.register(listener.socket, selectors.EVENT_READ, act)
+
+    def _accept(self, listener: Listener) -> None:
+        if not self._has_place(listener, secure=listener.tls is not None):
+            self._selector.unregister(listener.socket)
+            return
+        try:
+            connection, _ = listener.socket.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client = _Client(connection, listener)
+        self._clients[client] = None
+        if listener.tls is None:
+            self._next(client)
+            return
+        client.wait(_HANDSHAKE_S)
+        try:
+            client.connection = client.secure = listener.tls.wrapped(connection)
+        except (OSError, ValueError):
+            self._drop(client)
+            return
+        self._shake(client)
+
+    def _has_place(self, listener: Listener, *, secure: bool) -> bool:
+        """Whether there is one, for a handshake (`secure`) or for what comes after it; if need be, now."""
+        taken = [each for each in self._clients if each.listener is listener and bool(each.secure) is secure]
+        if len(taken) >= (listener.handshakes if secure else listener.connections):
+            waiting = [each for each in taken if each.until is not None]
+            if not waiting:
+                return False
+            self._drop(min(waiting, key=lambda each: each.since))
+        return True
+
+    def _drop(self, client: _Client) -> None:
+        if client in self._clients:
+            del self._clients[client]
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(client.connection)
+            client.connection.close()
+            self._listen()
+
+    def _when(self, client: _Client, event: int, act: Callable[[_Client], None]) -> None:
+        data = functools.partial(act, client)
+        try:
+            self._selector.modify(client.connection, event, data)
+        except KeyError:
+            self._selector.register(client.connection, event, data)
+
+    def _failed(self, client: _Client, error: Exception, event: int, act: Callable[[_Client], None]) -> None:
+        """What could not be done yet is done when the socket is ready; a broken connection is dropped."""
+        if client.listener.tls is not None:
+            event = client.listener.tls.awaited(error)
+        elif not isinstance(error, BlockingIOError):
+            event = 0
+        if event:
+            self._when(client, event, act)
+        else:
+            self._drop(client)
+
+    def _shake(self, client: _Client) -> None:
+        if client not in self._clients or client.secure is None:
+            return
+        try:
+            client.secure.do_handshake()
+        except (OSError, ValueError) as error:  # who speaks no TLS, or shows no certificate, among others
+            self._failed(client, error, selectors.EVENT_READ, self._shake)
+            return
+        if not self._has_place(client.listener, secure=False):
+            self._drop(client)
+            return
+        client.secure = None
+        self._next(client)
+
+    def _next(self, client: _Client) -> None:
+        """Waits for a request, which may be there already."""
+        listener = client.listener
+        client.wait(listener.request_s if client.received else listener.idle_s or listener.request_s)
+        self._read(client)
+
+    def _read(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
+        try:
+            while (request := client.next_request()) is None:
+                piece = client.connection.recv(_PIECE)
+                if not piece:
+                    self._drop(client)
+                    return
+                if not client.received and client.head is None:  # it begins
+                    client.wait(client.listener.request_s)
+                client.received += piece
+        except OSError as error:
+            self._failed(client, error, selectors.EVENT_READ, self._read)
+            return
+        if isinstance(request, Answer):
+            self._answer(client, request)
+            client.wait(_ANSWER_S)
+            self._write(client)
+            return
+        client.request, client.until = request, None
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(client.connection)
+        client.listener.answer(request, functools.partial(self._reply, client))
+
+    def _reply(self, client: _Client, answer: Answer) -> None:
+        self._answer(client, answer)
+        # Here, and not only in the server's thread, which may have to wait for others' Python.
+        with contextlib.suppress(OSError, ValueError):  # the rest and what is wrong with it are the server's
+            client.answer = client.answer[client.connection.send(client.answer) :]
+        self._answered.append(client)
+        self._wake()
+
+    def _take_replies(self) -> None:
+        self._woken.recv(_PIECE)
+        while self._answered:
+            client = self._answered.popleft()
+            client.wait(_ANSWER_S)
+            self._write(client)
+        self._listen()
+
+    def _answer(self, client: _Client, answer: Answer) -> None:
+        """In one piece: head and body in two cost 40 ms (Nagle's algorithm, delayed ACKs)."""
+        request, client.request = client.request, None
+        client.keeps = bool(request and request.keeps and client.listener.idle_s and self._stop_at is None)
+        content = b"" if request and request.method == "HEAD" else answer.content
+        client.answer = memoryview(head_of(answer, keeps=client.keeps) + content)
+
+    def _write(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
+        try:
+            while client.answer:
+                client.answer = client.answer[client.connection.send(client.answer) :]
+            if not client.keeps:
+                # Past SSLSocket's own method, which would go on without TLS.
+                socket.socket.shutdown(client.connection, socket.SHUT_WR)
+        except OSError as error:
+            self._failed(client, error, selectors.EVENT_WRITE, self._write)
+            return
+        if client.keeps:
+            self._next(client)
+        else:
+            # Closed with something unread, it would be reset, and the answer lost: until the client ends.
+            client.wait(_END_S)
+            self._end(client)
+
+    def _end(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
+        try:
+            while (piece := client.connection.recv(_PIECE)) and client.after < _MOST_AFTER:
+                client.after += len(piece)
+        except OSError as error:
+            self._failed(client, error, selectors.EVENT_READ, self._end)
+            return
+        self._drop(client)
+
+
+def bound(address: str, port: int) -> socket.socket:
+    """A socket for a listener there; OSError, with that as its file, where it cannot be had."""
+    listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address, port))
+        return listening
+    except OSError as error:
+        listening.close()
+        where = f"[{address}]" if ":" in address else address
+        raise OSError(error.errno, error.strerror or str(error), f"{where}:{port}") from None
+
+
+def threaded(make: Callable[[Request], Answer], most: int = 32) -> Callable[[Request, Reply], None]:
+    """For a listener whose answers take time, or wait: each is made in a thread, of which there are so many
+    at most."""
+    # Threads are kept: until one has begun costs 0.2 ms. Heavy, and not for those who make answers at once.
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(most)
+
+    def made(request: Request, reply: Reply) -> None:
+        answer = text(500, "it failed: see the log")
+        try:
+            answer = make(request)
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            reply(answer)
+
+    def answer(request: Request, reply: Reply) -> None:
+        with contextlib.suppress(RuntimeError):  # the system has no more threads: one that is there takes it
+            pool.submit(made, request, reply)
+
+    return answer
