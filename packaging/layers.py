@@ -1,10 +1,10 @@
 """Checks that no arrow in the graphs of imports and includes goes upwards or in a circle; a part of `lint`.
 
 For Python these are the imports between the modules of src and of sim/python, those for types alone
-included; which package may import which is import-linter's to say (pyproject.toml). For C they are the
-includes between files, in the order of folders below. Every module must open with what it is for. Calls
-between C files are not seen here; a test compares those of the account and the interposers with the order
-of the files.
+included; which package may import which is import-linter's to say (pyproject.toml), and what commands may
+import of kubernetes/ is said here. For C they are the includes between files, in the order of folders below.
+Every module must open with what it is for. Calls between C files are not seen here; a test compares those of
+the account and the interposers with the order of the files.
 """
 
 from __future__ import annotations
@@ -75,6 +75,15 @@ ORDER = {
     "sim/smi": ("native/headers/nvml",),
 }
 
+#: What the commands may import of kubernetes/: its face. Nothing else may import any of it (import-linter).
+FACE = {
+    *("access", "api", "configuration", "keys_in_use", "report", "resources"),
+    "device_plugin.plugin",
+    *(f"extender.{name}" for name in ("certificate", "keys", "leading", "service")),
+    *(f"node_setup.{name}" for name in ("host", "keeper", "pod", "setup", "tree")),
+}
+_KUBERNETES = "xpu_runtime.kubernetes."
+
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 #: Where the compilers are told to look, besides beside the file (the Makefiles' -I).
 _INCLUDE_PATH = ("native", "native/interposer/nvidia")
@@ -95,7 +104,16 @@ def main() -> int:
     problems = [
         f"{path}: does not open with what it is for" for path in sources if not _opens_well(path, sources)
     ]
-    problems += _circles(_imports(), "imports")
+    imports = _imports()
+    problems += _circles(imports, "imports")
+    problems += [
+        f"{module}: imports {target}, which is not in FACE of {_HERE}"
+        for module, targets in imports.items()
+        for target in targets
+        if target.startswith(_KUBERNETES)
+        and not module.startswith(_KUBERNETES)
+        and target[len(_KUBERNETES) :] not in FACE
+    ]
     includes, upwards = _includes({path: text for path, text in sources.items() if not path.endswith(".py")})
     problems += upwards + _circles(includes, "includes")
     for problem in problems:

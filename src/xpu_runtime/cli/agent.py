@@ -7,7 +7,6 @@ agent/'s to know.
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 
 import click
@@ -17,6 +16,7 @@ from xpu_runtime.agent.loop import Agent
 from xpu_runtime.agent.metrics_service import metrics_service
 from xpu_runtime.agent.questions import answers_of, metrics_without_driver, open_driver
 from xpu_runtime.agent.reading import reading_service
+from xpu_runtime.cli.terminal.streams import log
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
@@ -51,34 +51,26 @@ def agent() -> None:
         with files.Lock(path, wait_s=0) as lock:
             config = _config()
             beside = (
-                metrics_service(config, partial(answers_of, _log), metrics_without_driver, _log),
-                reading_service(_log),
+                metrics_service(config, partial(answers_of, log), metrics_without_driver, log),
+                reading_service(log),
             )
             metrics = {"listen": config.metrics_listen, "group": config.metrics_group}
             there = [each for each in beside if each is not None]
-            service = Agent(partial(open_driver, _log), there, _log, lock.is_held, metrics)
-            _log(f"xpu agent {version.VERSION} runs")
+            service = Agent(partial(open_driver, log), there, log, lock.is_held, metrics)
+            log(f"xpu agent {version.VERSION} runs")
             if config.metrics_listen:
-                _log(f"its page is http://{config.metrics_listen}/")
+                log(f"its page is http://{config.metrics_listen}/")
             service.run()
             if not lock.is_held():
                 raise XpuError(
                     f"{path} is not the file that this agent locked: the run folder was removed or made anew",
                     "start it again: systemctl restart xpu-agent (or run `xpu agent`)",
                 )
-            _log("the agent was stopped: every container has its cap")
+            log("the agent was stopped: every container has its cap")
     except TimeoutError:
         raise XpuError(
             f"another agent runs already: it holds {path}", "see `systemctl status xpu-agent`, or end it"
         ) from None
-
-
-def _log(text: str) -> None:
-    try:
-        sys.stderr.write(f"xpu: {text}\n")
-        sys.stderr.flush()
-    except OSError:
-        pass  # nobody reads it
 
 
 def _config() -> Config:
@@ -86,5 +78,5 @@ def _config() -> Config:
     try:
         return load()
     except ConfigError as error:
-        _log(f"metrics are for root alone: {error}")
+        log(f"metrics are for root alone: {error}")
         return DEFAULTS

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import random
 import select
 import socket
@@ -31,8 +30,8 @@ from xpu_runtime.version import VERSION
 T = TypeVar("T")
 
 _JSON = "application/json"
-#: How a patch is to be understood.
-MERGE = "application/merge-patch+json"
+#: How a patch is to be understood (RFC 7386).
+_MERGE = "application/merge-patch+json"
 
 #: Seconds for a connection, and for an answer.
 CONNECT_S, ANSWER_S = 5.0, 15.0
@@ -88,23 +87,23 @@ class Api:
 
     def get(self, path: str, seconds: float = ANSWER_S, **query: Any) -> Any:
         """The object at `path`, such as /api/v1/nodes/NAME; ApiError."""
-        return self._ask("GET", path, query, None, "", seconds)
+        return self._ask("GET", path, query, None, seconds)
 
     def post(self, path: str, body: Mapping[str, Any], seconds: float = ANSWER_S, **query: Any) -> Any:
         """Creates an object; ApiError. Where the connection breaks, it may have been created all the same."""
-        return self._ask("POST", path, query, body, "application/json", seconds)
+        return self._ask("POST", path, query, body, seconds)
 
     def put(self, path: str, body: Mapping[str, Any], seconds: float = ANSWER_S, **query: Any) -> Any:
         """Replaces an object; ApiError, with status 409 where `body` is of another resourceVersion."""
-        return self._ask("PUT", path, query, body, "application/json", seconds)
+        return self._ask("PUT", path, query, body, seconds)
 
-    def patch(self, path: str, body: Any, kind: str = MERGE, seconds: float = ANSWER_S, **query: Any) -> Any:
-        """Changes an object; ApiError."""
-        return self._ask("PATCH", path, query, body, kind, seconds)
+    def patch(self, path: str, body: Mapping[str, Any], seconds: float = ANSWER_S, **query: Any) -> Any:
+        """Changes an object: a field of null is removed, one that is not there is kept; ApiError."""
+        return self._ask("PATCH", path, query, body, seconds)
 
     def delete(self, path: str, seconds: float = ANSWER_S, **query: Any) -> Any:
         """Removes an object; ApiError."""
-        return self._ask("DELETE", path, query, None, "", seconds)
+        return self._ask("DELETE", path, query, None, seconds)
 
     # Many objects
 
@@ -128,7 +127,7 @@ class Api:
                 while True:
                     asked = {"limit": page, **query, **more}
                     accept = self._accept("PartialObjectMetadataList")
-                    answer = self._ask("GET", path, asked, None, "", seconds, accept)
+                    answer = self._ask("GET", path, asked, None, seconds, accept)
                     found += [kept for each in answer.get("items") or () if (kept := keep(each)) is not None]
                     metadata = answer.get("metadata") or {}
                     if not metadata.get("continue"):
@@ -156,7 +155,7 @@ class Api:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": seconds,
         }
-        headers = self._headers("", accept=self._accept("PartialObjectMetadata"))
+        headers = self._headers("GET", self._accept("PartialObjectMetadata"))
         connection = self._connect(seconds + ANSWER_S)
         try:
             # The first event may be far away: the answer begins at once.
@@ -232,8 +231,7 @@ class Api:
         method: str,
         path: str,
         query: Mapping[str, Any],
-        body: Any,
-        content_type: str,
+        body: Mapping[str, Any] | None,
         seconds: float,
         accept: str = _JSON,
     ) -> Any:
@@ -244,7 +242,7 @@ class Api:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         idle, anew = True, False
         for _ in range(3):
-            headers = self._headers(content_type, anew, accept)
+            headers = self._headers(method, accept, anew)
             connection, was_idle = self._take(until, idle)
             try:
                 # What connecting has left of it; one that was used before has that request's limit still.
@@ -271,7 +269,7 @@ class Api:
         """Servers that cannot give objects as `kind` (metav1) give them whole."""
         return f"{_JSON};as={kind};g=meta.k8s.io;v=v1,{_JSON}" if self._metadata_only else _JSON
 
-    def _headers(self, content_type: str, anew: bool = False, accept: str = _JSON) -> dict[str, str]:
+    def _headers(self, method: str, accept: str, anew: bool = False) -> dict[str, str]:
         headers = {"Accept": accept, "User-Agent": self._agent}
         try:
             token = self.access.token(anew=anew)
@@ -279,8 +277,8 @@ class Api:
             raise ApiError(str(error)) from error
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        if content_type:
-            headers["Content-Type"] = content_type
+        if method in ("POST", "PUT", "PATCH"):
+            headers["Content-Type"] = _MERGE if method == "PATCH" else _JSON
         return headers
 
     def _where(self, path: str) -> str:
@@ -307,35 +305,35 @@ class Api:
 
     def _connect(self, seconds: float) -> http.client.HTTPConnection:
         """Connected, within `seconds`, which a single read may take as well. ApiError."""
-        access = self.access
-        if access.context is None:
-            connection = http.client.HTTPConnection(access.host, access.port, timeout=min(seconds, CONNECT_S))
-        else:
-            connection = _Https(access, min(seconds, CONNECT_S))
+        connection = _Connection(self.access, min(seconds, CONNECT_S))
         try:
             connection.connect()
-            _end_when_dead(connection.sock)
             connection.sock.settimeout(seconds)
         except (OSError, ValueError) as error:
             connection.close()
-            raise ApiError(f"{access.host}:{access.port} cannot be reached: {_text(error)}") from error
+            raise ApiError(f"{self._where('')} cannot be reached: {_text(error)}") from error
         return connection
 
 
-class _Https(http.client.HTTPSConnection):
-    """With another name for the certificate than for the connection, where the kubeconfig says so."""
+class _Connection(http.client.HTTPConnection):
+    """With TLS where the server has it, and another name for its certificate where the kubeconfig says so."""
 
-    def __init__(self, access: Access, timeout: float) -> None:
-        super().__init__(access.host, access.port, timeout=timeout, context=access.context)
+    def __init__(self, access: Access, seconds: float) -> None:
+        super().__init__(access.host, access.port, timeout=seconds)
         self._access = access
+        self._until = time.monotonic() + seconds
 
     def connect(self) -> None:
-        assert self._access.context is not None and self.timeout is not None
-        until = time.monotonic() + self.timeout
-        http.client.HTTPConnection.connect(self)
-        # The limit is for both, connection and handshake.
-        self.sock.settimeout(max(until - time.monotonic(), _LEAST_S))
-        self.sock = self._access.context.wrap_socket(self.sock, server_hostname=self._access.server_name)
+        super().connect()
+        # A watch is silent for minutes: without this, one whose server is gone is waited for till its end.
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _DEAD_S // 3)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _DEAD_S // 6)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_S * 1000)
+        if self._access.context is not None:
+            # The limit is for both, connection and handshake.
+            self.sock.settimeout(max(self._until - time.monotonic(), _LEAST_S))
+            self.sock = self._access.context.wrap_socket(self.sock, server_hostname=self._access.server_name)
 
 
 def _check(response: http.client.HTTPResponse, content: bytes) -> None:
@@ -354,14 +352,6 @@ def _check(response: http.client.HTTPResponse, content: bytes) -> None:
 def _has_ended(connection: http.client.HTTPConnection) -> bool:
     """Whether the server has closed it, or sent what nobody asked for."""
     return connection.sock is None or bool(select.select([connection.sock], [], [], 0)[0])
-
-
-def _end_when_dead(sock: socket.socket) -> None:
-    """A watch is silent for minutes: without this, one whose server is gone is waited for till its end."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _DEAD_S // 3)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _DEAD_S // 6)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_S * 1000)
 
 
 def _read_all(
@@ -406,28 +396,3 @@ def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def event(
-    pod: Mapping[str, str], reason: str, message: str, *, warning: bool, component: str, node: str
-) -> tuple[str, dict[str, Any]]:
-    """An event on a pod (namespace, name, uid), as path and body for `post`."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    name = f"{pod['name'][:200]}.{os.urandom(8).hex()}"
-    body = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": name, "namespace": pod["namespace"]},
-        "involvedObject": {"apiVersion": "v1", "kind": "Pod", **pod},
-        "reason": reason,
-        # Longer ones the API server refuses (validation of events.k8s.io).
-        "message": message[:1000],
-        "type": "Warning" if warning else "Normal",
-        "source": {"component": component, "host": node},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-        "reportingComponent": component,
-        "reportingInstance": node,
-    }
-    return f"/api/v1/namespaces/{pod['namespace']}/events", body

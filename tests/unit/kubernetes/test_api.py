@@ -22,7 +22,7 @@ from support.stand_in_kubelet import until
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.access import Access
-from xpu_runtime.kubernetes.api import Api, ApiError, Change, event
+from xpu_runtime.kubernetes.api import Api, ApiError, Change
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -288,14 +288,6 @@ def test_a_token_that_was_renewed_is_read_again_when_the_old_one_is_refused(
     assert refused.value.status == 401
     file.write_text("two")
     api.list(PODS, name)
-
-
-def test_an_event_is_an_object_that_the_server_takes(api: Api, api_server: ApiServer) -> None:
-    who = {"namespace": "default", "name": "p1", "uid": "u1"}
-    api.post(*event(who, "XPURefused", "x" * 5000, warning=True, component="c", node="n1"))
-    (told,) = api_server.under("/api/v1/namespaces/default/events")
-    assert told["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", **who}
-    assert (told["type"], told["reason"], len(told["message"])) == ("Warning", "XPURefused", 1000)
 
 
 # Where the server is, and who we are

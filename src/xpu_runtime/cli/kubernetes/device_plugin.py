@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 
 import click
 
 from xpu_runtime import paths, version
+from xpu_runtime.cli.terminal.streams import log
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.linux import files
@@ -113,11 +113,11 @@ def device_plugin(
             # Before there are threads, which inherit it: one of them waits for signals. A handler would
             # interrupt the main one, perhaps while that has the very lock which the handler needs.
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-            plugin = Plugin(settings, api, _log, lambda: _is_default(containerd_config), lock.is_held)
+            plugin = Plugin(settings, api, log, lambda: _is_default(containerd_config), lock.is_held)
             threading.Thread(target=_end_on_signal, args=(plugin,), daemon=True).start()
-            _log(f"xpu device plugin {version.VERSION} runs for the node {settings.node_name}")
+            log(f"xpu device plugin {version.VERSION} runs for the node {settings.node_name}")
             plugin.run()
-            _log("the device plugin was stopped: pods keep what they have")
+            log("the device plugin was stopped: pods keep what they have")
     except TimeoutError:
         raise XpuError(f"another device plugin runs on this node: it holds {path}", "end it") from None
 
@@ -153,11 +153,3 @@ def _name(given: str | None) -> str:
             "they must be the same: assignments are for one node",
         )
     return name
-
-
-def _log(text: str) -> None:
-    try:
-        sys.stderr.write(f"xpu: {text}\n")
-        sys.stderr.flush()
-    except OSError:
-        pass  # nobody reads it

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 import threading
 
 import click
 
+from xpu_runtime.cli.terminal.streams import log
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.api import Api
@@ -113,29 +113,21 @@ def extender(
         # Nobody else listens there: one that is started again in its place has not to wait for its Lease's
         # end.
         identity = f"{socket.gethostname()}_{url}"
-        leadership = Leadership(api, namespace or where.namespace, lease, identity, url, _log)
+        leadership = Leadership(api, namespace or where.namespace, lease, identity, url, log)
     end = threading.Event()
-    keys = Keys(keys_file, _log)
-    service = Extender(api, resources, keys, policy or of_file, _log, leadership, certificate, end.set)
+    keys = Keys(keys_file, log)
+    service = Extender(api, resources, keys, policy or of_file, log, leadership, certificate, end.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     ports = service.start(address, status)
-    _log(f"xpu kubernetes extender {VERSION} serves port {', '.join(map(str, ports))}")
+    log(f"xpu kubernetes extender {VERSION} serves port {', '.join(map(str, ports))}")
     if certificate is None:
-        _log("without --tls-cert whoever reaches the port can have pods bound, and nobody knows who answers")
+        log("without --tls-cert whoever reaches the port can have pods bound, and nobody knows who answers")
     end.wait()
     service.stop()
     if service.failed is not None:
         raise service.failed
-    _log("stopped")
-
-
-def _log(text: str) -> None:
-    try:
-        sys.stderr.write(f"xpu: {text}\n")
-        sys.stderr.flush()
-    except OSError:
-        pass  # nobody reads it
+    log("stopped")
 
 
 def _resources_and_policy(

@@ -25,6 +25,15 @@ def open_closed() -> None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
+def log(text: str) -> None:
+    """A line on stderr, of a service: for systemd's journal, or a container's log."""
+    try:
+        sys.stderr.write(f"xpu: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody reads it
+
+
 def unwritten() -> str:
     """Why stdout takes nothing any more, and what to do; "" where it has taken everything."""
     try:

@@ -6,13 +6,14 @@ the last is kept. An event waits until the API server takes it; where too many w
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from xpu_runtime.kubernetes.api import MERGE, Api, ApiError, event
+from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.kubernetes.device_plugin.pod import PodEvent
 
 _COMPONENT = "xpu-device-plugin"
@@ -90,12 +91,9 @@ class Reports:
         return max(self._not_before - time.monotonic(), 0.0)
 
     def _post(self, told: PodEvent) -> None:
-        pod = {"namespace": told.pod.namespace, "name": told.pod.name, "uid": told.pod.uid}
-        path, body = event(
-            pod, told.reason, told.message, warning=told.warning, component=_COMPONENT, node=self._node
-        )
         try:
-            self._api.post(path, body, seconds=_ANSWER_S)
+            path = f"/api/v1/namespaces/{told.pod.namespace}/events"
+            self._api.post(path, _event(told, self._node), seconds=_ANSWER_S)
         except ApiError as error:
             self._tell(f"an event on pod {told.pod.namespace}/{told.pod.name} cannot be written: {error}")
             if error.status in _PASSING or error.status >= 500:
@@ -106,7 +104,7 @@ class Reports:
 
     def _write(self, patch: dict[str, Any]) -> None:
         try:
-            node = self._api.patch(f"/api/v1/nodes/{self._node}", patch, MERGE, seconds=_ANSWER_S)
+            node = self._api.patch(f"/api/v1/nodes/{self._node}", patch, seconds=_ANSWER_S)
         except ApiError as error:
             self._not_before = time.monotonic() + _AGAIN_S
             self._written = None  # or a refresh would count as done
@@ -124,6 +122,31 @@ class Reports:
         if problem != self._problem:
             self._problem = problem
             self._log(problem)
+
+
+def _event(told: PodEvent, node: str) -> dict[str, Any]:
+    """As the API's object."""
+    pod = {"namespace": told.pod.namespace, "name": told.pod.name, "uid": told.pod.uid}
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{told.pod.name[:200]}.{os.urandom(8).hex()}",
+            "namespace": told.pod.namespace,
+        },
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", **pod},
+        "reason": told.reason,
+        # Longer ones the API server refuses (validation of events.k8s.io).
+        "message": told.message[:1000],
+        "type": "Warning" if told.warning else "Normal",
+        "source": {"component": _COMPONENT, "host": node},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        "reportingComponent": _COMPONENT,
+        "reportingInstance": node,
+    }
 
 
 def _is_silent(status: dict[str, Any]) -> bool:

@@ -186,6 +186,16 @@ def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
     until(lambda: labels(api_server).get("a") == "1", "it is written")
 
 
+def test_an_event_is_an_object_that_the_server_takes(reports: Reports, api_server: ApiServer) -> None:
+    assert POD is not None
+    reports.tell(PodEvent(POD, "XPURefused", "x" * 5000, True))
+    until(lambda: api_server.under(f"/api/v1/namespaces/{POD.namespace}/events"), "it is written")
+    (told,) = api_server.under(f"/api/v1/namespaces/{POD.namespace}/events")
+    who = {"namespace": POD.namespace, "name": POD.name, "uid": POD.uid}
+    assert told["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", **who}
+    assert (told["type"], told["reason"], len(told["message"])) == ("Warning", "XPURefused", 1000)
+
+
 @pytest.mark.parametrize(("status", "posts"), [(503, 2), (429, 2), (404, 1)])
 def test_an_event_that_could_not_be_written_is_written_later(
     reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch, status: int, posts: int
